@@ -29,7 +29,7 @@ class SimulatedAppender:
 
     @property
     def busy(self) -> bool:
-        """Whether a group is on its way to the disk."""
+        """Return True while a group is being written."""
         return self._group is not None
 
     def write(self, entries: list[LogEntry]) -> None:

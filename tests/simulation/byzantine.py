@@ -1,7 +1,7 @@
-"""Peers that have a key of the cluster, and forge, replay, eavesdrop and lie.
+"""Peers with a key of the cluster: they forge, replay, eavesdrop and send false messages.
 
-They are worse than any owner of a key can be: they know what is on every disk, hear each message
-that anybody sends (as if they had recorded all before there were keys), and never end.
+They are worse than any owner of a key can be: they know the content of every disk, receive each
+message (as if they had recorded it before keys were in use), and never end.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
 
 KINDS: Final = {command.id: kind.__name__ for kind, command in _COMMANDS.items()}
-"""What messages are called, by what they begin with."""
+"""Names of messages by their first byte."""
 
 MOST_PREFIXES: Final = 40
 
 MOST: Final = 250
-"""What a byzantine peer does in a simulation, at the most: a flood, and an end of it."""
+"""Limit of a byzantine peer's actions in a simulation: a flood, and its end."""
 
 
 class ByzantinePeer:
@@ -146,7 +146,7 @@ class ByzantinePeer:
         self._act_later()
 
     def _send(self, frames: list[bytes], how: str = "", links: list[Link] | None = None) -> None:
-        """Sends a message to all, or some, of those whose SUB sockets let it in."""
+        """Send a message to all, or some, of the SUB sockets that accept it."""
         for link in self._network.links_to(cast("Any", self)) if links is None else links:
             if not frames[0].startswith((*link.subscriber.subscriptions,)):
                 continue
@@ -165,7 +165,7 @@ class ByzantinePeer:
                 self._send(frames, links=told)
 
     def _send_octets(self) -> None:
-        """What is no message, or hardly one."""
+        """Send invalid messages, or nearly invalid ones."""
         source = self._forger.frames()
         if self._network.overheard and self._chance.random() < 0.5:
             source = [self._chance.choice(self._network.overheard)]
@@ -184,7 +184,7 @@ class ByzantinePeer:
             self._send(broken, "malformed ")
 
     def _eavesdrop(self) -> None:
-        """Asks for what is sent to another node, and says that it is that node."""
+        """Subscribe to messages for a different node, with its announcement."""
         host = self._chance.choice(self._cluster.hosts)
         if host.mesh is None:
             return
@@ -198,13 +198,13 @@ class ByzantinePeer:
             self._network.tell(link, [b"\1" + prefix for prefix in new])
 
     def _come_and_go(self) -> None:
-        """Its connections end, with all that it had subscribed to."""
+        """End its connections, with their subscriptions."""
         for link in self._network.subscriber_links(cast("Any", self)):
             if self._chance.random() < 0.5:
                 self._world.sent["come and go"] += 1
                 self._network.cut(link, 0.0)
 
-    # -- what it tells the towers ----------------------------------------------------------------
+    # -- its beacons ----------------------------------------------------------------------------
 
     def _announce(self) -> None:
         self._beacon(self.address, self.name, self._port)
@@ -231,7 +231,7 @@ class ByzantinePeer:
 
 
 def _may_hear(who: Permissions, message: Any) -> bool:
-    """Whether a message is for somebody with these permissions."""
+    """Return True if an owner with these permissions may receive a message."""
     to = getattr(message, "requestor", "")
     match message:
         case m.RecordMessage() | m.RecordBatchMessage() | m.Head():

@@ -1,4 +1,4 @@
-"""What must hold after every step, whatever has happened.  Each says what it states.
+"""Invariants that are checked after every step.  Each method's docstring states one.
 
 They know what was published (``publish``) and nothing of how production works, but for its
 limits, and the names of what it holds.
@@ -52,12 +52,12 @@ class Checkers:
 
     def __init__(self, world: World, *, one_time: bool = False) -> None:
         self._world = world
-        self._one_time = one_time  # everybody says when a record was published
+        self._one_time = one_time  # every node sends the time of publication
         self._stamps: dict[tuple[TopicPartition, EpochId, int], int] = {}
         self.disks: dict[str, Disk] = {}
         """By the store's address."""
         self.published: dict[TopicPartition, list[bytes]] = {}
-        """What has been published up to now."""
+        """The records published until now."""
         self.acknowledged: dict[str, dict[TopicPartition, int]] = {}
         """By the store's address: up to where it has acknowledged."""
         self._epochs: dict[tuple[str, TopicPartition], tuple[Epoch, int]] = {}
@@ -67,20 +67,20 @@ class Checkers:
         self._of_life = defaultdict[tuple[TopicPartition, EpochId], dict[int, bytes]](dict)
         self._anybodys = defaultdict[tuple[TopicPartition, int], set[bytes]](set)
         self.set_aside = Counter[TopicPartition]()
-        """How often stores have given up records of a partition for another history's."""
+        """Number of times that stores have set a partition's records aside for a newer history."""
         self._lost_disks = 0
         self._safe: dict[TopicPartition, list[bytes]] = {}
         self._epoch_starts = defaultdict[TopicPartition, set[int]](set)
         self.delivered_records = 0
         self.liars: set[str] = set()
-        """Partitions of byzantine peers: what is true of them nobody knows."""
+        """Partitions of byzantine peers, of which the truth is unknown."""
 
     # -- what is true ----------------------------------------------------------------------------
 
     def publish(
         self, tp: TopicPartition, offset: int, values: list[bytes], life: EpochId = NO_LIFE
     ) -> None:
-        """An application says records; a later life may say others."""
+        """Note published records; a later life may publish others."""
         truth = self.published.setdefault(tp, [])
         if offset > len(truth):
             self._world.fail(tp.partition[:4], f"publishes {offset} after {len(truth)}")
@@ -92,11 +92,11 @@ class Checkers:
             self._anybodys[tp, at].add(value)
 
     def is_true(self, batch: RecordBatch) -> bool:
-        """Whether the run is what was published at its offsets, by the life that it is of."""
+        """Return True if the records were published at their offsets, by their life."""
         epoch, tp = batch.epoch, batch.tp
         of_life = self._of_life.get((tp, epoch.life), {}) if epoch else {}
         for at, value in enumerate(batch.values, batch.offset):
-            # What clients write to stores has no life when they say it.
+            # Records that clients write have no life before a store accepts them.
             said = {of_life[at]} if at in of_life else self._anybodys.get((tp, at), ())
             if value not in said:
                 return False
@@ -118,7 +118,7 @@ class Checkers:
     # -- delivery --------------------------------------------------------------------------------
 
     def on_delivered(self, who: str, batch: RecordBatch, expected: int | None) -> None:
-        """What is delivered is a prefix of what was published, each record once and in order.
+        """Delivered records are a prefix of the published ones, each once and in order.
 
         ``expected`` is the next offset; None where any may come first.
         """
@@ -138,7 +138,7 @@ class Checkers:
             del self._epochs[key]
 
     def _check_history(self, who: str, batch: RecordBatch) -> None:
-        """What is delivered is of one history: a newer life goes on where the older one ended."""
+        """Delivered records have one history: a newer life continues the older one."""
         epoch, key = batch.epoch, (who, batch.tp)
         if epoch is None:
             return
@@ -150,7 +150,7 @@ class Checkers:
     def record_of(
         self, who: str, error: RecordBatch | RecordTooLargeError, limit_bytes: int
     ) -> RecordBatch:
-        """The record in whose place an error was delivered: it is larger than its reader takes."""
+        """Return the record in place of an error: it must be larger than its reader accepts."""
         if isinstance(error, RecordBatch):
             return error
         tp = TopicPartition(error.topic, error.partition)
@@ -163,7 +163,7 @@ class Checkers:
         return RecordBatch.of(tp, error.offset, [value])
 
     def on_lost(self, who: str, loss: Loss, stores: Collection[str]) -> None:
-        """What a consumer takes for lost is on no disk of a store that it knows."""
+        """Records that a consumer takes for lost are on no disk of a store that it knows."""
         self._world.fault("records that nobody has", who, f"{loss}")
         for store in () if loss.tp.partition in self.liars else stores:
             disk = self.disks[store]
@@ -190,7 +190,7 @@ class Checkers:
                     self._latest.setdefault((mesh.number, tp), latest)
 
     def on_latest(self, mesh: SimulatedMesh, batch: RecordBatch) -> None:
-        """Who begins at the latest is delivered nothing from before what it was told first."""
+        """A consumer that begins at the latest receives no record before the first known end."""
         latest = self._latest[mesh.number, batch.tp]
         if batch.offset < latest and batch.tp.partition not in self.liars:
             self._world.fail(mesh.name, f"begins with {_name(batch)}, and the latest was {latest}")
@@ -198,12 +198,12 @@ class Checkers:
     # -- durability ------------------------------------------------------------------------------
 
     def on_disk(self, store: str, batch: RecordBatch) -> None:
-        """What a store keeps at an offset is what was published there."""
+        """A store keeps at an offset the record that was published there."""
         if batch.tp.partition not in self.liars and not self.is_true(batch):
             self._world.fail(store, f"stores {_name(batch)}, which were never published")
 
     def on_committed(self, store: str, transaction: StagedTransaction, values: list[bytes]) -> None:
-        """A transaction is there: this is what its writer has said, and it says it once."""
+        """A committed transaction has its writer's records, and is committed at one place."""
         start, end, number = transaction.start, transaction.end, transaction.version
         place = self._transactions.setdefault((transaction.tp, number), (start, end))
         if place != (start, end):
@@ -215,7 +215,7 @@ class Checkers:
     def on_written(
         self, who: str, disk: Disk, tp: TopicPartition, number: int, rows: list[bytes]
     ) -> None:
-        """What a writer was told is there is there, all of it and nothing else."""
+        """A transaction that a writer takes for committed is complete, without further records."""
         start, end = self._transactions.get((tp, number), (0, 0))
         found = self.published.get(tp, [])[start:end]
         if sorted(found) != sorted(rows) or disk.end(tp) < end:
@@ -250,7 +250,7 @@ class Checkers:
         acknowledged[tp] = max(end, acknowledged.get(tp, 0))
 
     def on_set_aside(self, name: str, tp: TopicPartition, start: int) -> None:
-        """A store gives up records: only those that no producer was told are safe."""
+        """A store sets records aside: none that is reported as safe."""
         self.set_aside[tp] += 1
         self._world.fault("records set aside", name, f"{tp.partition[:4]} from {start}")
         store = next(address for address, disk in self.disks.items() if disk.name == name)
@@ -261,14 +261,14 @@ class Checkers:
             del self._seen[seen]
 
     def forget(self, store: str) -> None:
-        """A store has lost its disk, with all that it acknowledged."""
+        """Note that a store has lost its disk, with the records that it acknowledged."""
         self.acknowledged.pop(store, None)
         pending = ("ahead", "pending")  # what other stores receive has nothing to do with it
         self._seen = {key: seen for key, seen in self._seen.items() if key[1] in pending}
         self._lost_disks += 1
 
     def after_crash(self, store: str) -> None:
-        """What a store has acknowledged is on its disk after a crash."""
+        """Records that a store has acknowledged are on its disk after a crash."""
         for tp, end in self.acknowledged.get(store, {}).items():
             on_disk = self.disks[store].end(tp)
             if on_disk < end:
@@ -279,9 +279,9 @@ class Checkers:
     def on_durable(
         self, who: str, tp: TopicPartition, end: int, acks: int, life: EpochId = NO_LIFE
     ) -> None:
-        """A producer is told that records are safe only when ``acks`` disks have them.
+        """A producer takes records for safe only when ``acks`` disks have them.
 
-        It means those that its own ``life`` has said.
+        Only records of its own ``life`` count.
         """
         found = [disk.records(tp, end) for disk in self.disks.values() if disk.end(tp) >= end]
         safe = self._safe.setdefault(tp, [])
@@ -300,7 +300,7 @@ class Checkers:
         safe[:end] = max(same, key=lambda records: sum(each == records for each in same))
 
     def at_the_end(self) -> None:
-        """What a producer was told is safe is what everybody has."""
+        """Every disk has the records that producers took for safe."""
         for tp, safe in self._safe.items():
             for disk in self.disks.values():
                 held = disk.records(tp, len(safe))
@@ -309,7 +309,7 @@ class Checkers:
                     self._world.fail(disk.name, f"{LOST} {tp} at {at}: {held[at]!r}, {safe[at]!r}")
 
     def on_resumed(self, who: str, end: int, asked_end: int | None) -> None:
-        """A producer goes on after all that the stores it reaches had on disk when it asked."""
+        """A producer resumes after the end that any reachable store had when it asked."""
         if asked_end is not None and end < asked_end:
             self._world.fail(who, f"resumes at {end}, and stores that it reaches have {asked_end}")
 
@@ -323,9 +323,9 @@ class Checkers:
         self._seen[what] = value
 
     def after_round(self, mesh: SimulatedMesh) -> None:
-        """What a node holds is within its limits, and its offsets never go back."""
+        """A node's contents are within its limits, and its offsets never go back."""
         role = mesh.role
-        # What was due at a tick is done by it, else the loop goes round without an end.
+        # A tick does the work that is due, else the loop would run without a pause.
         due = role.deadline(self._world.now)
         mesh.overdue = mesh.overdue + 1 if due is not None and due <= self._world.now else 0
         self.most(mesh, "rounds in which nothing that was due was done", mesh.overdue, MAX_OVERDUE)
@@ -371,12 +371,12 @@ class Checkers:
             self.never_backwards(mesh.name, (mesh.number, "head", tp), partition.fetcher.head)
             on_disk = self.disks[role.address].end(tp)
             self.most(mesh, f"durable {tp}", partition.durable, on_disk)
-        # It stops receiving in time: one look at the queue may go beyond the limit, with what was
-        # waiting behind a gap that it filled, and no second one.
+        # It stops receiving in time: one read of the queue may exceed the limit, with
+        # records that waited behind a gap that it filled, and no second one.
         ahead, before = (mesh.number, "ahead"), (mesh.number, "pending")
         limit = max(store_loop.MAX_PENDING_BYTES, self._seen.get(before, 0))
         limit += self._seen.get(ahead, 0) + mesh.taken_bytes + mesh.put_bytes
-        # Commits, promises and the like count one octet each.
+        # Commits, promises and the like count one byte each.
         limit += sum(not isinstance(each, RecordBatch | Stage) for each in role.pending)
         self.most(mesh, "pending bytes", role.pending_bytes, limit)
         if self._seen.get(before, 0) >= store_loop.MAX_PENDING_BYTES:

@@ -12,7 +12,7 @@ BEGIN_US: Final = 1_700_000_000_000_000
 """The right time when a world begins."""
 
 SKEW_US: Final = 25_000_000
-"""How far a clock may be from the right time: two of them differ by less than ``MAX_AHEAD_US``."""
+"""Largest error of a clock: two of them differ by less than ``MAX_AHEAD_US``."""
 
 YEAR_US: Final = 365 * 86_400 * 1_000_000
 JUMP_US: Final = (-10 * YEAR_US, -3_600_000_000, 3_600_000_000, 10 * YEAR_US)

@@ -1,4 +1,4 @@
-"""A whole simulation: who is there, what befalls them, and whether all is well in the end."""
+"""A complete simulation: its nodes, its faults, and the check at its end."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ interval, and the longest wait before something is asked for again, twice."""
 LOOK_S: Final = 0.5
 
 QUICK_S: Final = 0.011
-"""Where a message takes longer a new node may meet a store too late for its first question."""
+"""With slower messages a new node may discover a store too late for its first question."""
 
 
 @dataclass(frozen=True)
 class Roles:
-    """What is simulated.  Production, but for one defect where a test puts one in."""
+    """The simulated classes: production's, except for a defect that a test puts in."""
 
     store: Callable[..., StoreRole] = StoreRole
     producer: Callable[..., ProducerRole] = ProducerRole
@@ -52,21 +52,21 @@ class Roles:
 
 @dataclass(frozen=True)
 class Result:
-    """What a simulation has seen."""
+    """The counts of a simulation."""
 
     seed: int
     trace_hash: str
     faults: Counter[str]
     sent: Counter[str]
     refused: Counter[str]
-    """What byzantine peers have sent, and what of it was refused, by kind."""
+    """Messages of byzantine peers, and the refused ones among them, by kind."""
     steps: int
     records: int
     """Published."""
     delivered: int
     """Records delivered, to all consumers and readers together."""
     caught_up_s: float
-    """How long it took after the last fault until everyone had everything."""
+    """Time from the last fault until each node had every record."""
     virtual_s: float
 
 
@@ -130,12 +130,12 @@ class Cluster:
 
     @property
     def partitions(self) -> list[TopicPartition]:
-        """What honest nodes and clients write."""
+        """Return the partitions that honest nodes and clients write."""
         written = [each.tp for each in self.writers] + [each.tp for each in self.queries]
         return [*(each.tp for each in self.producers), *written]
 
     def values(self, address: str, offset: int, count: int, life: int = 0) -> list[bytes]:
-        """Records of a partition: each says which it is, and has its own length."""
+        """Return records of a partition: each names itself, and has its own length."""
         body = self._bodies.get(address)
         if body is None:
             body = hashlib.blake2b(address.encode()).digest() * 4
@@ -147,21 +147,21 @@ class Cluster:
         ]
 
     def pause_s(self, target: int) -> float:
-        """The time until the next burst, by chance, so that all is said about when faults end."""
+        """Return a random time until the next burst; the last one is near the faults' end."""
         mean_s = 0.8 * self.shape.faults_s / max(1.0, 2 * target / (1 + self.shape.burst))
         pause_s = self.world.random.expovariate(1.0) * mean_s
-        # Chance alone knows no end, and who has not yet said all would be taken for stuck.
+        # Chance alone has no bound, and a slow producer would be taken for stuck.
         remaining_s = self.shape.faults_s + self._saying_s() - self.world.now
         return min(pause_s, max(remaining_s, QUICK_S))
 
     def reaches_all(self, since_s: float) -> bool:
-        """Whether a node that started then has met every store by now, quick as they are."""
+        """Return True if a node that started then must have discovered every store by now."""
         quick = self.shape.delay_s + self.shape.lag_s <= QUICK_S
         calm = since_s - self.shape.faults_s > 2 * self.shape.sync_s
         return quick and calm and all(store.up for store in self.stores)
 
     def run(self) -> Result:
-        """Lets the world go on until everyone has everything.
+        """Run the world until each node has every record.
 
         Raises:
             SimulationError: a checker has found something.
@@ -192,7 +192,7 @@ class Cluster:
         )
 
     def _saying_s(self) -> float:
-        """What was left to be said takes its time."""
+        """Return the time in which the remaining records are published."""
         return 2 * self.shape.faults_s
 
     def _start(self) -> None:
@@ -204,7 +204,7 @@ class Cluster:
                 self.world.after(self.world.between(0, 1), host.start)
 
     def _behind(self) -> list[str]:
-        """Who does not have everything yet, and why."""
+        """Return the nodes that lack records, each with a reason."""
         goals: dict[TopicPartition, int] = {}
         for store in self.stores:
             for tp, end in store.disk.ends().items():
@@ -251,7 +251,7 @@ def simulate(
     if set(shape.styles) != {OURS}:
         shape = replace(shape, locked=False, byzantine=0)
     if shape.byzantine:
-        # Byzantine peers announce what nobody has, and their turns may be several seconds long.
+        # Byzantine peers announce records that no node has, and their turns may last seconds.
         few = (fetch_scheduler, "MAX_UNDER_WAY")
         limits = {each: value for each, value in shape.limits.items() if each != few}
         shape = replace(shape, limits=limits)

@@ -2,7 +2,7 @@
 
 Corrupted ones are such as no node can take for a message.
 
-Other octets in a value, or in a sequence, make another message that is as valid as the one that
+Other bytes in a value, or in a sequence, make a further message that is as valid as the one that
 was sent: TCP's checksum guards against that, and nothing in the protocol does.
 """
 
@@ -18,7 +18,7 @@ PACKED = (b"r", b"p")
 
 
 def corrupted(chance: random.Random, frames: list[bytes]) -> tuple[str, list[bytes]] | None:
-    """How the frames are corrupted, and what they are then."""
+    """Return the kind of corruption, and the corrupted frames."""
     kind = chance.choice(("cut off", "too many frames", "lost frame", "version", "command"))
     header, rest = frames[0], frames[1:]
     match kind:
@@ -41,7 +41,7 @@ def corrupted(chance: random.Random, frames: list[bytes]) -> tuple[str, list[byt
 
 
 def largest_record_bytes(frames: list[bytes]) -> int:
-    """How large the records of a message are; 0 if it has none, or is none."""
+    """Return the size of a message's largest record; 0 without a valid record."""
     kind = frames[0][:1]
     if len(frames) == 2 and kind in PACKED:
         numbers = frames[0][-BATCH_NUMBERS_BYTES:]

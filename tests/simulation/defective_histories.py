@@ -57,14 +57,14 @@ class LongerWins(Histories):
 
 
 class TellsAnyway(AppendQueue):
-    """A client is told that its records are written, also when they were set aside since."""
+    """A client's put succeeds even if its records were set aside since."""
 
     def _lost(self, entry: LogEntry) -> DafkaError | None:
         return None
 
 
 class LivesOn(StorePartition):
-    """What clients write after records were set aside is of the same life as these."""
+    """Records that clients write after others were set aside have the same life as these."""
 
     def give_up(self, start: int, end: int, life: EpochId) -> None:
         hosted = self.hosted
@@ -99,5 +99,5 @@ def nobody_is_missing(*_: Any) -> None:
 
 
 def stamped_by_itself(times: Longs | None, count: int, now_us: int, last_us: int) -> Longs:
-    """A store does not look at the timestamps that records come with."""
+    """A store ignores the timestamps of arriving records."""
     return stamped_once(count, max(now_us, last_us))

@@ -73,7 +73,7 @@ class ShiftedIndex(ProducerRole):
 
 
 class HangsOnRing(ProducerRole):
-    """A chunk used again closes a ring: a FETCH that comes to its end goes on for ever."""
+    """A reused chunk closes a ring: a FETCH that reaches its end never stops."""
 
     hangs = False
 
@@ -148,7 +148,7 @@ class AcknowledgesUnsynced(StoreLoop):
 
 
 class AnswersFromLater(StoreLoop):
-    """Answers a FETCH of a record that it does not have with another one."""
+    """Answers a FETCH of a missing record with a different record."""
 
     def _read(self, tp: TopicPartition, start: int, end: int) -> list[RecordBatch]:
         held = self._log.end(tp)
@@ -178,7 +178,7 @@ class AsksNobody(StoreRole):
 
 
 class StopsAfterBlock(ConsumerRole):
-    """Asks when it hears of a head, and for one block: nobody asks for the next one."""
+    """Requests one block when a head arrives, and no further one."""
 
     def on_batch(self, now: float, requestor: str, batch: RecordBatch) -> list[Outgoing]:
         found = super().on_batch(now, requestor, batch)
@@ -216,7 +216,7 @@ class LatestIsOneTooFew(ConsumerRole):
 
 
 class SkipsGaps(ConsumerRole):
-    """What a PUB socket drops is not found again: the next record is taken."""
+    """A record that a PUB socket drops is never fetched: the next one is accepted."""
 
     def on_batch(self, now: float, requestor: str, batch: RecordBatch) -> list[Outgoing]:
         fetcher = self.fetchers.get(batch.tp)
@@ -226,7 +226,7 @@ class SkipsGaps(ConsumerRole):
 
 
 class TakesTwice(ConsumerRole):
-    """Does not look whether it has had a record already."""
+    """Ignores that it has had a record already."""
 
     def on_batch(self, now: float, requestor: str, batch: RecordBatch) -> list[Outgoing]:
         fetcher = self.fetchers.get(batch.tp)
@@ -250,7 +250,7 @@ class WaitsForWhatIsTrimmed(ConsumerRole):
 
 
 class ServesTheFirst(FetchScheduler):
-    """Who has no turn when it could be asked for has none later."""
+    """A partition without a turn when it is due gets none later."""
 
     def ask_due(self, now: float) -> list[Outgoing]:
         self._waiting = FairQueue()

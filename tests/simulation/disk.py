@@ -47,7 +47,7 @@ BLOCK_COUNT = 50
 
 @dataclass
 class StagedRecords:
-    """What is staged behind a partition's end, and whose it is."""
+    """Staged records behind a partition's end, and their attempt."""
 
     attempt: str
     transaction: Transaction
@@ -63,7 +63,7 @@ class Partition:
     times: list[int] = field(default_factory=list)
     """The timestamp of each, in microseconds."""
     earliest: int = 0
-    """Records before this one have been trimmed."""
+    """Earlier records are trimmed."""
     tail: StagedRecords | None = None
     last_transaction: Transaction | None = None
     committed: tuple[str, int, int] | None = None
@@ -72,12 +72,12 @@ class Partition:
 
     @property
     def end(self) -> int:
-        """How far readers see."""
+        """Return the end of the visible records."""
         return len(self.records)
 
     @property
     def tail_end(self) -> int:
-        """How far it is staged."""
+        """Return the end of the staged records."""
         return self.end + (len(self.tail.values) if self.tail else 0)
 
     @property
@@ -92,7 +92,7 @@ class Partition:
 
 
 class Disk:
-    """What a store's machine keeps: ``Log`` as far as a store's loop uses it.
+    """A store's disk: ``Log`` as far as a store's loop uses it.
 
     What an entry does is written down in ``log_entries.py``; here it is done in the plainest
     way.
@@ -156,7 +156,7 @@ class Disk:
         self._checkers.on_set_aside(self.name, tp, start)
 
     def _go_on(self, entry: GoOn) -> None:
-        """Begins anew behind what nobody has."""
+        """Continue after records that no store has."""
         (tp, start, history, transaction), held = entry, self._partition(entry.tp)
         others = [disk.held[tp] for disk in self._checkers.disks.values() if tp in disk.held]
         if any(other.earliest <= held.end < other.end for other in others):
@@ -202,7 +202,7 @@ class Disk:
         return self.now_us() + timestamps.MAX_AHEAD_US
 
     def _times(self, held: Partition, batch: RecordBatch, *, goes_on: bool) -> list[int]:
-        """The timestamps of a batch: of one that goes on with what is staged, or at the end."""
+        """Return the timestamps of a batch, which continues staged records or the partition."""
         before = held.times + (held.tail.times if held.tail and goes_on else [])
         last_us = before[-1] if before else 0
         runs = timestamps.in_order(batch.times, batch.count, self.now_us(), last_us)
@@ -317,7 +317,7 @@ class Disk:
         return TransactionState(held.end, held.tail_end, attempt, held.last_transaction)
 
     def earliest(self, tp: TopicPartition) -> int:
-        """The first record that there still is; the partition's end if there is none."""
+        """Return the earliest offset; the partition's end without records."""
         return (self.held.get(tp) or Partition()).earliest
 
     def trim(self, tp: TopicPartition, before: int) -> None:

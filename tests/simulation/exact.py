@@ -47,11 +47,11 @@ class ExactQuery:
 
     @property
     def done(self) -> bool:
-        """Every transaction is there."""
+        """Return True if each transaction is committed."""
         return self.number >= self.transactions
 
     def rows(self, number: int) -> list[bytes]:
-        """What a transaction consists of, in some order."""
+        """Return a transaction's records, in some order."""
         return [b"transaction %d row %d" % (number, i) for i in range(self.sizes[number])]
 
     def _again(self, number: int) -> None:

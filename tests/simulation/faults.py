@@ -1,4 +1,4 @@
-"""What happens to machines and connections while there are faults; messages see ``network.py``."""
+"""Faults of machines and connections; those of messages are in ``network.py``."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class Faults:
             host.mesh.stalled_until = self.world.now + stall_s
 
     def _trim(self) -> None:
-        """Stores give up records that all of them have: each of them, or only some."""
+        """Stores trim records that each of them has: at each store, or only at some."""
         disks = [store.disk for store in self.cluster.stores]
         if self.cluster.shape.retains and self.world.chance(0.5):
             self._trim_beyond(disks)
@@ -143,14 +143,14 @@ class Faults:
             self.world.fault("trimmed", "world", f"{tp.topic} {tp.partition[:4]} to {before}")
 
     def _another(self) -> None:
-        """A producer is started while its earlier life runs, which nobody has told to end."""
+        """Start a producer while its earlier life still runs."""
         host = self.world.random.choice(self.cluster.producers)
         if host.up and not host.gone:
             self.world.fault("producer started twice", host.name)
             host.start_another()
 
     def _replace(self) -> None:
-        """A store's disk is copied, or lost and put back, if others have all that it has."""
+        """Copy a store's disk, or lose and restore it, if other stores have its records."""
         chance, stores = self.world.random, self.cluster.stores
         store = chance.choice(stores)
         if chance.random() < 0.4:
@@ -191,7 +191,7 @@ def _common_end(disks: list[Disk], tp: TopicPartition) -> int:
 
 
 def _is_elsewhere(store: StoreHost, stores: list[StoreHost]) -> bool:
-    """Whether other stores have all that one has on its disk."""
+    """Return True if other stores have each record of one store's disk."""
 
     def has(disk: Disk, tp: TopicPartition, end: int) -> bool:
         return disk.records(tp, end) == store.disk.records(tp, end)

@@ -1,4 +1,4 @@
-"""What a byzantine peer says: lies of every kind about others' partitions and its own."""
+"""False messages of every kind, about other partitions and a byzantine peer's own."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
 
 STAMPS_US: Final = (-50 * YEAR_US, -YEAR_US, 0, 30_000_000, 100 * YEAR_US)
-"""How far the timestamps are from the right time."""
+"""Offsets of forged timestamps from the right time."""
 
 OWN_PARTITIONS: Final = 3
-"""That a byzantine peer writes in each topic."""
+"""Partitions of a byzantine peer in each topic."""
 
 
 class Forger:
-    """Makes messages for one byzantine peer.  Half of what it says it says of its own."""
+    """Makes messages of one byzantine peer, half of them about its own partitions."""
 
     def __init__(self, cluster: Cluster, peer: ByzantinePeer, chance: random.Random) -> None:
         self._cluster = cluster
@@ -54,7 +54,7 @@ class Forger:
         )
 
     def frames(self) -> list[list[bytes]]:
-        """A lie, as the frames of its messages."""
+        """Return the frames of false messages."""
         return frames_of(self._chance.choice(self._makers)())
 
     def equivocation(self) -> tuple[list[list[bytes]], list[list[bytes]]]:
@@ -69,7 +69,7 @@ class Forger:
         stories = [self._batch(tp, start, count, epoch) for epoch in epochs]
         return frames_of(OutgoingBatch(stories[0])), frames_of(OutgoingBatch(stories[1]))
 
-    # -- of what it lies -------------------------------------------------------------------------
+    # -- the subjects of the messages ------------------------------------------------------------
 
     def _topic(self) -> str:
         return self._chance.choice((*self._cluster.shape.topics, "nobody's"))
@@ -100,12 +100,12 @@ class Forger:
         return EpochId(number, self._chance.getrandbits(64), self._chance.choice((1, 1, 2)))
 
     def _history(self, tp: TopicPartition) -> tuple[Epoch, ...]:
-        """That of a store, or none."""
+        """Return a store's address, or an empty one."""
         store = self._chance.choice(self._cluster.stores)
         return store.disk.lives(tp).history if self._chance.random() < 0.7 else ()
 
     def _epoch(self, tp: TopicPartition, offset: int) -> Epoch | None:
-        """None, that of a store, or a newer one that goes on from it, or seems to."""
+        """Return no epoch, a store's, or a newer one that continues it, or seems to."""
         history = self._history(tp)
         if self._chance.random() < 0.3:
             return None

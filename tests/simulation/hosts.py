@@ -36,7 +36,7 @@ class Host(abc.ABC):
     """A machine with at most one node running."""
 
     roles: tuple[str, ...] = ()
-    """Of its key, where there are any."""
+    """Roles of its key, in a locked world."""
 
     def __init__(
         self, cluster: Cluster, name: str, style: str, **patterns: tuple[str, ...]
@@ -56,7 +56,7 @@ class Host(abc.ABC):
 
     @property
     def up(self) -> bool:
-        """Whether its node runs."""
+        """Return True if its node runs."""
         return self.mesh is not None
 
     def new_address(self) -> str:
@@ -89,7 +89,7 @@ class Host(abc.ABC):
         """Makes a node."""
 
     def _crashed(self) -> None:  # noqa: B027 -- most lose nothing
-        """What is kept, and what is not."""
+        """Drop the state that a crash loses."""
 
     def _new_mesh(
         self, role: Any, on_round: Any, *, apart: bool = False, limit_bytes: int = MAX_RECORD_BYTES
@@ -146,10 +146,10 @@ class StoreHost(Host):
         self.backup = copy.deepcopy(self.disk.held)
 
     def put_back(self, *, wiped: bool, renamed: bool) -> None:
-        """The disk is lost, and an older copy of it, or an empty one, is there instead.
+        """Replace the disk by an older copy of it, or by an empty one.
 
-        With ``renamed`` it is a store of its own (``dafka store restore``), and the others are told
-        to forget the one that is gone (``dafka store forget``).
+        With ``renamed`` it is a store of its own (``dafka store restore``), and the
+        others forget the lost one (``dafka store forget``).
         """
         self.crash()
         self.checkers.forget(self.address)
@@ -160,7 +160,7 @@ class StoreHost(Host):
         self.disk.held = {} if wiped else copy.deepcopy(self.backup)
 
     def leave(self) -> None:
-        """The machine is gone for good, and the others are told to forget its store."""
+        """Remove the machine for good, and have the others forget its store."""
         self.crash()
         self.gone = True
         self.checkers.forget(self.address)
@@ -168,7 +168,7 @@ class StoreHost(Host):
         self._be_forgotten()
 
     def _be_forgotten(self) -> None:
-        """The others are stopped, told (``dafka store forget``), and started again."""
+        """Stop the others, have them forget it (``dafka store forget``), and start them again."""
         for each in self.cluster.stores:
             if each is not self and each.up:
                 each.crash()  # what it was writing may still get to its disk
@@ -177,7 +177,7 @@ class StoreHost(Host):
         del self.checkers.disks[self.address]
 
     def slow_disk(self, append_s: float) -> None:
-        """Appends take so long now, at the most."""
+        """Set the longest duration of an append."""
         self.append_s = append_s
         if self.up:
             self._appender.append_s = append_s
@@ -229,7 +229,7 @@ class ConsumerHost(Host):
         self.limit_bytes = limit_bytes
         self.latest = latest
         self.kept: dict[TopicPartition, int] = {}
-        """The offsets kept: where each partition goes on."""
+        """The kept offsets: the next record of each partition."""
         self.paused_until = 0.0
         self._taken: dict[TopicPartition, int] = {}
         self._delivered: dict[TopicPartition, int] = {}
@@ -247,7 +247,7 @@ class ConsumerHost(Host):
         return self._delivered.get(tp, first)
 
     def missing(self, tp: TopicPartition, end: int) -> str:
-        """What is missing of a partition that ends at ``end``; empty if nothing is."""
+        """Return the lack of a partition that ends at ``end``; empty if complete."""
         if tp.topic not in self.topics:
             return ""
         if not self.up or self._queue:

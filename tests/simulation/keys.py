@@ -1,7 +1,7 @@
-"""The keys of a locked world: whose each node is, and what production makes of that.
+"""The keys of a locked world, and their checks by production's code.
 
-``Security`` is production's, but that there are no sockets and no files: whose connection it is
-the simulated network says, as CURVE proves it.
+``Security`` is production's, without sockets and files: the simulated network knows the key of each
+connection, as CURVE proves it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dafka_core.security.throttles import LogThrottle
 
 
 class Keys:
-    """The directory of keys that all nodes of a world have; without any, nobody is asked for one.
+    """The directory of keys that each node of a world has; without keys no node needs one.
 
     It is asked as ``AllowedKeys`` is.
     """
@@ -27,7 +27,7 @@ class Keys:
         self._by_prefix: dict[str, AllowedKey] = {}
 
     def add(self, name: str, *roles: str, **patterns: tuple[str, ...]) -> Permissions:
-        """Makes somebody's key; what its owner may do."""
+        """Make a key; return its owner's permissions."""
         if not self.locked:
             return EVERYBODY
         prefix = address_prefix(name.encode())
@@ -45,7 +45,7 @@ class Keys:
 
 
 class SimulatedSecurity(Security):
-    """What a node asks before it believes another one."""
+    """A node's checks of its peers."""
 
     def __init__(self, keys: Keys, name: str) -> None:
         self.own = None
@@ -64,5 +64,5 @@ class SimulatedSecurity(Security):
         """The world counts what is refused."""
 
     def expects(self, endpoint: str, key: str) -> bool:
-        """Whether a connection to an endpoint succeeds where the owner of a key is."""
+        """Return True if a connection to an endpoint with the owner of a key succeeds."""
         return self.own is None or self.claims.key_at(endpoint) == key

@@ -61,15 +61,15 @@ class Defect:
     name: str
     where: str
     finds: str
-    """What the simulator must say of it: a regular expression."""
+    """The simulator's finding: a regular expression."""
     roles: Roles = field(default_factory=Roles)
     changes: Callable[[], Mapping[tuple[ModuleType, str], Any]] = dict
-    """What else to replace, by module and name."""
+    """Further replacements, by module and name."""
     first: int = 0
     """The seed to begin with, where it was found last, if others take long.  Some defects show in
     one world of hundreds."""
     shape: Mapping[str, Any] = field(default_factory=dict)
-    """What the world of a seed is like in any case, where that makes a rare defect a likely one."""
+    """Fixed members of each seed's shape, which make a rare defect likely."""
 
 
 ZOMBIES: Mapping[str, Any] = {
@@ -121,7 +121,7 @@ TAKEOVERS: Mapping[str, Any] = {
     "replaced_every_s": 1.5,
     "leaves": 0.0,
 }
-"""Clients write to stores whose disks are lost, and whose partitions others take over."""
+"""Clients write to stores with disks that are lost, and partitions that others take over."""
 
 LOST_RECORDS = "lost: .* for safe|lost: TopicPartition|which is not what it was"
 

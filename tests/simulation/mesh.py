@@ -1,7 +1,7 @@
 """A node's loop in the simulation: what ``nodes/mesh.py`` does with sockets.
 
-All that is no socket is production's: the codec, bursts, which peers take packed records, who is
-there, and the role.
+Everything but the sockets is production's: the codec, bursts, the choice of packed records, the
+table of peers, and the role.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ class SimulatedMesh:
         self.overdue = 0
         """Rounds, one after the other, after which something was still due."""
         self.taken_bytes = 0
-        """What was in the queue when it was looked at last."""
+        """Size of the last burst from the queue."""
         self.put_bytes = 0
-        """What writers have put here and is not on disk."""
+        """Size of writers' records that are not on disk."""
         self._limit_bytes = limit_bytes
         kind = _kind_of(role)
         own_limit = announcement(kind, role.address, limit_bytes)
@@ -107,7 +107,7 @@ class SimulatedMesh:
         self.number = network.add(self)
         own = NodeBeacon(role.address, name, self.number, "" if style == SINGLE else kind)
         self.tower_subscriptions = (*tower_subscriptions(own), *(() if own.kind else (BEACON,)))
-        """A node whose style is that of C nodes connects to all."""
+        """A node in the style of C nodes connects to every node."""
         self.peers = SimulatedPeers(self, own)
         self.wake(self.world.now)
 
@@ -129,7 +129,7 @@ class SimulatedMesh:
         return self._traffic.invalid_count + self._burst.invalid_count
 
     def trusts(self, endpoint: str, key: str) -> bool:
-        """Whether who is at an endpoint has the key that it is to have, as CURVE finds out."""
+        """Return True if the node at an endpoint has the expected key, as CURVE checks."""
         return self.security.expects(endpoint, key)
 
     def take_subscription(self, link: Link, frame: bytes, key: str = "") -> None:
@@ -208,7 +208,7 @@ class SimulatedMesh:
             self.checkers.on_sent(self, message)
             if isinstance(message, EpochAck):
                 self.network.publish(self, encode(message.plain, self._layout))
-            for part in self._kept(message):
+            for part in self.limits.kept(message):
                 if isinstance(part, OutgoingBatch):
                     self._send_records(part)
                     continue
@@ -220,9 +220,6 @@ class SimulatedMesh:
                     continue
                 self.world.note(self.name, f"-> {part}")
                 self.network.publish(self, frames)
-
-    def _kept(self, message: Outgoing) -> list[Outgoing]:
-        return self.limits.kept(message) if isinstance(message, OutgoingBatch) else [message]
 
     def _send_records(self, message: OutgoingBatch) -> None:
         batch = message.batch
@@ -291,7 +288,7 @@ class SimulatedMesh:
             link, told, key = self._told.popleft()
             frame = self.security.granted(key, told)
             if frame is None:
-                if key:  # else who of several has ended that had asked for the same is not known
+                if key:  # else the ended one of several equal subscriptions is unknown
                     self._refuse(link, "subscription", repr(told))
                 continue
             if self.style == SINGLE and frame[1:2] in EXTENSION_IDS:
@@ -307,7 +304,7 @@ class SimulatedMesh:
         self.limits.refresh()
 
     def learn(self, news: PeerNews) -> None:
-        """As ``Mesh`` tells a role of its peers."""
+        """Pass news of a peer to the role, as ``Mesh`` does."""
         self.role.on_peer(self.world.now, news)
 
     def _take_messages(self, now: float) -> None:
@@ -382,6 +379,6 @@ class SimulatedMesh:
 
 
 def _kind_of(role: Role) -> str:
-    """The letter of production's role that this one is, or is derived from."""
+    """Return the letter of its production role."""
     production = (each for each in type(role).__mro__ if each.__module__.startswith("dafka_core"))
     return next(production).__name__[0]

@@ -1,6 +1,6 @@
 """Connections between nodes, as ZeroMQ's PUB and SUB sockets have them, and what befalls them.
 
-A node that hears of another connects to it and tells it its subscriptions, which TCP carries
+A node that discovers a peer connects to it and sends its subscriptions, which TCP carries
 without loss.  Messages that match go to it in order, as long as the connection lasts.  On top of
 that everything bad happens that the seed's shape asks for: also what TCP would not do, such as
 doubling a message, as a role must not depend on its absence.
@@ -35,10 +35,10 @@ MAX_OVERHEARD: Final = 500
 """Messages from which a byzantine peer takes what it sends again."""
 
 RECONNECT_S: Final = 0.2
-"""How often a SUB socket tries to connect."""
+"""Interval at which a SUB socket tries to connect."""
 
 Fate = Literal["lost", "held"]
-"""What becomes of a message that cannot pass: TCP holds it back, until a queue is full."""
+"""Fate of a message that cannot pass: TCP holds it back, until a queue is full."""
 
 Block = tuple[float, Fate]
 
@@ -51,15 +51,15 @@ class Link:
         self.subscriber = subscriber
         self.endpoint = endpoint
         self.up = True
-        """Whether the subscriber still receives from it."""
+        """True while the subscriber receives from it."""
         self.known = True
-        """Whether the publisher still sends into it."""
+        """True while the publisher sends into it."""
         self.closed = False
-        """The subscriber has closed its socket, with all that has come by it."""
+        """The subscriber has closed its socket, with the messages in it."""
         self.told: dict[bytes, None] = {}
-        """The subscriptions that the publisher has been told of."""
+        """The subscriptions that have reached the publisher."""
         self.prefixes: tuple[bytes, ...] = ()
-        """What the publisher has made of them."""
+        """The prefixes that the publisher has granted."""
         self.arrives_at = 0.0
         self.tells_at = 0.0
 
@@ -74,11 +74,11 @@ class Network:
         self.keys.add(TOWER, TOWER)
         self._security = SimulatedSecurity(self.keys, TOWER)
         self.overheard: deque[list[bytes]] = deque(maxlen=shape.byzantine and MAX_OVERHEARD)
-        """What was sent last, by anybody: a byzantine peer may have recorded it."""
+        """The last messages of any node: a byzantine peer may have recorded them."""
         self.faulty = True
-        """Whether chance may lose, double, delay or corrupt messages now."""
+        """True while chance may lose, double, delay or corrupt messages."""
         self.blocks: dict[tuple[str, str], Block] = {}
-        """From whom to whom nothing passes until when, and what becomes of it."""
+        """Blocked directions between two machines, each with its end and the fate of messages."""
         self.far_s: dict[str, float] = {}
         """Nodes that are far from all others: how long everything takes to them, and from them."""
         self.towers = (TOWER, *(f"{TOWER}-{i}" for i in range(1, shape.towers)))
@@ -87,7 +87,7 @@ class Network:
         self._connecting: dict[tuple[SimulatedMesh, str], Link | None] = {}
         self._far_tried: set[tuple[SimulatedMesh, str]] = set()
         self._out: dict[SimulatedMesh, list[Link]] = {}
-        # Who has joined which tower.
+        # The nodes that have joined each tower.
         self._welcomed: dict[str, dict[SimulatedMesh, None]] = {name: {} for name in self.towers}
         self._ports = 0
 
@@ -135,12 +135,12 @@ class Network:
         return [link for link in self._connecting.values() if link is not None and link.up]
 
     def renew(self, subscriber: SimulatedMesh, endpoint: str) -> None:
-        """Connects anew: somebody else is to be there."""
+        """Reconnect, since a different node is expected there."""
         self.disconnect(subscriber, endpoint)
         self.connect(subscriber, endpoint)
 
     def cut(self, link: Link, half_open_s: float) -> None:
-        """Breaks a connection; the publisher notices so much later."""
+        """Break a connection; the publisher notices after ``half_open_s``."""
         if link.up:
             self._end(link, half_open_s=half_open_s)
             self._reconnect_later(link)
@@ -169,7 +169,7 @@ class Network:
             return
         publisher = self._meshes.get(endpoint)
         if publisher is None:
-            # Nobody listens there, and nobody will: addresses are not used again.
+            # No node listens there, and none ever will: addresses are not reused.
             return
         names = (subscriber.name, publisher.name)
         if self.blocked(*names) or self.blocked(*reversed(names)):
@@ -238,7 +238,7 @@ class Network:
         self.world.at(link.tells_at, arrive)
 
     def publish(self, publisher: SimulatedMesh, frames: list[bytes]) -> None:
-        """Sends a message to everyone who has subscribed to it."""
+        """Send a message to each subscriber."""
         self.overheard.append(frames)
         header = frames[0]
         for link in self._out[publisher]:
@@ -300,7 +300,7 @@ class Network:
         self._welcomed[tower].clear()
 
     def tower_back(self, tower: str) -> None:
-        """It has been started again, and knows nobody."""
+        """Restart a tower, which knows no node."""
         self.towers_up[tower] = None
         for mesh in list(self._meshes.values()):
             self._join(tower, mesh)

@@ -1,4 +1,4 @@
-"""What keys guard, each taken away by itself, so that byzantine peers get through."""
+"""The checks of keys, each removed by itself, so that byzantine peers get through."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ LOCKED: Final[dict[str, Any]] = {
 }
 
 WRONG: Final = "lost:|doubled:|never published|is not what it was|for safe|was told|beyond"
-"""What an honest node ends with."""
+"""Findings about honest nodes."""
 
 
 class _BelievesBeacons(SimulatedSecurity):
-    """Anybody is who he says that he is."""
+    """No announcement is checked."""
 
     def check_node(self, node: str, key: str) -> None:
         """Nobody is refused."""
 
 
 class _TakesAnyAnswer(StoreQuery):
-    """Who tells a history where heads were asked for is a store."""
+    """A node that sends a history in answer to a question for heads counts as a store."""
 
     def is_answered_by(self, reply: object) -> bool:
         return True
 
 
 class _TakesBackAll(RefusedSubscriptions):
-    """What was refused to one is taken from another when he goes."""
+    """A refused subscription ends another node's when its connection ends."""
 
     def end(self, prefix: bytes) -> bool:
         return False
@@ -61,14 +61,14 @@ DOORS: Final = (
         shape=LOCKED,
     ),
     Defect(
-        "everybody is sent what he asks for",
+        "every node receives any answer",
         "authorization.granted",
         "overhears",
         changes=lambda: {(security, "granted"): lambda who, frame: frame},
         shape=LOCKED,
     ),
     Defect(
-        "everybody is told of all partitions",
+        "every node learns of all partitions",
         "authorization.shown",
         "overhears",
         changes=lambda: {(security, "shown"): lambda who, message: message},
@@ -76,7 +76,7 @@ DOORS: Final = (
         shape={**LOCKED, "topics": ("a", "ab", "b")},
     ),
     Defect(
-        "anybody is the node that he says he is",
+        "every announcement is believed",
         "Security.check_node",
         ".",
         changes=lambda: dict.fromkeys(
@@ -86,7 +86,7 @@ DOORS: Final = (
         shape=LOCKED,
     ),
     Defect(
-        "who leaves takes with him what others were granted",
+        "an ended connection ends granted subscriptions of others",
         "RefusedSubscriptions.end",
         WRONG,
         changes=lambda: {(keys, "RefusedSubscriptions"): _TakesBackAll},
@@ -111,4 +111,4 @@ DOORS: Final = (
         },
     ),
 )
-"""``where`` says what guards it."""
+"""``where`` names the check."""

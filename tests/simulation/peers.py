@@ -68,7 +68,7 @@ class SimulatedPeers:
                 mesh.security.claims.forget(beacon.endpoint)
 
     def keep(self, now: float) -> None:
-        """Sends a beacon when it is due, and looks who is silent."""
+        """Send a beacon when it is due, and drop silent peers."""
         mesh = self._mesh
         if now < self.due:
             return

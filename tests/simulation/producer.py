@@ -29,15 +29,15 @@ class Life:
     role: ProducerRole
     asked_at: float
     asked_end: int
-    """What the store with the most had on disk then."""
+    """The end at the store with the most records then."""
     mesh: SimulatedMesh | None = None
     resumed_at: int | None = None
 
 
 class ProducerHost(Host):
-    """An application that says its records, in each of its lives others.
+    """An application that publishes records, in each of its lives different ones.
 
-    Where C nodes take part, who do not say whose a record is, it says the same in each.
+    With C nodes, which do not transfer the life of a record, they are equal in each life.
     """
 
     roles = (PRODUCE,)
@@ -57,7 +57,7 @@ class ProducerHost(Host):
 
     @property
     def end(self) -> int:
-        """How far it has published in this life; 0 if it is not there."""
+        """Return the end of its records in this life; 0 while it does not run."""
         life = self._life
         return life.role.next_offset if self.up and life and not life.role.takeover else 0
 
@@ -70,7 +70,7 @@ class ProducerHost(Host):
         return self.up and life.role.takeover is None and life.role.durable >= self.target
 
     def start_another(self) -> None:
-        """Starts the producer again, and the one that runs goes on, too."""
+        """Start the producer again, while the running one continues."""
         if self.mesh is not None:
             self.mesh = None
             self.start()

@@ -12,7 +12,7 @@ class Pub:
 
     def __init__(self) -> None:
         self.link: Link | None = None
-        """Whom the subscription taken last is from."""
+        """The connection of the last subscription."""
         self.frames: list[bytes] = []
 
     def set(self, option: int, prefix: bytes) -> None:

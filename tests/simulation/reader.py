@@ -75,7 +75,7 @@ class ReaderHost(Host):
             self._role.directory.forget(question)
             self._choose(question)
         elif self._question is not None and now > self._deadline_s and self._greeted_once:
-            # A C store says hello once, and where that is lost only another node helps.
+            # A C store greets once, and after its loss only a new node helps.
             self.world.note(self.name, "hears no store")
             self.world.after(0, self.give_up)
         read = self._read
@@ -105,7 +105,7 @@ class ReaderHost(Host):
         return False
 
     def _has_changed(self, tp: TopicPartition) -> bool:
-        """Another history has won since it asked: ``Reader`` says so, or waits in vain.
+        """Another history has won since the question: ``Reader`` raises, or waits in vain.
 
         Those of byzantine peers change at any time.
         """
@@ -121,7 +121,7 @@ class ReaderHost(Host):
         )
 
     def _has_heard(self, store: StoreHost) -> bool:
-        """Whether it can know of a store: a C store says hello once, and that may be lost."""
+        """Return True if it must know a store: a C store's only greeting may be lost."""
         return store.style != SINGLE or store.address in self._role.directory.stores
 
     def _on_disk(
@@ -135,7 +135,7 @@ class ReaderHost(Host):
         return ends
 
     def _check_heads(self, heads: dict[TopicPartition, PartitionInfo]) -> None:
-        """Stores say what is on their disks, no more, and all of it if they can be reached."""
+        """Stores report exactly their disks' ends, if they are reachable."""
         on_disk = self._on_disk([])
         for tp, info in heads.items():
             if self._has_changed(tp):

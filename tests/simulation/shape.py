@@ -1,4 +1,4 @@
-"""What a seed decides before anything happens: who is there, and how bad the world is.
+"""The decisions of a seed before the start: the nodes, and the faults.
 
 Swarm testing: each seed leaves out most kinds of faults and takes others strongly, and makes some
 of the nodes' limits so small that they are reached.  All at once would hide each other.
@@ -58,7 +58,7 @@ LIMITS: Final[dict[tuple[ModuleType, str], tuple[int, ...]]] = {
 
 @dataclass(frozen=True)
 class Shape:
-    """One world.  Times in seconds, probabilities per message unless said otherwise."""
+    """One world.  Times are in seconds, probabilities per message unless noted."""
 
     seed: int
     topics: tuple[str, ...]
@@ -68,20 +68,20 @@ class Shape:
     producers: int
     writers: int
     queries: int
-    """Those that write transactions, each once."""
+    """Writers of transactions, each once."""
     consumers: int
     readers: int
     records: int
-    """What each producer and writer has to say."""
+    """Number of records of each producer and writer."""
     value_bytes: int
-    """How long a value is at the most."""
+    """Longest value."""
     burst: int
     """Records published at once, at the most."""
     faults_s: float
-    """How long there are faults."""
+    """Duration of the faults."""
     acks: int
     hurry: float
-    """How often an application waits in ``flush`` for what it has just published."""
+    """Share of bursts after which an application waits in ``flush``."""
     max_unacked: int
     max_queued: int
     styles: tuple[str, ...]
@@ -89,11 +89,11 @@ class Shape:
     sync_s: float
     high_water_mark: int
     disk_s: float
-    """How long an append takes at the most."""
+    """Longest append."""
     delay_s: float
-    """How long a message takes when nothing is wrong, at the most."""
+    """Longest delay of a message without a fault."""
     lag_s: float
-    """How long a node takes until it looks at what has come, at the most."""
+    """Longest delay until a node processes an arrival."""
     loss: float
     double: float
     reorder: float
@@ -114,9 +114,9 @@ class Shape:
     leaves: float
     """The share of producers that end for good: when all is acknowledged, or when they crash."""
     another_every_s: float
-    """How often a producer is started again while it runs."""
+    """Mean interval at which a producer is started again while it runs."""
     replaced_every_s: float
-    """How often a store's disk is copied, or lost and put back."""
+    """Mean interval at which a store's disk is copied, or lost and restored."""
     limit_bytes: int
     """The largest record that some of the consumers take; 0: that all take every one."""
     limits: Mapping[tuple[ModuleType, str], int] = field(repr=False)
@@ -125,7 +125,7 @@ class Shape:
     byzantine: int = 0
     """Peers that have a key of the cluster and do what they may not."""
     attack_every_s: float = 0.0
-    """How often each does something, on average."""
+    """Mean interval of each one's actions."""
 
     def describe(self) -> list[str]:
         """The shape in lines, for people."""
@@ -206,9 +206,9 @@ def shape_of(seed: int) -> Shape:
 
 
 def _locked(shape: Shape) -> Shape:
-    """The shape, where nodes may have keys, and some who have one may be byzantine.
+    """Return the shape, with keys for some seeds, and with byzantine owners of keys.
 
-    C nodes have no keys, and RFC 46's layout cannot be kept from who may not have it.
+    C nodes have no keys, and messages in RFC 46's layout cannot be withheld from a node.
     """
     chance = random.Random(f"locked {shape.seed}")
     if shape.styles != (OURS,) or chance.random() < 0.55:
@@ -221,7 +221,7 @@ def _replaced(shape: Shape) -> Shape:
     """The shape, where stores may lose their disks.
 
     Without zombies: a store that knows nothing of a newer life acknowledges an older one's records.
-    Without exact queries: what they staged there is gone.  Without trimming: nobody can fill a
+    Without exact queries: their staged records are gone.  Without trimming: no node can fill a
     store from its first record on.
     """
     chance = random.Random(f"replaced {shape.seed}")
@@ -235,10 +235,10 @@ def _limited(shape: Shape, kept: dict[tuple[ModuleType, str], int]) -> Shape:
     """The shape, with what its nodes need of limits; some consumers may not take every record."""
     announce = SINGLE in shape.styles or shape.leaves
     if announce and kept.get((fetch_scheduler, "MAX_UNDER_WAY")) == 1:
-        # C nodes, and producers that end for good, announce what nobody has: to ask for it would
-        # hold the only place for seconds.
+        # C nodes, and producers that end for good, announce records that no node has: a
+        # request would hold the only place for seconds.
         kept[fetch_scheduler, "MAX_UNDER_WAY"] = 2
-    # C nodes send everything to everybody: who cannot take it would never go on.
+    # C nodes send every record to every node: one that cannot accept it would never continue.
     if SINGLE in shape.styles or random.Random(f"limit {shape.seed}").random() < 0.6:
         return shape
     kept[record_limits, "LEAST_BYTES"] = 1

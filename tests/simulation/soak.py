@@ -18,7 +18,7 @@ from tests.simulation.cluster import simulate
 from tests.simulation.world import SimulationError
 
 BATCH = 50
-"""Seeds simulated before something is said about them."""
+"""Seeds of one progress report."""
 
 MAX_FAILURES = 20
 """Failing seeds after which a soak ends: they have one cause."""
@@ -26,7 +26,7 @@ MAX_FAILURES = 20
 
 @dataclass
 class Report:
-    """What many simulations have seen."""
+    """The sum of many simulations."""
 
     seeds: int = 0
     records: int = 0
@@ -38,7 +38,7 @@ class Report:
     faults: Counter[str] = field(default_factory=Counter)
     sent: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
-    """What byzantine peers have sent, and what of it was refused."""
+    """Messages of byzantine peers, and the refused ones among them."""
     failures: dict[int, str] = field(default_factory=dict)
 
     def add(self, other: Report) -> None:
@@ -61,7 +61,7 @@ class Report:
         return [*lines, f"replay with: make soak SEED={next(iter(self.failures), 0)}"]
 
     def of_kind(self, kind: str) -> int:
-        """How many failures say that records are lost, or doubled."""
+        """Return the number of failures with lost or doubled records."""
         return sum(kind in why for why in self.failures.values())
 
 
@@ -93,7 +93,7 @@ def simulate_batch(first: int, count: int) -> Report:
 
 
 def soak(first: int, seeds: int, workers: int) -> Report:
-    """Simulates so many seeds and says how it goes."""
+    """Simulate seeds, and print the progress."""
     total = Report()
     starts = range(first, first + seeds, BATCH)
     counts = [min(BATCH, first + seeds - start) for start in starts]
@@ -122,7 +122,7 @@ def _in_order(
 
 
 def print_report(total: Report) -> None:
-    """What has been injected, and what has come of it."""
+    """Return lines about faults and results."""
     print("\nfaults injected")
     for kind, count in sorted(total.faults.items(), key=lambda item: -item[1]):
         print(f"  {kind:<28}{count:>12,}")
@@ -164,7 +164,7 @@ def replay(seed: int) -> bool:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """What ``make soak`` runs; 1 if a seed fails."""
-    # What a simulated machine says of its clock is in the trace.
+    # The log messages of simulated machines are in the trace.
     logging.getLogger("dafka").addHandler(logging.NullHandler())
     parser = argparse.ArgumentParser(prog="soak", description=__doc__)
     parser.add_argument("--seeds", type=int, default=1_000, help="how many")

@@ -1,4 +1,4 @@
-"""The simulated disk does what the log does: whatever it is told, with the same outcome."""
+"""The simulated disk processes entries as the log does, with equal outcomes."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_does_what_the_log_does(seed: int, tmp_path: Path) -> None:
         return time_us
 
     disk = Disk(world, checkers, "disk", now_us)
-    # What is published is no matter here.
+    # Ignore published records.
     checkers.on_disk = lambda store, batch: None  # type: ignore[method-assign]
     checkers.on_committed = lambda store, transaction, values: None  # type: ignore[method-assign]
     done = 0

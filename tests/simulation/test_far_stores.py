@@ -1,10 +1,8 @@
-"""Stores that are far away, beside near ones: an answer is complete, or names who is missing."""
+"""Distant stores beside near ones: an answer is complete, or names the missing stores."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import inf
-from typing import Any
 
 import pytest
 
@@ -13,28 +11,10 @@ from dafka_core.protocol.reader_role import ReaderRole
 from dafka_core.protocol.store_directory import StoreQuery
 from tests.simulation.cluster import Cluster, Roles
 from tests.simulation.mesh import SimulatedMesh
-from tests.simulation.shape import OURS, shape_of
+from tests.simulation.scripts.script import calm_shape
+from tests.simulation.shape import OURS
 from tests.simulation.world import SimulationError
 
-CALM: dict[str, Any] = {
-    "stores": 2,
-    "late_stores": 0,
-    "acks": 1,
-    "records": 40,
-    "producers": 1,
-    **dict.fromkeys(("consumers", "readers", "writers", "queries"), 0),
-    **dict.fromkeys(("loss", "double", "reorder", "corrupt", "leaves", "latest", "hurry"), 0.0),
-    **dict.fromkeys(("partition_every_s", "cut_every_s", "crash_every_s", "stall_every_s"), 0.0),
-    **dict.fromkeys(("tower_every_s", "trim_every_s", "another_every_s", "replaced_every_s"), 0.0),
-    "delay_s": 0.002,
-    "lag_s": 0.0005,
-    "disk_s": 0.001,
-    "faults_s": 4.0,
-    "styles": (OURS,),
-    "towers": 1,
-    "limits": {},
-    "limit_bytes": 0,
-}
 MOST_S = 40.0
 
 
@@ -42,7 +22,7 @@ class Far:
     """Two stores that do not reach each other; the far one alone has all records."""
 
     def __init__(self, round_trip_s: float) -> None:
-        shape = replace(shape_of(1), **CALM)
+        shape = calm_shape(stores=2, producers=1, records=40, faults_s=4.0)
         self.cluster = Cluster(shape, Roles(), None)
         self.world, self.network = self.cluster.world, self.cluster.network
         self.near, self.far = self.cluster.stores

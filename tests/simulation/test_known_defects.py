@@ -14,14 +14,14 @@ from tests.simulation.shape import limited
 from tests.simulation.world import SimulationError
 
 SEEDS = 60
-"""Within so many, from its first one on, each defect is found; most within five."""
+"""Each defect is found within this number of seeds from its first one; most within five."""
 
 OPEN: dict[str, Any] = {"locked": False, "byzantine": 0}
-"""Where no defect of keys is looked for."""
+"""The shape for defects that do not concern keys."""
 
 
 def find(defect: Defect) -> tuple[int, str]:
-    """The first seed that shows a defect, and what it says."""
+    """Return the first seed that shows a defect, and the simulator's finding."""
     with limited(defect.changes()):
         for seed in range(defect.first, defect.first + SEEDS):
             try:

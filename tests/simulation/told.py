@@ -1,4 +1,4 @@
-"""How far partitions go, as messages say it."""
+"""The ends of partitions in messages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dafka_core.protocol.messages import DirectHead, Head, HeadsReply, Message
 
 
 def told_of(message: Message | RecordBatch) -> list[tuple[TopicPartition, int]]:
-    """The partitions of which a message tells, and where the next record of each is."""
+    """Return the partitions in a message, each with its next offset."""
     match message:
         case RecordBatch():
             return [(message.tp, message.offset)]

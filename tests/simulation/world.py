@@ -24,11 +24,11 @@ class World:
         self.random = random.Random(seed)
         self.now = 0.0
         self.faults: Counter[str] = Counter()
-        """How many faults have been injected, by kind."""
+        """Number of injected faults, by kind."""
         self.sent: Counter[str] = Counter()
-        """What byzantine peers have sent, by kind."""
+        """Messages of byzantine peers, by kind."""
         self.refused: Counter[str] = Counter()
-        """What of that was refused."""
+        """Refused messages of byzantine peers, by kind."""
         self.steps = 0
         self._failure: SimulationError | None = None
         self._write = write
@@ -37,7 +37,7 @@ class World:
         self._numbers = count()
 
     def at(self, time_s: float, action: Callable[[], None]) -> None:
-        """Has ``action`` called at a time, after what was to be called then already."""
+        """Call ``action`` at a time, after earlier actions for that time."""
         heapq.heappush(self._events, (max(time_s, self.now), next(self._numbers), action))
 
     def after(self, delay_s: float, action: Callable[[], None]) -> None:

@@ -1,7 +1,7 @@
 """A writer of a hosted partition: it puts records into a store, and moves when that fails.
 
-It keeps its rows until a store has them, and finds out from the next store what to go on with, as
-an application does that puts records over Arrow Flight.
+It keeps its rows until a store has them, and continues at the end of the next store, as an
+application that puts records over Arrow Flight.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Writer:
         return self.acknowledged >= self.target
 
     def move(self) -> None:
-        """Looks for a store, another one if there is one, and goes on from where that is."""
+        """Choose a store, a different one if possible, and continue at its end."""
         self._session += 1
         session = self._session
         self._under_way = 0
@@ -97,7 +97,7 @@ class Writer:
         error = done.exception()
         if error is None:
             self.cluster.checkers.on_durable(self.name, self.tp, end, 1)
-            # What another life of the partition has replaced meanwhile is there no more.
+            # Another life of the partition may have replaced the records meanwhile.
             if host.disk.end(self.tp) < end and self.tp not in host.disk.set_aside:
                 self.world.fail(self.name, f"{host.name} has less than {end} on disk, and says so")
             self.acknowledged = max(self.acknowledged, end)

@@ -22,14 +22,21 @@ from dafka_core.protocol.messages import (
     StoreHello,
 )
 from tests.forked import ForkedCluster
+from tests.integration.nodes.locked import FAST, Keys
 from tests.integration.nodes.peers import ANY_PORTS, RawPeer
 
 DEFAULTS: dict[str, Any] = {"head_interval_ms": 100}
 
 
 @pytest.fixture
-def tower() -> Iterator[str]:
-    with Tower(**ANY_PORTS) as running:
+def keys() -> Keys | None:
+    """The keys of tower and store; tests of clusters with keys have a fixture of this name."""
+    return None
+
+
+@pytest.fixture
+def tower(keys: Keys | None) -> Iterator[str]:
+    with Tower(**ANY_PORTS, **(keys.of("tower") if keys else {})) as running:
         yield running.tower
 
 
@@ -41,8 +48,9 @@ def open_nodes() -> Iterator[ExitStack]:
 
 
 @pytest.fixture
-def store(tower: str, open_nodes: ExitStack, tmp_path: Path) -> Store:
-    return open_nodes.enter_context(Store(tmp_path / "store", tower=tower))
+def store(tower: str, open_nodes: ExitStack, tmp_path: Path, keys: Keys | None) -> Store:
+    options = keys.of("store") | FAST if keys else {}
+    return open_nodes.enter_context(Store(tmp_path / "store", tower=tower, **options))
 
 
 @pytest.fixture

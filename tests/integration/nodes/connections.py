@@ -26,7 +26,7 @@ TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 SO_ATTACH_FILTER: Final = 26
 SO_DETACH_FILTER: Final = 27
 DROP: Final = struct.pack("@HBBI", 0x06, 0, 0, 0)
-"""The filter's only instruction, of the kernel's ``struct sock_filter``: keep 0 octets."""
+"""The filter's only instruction, of the kernel's ``struct sock_filter``: keep 0 bytes."""
 
 
 class Connection(NamedTuple):
@@ -45,7 +45,7 @@ class Connection(NamedTuple):
 
     @property
     def asks_within_s(self) -> float | None:
-        """When the kernel will ask whether the other end is there still; None if never."""
+        """Seconds until the kernel's next keepalive probe; None without one."""
         return self.due_s if self.timer == KEEPALIVE_TIMER else None
 
 
@@ -70,7 +70,7 @@ def _connection(row: list[str]) -> Connection:
 
 
 def now(connection: Connection) -> Connection | None:
-    """How the same connection is by now; None when it is gone."""
+    """Return the connection's present state; None if it has ended."""
     return next((each for each in connections() if each.inode == connection.inode), None)
 
 

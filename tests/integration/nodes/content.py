@@ -1,26 +1,33 @@
 """Records to publish, and how far they have come.
 
-How far a producer's records are on their way only its role knows: to ask the producer would have
-it hurry.
+Only a producer's role knows the progress of its records: a call of the producer would hurry it.
 """
 
 from __future__ import annotations
 
 from dafka_core import Consumer, Producer, Store
 from dafka_core.model.records import TopicPartition
+from tests.integration.nodes.peers import PATIENCE_S
 
 Place = tuple[str, str, int, bytes | None]
 """A record's topic, partition, offset and value."""
 
 
 def polled(consumer: Consumer, timeout_s: float = 30.0) -> Place | None:
-    """Where the next record is, and its value."""
+    """Return topic, partition, offset and value of the next record."""
     record = consumer.poll(timeout_s)
     return record and record[:4]
 
 
 def values(count: int, first: int = 0) -> list[bytes]:
     return [b"%d" % number for number in range(first, first + count)]
+
+
+def flushed(producer: Producer, records: list[bytes]) -> Producer:
+    """Return a producer with acknowledged records."""
+    producer.publish_many(records)
+    producer.flush(PATIENCE_S)
+    return producer
 
 
 def has_published(producer: Producer, end: int) -> bool:
@@ -45,7 +52,3 @@ def stored(store: Store, topic: str, partition: str) -> list[bytes]:
     tp = TopicPartition(topic, partition)
     batches = store.log.read(tp, 0, store.log.end(tp))
     return [value for batch in batches for value in batch.values]
-
-
-def holds(store: Store, ends: list[int]) -> bool:
-    return [info.end for info in store.log.partitions()] == ends

@@ -22,7 +22,7 @@ SOON_S = 60.0
 
 
 def refused(use: Callable[[], object]) -> str:
-    """What a use of an inherited node says."""
+    """Return the result of using an inherited node."""
     try:
         return f"did {use()!r}"
     except ForkedError as error:
@@ -41,7 +41,7 @@ def in_fork(work: Callable[[], None]) -> None:
 
 
 def uses() -> None:
-    """Of every kind of node, in the child; then the parent goes on."""
+    """Use every kind of node in the child, then the parent's."""
     with (
         Tower(**ANY_PORTS) as hub,
         Store(directory / "store", tower=tower) as store,
@@ -118,7 +118,7 @@ def holds() -> None:
 
 
 class Work:
-    """What a child of multiprocessing does with a producer of its own, or its parent's."""
+    """Use an own producer, or the parent's, in a child of multiprocessing."""
 
     def __init__(self, producer: Producer | None = None) -> None:
         self.producer = producer

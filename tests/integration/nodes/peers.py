@@ -20,7 +20,7 @@ from dafka_core.security.key_files import KeyPair
 from dafka_core.security.permissions import address_prefix
 from dafka_core.testing import wait_until
 
-# Generous: a test waits as long only when it fails, on a machine however busy.
+# Generous: only a failing test waits this long, and machines may be busy.
 PATIENCE_S = 30.0
 
 ANY_PORTS = {"sub_address": "tcp://127.0.0.1:0", "pub_address": "tcp://127.0.0.1:0"}
@@ -104,7 +104,7 @@ class RawPeer:
             self._sub.subscribe(prefix)
 
     def messages(self, kind: type[M]) -> list[M]:
-        """What of all that was heard is of a kind."""
+        """Return the received messages of a kind."""
         return [message for message in map(_decoded, list(self.heard)) if type(message) is kind]
 
     def wait_for(self, kind: type[M], count: int = 1) -> list[M]:

@@ -45,7 +45,7 @@ def stage(
     number: int = NO_VERSION,
     partition: str = PARTITION,
 ) -> StagedTransaction:
-    """Stages the records ``[start, end)``; what is to be committed."""
+    """Stage the records ``[start, end)``; return what to commit."""
     tp = TopicPartition(TOPIC, partition)
     with client.put(tp, start, attempt=attempt, version=number, timeout_s=PATIENCE_S) as put:
         put.write(array(start, end))
@@ -90,6 +90,6 @@ def ends(client: StoreClient, topics: Sequence[str] | None = None) -> list[int]:
 
 
 def state_of(client: StoreClient, partition: str = PARTITION) -> TransactionState:
-    """How far the partition's transactions are."""
+    """Return the state of the partition's transactions."""
     (found,) = client.transaction_states([TopicPartition(TOPIC, partition)], timeout_s=PATIENCE_S)
     return found

@@ -1,4 +1,4 @@
-"""Where a node can be reached."""
+"""The addresses at which nodes can be reached."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_other_machines_are_those_that_routes_lead_to() -> None:
 
 
 @pytest.mark.parametrize("host", ["*", "0.0.0.0", "[::]"])
-def test_every_address_is_none_to_announce(host: str) -> None:
+def test_a_wildcard_address_is_refused(host: str) -> None:
     with pytest.raises(ConfigError, match="is not an address that peers can connect to"):
         Reader(host=host)
 
@@ -73,7 +73,7 @@ def test_a_node_with_a_port_of_its_own_is_met_at_once_when_it_is_started_again(
             producer.flush(PATIENCE_S)
 
 
-def test_towers_of_which_none_can_be_found_are_named() -> None:
+def test_towers_that_cannot_be_found_are_named() -> None:
     with pytest.raises(ConfigError, match=r"none can be reached \(nosuch.invalid: .+\)") as refused:
         Reader(tower="nosuch.invalid", host="auto")
     assert (refused.value.option, refused.value.value) == ("tower", "nosuch.invalid:5556:5557")
@@ -82,9 +82,7 @@ def test_towers_of_which_none_can_be_found_are_named() -> None:
 @pytest.mark.parametrize(
     ("given", "port"), [("0", "0"), ("5000", "0"), ("5000-5000", "0"), ("5000-5009", "5000-5009")]
 )
-def test_a_node_beside_another_one_has_its_options_and_a_port_of_its_own(
-    given: str, port: str
-) -> None:
+def test_a_node_beside_a_store_has_its_options_and_an_own_port(given: str, port: str) -> None:
     store = StoreOptions.build({"tower": "h", "port": given, "high_water_mark": 2_000})
     options = options_beside(store)
     other = ReaderOptions.build(options)

@@ -1,4 +1,4 @@
-"""``async for`` over a consumer: in an event loop that goes on, and behind what was given out."""
+"""``async for`` over a consumer: the event loop keeps running, and no record is skipped."""
 
 from __future__ import annotations
 
@@ -11,21 +11,14 @@ import pytest
 from dafka_core import Consumer, Producer
 from dafka_core.nodes.consumer import TURN_RECORDS
 from dafka_core.testing import wait_until
-from tests.integration.nodes.content import values
-from tests.integration.nodes.peers import PATIENCE_S
+from tests.integration.nodes.content import flushed, values
 
 Produce = Callable[..., Producer]
 Consume = Callable[..., Consumer]
 
 
-def flushed(producer: Producer, records: list[bytes]) -> Producer:
-    producer.publish_many(records)
-    producer.flush(PATIENCE_S)
-    return producer
-
-
 @pytest.mark.usefixtures("store")
-def test_an_event_loop_goes_on_while_records_are_waited_for(
+def test_an_event_loop_runs_while_a_task_waits_for_records(
     produce: Produce, consume: Consume
 ) -> None:
     producer = flushed(produce("t"), values(1_000))
@@ -56,10 +49,8 @@ def test_an_event_loop_goes_on_while_records_are_waited_for(
 
 
 @pytest.mark.usefixtures("store")
-def test_an_event_loop_goes_on_while_there_are_more_records(
-    produce: Produce, consume: Consume
-) -> None:
-    """Who always finds some can be given up all the same, and takes no more than it was given."""
+def test_an_event_loop_runs_while_records_are_queued(produce: Produce, consume: Consume) -> None:
+    """A task that always finds records can be cancelled, and takes only those that it returned."""
     flushed(produce("t"), values(4_000))
     consumer = consume("t")
     wait_until(lambda: consumer._queue.size[0] == 4_000)

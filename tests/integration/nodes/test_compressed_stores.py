@@ -1,4 +1,4 @@
-"""Stores that compress: everybody reads them as before."""
+"""Stores that compress: every way of reading returns the same records."""
 
 from __future__ import annotations
 
@@ -61,6 +61,6 @@ def test_all_ways_of_reading_see_the_same_records(
             assert [value for batch in batches for value in batch.values] == values
 
 
-def test_a_rule_that_is_none_is_refused(tower: str, tmp_path: Path) -> None:
+def test_an_invalid_rule_is_refused(tower: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"option 'compress' = 't=gzip': must be PATTERN=zstd"):
         Store(tmp_path / "a", tower=tower, compress="t=gzip")

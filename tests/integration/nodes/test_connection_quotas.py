@@ -25,7 +25,7 @@ LARGE_COUNT = 10
 
 
 class Sender:
-    """One end of a connection, whose other end has a quota."""
+    """One end of a connection; the other end has a quota."""
 
     def __init__(self) -> None:
         self.quotas = ConnectionQuotas(
@@ -55,7 +55,7 @@ class Sender:
             self.quotas.check(next(self._times))
 
     def is_ended(self) -> bool:
-        """Whether the connection was shut down."""
+        """Return True if the connection was shut down."""
         self.near.settimeout(0)
         try:
             return not self.near.recv(1)
@@ -79,7 +79,7 @@ def subscribe(sender: Sender, *frames: bytes) -> None:
 
 
 def test_a_descriptor_may_be_that_of_another_connection_by_now(sender: Sender) -> None:
-    """A connection that ends is told of by its own socket, which does not know the newer one."""
+    """A socket reports the end of its connection, and does not know the newer one."""
     quotas, other = sender.quotas, Sender()
     with other.near, other.far:
         quotas.follow(other.descriptor, other.endpoint, OBSERVED_BYTES)
@@ -110,7 +110,7 @@ def test_subscriptions_above_the_quota_end_the_connection(
     assert f"{host}:{port} with key mallory, which subscribes to more than 1000 bytes" in line
 
 
-def test_what_is_sent_to_a_bound_socket_and_not_read_ends_the_connection(sender: Sender) -> None:
+def test_unread_bytes_at_a_bound_socket_end_the_connection(sender: Sender) -> None:
     subscribe(sender, b"\1")
     for _ in range(5):
         sender.send(2 * SUBSCRIBED_BYTES)

@@ -7,25 +7,21 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import chain, islice
-from typing import Any
 
 import pytest
 
-from dafka_core import ClosedError, ConfigError, Consumer, Producer, Record, Store
+from dafka_core import ClosedError, ConfigError, Consumer, Producer, Record
 from dafka_core.model.records import TopicPartition
 from dafka_core.testing import wait_until
+from tests.integration.nodes.content import flushed, values
 from tests.integration.nodes.peers import PATIENCE_S
 
 Produce = Callable[..., Producer]
 Consume = Callable[..., Consumer]
 
 
-def values(count: int, first: int = 0) -> list[bytes]:
-    return [b"%d" % number for number in range(first, first + count)]
-
-
 def take(consumer: Consumer, count: int) -> list[Record]:
-    """The next records; and there is no more at once."""
+    """Return the next records; no further one follows immediately."""
     found: list[Record] = []
     while len(found) < count:
         record = consumer.poll(PATIENCE_S)
@@ -33,12 +29,6 @@ def take(consumer: Consumer, count: int) -> list[Record]:
         found.append(record)
     assert consumer.poll(0) is None
     return found
-
-
-def flushed(producer: Producer, records: list[bytes]) -> Producer:
-    producer.publish_many(records)
-    producer.flush(PATIENCE_S)
-    return producer
 
 
 def caught_up(consumer: Consumer, producer: Producer) -> Callable[[], bool]:
@@ -60,58 +50,6 @@ def test_earliest_is_everything(produce: Produce, consume: Consume) -> None:
     assert live[:4] == ("t", producer.address, 3_000, b"live")
 
 
-@pytest.mark.usefixtures("store")
-def test_latest_is_what_comes_from_now_on(produce: Produce, consume: Consume) -> None:
-    producer = flushed(produce("t"), values(100))
-    consumer = consume("t", start="latest")
-    wait_until(caught_up(consumer, producer))
-    producer.publish_many(values(5, 100))
-    assert [record.offset for record in take(consumer, 5)] == [100, 101, 102, 103, 104]
-
-
-@pytest.mark.usefixtures("store")
-def test_given_offsets_are_where_it_begins(produce: Produce, consume: Consume) -> None:
-    named, unnamed = flushed(produce("t"), values(10)), flushed(produce("t"), values(3))
-    consumer = consume("t", start={"t": {named.address: 7}})
-    records = take(consumer, 6)
-    for producer, offsets in ((named, [7, 8, 9]), (unnamed, [0, 1, 2])):
-        assert [r.offset for r in records if r.partition == producer.address] == offsets
-
-
-@pytest.mark.usefixtures("store")
-def test_every_partition_is_in_order(produce: Produce, consume: Consume) -> None:
-    consumer = consume("t")
-    producers = [produce("t") for _ in range(5)]
-    for first in range(0, 1_000, 100):
-        for producer in producers:
-            producer.publish_many(values(100, first))
-    records = take(consumer, 5_000)
-    for producer in producers:
-        mine = [(r.offset, r.value) for r in records if r.partition == producer.address]
-        assert mine == list(enumerate(values(1_000)))
-
-
-@pytest.mark.usefixtures("store")
-def test_topics_match_exactly(produce: Produce, consume: Consume) -> None:
-    # To ZeroMQ each of these is a prefix of the next.
-    topics = ["a", "ab", "abc"]
-    consumer = consume("ab")
-    for topic in topics:
-        flushed(produce(topic), [topic.encode()])
-    late = consume("ab")
-    for each in (consumer, late):
-        assert [(r.topic, r.value) for r in take(each, 1)] == [("ab", b"ab")]
-
-
-@pytest.mark.usefixtures("store")
-def test_topics_may_be_any_text(produce: Produce, consume: Consume) -> None:
-    topics = ["x" * 255, "größe/\N{SNOWMAN} 1", "\n", "B"]
-    consumer = consume(*topics)
-    for topic in topics:
-        flushed(produce(topic, allow_control_characters=True), [topic.encode()])
-    assert {(r.topic, r.value) for r in take(consumer, 4)} == {(t, t.encode()) for t in topics}
-
-
 def test_subscriptions_are_listed_in_their_order(consume: Consume) -> None:
     consumer = consume("b", "a")
     assert consumer.subscription == ["b", "a"]
@@ -124,7 +62,7 @@ def test_subscriptions_are_listed_in_their_order(consume: Consume) -> None:
 
 
 @pytest.mark.usefixtures("store")
-def test_unsubscribing_drops_what_waits_and_forgets_positions(
+def test_unsubscribing_drops_queued_records_and_positions(
     produce: Produce, consume: Consume
 ) -> None:
     consumer = consume("a", "b")
@@ -145,7 +83,7 @@ def test_seek_goes_back_and_forth(produce: Produce, consume: Consume) -> None:
     records = iter(consumer)
     assert [next(records).offset for _ in range(10)] == list(range(10))
     consumer.seek(tp, 5)
-    # The iteration under way goes on there, too.
+    # The running iteration continues there, too.
     assert next(records).offset == 5
     assert take(consumer, 994)[0].offset == 6
     consumer.seek(tp, 998)
@@ -155,22 +93,11 @@ def test_seek_goes_back_and_forth(produce: Produce, consume: Consume) -> None:
     assert [r.offset for r in take(consumer, 2)] == [1_001, 1_002]
 
 
-@pytest.mark.usefixtures("store")
-def test_seeking_before_a_partition_is_known(produce: Produce, consume: Consume) -> None:
-    producer = flushed(produce("t"), values(10))
-    consumer = consume(start="latest")
-    consumer.seek(TopicPartition("t", producer.address), 8)
-    consumer.subscribe("t")
-    assert [r.offset for r in take(consumer, 2)] == [8, 9]
-
-
 # -- one cursor ----------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("store")
-def test_an_iteration_goes_on_where_the_last_one_was_left(
-    produce: Produce, consume: Consume
-) -> None:
+def test_an_iteration_continues_the_last_one(produce: Produce, consume: Consume) -> None:
     producer = flushed(produce("t"), values(1_000))
     tp = TopicPartition("t", producer.address)
     consumer = consume("t")
@@ -250,30 +177,6 @@ def test_threads_share_the_records(produce: Produce, consume: Consume) -> None:
 
 
 @pytest.mark.usefixtures("store")
-def test_batches_are_the_records_in_bulk(produce: Produce, consume: Consume) -> None:
-    producer = flushed(produce("t"), values(20_000))
-    consumer = consume("t")
-    found: list[bytes] = []
-    for batch in consumer.batches(PATIENCE_S):
-        assert (batch.tp.topic, batch.tp.partition, batch.offset) == (
-            "t",
-            producer.address,
-            len(found),
-        )
-        found.extend(batch.values)
-        if len(found) == 20_000:
-            break
-    assert found == values(20_000)
-    assert list(consumer.batches(0)) == []
-
-
-def test_poll_waits_no_longer_than_asked(consume: Consume) -> None:
-    consumer = consume("t")
-    assert consumer.poll(0) is None
-    assert consumer.poll(0.05) is None
-
-
-@pytest.mark.usefixtures("store")
 @pytest.mark.parametrize("limit", [{"max_queued_records": 100}, {"max_queued_bytes": 1_000}])
 def test_a_slow_application_bounds_what_waits(
     produce: Produce, consume: Consume, limit: dict[str, int]
@@ -307,7 +210,7 @@ def test_close_ends_an_iteration_elsewhere(produce: Produce, consume: Consume) -
 
 
 @pytest.mark.usefixtures("store")
-def test_close_drops_what_waits(produce: Produce, consume: Consume) -> None:
+def test_close_drops_queued_records(produce: Produce, consume: Consume) -> None:
     flushed(produce("t"), values(1_000))
     consumer = consume("t")
     records = iter(consumer)
@@ -322,15 +225,6 @@ def test_close_drops_what_waits(produce: Produce, consume: Consume) -> None:
             call()
 
 
-@pytest.mark.parametrize(
-    "start", ["newest", 5, {"t": 5}, {"t": {"P": "5"}}, {"t": {"P": -1}}, {"t": {"P": 2**63}}]
-)
-def test_a_start_that_cannot_be_is_refused(consume: Consume, start: Any) -> None:
-    with pytest.raises(ConfigError) as refused:
-        consume(start=start)
-    assert refused.value.option == "start"
-
-
 @pytest.mark.parametrize("topic", ["", "a\0b", "x" * 256, "ä" * 128])
 def test_a_topic_that_cannot_be_is_refused(consume: Consume, topic: str) -> None:
     consumer = consume()
@@ -339,15 +233,3 @@ def test_a_topic_that_cannot_be_is_refused(consume: Consume, topic: str) -> None
     with pytest.raises(ConfigError):
         consumer.seek(TopicPartition("t", "P"), -1)
     assert consumer.subscription == []
-
-
-def test_a_store_that_is_late_has_nothing_lost(
-    tower: str, produce: Produce, consume: Consume, request: pytest.FixtureRequest
-) -> None:
-    consumer = consume("t", start="earliest")
-    producer = produce("t")
-    producer.publish_many(values(10))
-    assert [r.offset for r in take(consumer, 10)] == list(range(10))
-    store: Store = request.getfixturevalue("store")
-    producer.flush(PATIENCE_S)
-    assert store.log.end(TopicPartition("t", producer.address)) == 10

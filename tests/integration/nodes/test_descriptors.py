@@ -1,4 +1,4 @@
-"""A node near its limit of open files serves peers whole, or not at all, and says so."""
+"""A node near its limit of open files refuses peers completely, and logs it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ VALUES = [b"%d" % number for number in range(500)]
 def limited_store(
     directory: Path, tower: str, *options: str, ready: list[bytes] | None = None
 ) -> Iterator[Lines]:
-    """A store that may have ``LIMIT`` files open; what it says on standard error."""
+    """A store that may have ``LIMIT`` files open; yields the lines of its standard error."""
     limited = f"import os, resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, ({LIMIT}, "
     limited += f"{LIMIT})); os.execv(sys.argv[1], sys.argv[1:])"
     arguments = ["store", "--dir", str(directory), "--tower", tower, *options]
@@ -67,7 +67,7 @@ def limited_store(
             errors.close()
 
 
-def test_peers_without_room_are_refused_whole_and_by_name_until_there_is_room(
+def test_peers_without_room_are_refused_by_name_until_others_leave(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(peers, "UNREACHED_S", 1.0)
@@ -107,11 +107,11 @@ def test_peers_without_room_are_refused_whole_and_by_name_until_there_is_room(
         wait_until(lambda: len(whole()) >= 5)
         first = whole()
         assert len(first) < CONSUMERS
-        # Those that are refused say so themselves, and of whom.  Nodes of other tests that still
+        # Refused nodes log it, with the peer that refuses them.  Nodes of other tests that still
         # run in this process may speak of their own peers meanwhile.
         told = re.compile(rf"{store} at tcp://\S+ keeps no connection, .* limit of open files")
         wait_until(lambda: len(told.findall(caplog.text)) >= CONSUMERS - len(first))
-        # Those who leave make room for those who were refused.
+        # Nodes that leave make room for refused ones.
         for consumer in first:
             consumer.close()
             del got[consumer]
@@ -119,7 +119,7 @@ def test_peers_without_room_are_refused_whole_and_by_name_until_there_is_room(
 
 
 @pytest.mark.parametrize("of", ["mesh", "flight"])
-def test_strangers_who_take_all_open_files_of_a_store_with_keys_end_neither_it_nor_its_connections(
+def test_strangers_that_take_all_open_files_end_no_store_and_no_connection(
     of: str, tmp_path: Path
 ) -> None:
     keys = Keys(tmp_path / "keys")
@@ -176,7 +176,7 @@ def test_a_process_of_ours_raises_its_soft_limit_at_once() -> None:
 
 
 @pytest.mark.parametrize(("acks", "per_peer"), [(1, PER_PEER), (2, PER_PEER_APART)])
-def test_a_peer_takes_so_many_descriptors(
+def test_a_peer_takes_a_fixed_number_of_descriptors(
     tower: str, raw: Callable[..., RawPeer], acks: int, per_peer: int
 ) -> None:
     # In a process of its own, where no other end of a connection is.
@@ -230,7 +230,7 @@ def test_forged_beacons_cost_little(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(room.refused) == 500
 
 
-def test_what_is_refused_is_said_once_and_again_when_it_changes(
+def test_refusals_are_logged_once_and_again_on_changes(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(process_limits, "soft_limit", lambda: 60)
@@ -258,7 +258,7 @@ def test_what_is_refused_is_said_once_and_again_when_it_changes(
     assert room.refused == {}
 
 
-def test_without_a_descriptor_to_look_with_there_is_no_room(
+def test_without_a_descriptor_for_the_scan_no_peer_has_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def none_left() -> int:

@@ -82,7 +82,7 @@ def test_its_temporary_directory_goes_with_it() -> None:
     cluster.close()
 
 
-def test_a_store_that_cannot_start_says_why(tmp_path: Path) -> None:
+def test_a_store_that_cannot_start_is_an_error_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "store-0").touch()
     with pytest.raises(NodeFailedError, match=r"the store has failed: .*store-0") as failed:
         EmbeddedCluster(directory=tmp_path)
@@ -137,14 +137,14 @@ def is_unlocked(directory: str) -> bool:
     return True
 
 
-def test_a_cluster_with_keys_lets_in_who_has_one() -> None:
+def test_a_cluster_with_keys_admits_owners_of_keys() -> None:
     with EmbeddedCluster(keys=True) as cluster:
         with Producer("t", tower=cluster.tower, **cluster.key()) as producer:
             producer.publish(b"locked")
             producer.flush(PATIENCE_S)
         location = StoreLocation(cluster.stores[0], cluster.locations())
         for name, roles in (("client", ("tower",)), ("other", ("consume",))):
-            files = keys_in(cluster.key(name, roles))  # one that is there is as it was
+            files = keys_in(cluster.key(name, roles))  # an existing one is unchanged
             with StoreClient(location, files) as client:
                 wait_until(lambda client=client: ends(client) == [1])  # type: ignore[misc]
         with StoreClient(location) as stranger, pytest.raises(ConfigError, match="owners of keys"):

@@ -6,31 +6,23 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 
 import pytest
 
 from dafka_core import (
     Consumer,
     EmbeddedCluster,
-    NotAcknowledgedError,
     Producer,
     Reader,
-    Store,
 )
 from dafka_core.errors import StoreUnreachableError
 from dafka_core.model.records import TopicPartition, Transaction, TransactionState
 from dafka_core.storage import Log
 from dafka_core.testing import wait_until
 from tests.integration.nodes.content import (
-    acknowledged_by,
     acknowledged_end,
     has_acknowledged,
-    holds,
-    polled,
-    stored,
     values,
 )
 from tests.integration.nodes.peers import PATIENCE_S
@@ -45,10 +37,8 @@ from tests.integration.nodes.staging import (
     read,
     stage,
     state_of,
+    write,
 )
-from tests.integration.storage.processes import on_disk
-
-REPLAY_COUNT = 250_000
 
 Produce = Callable[..., Producer]
 
@@ -90,27 +80,6 @@ def test_a_store_killed_during_ingest_has_what_it_acknowledged(cluster: Embedded
     assert replayed(cluster.tower, "t", 100_000) == {producer.address: values(100_000)}
 
 
-def test_a_tower_killed_and_started_again(cluster: EmbeddedCluster, open_nodes: ExitStack) -> None:
-    old = open_nodes.enter_context(Producer("t", tower=cluster.tower))
-    consumer = open_nodes.enter_context(Consumer(tower=cluster.tower))
-    consumer.subscribe("t")
-    old.publish(b"before")
-    assert polled(consumer) == ("t", old.address, 0, b"before")
-    cluster.kill_tower()
-    # Nodes that know each other need no tower.
-    old.publish(b"without")
-    old.flush(PATIENCE_S)
-    assert polled(consumer) == ("t", old.address, 1, b"without")
-    cluster.start_tower()
-    # No node was started again: new ones meet the old ones, both ways.
-    new = open_nodes.enter_context(Producer("t", tower=cluster.tower))
-    new.publish(b"new")
-    new.flush(PATIENCE_S)
-    assert polled(consumer) == ("t", new.address, 0, b"new")
-    found = replayed(cluster.tower, "t", 3)
-    assert found == {old.address: [b"before", b"without"], new.address: [b"new"]}
-
-
 CRASHING = """
 import sys, time
 from dafka_core import Producer
@@ -123,7 +92,7 @@ while True:
 """
 
 
-def test_a_producer_resumed_after_a_crash_goes_on(cluster: EmbeddedCluster) -> None:
+def test_a_producer_resumed_after_a_crash_continues(cluster: EmbeddedCluster) -> None:
     address = "0123456789ABCDEF0123456789ABCDEF"
     acknowledged = 0
     for _ in range(2):
@@ -134,7 +103,7 @@ def test_a_producer_resumed_after_a_crash_goes_on(cluster: EmbeddedCluster) -> N
             said = [int(lines.readline()) for _ in range(3)]
             crashing.kill()
             crashing.wait(PATIENCE_S)
-        # It went on where the stores were: not before what was acknowledged, and without a gap.
+        # It continued at the stores' end: after all acknowledged records, and without a gap.
         assert said[0] >= acknowledged + 100
         acknowledged = said[-1]
     with Producer("t", tower=cluster.tower, address=address) as producer:
@@ -145,61 +114,6 @@ def test_a_producer_resumed_after_a_crash_goes_on(cluster: EmbeddedCluster) -> N
     assert len(records) == first + 1
     assert records[-1] == b"resumed"
     assert records[:100] == values(100)
-
-
-def test_a_long_replay_when_the_producer_is_gone(cluster: EmbeddedCluster) -> None:
-    with Producer("t", tower=cluster.tower) as producer:
-        producer.publish_many(values(REPLAY_COUNT))
-    cluster.kill_store()
-    cluster.start_store()
-    found = replayed(cluster.tower, "t", REPLAY_COUNT)
-    assert found == {producer.address: values(REPLAY_COUNT)}
-
-
-def test_a_late_store_stands_in_for_the_first_one(cluster: EmbeddedCluster) -> None:
-    with Producer("t", tower=cluster.tower) as producer:
-        producer.publish_many(values(50_000))
-    cluster.start_store(1)
-
-    def caught_up() -> bool:
-        found = on_disk(cluster.store_directory(1))
-        return ("t", producer.address, 0, 50_000) in [info[:4] for info in found]
-
-    wait_until(caught_up)
-    cluster.kill_store(0)
-    assert replayed(cluster.tower, "t", 50_000) == {producer.address: values(50_000)}
-    with Reader(tower=cluster.tower) as reader:
-        [info] = reader.partitions(["t"], timeout_s=PATIENCE_S)
-        batches = reader.read(info.tp, 49_990, info.end, timeout_s=PATIENCE_S)
-        assert [value for batch in batches for value in batch.values] == values(10, 49_990)
-
-
-def test_two_acknowledgements_are_of_two_stores(
-    tower: str, store: Store, produce: Produce, tmp_path: Path
-) -> None:
-    producer = produce("t", acks=2)
-    producer.publish_many(values(10))
-    wait_until(lambda: store.log.end(TopicPartition("t", producer.address)) == 10)
-    with pytest.raises(NotAcknowledgedError) as missing:
-        producer.flush(0.3)
-    assert missing.value.count == 10
-    with Store(tmp_path / "second", tower=tower) as second:
-        producer.flush(PATIENCE_S)
-        assert stored(second, "t", producer.address) == values(10)
-
-
-def test_a_store_that_came_back_is_not_a_second_one(
-    tower: str, produce: Produce, tmp_path: Path
-) -> None:
-    producer = produce("t", acks=2)
-    producer.publish_many(values(10))
-    for _ in range(3):
-        with Store(tmp_path, tower=tower) as store:
-            wait_until(partial(holds, store, [10]))
-            with pytest.raises(NotAcknowledgedError):
-                producer.flush(0.3)
-            # It has acknowledged, though.
-            assert acknowledged_by(producer) == {store.address: 10}
 
 
 def test_a_reader_survives_the_store_it_reads_from(cluster: EmbeddedCluster) -> None:
@@ -214,7 +128,7 @@ def test_a_reader_survives_the_store_it_reads_from(cluster: EmbeddedCluster) -> 
         assert got + sum(len(batch.values) for batch in batches) == 20_000
 
 
-def test_a_store_killed_before_the_commit_goes_on_with_the_attempt(
+def test_a_store_killed_before_the_commit_continues_the_attempt(
     cluster: EmbeddedCluster,
 ) -> None:
     attempt = new_attempt()
@@ -238,5 +152,40 @@ def test_a_store_killed_before_the_commit_goes_on_with_the_attempt(
     cluster.kill_store()
     cluster.start_store()
     with client_in(cluster) as client:
-        commit(client, transaction)  # whose answer was lost with the store
+        commit(client, transaction)  # its answer was lost with the store
         assert read(client, 4000) == values(4000)
+
+
+LARGE = 300_000
+
+
+"""Records of a transaction that takes many messages, and many rounds of a store's loop."""
+
+
+def test_a_store_killed_while_it_takes_a_large_transaction(
+    cluster: EmbeddedCluster,
+) -> None:
+    cluster.start_store(1)
+    with client_in(cluster) as host:
+        write(host, 0, 100, 1)
+        with client_in(cluster, 1) as replica:
+            assert replica.wait(TP, 100, timeout_s=PATIENCE_S) == 100
+            write(host, 100, 4 * LARGE, 2)
+            wait_until(lambda: replica.transaction_states([TP], timeout_s=9)[0].staged_end > 100)
+        cluster.kill_store(1)
+        cluster.start_store(1)
+        with client_in(cluster, 1) as replica:
+            seen = set()
+
+            def is_whole() -> bool:
+                (info,) = replica.transaction_states([TP], timeout_s=PATIENCE_S)
+                seen.add(info.end)
+                return info.end == 4 * LARGE
+
+            wait_until(is_whole)
+            assert seen <= {100, 4 * LARGE}
+            (info,) = replica.transaction_states([TP], timeout_s=PATIENCE_S)
+            assert info == TransactionState(
+                4 * LARGE, 4 * LARGE, "", Transaction(2, 100, 4 * LARGE)
+            )
+            assert read(replica, 4 * LARGE) == values(4 * LARGE)

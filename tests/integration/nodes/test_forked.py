@@ -31,7 +31,7 @@ def started(tower: str, directory: Path, which: str) -> subprocess.Popen[str]:
 
 
 def said(tower: str, directory: Path, which: str) -> list[str]:
-    """What the program says until its end, which must be a good one."""
+    """Return the lines of a program, which must exit with 0."""
     with started(tower, directory, which) as process:
         try:
             out, err = process.communicate(timeout=PATIENCE_S * 3)

@@ -1,7 +1,7 @@
 """One peer that is greedy or broken does not starve the others.
 
-What an honest producer and consumer reach beside it is compared with what they reach alone: not to
-the millisecond, as the greedy one takes processor time of the same machine.
+The times of an honest producer and consumer are compared with those without it: roughly, since the
+greedy one takes processor time of the same machine.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.integration.nodes.peers import PATIENCE_S
 COUNT = 5_000
 TIMES_AS_LONG = 10
 AT_LEAST_S = 5.0
-"""A run alone takes half a second; nobody is starved who takes less than that."""
+"""A run alone takes half a second; a faster run than this limit is not starved."""
 
 MAX_GROWTH_BYTES = 400 << 20
 RATE_BYTES = 2 << 20
@@ -40,7 +40,7 @@ def store_with(tower: str, open_nodes: ExitStack, tmp_path: Path) -> Callable[..
 
 
 def honest(tower: str, topic: str) -> float:
-    """How long a producer and a consumer take for all records of a topic."""
+    """Return the time that a producer and a consumer take for the records of a topic."""
     began = time.monotonic()
     with Consumer(tower=tower) as consumer, Producer(topic, tower=tower) as producer:
         consumer.subscribe(topic)
@@ -67,7 +67,7 @@ def anonymous_bytes() -> int:
     ("kind", "options"),
     [*((kind, GUARDED) for kind in KINDS), ("records", {"high_water_mark": 1_000})],
 )
-def test_honest_peers_get_all_through_beside_one_that_is_greedy(
+def test_a_greedy_peer_does_not_starve_honest_ones(
     store_with: Callable[..., Store], tower: str, kind: str, options: dict[str, Any]
 ) -> None:
     store = store_with(**options)

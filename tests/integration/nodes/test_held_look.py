@@ -1,4 +1,4 @@
-"""Limits of a store: what is above them is refused by name, and goes on when there is room."""
+"""Limits of a store: it refuses what exceeds them, with a reason, and continues with room."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ from typing import Any
 import pytest
 
 from dafka_core import (
-    ConfigError,
     NotAcknowledgedError,
     Producer,
     Store,
     StoreLimitError,
-    Tower,
 )
 from dafka_core.config.topic_rules import parse_rules
 from dafka_core.flight.store_client import StoreClient
@@ -30,8 +28,7 @@ from dafka_core.storage import Log
 from dafka_core.storage.tables import Tables
 from dafka_core.testing import wait_until
 from tests.integration.nodes.content import stored, values
-from tests.integration.nodes.locked import Keys
-from tests.integration.nodes.peers import ANY_PORTS, PATIENCE_S
+from tests.integration.nodes.peers import PATIENCE_S
 
 A, B = "A" * 32, "B" * 32
 
@@ -74,7 +71,7 @@ def test_a_store_that_is_started_again_knows_what_it_has(start: Open) -> None:
     put(again, "__dafka.own", B)  # its own notes are no topic of anybody's
 
 
-def test_the_mesh_waits_and_goes_on_when_a_topic_is_deleted(
+def test_a_refused_topic_is_accepted_after_a_deletion(
     start: Open, produce: Callable[..., Producer], caplog: pytest.LogCaptureFixture
 ) -> None:
     store = start(max_topics=1)
@@ -94,7 +91,7 @@ def test_the_mesh_waits_and_goes_on_when_a_topic_is_deleted(
     assert stored(store, "u", producer.address) == values(100)
 
 
-def test_an_owner_who_has_enough_waits_until_retention_has_made_room(
+def test_an_owner_at_its_limit_waits_until_retention_makes_room(
     start: Open, produce: Callable[..., Producer]
 ) -> None:
     store = start(max_key_bytes=20_000_000)
@@ -108,7 +105,7 @@ def test_an_owner_who_has_enough_waits_until_retention_has_made_room(
     with pytest.raises(NotAcknowledgedError):
         full.flush(0.5)
     held_bytes = store.log.statistics(TopicPartition("t", A))
-    # What has come in one burst is taken whole, but no second one.
+    # One burst is accepted completely, but no second one.
     assert held_bytes is not None
     assert 20_000_000 <= held_bytes.size_bytes < 20_000_000 + BURST_BYTES < 40_000_000
     with pytest.raises(StoreLimitError, match="option max_key_bytes = 20000000"):
@@ -116,29 +113,6 @@ def test_an_owner_who_has_enough_waits_until_retention_has_made_room(
     store.retention_control.replace(parse_rules("t=1MB"))
     full.flush(PATIENCE_S)
     assert store.log.end(TopicPartition("t", A)) == 5_000
-
-
-def test_each_key_has_its_own_share(open_nodes: ExitStack, tmp_path: Path, start: Open) -> None:
-    keys = Keys(tmp_path / "keys")
-    keys.allow("greedy", "produce")
-    locked = open_nodes.enter_context(Tower(**ANY_PORTS, **keys.of("tower")))
-    store = start(tower=locked.tower, max_partitions_per_key=2, **keys.of("store"))
-
-    def produce(topic: str, key: str) -> Producer:
-        producer = Producer(topic, tower=locked.tower, head_interval_ms=100, **keys.of(key))
-        open_nodes.push(lambda *error: producer.__exit__(GeneratorExit, GeneratorExit(), None))
-        producer.publish(b"x")
-        return producer
-
-    for number in range(2):
-        produce(f"t{number}", "greedy").flush(PATIENCE_S)
-    third = produce("t2", "greedy")
-    wait_until(lambda: refused(store, "max_partitions_per_key") > 0)
-    for number in range(2):
-        produce(f"t{number}", "client").flush(PATIENCE_S)
-    with pytest.raises(NotAcknowledgedError):
-        third.flush(0.1)
-    assert len(store.log.partitions()) == 4
 
 
 def test_over_flight_the_limit_is_named(start: Open) -> None:
@@ -169,7 +143,7 @@ def at_once(function: Callable[[float], object]) -> None:
     function(0.0)
 
 
-def test_a_look_counts_what_the_log_holds(tmp_path: Path) -> None:
+def test_a_scan_counts_the_contents_of_the_log(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         tps = [TopicPartition(topic, p) for topic in "tu" for p in (A, B)]
         log.append([RecordBatch.of(tp, 0, [b"x" * 1_000]) for tp in tps])
@@ -211,8 +185,3 @@ def test_a_damaged_block_lifts_no_limit(tmp_path: Path, caplog: pytest.LogCaptur
     assert owners == [[1, 1], [2, 1], [2, 1]]
     (said,) = [each.getMessage() for each in caplog.records if each.levelno == logging.ERROR]
     assert f"one of them: {bad}: the block at offset 1 " in said
-
-
-def test_a_limit_that_cannot_be_is_an_error(start: Open) -> None:
-    with pytest.raises(ConfigError, match="max_topics"):
-        start(max_topics=-1)

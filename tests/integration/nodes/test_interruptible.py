@@ -32,14 +32,14 @@ MOMENTS_AT_LEAST = 5
 
 
 class Interrupted(BaseException):
-    """What a signal's handler raises."""
+    """The exception of a signal's handler."""
 
 
 def interrupted_at(moment: int, call: Callable[[], object]) -> bool:
-    """Runs ``call``, and raises ``Interrupted`` in it after so many calls within it.
+    """Run ``call``, and raise ``Interrupted`` after ``moment`` calls within it.
 
-    The interpreter looks for signals when a function begins and when one in C has returned, which
-    is when a profiler is called, too.  False if the call ended before, however it ended.
+    The interpreter checks for signals when a function begins and when one in C has returned, as it
+    calls a profiler.  Returns False if the call ended before.
     """
     left = moment
 
@@ -64,7 +64,7 @@ def interrupted_at(moment: int, call: Callable[[], object]) -> bool:
 
 
 def survives(call: Callable[[], object]) -> None:
-    """Interrupts ``call`` at each moment there is; whatever else it raises then is a failure."""
+    """Interrupt ``call`` at each possible moment; any other exception is a failure."""
     moment = 0
     while interrupted_at(moment, call):
         moment += 1
@@ -72,7 +72,7 @@ def survives(call: Callable[[], object]) -> None:
 
 
 def fails(error: type[Exception], call: Callable[[], object]) -> Callable[[], None]:
-    """``call``, which is to end with an error that says it has waited in vain."""
+    """Return ``call``, wrapped: it must end with an error after waiting in vain."""
 
     def run() -> None:
         with pytest.raises(error):

@@ -43,7 +43,7 @@ def test_a_full_disk_ends_the_store_and_nothing_is_acknowledged_that_is_not_stor
     command = [sys.executable, "-c", LIMITED_STORE, "store", "--dir", str(tmp_path)]
     process = subprocess.Popen([*command, "--tower", tower], stderr=subprocess.PIPE, text=True)
     try:
-        # Random octets, which no compression makes smaller.
+        # Random bytes: no compression makes them smaller.
         published = [b"%08d" % n + os.urandom(2_000) for n in range(4)]
         published *= 1_500
         for first in range(0, len(published), 100):
@@ -60,7 +60,7 @@ def test_a_full_disk_ends_the_store_and_nothing_is_acknowledged_that_is_not_stor
     with Log(tmp_path) as log:
         acknowledged = len(published) - missing.value.count
         assert acknowledged <= log.end(TopicPartition("t", producer.address)) < len(published)
-    # With room again the store goes on where it was.
+    # With room again the store continues.
     with Store(tmp_path, tower=tower) as store:
         producer.flush(PATIENCE_S)
         batches = store.log.read(TopicPartition("t", producer.address), 0, len(published))
@@ -83,7 +83,7 @@ def test_a_disk_that_fails_ends_a_store_in_the_application(
 
 
 @pytest.mark.parametrize("damage", ["garbage", "header", "foreign"])
-def test_a_file_that_is_none_of_ours_is_refused(tower: str, tmp_path: Path, damage: str) -> None:
+def test_a_foreign_file_is_refused(tower: str, tmp_path: Path, damage: str) -> None:
     data = tmp_path / "data.mdb"
     if damage == "foreign":
         data.write_bytes(b"SQLite format 3\0" * 1_000)
@@ -139,5 +139,5 @@ def test_a_slow_application_gets_everything_in_the_end(
             if len(found) == 100_000:
                 break
         assert found == values(100_000)
-        # What there was no room for is asked for when there is room, not a second later.
+        # Records are fetched as soon as there is room, not a second later.
         assert time.monotonic() - begun < 15

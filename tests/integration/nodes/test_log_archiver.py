@@ -57,7 +57,7 @@ def put(log: Log, tp: TopicPartition, end: int, step: int = 5) -> None:
 def test_whole_days_are_archived(log: Log, archive: Path) -> None:
     put(log, A, 60)
     archiver = LogArchiver(log, archive)
-    assert archiver.archive(A, 20) == 0  # the day goes on
+    assert archiver.archive(A, 20) == 0  # the day is not over
     assert archiver.archive(A, 24) == 24
     assert archiver.archive(A, 40) == 24
     assert archiver.archive(A, 50) == 48
@@ -84,7 +84,7 @@ def test_as_much_as_makes_a_file_is_archived(
     assert LogArchiver(log, archive).archive(A, 20) == 20
 
 
-def test_what_another_store_has_archived_is_not_archived_again(
+def test_records_that_another_store_has_archived_are_not_archived_again(
     log: Log, archive: Path, tmp_path: Path
 ) -> None:
     put(log, A, 60)
@@ -101,7 +101,7 @@ def test_what_another_store_has_archived_is_not_archived_again(
     assert offsets_in_files(archive, A) == offsets_in_manifest(archive, A) == list(range(72))
 
 
-def test_retention_gives_up_what_is_archived_and_nothing_else(log: Log, archive: Path) -> None:
+def test_retention_trims_only_archived_records(log: Log, archive: Path) -> None:
     put(log, A, 60)
     put(log, B, 20)
     retention = Retention(log, parse_rules("flights=1s"), LogArchiver(log, archive))
@@ -214,7 +214,7 @@ def test_it_ends_soon_when_the_store_does(log: Log, archive: Path) -> None:
     assert offsets_in_files(archive, A) == []
 
 
-def test_a_directory_that_is_none_is_refused(log: Log, tmp_path: Path) -> None:
+def test_an_invalid_directory_is_refused(log: Log, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ArchiveError, match="it is a file: name a directory"):
         LogArchiver(log, tmp_path / "file")

@@ -54,7 +54,7 @@ def blocks(log: Log) -> int:
         return len(list(snapshot.read(TP, 0, log.end(TP))))
 
 
-def test_what_is_small_is_merged_when_it_is_quiet(
+def test_small_blocks_are_merged_in_quiet_times(
     log: Log, merge: Callable[[], MergeThread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     merge()
@@ -80,7 +80,7 @@ def test_it_gives_way_until_blocks_have_piled_up(
     assert blocks(log) < log.end(TP)
 
 
-def test_a_failing_disk_is_told_and_tried_again(
+def test_a_failing_disk_is_logged_and_retried(
     log: Log,
     merge: Callable[[], MergeThread],
     monkeypatch: pytest.MonkeyPatch,
@@ -122,12 +122,10 @@ def test_it_ends_with_its_log(log: Log) -> None:
     merger.close()
 
 
-def test_what_was_staged_too_long_ago_is_discarded(
-    log: Log, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_stale_staged_records_are_discarded(log: Log, caplog: pytest.LogCaptureFixture) -> None:
     attempt = "A" * 32
     log.write([Stage(RecordBatch.of(TP, 0, [b"x"]), attempt)])
-    # What comes from another store is gone on with by the store's loop.
+    # The store's loop completes records from another store.
     log.write([RecordBatch.of(TopicPartition("t", "q"), 0, [b"x"], Transaction(1, 0, 2))])
     with MergeThread(log, staged_hours=0.2 / 3600):
         wait_until(lambda: log.transaction_state(TP).staged_end == 0)

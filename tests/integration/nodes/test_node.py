@@ -78,7 +78,7 @@ def test_a_closed_node_is_dropped_in_silence(tower: str) -> None:
     assert gone() is None
 
 
-def test_records_of_a_dropped_producer_are_said(
+def test_lost_records_of_a_dropped_producer_are_logged(
     tower: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lost = threading.Event()  # this process's end shall not fail for it
@@ -96,6 +96,6 @@ def test_records_of_a_dropped_producer_are_said(
     wait_until(lost.is_set)
 
 
-def test_a_node_that_was_not_made_says_nothing(tmp_path: Path) -> None:
+def test_a_failed_constructor_gives_no_warning(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no_such_option"):
         Store(tmp_path, no_such_option=1)

@@ -1,4 +1,4 @@
-"""Names of any octets, which C nodes may give: kept exactly, listed, read; ours make plain ones."""
+"""Names of any bytes, as C nodes may choose: kept exactly, listed and read; ours are printable."""
 
 from __future__ import annotations
 
@@ -107,11 +107,11 @@ def test_an_error_shows_a_partition_escaped(
     assert str(refused.value).isprintable()
 
 
-def test_our_producers_create_no_such_topic_unless_told_to(
+def test_our_producers_create_such_topics_only_with_an_option(
     produce: Callable[..., Producer], store: Store
 ) -> None:
     for topic in ODD:
-        if escape(topic) == r"a\x5cxff":  # all of it can be seen
+        if escape(topic) == r"a\x5cxff":  # all characters are printable
             continue
         with pytest.raises(ConfigError, match="option allow_control_characters") as refused:
             produce(topic)
@@ -124,8 +124,6 @@ def test_our_producers_create_no_such_topic_unless_told_to(
 
 
 @pytest.mark.parametrize("address", ["P\n", "P\x7f", "é", "\udcff", "\x1b"])
-def test_our_addresses_can_be_written_by_everybody(
-    produce: Callable[..., Producer], address: str
-) -> None:
+def test_our_addresses_are_printable(produce: Callable[..., Producer], address: str) -> None:
     with pytest.raises(ConfigError, match=r"option 'address' = .* must be printable ASCII"):
         produce("t", address=address)

@@ -68,7 +68,7 @@ def test_a_record_of_exactly_the_limit_passes_in_each_form(
 
 
 @pytest.mark.parametrize("apart", [False, True])
-def test_a_connection_that_a_message_above_the_limit_has_ended_is_made_anew_and_that_is_said(
+def test_a_connection_ended_by_an_oversized_message_is_renewed_and_logged(
     raw: Callable[..., RawPeer],
     produce: Callable[..., Producer],
     consume: Callable[..., Consumer],
@@ -97,7 +97,7 @@ def test_a_connection_that_a_message_above_the_limit_has_ended_is_made_anew_and_
     assert f"above {max_frame_bytes(SMALL_BYTES)} bytes" in line
     assert f"max_record_bytes = {SMALL_BYTES}" in line
     if not apart:
-        # The other topics go on. The peer sends again until its subscriber is back.
+        # Other topics continue. The peer sends again until its subscriber is back.
         def arrives() -> bool:
             peer.send(RecordMessage("small", peer.address, 0, b"here"))
             return consumer.poll(0.05) is not None
@@ -105,24 +105,7 @@ def test_a_connection_that_a_message_above_the_limit_has_ended_is_made_anew_and_
         wait_until(arrives, "a record over the new connection")
 
 
-def test_a_peer_that_went_away_is_not_said_to_have_sent_too_much(
-    raw: Callable[..., RawPeer],
-    consume: Callable[..., Consumer],
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    caplog.set_level(logging.WARNING, "dafka.mesh")
-    consumer = consume("t", beacon_interval_ms=100, peer_expiry_ms=1_000)
-    peer = raw()
-    peer.wait_until_subscribed(subscription(RecordMessage, "t"))
-    peers = consumer._mesh.peers
-    wait_until(lambda: len(peers.table) == 1, "the peer to be known")
-    peer.close()
-    wait_until(lambda: len(peers.table) == 0, "the peer to be lost")
-    assert not peers.renewal_count
-    assert not caplog.records
-
-
-def test_a_peer_that_ends_soon_is_not_one_that_keeps_no_connection(
+def test_the_end_of_a_new_peer_is_not_logged_as_a_failed_connection(
     raw: Callable[..., RawPeer],
     consume: Callable[..., Consumer],
     caplog: pytest.LogCaptureFixture,
@@ -141,7 +124,7 @@ def test_a_peer_that_ends_soon_is_not_one_that_keeps_no_connection(
 
 
 def test_a_node_is_not_deaf_after_peers_went_that_it_was_connecting_to() -> None:
-    """However a connection's next attempt and its end meet: each pause is another one."""
+    """A connection's next attempt and its end meet at various moments."""
     with zmq.Context() as context, context.socket(zmq.PUB) as peer:
         port = peer.bind_to_random_port("tcp://127.0.0.1")
         peer.unbind(f"tcp://127.0.0.1:{port}")
@@ -160,7 +143,7 @@ def test_a_node_is_not_deaf_after_peers_went_that_it_was_connecting_to() -> None
         close_watched(socket, monitor)
 
 
-def test_without_an_open_file_left_a_connection_is_made_anew_later_and_that_is_said(
+def test_without_an_open_file_a_connection_is_renewed_later_and_logged(
     raw: Callable[..., RawPeer],
     produce: Callable[..., Producer],
     monkeypatch: pytest.MonkeyPatch,
@@ -230,7 +213,7 @@ def said(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     return take
 
 
-def test_who_has_not_connected_is_said_and_seldom_again(said: Callable[[], list[str]]) -> None:
+def test_unconnected_peers_are_logged_at_growing_intervals(said: Callable[[], list[str]]) -> None:
     inbound = Inbound(NodeBeacon(ME, "10.0.0.1", 7_000), table_with(PEER, OTHER))
     peers = [f"tcp://10.0.0.9:{port}" for port in (0, 1)]
     inbound.report(0.0, [])
@@ -251,7 +234,7 @@ def test_who_has_not_connected_is_said_and_seldom_again(said: Callable[[], list[
     assert (said(), inbound.unmet([PEER, OTHER])) == ([], [])
 
 
-def test_a_loopback_host_among_other_machines_is_said_at_once(
+def test_a_loopback_host_among_other_machines_is_logged_at_once(
     said: Callable[[], list[str]],
 ) -> None:
     table = table_with(PEER)
@@ -268,7 +251,7 @@ def test_a_loopback_host_among_other_machines_is_said_at_once(
     assert said() == []
 
 
-def test_a_peer_that_does_not_connect_is_said(
+def test_a_peer_that_does_not_connect_is_logged(
     raw: Callable[..., RawPeer],
     consume: Callable[..., Consumer],
     said: Callable[[], list[str]],
@@ -276,7 +259,7 @@ def test_a_peer_that_does_not_connect_is_said(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(peers, "UNREACHED_S", 0.3)
-    peer = raw()  # it never says who it is
+    peer = raw()  # it never announces itself
     consumer = consume("t", beacon_interval_ms=50)
     peer.wait_until_subscribed(subscription(RecordMessage, "t"))
     wait_until(lambda: caplog.records, "the node to say it")
@@ -290,7 +273,7 @@ def test_a_store_that_cannot_connect_is_named(
     tmp_path: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def bound_elsewhere(*where: Any) -> tuple[str, int]:
-        return "127.0.0.9", addresses.bound(*where)[1]  # where nobody listens
+        return "127.0.0.9", addresses.bound(*where)[1]  # where no process listens
 
     with (
         Tower(**ANY_PORTS) as tower,

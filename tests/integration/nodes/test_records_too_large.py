@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from dafka_core import Consumer, Producer, Reader, RecordTooLargeError, Store
+from dafka_core import Consumer, Producer, RecordTooLargeError, Store
 from dafka_core.config.node_options import LAYOUTS
 from dafka_core.errors import InvalidRequestError
 from dafka_core.model.records import RecordBatch, TopicPartition
@@ -44,7 +43,7 @@ def small_store(tower: str, directory: Path) -> Store:
 
 
 @pytest.mark.parametrize("wire", LAYOUTS)
-def test_a_live_record_reaches_those_who_take_it_and_the_others_hear_of_it(
+def test_a_large_live_record_reaches_nodes_that_accept_it_and_errors_reach_the_others(
     produce: Produce, consume: Consume, store: Store, wire: str
 ) -> None:
     small = consume("t", max_record_bytes=SMALL_BYTES)
@@ -60,25 +59,6 @@ def test_a_live_record_reaches_those_who_take_it_and_the_others_hear_of_it(
     assert small.positions() == {tp: (4, 4)}
     for node in (small, large, producer, store):
         assert not node._mesh.peers.renewal_count
-
-
-def test_a_record_that_a_consumer_cannot_take_does_not_hold_up_the_other_partitions_of_a_store(
-    produce: Produce, consume: Consume, store: Store
-) -> None:
-    for topic, values in {"large": [LARGE, b"x"], "small": [b"0", b"1", b"2"]}.items():
-        producer = produce(topic)
-        producer.publish_many(values)
-        producer.flush(PATIENCE_S)
-        producer.close()
-    # Only the store has them now, so they all come over one connection.
-    consumer = consume("large", "small", max_record_bytes=SMALL_BYTES)
-    found = taken(consumer, 5)
-    assert [value for value in found if value in (b"0", b"1", b"2")] == [b"0", b"1", b"2"]
-    assert [value for value in found if value in (len(LARGE), b"x")] == [len(LARGE), b"x"]
-    late = produce("small")
-    late.publish(b"3")
-    assert taken(consumer, 1) == [b"3"]
-    assert not consumer._mesh.peers.renewal_count
 
 
 def test_a_producer_refuses_a_record_that_a_store_would_not_take(
@@ -104,7 +84,7 @@ def test_a_producer_refuses_a_record_that_a_store_would_not_take(
     producer.flush(PATIENCE_S)
 
 
-def test_a_store_that_comes_later_says_what_it_cannot_take_and_takes_the_rest(
+def test_a_late_store_logs_a_record_above_its_limit_and_accepts_other_partitions(
     tower: str,
     open_nodes: ExitStack,
     produce: Produce,
@@ -129,21 +109,3 @@ def test_a_store_that_comes_later_says_what_it_cannot_take_and_takes_the_rest(
     assert len(errors) == 1
     for node in (small, store, producer):
         assert not node._mesh.peers.renewal_count
-
-
-def test_a_reader_fails_at_the_record_and_goes_on_behind_it(
-    produce: Produce, read: Callable[..., Reader], store: Store
-) -> None:
-    producer = produce("t")
-    producer.publish_many([b"0", LARGE, b"2"])
-    producer.flush(PATIENCE_S)
-    tp = TopicPartition("t", producer.address)
-    reader = read(max_record_bytes=SMALL_BYTES)
-    batches = reader.read(tp, 0, 3, timeout_s=PATIENCE_S)
-    assert next(batches).values == [b"0"]
-    began = time.monotonic()
-    with pytest.raises(RecordTooLargeError, match=r"offset 1 .* this reader"):
-        next(batches)
-    assert time.monotonic() - began < PATIENCE_S / 2  # it does not wait for what will not come
-    (rest,) = reader.read(tp, 2, 3, timeout_s=PATIENCE_S)
-    assert rest.values == [b"2"]

@@ -46,7 +46,7 @@ def earliest(log: Log) -> int:
     return info.earliest if info else 0
 
 
-def test_what_rules_say_goes_by_itself(log: Log, caplog: pytest.LogCaptureFixture) -> None:
+def test_records_beyond_the_rules_are_trimmed(log: Log, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(10):
         put(log)
     retention = Retention(log)
@@ -92,7 +92,7 @@ def test_rules_that_were_set_are_kept_until_they_are_reset(
     assert "nothing goes until others are" in caplog.text
 
 
-def test_a_failing_disk_is_told_and_tried_again(
+def test_a_failing_disk_is_logged_and_retried(
     log: Log, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(module, "RETRY_S", 0.05)
@@ -140,9 +140,7 @@ def test_it_ends_with_its_log(log: Log) -> None:
     thread.close()
 
 
-def test_a_store_gives_up_what_its_option_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_trims_by_its_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "INTERVAL_S", 0.1)
     with pytest.raises(ConfigError, match=r"'retain' = 't': must be PATTERN="):
         Store(tmp_path / "store", retain="t")
@@ -199,7 +197,7 @@ def test_the_query_that_is_furthest_behind_counts(protected_queries_log: Log) ->
     )
     say(protected_queries_log, "daily", report("daily", "R1", B=3))
     assert unread(queries) == [Unread(6, "hourly"), Unread(3, "daily"), None]
-    # Of a topic that a query reads, it has read nothing of what it has not said.
+    # Of a query's topics, partitions that it has not reported are unread.
     say(protected_queries_log, "daily", report("daily", "R1", "flights", B=8))
     assert unread(queries) == [Unread(0, "daily"), Unread(8, "daily"), Unread(0, "daily")]
 
@@ -208,7 +206,7 @@ def test_a_run_that_was_followed_does_not_count(protected_queries_log: Log) -> N
     queries = ProtectedQueries(protected_queries_log, ["*"])
     say(protected_queries_log, "q", report("q", "R1", A=5), report("q", "R2", A=9))
     assert unread(queries)[0] == Unread(9, "q")
-    # Two that go on at once: the one that is behind.
+    # Of two that run at once, the slower one counts.
     say(
         protected_queries_log,
         "q",
@@ -219,7 +217,7 @@ def test_a_run_that_was_followed_does_not_count(protected_queries_log: Log) -> N
     assert unread(queries)[0] == Unread(4, "q")
 
 
-def test_what_is_no_report_is_passed_over(protected_queries_log: Log) -> None:
+def test_invalid_reports_are_skipped(protected_queries_log: Log) -> None:
     queries = ProtectedQueries(protected_queries_log, ["*"])
     say(protected_queries_log, "q", report("q", "R1", A=5), b"none", report("other", "R1", A=1))
     assert unread(queries)[0] == Unread(5, "q")
@@ -228,7 +226,7 @@ def test_what_is_no_report_is_passed_over(protected_queries_log: Log) -> None:
 def test_only_those_that_are_named_are_waited_for(protected_queries_log: Log) -> None:
     queries = ProtectedQueries(protected_queries_log, ["hour*", "daily"])
     say(protected_queries_log, "weekly", report("weekly", "R1", A=1))
-    # One that is named in full, and has never said a word, has read nothing.
+    # A query that is named completely and has never reported has read nothing.
     assert unread(queries) == [Unread(0, "daily")] * 3
     say(protected_queries_log, "daily", report("daily", "R1", A=7))
     assert unread(queries) == [Unread(7, "daily"), None, None]

@@ -1,11 +1,10 @@
-"""Nodes with keys: who is let in, who is not, and what both are told."""
+"""Nodes with keys: admission, refusal, and the messages about both."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import socket
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -36,19 +35,6 @@ def keys(tmp_path: Path) -> Keys:
     return Keys(tmp_path / "keys")
 
 
-@pytest.fixture
-def tower(keys: Keys) -> Iterator[str]:
-    with Tower(**ANY_PORTS, **keys.of("tower")) as running:
-        yield running.tower
-
-
-@pytest.fixture
-def locked(keys: Keys, tower: str, open_nodes: ExitStack, tmp_path: Path) -> Store:
-    """A store with a key."""
-    options = keys.of("store") | FAST
-    return open_nodes.enter_context(Store(tmp_path / "store", tower=tower, **options))
-
-
 def endpoint_of(store: Store) -> str:
     return beacons.endpoint_of(store.parts.mesh.beacon, "")
 
@@ -62,7 +48,7 @@ def joined(keys: Keys, name: str, tower: str) -> dict[str, Any]:
 
 
 def test_nodes_with_keys_are_a_cluster(
-    keys: Keys, tower: str, locked: Store, open_nodes: ExitStack
+    keys: Keys, tower: str, store: Store, open_nodes: ExitStack
 ) -> None:
     consumer = open_nodes.enter_context(Consumer(**joined(keys, "client", tower)))
     consumer.subscribe("t")
@@ -74,7 +60,7 @@ def test_nodes_with_keys_are_a_cluster(
 
 
 def wait_until_refused(why: str, **options: Any) -> None:
-    """Which end sees first that the other one is none for it is a race, and a node tries again."""
+    """Either end may refuse first, and a node retries."""
 
     def is_told() -> bool:
         with pytest.raises(TowerNotFoundError) as error:
@@ -84,17 +70,17 @@ def wait_until_refused(why: str, **options: Any) -> None:
     wait_until(is_told, why)
 
 
-def test_who_has_no_key_is_told_so_and_hears_nothing(tower: str, locked: Store) -> None:
+def test_a_node_without_a_key_receives_nothing_but_the_reason(tower: str, store: Store) -> None:
     """As C nodes do it, and as ours without options."""
     with RawPeer(tower, b"") as stranger:
         why = "it lets in owners of keys only: set secret_key_file and allowed_keys"
         wait_until_refused(why, tower=tower)
         assert (stranger.heard, stranger.subscribed, stranger.beacons) == ([], [], [])
-    # Nor does who knows where the store is.
+    # Nor does a program that knows the store's address.
     with zmq.Context() as context, context.socket(zmq.SUB) as eavesdropper:
         monitor = eavesdropper.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
         eavesdropper.subscribe(b"")
-        eavesdropper.connect(endpoint_of(locked))
+        eavesdropper.connect(endpoint_of(store))
         assert monitor.poll(int(PATIENCE_S * 1000))
         assert not eavesdropper.poll(0)
         monitor.close(0)
@@ -104,7 +90,7 @@ def test_who_has_no_key_is_told_so_and_hears_nothing(tower: str, locked: Store) 
 def test_a_key_is_let_in_when_it_is_allowed_and_shut_out_when_it_is_not(
     keys: Keys,
     tower: str,
-    locked: Store,
+    store: Store,
     open_nodes: ExitStack,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -122,7 +108,7 @@ def test_a_key_is_let_in_when_it_is_allowed_and_shut_out_when_it_is_not(
     producer.flush(PATIENCE_S)
     keeper = open_nodes.enter_context(Producer("k", **joined(keys, "client", tower)))
     (keys.allowed / "late.key").unlink()
-    wait_until(lambda: not knows(locked, producer))
+    wait_until(lambda: not knows(store, producer))
     producer.publish(b"revoked")
     keeper.publish(b"kept")
     keeper.flush(PATIENCE_S)
@@ -171,7 +157,7 @@ def test_towers_that_join_each_other_have_one_key(
     wait_until(lambda: producer.parts[0].has_subscriber("t"))
 
 
-def test_a_connection_ends_when_its_key_is_shut_out(keys: Keys, locked: Store) -> None:
+def test_a_connection_ends_when_its_key_is_shut_out(keys: Keys, store: Store) -> None:
     """Whatever the other end does, which is no node of ours here, and joins no tower."""
     made, server = (read_secret(keys.of(each)["secret_key_file"]) for each in ("client", "store"))
     with zmq.Context() as context, context.socket(zmq.SUB) as reader:
@@ -179,7 +165,7 @@ def test_a_connection_ends_when_its_key_is_shut_out(keys: Keys, locked: Store) -
         reader.curve_serverkey = server.public
         monitor = reader.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED)
         reader.subscribe(subscription(ConsumerHello, "reader"))
-        reader.connect(endpoint_of(locked))
+        reader.connect(endpoint_of(store))
         assert event_of(monitor) == zmq.EVENT_HANDSHAKE_SUCCEEDED
         assert not monitor.poll(100)
         (keys.allowed / "client.key").unlink()
@@ -197,13 +183,13 @@ def event_of(monitor: Any) -> int:
 
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """127.0.0.1 stands for an address that other machines reach: not each machine has one."""
+    """Treat 127.0.0.1 as an address that other machines reach: some machines have none."""
     monkeypatch.delenv("DAFKA_INSECURE", raising=False)
     monkeypatch.setattr(addresses, "is_loopback", lambda host: False)
     return monkeypatch
 
 
-def test_without_keys_nothing_is_opened_to_other_machines_unless_somebody_says_so(
+def test_without_keys_nothing_is_opened_to_other_machines_by_default(
     elsewhere: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     whoever = (
@@ -236,7 +222,7 @@ def test_a_store_with_keys_may_serve_flight_to_other_machines(
     assert "asks for no keys" not in caplog.text
 
 
-def test_a_refused_announcement_is_said_as_such_and_hides_nothing_else_of_the_key(
+def test_a_refused_announcement_is_logged_as_such_beside_other_refusals(
     keys: Keys, caplog: pytest.LogCaptureFixture
 ) -> None:
     keys.allow("late", "consume", consume=("late.*",))
@@ -266,7 +252,7 @@ def test_a_refused_announcement_is_said_as_such_and_hides_nothing_else_of_the_ke
 def test_only_the_connection_that_is_meant_is_ended(
     keys: Keys, tower: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ZeroMQ closes it, and another one gets its number, while it is looked at."""
+    """ZeroMQ closes it, and another connection gets its number, during the check."""
     with Reader(**joined(keys, "client", tower)) as node, ExitStack() as stack:
         security = node._mesh.security
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))

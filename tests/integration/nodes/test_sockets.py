@@ -159,7 +159,7 @@ Found = tuple[str, Record]
 
 
 def records_of(frames: list[bytes]) -> list[Found]:
-    """The records of one message, after whom they are sent to."""
+    """Return the records of one message, each with its requestor."""
     message = decode(frames)
     if isinstance(message, RecordMessage | DirectRecord):
         return [(message.requestor, Record(*message.tp, message.sequence, message.value))]
@@ -185,7 +185,7 @@ def decoded(messages: list[list[bytes]]) -> tuple[list[Found], int]:
 
 
 def test_valid_messages_are_received_whole_and_longer_ones_are_skipped_whole(ends: Ends) -> None:
-    """No frame of a message is ever taken for the beginning of another one."""
+    """No frame of a message is taken for the beginning of a further message."""
     near, far = ends
     chance = random.Random(46)
     valid = [list(vector.frames) for vector in VECTORS]
@@ -219,7 +219,7 @@ def test_a_burst_ends_so_that_other_sockets_have_their_turn(
     decoder = BulkDecoder()
 
     def bursts(send: Callable[[zmq.Socket[bytes], OutgoingBatch], None]) -> list[int]:
-        """How many records come at a time."""
+        """Return the number of records of each burst."""
         send(near, OutgoingBatch(batch_of([600] * 25)))
         counts = []
         while far.poll(0):
@@ -295,11 +295,11 @@ def from_producer(producer: Producer) -> list[Connection]:
 
 
 @pytest.mark.usefixtures("_short_times")
-def test_what_waits_for_a_peer_that_takes_nothing_is_freed(
+def test_messages_for_a_stalled_peer_are_freed(
     sockets: tuple[zmq.Socket[bytes], zmq.Socket[bytes]],
 ) -> None:
     pub, sub = sockets
-    pub.set(zmq.XPUB_VERBOSE, 1)  # it is told of the second connection as of the first
+    pub.set(zmq.XPUB_VERBOSE, 1)  # it receives the subscription of each connection
     sub.set_hwm(1)  # with that in its queue it takes nothing from the connection
     module.drop_stalled_peers(pub)
     port = pub.bind_to_random_port("tcp://127.0.0.1")
@@ -323,14 +323,14 @@ def test_what_waits_for_a_peer_that_takes_nothing_is_freed(
 
     wait_until(came_back, "the peer to connect anew")
     pub.send(b"after")
-    # What had reached it before comes first.
+    # Earlier records come first.
     while b"after" not in got:
         got.append(sub.recv())
     assert len(got) <= LARGE_COUNT
 
 
 @pytest.mark.usefixtures("_short_times")
-def test_a_stopped_consumer_is_cut_off_and_has_everything_when_it_goes_on(
+def test_a_stopped_consumer_is_cut_off_and_receives_everything_later(
     tower: str, produce: Callable[..., Producer]
 ) -> None:
     producer = produce("t")

@@ -99,7 +99,7 @@ def test_a_store_that_does_not_run_is_backed_up_and_verified(
     assert verified(tmp_path / "restored")[:2] == (1, 100)
 
 
-def test_what_cannot_be_backed_up_or_restored_is_said(
+def test_impossible_backups_and_restores_are_errors(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = str(store.log.directory)

@@ -1,4 +1,4 @@
-"""A store's address, and copies of its directory."""
+"""A store's directory and its address, and copies of them."""
 
 from __future__ import annotations
 
@@ -20,10 +20,15 @@ from dafka_core.nodes.store_identity import (
     new_identity,
     restore,
 )
+from dafka_core.protocol.messages import (
+    Ack,
+    RecordMessage,
+)
 from dafka_core.storage import Log
 from dafka_core.testing import wait_until
 from tests.forked import ForkedCluster
-from tests.integration.nodes.peers import PATIENCE_S
+from tests.integration.nodes.content import stored, values
+from tests.integration.nodes.peers import PATIENCE_S, RawPeer
 
 Produce = Callable[..., Producer]
 
@@ -98,7 +103,7 @@ def test_a_directory_without_an_origin_becomes_known_where_it_is(
     [b"", b"\n", b"no uuid", b"A" * 31, b"\xff" * 32, None],
     ids=["empty", "a line", "a text", "cut short", "no text", "missing"],
 )
-def test_a_lost_address_is_said_and_nothing_is_made_up(
+def test_a_lost_address_is_an_error_and_no_new_one_is_made(
     original: Store, tower: str, damage: bytes | None
 ) -> None:
     """A store with another address would be counted, and waited for, beside the one it was."""
@@ -163,7 +168,7 @@ def test_only_a_store_is_restored(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_copy_that_cannot_be_told_by_its_files_ends_and_its_original_goes_on(
+def test_a_copy_with_equal_files_ends_and_its_original_continues(
     original: Store, tower: str, produce: Produce, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As that of a whole disk or machine: its files have the same numbers."""
@@ -212,7 +217,7 @@ def test_a_new_directory_is_removed(tmp_path: Path) -> None:
     assert [*tmp_path.iterdir()] == []
 
 
-def test_what_was_there_stays(tmp_path: Path) -> None:
+def test_existing_directories_stay(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     start_in_vain(tmp_path / "empty")
     start_in_vain(tmp_path / "empty" / "new")
@@ -231,3 +236,52 @@ def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     for none in ("", "a\0b"):
         with pytest.raises(ConfigError, match=r"option 'directory' = .*: must name a directory"):
             Store(none, tower=NOBODY)
+
+
+Raw = Callable[..., RawPeer]
+
+
+def test_stored_records_survive_a_restart(tower: str, tmp_path: Path) -> None:
+    with Store(tmp_path, tower=tower) as first, Producer("t", tower=tower) as producer:
+        producer.publish_many(values(1_000))
+        producer.flush(PATIENCE_S)
+        address = first.address
+    with Store(tmp_path, tower=tower) as again:
+        assert stored(again, "t", producer.address) == values(1_000)
+        # A producer that waits for two stores must not take one that came back for another.
+        assert again.address == address
+
+
+def test_a_directory_has_one_store(store: Store, tower: str, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="has it open for writing"):
+        Store(store.log.directory, tower=tower)
+    with Store(tmp_path / "another", tower=tower) as other:
+        assert other.address != store.address
+
+
+def test_wait_returns_when_it_has_stopped(tower: str, tmp_path: Path) -> None:
+    running = Store(tmp_path, tower=tower)
+    assert not running.wait(0)
+    running.close()
+    running.close()
+    assert running.wait(0)
+
+
+def test_it_acknowledges_nothing_once_its_directory_is_gone(
+    store: Store, peer: RawPeer, tower: str
+) -> None:
+    directory = store.log.directory
+    peer.send(RecordMessage("t", peer.address, 0, b"0"))
+    peer.wait_for(Ack)
+    peer.forget_heard()
+    shutil.rmtree(directory)
+    peer.send(RecordMessage("t", peer.address, 1, b"1"))
+    with pytest.raises(StoreError, match="removed, renamed or replaced"):
+        store.wait(PATIENCE_S)
+    assert peer.messages(Ack) == []
+    store.close()
+    # Another one may begin at the path, and is right.
+    with Store(directory, tower=tower) as second, Producer("t", tower=tower) as producer:
+        producer.publish_many(values(10))
+        producer.flush(PATIENCE_S)
+        assert stored(second, "t", producer.address) == values(10)

@@ -18,7 +18,7 @@ PATIENCE_S = 30.0
 
 
 class Interrupted(BaseException):
-    """What the signal's handler raises."""
+    """The exception of the signal's handler."""
 
 
 @pytest.fixture

@@ -66,7 +66,7 @@ def speaker(bare: Sockets, tower: Tower) -> zmq.Socket[bytes]:
     """An XPUB, which receives the tower's subscriptions: it loses nothing from then on."""
     made = bare.make(zmq.XPUB)
     made.connect(f"tcp://127.0.0.1:{tower.sub_port}")
-    for first in (BEACON_WITH_KIND, BEACON, TOWER):  # the first one tells nodes what the tower is
+    for first in (BEACON_WITH_KIND, BEACON, TOWER):  # the first one shows the kind of the tower
         assert made.recv() == b"\x01" + first
     return made
 
@@ -77,7 +77,7 @@ def test_every_new_subscriber_is_greeted(running: Tower, bare: Sockets) -> None:
 
 
 @pytest.mark.parametrize("host", ["", "127.0.0.1", "192.0.2.7", "node-7.example"])
-def test_beacons_reach_everybody_with_their_endpoint(
+def test_beacons_reach_every_subscriber_with_their_endpoint(
     running: Tower, bare: Sockets, host: str
 ) -> None:
     listeners = [listener(bare, running) for _ in range(2)]
@@ -114,11 +114,11 @@ def test_garbage_is_counted_and_passed_over(running: Tower, bare: Sockets) -> No
         says.send_multipart(encode_node_beacon(good))
         # The first that arrives after garbage is the good one: nothing of the garbage passed.
         assert heard.recv_multipart()[1] == good.node.encode()
-    # The first octets of two do not match the subscription: they never left the speaker.
+    # Two do not match the subscription: they never left the speaker.
     assert running.invalid_count == len([frames for frames in GARBAGE if frames[0][:1] == b"B"])
 
 
-def test_subscribers_may_say_anything(running: Tower, bare: Sockets) -> None:
+def test_subscribers_may_send_anything(running: Tower, bare: Sockets) -> None:
     rude = bare.make(zmq.XSUB)
     rude.connect(f"tcp://127.0.0.1:{running.pub_port}")
     for frames in ([b"hello"], [b"\x02"], [b""], [b"\x01B", b"more"], [b"\x00never subscribed"]):
@@ -143,7 +143,7 @@ def test_an_oversized_beacon_ends_only_its_own_connection(running: Tower, bare: 
     assert heard.recv_multipart()[1] == good.node.encode()
 
 
-def test_it_stops_and_says_so() -> None:
+def test_wait_returns_when_it_has_stopped() -> None:
     tower = Tower(**ANY_PORTS)
     assert tower.tower == f"127.0.0.1:{tower.sub_port}:{tower.pub_port}"
     assert not tower.wait(0)
@@ -171,7 +171,7 @@ def test_an_address_in_use_is_refused(option: str) -> None:
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:5556", "tcp://127.0.0.1", "udp://127.0.0.1:1", "x"])
-def test_what_is_no_address_is_refused(address: str) -> None:
+def test_an_invalid_address_is_refused(address: str) -> None:
     with pytest.raises(ConfigError, match="must be tcp://HOST:PORT"):
         Tower(**ANY_PORTS | {"sub_address": address})
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from pathlib import Path
 
 import pytest
 import zmq
 
-from dafka_core import ConfigError, Producer, Reader, Store, Tower
+from dafka_core import ConfigError, Consumer, Producer, Reader, Store, Tower
 from dafka_core.config.node_options import NodeOptions, TowerAddress
 from dafka_core.nodes import discovery
 from dafka_core.nodes.discovery import AWAY_S, MAX_LEARNED, Towers
 from dafka_core.nodes.security import Security
+from dafka_core.protocol import timing
 from dafka_core.protocol.beacons import NodeBeacon, TowerPorts, encode_tower_address
 from dafka_core.testing import wait_until
+from tests.integration.nodes.content import stored, values
 from tests.integration.nodes.peers import ANY_PORTS, PATIENCE_S
 from tests.open_files import no_open_file_left
 
@@ -31,14 +34,14 @@ def again(tower: Tower) -> Tower:
     )
 
 
-def test_running_nodes_go_on_with_a_tower_that_joins(tmp_path: object) -> None:
+def test_running_nodes_use_a_tower_that_joins(tmp_path: object) -> None:
     with contextlib.ExitStack() as stack:
         first = Tower(**ANY_PORTS)
         stack.enter_context(Store(str(tmp_path), tower=first.tower))
         producer = stack.enter_context(Producer("t", tower=first.tower))
         second = stack.enter_context(Tower(**ANY_PORTS, join=first.tower))
         both = {address(first), address(second)}
-        # Whoever knows either of them comes to know the other one.
+        # A node that knows one of them discovers the other tower.
         late = stack.enter_context(Reader(tower=second.tower))
         meshes = [producer._mesh, late._mesh]
         wait_until(lambda: all(set(each.peers.towers.known) == both for each in meshes))
@@ -50,7 +53,7 @@ def test_running_nodes_go_on_with_a_tower_that_joins(tmp_path: object) -> None:
         wait_until(lambda: newest.partitions(["t"], timeout_s=PATIENCE_S))
 
 
-def test_a_tower_that_nobody_elsewhere_reaches_joins_none_there() -> None:
+def test_a_tower_that_other_machines_cannot_reach_joins_none_there() -> None:
     with pytest.raises(ConfigError, match="is on another machine") as refused:
         Tower(**ANY_PORTS, join="192.0.2.9")
     assert refused.value.option == "sub_address"
@@ -73,7 +76,7 @@ def test_a_silent_tower_is_connected_to_anew(monkeypatch: pytest.MonkeyPatch) ->
             assert reader._mesh.failure is None
 
 
-def test_towers_that_are_told_of_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
+def test_announced_towers_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     context, poller = zmq.Context(), zmq.Poller()
     config = NodeOptions.build({"tower": "127.0.0.1:1:2"})
@@ -83,7 +86,7 @@ def test_towers_that_are_told_of_are_bounded(caplog: pytest.LogCaptureFixture) -
         for port in range(1, 3 * MAX_LEARNED):
             made._learn(0.0, encode_tower_address(TowerPorts("127.0.0.1", 100, port)))
         assert len(made.known) == 1 + MAX_LEARNED
-        # One that is silent gives way, and never one that the node was told of by its options.
+        # A silent tower is replaced, but none that an option names.
         newest = TowerPorts("127.0.0.1", 100, 9_999)
         made._learn(100.0, encode_tower_address(newest))
         assert len(made.known) == 1 + MAX_LEARNED
@@ -117,3 +120,27 @@ def test_without_an_open_file_left_a_link_is_kept_unless_its_tower_is_not_truste
         assert after is not before
         assert before.pub.closed
         made._close(after)
+
+
+def test_nodes_whose_towers_do_not_know_each_other_meet_at_a_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A producer and a consumer that never hear of each other: the store has both towers."""
+    monkeypatch.setattr(timing, "HEADS_INTERVAL_S", 0.2)  # how often it asks the store
+    with (
+        Tower(**ANY_PORTS) as one,
+        Tower(**ANY_PORTS) as other,
+        Store(tmp_path, tower=f"{one.tower},{other.tower}") as store,
+        Consumer(tower=other.tower, start="earliest") as consumer,
+        Producer("t", tower=one.tower, head_interval_ms=100) as producer,
+    ):
+        consumer.subscribe("t")
+        producer.publish_many(values(500))
+        producer.flush(PATIENCE_S)
+        assert stored(store, "t", producer.address) == values(500)
+        records = [consumer.poll(PATIENCE_S) for _ in range(500)]
+        assert [record and record.value for record in records] == values(500)
+        producer.publish(b"later")
+        last = consumer.poll(PATIENCE_S)
+        assert last is not None
+        assert last.value == b"later"

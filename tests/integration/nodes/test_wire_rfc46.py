@@ -1,63 +1,24 @@
-"""Nodes that send RFC 46's own layout and nodes that send C nodes' layout, in every mix."""
+"""Nodes with RFC 46's own layout, with that of C nodes, and without envelopes."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from dafka_core import Consumer, Producer, Reader, Store
+from dafka_core import Consumer, Producer, Store
 from dafka_core.config.node_options import C_LAYOUT, LAYOUTS, RFC46
-from dafka_core.model.records import TopicPartition
+from dafka_core.model.envelope import closed
 from dafka_core.protocol.codec import SIGNATURE, subscription
 from dafka_core.protocol.messages import Head, RecordMessage
 from dafka_core.testing import wait_until
-from tests.integration.nodes.content import acknowledged_by, polled, values
+from tests.integration.nodes.content import acknowledged_by
 from tests.integration.nodes.peers import PATIENCE_S, RawPeer
-
-COUNT = 2_000
-
-MIXES = list(itertools.product(LAYOUTS, repeat=3))
-
-
-@pytest.mark.parametrize(("producing", "storing", "consuming"), MIXES)
-def test_every_mix_delivers_everything_once_and_in_order(
-    tower: str, tmp_path: Path, producing: str, storing: str, consuming: str
-) -> None:
-    def layout(wire: str) -> dict[str, str]:
-        return {"tower": tower, "wire": wire}
-
-    with (
-        Producer("t", **layout(producing)) as producer,
-        Consumer(start="earliest", **layout(consuming)) as live,
-    ):
-        live.subscribe("t")
-        producer.publish_many(values(COUNT // 2))  # before there is a store: it has to fetch them
-        with Store(tmp_path, **layout(storing)) as store:
-            producer.flush(PATIENCE_S)
-            producer.publish_many(values(COUNT // 2, COUNT // 2))
-            producer.flush(PATIENCE_S)
-            assert store.log.end(TopicPartition("t", producer.address)) == COUNT
-            producer.close()
-            with (
-                Consumer(start="earliest", **layout(consuming)) as late,
-                Reader(**layout(consuming)) as reader,
-            ):
-                late.subscribe("t")
-                for consumer in (live, late):
-                    records = [polled(consumer) for _ in range(COUNT)]
-                    expected = [("t", producer.address, o, v) for o, v in enumerate(values(COUNT))]
-                    assert records == expected
-                    assert consumer.poll(0) is None
-                [info] = reader.partitions(timeout_s=PATIENCE_S)
-                batches = reader.read(info.tp, 0, info.end, timeout_s=PATIENCE_S)
-                assert [value for batch in batches for value in batch.values] == values(COUNT)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_what_is_sent_is_in_the_layout_asked_for(
+def test_messages_have_the_layout_of_the_option(
     produce: Callable[..., Producer], raw: Callable[..., RawPeer], layout: str
 ) -> None:
     peer = raw(subscription(RecordMessage, "t"), subscription(Head, "t"))
@@ -75,10 +36,10 @@ def test_what_is_sent_is_in_the_layout_asked_for(
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_acknowledgements_of_two_stores_are_told_apart(
+def test_acknowledgements_of_two_stores_are_distinguished(
     tower: str, tmp_path: Path, layout: str
 ) -> None:
-    # RFC 46 has the store's address in its ACK, C nodes' layout tells by the connection.
+    # RFC 46 has the store's address in its ACK, in C nodes' layout the connection identifies it.
     with (
         Store(tmp_path / "one", tower=tower, wire=layout) as one,
         Store(tmp_path / "two", tower=tower, wire=C_LAYOUT) as two,
@@ -87,3 +48,22 @@ def test_acknowledgements_of_two_stores_are_told_apart(
         producer.publish(b"0")
         producer.flush(PATIENCE_S)
         assert acknowledged_by(producer) == {one.address: 1, two.address: 1}
+
+
+def test_nodes_that_know_no_envelopes_get_them_as_values(
+    tower: str, store: Store, produce: Callable[..., Producer]
+) -> None:
+    with RawPeer(tower, b"Mt") as consumer:
+        producer = produce("t", wire="rfc46")
+        consumer.wait_until_met(producer.address)
+        contents = [b"bare", closed(b"v", b"k", [("h", None)]), closed(None, b"k")]
+        producer.publish(b"bare")
+        producer.publish(b"v", b"k", [("h", None)])
+        producer.publish(None, b"k")
+        producer.flush(PATIENCE_S)
+        live = consumer.wait_for(RecordMessage, 3)
+        assert [record.value for record in live] == contents
+    with Consumer(tower=tower, envelope="none") as other:
+        other.subscribe("t")
+        records = [other.poll(PATIENCE_S) for _ in contents]
+        assert [record and record.value for record in records] == contents

@@ -35,7 +35,7 @@ def test_a_node_is_not_begun(name: str, value: object) -> None:
 
 
 @pytest.mark.parametrize("start", [{"t": {"P": True}}, {5: {}}, {"": {}}, {"t": {"P": 1.5}}])
-def test_a_start_that_is_none(start: Any) -> None:
+def test_an_invalid_start(start: Any) -> None:
     with pytest.raises(ConfigError, match="option 'start' = "):
         Consumer(start=start, tower=NOBODY)
 
@@ -46,7 +46,7 @@ def test_a_directory_without_a_name() -> None:
 
 
 @pytest.mark.parametrize("offset", ["x", None, -1, 2.5, True, 10**30])
-def test_an_offset_that_is_none(tower: str, offset: Any) -> None:
+def test_an_invalid_offset(tower: str, offset: Any) -> None:
     with Consumer(tower=tower) as consumer, Reader(tower=tower) as reader:
         with pytest.raises(ConfigError, match="option 'offset' = "):
             consumer.seek(TP, offset)

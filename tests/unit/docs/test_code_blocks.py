@@ -54,6 +54,10 @@ TRIED = {
     "docs/metrics.md | Switching it on | python": f"{README}example_without_spark",
     "docs/metrics.md | * | json": OBJECT,
     "docs/metrics.md | * | yaml": OBJECT,
+    "docs/simulation.md | Scripts | python": (
+        "tests/simulation/scripts/test_stores.py::"
+        "test_a_store_that_comes_late_fetches_from_the_producer"
+    ),
     "docs/source.md | The source: what a query reads | python": f"{README}example_of_the_source",
     "docs/spark.md | Reading | python": f"{README}example_of_reading",
     "docs/spark.md | One `load()` for each query | python": f"{README}example_of_one_load",

@@ -1,0 +1,25 @@
+"""The world of a script."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.scripts.script import Script
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[Script]:
+    script = Script(tmp_path)
+    with script.closing:
+        yield script
+
+
+@pytest.fixture
+def locked(tmp_path: Path) -> Iterator[Script]:
+    """A world in which each node has a key."""
+    script = Script(tmp_path, locked=True)
+    with script.closing:
+        yield script
