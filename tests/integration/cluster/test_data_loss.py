@@ -80,11 +80,6 @@ def test_a_store_that_had_more_is_named_until_it_has_lost_its_records(
         loss = loss_of(stream, offset)
         assert isinstance(loss, StoreLostDataError)
         assert (loss.wanted, loss.end) == (100, 30)
-    with Served(tmp_path / "emptied", "one") as emptied:
-        mesh.served[1] = emptied
-        vanished = loss_of(stream, offset)
-        assert isinstance(vanished, PartitionVanishedError)
-        assert (vanished.partition, vanished.store) == ("A", "")
 
 
 @pytest.mark.parametrize("silent", [False, True])

@@ -80,10 +80,8 @@ def test_wrong_names(shared: EmbeddedCluster, topic: str) -> None:
     for tower, uris in (shared.tower, ()), ("", shared.locations()[-1:]):
         (wrong,) = problems(diagnosed(tower, f"{topic}x", uris=uris))
         assert wrong.sentence == f"no store has topic '{topic}x' (did you mean '{topic}'?)"
-    began = time.monotonic()
     (wrong,) = diagnosed(f"{host}:{pub}:{sub}")
     assert wrong.remedy == f"name it as {shared.tower}"
-    assert time.monotonic() - began < TIMEOUT_S / 2
     free = f"grpc://127.0.0.1:{free_port()}"
     first, second = problems(diagnosed("", "t", uris=(f"grpc://{host}:{pub}", free)))
     assert first.sentence.endswith("listens there (it speaks 'ZeroMQ XPUB')")

@@ -156,20 +156,6 @@ def test_a_store_that_fails_one_request_is_waited_for_until_the_deadline(
     assert deadline.is_over
 
 
-def test_a_process_with_known_locations_does_not_discover_stores(
-    pair: Sink, session: StoreSession
-) -> None:
-    locations = [client.location for client in session.refresh()]
-    assert len(locations) == 2
-    # No tower answers here, so discovery would fail.
-    nowhere = pair.options(tower="127.0.0.1:9:9").mesh_address
-    with StoreSession(nowhere, locations) as informed:
-        clients = informed.clients()
-        assert [client.location for client in clients] == locations
-        for client in clients:
-            client.put(pair.tp, 0, timeout_s=PATIENCE_S).close()
-
-
 @pytest.mark.parametrize("steps", [6, 0])
 def test_a_store_that_catches_up_is_waited_for(
     pair: Sink, session: StoreSession, steps: int
