@@ -27,7 +27,7 @@ class AuditedQuery:
         self.ends = [SourceOffset({IN: 4 * end}, {IN: 0} if end == 1 else {}) for end in (1, 2, 3)]
         self.checkpoint = Checkpoint.read(str(checkpoint(directory, self.ends)))
         self.records: list[AuditRecord] = []
-        self._stores = stores
+        self._stores, self._last = stores, b""
         for number in range(3):
             rows = [b"%d" % row for row in range(4 * number, 4 * number + 4)]
             self.append(IN, rows)
@@ -50,10 +50,10 @@ class AuditedQuery:
 
     def audit(self, records: Sequence[AuditRecord | bytes] | None = None) -> None:
         """Append the query's records, or others, each chained to the one before."""
-        content = b""
         for each in self.records if records is None else records:
             if isinstance(each, bytes):
-                content = each
+                self._last = each
             else:
-                content = replace(each, previous=each.previous or chained(content)).packed()
-            self.append(partition_of(QUERY), [content])
+                previous = each.previous or chained(self._last)
+                self._last = replace(each, previous=previous).packed()
+            self.append(partition_of(QUERY), [self._last])

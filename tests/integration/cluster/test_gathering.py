@@ -1,26 +1,30 @@
-"""Facts that ``dafka doctor`` gathers about running clusters, and its findings."""
+"""Facts that ``dafka doctor`` gathers about running clusters and stores, and its findings."""
 
 from __future__ import annotations
 
 import socket
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from dafka_core import EmbeddedCluster, Producer, Reader
+from dafka_core.config.node_options import NO_KEYS, keys_in
 from dafka_core.errors import ConfigError
 from dafka_core.flight import server_actions
-from dafka_core.model.records import TopicPartition
-from dafka_core.ops.checks import check_all
+from dafka_core.flight.store_location import SESSION_FILE
+from dafka_core.ops.checks import FileAccess, StoreFacts, check_all
 from dafka_core.ops.findings import Finding, Severity, problems
-from dafka_core.ops.gathering import gathered
-from dafka_core.testing import wait_until
+from dafka_core.ops.gathering import asked, gathered
+from dafka_core.testing import StoreDouble, wait_until
 from tests.forked import ForkedCluster
-from tests.integration.cluster.stores import Serve
+from tests.integration.cluster.stores import A, Patch, Served
+from tests.integration.nodes.locked import Keys
 from tests.spark.c_store import CStore
 
 TIMEOUT_S = 30.0
+OK, WARNING = Severity.OK, Severity.WARNING
 
 
 def diagnosed(tower: str, *topics: str, uris: tuple[str, ...] = ()) -> list[Finding]:
@@ -29,13 +33,6 @@ def diagnosed(tower: str, *topics: str, uris: tuple[str, ...] = ()) -> list[Find
 
 def about(findings: list[Finding], subject: str) -> list[tuple[Severity, str]]:
     return [(each.severity, str(each)) for each in findings if each.about == subject]
-
-
-def warning(findings: list[Finding], subject: str) -> str:
-    """Return the only finding about a subject, a warning."""
-    ((severity, sentence),) = about(findings, subject)
-    assert severity is Severity.WARNING
-    return sentence
 
 
 def publish(tower: str, topic: str) -> None:
@@ -50,101 +47,122 @@ def meet(tower: str, *stores: str) -> None:
         wait_until(lambda: set(stores) <= set(reader.stores()))
 
 
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
 def test_a_healthy_cluster_has_no_problem(own: EmbeddedCluster, topic: str) -> None:
     publish(own.tower, topic)
     meet(own.tower, *own.stores)
     found = diagnosed(own.tower, topic)
-    assert {each.severity for each in found} == {Severity.OK}, found
+    assert {each.severity for each in found} == {OK}, found
     assert [sentence.split()[1] for _, sentence in about(found, "stores")] == sorted(own.stores)
-    sentence = f"topic '{topic}' has 1 partition with 2 records"
-    assert about(found, "topic") == [(Severity.OK, sentence)]
+    assert about(found, "topic") == [(OK, f"topic '{topic}' has 1 partition with 2 records")]
     assert len(about(found, "files")) == 2
-    assert about(found, "clocks") == [(Severity.OK, "the clocks agree within 60 s")]
+    assert about(found, "clocks") == [(OK, "the clocks agree within 60 s")]
+    # One of three stores is killed, one has no Flight server.
+    own.start_store(2, flight_port="off")
+    first, second, without = own.stores
+    meet(own.tower, first, second, without)
+    own.kill_store(1)
+    found = diagnosed(own.tower)
+    severities = {sentence.split()[1]: severity for severity, sentence in about(found, "stores")}
+    assert severities == {first: OK, second: WARNING, without: WARNING}
+    assert not problems(found)
 
 
-def test_a_misspelt_topic_has_the_nearest_name(shared: EmbeddedCluster, topic: str) -> None:
+def test_wrong_names(shared: EmbeddedCluster, topic: str) -> None:
+    """A misspelt topic, swapped ports of a tower, and addresses that are not those of stores."""
     publish(shared.tower, topic)
+    host, sub, pub = shared.tower.split(":")
     for tower, uris in (shared.tower, ()), ("", shared.locations()[-1:]):
         (wrong,) = problems(diagnosed(tower, f"{topic}x", uris=uris))
         assert wrong.sentence == f"no store has topic '{topic}x' (did you mean '{topic}'?)"
-
-
-def test_the_towers_ports_the_other_way_round(shared: EmbeddedCluster) -> None:
-    host, sub, pub = shared.tower.split(":")
-    began = time.monotonic()
     (wrong,) = diagnosed(f"{host}:{pub}:{sub}")
     assert wrong.remedy == f"name it as {shared.tower}"
-    assert time.monotonic() - began < TIMEOUT_S / 2
-
-
-def test_one_of_two_towers_is_away(shared: EmbeddedCluster) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    found = diagnosed(f"{shared.tower},127.0.0.1:{port}:{port}")
-    assert [severity for severity, _ in about(found, "tower")] == [Severity.OK, Severity.WARNING]
-    assert not problems(found)
+    free = f"grpc://127.0.0.1:{free_port()}"
+    first, second = problems(diagnosed("", "t", uris=(f"grpc://{host}:{pub}", free)))
+    assert first.sentence.endswith("listens there (it speaks 'ZeroMQ XPUB')")
+    assert first.lasts
+    assert second.sentence.startswith(f"{free} does not answer by Arrow Flight: ")
+    assert not second.lasts
+    with pytest.raises(ConfigError):
+        gathered({"tower": "host:x"})
 
 
 def test_a_tower_without_stores_and_one_with_c_stores_alone(topic: str) -> None:
     with ForkedCluster(stores=0) as cluster:
-        facts = gathered({"tower": cluster.tower}, [topic], timeout_s=TIMEOUT_S)
-        (wrong,) = problems(check_all(facts))
+        (wrong,) = problems(diagnosed(cluster.tower, topic))
         assert wrong.sentence == "the tower tells of no other node, and of no store"
         with CStore(cluster.tower, topic, [b"1", b"2", b"3"], ()) as store:
             meet(cluster.tower, store.partition)
             found = diagnosed(cluster.tower, topic)
     assert not problems(found)
-    assert warning(found, "stores").startswith(f"store {store.partition} is a C node")
+    ((severity, sentence),) = about(found, "stores")
+    assert severity is WARNING
+    assert sentence.startswith(f"store {store.partition} is a C node")
     assert about(found, "topic")[0][1] == f"topic '{topic}' has 1 partition with 3 records"
 
 
-def test_stores_without_flight_and_stores_that_are_away(own: EmbeddedCluster) -> None:
-    """One of three stores is killed, one has no Flight server."""
-    own.start_store(2, flight_port="off")
-    first, second, without = own.stores[0], own.stores[1], own.stores[-1]
-    meet(own.tower, first, second, without)
-    own.kill_store(1)
-    found = diagnosed(own.tower)
-    severities = {sentence.split()[1]: severity for severity, sentence in about(found, "stores")}
-    assert severities.pop(first) is Severity.OK
-    assert severities == dict.fromkeys((second, without), Severity.WARNING)
-    assert not problems(found)
-
-
-def test_a_store_whose_clock_is_hours_ahead(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_with_a_wrong_clock_or_of_an_older_version(one: Served, patch: Patch) -> None:
     ahead_ns = 3 * 3_600 * 10**9
     clock = SimpleNamespace(time_ns=lambda: time.time_ns() + ahead_ns, monotonic=time.monotonic)
-    monkeypatch.setattr(server_actions, "time", clock)
-    store = serve("one")
-    found = diagnosed("", uris=store.location.locations[-1:])
-    sentence = f"the clock of store {store.address} is 3.0 h ahead of this machine"
-    assert warning(found, "clocks").startswith(sentence)
-
-
-def test_a_store_of_an_older_version(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    patch.setattr(server_actions, "time", clock)
     known = [each for each in server_actions.descriptions() if each[0] != "dafka.sizes.v1"]
-    monkeypatch.setattr(server_actions, "descriptions", lambda: known)
-    store = serve("one")
-    store.add(TopicPartition("flights", "AB12"), 5)
-    found = diagnosed("", "flights", uris=store.location.locations[-1:])
-    lacks = "it lacks dafka.sizes.v1; start it again with this version"
-    assert lacks in warning(found, "versions")
-    sentence = "topic 'flights' has 1 partition with 5 records"
-    assert about(found, "topic") == [(Severity.OK, sentence)]
+    patch.setattr(server_actions, "descriptions", lambda: known)
+    found = diagnosed("", "t", uris=one.location.locations[-1:])
+    ((severity, sentence),) = about(found, "clocks")
+    assert severity is WARNING
+    assert f"the clock of store {one.address} is 3.0 h ahead of this machine" in sentence
+    ((severity, sentence),) = about(found, "versions")
+    assert severity is WARNING
+    assert "it lacks dafka.sizes.v1; start it again with this version" in sentence
+    assert about(found, "topic") == [(OK, "topic 't' has 1 partition with 5 records")]
 
 
-def test_addresses_that_are_not_those_of_stores(shared: EmbeddedCluster) -> None:
-    """A tower's port, and a port without a server."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        free = f"grpc://127.0.0.1:{server.getsockname()[1]}"
-    tower = f"grpc://127.0.0.1:{shared.tower.rsplit(':', 1)[1]}"
-    first, second = problems(diagnosed("", "t", uris=(tower, free)))
-    assert first.sentence.endswith("listens there (it speaks 'ZeroMQ XPUB')")
-    assert first.lasts
-    assert second.sentence.startswith(f"{free} does not answer by Arrow Flight: ")
-    assert not second.lasts
+# -- one store by Arrow Flight ---------------------------------------------------------------------
 
 
-def test_a_wrong_option_is_refused() -> None:
-    with pytest.raises(ConfigError):
-        gathered({"tower": "host:x"})
+def probed(known: StoreFacts) -> StoreFacts:
+    ((facts, _),) = asked([known], [], TIMEOUT_S, NO_KEYS)
+    return facts
+
+
+def test_a_store_reports_all_facts(one: Served) -> None:
+    known = StoreFacts(one.address, locations=one.location.locations)
+    ((facts, heads),) = asked([known], None, TIMEOUT_S, NO_KEYS)
+    assert (facts.failure, facts.lacks, facts.more) == ("", (), ())
+    assert facts.ahead_s is not None
+    assert abs(facts.ahead_s) <= facts.unsure_s + 0.1  # it is this machine's clock
+    assert facts.file is FileAccess.READABLE
+    assert [(info.tp, info.end) for info in heads] == [(A, 5)]
+    uri = one.location.locations[-1]
+    named = probed(StoreFacts(uri, locations=(uri,)))
+    assert (named.store, named.locations) == (one.address, (uri,))
+    # As in a container, where the directory has the same name.
+    (one.directory / SESSION_FILE).write_text("another", "ascii")
+    assert probed(known).file is FileAccess.UNREADABLE
+
+
+def test_a_key_without_permission_for_some_facts_gets_the_others(tmp_path: Path) -> None:
+    keys = Keys(tmp_path / "keys")
+    with StoreDouble(tmp_path / "store", keys=keys_in(keys.of("store"))) as store:
+        known = StoreFacts(store.address, locations=store.location.locations)
+        ((facts, _),) = asked([known], None, TIMEOUT_S, keys_in(keys.of("tower")))
+    assert (facts.failure, facts.rules) == ("", None)
+    assert facts.ahead_s is not None
+
+
+def test_stores_without_an_answer(one: Served) -> None:
+    replaced = probed(StoreFacts("ANOTHER", locations=one.location.locations))
+    assert "store ANOTHER was meant" in replaced.failure
+    gone = StoreFacts(one.address, locations=one.location.locations[-1:])
+    one.stop()
+    without = StoreFacts("B")
+    (first, _), (second, _) = asked([gone, without], [], TIMEOUT_S, NO_KEYS)
+    assert "refused" in first.failure.lower()
+    assert first.stranger == ""
+    assert second == without
+    assert asked([], [], TIMEOUT_S, NO_KEYS) == []

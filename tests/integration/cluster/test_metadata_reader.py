@@ -23,13 +23,11 @@ from dafka_core.security.key_files import read_public
 from dafka_core.testing import PATIENCE_S
 from dafka_spark import metadata
 from dafka_spark.cluster import connections
-from dafka_spark.cluster.connections import Connect
 from dafka_spark.options import SourceOptions
 from dafka_spark.source.metadata_reader import MetadataReader
 from tests.forked import ForkedCluster
-from tests.integration.cluster.stores import HeardOf, Serve, Served
+from tests.integration.cluster.stores import A, B, Logged, Mesh, Patch, Serve, Served
 
-A, B = TopicPartition("t", "A"), TopicPartition("t", "B")
 ODD = TopicPartition("u\n", "A")
 Rows = list[dict[str, Any]]
 
@@ -38,10 +36,10 @@ def read(query: MetadataReader, task: Any) -> Rows:
     return [row for batch in query.read(task) for row in batch.to_pylist()]
 
 
-def rows(source: HeardOf | Connect, kind: str, **given: str) -> Rows:
+def rows(mesh: Mesh | None, kind: str, **given: str) -> Rows:
     """Return the rows that Spark receives."""
     options = SourceOptions.of({"metadata": kind, "fetchtimeoutms": "20000", **given}).for_batch()
-    connect = source.connect if isinstance(source, HeardOf) else source
+    connect = mesh.connect if mesh else connections.borrow_reader
     query = MetadataReader(metadata.full(kind), options, connect)
     (task,) = query.partitions()
     return read(query, task)
@@ -49,10 +47,7 @@ def rows(source: HeardOf | Connect, kind: str, **given: str) -> Rows:
 
 @pytest.fixture
 def one(serve: Serve) -> Served:
-    store = serve("one")
-    for tp, count in ((A, 5), (B, 7), (ODD, 3)):
-        store.add(tp, count, size_bytes=50)
-    return store
+    return serve("one").add(A, 5, 50).add(B, 7, 50).add(ODD, 3, 50)
 
 
 def test_columns_are_chosen_in_any_case_and_rows_travel_with_their_task(serve: Serve) -> None:
@@ -60,8 +55,7 @@ def test_columns_are_chosen_in_any_case_and_rows_travel_with_their_task(serve: S
     schema = metadata.full("topics")
     schema.fields = [schema["records"], schema["topic"]]
     schema.fields[0].name = "Records"
-    options = SourceOptions.of({"metadata": "topics"})
-    query = MetadataReader(schema, options, HeardOf([store]).connect)
+    query = MetadataReader(schema, SourceOptions.of({"metadata": "topics"}), Mesh([store]).connect)
     (task,) = pickle.loads(pickle.dumps(query.partitions()))
     assert read(query, task) == []
     store.add(A, 4)
@@ -70,82 +64,78 @@ def test_columns_are_chosen_in_any_case_and_rows_travel_with_their_task(serve: S
     assert read(query, task) == [{"Records": 4, "topic": "t"}]
 
 
-def test_partitions_combine_all_stores(serve: Serve, one: Served) -> None:
+def test_partitions_combine_all_stores_and_topics_their_partitions(
+    serve: Serve, mesh: Mesh
+) -> None:
     before = dt.datetime.now(dt.UTC)
-    ahead = serve("ahead")
-    ahead.add(A, 100, size_bytes=50)
+    ahead = serve("ahead").add(A, 100, size_bytes=50)
     ahead.log.trim(A, 20)
-    first, *_, odd = rows(HeardOf([one, ahead]), "partitions")
+    mesh.served.append(ahead)
+    first, second, odd = rows(mesh, "partitions")
     assert (first["topic"], first["partition"]) == ("t", "A")
     assert (first["earliest"], first["end"], first["records"]) == (0, 100, 100)
     assert 80 * 50 < first["size_bytes"] < 120 * 60
     assert before <= first["first_timestamp"] <= first["last_timestamp"]
     assert sorted(first["stores"]) == ["ahead", "one"]
     assert (odd["topic"], odd["records"], odd["stores"]) == (r"u\x0a", 3, ["one"])
-
-
-def test_a_topic_is_the_sum_of_its_partitions(one: Served) -> None:
-    topic, odd = rows(HeardOf([one]), "topics")
-    first, second, _ = rows(HeardOf([one]), "partitions")
-    assert (topic["topic"], topic["partitions"], topic["records"]) == ("t", 2, 12)
+    topic, odd = rows(mesh, "topics")
+    assert (topic["topic"], topic["partitions"], topic["records"]) == ("t", 2, 107)
     assert topic["size_bytes"] == first["size_bytes"] + second["size_bytes"]
-    assert topic["first_timestamp"] == first["first_timestamp"]
-    assert topic["last_timestamp"] == second["last_timestamp"]
+    times = [[each[f"{end}_timestamp"] for each in (first, second)] for end in ("first", "last")]
+    assert [topic["first_timestamp"], topic["last_timestamp"]] == [min(times[0]), max(times[1])]
     assert (odd["topic"], odd["records"]) == (r"u\x0a", 3)
 
 
 def test_partitions_of_c_stores_have_no_size(serve: Serve) -> None:
-    store = serve("ours")
-    store.add(A, 5)
-    source = HeardOf([store], ["C node"])
-    source.add(B, 3)
-    (topic,) = rows(source, "topics")
+    mesh = Mesh([serve("ours").add(A, 5)], ["C node"])
+    mesh.add(B, 3)
+    (topic,) = rows(mesh, "topics")
     assert (topic["partitions"], topic["records"], topic["size_bytes"]) == (2, 8, None)
-    known, unknown = rows(source, "partitions")
+    known, unknown = rows(mesh, "partitions")
     assert known["size_bytes"] > 0
     assert (unknown["records"], unknown["size_bytes"], unknown["stores"]) == (3, None, [])
     assert unknown["first_timestamp"] is None
-    c_node, _ = rows(source, "stores")
+    c_node, _ = rows(mesh, "stores")
     assert (c_node["state"], c_node["file_bytes"]) == ("there", None)
 
 
-def test_a_selection_narrows_every_table(one: Served) -> None:
-    source = HeardOf([one])
-    for option, value in (
-        ("subscribe", "t"),
-        ("subscribepattern", "."),
-        ("assign", '{"t": ["A", "B"]}'),
-    ):
-        (topic,) = rows(source, "topics", **{option: value})
+def test_a_selection_narrows_every_table(mesh: Mesh) -> None:
+    for given in {"subscribe": "t"}, {"subscribepattern": "."}, {"assign": '{"t": ["A", "B"]}'}:
+        (topic,) = rows(mesh, "topics", **given)
         assert (topic["topic"], topic["partitions"]) == ("t", 2)
-    (row,) = rows(source, "stores", assign='{"t": ["A"]}')
+    (row,) = rows(mesh, "stores", assign='{"t": ["A"]}')
     assert (row["partitions"], row["records"]) == (1, 5)
     with pytest.raises(ConfigError, match="no store has topic 'tt'"):
-        rows(source, "topics", subscribe="tt")
+        rows(mesh, "topics", subscribe="tt")
 
 
-def test_stores_report_their_files_and_missing_stores(
-    serve: Serve, one: Served, caplog: pytest.LogCaptureFixture
+def test_stores_report_their_files_clocks_and_missing_stores(
+    serve: Serve, one: Served, mesh: Mesh, logged: Logged, patch: Patch
 ) -> None:
     gone = serve("gone")
-    source = HeardOf([one, gone])
+    mesh.served.append(gone)
     heard = dt.datetime(2026, 1, 2, tzinfo=dt.UTC)
-    source.away = [KnownStore("W" * 32, "tcp://h:1", int(heard.timestamp() * 1e6))]
+    mesh.away = [KnownStore("W" * 32, "tcp://h:1", int(heard.timestamp() * 1e6))]
     gone.stop()
-    silent, there, away = rows(source, "stores")
-    assert f"store {'W' * 32} (tcp://h:1" in caplog.text
+    own_ns = time.time_ns
+    ahead = Mock(wraps=time, time_ns=lambda: own_ns() + 3_600 * 10**9)
+    patch.setattr("dafka_core.flight.server_actions.time", ahead)
+    silent, there, away = rows(mesh, "stores")
+    assert f"store {'W' * 32} (tcp://h:1" in logged.text
     assert [silent["store"], there["store"], away["store"]] == ["gone", "one", "W" * 32]
     assert [silent["state"], there["state"], away["state"]] == ["silent", "there", "away"]
     assert (away["last_heard"], away["locations"]) == (heard, ["tcp://h:1"])
     assert (there["partitions"], there["records"], there["leases"]) == (3, 15, 0)
     assert there["file_bytes"] >= there["free_bytes"] >= 0
     assert there["locations"] == list(one.location.locations)
+    assert there["clock_ahead_s"] == pytest.approx(3_600, abs=1)
+    patch.undo()
+    _, there, _ = rows(mesh, "stores")
     assert abs(there["clock_ahead_s"]) < 1
 
 
-def test_queries_and_their_lag_are_tables(one: Served) -> None:
-    source = HeardOf([one])
-    assert rows(source, "queries") == []
+def test_queries_and_their_lag_are_tables(one: Served, mesh: Mesh) -> None:
+    assert rows(mesh, "queries") == []
 
     def report(query: str, *topics: str, every_s: float = 60, finished: bool = False) -> None:
         given = QueryProgress(query, "r", every_s, topics, finished=finished)
@@ -154,28 +144,23 @@ def test_queries_and_their_lag_are_tables(one: Served) -> None:
 
     report("both", "t", ODD.topic)
     report("odd\n", ODD.topic)
-    both, odd = rows(source, "queries")
+    both, odd = rows(mesh, "queries")
     assert (both["query"], both["state"], both["records_behind"]) == ("both", "running", 7)
     assert (odd["query"], odd["records_behind"]) == (r"odd\x0a", 3)
     assert both["seconds_behind"] > 0
-    assert [row["query"] for row in rows(source, "queries", subscribe="t")] == ["both"]
-    first, *_ = lag = rows(source, "lag")
+    assert [row["query"] for row in rows(mesh, "queries", subscribe="t")] == ["both"]
+    first, *_ = lag = rows(mesh, "lag")
     assert len(lag) == 4
     assert (first["topic"], first["partition"], first["position"], first["end"]) == ("t", "A", 1, 5)
-    (row,) = rows(source, "lag", assign='{"t": ["A"]}')
+    (row,) = rows(mesh, "lag", assign='{"t": ["A"]}')
     assert (row["query"], row["run"], row["records_behind"]) == ("both", "r", 4)
-    assert rows(source, "queries", progresstopic="__dafka.other") == []
+    assert rows(mesh, "queries", progresstopic="__dafka.other") == []
     report("both", "t", every_s=1e-6, finished=True)
-    (row,) = rows(source, "queries", subscribe="t")
+    (row,) = rows(mesh, "queries", subscribe="t")
     assert (row["query"], row["state"]) == ("both", "finished")
 
 
-def test_a_wrong_clock_is_reported(one: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    own_ns = time.time_ns
-    ahead = Mock(wraps=time, time_ns=lambda: own_ns() + 3_600 * 10**9)
-    monkeypatch.setattr("dafka_core.flight.server_actions.time", ahead)
-    (row,) = rows(HeardOf([one]), "stores")
-    assert row["clock_ahead_s"] == pytest.approx(3_600, abs=1)
+# -- keys ------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -197,7 +182,7 @@ def locked() -> Iterator[EmbeddedCluster]:
 def known(cluster: EmbeddedCluster, kind: str, key: str, **given: str) -> Rows:
     """Return the rows that the owner of a key gets."""
     options = {f"dafka.{name}": value for name, value in cluster.key(key).items()} | given
-    return rows(connections.borrow_reader, kind, tower=cluster.tower, **options)
+    return rows(None, kind, tower=cluster.tower, **options)
 
 
 @pytest.mark.parametrize("fetch", ["auto", "mesh"])

@@ -6,7 +6,6 @@ import re
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 
@@ -14,21 +13,18 @@ from dafka_core import EmbeddedCluster
 from dafka_core.errors import ConfigError, NoStoreError, TowerNotFoundError
 from dafka_core.ops import port_probe
 from dafka_core.testing import wait_until
-from dafka_spark.options import SinkOptions, SourceOptions
-from dafka_spark.schema import full
+from dafka_spark.options import SinkOptions
 from dafka_spark.sink.commit_coordinator import pick_store
-from dafka_spark.source.batch_reader import DafkaBatchReader
 from tests.forked import ForkedCluster
+from tests.integration.cluster.stores import Batch, Logged, Patch
 
 LONG_MS = "60000"
 """Enough on a busy machine for everything that a test waits for."""
 
-Logged = Callable[[], list[str]]
 
-
-def planned(**given: str) -> list[Any]:
+def planned(**given: str) -> object:
     options = {"subscribePattern": "none.*", "fetchTimeoutMs": LONG_MS, **given}
-    return list(DafkaBatchReader(full(), SourceOptions.of(options).for_batch()).partitions())
+    return Batch(**options).partitions()
 
 
 def written(**given: str) -> object:
@@ -44,10 +40,10 @@ def thread() -> Iterator[ThreadPoolExecutor]:
 
 
 @pytest.fixture
-def logged(caplog: pytest.LogCaptureFixture) -> Logged:
-    """Return the logged messages."""
-    caplog.set_level("WARNING", "dafka_spark")
-    return lambda: [each.getMessage() for each in [*caplog.records] if each.name == "dafka_spark"]
+def empty() -> Iterator[EmbeddedCluster]:
+    """A tower without stores."""
+    with ForkedCluster(stores=0) as cluster:
+        yield cluster
 
 
 @pytest.fixture
@@ -60,47 +56,44 @@ def dead_tower() -> str:
         return f"127.0.0.1:{one.getsockname()[1]}:{two.getsockname()[1]}"
 
 
-def test_a_healthy_start_probes_no_port(
-    shared: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+# -- towers ----------------------------------------------------------------------------------------
+
+
+def test_a_healthy_start_probes_no_port(shared: EmbeddedCluster, patch: Patch) -> None:
     def probed(*_: object) -> None:
         raise AssertionError("a port was probed")
 
-    monkeypatch.setattr(port_probe, "probed", probed)
+    patch.setattr(port_probe, "probed", probed)
     assert planned(tower=shared.tower, **{"dafka.peer_expiry_ms": "4001"}) == []
 
 
-@pytest.mark.parametrize(
-    ("wrong", "reason"),
-    [
-        ("{host}:{pub}:{sub}", "its ports the other way round; name it as {host}:{sub}:{pub}"),
-        (
-            "{host}:{flight}:{flight}",
-            "something else listens at {host}:{flight}, no tower (it speaks 'HTTP/2')",
-        ),
-    ],
-    ids=["swapped ports", "another program"],
-)
-def test_a_wrong_tower_fails_at_once(shared: EmbeddedCluster, wrong: str, reason: str) -> None:
-    names = dict(zip(("host", "sub", "pub"), shared.tower.split(":"), strict=True))
-    names["flight"] = shared.locations()[-1].rsplit(":", 1)[1]
-    with pytest.raises(TowerNotFoundError, match=re.escape(reason.format(**names))) as caught:
-        planned(tower=wrong.format(**names), **{"dafka.tower_timeout_s": "60"})
-    assert caught.value.waited_s < 30
+def test_a_wrong_tower_fails_at_once(shared: EmbeddedCluster) -> None:
+    host, sub, pub = shared.tower.split(":")
+    flight = shared.locations()[-1].rsplit(":", 1)[1]
+    stranger = f"something else listens at {host}:{flight}, no tower (it speaks 'HTTP/2')"
+    for wrong, reason in (
+        (f"{pub}:{sub}", f"its ports the other way round; name it as {shared.tower}"),
+        (f"{flight}:{flight}", stranger),
+    ):
+        with pytest.raises(TowerNotFoundError, match=re.escape(reason)) as caught:
+            planned(tower=f"{host}:{wrong}", **{"dafka.tower_timeout_s": "60"})
+        assert caught.value.waited_s < 30
 
 
 @pytest.mark.parametrize("how", [{"dafka.tower_timeout_s": "60"}, {"dafka.wait_for_tower": "true"}])
 def test_a_query_waits_for_a_tower(
-    own: EmbeddedCluster, logged: Logged, thread: ThreadPoolExecutor, how: dict[str, str]
+    empty: EmbeddedCluster, logged: Logged, thread: ThreadPoolExecutor, how: dict[str, str]
 ) -> None:
-    tower = own.tower
-    own.kill_tower()
+    tower = empty.tower
+    empty.kill_tower()
     query = thread.submit(planned, tower=tower, **how)
-    wait_until(logged)
-    own.start_tower()
+    wait_until(lambda: logged.messages)
+    empty.start_tower()
+    empty.start_store()
     assert query.result() == []
-    assert logged()[0].startswith(f"nothing listens at {tower}; start one there with 'dafka tower'")
-    assert len([each for each in logged() if "The query retries until" in each]) == 1
+    why = f"nothing listens at {tower}; start one there with 'dafka tower'"
+    assert logged.text.startswith(why)
+    assert logged.text.count("The query retries until") == 1
 
 
 def test_a_query_without_a_tower_fails(dead_tower: str, logged: Logged) -> None:
@@ -108,27 +101,46 @@ def test_a_query_without_a_tower_fails(dead_tower: str, logged: Logged) -> None:
         planned(tower=dead_tower, **{"dafka.tower_timeout_s": "1.5"})
     assert str(caught.value).startswith(f"no tower answered at {dead_tower} within ")
     assert f" s: nothing listens at {dead_tower}; start one there" in str(caught.value)
-    assert len(logged()) == 1
+    assert len(logged.messages) == 1
+
+
+def test_a_wrong_port_of_a_tower_is_reported(
+    shared: EmbeddedCluster, empty: EmbeddedCluster, dead_tower: str, logged: Logged
+) -> None:
+    """Stores that are discovered but do not connect are read by Arrow Flight."""
+    wrong = dead_tower.split(":")[1]
+    host, _, pub = shared.tower.split(":")
+    assert planned(tower=f"{host}:{wrong}:{pub}") == []
+    assert f"nothing listens at {host}:{wrong}; name the" in logged.text
+    # The port of another program, and no store that could connect.
+    pub = empty.tower.split(":")[2]
+    with pytest.raises(NoStoreError) as caught:
+        planned(tower=f"{host}:{pub}:{pub}")
+    other = f"another ZeroMQ program listens at {host}:{pub}, with a socket XPUB"
+    assert other in str(caught.value)
+    assert caught.value.waited_s < 30
+
+
+# -- stores ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("use", [planned, written])
 def test_a_start_waits_for_a_store(
-    logged: Logged, thread: ThreadPoolExecutor, use: Callable[..., object]
+    empty: EmbeddedCluster, logged: Logged, thread: ThreadPoolExecutor, use: Callable[..., object]
 ) -> None:
-    with ForkedCluster(stores=0) as cluster:
-        query = thread.submit(use, tower=cluster.tower)
-        wait_until(logged)
-        cluster.start_store()
-        query.result()
-    (once,) = [each for each in logged() if each.startswith("the tower tells of")]
+    query = thread.submit(use, tower=empty.tower)
+    wait_until(lambda: logged.messages)
+    empty.start_store()
+    query.result()
+    (once,) = [each for each in logged.messages if each.startswith("the tower tells of")]
     assert "tells of no other node, and of no store; start one with 'dafka store --dir DIR'" in once
     assert once.endswith(". The query waits for up to 60 s")
 
 
 @pytest.mark.parametrize("fetch", ["auto", "mesh"])
-def test_a_query_without_a_store_fails(fetch: str) -> None:
-    with ForkedCluster(stores=0) as cluster, pytest.raises(NoStoreError) as caught:
-        planned(tower=cluster.tower, fetch=fetch, fetchTimeoutMs="2500")
+def test_a_query_without_a_store_fails(empty: EmbeddedCluster, fetch: str) -> None:
+    with pytest.raises(NoStoreError) as caught:
+        planned(tower=empty.tower, fetch=fetch, fetchTimeoutMs="2500")
     assert "s: the tower tells of no other node, and of no store; start" in str(caught.value)
     assert caught.value.waited_s >= 2.5
 
@@ -142,29 +154,8 @@ def test_option_stores_with_another_program_fails_at_once(shared: EmbeddedCluste
         assert caught.value.waited_s < 30
 
 
-def test_a_wrong_port_of_a_tower_is_reported(
-    shared: EmbeddedCluster, dead_tower: str, logged: Logged
-) -> None:
-    """Stores are discovered but do not connect: Arrow Flight reads them."""
-    wrong = dead_tower.split(":")[1]
-    host, _, pub = shared.tower.split(":")
-    assert planned(tower=f"{host}:{wrong}:{pub}") == []
-    assert any(each.startswith(f"nothing listens at {host}:{wrong}; name the") for each in logged())
-
-
-def test_a_port_of_another_program_is_reported() -> None:
-    """The tower reports no store that could connect."""
-    with ForkedCluster(stores=0) as cluster:
-        host, _, pub = cluster.tower.split(":")
-        with pytest.raises(NoStoreError) as caught:
-            planned(tower=f"{host}:{pub}:{pub}")
-    other = f"another ZeroMQ program listens at {host}:{pub}, with a socket XPUB"
-    assert other in str(caught.value)
-    assert caught.value.waited_s < 30
-
-
 def test_a_write_with_too_few_stores_fails(shared: EmbeddedCluster, logged: Logged) -> None:
     with pytest.raises(ConfigError, match="option 'acks' = 2: there are only 1 stores"):
         written(tower=shared.tower, acks="2", deliveryTimeoutMs="4000")
-    (once,) = [each for each in logged() if "The query waits for up to 4 s" in each]
+    (once,) = [each for each in logged.messages if "The query waits for up to 4 s" in each]
     assert "start more of them, or lower acks" in once

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import StructType
 
 from dafka_core import Producer
 from dafka_core.flight import server_actions, server_get
@@ -26,26 +24,31 @@ from dafka_core.storage.environment import Environment
 from dafka_spark.errors import (
     FetchError,
     HistoryReplacedError,
-    IncompleteBatchError,
     RetentionAheadError,
     SourceLossError,
 )
-from dafka_spark.options import SourceOptions
-from dafka_spark.schema import full
-from dafka_spark.source.batch_reader import DafkaBatchReader
 from dafka_spark.source.offset_ranges import DafkaInputPartition, OffsetRange, StoreRange
-from dafka_spark.source.partition_reader import PartitionReader
 from dafka_spark.source.record_sources import FlightSource, LocalLogSource, MeshSource
 from tests.forked import ForkedCluster
-from tests.integration.cluster.stores import HeardOf, Serve, Served, restart_at_pause, value
+from tests.integration.cluster.stores import (
+    A,
+    Batch,
+    Logged,
+    Mesh,
+    Patch,
+    Serve,
+    Served,
+    count_requests,
+    restart_at_pause,
+    value,
+)
 
-A = TopicPartition("t", "A")
 LONG = 60_000
 """Records of 1,000 bytes; no store has sent all of them when a reader gets its first batch."""
 
 
 @pytest.fixture
-def used(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def used(patch: Patch) -> list[str]:
     """The names of the sources that returned records, in order."""
     found: list[str] = []
     for kind in (LocalLogSource, FlightSource, MeshSource):
@@ -56,35 +59,20 @@ def used(monkeypatch: pytest.MonkeyPatch) -> list[str]:
                     found.append(source.name)
                 yield batch
 
-        monkeypatch.setattr(kind, "read", spied)
+        patch.setattr(kind, "read", spied)
     return found
 
 
-def columns(*names: str) -> StructType:
-    return StructType([full()[name] for name in names])
-
-
-def options(fetch: str, **given: str) -> SourceOptions:
-    return SourceOptions.of({"subscribe": "t", "fetch": fetch, "fetchtimeoutms": "10000", **given})
-
-
 def read(
-    location: StoreLocation | list[StoreLocation],
-    start: int,
-    end: int,
-    given: SourceOptions,
-    *names: str,
-    mesh: HeardOf | None = None,
+    location: StoreLocation, start: int, end: int, fetch: str, columns: str = "", **given: Any
 ) -> Iterator[pa.RecordBatch]:
-    """Read from stores that reported everything up to ``end``."""
-    locations = location if isinstance(location, list) else [location]
-    stores = tuple(StoreRange(each, 0, end) for each in locations)
-    task = DafkaInputPartition((OffsetRange(*A, start, end, stores),))
-    schema = columns(*names) if names else full()
-    return PartitionReader(schema, given, (mesh or HeardOf()).connect).read(task)
+    """Read from a store that reported everything up to ``end``."""
+    task = OffsetRange(*A, start, end, (StoreRange(location, 0, end),))
+    mesh = given.pop("mesh", Mesh())
+    return Batch(mesh, columns, fetch=fetch, **given).read(DafkaInputPartition((task,)))
 
 
-def offsets(batches: Iterator[pa.RecordBatch]) -> list[int]:
+def offsets(*batches: pa.RecordBatch) -> list[int]:
     return [offset for batch in batches for offset in batch["offset"].to_pylist()]
 
 
@@ -100,13 +88,13 @@ def offsets(batches: Iterator[pa.RecordBatch]) -> list[int]:
 def test_every_source_gives_the_same_rows(
     serve: Serve, used: list[str], fetch: str, name: str
 ) -> None:
-    store, mesh = serve("one"), HeardOf()
+    store, mesh = serve("one"), Mesh()
     for _ in range(3):
         store.add(A, 1_000, size_bytes=10)
     mesh.logs[A] = [value(offset, 10) for offset in range(3_000)]
     mesh.written = store.log.times(A, 0, 3_000)
-    given = options(fetch, maxrecordsperbatch="700")
-    table = pa.Table.from_batches(list(read(store.location, 500, 2_900, given, mesh=mesh)))
+    batches = read(store.location, 500, 2_900, fetch, mesh=mesh, maxrecordsperbatch="700")
+    table = pa.Table.from_batches(list(batches))
     assert table["value"].to_pylist() == [value(offset, 10) for offset in range(500, 2_900)]
     assert table["offset"].to_pylist() == list(range(500, 2_900))
     assert set(table["topic"].to_pylist() + table["partition"].to_pylist()) == {"t", "A"}
@@ -117,26 +105,21 @@ def test_every_source_gives_the_same_rows(
     assert used == [name]
 
 
-@pytest.mark.parametrize("fetch", ["local", "flight"])
-def test_a_block_is_a_batch(serve: Serve, fetch: str) -> None:
-    store = serve("one")
-    store.add(A, MAX_BLOCK_RECORDS, size_bytes=100)
-    (batch,) = read(store.location, 0, MAX_BLOCK_RECORDS, options(fetch))
-    assert batch.num_rows == MAX_BLOCK_RECORDS
-
-
-def test_a_log_is_copied_once(serve: Serve) -> None:
+def test_a_log_is_read_by_block_and_copied_once(serve: Serve) -> None:
     """Arrow allocates the block as it is read and the columns, and nothing else."""
-    store = serve("one")
-    store.add(A, 5_000, size_bytes=1_000)
+    store = serve("one").add(A, 5_000, size_bytes=1_000)
     before = pa.total_allocated_bytes()
-    (batch,) = read(store.location, 0, 5_000, options("local"), "value", "offset")
+    (batch,) = read(store.location, 0, 5_000, "local", "value offset")
     assert batch.nbytes > 5_000_000
     assert pa.total_allocated_bytes() - before < batch.nbytes + 100_000
+    other = serve("other").add(A, MAX_BLOCK_RECORDS, size_bytes=100)
+    for fetch in ("local", "flight"):
+        (batch,) = read(other.location, 0, MAX_BLOCK_RECORDS, fetch)
+        assert batch.num_rows == MAX_BLOCK_RECORDS
 
 
 def test_a_store_that_ends_its_leases_is_read_over_flight(
-    serve: Serve, used: list[str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    one: Served, used: list[str], logged: Logged, patch: Patch
 ) -> None:
     original = Environment.lease
 
@@ -146,60 +129,38 @@ def test_a_store_that_ends_its_leases_is_read_over_flight(
         environment.end_lease(given.id)
         return found, given
 
-    store = serve("one")
-    store.add(A, 100)
-    monkeypatch.setattr(Environment, "lease", ended_at_once)
-    assert offsets(read(store.location, 0, 100, options("auto"))) == list(range(100))
+    patch.setattr(Environment, "lease", ended_at_once)
+    assert offsets(*read(one.location, 0, 10, "auto")) == [*range(10)]
     assert used == ["store one by Arrow Flight"]
-    assert "ended the lease of its file before offset 0" in caplog.text
+    assert "ended the lease of its file before offset 0" in logged.text
     with pytest.raises(FetchError, match="ended the lease of its file before offset 0"):
-        list(read(store.location, 0, 100, options("local")))
+        list(read(one.location, 0, 10, "local"))
 
 
-@pytest.mark.parametrize("fetch", ["flight", "auto", "mesh"])
 def test_another_source_continues_where_a_store_stops(
-    serve: Serve, used: list[str], fetch: str
+    serve: Serve, used: list[str], patch: Patch
 ) -> None:
-    first, second, mesh = serve("first"), serve("second"), HeardOf()
-    for store in (first, second):
-        store.add(A, LONG, size_bytes=1_000)
+    """The mesh, or the store itself when it is back."""
+    store, mesh = serve("first").add(A, LONG, size_bytes=1_000), Mesh()
     mesh.logs[A] = [value(offset, 1_000) for offset in range(LONG)]
-    others, given = ([], "auto") if fetch == "mesh" else ([second], fetch)
-    # Locations without a directory, as of stores on other machines.
-    places = [StoreLocation(each.address, each.location.locations) for each in (first, *others)]
-    batches = read(places, 0, LONG, options(given), "value", "offset", mesh=mesh)
-    table = [next(batches)]
-    first.stop()
-    table.extend(batches)
-    assert offsets(iter(table)) == list(range(LONG))
-    for batch in table:
-        assert batch["value"][0].as_py() == value(batch["offset"][0].as_py(), 1_000)
-    name = "the mesh" if fetch == "mesh" else "store second by Arrow Flight"
-    assert used == ["store first by Arrow Flight", name]
-
-
-def test_a_store_that_comes_back_is_read_on(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = serve("one")
-    store.add(A, LONG, size_bytes=1_000)
-    batches = read(store.location, 0, LONG, options("flight", fetchtimeoutms="30000"), "offset")
-    table = [next(batches)]
-    restart_at_pause(monkeypatch, store)
-    table.extend(batches)
-    assert offsets(iter(table)) == list(range(LONG))
-
-
-def test_a_range_of_which_only_the_mesh_has_some(serve: Serve, used: list[str]) -> None:
-    """A C node is ahead of our store, and has a partition of its own."""
-    store = serve("ours")
-    store.add(A, 60)
-    mesh = HeardOf([store], ["a C node"])
-    mesh.add(A, 100)
-    mesh.add(TopicPartition("t", "B"), 30)
-    reader = DafkaBatchReader(columns("partition", "offset"), options("auto"), mesh.connect)
-    tables = [pa.Table.from_batches(list(reader.read(task))) for task in reader.partitions()]
-    rows = [tuple(row.values()) for table in tables for row in table.to_pylist()]
-    assert rows == [*(("A", n) for n in range(100)), *(("B", n) for n in range(30))]
-    assert used == ["the log of store ours", "the mesh"]
+    # A location without a directory, as of a store on another machine.
+    place = StoreLocation(store.address, store.location.locations)
+    for fetch in ("auto", "flight"):
+        batches = read(place, 0, LONG, fetch, "value offset", mesh=mesh, fetchtimeoutms="30000")
+        found = [next(batches)]
+        if fetch == "auto":
+            port = store.port
+            store.stop()
+            found.extend(batches)
+            store.start(port)
+        else:
+            restart_at_pause(patch, store)
+            found.extend(batches)
+        assert offsets(*found) == [*range(LONG)]
+        for batch in found:
+            assert batch["value"][0].as_py() == value(batch["offset"][0].as_py(), 1_000)
+    name = "store first by Arrow Flight"
+    assert used == [name, "the mesh", name]
 
 
 def test_a_store_is_killed_in_the_middle_of_a_range(used: list[str]) -> None:
@@ -208,17 +169,15 @@ def test_a_store_is_killed_in_the_middle_of_a_range(used: list[str]) -> None:
         with Producer("t", tower=cluster.tower, acks=2) as producer:
             producer.publish_many([value(offset, 1_000) for offset in range(LONG)])
             producer.flush(60)
-        given = SourceOptions.of({"subscribe": "t", "tower": cluster.tower, "fetch": "flight"})
-        reader = DafkaBatchReader(columns("offset", "value"), given)
-        (task,) = reader.partitions()
-        assert isinstance(task, DafkaInputPartition)
-        stores = [each.location.store for each in task.ranges[0].stores]
+        query = Batch(None, "offset value", tower=cluster.tower, fetch="flight")
+        tasks: list[Any] = query.partitions()
+        (wanted,) = tasks[0].ranges
+        stores = [each.location.store for each in wanted.stores]
         assert sorted(stores) == sorted(cluster.stores)
-        batches = reader.read(task)
-        table = [next(batches)]
+        batches = query.read(tasks[0])
+        found = [next(batches)]
         cluster.kill_store(cluster.stores.index(stores[0]))
-        table.extend(batches)
-        assert offsets(iter(table)) == list(range(LONG))
+        assert offsets(*found, *batches) == [*range(LONG)]
         assert used == [f"store {store} by Arrow Flight" for store in stores]
 
 
@@ -230,18 +189,9 @@ ALL: Rows = {tp.partition: list(range(10)) for tp in PARTITIONS}
 
 
 @pytest.fixture
-def requests(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+def requests(patch: Patch) -> dict[str, int]:
     """The number of requests of each kind."""
-    found: Counter[str] = Counter()
-    for name in ("read", "read_many", "lease", "lease_many"):
-        original = getattr(StoreClient, name)
-
-        def spied(*given: Any, name: str = name, call: Any = original, **more: Any) -> Any:
-            found[name] += 1
-            return call(*given, **more)
-
-        monkeypatch.setattr(StoreClient, name, spied)
-    return found
+    return count_requests(patch, "read", "read_many", "lease", "lease_many")
 
 
 def filled(store: Served, partitions: list[TopicPartition] = PARTITIONS) -> Served:
@@ -252,7 +202,7 @@ def filled(store: Served, partitions: list[TopicPartition] = PARTITIONS) -> Serv
 
 @pytest.fixture
 def one(serve: Serve) -> Served:
-    return filled(serve("one"))
+    return filled(serve("one").add(A, 10))
 
 
 @pytest.fixture
@@ -267,39 +217,35 @@ def task(*stores: Served, end: int = 10) -> DafkaInputPartition:
 
 
 def rows(wanted: DafkaInputPartition, fetch: str = "flight", **given: str) -> Rows:
-    chosen = options(fetch, **given)
-    found: Rows = {}
-    for batch in PartitionReader(full(), chosen, HeardOf().connect).read(wanted):
-        assert batch.num_rows <= chosen.max_records_per_batch
-        assert batch["timestamp"].null_count == 0
-        for row in batch.select(["partition", "offset", "value"]).to_pylist():
-            found.setdefault(row["partition"], []).append(row["offset"])
-            assert row["value"] == value(row["offset"])
-    return found
+    return Batch(Mesh(), fetch=fetch, **given).offsets([wanted])
 
 
-@pytest.mark.parametrize("given", [{}, {"maxrecordsperbatch": "7"}, {"maxbytesperbatch": "3"}])
-@pytest.mark.parametrize(
-    ("fetch", "expected"),
-    [
-        ("flight", {"read_many": 1}),
-        ("auto", {"read_many": 1}),
-        ("local", {"lease_many": 1, "lease": 1}),  # the second one returns the lease
-    ],
-)
-def test_a_task_sends_a_store_one_request(
-    one: Served, requests: Counter[str], fetch: str, expected: dict[str, int], given: dict[str, str]
+def test_a_task_sends_a_store_one_request(one: Served, requests: dict[str, int]) -> None:
+    many, leases = {"read_many": 1}, {"lease_many": 1, "lease": 1}  # the second returns the lease
+    for fetch, expected in ("flight", many), ("auto", many), ("local", leases):
+        for given in {}, {"maxrecordsperbatch": "7"}, {"maxbytesperbatch": "3"}:
+            requests.clear()
+            assert rows(task(one), fetch, **given) == ALL
+            assert requests == expected
+
+
+def test_records_of_a_lease_that_ends_or_lacks_ranges_are_read_again(
+    one: Served, requests: dict[str, int], patch: Patch
 ) -> None:
-    assert rows(task(one), fetch, **given) == ALL
-    assert requests == expected
-
-
-def test_a_lease_may_cover_some_ranges(
-    one: Served, requests: Counter[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server_actions, "MAX_LEASED_BLOCKS", 8)
-    assert rows(task(one), "local") == ALL
+    with patch.context() as patched:
+        patched.setattr(server_actions, "MAX_LEASED_BLOCKS", 8)
+        assert rows(task(one), "local") == ALL
     assert requests == {"lease_many": 3, "lease": 1}
+    lease_many = StoreClient.lease_many
+
+    def ended(client: Any, *given: Any, **named: Any) -> Any:
+        granted = lease_many(client, *given, **named)
+        one.log.end_lease(granted.lease)  # before the first read, as the store needs the space
+        return granted
+
+    patch.setattr(StoreClient, "lease_many", ended)
+    assert rows(task(one), "local") == ALL
+    assert requests["lease"] == 1 + 41  # each range's own
 
 
 @pytest.mark.parametrize("fetch", ["local", "flight"])
@@ -314,62 +260,39 @@ def test_lost_records_are_an_error_of_one_range(one: Served, two: Served, fetch:
         rows(task(one, end=11), fetch, fetchtimeoutms="1000")
 
 
-def test_records_of_a_lease_that_ends_are_read_again(
-    one: Served, requests: Counter[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The store ends it before the first read, as it needs the space."""
-    lease_many = StoreClient.lease_many
-
-    def ended(client: Any, *given: Any, **named: Any) -> Any:
-        granted = lease_many(client, *given, **named)
-        one.log.end_lease(granted.lease)
-        return granted
-
-    monkeypatch.setattr(StoreClient, "lease_many", ended)
-    assert rows(task(one), "local") == ALL
-    assert requests["lease"] == 41  # each range's own
-
-
-def test_each_store_is_asked_for_what_it_has(serve: Serve, requests: Counter[str]) -> None:
-    stores = filled(serve("one"), PARTITIONS[::2]), filled(serve("two"), PARTITIONS[1::2])
-    given = options("flight", minpartitions="1")
-    (wanted,) = DafkaBatchReader(full(), given, HeardOf(stores).connect).partitions()
-    assert isinstance(wanted, DafkaInputPartition)
-    assert rows(wanted) == ALL
+def test_each_store_is_asked_for_what_it_has(serve: Serve, requests: dict[str, int]) -> None:
+    stores = filled(serve("even"), PARTITIONS[::2]), filled(serve("odd"), PARTITIONS[1::2])
+    assert Batch(Mesh(stores), fetch="flight", minpartitions="1").offsets() == ALL
     assert requests == {"read_many": 2}
-
-
-def test_records_that_a_store_has_lost_come_from_the_next(
-    one: Served, serve: Serve, requests: Counter[str]
-) -> None:
-    assert rows(task(filled(serve("two"), PARTITIONS[:5]), one)) == ALL
-    assert requests == {"read_many": 2}
+    # Records that a store has lost come from the next one.
+    assert rows(task(*stores)) == ALL
+    assert requests == {"read_many": 4}
 
 
 def test_a_store_that_is_gone_is_asked_once_and_last(
-    one: Served, two: Served, requests: Counter[str], caplog: pytest.LogCaptureFixture
+    one: Served, two: Served, requests: dict[str, int], logged: Logged
 ) -> None:
     wanted = task(two, one)
     two.stop()
     assert rows(wanted) == ALL
     assert requests == {"read_many": 2}
-    assert "continuing with another source" in caplog.text
+    assert "continuing with another source" in logged.text
     # The other store reported less than it has, and is asked for each range: first.
     stores = StoreRange(two.location, 0, 10), StoreRange(one.location, 0, 5)
     ranges = tuple(replace(each, stores=stores) for each in wanted.ranges[:3])
     assert rows(DafkaInputPartition(ranges)) == {each.partition: [*range(10)] for each in ranges}
-    assert "continuing with another source at offset 0" not in caplog.text
+    assert "continuing with another source at offset 0" not in logged.text
 
 
 def test_a_store_that_fails_in_the_middle_of_its_reply(
-    one: Served, two: Served, requests: Counter[str], monkeypatch: pytest.MonkeyPatch
+    one: Served, two: Served, requests: dict[str, int], patch: Patch
 ) -> None:
     def fail(parts: Any, *, times: bool) -> bytes:
         if parts[0].number >= 8:
             raise OSError("the disk is gone")
         return packed_parts(parts, times=times)
 
-    monkeypatch.setattr(server_get, "packed_parts", fail)
+    patch.setattr(server_get, "packed_parts", fail)
     # Each store sends eight of twenty ranges and stops in the middle of the next one.
     assert rows(task(two, one), maxrecordsperbatch="3") == ALL
     assert requests == {"read_many": 2, "read": 4}
@@ -394,15 +317,3 @@ def test_a_changed_history_is_an_error_of_one_range(one: Served) -> None:
     assert read_life(new.life) == ALL | {"Q": [*range(10)]}
     with pytest.raises(FetchError, match="life 11 of the partition's producer"):
         read_life(EpochId(11, 3, 1), fetchtimeoutms="1000")
-
-
-def test_records_that_come_twice_are_an_error(one: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    read_many = StoreClient.read_many
-
-    def twice(*given: Any, **named: Any) -> Any:
-        for parts in read_many(*given, **named):
-            yield from (parts[:3], parts[:1], parts[3:])
-
-    monkeypatch.setattr(StoreClient, "read_many", twice)
-    with pytest.raises(IncompleteBatchError, match="came twice"):
-        rows(task(one))

@@ -4,168 +4,164 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from dafka_core import EmbeddedCluster
+from dafka_core.config.node_options import NO_KEYS
 from dafka_core.errors import NotAcknowledgedError, StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
-from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.records import TopicPartition, Transaction, TransactionState
 from dafka_core.testing import PATIENCE_S, wait_until
-from dafka_spark.cluster import timing
+from dafka_spark.cluster import cluster_reader, timing
+from dafka_spark.cluster.store_registry import StoreRegistry
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.option_types import ALL_STORES
 from dafka_spark.sink.store_session import StoreSession
-from tests.integration.cluster.transactions import (
-    PARTITION,
-    commit,
-    held,
-    numbers,
-    options,
-    publish,
-    restarts,
-    soon,
-    stage,
-    texts_of,
-    transaction,
-)
+from tests.integration.cluster.sinks import Sink, count_restarts, numbers, soon, stage, store_of
+from tests.integration.cluster.stores import Patch, Serve, Served, fail
 
 MUCH = pa.array([b"x" * 1000] * 30_000)
 """Enough to stop a store before another store has sent it everything."""
 
 
-def session_of(cluster: EmbeddedCluster) -> StoreSession:
-    return StoreSession(options(cluster).mesh_address)
+def update(registry: StoreRegistry, *stores: Served, others: tuple[str, ...] = ()) -> StoreRegistry:
+    endpoints = {store.address: store.location.locations for store in stores}
+    registry.update(endpoints, [*endpoints, *others])
+    return registry
 
 
-def store_of(client: StoreClient) -> str:
-    return client.location.store
+def test_an_update_during_a_request_counts_for_the_next_one(serve: Serve, patch: Patch) -> None:
+    patch.setattr(cluster_reader, "MAX_CONCURRENT", 1)
+    first, second, third = serve("A"), serve("B"), serve("C")
+    registry = update(StoreRegistry(keys=NO_KEYS), first, second)
+
+    def changed(client: StoreClient) -> str:
+        update(registry, third, others=("without Flight",))
+        return store_of(client)
+
+    assert [answer for _, answer in registry.ask(changed)] == ["A", "B"]
+    assert registry.locations == []  # the third has not described itself yet
+    assert [(at.store, answer) for at, answer in registry.ask(store_of)] == [("C", "C")]
+    assert [location.store for location in registry.locations] == ["C"]
+    assert registry.others == ["without Flight"]
 
 
-def test_a_store_that_may_come_back_is_waited_for(
-    own: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_does_not_answer_is_skipped_for_a_moment(serve: Serve) -> None:
+    registry = update(StoreRegistry(keys=NO_KEYS), serve("A"), serve("B"))
+    asked: list[str] = []
+
+    def ask(client: StoreClient) -> None:
+        asked.append(store_of(client))
+        if store_of(client) == "A":
+            raise StoreUnreachableError("A", "it is busy")
+
+    for _ in range(2):
+        assert [location.store for location, _ in registry.ask(ask)] == ["B"]
+    assert sorted(asked) == ["A", "B", "B"]
+    assert registry.silent() == [error.store for error in registry.failures()] == ["A"]
+    assert (registry.silent(at_most_s=0.0), registry.failures(longer_than_s=60.0)) == ([], [])
+    assert [location.store for location in registry.locations] == ["B"]
+    registry.ask(ask, again=True)
+    assert sorted(asked) == ["A", "A", "B", "B", "B"]
+    registry.ask(store_of, again=True)
+    assert (registry.silent(), registry.failures()) == ([], [])
+
+
+# -- sessions --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def session(pair: Sink) -> Iterator[StoreSession]:
+    with pair.session() as session:
+        yield session
+
+
+def test_a_store_that_may_come_back_is_waited_for(pair: Sink) -> None:
     """It alone has the last records; the next writer begins behind them at the other store."""
     # A busy machine starts a store more slowly than the mesh expects.
-    monkeypatch.setattr(timing, "STORE_TIMEOUT_S", PATIENCE_S)
-    host = publish(own, "t", numbers(0, 10), acks="all")
+    pair.patch.setattr(timing, "STORE_TIMEOUT_S", PATIENCE_S)
+    own = pair.cluster
+    host = pair.publish(numbers(0, 10), acks="all")
     store, other = own.stores[host], own.stores[1 - host]
-    with transaction(own, "t", store, acks="1") as writer, own.paused_store(1 - host):
-        writer.write(MUCH)
-        commit(options(own, acks="1"), store, writer.finish(soon()))
+    with pair.open(store, acks="1") as writer, own.paused_store(1 - host):
+        pair.commit(stage(writer, MUCH), store=store, acks="1")
         own.kill_store(host)
 
     def come_back() -> None:
-        with session_of(own) as session:
+        with pair.session() as session:
             wait_until(lambda: store in session.silent)
         own.start_store(host)
 
     coming = threading.Thread(target=come_back)
     coming.start()
     try:
-        with transaction(own, "t", other) as writer:
-            commit(options(own), other, stage(writer, 10, 20))
+        with pair.open(other) as writer:
+            pair.commit(stage(writer, numbers(10, 20)), store=other)
     finally:
         coming.join()
-    wanted = texts_of(pa.concat_arrays([numbers(0, 10), MUCH, numbers(10, 20)]))
-    assert [held(own, "t", index).values == wanted for index in range(2)] == [True, True]
-
-
-def block(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the mesh report a store with an unreachable Flight server."""
-    describe = StoreClient.describe
-
-    def refused(client: StoreClient, *, timeout_s: float) -> StoreLocation:
-        if store_of(client) == store:
-            raise StoreUnreachableError(store, "a firewall")
-        return describe(client, timeout_s=timeout_s)
-
-    monkeypatch.setattr(StoreClient, "describe", refused)
+    wanted = pa.concat_arrays([numbers(0, 10), MUCH, numbers(10, 20)]).to_pylist()
+    assert [pair.held(index).values == wanted for index in range(2)] == [True, True]
 
 
 def test_a_store_that_is_never_reached_is_waited_for_once(
-    own: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
+    own: EmbeddedCluster, session: StoreSession, patch: Patch
 ) -> None:
+    """The mesh reports a store with an unreachable Flight server, as behind a firewall."""
     there, lost = own.stores
-    block(lost, monkeypatch)
-    monkeypatch.setattr(timing, "STORE_TIMEOUT_S", 1.0)
+    patch.setattr(timing, "STORE_TIMEOUT_S", 1.0)
     deadline = soon()
-    with session_of(own) as session:
-        ((client, answer),) = session.ask(lambda _: "an answer", deadline)
-    assert (store_of(client), answer) == (there, "an answer")
-    assert deadline.waited_s >= timing.STORE_TIMEOUT_S
 
     def silent() -> list[str]:
-        with session_of(own) as session:
-            session.refresh()
-            return session.silent
+        session.refresh()
+        return session.silent
 
-    wait_until(lambda: silent() == [])
-    with session_of(own) as session:
+    with patch.context() as patched:
+        fail(patched, "describe", lost)
+        ((client, answer),) = session.ask(lambda _: "an answer", deadline)
+        assert (store_of(client), answer) == (there, "an answer")
+        assert deadline.waited_s >= timing.STORE_TIMEOUT_S
+        wait_until(lambda: silent() == [])
         assert [store_of(client) for client in session.clients()] == [there]
         assert session.silent == []
     # Once it has answered, it counts anew.
-    monkeypatch.undo()
-    with session_of(own) as session:
-        assert len(session.refresh()) == 2
-    block(lost, monkeypatch)
+    assert len(session.refresh()) == 2
+    fail(patch, "describe", lost)
     assert silent() == [lost]
 
 
-def test_no_answer_counts_where_no_store_answers(own: EmbeddedCluster) -> None:
-    with session_of(own) as session:
-        session.refresh()
-        for index in range(2):
-            own.kill_store(index)
-        with pytest.raises(StoreUnreachableError):
-            session.ask(
-                lambda client: client.describe(timeout_s=1.0),
-                Deadline(timing.STORE_TIMEOUT_S + 1.0),
-            )
-        assert session.silent == []  # the mesh has given them up
+def test_no_answer_counts_where_no_store_answers(pair: Sink, session: StoreSession) -> None:
+    session.refresh()
+    for index in range(2):
+        pair.cluster.kill_store(index)
+    deadline = Deadline(timing.STORE_TIMEOUT_S + 1.0)
+    with pytest.raises(StoreUnreachableError):
+        session.ask(lambda client: client.describe(timeout_s=1.0), deadline)
+    assert session.silent == []  # the mesh has given them up
 
 
 def test_a_store_that_fails_one_request_is_waited_for_until_the_deadline(
-    own: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
+    own: EmbeddedCluster, session: StoreSession, patch: Patch
 ) -> None:
     """It may have more than the one that answers; the mesh keeps it, as it describes itself."""
-    monkeypatch.setattr(timing, "STORE_TIMEOUT_S", 0.5)
+    patch.setattr(timing, "STORE_TIMEOUT_S", 0.5)
     busy = own.stores[1]
-
-    def ask(client: StoreClient) -> str:
-        if store_of(client) == busy:
-            raise StoreUnreachableError(busy, "it is busy")
-        return "an answer"
-
+    fail(patch, "clock_us", busy)
     deadline = Deadline(3 * timing.STORE_TIMEOUT_S)
-    with session_of(own) as session, pytest.raises(StoreUnreachableError, match=busy):
-        session.ask(ask, deadline)
+    with pytest.raises(StoreUnreachableError, match=busy):
+        session.ask(lambda client: client.clock_us(timeout_s=PATIENCE_S), deadline)
     assert deadline.is_over
-
-
-def test_a_process_with_known_locations_does_not_discover_stores(own: EmbeddedCluster) -> None:
-    with session_of(own) as session:
-        locations = [client.location for client in session.refresh()]
-    assert len(locations) == 2
-    # No tower answers here, so discovery would fail.
-    nowhere = options(own, tower="127.0.0.1:9:9").mesh_address
-    with StoreSession(nowhere, locations) as informed:
-        clients = informed.clients()
-        assert [client.location for client in clients] == locations
-        for client in clients:
-            client.put(TopicPartition("t", PARTITION), 0, timeout_s=PATIENCE_S).close()
 
 
 @pytest.mark.parametrize("steps", [6, 0])
 def test_a_store_that_catches_up_is_waited_for(
-    own: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch, steps: int
+    pair: Sink, session: StoreSession, steps: int
 ) -> None:
     """One without progress is not, and the error names it."""
-    holder, other = own.stores
+    holder, other = pair.cluster.stores
     waits: list[int] = []
 
     def catching_up(
@@ -178,53 +174,46 @@ def test_a_store_that_catches_up_is_waited_for(
         time.sleep(timeout_s)
         return min(len(waits), steps)
 
-    monkeypatch.setattr(StoreClient, "wait", catching_up)
-    again = restarts(monkeypatch)
-    written = [(TopicPartition("t", PARTITION), Transaction(7, 0, 10))]
-    with session_of(own) as session:
-        if steps:
-            session.wait_for_acks(written, 2, holder, soon())
-            assert len(again) >= steps - 1
-            return
-        with pytest.raises(NotAcknowledgedError) as caught:
-            session.wait_for_acks(written, ALL_STORES, holder, Deadline(0.5))
+    pair.patch.setattr(StoreClient, "wait", catching_up)
+    again = count_restarts(pair.patch)
+    written = [(pair.tp, Transaction(7, 0, 10))]
+    if steps:
+        session.wait_for_acks(written, 2, holder, soon())
+        assert len(again) >= steps - 1
+        return
+    with pytest.raises(NotAcknowledgedError) as caught:
+        session.wait_for_acks(written, ALL_STORES, holder, Deadline(0.5))
     (note,) = caught.value.__notes__
     assert f"store {other} has " in note
     assert "up to offset 0, and others up to 10" in note
 
 
-@pytest.mark.parametrize(
-    ("end", "last", "is_there"),
-    [
-        (20, Transaction(7, 10, 20), True),
-        (30, Transaction(8, 20, 30), True),
-        (19, Transaction(7, 10, 20), False),
-        (20, None, False),  # from a C node, which knows no transactions
-        (20, Transaction(6, 0, 10), False),
-        (20, Transaction(7, 10, 15), False),
-    ],
-)
 def test_only_missing_transactions_are_waited_for(
-    monkeypatch: pytest.MonkeyPatch,
-    own: EmbeddedCluster,
-    end: int,
-    last: Transaction | None,
-    is_there: bool,
+    own: EmbeddedCluster, session: StoreSession, patch: Patch
 ) -> None:
+    last = Transaction(7, 10, 20)
     waited: list[str] = []
+    state = TransactionState(0, 0, "", None)
 
-    def states(
-        client: StoreClient, partitions: Sequence[TopicPartition], timeout_s: float
-    ) -> list[TransactionState]:
-        return [TransactionState(end, end, "", last) for _ in partitions]
+    def states(_: StoreClient, tps: Sequence[TopicPartition], **__: Any) -> list[TransactionState]:
+        return [state for _ in tps]
 
     def wait(client: StoreClient, tp: TopicPartition, end: int, **given: Any) -> int:
         waited.append(tp.partition)
         return end
 
-    monkeypatch.setattr(StoreClient, "transaction_states", states)
-    monkeypatch.setattr(StoreClient, "wait", wait)
-    written = [(TopicPartition("t", name), Transaction(7, 10, 20)) for name in "ABC"]
-    with session_of(own) as session:
+    patch.setattr(StoreClient, "transaction_states", states)
+    patch.setattr(StoreClient, "wait", wait)
+    written = [(TopicPartition("t", name), last) for name in "ABC"]
+    for end, found, is_there in (
+        (20, last, True),
+        (30, Transaction(8, 20, 30), True),
+        (19, last, False),
+        (20, None, False),  # from a C node, which knows no transactions
+        (20, Transaction(6, 0, 10), False),
+        (20, Transaction(7, 10, 15), False),
+    ):
+        state = TransactionState(end, end, "", found)
+        waited.clear()
         session.wait_for_acks(written, 2, own.stores[0], soon())
-    assert waited == (["C"] if is_there else ["C", "B", "A"])
+        assert waited == (["C"] if is_there else ["C", "B", "A"]), (end, found)

@@ -35,7 +35,7 @@ P, Q = "topic 'out', partition P", "topic 'out', partition Q"
 
 @pytest.fixture
 def store(serve: Serve) -> Served:
-    return serve("one")
+    return serve("store")
 
 
 @pytest.fixture
@@ -85,41 +85,37 @@ def test_a_batch_is_proved(query: AuditedQuery, store: Served, is_recomputed: bo
         ({"source": "00"}, "the checkpoint has other source offsets than those it was wri"),
         ({"previous": "00"}, "its record does not follow the previous one: one is missing"),
         ({"batch": 2}, "its record is where that of batch 1 is expected"),
+        ({}, "the record written for it is invalid"),
     ],
 )
 def test_the_first_wrong_batch_is_named(
     query: AuditedQuery, store: Served, fields: dict[str, Any], why: str
 ) -> None:
-    first, *others = query.records[1].ranges
+    before, record, after = query.records
+    first, *others = record.ranges
     in_range = {name: fields[name] for name in fields.keys() & {*first._fields}}
     in_record = {name: fields[name] for name in fields.keys() - in_range.keys()}
     ranges = (first._replace(**in_range), *others)
-    query.records[1] = replace(query.records[1], **{"ranges": ranges} | in_record)
-    query.audit()
+    wrong = replace(record, **{"ranges": ranges} | in_record) if fields else b"{}"
+    query.audit([before, wrong, after])
     batch, found = failure(verify(query, store))
     assert (batch, found[: len(why)]) == (fields.get("batch", 1), why)
 
 
-def test_an_invalid_record(query: AuditedQuery, store: Served) -> None:
-    query.audit([query.records[0], b"{}", *query.records[1:]])
-    assert failure(verify(query, store)) == (1, "the record written for it is invalid")
-
-
-def test_rows_after_the_last_batch(query: AuditedQuery, store: Served) -> None:
-    query.append(OUT[1], [b"more"])
-    query.audit()
-    assert failure(verify(query, store)) == (3, f"{Q}: rows from offset 6 on are of no batch")
-    write(query.checkpoint.path / "offsets" / "3", offsets(ENDS[0]))  # of a batch that still runs
-    assert states(verify(query, store)) == [PROVED] * 3
-
-
-def test_a_committed_batch_needs_a_record(query: AuditedQuery, store: Served) -> None:
+def test_each_batch_needs_a_record_and_each_row_a_batch(query: AuditedQuery, store: Served) -> None:
     query.audit(query.records[:2])
     why = "it is committed, and the sink has no record of it"
     assert failure(verify(query, store)) == (2, why)
     (query.checkpoint.path / "commits" / "2").unlink()
     query.reread()  # some of its rows may be written
     assert states(verify(query, store)) == [PROVED] * 2
+    query.audit(query.records[2:])
+    commit(query.checkpoint.path, 2)
+    query.append(OUT[1], [b"more"])
+    query.reread()
+    assert failure(verify(query, store)) == (3, f"{Q}: rows from offset 6 on are of no batch")
+    write(query.checkpoint.path / "offsets" / "3", offsets(ENDS[0]))  # of a batch that still runs
+    assert states(verify(query, store)) == [PROVED] * 3
 
 
 # -- Spark's offline repartitioning ----------------------------------------------------------------
@@ -191,7 +187,9 @@ def test_a_batch_that_repartitions_state_has_no_record(
 # -- stores and sources ----------------------------------------------------------------------------
 
 
-def test_rows_that_are_trimmed(query: AuditedQuery, store: Served) -> None:
+def test_rows_that_are_trimmed_or_without_records(query: AuditedQuery, store: Served) -> None:
+    with pytest.raises(DafkaError, match=f"query {QUERY} cannot be verified: no store has"):
+        verify(query, store)
     query.audit()
     store.log.trim(OUT[0], 1)
     found = verify(query, store)
@@ -199,27 +197,21 @@ def test_rows_that_are_trimmed(query: AuditedQuery, store: Served) -> None:
     assert found[0].why == f"{P}: offsets 0 to 2 are trimmed in part"
 
 
-def test_all_stores_have_the_same_rows(tmp_path: Path, serve: Serve) -> None:
-    good, behind, other = serve("good"), serve("behind"), serve("other")
-    query = AuditedQuery(tmp_path / "c", [good])
+def test_all_stores_have_the_same_rows(query: AuditedQuery, store: Served, serve: Serve) -> None:
     query.audit()
+    behind, other, source = serve("behind"), serve("other"), serve("source")
     behind.append(OUT[0], [b"0", b"2"])
-    assert states(verify(query, behind, good)) == [PROVED] * 3
+    assert states(verify(query, behind, store)) == [PROVED] * 3
     other.append(OUT[0], [b"0", b"2", b"4", b"x"])
     why = f"{P}: stores have different rows at offsets 2 to 4"
-    assert failure(verify(query, good, behind, other)) == (1, why)
+    assert failure(verify(query, store, behind, other)) == (1, why)
     behind.stop()
     with pytest.raises(StoreUnreachableError):
-        verify(query, good, behind)
-
-
-def test_rows_that_differ_from_recomputed_ones(tmp_path: Path, serve: Serve) -> None:
-    sink, source = serve("sink"), serve("source")
-    query = AuditedQuery(tmp_path / "c", [sink])
-    query.audit()
+        verify(query, store, behind)
+    # Also those that are recomputed from their source.
     source.append(IN, [b"%d" % row for row in (*range(4), 4, 5, 6, 8, *range(8, 12))])
     why = "recomputed from its source are 4 rows, and stores have 4 others"
-    assert failure(verify(query, sink, source=source)) == (1, why)
+    assert failure(verify(query, store, source=source)) == (1, why)
 
 
 @pytest.mark.parametrize(
@@ -258,8 +250,3 @@ def test_the_records_of_one_key_are_verified(query: AuditedQuery, store: Served)
         verify(query, store)
     assert verify(query, store, partition=own.partition)[-1].state == PROVED
     assert verify(query, store, partition=forged.partition)[-1].state == WRONG
-
-
-def test_a_query_without_records_is_not_verified(query: AuditedQuery, store: Served) -> None:
-    with pytest.raises(DafkaError, match=f"query {QUERY} cannot be verified: no store has"):
-        verify(query, store)
