@@ -17,8 +17,8 @@ from dafka_core.ops.findings import Finding, Severity, problems
 from dafka_core.ops.gathering import gathered
 from dafka_core.testing import wait_until
 from tests.forked import ForkedCluster
+from tests.integration.cluster.c_store import CStore
 from tests.integration.cluster.stores import Serve
-from tests.spark.c_store import CStore
 
 TIMEOUT_S = 30.0
 
