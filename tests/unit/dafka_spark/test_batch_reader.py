@@ -16,13 +16,7 @@ from dafka_spark.datasource import DafkaDataSource
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
 from dafka_spark.source import batch_reader
-from dafka_spark.source.batch_reader import (
-    DafkaBatchReader,
-    PushingBatchReader,
-    Spans,
-    comparison,
-    narrow,
-)
+from dafka_spark.source.batch_reader import DafkaBatchReader, Spans, comparison, narrow
 from dafka_spark.source.offset_reader import OffsetReader, OffsetsSnapshot
 from tests.memory_reader import MemoryReader
 
@@ -45,7 +39,6 @@ def reader(source: MemoryReader, **given: str) -> DafkaBatchReader:
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ({}, {(A, 0, 10), (B, 5, 20)}),
         ({"startingOffsets": "earliest", "endingOffsets": "latest"}, {(A, 0, 10), (B, 5, 20)}),
         ({"startingOffsets": '{"t": {"A": 3}}'}, {(A, 3, 10), (B, 5, 20)}),
         ({"endingOffsets": '{"t": {"A": 3}}'}, {(A, 0, 3), (B, 5, 20)}),
@@ -55,7 +48,7 @@ def reader(source: MemoryReader, **given: str) -> DafkaBatchReader:
     ],
 )
 def test_the_plan_has_the_ranges_between_the_bounds(
-    source: MemoryReader, given: dict[str, str], expected: set[tuple[TopicPartition, int, int]]
+    source: MemoryReader, given: dict[str, str], expected: set[Any]
 ) -> None:
     tasks: list[Any] = reader(source, **given).partitions()
     ranges = [each for task in tasks for each in task.ranges]
@@ -105,7 +98,6 @@ TIME = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
         ([("partition", "<", "B")], SPANS),
         ([("offset", "=", 7)], {A: (7, 8), B: (7, 8)}),
         ([("offset", "IN", [2, 12])], {A: (2, 10), B: (5, 13), ODD: (2, 3)}),
-        ([("offset", "IN", [])], {}),
         ([("offset", ">", 2), ("offset", "<=", 6)], {A: (3, 7), B: (5, 7)}),
         ([("offset", ">=", 3), ("offset", "<", 3)], {}),
         ([("offset", ">=", -5)], SPANS),
@@ -144,9 +136,7 @@ def test_conditions_narrow_spans(conditions: list[tuple[str, str, object]], left
         (spark.Not(spark.EqualTo(("offset",), 5)), None),
     ],
 )
-def test_a_filter_becomes_a_comparison(
-    pushed: spark.Filter, expected: tuple[Any, ...] | None
-) -> None:
+def test_a_filter_becomes_a_comparison(pushed: spark.Filter, expected: Any) -> None:
     assert comparison(pushed) == (expected and Comparison(*expected))
 
 
@@ -156,24 +146,10 @@ def test_all_filters_remain_sparks(
 ) -> None:
     """A warning is logged for one that narrows if Spark may use the plan for other queries."""
     monkeypatch.setattr(batch_reader, "SHARES_PLANS", shares)
-    options = SourceOptions.of({"subscribe": "t", "pushFilters": "true"}).for_batch()
-    query = PushingBatchReader(full(), options)
+    query: Any = DafkaDataSource({"subscribe": "t", "pushFilters": "true"}).reader(full())
     one, other = spark.EqualTo(("offset",), 5), spark.IsNotNull(("value",))
     with caplog.at_level(logging.WARNING, "dafka_spark"):
         assert query.pushFilters([other]) == [other]
         assert not caplog.records
         assert query.pushFilters([one, other]) == [one, other]
-    warned = [
-        "would lack rows: load one for each filter" in each.message for each in caplog.records
-    ]
-    assert warned == [True] * shares
-
-
-def test_only_an_option_pushes_filters() -> None:
-    def kind(**given: str) -> type:
-        return type(DafkaDataSource({"subscribe": "t", **given}).reader(full()))
-
-    assert kind(pushFilters="true") is PushingBatchReader
-    assert not hasattr(kind(), "pushFilters") or (
-        kind().pushFilters is spark.DataSourceReader.pushFilters  # type: ignore[attr-defined]
-    )
+    assert ["would lack rows" in each for each in caplog.messages] == [True] * shares
