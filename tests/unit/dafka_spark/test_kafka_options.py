@@ -55,8 +55,8 @@ def test_a_producers_options(kafkas: str, acks: int, caplog: pytest.LogCaptureFi
         ("kafka.partitioner.class", "x", "each task writes to its own partition"),
         ("kafka.security.protocol", "SASL_SSL", "keys authenticate and encrypt instead"),
         ("kafka.sasl.mechanism", "PLAINTEXT", "keys authenticate and encrypt instead"),
-        ("kafka.grup.id", "g", "did you mean 'kafka.group.id'?"),
-        ("kafka.no.such.thing", "a", "known option of Kafka; docs/from_kafka.md lists the known"),
+        ("kafka.grup.id", "hunter2", "did you mean 'kafka.group.id'?"),
+        ("kafka.no.such.thing", "hunter2", "known option of Kafka; docs/from_kafka.md lists the"),
     ],
 )
 def test_refused_options(name: str, value: str, error: str) -> None:
@@ -64,6 +64,7 @@ def test_refused_options(name: str, value: str, error: str) -> None:
         with pytest.raises(ConfigError, match=f"option {name!r}") as caught:
             options.of({name: value})
         assert error in str(caught.value)
+        assert "hunter2" not in str(caught.value)  # an unknown option may be a secret
 
 
 PREFIXES = ("", "kafka.", "dafka.", "option.", "KAFKA.CONSUMER.")

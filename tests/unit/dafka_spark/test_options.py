@@ -328,8 +328,8 @@ def test_the_format_determines_the_columns() -> None:
     ],
 )
 def test_columns_of_the_query_must_match_the_options(given: dict[str, str], nullable: bool) -> None:
-    def reader(name: str, kind: str, **null: bool) -> None:
-        schema = types.StructType().add(name, parse_ddl(kind) if " " in kind else kind, **null)
+    def reader(name: str, kind: str, nullable: bool = True) -> None:
+        schema = types.StructType().add(name, parse_ddl(kind) if " " in kind else kind, nullable)
         DafkaDataSource({**READ, "tower": "127.0.0.1", **JSON, **given}).reader(schema)
 
     reader("VALUE", "id BIGINT")

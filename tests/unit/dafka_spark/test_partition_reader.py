@@ -97,9 +97,7 @@ def test_only_the_columns_asked_for(source: MemoryReader, monkeypatch: pytest.Mo
         ({"maxbytesperbatch": "20"}, [14, 7, 7, 7, 5, 14, 7, 9]),
     ],
 )
-def test_options_limit_batches(
-    source: MemoryReader, given: dict[str, str], counts: list[int]
-) -> None:
+def test_options_limit_batches(source: MemoryReader, given: Any, counts: list[int]) -> None:
     """The mesh sends seven at once: small batches are joined, none is split to fill another."""
     ranges = OffsetRange(*A, 0, 40), OffsetRange(*B, 0, 30)
     both = read(source, *ranges, **given)
@@ -181,7 +179,9 @@ def typed(values: list[bytes], *names: str, **given: str) -> list[dict[str, Any]
     schema = DafkaDataSource(given).schema()
     schema = StructType([schema[name] for name in names]) if names else schema
     ranges = OffsetRange(*A, 0, 10), OffsetRange(*B, 0, len(values) - 10)
-    return pa.Table.from_batches(read(source, *ranges, schema=schema, **given)).to_pylist()
+    batches = read(source, *ranges, schema=schema, **given)
+    rows: list[dict[str, Any]] = pa.Table.from_batches(batches).to_pylist()
+    return rows
 
 
 def test_values_are_structs_beside_the_other_columns() -> None:

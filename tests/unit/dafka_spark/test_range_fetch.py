@@ -242,7 +242,8 @@ def test_a_loss_ends_where_the_archive_begins(tmp_path: Path) -> None:
     archived(tmp_path, A, 60, start=40)
     wanted = OffsetRange(*A, 10, 100)
     given = options("auto", archive=str(tmp_path), failondataloss="false")
-    through = [*archive_sources(str(tmp_path), wanted), mesh_of(100, earliest=70)]
+    archives = archive_sources(str(tmp_path), wanted)
+    through: list[RecordSource] = [*archives, mesh_of(100, earliest=70)]
     fetched = list(RangeFetch(wanted, given, through).batches())
     lost = [(each.offset, each.end) for each in fetched if isinstance(each, LostOffsets)]
     assert lost == [(10, 40), (60, 70)]

@@ -205,8 +205,8 @@ def test_encoded_json_is_json_and_is_decoded(rows: list[Any], start: int) -> Non
 def test_texts_are_those_of_to_json() -> None:
     """Spark may use large types, and timestamps in the session's time zone."""
     kind = '`i"d` BIGINT, s STRING, l ARRAY<INT>, price DECIMAL(10, 2), d DOUBLE, t TIMESTAMP'
-    arrow = (pa.int64(), pa.large_utf8(), pa.large_list(pa.int32()), pa.decimal128(10, 2))
-    arrow = (*arrow, pa.float64(), pa.timestamp("us", "Europe/Berlin"))
+    arrow = [pa.int64(), pa.large_utf8(), pa.large_list(pa.int32()), pa.decimal128(10, 2)]
+    arrow += [pa.float64(), pa.timestamp("us", "Europe/Berlin")]
     old = dt.datetime(1850, 1, 1, microsecond=6, tzinfo=dt.UTC)
     row = 1, 'a"\\\n', [1, None], decimal.Decimal("1.50"), float("nan"), old
     names = ('i"d', "s", "l", "price", "d", "t")
