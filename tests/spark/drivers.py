@@ -118,7 +118,7 @@ def speculate(tower: str, topic: str) -> None:
         print(json.dumps("set it false" in str(error)))
 
 
-def repartition(tower: str, topic: str, starting: str, directory: str, cores: str) -> None:
+def repartition(tower: str, topic: str, directory: str, cores: str) -> None:
     """Copy a topic by a shuffle whose first task waits while the directory has file ``hold``.
 
     Adaptive execution cuts the batches by size and by the number of cores.
@@ -134,7 +134,7 @@ def repartition(tower: str, topic: str, starting: str, directory: str, cores: st
         yield from batches
 
     spark = session(f"local[{cores}]", {"spark.sql.shuffle.partitions": "200"})
-    rows = read_dafka(spark, topic, stream=True, tower=tower, starting_offsets=starting)
+    rows = read_dafka(spark, topic, stream=True, tower=tower, starting_offsets="earliest")
     frame = rows.selectExpr("value", "substring(value, 1, 4) AS key").repartition("key")
     query = write_dafka(
         changed(frame, holding),

@@ -30,24 +30,21 @@ def changed(frame: DataFrame, change: Change) -> DataFrame:
 class Gate:
     """Holds the tasks of one batch before their last rows until the test opens it."""
 
-    def __init__(self, directory: Path, batch: int | None = None) -> None:
+    def __init__(self, directory: Path, batch: int) -> None:
         self._reached = directory / "reached"
         self._opened = directory / "opened"
-        self._batch = batch
+        self._batch = str(batch)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         task = TaskContext.get()
         assert task is not None
-        batch_id = task.getLocalProperty("streaming.sql.batchId")
         for batch in batches:
-            if self._batch is None or str(self._batch) == batch_id:
-                half = batch.num_rows // 2
-                yield batch.slice(0, half)
+            half = batch.num_rows // 2
+            yield batch.slice(0, half)
+            if task.getLocalProperty("streaming.sql.batchId") == self._batch:
                 self._reached.touch()
                 wait_until(self._opened.exists, timeout_s=PATIENCE_S)
-                yield batch.slice(half)
-            else:
-                yield batch
+            yield batch.slice(half)
 
     def wait_reached(self) -> None:
         """Wait until a task is held."""

@@ -5,13 +5,12 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import count, lit
 
-from dafka_core.audit.verification import passed_through, verified
+from dafka_core.audit.verification import verified
 from dafka_core.cli.checkpoint_commands import verify
 from dafka_core.errors import DafkaError
 from dafka_core.queries.checkpoint import Checkpoint, fork, rewind
@@ -56,25 +55,6 @@ def test_a_sink_refuses_other_rows_of_a_query_that_was_rewound(
     assert topics.numbers(f"{topic}-fork") == [*range(4, 10)]
 
 
-def test_a_query_continues_without_a_commit_that_a_power_cut_has_torn(
-    topics: Topics, topic: str, tmp_path: Path
-) -> None:
-    """The sink has synced all earlier files."""
-    sink = f"{topic}-out"
-    for rows in (range(4), range(4, 8)):
-        topics.produce(topic, rows)
-        topics.send(copy(topics, topic), tmp_path, topic=sink)
-    topics.produce(topic, range(8, 12))
-    torn = tmp_path / "commits" / "1"
-    torn.write_bytes(b"")
-    torn.with_name(".1.crc").unlink()
-    with pytest.raises(StreamingQueryException, match="Incomplete log file"):
-        topics.send(copy(topics, topic), tmp_path, topic=sink)
-    torn.unlink()
-    topics.send(copy(topics, topic), tmp_path, topic=sink)
-    assert topics.numbers(sink) == [*range(12)]
-
-
 def test_a_stateful_query_is_rewound(topics: Topics, topic: str, tmp_path: Path) -> None:
     counts: dict[int, int] = {}
 
@@ -114,26 +94,6 @@ def test_a_query_is_proved_after_its_state_was_repartitioned(
     assert [(each.state, each.rows, each.why) for each in found] == [
         ("proved", 4, ""), repartitioned, ("proved", 5, ""), repartitioned
     ]  # fmt: skip
-
-
-def test_foreign_rows_in_a_partition_of_the_sink_are_named(
-    topics: Topics, topic: str, tmp_path: Path
-) -> None:
-    topics.produce(topic, range(10))
-    topics.send(copy(topics, topic), tmp_path, topic=f"{topic}-out", audit=True)
-    assert topics.proved(tmp_path) == [0, 1, 2]
-    with topics.store() as client:
-        info, *_ = client.heads([f"{topic}-out"], timeout_s=TIMEOUT_S)
-        with client.put(info.tp, info.end, timeout_s=TIMEOUT_S) as put:
-            put.write(pa.array([b"foreign"]))
-            put.finish(TIMEOUT_S)
-        topics.produce(topic, range(10, 13))
-        topics.send(copy(topics, topic), tmp_path, topic=f"{topic}-out", audit=True)
-        own = Checkpoint.read(str(tmp_path))
-        recompute = passed_through([client], own, timeout_s=TIMEOUT_S)
-        found = [*verified([client], own, recompute, timeout_s=TIMEOUT_S)]
-    assert [each.why for each in found[:3]] == ["", "", ""]
-    assert found[3].why.endswith(f"begins at {info.end + 1}, and not at {info.end}")
 
 
 def even(rows: DataFrame, key: str = "even") -> DataFrame:

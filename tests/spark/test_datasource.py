@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -71,56 +70,50 @@ def test_a_registered_source(topics: Topics, topic: str) -> None:
     assert topics.batch(topic).count() == 3
 
 
-def read(spark: SparkSession, directory: Path) -> Any:
-    return spark.read.format("dafka").option("subscribes", "t").load()
+def read(spark: SparkSession, _: Path, **given: str) -> None:
+    spark.read.format("dafka").options(**given).load()
 
 
-def read_column(spark: SparkSession, directory: Path) -> Any:
-    reader = spark.read.format("dafka").schema("subscribes int")
-    return reader.option("subscribe", "t").load().collect()
+def read_column(spark: SparkSession, _: Path, **given: str) -> None:
+    spark.read.format("dafka").schema("subscribes int").options(**given).load().collect()
 
 
-def write(spark: SparkSession, directory: Path) -> None:
+def write(spark: SparkSession, _: Path, **given: str) -> None:
     frame = spark.sql("SELECT 'v' AS value")
-    frame.write.format("dafka").mode("append").option("subscribes", "t").save()
+    frame.write.format("dafka").mode("append").options(**given).save()
 
 
-def read_stream(spark: SparkSession, directory: Path) -> None:
-    reader = spark.readStream.format("dafka").schema("value binary").option("subscribes", "t")
-    finish(reader.load().writeStream.format("noop"), directory)
-
-
-def read_stream_to_an_end(spark: SparkSession, directory: Path) -> None:
-    reader = spark.readStream.format("dafka").option("subscribe", "t")
-    frame = reader.option("endingOffsets", "latest").load()
+def read_stream(spark: SparkSession, directory: Path, **given: str) -> None:
+    frame = spark.readStream.format("dafka").schema("value binary").options(**given).load()
     finish(frame.writeStream.format("noop"), directory)
 
 
-def write_stream(spark: SparkSession, directory: Path) -> None:
+def write_stream(spark: SparkSession, directory: Path, **given: str) -> None:
     rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
-    values = rows.selectExpr("cast(value as string) as value")
-    finish(values.writeStream.format("dafka").option("subscribes", "t"), directory)
+    values = rows.selectExpr("cast(value as string) as value").writeStream.format("dafka")
+    finish(values.options(**given), directory)
 
 
-WRONG = "'subscribes'"
+WRONG = {"subscribes": "t"}, "'subscribes'"
+TO_AN_END = {"subscribe": "t", "endingOffsets": "latest"}
 
 
 @pytest.mark.parametrize(
-    ("query", "error"),
+    ("query", "given", "error"),
     [
-        (read, WRONG),
-        (read_column, WRONG),
-        (write, WRONG),
-        (read_stream, WRONG),
-        (read_stream_to_an_end, "'endingOffsets'.*is for batch queries only"),
-        (write_stream, WRONG),
+        (read, *WRONG),
+        (read_column, {"subscribe": "t"}, "'subscribes'"),
+        (write, *WRONG),
+        (read_stream, *WRONG),
+        (read_stream, TO_AN_END, "'endingOffsets'.*is for batch queries only"),
+        (write_stream, *WRONG),
     ],
 )
 def test_an_error_of_the_user_shows_no_frames_of_this_package(
-    spark: SparkSession, tmp_path: Path, query: Callable[[SparkSession, Path], Any], error: str
+    spark: SparkSession, tmp_path: Path, query: Any, given: dict[str, str], error: str
 ) -> None:
     with pytest.raises(PySparkException, match=error) as raised:
-        query(spark, tmp_path)
+        query(spark, tmp_path, **given)
     assert re.findall(r"dafka_(?:spark|core)/\S+|UnboundLocalError", str(raised.value)) == []
 
 

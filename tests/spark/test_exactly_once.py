@@ -3,37 +3,16 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
 
 from dafka_core.testing import wait_until
-from dafka_spark.options import SinkOptions
-from dafka_spark.sink.commit_coordinator import pick_store
-from tests.forked import ForkedCluster
 from tests.spark import drivers
 from tests.spark.faults import Gate, changed, shuffled
-from tests.spark.topics import (
-    TIMEOUT_S,
-    Topics,
-    finished,
-    forget_last_commit,
-    start,
-    texts,
-)
-
-
-@pytest.fixture
-def sinks(spark: SparkSession) -> Iterator[Topics]:
-    """Two stores to write to, which are killed without the source's."""
-    with ForkedCluster(stores=2) as running:
-        yield Topics(spark, running)
+from tests.spark.topics import TIMEOUT_S, Topics, finished, forget_last_commit, start, texts
 
 
 @pytest.mark.parametrize(
@@ -90,80 +69,6 @@ def test_a_batch_appears_at_once(topics: Topics, topic: str, tmp_path: Path) -> 
     assert topics.batch(*sinks).select("topic", "partition").distinct().count() == 4
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "where"),
-    [(2, 7, "true"), (7, 2, "true"), (3, 1, "true"), (1, 4, "true"), (2, 3, "false")],
-)
-def test_a_committed_batch_is_recognised(
-    topics: Topics, topic: str, tmp_path: Path, before: int, after: int, where: str
-) -> None:
-    """Its repetition has other tasks; the last one has a batch without rows."""
-    address = topics.produce(topic, range(100))
-    frame = topics.stream(topic).selectExpr(
-        "value", f"concat('{topic}-', int(string(value)) % 2) AS topic"
-    )
-    topics.send(frame.where(where).repartition(before, "value"), tmp_path, audit=True)
-    forget_last_commit(tmp_path)
-    topics.send(frame.where(where).repartition(after), tmp_path, audit=True)
-    topics.produce(topic, range(100, 110), address)
-    topics.send(frame.repartition(before), tmp_path, audit=True)
-    first = 0 if where == "true" else 100
-    assert topics.numbers(f"{topic}-0", f"{topic}-1") == [*range(first, 110)]
-
-
-def test_a_batch_with_other_rows_is_refused(topics: Topics, topic: str, tmp_path: Path) -> None:
-    topics.produce(topic, range(10))
-    frame = topics.stream(topic).select("value")
-    own = tmp_path / "own"
-    topics.send(frame.repartition(3), own, topic=f"{topic}-out")
-    forget_last_commit(own)
-    committed = "10 rows of it are committed to 3 of 3"
-    for number, (other, error) in enumerate(
-        [
-            (frame.where("value <> '3'"), committed),
-            (frame.where("value = 'x'"), committed),
-            (frame.selectExpr("value", "explode(array(1, 2))").select("value"), committed),
-            (frame.selectExpr("hex(value) AS value"), "it has 10 others now"),
-        ]
-    ):
-        copied = tmp_path / str(number)
-        shutil.copytree(own, copied)
-        with pytest.raises(StreamingQueryException, match=error):
-            topics.send(other.repartition(3 + number % 2), copied, topic=f"{topic}-out")
-    assert topics.numbers(f"{topic}-out") == [*range(10)]
-
-
-@pytest.mark.parametrize("restarts", [True, False])
-def test_the_store_of_a_batch_is_killed(
-    topics: Topics, sinks: Topics, topic: str, tmp_path: Path, *, restarts: bool
-) -> None:
-    """If it does not start again, the batch fails; its repetition continues at the other one."""
-    topics.produce(topic, range(3000))
-    gate = Gate(tmp_path, batch=1)
-    options = {"maxOffsetsPerTrigger": 1000, "maxRecordsPerPartition": 500}
-    frame = changed(topics.stream(topic, **options).select("value"), gate)
-    sink = {"topic": topic, "acks": "all"}
-    query = start(sinks.writer(frame, **sink), tmp_path / "checkpoint")
-    gate.wait_reached()
-    picked = pick_store(SinkOptions.of({**sinks.options, "topic": topic})).store
-    index = sinks.cluster.stores.index(picked)
-    sinks.cluster.kill_store(index)
-    if restarts:
-        sinks.cluster.start_store(index)
-    gate.open()
-    if restarts:
-        finished(query)
-    else:
-        # A task that has not begun to write finds no store with the rows of the others.
-        with pytest.raises(StreamingQueryException, match=r"not acknowledged|it alone had rows"):
-            finished(query)
-        sinks.send(frame, tmp_path / "checkpoint", **sink)
-    assert sinks.numbers(topic) == [*range(3000)]
-    forget_last_commit(tmp_path / "checkpoint")
-    sinks.send(frame, tmp_path / "checkpoint", **sink)
-    assert sinks.numbers(topic) == [*range(3000)]
-
-
 @pytest.mark.nightly
 def test_a_driver_is_killed_and_restarts_with_other_cores(
     topics: Topics, topic: str, tmp_path: Path
@@ -173,7 +78,7 @@ def test_a_driver_is_killed_and_restarts_with_other_cores(
     # Random, as adaptive execution cuts values that compress well into one task.
     wanted = [f"{number:04d}{os.urandom(2_500).hex()}" for number in range(3_000)]
     topics.produce(topic, wanted)
-    arguments = (topics.cluster.tower, topic, "earliest", tmp_path)
+    arguments = (topics.cluster.tower, topic, tmp_path)
     (tmp_path / "hold").touch()
     command = drivers.command(drivers.repartition, *arguments, 6)
     with subprocess.Popen(command, start_new_session=True) as driver:

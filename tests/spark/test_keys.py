@@ -11,7 +11,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from dafka_core import EmbeddedCluster, Tower
+from dafka_core import Tower
 from dafka_core.security.credentials import token
 from dafka_core.security.key_files import new_key, read_public, read_secret
 from dafka_spark import DafkaDataSource
@@ -20,16 +20,11 @@ from tests.spark import drivers
 from tests.spark.topics import Topics
 
 
-def with_key(spark: SparkSession, cluster: EmbeddedCluster, name: str = "client") -> Topics:
-    keys = {f"dafka.{option}": value for option, value in cluster.key(name).items()}
-    return Topics(spark, cluster, **keys)
-
-
 @pytest.fixture(scope="module")
 def locked(spark: SparkSession) -> Iterator[Topics]:
     with ForkedCluster(2, keys=True) as running:
-        running.key("logs", ("consume",), consume=("logs.*",))
-        yield with_key(spark, running)
+        keys = {f"dafka.{option}": value for option, value in running.key().items()}
+        yield Topics(spark, running, **keys)
 
 
 def write(topics: Topics, topic: str, start: int, end: int) -> None:
@@ -86,24 +81,6 @@ def test_no_page_event_or_log_of_spark_has_a_secret(locked: Topics, tmp_path: Pa
         assert [name for name, text in shown.items() if secret in text] == []
 
 
-def test_a_key_reads_its_topics_only(locked: Topics, topic: str) -> None:
-    write(locked, f"logs.{topic}", 0, 10)
-    write(locked, topic, 0, 10)
-    limited = with_key(locked.spark, locked.cluster, "logs")
-    for fetch in ("auto", "flight"):
-        assert limited.batch(subscribePattern=f".*{topic}", fetch=fetch).count() == 10
-        refused = r"key logs may consume 'logs\.\*', and not know of"
-        with pytest.raises(PySparkException, match=refused):
-            limited.batch(topic, fetch=fetch).collect()
-
-
-def test_a_query_without_a_key_fails(locked: Topics, topic: str) -> None:
-    given = {"stores": locked.cluster.locations()[-1], "fetchTimeoutMs": "2000"}
-    reading = locked.spark.read.format("dafka").options(**given, subscribe=topic)
-    with pytest.raises(PySparkException, match="lets in owners of keys only"):
-        reading.load().collect()
-
-
 def test_a_false_store_receives_no_key(locked: Topics, topic: str, tmp_path: Path) -> None:
     for path in locked.cluster.keys.glob("*.key"):
         if not read_public(path).permissions.is_store:
@@ -117,9 +94,8 @@ def test_a_false_store_receives_no_key(locked: Topics, topic: str, tmp_path: Pat
         "fetchTimeoutMs": "2000",
     }
     error = "it is none of the stores in this client's dir"
-    with pytest.raises(PySparkException, match=error) as refused:
+    with pytest.raises(PySparkException, match=error):
         locked.spark.read.format("dafka").options(**given).load().collect()
-    assert "lets in owners of keys only" not in str(refused.value)  # this one has a key
 
 
 def test_a_false_tower_receives_no_key(locked: Topics, topic: str, tmp_path: Path) -> None:

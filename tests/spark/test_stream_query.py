@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as sf
 
 from benchmarks import processes
-from dafka_core.queries.source_offset import SourceOffset
 from dafka_core.testing import wait_until
-from tests.spark.topics import Topics, run, source_offsets, start, texts
+from tests.spark.topics import Topics, forget_last_commit, run, source_offsets, start, texts
 
 
 def test_a_query_continues_from_its_checkpoint(topics: Topics, topic: str, tmp_path: Path) -> None:
@@ -34,27 +35,32 @@ def test_a_query_continues_from_its_checkpoint(topics: Topics, topic: str, tmp_p
     assert json.loads(source["latestOffset"])["topics"] == offset["topics"]
 
 
-def test_a_query_of_many_partitions_continues_from_its_checkpoint(
-    topics: Topics, topic: str, tmp_path: Path
+@pytest.mark.parametrize(
+    ("starting", "count", "tasks"),
+    [("latest", 0, set()), ("latest-25", 25, {0, 1}), ("earliest", 40, {0, 1, 2})],
+)
+def test_the_first_batch_is_repeated_beside_new_records_and_partitions(
+    topics: Topics, topic: str, tmp_path: Path, starting: str, count: int, tasks: set[int]
 ) -> None:
-    """Their offsets are packed, and a few tasks read them all."""
-    topics.produce_many(topic, 300, 2)
-    seen: list[Row] = []
-    run(topics.stream(topic), tmp_path, seen.extend)
-    assert texts(seen) == ["0"] * 300 + ["1"] * 300
-    seen.clear()
-    first = next(iter(SourceOffset.parse(json.loads(source_offsets(tmp_path)[-1])).positions))
-    topics.produce(topic, ["new"], first.partition)
-    topics.produce_many(topic, 1, 1)
-    progress = run(topics.stream(topic), tmp_path, seen.extend).lastProgress
-    assert texts(seen) == ["0", "new"]
-    packed = source_offsets(tmp_path)[-1]
-    assert len(packed) < 301 * 35
-    assert progress is not None
-    reported = json.loads(progress["sources"][0]["latestOffset"])
-    for offset in (json.loads(packed), reported):
-        assert (offset["partitions"], offset["records"]) == (301, 602)
-    assert reported["lag"]["maxOffsetsBehindLatest"] == 0
+    """Trap: Spark keeps no initial offset of a Python source; a repetition requests it again."""
+    address = topics.produce(topic, range(40))
+    frame = topics.stream(topic, startingOffsets=starting, maxRecordsPerPartition=15)
+    numbered = frame.select(sf.spark_partition_id().alias("task"), "partition", "offset", "value")
+    batches: list[list[Row]] = []
+    run(numbered, tmp_path, lambda rows: batches.append(sorted(rows)))
+    [first] = batches
+    assert len(first) == count
+    assert {row["task"] for row in first} == tasks
+    forget_last_commit(tmp_path)
+    topics.produce(topic, range(40, 60), address)
+    new = topics.produce(topic, range(5))
+    batches.clear()
+    run(numbered, tmp_path, lambda rows: batches.append(sorted(rows)))
+    repeated, *others = batches
+    assert repeated == first
+    later = [row[1:3] for rows in others for row in rows]
+    wanted = [(address, n) for n in range(40, 60)] + [(new, n) for n in range(5)]
+    assert sorted(later) == sorted(wanted)
 
 
 def test_available_now_has_a_fixed_end_and_a_fair_limit(
@@ -73,9 +79,7 @@ def test_available_now_has_a_fixed_end_and_a_fair_limit(
     frame = topics.stream(topic, maxOffsetsPerTrigger=101)
     run(frame, tmp_path, grow)
     assert [len(rows) for rows in batches] == [101, 101, 101, 101]
-    for rows in batches[:2]:
-        assert {row["partition"] for row in rows} == {small, big}
-    assert {row["partition"] for rows in batches for row in rows} == {small, big}
+    assert [{row["partition"] for row in rows} for rows in batches[:2]] == [{small, big}] * 2
     batches.clear()
     # Trap: ``Trigger.Once`` requests all records, whatever the limit.
     run(topics.stream(topic, maxOffsetsPerTrigger=10), tmp_path, batches.append, once=True)

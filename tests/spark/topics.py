@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -16,7 +14,6 @@ from dafka_core import EmbeddedCluster, Producer, Reader
 from dafka_core.audit.verification import PROVED, passed_through, verified
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.model.records import TopicPartition
 from dafka_core.queries.checkpoint import Checkpoint
 from dafka_core.testing import wait_until
 
@@ -39,16 +36,6 @@ class Topics:
             producer.publish_many([str(value).encode() for value in values])
             producer.flush(30)
             return producer.address
-
-    def produce_many(self, topic: str, partitions: int, values: int) -> None:
-        """Write the numbers below ``values`` as text to each of many new partitions."""
-        records = pa.array([str(number).encode() for number in range(values)], pa.binary())
-        with self.store() as client:
-            for _ in range(partitions):
-                tp = TopicPartition(topic, uuid.uuid4().hex.upper())
-                with client.put(tp, 0, timeout_s=TIMEOUT_S) as put:
-                    put.write(records)
-                    put.finish(TIMEOUT_S)
 
     def store(self) -> StoreClient:
         """Return a client of the cluster's only store."""

@@ -19,9 +19,9 @@ from dafka_core.ops.findings import Finding, Severity, problems
 from dafka_core.ops.gathering import asked, gathered
 from dafka_core.testing import StoreDouble, wait_until
 from tests.forked import ForkedCluster
+from tests.integration.cluster.c_store import CStore
 from tests.integration.cluster.stores import A, Patch, Served
 from tests.integration.nodes.locked import Keys
-from tests.spark.c_store import CStore
 
 TIMEOUT_S = 30.0
 OK, WARNING = Severity.OK, Severity.WARNING

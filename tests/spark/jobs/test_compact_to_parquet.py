@@ -91,11 +91,18 @@ def offsets(directory: Path) -> list[tuple[str, int]]:
     return [(row["partition"], row["offset"]) for row in rows]
 
 
-def test_records_are_added_to_one_file(tmp_path: Path) -> None:
+def test_records_are_added_once_and_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compact_to_parquet, "ROW_GROUP_RECORDS", 4)
     assert add(tmp_path, records("A", 0, 1), records("B", 7)) == 3
     assert add(tmp_path, records("A", 5), records("C", 0)) == 2  # those between are another day's
-    assert offsets(tmp_path) == [("A", 0), ("A", 1), ("B", 7), ("A", 5), ("C", 0)]
-    assert pq.ParquetFile(tmp_path / FILE).num_row_groups == 1
+    before = (tmp_path / FILE).stat()
+    assert add(tmp_path, records("A", 0, 1, 5)) == 0
+    assert (tmp_path / FILE).stat() == before
+    assert add(tmp_path, records("A", 1, 5), records("A", 6, 7)) == 2
+    rows = [("A", 0), ("A", 1), ("B", 7), ("A", 5), ("C", 0), ("A", 6), ("A", 7)]
+    assert offsets(tmp_path) == rows
 
 
 def test_added_records_survive_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,15 +110,6 @@ def test_added_records_survive_a_power_cut(tmp_path: Path, monkeypatch: pytest.M
     for last in (1, 2):
         assert add(tmp_path / "a" / "b", records("A", *range(last)))
         assert disk.lost() == []
-
-
-def test_records_that_are_added_again_are_written_once(tmp_path: Path) -> None:
-    assert add(tmp_path, records("A", 0, 1)) == 2
-    before = (tmp_path / FILE).stat()
-    assert add(tmp_path, records("A", 0, 1)) == 0
-    assert (tmp_path / FILE).stat() == before
-    assert add(tmp_path, records("A", 0), records("A", 1, 2)) == 1
-    assert offsets(tmp_path) == [("A", 0), ("A", 1), ("A", 2)]
 
 
 @pytest.mark.parametrize("again", [records("A", 0, 1, later_us=9), records("A", 0, 1, 2, 3, 4)])
@@ -130,13 +128,6 @@ def test_a_file_that_something_else_has_written_is_left_alone(tmp_path: Path) ->
     pq.write_table(pa.table({"a": [1]}), path)
     with pytest.raises(ArchiveError, match="was not written by this job"):
         add(tmp_path, records("A", 0))
-
-
-def test_large_files_are_written_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compact_to_parquet, "ROW_GROUP_RECORDS", 4)
-    for start in range(0, 12, 3):
-        add(tmp_path, records("A", *range(start, start + 3)))
-    assert offsets(tmp_path) == [("A", offset) for offset in range(12)]
 
 
 _KILLED = """

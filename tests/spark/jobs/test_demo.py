@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 from demo import demo
-from demo.demo import Demo, Observed, Outcome
+from demo.demo import Demo, Outcome
 from demo.processes import JobFailedError
 
 from tests.spark.jobs.programs import JOBS, finished
@@ -60,15 +60,3 @@ def test_a_difference_or_a_failing_job_makes_the_demo_fail(
     log.write_text("the reason\n")
     code, printed = run([], [], log)
     assert (code, "the reason" in printed) == (1, True)
-
-
-def test_lines_of_jobs_are_summed_up() -> None:
-    observed = Observed()
-    observed.note({"event": "fed", "records": {"EWR": 3, "JFK": 2, "LGA": 1}})
-    offsets = {"flights": {"A": 10, "B": 5}, "other": {"C": 7}}
-    observed.note({"event": "batch", "batch": 4, "offsets": offsets, "late": 1, "malformed": 2})
-    entry = {"partition": "A", "origin": "EWR", "records": 3, "sha256": "ab"}
-    observed.note({"event": "done", "topic": "flights", "partitions": [entry]})
-    assert observed.fed["JFK"] == 2
-    assert (observed.read, observed.batches, observed.lost) == (15, [4], 3)
-    assert observed.partitions == [("A", 3, "ab")]

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
-from pathlib import Path
 
-import pytest
 from chispa import assert_df_equality
-from demo.compare import row_differences
 from demo.flight_delays import (
-    FLIGHT_SCHEMA,
-    RESULT_KEY,
     RESULT_SCHEMA,
     delays,
     from_records,
@@ -21,9 +16,6 @@ from demo.flight_delays import (
 )
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
-
-from dafka_core import EmbeddedCluster
-from tests.spark.jobs.programs import FLIGHTS, job, read_topic
 
 
 def _records(session: SparkSession, *values: bytes) -> DataFrame:
@@ -40,21 +32,6 @@ def _results(session: SparkSession, *rows: tuple[object, ...]) -> DataFrame:
 
 
 _DAY = (datetime(2013, 1, 1), datetime(2013, 1, 2))  # noqa: DTZ001 -- as Spark's rows have them
-
-
-def test_flights_come_out_of_json(session: SparkSession) -> None:
-    value = (
-        b'{"scheduled":"2013-01-01T05:15:00","origin":"EWR","dest":"IAH","carrier":"UA",'
-        b'"flight":1545,"tailnum":"N14228","dep_delay_min":-2,"arr_delay_min":null,'
-        b'"distance_mi":1400}'
-    )
-    row = parse_flights(_records(session, value)).first()
-    assert row is not None
-    assert FLIGHT_SCHEMA.split()[::2] == [name for name in row.asDict() if name != "value"]
-    scheduled = datetime(2013, 1, 1, 5, 15)  # noqa: DTZ001 -- as Spark's rows have it
-    facts = (scheduled, "EWR", "IAH", "UA", 1545, "N14228", -2, None, 1400)
-    assert tuple(each for name, each in row.asDict().items() if name != "value") == facts
-    assert bytes(row["value"]) == value
 
 
 def test_values_that_are_no_flights_are_not_counted(session: SparkSession) -> None:
@@ -116,31 +93,3 @@ def test_results_survive_the_way_through_a_topic(session: SparkSession) -> None:
     records = to_records(results)
     assert records.schema.simpleString() == "struct<value:binary>"
     assert_df_equality(from_records(records), results, ignore_nullable=True)
-
-
-@pytest.mark.nightly  # the demo compares the same rows
-def test_flight_delays_writes_the_same_to_topic_and_parquet(
-    session: SparkSession, cluster: EmbeddedCluster, tmp_path: Path
-) -> None:
-    batches = job(
-        "demo/flight_delays.py",
-        f"--tower={cluster.tower}",
-        f"--checkpoint={tmp_path / 'checkpoint'}",
-        f"--output={tmp_path / 'delays'}",
-        "--max-offsets-per-trigger=1600",
-        "--available-now",
-    )
-    assert sum(batch["records"] for batch in batches) == FLIGHTS
-    assert sum(batch["records"] > 0 for batch in batches) == 2
-    assert {(batch["late"], batch["malformed"] or 0) for batch in batches} == {(0, 0)}
-
-    flights = parse_flights(read_topic(session, cluster, "flights"))
-    expected = delays(flights).toArrow().to_pylist()
-    assert sum(row["flights"] for row in expected) == FLIGHTS
-    outputs = {
-        "topic": from_records(read_topic(session, cluster, "delays")),
-        "parquet": session.read.parquet(str(tmp_path / "delays")),
-    }
-    for name, results in outputs.items():
-        rows = latest_results(results).drop("batch").toArrow().to_pylist()
-        assert row_differences(name, RESULT_KEY, expected, rows) == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import json
 import signal
@@ -78,21 +77,6 @@ def test_the_whole_year_is_in_the_order_of_departure() -> None:
     airlines = load_airlines()
     assert airlines["UA"] == "United"
     assert {flight["carrier"] for flight in some} <= airlines.keys()
-
-
-def test_slices_are_the_first_flights_in_pieces() -> None:
-    flights = load_flights(25)
-    assert flights.values == load_flights(80).values[:25]
-    pieces = list(flights.slices(10))
-    assert [len(piece) for piece in pieces] == [10, 10, 5]
-    assert [value for piece in pieces for value in piece.values] == flights.values
-    assert sum(len(piece.from_origin("EWR")) for piece in pieces) == len(flights.from_origin("EWR"))
-
-
-def test_the_checksum_depends_on_values_and_order() -> None:
-    digests = [hashlib.sha256(value).hexdigest() for value in (b"a", b"b")]
-    assert checksum([b"a", b"b"]) == hashlib.sha256("".join(digests).encode()).hexdigest()
-    assert len({checksum(values) for values in ([b"a", b"b"], [b"b", b"a"], [b"ab"], [])}) == 4
 
 
 def test_addresses_are_fixed_by_topic_and_origin() -> None:

@@ -1,15 +1,13 @@
-"""The table and the plot, from results of a week and of a year."""
+"""The table of a week's results."""
 
 from __future__ import annotations
 
 import io
 import math
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
-from demo.plot import _edges, plot_delays
 from demo.report import Tally, delay_table
 from rich.console import Console
 
@@ -25,13 +23,13 @@ def _row(day: int, origin: str, carrier: str, mean: float | None, **more: int) -
     return {**window, "origin": origin, "carrier": carrier, "flights": 10, **counts, **more}
 
 
-def _results(days: int) -> list[dict[str, Any]]:
+def _results() -> list[dict[str, Any]]:
     rows = [
-        _row(day, origin, carrier, float(day % 30))
-        for day in range(days)
+        _row(day, origin, carrier, float(day))
+        for day in range(7)
         for origin, carrier in (("EWR", "UA"), ("JFK", "B6"), ("LGA", "DL"))
     ]
-    return [*rows, _row(0, "EWR", "AA", None), _row(days - 1, "JFK", "XX", -4.0)]
+    return [*rows, _row(0, "EWR", "AA", None), _row(6, "JFK", "XX", -4.0)]
 
 
 def test_a_tally_weighs_means_by_departed_flights() -> None:
@@ -47,33 +45,9 @@ def test_a_tally_weighs_means_by_departed_flights() -> None:
 
 def test_the_table_lists_carriers_by_their_names_and_fits_a_terminal() -> None:
     screen = io.StringIO()
-    Console(width=80, file=screen).print(delay_table(_results(7), {"UA": "United"}))
+    Console(width=80, file=screen).print(delay_table(_results(), {"UA": "United"}))
     text = screen.getvalue()
     united = next(line for line in text.splitlines() if "United" in line)
     assert united.split() == ["United", "70", "3.0", "3.0", "50.0%", "20.0%", "50"]
     assert "XX" in text
     assert "…" not in text
-
-
-@pytest.mark.parametrize(("days", "cells"), [(1, 1), (7, 7), (90, 90), (100, 14), (365, 52)])
-def test_time_is_shown_in_cells_that_cover_it(days: int, cells: int) -> None:
-    edges = _edges(_results(days))
-    assert len(edges) - 1 == cells
-    assert (edges[0], edges[-1]) == (START, START + timedelta(days=days))
-
-
-@pytest.mark.parametrize(
-    ("rows", "restarted_at"),
-    [
-        (_results(1), None),
-        (_results(365), START + timedelta(hours=12)),
-        ([_row(0, "EWR", "UA", None), _row(1, "EWR", "UA", 3.0)], None),  # two empty panels
-    ],
-)
-def test_the_plot_is_a_picture(
-    tmp_path: Path, rows: list[dict[str, Any]], restarted_at: datetime | None
-) -> None:
-    path = tmp_path / "delays.png"
-    plot_delays(rows, {"UA": "United"}, path, restarted_at)
-    assert path.read_bytes().startswith(b"\x89PNG")
-    assert path.stat().st_size > 20_000

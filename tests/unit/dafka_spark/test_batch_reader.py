@@ -35,7 +35,6 @@ def reader(source: MemoryReader, **given: str) -> DafkaBatchReader:
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ({}, {(A, 0, 10), (B, 5, 20)}),
         ({"startingOffsets": "earliest", "endingOffsets": "latest"}, {(A, 0, 10), (B, 5, 20)}),
         ({"startingOffsets": '{"t": {"A": 3}}'}, {(A, 3, 10), (B, 5, 20)}),
         ({"endingOffsets": '{"t": {"A": 3}}'}, {(A, 0, 3), (B, 5, 20)}),
@@ -45,7 +44,7 @@ def reader(source: MemoryReader, **given: str) -> DafkaBatchReader:
     ],
 )
 def test_the_plan_has_the_ranges_between_the_bounds(
-    source: MemoryReader, given: dict[str, str], expected: set[tuple[TopicPartition, int, int]]
+    source: MemoryReader, given: dict[str, str], expected: set[Any]
 ) -> None:
     tasks: list[Any] = reader(source, **given).partitions()
     ranges = [each for task in tasks for each in task.ranges]
@@ -95,7 +94,6 @@ TIME = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
         ([("partition", "<", "B")], SPANS),
         ([("offset", "=", 7)], {A: (7, 8), B: (7, 8)}),
         ([("offset", "IN", [2, 12])], {A: (2, 10), B: (5, 13), ODD: (2, 3)}),
-        ([("offset", "IN", [])], {}),
         ([("offset", ">", 2), ("offset", "<=", 6)], {A: (3, 7), B: (5, 7)}),
         ([("offset", ">=", 3), ("offset", "<", 3)], {}),
         ([("offset", ">=", -5)], SPANS),

@@ -52,23 +52,19 @@ def test_a_producers_options(kafkas: str, acks: int, caplog: pytest.LogCaptureFi
     ("name", "value", "error"),
     [
         ("kafka.bootstrap.servers", "a:9092", "= 'a:9092': name a tower instead, with option"),
-        ("kafka.auto.offset.reset", "earliest", "set startingOffsets"),
-        ("kafka.enable.auto.commit", "true", "the checkpoint keeps a query's offsets"),
-        ("kafka.value.deserializer", "x", "keys and values are binary columns"),
         ("kafka.partitioner.class", "x", "each task writes to its own partition"),
-        ("kafka.transactional.id", "x", "exactly once"),
         ("kafka.security.protocol", "SASL_SSL", "keys authenticate and encrypt instead"),
         ("kafka.sasl.mechanism", "PLAINTEXT", "keys authenticate and encrypt instead"),
-        ("kafka.grup.id", "g", "did you mean 'kafka.group.id'?"),
-        ("kafka.no.such.thing", "a", "known option of Kafka; docs/from_kafka.md lists the known"),
+        ("kafka.grup.id", "hunter2", "did you mean 'kafka.group.id'?"),
+        ("kafka.no.such.thing", "hunter2", "known option of Kafka; docs/from_kafka.md lists the"),
     ],
 )
 def test_refused_options(name: str, value: str, error: str) -> None:
     for options in (SourceOptions, SinkOptions):
-        with pytest.raises(ConfigError) as caught:
+        with pytest.raises(ConfigError, match=f"option {name!r}") as caught:
             options.of({name: value})
         assert error in str(caught.value)
-        assert f"option {name!r}" in str(caught.value)
+        assert "hunter2" not in str(caught.value)  # an unknown option may be a secret
 
 
 PREFIXES = ("", "kafka.", "dafka.", "option.", "KAFKA.CONSUMER.")

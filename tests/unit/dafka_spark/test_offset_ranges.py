@@ -18,14 +18,12 @@ from dafka_spark.source.offset_ranges import (
     MAX_JOINED_RANGES,
     MAX_JOINED_RECORDS,
     MIN_TASKS,
-    DafkaInputPartition,
-    Holders,
     OffsetRange,
     StoreRange,
-    plan_input_partitions,
     rate_limit,
     split,
 )
+from dafka_spark.source.offset_ranges import plan_input_partitions as plan
 
 
 def tp(name: object) -> TopicPartition:
@@ -47,16 +45,6 @@ def stores_of(*bounds: tuple[str, int, int]) -> list[StoreRange]:
 
 def names(item: OffsetRange) -> str:
     return "".join(each.location.store for each in item.stores)
-
-
-def plan(sizes: Sequence[int], holders: Holders, **given: object) -> list[DafkaInputPartition]:
-    return plan_input_partitions(ranges_of(sizes), holders, options(**given))
-
-
-def test_a_rate_limit_is_proportional_to_the_waiting_records() -> None:
-    shares = rate_limit({tp("a"): 900, tp("b"): 90, tp("c"): 1}, 100)
-    assert shares[tp("c")] == 1
-    assert 85 <= shares[tp("a")] <= 91
 
 
 def test_partitions_take_turns_if_there_are_more_than_the_limit() -> None:
@@ -84,6 +72,8 @@ def test_a_rate_limit_is_exact_and_no_partition_starves(
     ready = {each for each, size in waiting.items() if size}
     if limit is None or limit >= len(ready):
         assert set(shares) == ready
+        part = sum(shares.values()) / max(total, 1)  # each gives one record, and this part
+        assert all(abs(shares[each] - part * waiting[each]) <= len(ready) + 1 for each in ready)
 
 
 @pytest.mark.parametrize(
@@ -133,9 +123,7 @@ OLDER = [each._replace(life=life) for each, life in zip(OLDER, (A, B, A, NO_LIFE
         (95, 100, PARTLY, NO_LIFE, "flight", ["AB", "AB"]),
         # Stores that do not know the newest producer come last, whatever the checkpoint knows; C
         # stores (D) know no producers and are not behind.
-        (30, 80, OLDER[:3], NO_LIFE, "auto", ["CAB", "CAB"]),
         (30, 80, OLDER[:3], B, "auto", ["CAB", "CAB"]),
-        (30, 80, OLDER[:2], A, "auto", ["AB", "AB"]),
         (30, 80, OLDER, A, "auto", ["CDAB", "DCAB"]),
         (30, 80, OLDER[:3], C, "auto", ["ABC", "BCA"]),
     ],
@@ -144,7 +132,7 @@ def test_the_best_store_comes_first(
     start: int, end: int, known: list[StoreRange], life: EpochId, fetch: str, expected: list[str]
 ) -> None:
     ranges = [OffsetRange("t", name, start, end, life=life) for name in "ab"]
-    tasks = plan_input_partitions(ranges, {each.tp: known for each in ranges}, options(fetch=fetch))
+    tasks = plan(ranges, {each.tp: known for each in ranges}, options(fetch=fetch))
     (one,), (other,) = (task.ranges for task in tasks)
     assert [names(one), names(other)] == expected
     # Stores are a hint: they travel to executors, but do not distinguish ranges.
@@ -165,10 +153,9 @@ def test_the_best_store_comes_first(
         ([10] * 100, {"maxrecordsperpartition": 30}, [3] * 33 + [1]),
     ],
 )
-def test_small_ranges_share_tasks(
-    sizes: list[int], given: dict[str, int], expected: list[int]
-) -> None:
-    assert [len(task.ranges) for task in plan(sizes, {}, **given)] == expected
+def test_small_ranges_share_tasks(sizes: list[int], given: Any, expected: list[int]) -> None:
+    tasks = plan(ranges_of(sizes), {}, options(**given))
+    assert [len(task.ranges) for task in tasks] == expected
 
 
 @given(
@@ -185,8 +172,8 @@ def test_ranges_and_options_alone_determine_the_tasks(
     given = options(fetch=fetch, minpartitions=least, maxrecordsperpartition=most)
     known = stores_of(*((str(number), *each) for number, each in enumerate(bounds)))
     whole = ranges_of(sizes)
-    tasks = plan_input_partitions(whole[::-1], {item.tp: known for item in whole}, given)
-    assert tasks == plan_input_partitions(whole, {}, given)
+    tasks = plan(whole[::-1], {item.tp: known for item in whole}, given)
+    assert tasks == plan(whole, {}, given)
     pieces = [each for task in tasks for each in task.ranges]
     for item in whole:
         cuts = [(each.start, each.end) for each in pieces if each.tp == item.tp]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import pickle
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from pyspark.sql import types
@@ -17,11 +19,11 @@ from dafka_core.model.positions import AT_EARLIEST, AT_LATEST, LATEST, TIME, Pos
 from dafka_core.model.records import TopicPartition
 from dafka_core.storage.block import MAX_BLOCK_BYTES, MAX_BLOCK_RECORDS
 from dafka_spark import DafkaDataSource, option_types
-from dafka_spark import options as declared
 from dafka_spark.cluster import connections
 from dafka_spark.errors import ColumnError
+from dafka_spark.formats.ddl import parse_ddl
 from dafka_spark.frames import spark_options
-from dafka_spark.options import Bound, SinkOptions, SourceOptions, SparkOptions, user_options
+from dafka_spark.options import SinkOptions, SourceOptions, SparkOptions, user_options
 from dafka_spark.schema import is_table, table_options
 from dafka_spark.sink.rows import check_columns
 from tests.unit.dafka_spark.descriptors import INT64, File
@@ -49,16 +51,12 @@ def test_names_match_in_any_case_and_options_travel_to_executors() -> None:
     assert pickle.loads(pickle.dumps(options)) == options
 
 
-def test_defaults() -> None:
-    options = read()
-    # A store's block passes as one batch.
-    assert options.max_records_per_batch == MAX_BLOCK_RECORDS
-    assert options.max_bytes_per_batch >= MAX_BLOCK_BYTES
-    assert options.max_trigger_delay == 900_000  # Kafka's default, 15 m
+def test_a_stores_block_is_a_batch_and_all_stores_acknowledge() -> None:
+    assert read().max_records_per_batch == MAX_BLOCK_RECORDS
+    assert read().max_bytes_per_batch >= MAX_BLOCK_BYTES
     given = {"topic": "t", "checkpointlocation": "/c", "queryname": "q"}  # Spark adds the last two
     assert SinkOptions.of(given).acks_needed == option_types.ALL_STORES
     assert SinkOptions.of({"acks": "2"}).acks_needed == 2
-    assert SinkOptions.of({}).delivery_timeout_s == 120.0
 
 
 def test_values_of_programs_become_texts() -> None:
@@ -86,6 +84,9 @@ def test_hosts_may_have_ipv6_addresses() -> None:
 NO_OPTION = "unknown option"
 SEVERAL = "name what to read with exactly one of subscribe, "
 READ = {"subscribe": "t"}
+COUNTS = ("fetchTimeoutMs", "minPartitions", "maxRecordsPerPartition", "maxOffsetsPerTrigger",
+          "maxBytesPerTrigger", "minOffsetsPerTrigger")  # fmt: skip
+TIMES = ("startingTimestamp", "endingTimestamp")
 TXN = {"txnAppId": "a", "txnVersion": "1"}
 
 
@@ -101,13 +102,11 @@ TXN = {"txnAppId": "a", "txnVersion": "1"}
                 ({"topic": "t"}, "is an option of writing"),
                 ({"path": "t"}, "has no path; name the topic with option 'subscribe'"),
                 ({"zzzzzz": "t"}, "must be one of archive, assign, endingOffsets"),
-                ({"fetchTimeoutMs": "0"}, "at least 1"),
+                *(({name: "0"}, "at least 1") for name in COUNTS),
+                *(({name: "1767225600"}, "did you mean 1767225600000 (2026-01") for name in TIMES),
+                *(({f"{name}OffsetsByTimestamp": '{"t": 1767225600}'}, "you mean 1767225600000")
+                  for name in ("starting", "ending")),
                 ({"fetchTimeoutMs": "soon"}, "whole number"),
-                ({"minPartitions": "0"}, "at least 1"),
-                ({"maxRecordsPerPartition": "-1"}, "at least 1"),
-                ({"maxOffsetsPerTrigger": "0"}, "at least 1"),
-                ({"maxBytesPerTrigger": "0"}, "at least 1"),
-                ({"minOffsetsPerTrigger": "0"}, "at least 1"),
                 ({"maxTriggerDelay": "soon"}, "must be a time like 500ms, 30s, 15m, 2h, 1d or 1w"),
                 ({"minOffsetsPerTrigger": "11", "maxOffsetsPerTrigger": "10"},
                  "'minOffsetsPerTrigger' = 11: must not be above maxOffsetsPerTrigger, which is 1"),
@@ -127,19 +126,13 @@ TXN = {"txnAppId": "a", "txnVersion": "1"}
                 ({"metadata": "topics", "startingOffsets": "latest"}, "'latest': is about recor"),
                 ({"metadata": "topics", "archive": "/a"}, "'/a': is about records; leave it out"),
                 ({"metadata": "lag", "queryName": "q"}, "is about records"),
-                ({"metadata": "topics", **JSON}, "is about records"),
                 ({"startingOffsets": "first"}, "must be earliest, latest or JSON"),
-                ({"startingTimestamp": "1767225600"}, "did you mean 1767225600000 (2026-01-01T00"),
-                ({"endingTimestamp": "1767225600"}, "did you mean 1767225600000"),
-                ({"startingOffsetsByTimestamp": '{"t": 1767225600}'}, "did you mean 176722560000"),
-                ({"endingOffsetsByTimestamp": '{"t": 1767225600}'}, "did you mean 1767225600000"),
                 ({"startingOffsets": '{"u": {"A": 3}}'},
                  "names topic 'u', partition A, which the query does not read; compare it with s"),
                 ({"endingOffsets": '{"u": "latest-3"}'},
                  """= '{"u": "latest-3"}': names topic 'u', which the query does not read"""),
                 ({"valueformat": "xml"}, "must be one of bytes, string, json, arrow, avro, proto"),
                 ({"valueformat": "json"}, "= 'json': needs a schema: name it with option valueSc"),
-                ({"valueformat": "json", "valueschema": "id"}, "must be columns like"),
                 ({"valueformat": "string", "valueschema": "id INT"}, f"{TYPED} string"),
                 ({"valueschema": "id INT"}, f"{TYPED} bytes"),
                 ({"mode": "PERMISSIVE"}, "'mode' = 'PERMISSIVE': needs valueFormat"),
@@ -149,7 +142,6 @@ TXN = {"txnAppId": "a", "txnVersion": "1"}
             )
         ),
         (SinkOptions, READ, "is an option of reading; writing takes acks, allowControlCharacters"),
-        (SinkOptions, {"topics": "t"}, "did you mean 'topic'"),
         (SinkOptions, {"path": "t"}, "has no path; name the topic with option 'topic'"),
         (SinkOptions, {"acks": "0"}, "at least 1, or all"),
         (SinkOptions, {"delivery": "exactly-once"}, "each batch is written exactly once"),
@@ -172,7 +164,6 @@ TXN = {"txnAppId": "a", "txnVersion": "1"}
                 ({"dafka.peerExpiryMs": "900", "dafka.peer_expiry_ms": "900"},
                  "option 'dafka.peer_expiry_ms' = '900': is given in two spellings; leave one"),
                 ({"dafka.secret_key": "Z"}, f"'dafka.secret_key' = '(not shown)': {NO_OPTION}"),
-                ({"dafka.": "7"}, NO_OPTION),
                 ({"dafka.max_unacked_records": "7"}, NO_OPTION),  # of producers
                 ({"dafka.wire": "rfc46", "stores": STORES}, "'rfc46': has no effect with"),
             )
@@ -193,25 +184,14 @@ BATCH, STREAM = SourceOptions.for_batch, SourceOptions.for_stream
     ("use", "given", "error"),
     [
         (BATCH, {"startingOffsets": "latest"}, "starts at the latest offset reads nothing"),
-        (BATCH, {"endingOffsets": "earliest"}, "reads nothing"),
-        (BATCH, {"endingOffsets": '{"t": {"A": -2}}'}, """'{"t": {"A": -2}}': a batch that ends"""),
+        (BATCH, {"endingOffsets": '{"t": {"A": -2}}'}, "'.*-2}}': a batch that ends"),
         (STREAM, {"metadata": "stores"}, "is for batch queries only"),
         (STREAM, {"endingOffsets": "latest"}, "is for batch queries only"),
     ],
 )
-def test_batches_read_records_and_streams_have_no_end(
-    use: Any, given: dict[str, str], error: str
-) -> None:
-    with pytest.raises(ConfigError) as caught:
+def test_batches_read_records_and_streams_have_no_end(use: Any, given: Any, error: str) -> None:
+    with pytest.raises(ConfigError, match=error):
         use(read(**given))
-    assert error in str(caught.value)
-
-
-def test_metadata_of_all_topics_or_of_those_named() -> None:
-    everything = SourceOptions.of({"metadata": "Topics", "minstores": "all"}).for_batch()
-    assert everything.metadata == "topics"
-    assert everything.selection.asked is None
-    assert read(metadata="topics").selection.asked == ["t"]
 
 
 STRATEGY = {"startingOffsetsByTimestampStrategy": "error"}
@@ -253,32 +233,34 @@ def test_options_without_effect_are_named_in_a_warning(
     assert not caplog.messages
 
 
-def test_times_take_precedence_over_offsets() -> None:
+TIMESTAMP = {"startingTimestamp": 1000, "endingTimestamp": 1000}
+BY_TIMESTAMP = {"startingOffsetsByTimestamp": BY_TIME, "endingOffsetsByTimestamp": BY_TIME}
+OFFSETS = {"startingOffsets": "latest-5", "endingOffsets": "latest-5"}
+
+
+@pytest.mark.parametrize(
+    ("given", "option", "position", "is_strict"),
+    [
+        ({**TIMESTAMP, **BY_TIMESTAMP, **OFFSETS}, "Timestamp", Position(TIME, 1_000_000), True),
+        ({**BY_TIMESTAMP, **OFFSETS}, "OffsetsByTimestamp", None, True),
+        (OFFSETS, "Offsets", Position(LATEST, 5), False),
+        ({}, "Offsets", AT_LATEST, False),
+    ],
+)
+def test_times_take_precedence_over_offsets(
+    given: dict[str, object], option: str, position: Position | None, is_strict: bool
+) -> None:
     """Only the strategy makes a time strict: a producer may be idle or have ended."""
-
-    def facts(bound: Bound) -> tuple[str, Position | None, Position, bool]:
-        return bound.option, bound.everywhere, bound.default, bound.is_strict
-
-    time, by_time = Position(TIME, 1_000_000), ("startingOffsetsByTimestamp", None, AT_EARLIEST)
-    given: dict[str, Any] = {"startingTimestamp": 1000, "startingOffsetsByTimestamp": BY_TIME}
-    for strategy, strict in ({}, False), (STRATEGY, True):
-        start = read(**given, **strategy, startingOffsets="-10m").starting(AT_LATEST)
-        assert facts(start) == ("startingTimestamp", time, AT_EARLIEST, strict)
-        start = read(startingOffsetsByTimestamp=BY_TIME, **strategy).starting(AT_LATEST)
-        assert facts(start) == (*by_time, strict)
-        assert start.limit.partitions == {A: Position(TIME, 2_000_000)}
-        start = read(startingOffsets="latest-5", **strategy).starting(AT_LATEST)
-        assert facts(start) == ("startingOffsets", Position(LATEST, 5), AT_EARLIEST, False)
-        start = read(**strategy).starting(AT_LATEST)
-        assert facts(start) == ("startingOffsets", AT_LATEST, AT_LATEST, False)
-    given = {"endingOffsets": "latest-5"}
-    assert facts(read().ending()) == ("endingOffsets", AT_LATEST, AT_LATEST, False)
-    assert facts(read(**given).ending())[1] == Position(LATEST, 5)
-    given["endingOffsetsByTimestamp"] = BY_TIME
-    assert facts(read(**given).ending())[:2] == ("endingOffsetsByTimestamp", None)
-    assert facts(read(**given, endingTimestamp=1000).ending())[1] == time
-    options = read(startingTimestamp=1, **given, minPartitions=7).without_limits()
-    assert options == read(minPartitions=7)
+    for strategy, strict in ({}, False), (STRATEGY, is_strict):
+        options = read(**given, **strategy, minPartitions=7)
+        start, end = options.starting(AT_LATEST), options.ending()
+        assert (start.option, end.option) == (f"starting{option}", f"ending{option}")
+        assert start.everywhere == end.everywhere == position
+        assert start.default == (AT_EARLIEST if given else AT_LATEST)
+        assert (start.is_strict, end.is_strict, end.default) == (strict, False, AT_LATEST)
+        if position is None:
+            assert start.limit.partitions == {A: Position(TIME, 2_000_000)}
+        assert options.without_limits() == read(**strategy, minPartitions=7)
 
 
 def test_positions_may_name_any_selected_topic() -> None:
@@ -287,21 +269,6 @@ def test_positions_may_name_any_selected_topic() -> None:
         assert options.starting(AT_LATEST).limit.of(A, AT_EARLIEST) == Position(LATEST, 5)
     with pytest.raises(ConfigError, match="names topic 't', partition B, which the query does"):
         SourceOptions.of({"assign": ASSIGN, "startingOffsets": '{"t": {"B": 1}}'})
-
-
-@pytest.mark.parametrize(
-    ("given", "size", "by_default"),
-    [
-        ({"minOffsetsPerTrigger": "10"}, declared.DEFAULT_BYTES, True),
-        ({"maxBytesPerTrigger": "1000"}, 1_000, False),
-        ({"maxBytesPerTrigger": "Unlimited"}, option_types.UNLIMITED_BYTES, False),
-        ({"maxOffsetsPerTrigger": "10"}, option_types.UNLIMITED_BYTES, False),
-        ({"maxOffsetsPerTrigger": "10", "maxBytesPerTrigger": "1k"}, 1_024, False),
-    ],
-)
-def test_size_of_a_micro_batch(given: dict[str, str], size: int, by_default: bool) -> None:
-    options = read(**given)
-    assert (options.max_trigger_bytes, options.is_limited_by_default) == (size, by_default)
 
 
 # The cluster, keys and options of nodes
@@ -328,24 +295,14 @@ def test_keys_of_options_or_of_the_drivers_environment(monkeypatch: pytest.Monke
 
 
 def test_node_options_in_any_spelling_reach_the_reader(monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: dict[str, Any] = {}
-
-    class MemoryReader:
-        def __init__(self, **given: Any) -> None:
-            opened.update(given)
-
-        def close(self) -> None:
-            pass
-
     for name in ("dafka.peer_expiry_ms", "DAFKA.PEER_EXPIRY_MS", "dafka.peerExpiryMs"):
         address = SinkOptions.of({name: "9000", "dafka.wire": "rfc46"}).mesh_address
         assert address.node == (("peer_expiry_ms", "9000"), ("wire", "rfc46"))
         assert address != read().mesh_address  # other queries do not share its reader
-    monkeypatch.setattr(connections, "Reader", MemoryReader)
-    with connections.borrow_reader(
-        read(tower="host", **{"dafka.peer_expiry_ms": "9000"}).mesh_address
-    ):
-        assert ReaderOptions.build(opened).peer_expiry_ms == 9_000
+    opened = Mock()
+    monkeypatch.setattr(connections, "Reader", opened)
+    with connections.borrow_reader(address):
+        assert ReaderOptions.build(opened.call_args.kwargs).peer_expiry_ms == 9_000
 
 
 # Values
@@ -364,31 +321,22 @@ def test_the_format_determines_the_columns() -> None:
 @pytest.mark.parametrize(
     ("given", "nullable"),
     [
-        ({"envelope": "none"}, False),
-        ({"envelope": "none", "mode": "DROPMALFORMED"}, False),
-        ({"envelope": "none", "mode": "PERMISSIVE"}, True),
         ({}, True),
+        ({"envelope": "none"}, False),
+        ({"envelope": "none", "mode": "PERMISSIVE"}, True),
     ],
 )
 def test_columns_of_the_query_must_match_the_options(given: dict[str, str], nullable: bool) -> None:
-    def reader(name: str, kind: types.DataType, is_nullable: bool = True) -> None:
-        schema = types.StructType([types.StructField(name, kind, is_nullable)])
+    def reader(name: str, kind: str, nullable: bool = True) -> None:
+        schema = types.StructType().add(name, parse_ddl(kind) if " " in kind else kind, nullable)
         DafkaDataSource({**READ, "tower": "127.0.0.1", **JSON, **given}).reader(schema)
 
-    struct = types.StructType([types.StructField("id", types.LongType())])
-    reader("VALUE", struct)
+    reader("VALUE", "id BIGINT")
     with pytest.raises(ColumnError, match=r"is struct<id:bigint>, not binary"):
-        reader("value", types.BinaryType())
-    if nullable:
-        with pytest.raises(ColumnError, match="cannot be NOT NULL"):
-            reader("value", struct, False)
-    else:
-        reader("value", struct, False)
-
-
-def test_a_sink_takes_its_schema_from_the_rows() -> None:
-    assert SinkOptions.of({"topic": "t", "valueformat": "json"}).codec() is None
-    assert SinkOptions.of({"topic": "t", **JSON}).codec() is not None
+        reader("value", "binary")
+    expected = pytest.raises(ColumnError, match="be NOT NULL") if nullable else nullcontext()
+    with expected:
+        reader("value", "id BIGINT", nullable=False)
 
 
 def test_the_driver_reads_a_schema_file(tmp_path: Path) -> None:

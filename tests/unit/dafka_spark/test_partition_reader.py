@@ -1,8 +1,9 @@
-"""Reading tasks into Arrow batches, from records in memory, and the check of completeness."""
+"""Reading tasks into Arrow batches: columns, typed values, and the check of completeness."""
 
 from __future__ import annotations
 
 import datetime as dt
+import logging
 from itertools import pairwise
 from typing import Any
 
@@ -18,9 +19,8 @@ from pyspark.sql.types import StructType
 from dafka_core.model.envelope import closed
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.model.values import Values
-from dafka_spark.errors import (
-    IncompleteBatchError,
-)
+from dafka_spark import DafkaDataSource
+from dafka_spark.errors import BadValueError, IncompleteBatchError
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
 from dafka_spark.source import arrow_batches
@@ -97,15 +97,13 @@ def test_only_the_columns_asked_for(source: MemoryReader, monkeypatch: pytest.Mo
         ({"maxbytesperbatch": "20"}, [14, 7, 7, 7, 5, 14, 7, 9]),
     ],
 )
-def test_options_limit_batches(
-    source: MemoryReader, given: dict[str, str], counts: list[int]
-) -> None:
+def test_options_limit_batches(source: MemoryReader, given: Any, counts: list[int]) -> None:
     """The mesh sends seven at once: small batches are joined, none is split to fill another."""
     ranges = OffsetRange(*A, 0, 40), OffsetRange(*B, 0, 30)
-    both = read(source, *ranges, schema=None, **given)
+    both = read(source, *ranges, **given)
     assert [batch.num_rows for batch in both] == counts
     assert offsets(both) == [*range(40), *range(30)]
-    one = read(source, ranges[0], schema=None, **given)
+    one = read(source, ranges[0], **given)
     assert [batch.num_rows for batch in one] == counts[: len(one)]
 
 
@@ -167,6 +165,71 @@ def test_records_and_lost_offsets_cover_the_ranges(
         list(complete((each for each in pieces if each is not without), WANTED))
 
 
+# -- typed values ----------------------------------------------------------------------------------
+
+GOOD = [b'{"id":%d}' % n for n in range(20)]
+JSON = {"valueformat": "json", "valueschema": "id BIGINT"}
+
+
+def typed(values: list[bytes], *names: str, **given: str) -> list[dict[str, Any]]:
+    """Return the rows of a task that reads the values from two partitions, A with ten of them."""
+    source = MemoryReader()
+    source.logs = {A: values[:10], B: values[10:]}
+    given = {"subscribe": "t", **({} if "valueformat" in given else JSON), **given}
+    schema = DafkaDataSource(given).schema()
+    schema = StructType([schema[name] for name in names]) if names else schema
+    ranges = OffsetRange(*A, 0, 10), OffsetRange(*B, 0, len(values) - 10)
+    batches = read(source, *ranges, schema=schema, **given)
+    rows: list[dict[str, Any]] = pa.Table.from_batches(batches).to_pylist()
+    return rows
+
+
+def test_values_are_structs_beside_the_other_columns() -> None:
+    rows = typed([closed(b'{"id":0}', b"k"), closed(None, b"k"), *GOOD[2:]])
+    assert [row["value"] for row in rows] == [{"id": 0}, None, *({"id": n} for n in range(2, 20))]
+    assert [row["key"] for row in rows] == [b"k", b"k", *[None] * 18]
+    assert [row["offset"] for row in rows] == [*range(10), *range(10)]
+    assert {row["value"] for row in typed([b"text"] * 11, valueformat="string")} == {"text"}
+
+
+def test_a_bad_value_fails_the_query_with_its_offset() -> None:
+    values = [*GOOD[:15], b"{", *GOOD[16:]]
+    pattern = r"not valueFormat = json.*JSON parse.*mode = PERM"
+    with pytest.raises(BadValueError, match=pattern) as caught:
+        typed(values)
+    error = caught.value
+    assert (error.topic, error.partition, error.offset) == (*B, 5)
+    assert len(typed(values, "offset")) == 20  # a query without values decodes none
+
+
+def test_a_bad_value_is_kept_with_its_reason() -> None:
+    rows = typed([*GOOD[:9], b"", closed(b"{", b"k"), *GOOD[11:]], mode="permissive")
+    good = [row for row in rows if row["_error"] is None]
+    bad = [row for row in rows if row["_error"] is not None]
+    assert [row["value"]["id"] for row in good] == [*range(9), *range(11, 20)]
+    assert {row["_corrupt_record"] for row in good} == {None}
+    names = "partition", "offset", "key", "value", "_corrupt_record"
+    found = [[row[name] for name in names] for row in bad]
+    assert found == [["A", 9, None, None, b""], ["B", 0, b"k", None, b"{"]]
+    assert all("JSON" in row["_error"] for row in bad)
+    (row, *_) = typed([b"{"] * 11, "_error", "offset", mode="permissive")
+    assert "JSON" in row["_error"]
+    assert {row["_error"] for row in typed(GOOD, mode="permissive")} == {None}
+
+
+def test_bad_values_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    values = [b"x", *GOOD[1:10], b"", *GOOD[11:]]
+    with caplog.at_level(logging.WARNING):
+        rows = typed(values, mode="dropmalformed")
+    ids = [row["value"]["id"] for row in rows]
+    assert ids == [row["offset"] + 10 * (row["partition"] == "B") for row in rows]
+    assert ids == [*range(1, 10), *range(11, 20)]
+    assert "leaves out 2 of 20 records" in caplog.text
+    assert "partition A: the value at offset 0" in caplog.text
+    assert len(typed(values, "topic", mode="dropmalformed")) == 18
+    assert typed([b"\xff"] * 12, valueformat="string", mode="dropmalformed") == []
+
+
 # -- columns ---------------------------------------------------------------------------------------
 
 
@@ -225,9 +288,6 @@ def test_envelopes_are_opened_and_names_escaped() -> None:
     assert rows["value"] == [b"bare", b"v", None, b"v"]
     assert rows["key"] == made(columns("key"))["key"] == [None, b"k", b"k", None]
     assert (rows["topic"], rows["partition"]) == ([r"bad\xff\x0a"] * 4, [r"\x1b"] * 4)
-
-
-def test_contents_may_be_left_as_they_are() -> None:
     rows = made(columns("key", "value"), "none")
     assert rows["value"][:2] == [b"bare", closed(b"v", b"k")]
     assert rows["key"] == [None] * 4

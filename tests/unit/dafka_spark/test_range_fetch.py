@@ -56,8 +56,9 @@ class Scripted:
     """A source of offsets ``[earliest, end)``.
 
     Each of ``breaks`` ends one call after that number of records with ``GONE``. ``there`` is
-    false if the store does not know the partition. A newer producer replaced the records of
-    ``OLD`` from offset ``replaced_at`` on.
+    false if the store does not know the partition, ``denies`` true if it does not return what it
+    reports. A newer producer replaced the records of ``OLD`` from offset ``replaced_at`` on. With
+    each call the end grows by ``growth``.
     """
 
     earliest: int = 0
@@ -69,6 +70,8 @@ class Scripted:
     known: range | None = range(1_000)
     there: bool = True
     replaced_at: int = 1_000
+    denies: bool = False
+    growth: int = 0
 
     def heads(self, topic: str) -> list[PartitionInfo]:
         if self.breaks:
@@ -77,10 +80,13 @@ class Scripted:
 
     def read(self, wanted: OffsetRange) -> Iterator[RecordBatch]:
         start = wanted.start
+        self.end += self.growth
         self.asked.append((start, wanted.end))
         stop = start + self.breaks.pop(0) if self.breaks else None
         if wanted.life == OLD and wanted.end > self.replaced_at:
             raise HistoryChangedError(*A, self.replaced_at, None, CHANGED, wanted.end)
+        if self.denies:
+            raise DataLossError(*A, start, None, "missing")
         if start < self.earliest:
             raise DataLossError(*A, start, self.earliest, "trimmed")
         if wanted.end > self.end:
@@ -154,10 +160,12 @@ def test_any_combination_of_sources_yields_all_records(
     assert offsets(0, 100, [*scripted, everything], PATIENT) == list(range(100))
 
 
-def test_a_source_that_comes_back_is_waited_for() -> None:
+def test_a_source_that_comes_back_or_catches_up_is_waited_for() -> None:
     source = Scripted(breaks=[10, 0, 0])
     assert offsets(0, 30, [source], PATIENT) == list(range(30))
     assert [start for start, _ in source.asked] == [0, 10, 10, 10]
+    growing = Scripted(end=50, growth=1)
+    assert offsets(0, 60, [growing, Scripted(end=55)], PATIENT) == list(range(60))
 
 
 def test_progress_restarts_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,7 +217,7 @@ def test_records_are_lost_if_every_source_lacks_them(
     lost: int,
     lost_end: int,
 ) -> None:
-    with pytest.raises(error, match=rf"^\[{error.condition}\]") as caught:
+    with pytest.raises(error) as caught:
         offsets(0, 60, through)
     assert (caught.value.wanted, caught.value.lost_end) == (lost, lost_end)
     assert offsets(0, 60, through, LENIENT) == [*range(lost), *range(lost_end, 60)]
@@ -218,23 +226,11 @@ def test_records_are_lost_if_every_source_lacks_them(
     assert offsets(0, 60, [*through, Scripted()]) == list(range(60))
 
 
-def test_an_end_that_grows_is_waited_for() -> None:
-    """A store that starts or catches up has a lower end for a moment."""
-
-    class Growing(Scripted):
-        def read(self, wanted: OffsetRange) -> Iterator[RecordBatch]:
-            self.end += 1
-            return super().read(wanted)
-
-    assert offsets(0, 60, [Growing(end=50), Scripted(end=55)], PATIENT) == list(range(60))
-
-
 def test_a_store_that_had_more_and_is_away() -> None:
     """The mesh has less: nothing is known to be lost while that store may come back."""
     auto = options("auto")
     through: list[RecordSource] = [Scripted(breaks=[0] * 9), mesh_of(40)]
-    pattern = r"^\[DAFKA_HEAD_BEHIND\] .* it ends at 40 .* store S, .* Start store S again"
-    with pytest.raises(HeadBehindError, match=pattern) as caught:
+    with pytest.raises(HeadBehindError) as caught:
         offsets(40, 60, through, auto)
     assert (caught.value.end, caught.value.store) == (40, "S")
     with pytest.raises(StoreLostDataError):
@@ -254,40 +250,32 @@ def test_a_loss_ends_where_the_archive_begins(tmp_path: Path) -> None:
     assert sum(each.count for each in complete(fetched, [wanted])) == 50
 
 
-@pytest.mark.parametrize("fail", ["true", "false"])
-def test_stores_that_report_records_and_do_not_return_them(fail: str) -> None:
-    class Denying(Scripted):
-        def read(self, wanted: OffsetRange) -> Iterator[RecordBatch]:
-            yield from ()
-            raise DataLossError(*A, wanted.start, None, "missing")
-
+@pytest.mark.parametrize("given", [options(), LENIENT])
+def test_stores_that_report_records_and_do_not_return_them(given: SourceOptions) -> None:
     with pytest.raises(IncompleteBatchError, match=r"do not return .*missing"):
-        offsets(0, 9, [Denying()], options(failondataloss=fail))
+        offsets(0, 9, [Scripted(denies=True)], given)
 
 
-def test_the_mesh_is_asked_for_what_no_other_source_has() -> None:
+@pytest.mark.parametrize(
+    ("breaks", "asked"), [([], [(0, 10), (60, 100)]), ([0] * 9, [(0, 10), (10, 100)])]
+)
+def test_the_mesh_is_asked_for_what_no_other_source_has(
+    breaks: list[int], asked: list[tuple[int, int]]
+) -> None:
+    """If the other source is gone, the mesh is asked for its part, too."""
     mesh = Scripted(known=None)
-    source = Scripted(earliest=10, end=60, known=range(10, 60))
+    source = Scripted(earliest=10, end=60, breaks=breaks, known=range(10, 60))
     assert offsets(0, 100, [source, mesh], AUTO) == list(range(100))
-    assert (mesh.asked, source.asked) == ([(0, 10), (60, 100)], [(10, 60)])
-    # If the source is gone, the mesh is asked for its part, too.
-    mesh.asked.clear()
-    gone = Scripted(breaks=[0] * 9, known=range(10, 60))
-    assert offsets(0, 100, [gone, mesh], AUTO) == list(range(100))
-    assert mesh.asked == [(0, 10), (10, 100)]
+    assert mesh.asked == asked
 
 
-def test_the_mesh_comes_last() -> None:
-    assert offsets(0, 60, [Scripted(breaks=[20]), mesh_of(100)], AUTO) == list(range(60))
-    with pytest.raises(RetentionAheadError, match=r"offset 0 was asked for, offset 50 on is avail"):
-        offsets(0, 60, [Scripted(breaks=[0]), mesh_of(100, earliest=50)], AUTO)
-
-
-def test_the_error_of_the_mesh_if_it_was_the_only_source() -> None:
+def test_the_mesh_decides_what_is_lost_and_which_error_is_raised() -> None:
     class Silent(MemoryReader):
         def read(self, *args: object, **given: object) -> Iterator[object]:  # type: ignore[override]
             raise FetchTimeoutError(*A, 0, 60, 0.3)
 
+    with pytest.raises(RetentionAheadError, match=r"offset 0 was asked for, offset 50 on is avail"):
+        offsets(0, 60, [Scripted(breaks=[0]), mesh_of(100, earliest=50)], AUTO)
     mesh = MeshSource(Silent().connect, AUTO)
     with pytest.raises(FetchTimeoutError):
         offsets(0, 60, [mesh], AUTO)
@@ -296,19 +284,18 @@ def test_the_error_of_the_mesh_if_it_was_the_only_source() -> None:
 
 
 @pytest.mark.parametrize("start", [10, 50])
-def test_a_changed_history_is_an_error(start: int) -> None:
-    wanted = OffsetRange(*A, start, 60, life=OLD)
-    fetch = RangeFetch(wanted, options(), [Scripted(replaced_at=40), Scripted(replaced_at=40)])
+def test_a_changed_history_is_an_error_unless_an_option_allows_it(
+    start: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    replaced = Scripted(replaced_at=40)
+    fetch = RangeFetch(OffsetRange(*A, start, 60, life=OLD), options(), [replaced, replaced])
     found: list[Fetched] = []
     with pytest.raises(HistoryReplacedError, match="DAFKA_HISTORY_CHANGED") as caught:
         found.extend(fetch.batches())
     assert sum(each.end - each.offset for each in found) == max(0, 40 - start)
     assert (caught.value.wanted, caught.value.end) == (40, 60)
-
-
-def test_a_query_may_continue_with_the_current_history(caplog: pytest.LogCaptureFixture) -> None:
-    replaced = Scripted(replaced_at=40)
-    assert offsets(10, 60, [replaced, Scripted()], life=OLD) == [*range(10, 60)]
+    caplog.clear()
+    assert offsets(start, 60, [replaced, Scripted()], life=OLD) == [*range(start, 60)]
     assert "DAFKA_HISTORY_CHANGED" not in caplog.text  # another store still has it
-    assert offsets(10, 60, [replaced], LENIENT, OLD) == [*range(10, 60)]
+    assert offsets(start, 60, [replaced], LENIENT, OLD) == [*range(start, 60)]
     assert caplog.text.count("DAFKA_HISTORY_CHANGED") == 1

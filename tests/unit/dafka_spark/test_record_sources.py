@@ -12,12 +12,7 @@ from hypothesis import strategies as st
 
 from dafka_core.flight.store_location import StoreLocation, this_machine
 from dafka_core.model.epochs import NO_LIFE
-from dafka_core.model.records import (
-    UNKNOWN_US,
-    PartitionInfo,
-    RecordBatch,
-    TopicPartition,
-)
+from dafka_core.model.records import UNKNOWN_US, PartitionInfo, RecordBatch, TopicPartition
 from dafka_spark.errors import FetchError
 from dafka_spark.options import SourceOptions
 from dafka_spark.source.offset_ranges import OffsetRange, StoreRange
@@ -91,40 +86,19 @@ def test_batches_keep_every_record_with_its_time_and_the_limits(
         position = batch.end
 
 
-@pytest.mark.parametrize(
-    ("lists", "max_records", "max_bytes", "counts"),
-    [
-        ([[b"a"]] * 10, 4, 100, [4, 4, 2]),
-        ([[b"ab"]] * 5, 100, 5, [2, 2, 1]),
-        ([[b"a"] * 9, [b"a"] * 2], 4, 100, [4, 4, 1, 2]),
-        ([[b"abc", b"d"] * 2, [b"a"]], 100, 4, [2, 2, 1]),
-    ],
-)
-def test_small_batches_are_joined_and_large_ones_split(
-    lists: list[list[bytes]], max_records: int, max_bytes: int, counts: list[int]
-) -> None:
-    assert [batch.count for batch in read(lists, max_records, max_bytes)] == counts
-
-
-LOGS = ["the log of store A", "the log of store B"]
-FLIGHT = ["store A by Arrow Flight", "store B by Arrow Flight"]
-
-
-@pytest.mark.parametrize(
-    ("option", "expected"),
-    [
-        ("local", LOGS),
-        ("flight", FLIGHT),
-        ("mesh", ["the mesh"]),
-        ("auto", [*LOGS, *FLIGHT, "the mesh"]),
-    ],
-)
-def test_option_fetch_selects_the_sources(option: str, expected: list[str]) -> None:
-    options = SourceOptions.of({"subscribe": "t", "fetch": option})
+def test_option_fetch_selects_the_sources() -> None:
     stores = [StoreRange(StoreLocation(name, ("grpc://127.0.0.1:1",)), 0, 60) for name in "AB"]
     wanted = OffsetRange(*A, 0, 60, tuple(stores))
-    sources = open_sources(wanted, options, MemoryReader().connect, times=False)
-    assert [source.name for source in sources] == expected
+
+    def names(fetch: str) -> list[str]:
+        options = SourceOptions.of({"subscribe": "t", "fetch": fetch})
+        sources = open_sources(wanted, options, MemoryReader().connect, times=False)
+        return [source.name for source in sources]
+
+    assert names("local") == ["the log of store A", "the log of store B"]
+    assert names("flight") == ["store A by Arrow Flight", "store B by Arrow Flight"]
+    assert names("mesh") == ["the mesh"]
+    assert names("auto") == names("local") + names("flight") + names("mesh")
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,11 @@ import datetime as dt
 import decimal
 import io
 import json
+from collections.abc import Callable
 from typing import Any
 
 import fastavro
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -16,11 +18,11 @@ from hypothesis import strategies as st
 from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_type
 
-from dafka_spark.formats.arrow_values import ArrowCodec
+from dafka_spark.errors import BatchTooLargeError
+from dafka_spark.formats.arrow_values import MAX_BATCH, MAX_OPENED, ArrowCodec
 from dafka_spark.formats.avro_values import AvroCodec
 from dafka_spark.formats.codecs import FORMATS, Codec, codec_of, concat_parts, decode_parts
 from dafka_spark.formats.ddl import parse_ddl
-from dafka_spark.formats.extras import import_extra
 from dafka_spark.formats.json_values import JsonCodec
 from dafka_spark.formats.protobuf_values import ProtobufCodec
 from tests.unit.dafka_spark import descriptors as pb
@@ -49,16 +51,13 @@ CODECS: dict[str, Codec] = {
 }
 
 
-def good(name: str, number: int) -> bytes:
-    """Return a valid value of a format with this id."""
-    match name:
-        case "json":
-            return b'{"id":%d}' % number
-        case "arrow":
-            return stream({"id": [number]})
-        case "avro":
-            return bytes([2 * number])
-    return bytes([8, number])
+GOOD: dict[str, Callable[[int], bytes]] = {
+    "json": lambda number: b'{"id":%d}' % number,
+    "arrow": lambda number: stream({"id": [number]}),
+    "avro": lambda number: bytes([2 * number]),
+    "protobuf": lambda number: bytes([8, number]),
+}
+"""Makes a valid value of a format with this id."""
 
 
 def column(codec: Codec, *rows: Any) -> pa.Array:
@@ -80,14 +79,9 @@ def test_every_format_has_a_codec() -> None:
         "avro": "struct<id:bigint>",
         "protobuf": "struct<id:bigint>",
     }
-    codec = codec_of("json", SMALL)
-    assert codec is not None
-    assert codec.kind == SMALL
     for name in schemas:
         with pytest.raises(ValueError, match="name it with option valueSchema"):
             codec_of(name, SMALL)
-    with pytest.raises(ImportError, match=r"needs missing on .* pip install 'dafka-spark\[odd\]'"):
-        import_extra("missing.part", extra="odd")
 
 
 NOT_ARROW, NOT_AVRO = "not an Arrow stream", "it is not a record of this Avro schema: "
@@ -98,7 +92,6 @@ NOT_JSON, NOT_PROTOBUF = "not one JSON value", "it is not such a message: "
     ("name", "value", "why"),
     [
         ("json", b"", NOT_JSON),
-        ("json", b" \n", NOT_JSON),
         ("json", b"{", "Missing a name"),
         ("json", b'{"id":1} {"id":2}', "Missing a comma"),
         ("json", b'{"id":1},{"id":2}', NOT_JSON),
@@ -109,7 +102,6 @@ NOT_JSON, NOT_PROTOBUF = "not one JSON value", "it is not such a message: "
         ("json", b'null ],"w":[{}', ""),
         ("json", b'{"id":1}],"v":[{"id":2}', "twice"),
         ("json", b"[1]", "from object to array"),
-        ("json", b"1", "from object to number"),
         ("json", b'{"id":"1"}', "from number to string"),
         ("json", b'{"id":1.5}', "couldn't parse:1.5"),
         ("json", b'{"id":9223372036854775808}', "couldn't parse:9223372036854775808"),
@@ -129,7 +121,6 @@ NOT_JSON, NOT_PROTOBUF = "not one JSON value", "it is not such a message: "
         ("avro", b"\x80", NOT_AVRO),
         ("avro", b"\x02\x02", NOT_AVRO),
         ("avro", b"\xff" * 11, NOT_AVRO),
-        ("avro", b"\xfe" * 4 + b"\x7f", NOT_AVRO),
         ("protobuf", b"\x80", NOT_PROTOBUF),
         ("protobuf", b"\x08", NOT_PROTOBUF),
         ("protobuf", b"\x12\x05abc", NOT_PROTOBUF),
@@ -139,14 +130,13 @@ NOT_JSON, NOT_PROTOBUF = "not one JSON value", "it is not such a message: "
     ],
 )  # fmt: skip
 def test_a_bad_value_spoils_no_other(name: str, value: bytes, why: str) -> None:
-    values = [good(name, number) for number in range(7)]
+    values = [*map(GOOD[name], range(7))]
     rows, bad = decoded(CODECS[name], *values[:3], value, None, *values[3:], value)
     ids = [row and (row[0] if isinstance(row, list) else row)["id"] for row in rows]
     assert ids == [0, 1, 2, None, None, 3, 4, 5, 6, None]
-    assert list(bad) == [3, 9]
+    assert (list(bad), bad[3]) == ([3, 9], bad[9])
     assert why in bad[3]
     assert len(bad[3]) < 400
-    assert bad[3] == bad[9]
 
 
 def numbers(values: pa.Array) -> pa.Array:
@@ -214,19 +204,17 @@ def test_encoded_json_is_json_and_is_decoded(rows: list[Any], start: int) -> Non
 
 def test_texts_are_those_of_to_json() -> None:
     """Spark may use large types, and timestamps in the session's time zone."""
-    kind = parse_ddl(
-        '`i"d` BIGINT, s STRING, l ARRAY<INT>, price DECIMAL(10, 2), d DOUBLE, t TIMESTAMP'
-    )
-    times = pa.timestamp("us", "Europe/Berlin")
-    wide = {'i"d': pa.int64(), "s": pa.large_utf8(), "l": pa.large_list(pa.int32()),
-            "price": pa.decimal128(10, 2), "d": pa.float64(), "t": times}  # fmt: skip
+    kind = '`i"d` BIGINT, s STRING, l ARRAY<INT>, price DECIMAL(10, 2), d DOUBLE, t TIMESTAMP'
+    arrow = [pa.int64(), pa.large_utf8(), pa.large_list(pa.int32()), pa.decimal128(10, 2)]
+    arrow += [pa.float64(), pa.timestamp("us", "Europe/Berlin")]
     old = dt.datetime(1850, 1, 1, microsecond=6, tzinfo=dt.UTC)
-    row = {'i"d': 1, "s": 'a"\\\n', "l": [1, None], "price": decimal.Decimal("1.50"),
-           "d": float("nan"), "t": old}  # fmt: skip
-    (text,) = JsonCodec(kind).encode(pa.array([row], pa.struct(list(wide.items()))))
-    assert text.as_py() == (
+    row = 1, 'a"\\\n', [1, None], decimal.Decimal("1.50"), float("nan"), old
+    names = ('i"d', "s", "l", "price", "d", "t")
+    kinds = pa.struct([*zip(names, arrow, strict=True)])
+    rows = pa.array([dict(zip(names, row, strict=True))], kinds)
+    assert JsonCodec(parse_ddl(kind)).encode(rows).to_pylist() == [
         r'{"i\"d":1,"s":"a\"\\\u000a","l":[1,null],"price":1.50,"t":"1850-01-01T00:00:00.000006Z"}'
-    )
+    ]
 
 
 def test_a_schema_that_has_changed() -> None:
@@ -257,6 +245,100 @@ def test_numbers_and_times_need_what_their_type_needs() -> None:
     assert (rows[-1]["s"], rows[-1]["l"]) == ({"f": 1.0}, [1.0, 2.0])
     assert sorted(bad) == [1, 2, 3, 4, 5, 6]
     assert "expected a zone offset" in bad[1]
+
+
+# Arrow
+
+
+ROW_OF = {"id": st.none() | INTEGERS, "name": st.none() | MEMBERS["name"], "at": st.none()}
+ROWS = st.lists(st.fixed_dictionaries(ROW_OF), max_size=3)
+
+
+@given(st.lists(st.none() | ROWS, min_size=1, max_size=4), st.integers(0, 2))
+def test_encoded_arrow_is_decoded(rows: list[Any], start: int) -> None:
+    codec = CODECS["arrow"]
+    part = column(codec, *rows).slice(start)
+    values = codec.encode(part)
+    assert values.null_count == part.null_count
+    assert codec.decode(values).to_pylist() == part.to_pylist()
+
+
+def test_streams_of_several_schemas_and_layouts() -> None:
+    names = pa.array(["a", "b", None], pa.large_utf8())
+    stamps = pa.array([{"t": 7_000}], pa.struct([("t", pa.timestamp("ns", "Europe/Paris"))]))
+    plain = {"more": [[1], None, []], "name": names}
+    others = names.cast(pa.string_view()), names.cast(pa.utf8()).dictionary_encode()
+    layouts = [stream({"name": column}) for column in others]
+    values = [stream(plain), None, stream({"at": stamps, "id": [1]})]
+    values += [*layouts, stream(plain, "zstd"), stream(plain, "lz4")]
+    rows, bad = decoded(CODECS["arrow"], *values)
+    assert not bad
+    assert rows[0] == [{"id": None, "name": name, "at": None} for name in ("a", "b", None)]
+    assert rows[1] is None
+    assert rows[2][0]["at"]["t"].microsecond == 7
+    assert [row == rows[0] for row in rows[3:]] == [True] * 4
+
+
+@given(st.integers(0, 1 << 16), st.binary(min_size=1, max_size=8))
+def test_a_damaged_stream_is_a_bad_value_or_a_table(at: int, damage: bytes) -> None:
+    whole = stream({"id": [1, 2, 3], "name": ["a", "b", "c"]}, "zstd")
+    at %= len(whole)
+    rows, _ = decoded(CODECS["arrow"], (whole[:at] + damage + whole)[: len(whole)])
+    assert len(rows) == 1
+
+
+LONG = "x" * (MAX_OPENED // 4)
+SHORT = b"x" * 1000
+
+
+def shared() -> pa.Array:
+    """A dictionary of one text, which 70,000 rows share."""
+    return pa.DictionaryArray.from_arrays(pa.array(np.zeros(70_000, np.int8)), [SHORT.decode()])
+
+
+def viewed() -> pa.Array:
+    """Views of one text, which 70,000 rows share."""
+    view = np.array([len(SHORT), int.from_bytes(SHORT[:4], "little"), 0, 0], np.int32)
+    buffers = [None, pa.py_buffer(np.tile(view, 70_000)), pa.py_buffer(SHORT)]
+    return pa.Array.from_buffers(pa.string_view(), 70_000, buffers)
+
+
+@pytest.mark.parametrize(
+    ("column", "made"),
+    [
+        ("name", lambda: pa.array([LONG] * 5)),
+        ("unknown", lambda: pa.array([[LONG] * 5])),
+        ("unknown", lambda: pa.nulls(2_000_000)),
+        ("name", shared),
+        ("name", viewed),
+        ("at", lambda: pa.StructArray.from_arrays([shared()], ["name"])),
+        ("names", lambda: pa.ListArray.from_arrays([0, 70_000], shared())),
+    ],
+)
+def test_a_value_that_opens_to_too_much_is_bad_before_it_takes_memory(
+    column: str, made: Callable[[], pa.Array]
+) -> None:
+    codec = ArrowCodec(parse_ddl("name STRING, at STRUCT<name: STRING>, names ARRAY<STRING>"))
+    values = pa.array([stream({column: made()}, "zstd")], pa.binary())
+    assert len(values[0].as_buffer()) < MAX_OPENED // 1000
+    default = pa.default_memory_pool()
+    pool = pa.proxy_memory_pool(default)
+    pa.set_memory_pool(pool)  # its peak counts from here
+    try:
+        with pytest.raises(ValueError, match="opens to more than 64 MiB; write fewer rows"):
+            codec.decode(values)
+    finally:
+        pa.set_memory_pool(default)
+    assert pool.max_memory() < MAX_OPENED // 4
+
+
+def test_values_that_open_to_too_much_together_fail_the_query() -> None:
+    """Each of them is good: none of them may be null in a result, or left out."""
+    value = stream({"more": pa.nulls(500_000)}, "zstd")
+    values = pa.array([value] * 30, pa.binary())
+    why = rf"the 30 values .* open to \d+ bytes, more than {MAX_BATCH}\. .*maxRecordsPerBatch"
+    with pytest.raises(BatchTooLargeError, match=why):
+        list(decode_parts(values, CODECS["arrow"].decode))
 
 
 # Avro
@@ -304,16 +386,12 @@ def test_encoded_avro_is_avro_and_is_decoded() -> None:
     assert (plain["side"], plain["prices"], str(plain["uuid"])) == ("SELL", {"x": 1.5}, row["uuid"])
 
 
-@pytest.mark.parametrize(
-    ("kind", "value"),
-    [
-        ("int", None),
-        ("boolean", None),
-        ({"type": "array", "items": "boolean"}, [True, None]),
-        ({"type": "map", "values": "boolean"}, {"x": None}),
-        (["null", {"type": "array", "items": "boolean"}], [None]),
-    ],
-)
+BOOLEANS = {"type": "array", "items": "boolean"}
+MAPPED = {"type": "map", "values": "boolean"}
+FORBIDDEN = [("int", None), ("boolean", None), (BOOLEANS, [True, None]), (MAPPED, {"x": None})]
+
+
+@pytest.mark.parametrize(("kind", "value"), [*FORBIDDEN, (["null", BOOLEANS], [None])])
 def test_a_null_that_avros_schema_forbids_is_refused(kind: Any, value: Any) -> None:
     """Of a boolean too, which fastavro would write as false."""
     codec = AvroCodec(record(kind))

@@ -19,7 +19,6 @@ from dafka_spark.sink.store_session import PickedStore
 from dafka_spark.sink.writer import (
     BATCH_ID,
     QUERY_ID,
-    SPECULATION,
     DafkaBatchWriter,
     DafkaStreamWriter,
     TaskCommit,
@@ -30,13 +29,8 @@ Writer = type[DafkaBatchWriter] | type[DafkaStreamWriter]
 
 TO_T = SinkOptions.of({"topic": "t"})
 VALUES = parse_ddl("value STRING")
+IDS = {QUERY_ID: "q", BATCH_ID: "0"}
 of_both = pytest.mark.parametrize("writer", [DafkaBatchWriter, DafkaStreamWriter])
-
-
-@of_both
-def test_columns_are_checked_when_the_writer_is_made(writer: Writer) -> None:
-    with pytest.raises(ColumnError, match="column 'value': is int, must be binary or string"):
-        writer(parse_ddl("value INT"), TO_T)
 
 
 @pytest.mark.parametrize(
@@ -52,6 +46,8 @@ def test_options_of_the_other_kind_of_write_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=why):
         writer(VALUES, SinkOptions.of({"topic": "t", **given}))
+    with pytest.raises(ColumnError, match="column 'value': is int, must be binary or string"):
+        writer(parse_ddl("value INT"), TO_T)
 
 
 def test_overwriting_is_refused() -> None:
@@ -60,24 +56,21 @@ def test_overwriting_is_refused() -> None:
 
 
 @of_both
-@pytest.mark.parametrize("given", ["true", "TRUE"])
-def test_speculation_is_refused(
-    writer: Writer, given: str, monkeypatch: pytest.MonkeyPatch
+def test_nothing_is_written_by_speculative_tasks_or_outside_of_tasks(
+    writer: Writer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Task(0, {SPECULATION: given, QUERY_ID: "q", BATCH_ID: "0"}).begin(monkeypatch)
-    with pytest.raises(ConfigError, match="set it false"):
-        writer(VALUES, TO_T).write(iter([]))
-
-
-@of_both
-def test_nothing_is_written_outside_of_tasks(writer: Writer) -> None:
+    """Two attempts of a task would write to one partition at a time."""
     with pytest.raises(RuntimeError, match="by Spark's tasks only"):
         writer(VALUES, TO_T).write(iter([]))
+    for given in ("true", "TRUE"):
+        Task(0, {"spark.speculation": given, **IDS}).begin(monkeypatch)
+        with pytest.raises(ConfigError, match="set it false"):
+            writer(VALUES, TO_T).write(iter([]))
 
 
-@pytest.mark.parametrize("missing", [QUERY_ID, BATCH_ID])
+@pytest.mark.parametrize("missing", IDS)
 def test_a_micro_batch_needs_its_ids(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    Task(0, {QUERY_ID: "q", BATCH_ID: "0", missing: ""}).begin(monkeypatch)
+    Task(0, {**IDS, missing: ""}).begin(monkeypatch)
     with pytest.raises(RuntimeError, match="no query id or no batch id"):
         DafkaStreamWriter(VALUES, TO_T).write(iter([]))
 
@@ -93,13 +86,12 @@ def test_addresses_are_stable() -> None:
     assert partition_address("q", "t", 0) == "78311E34E56156E997FD5DB47EE34405"
     assert partition_address("q", "t\udcff", 0) == "1CE8CBA646BE5D169F06BB5B428B7D02"
     parts = [("q", "t", 0), ("q", "t", 1), ("q", "u", 0), ("r", "t", 0)]
-    names = {partition_address(*each) for each in parts}
-    assert len(names) == 4
-    assert all(len(name) == 32 and name == name.upper() for name in names)
+    assert len({partition_address(*each) for each in parts}) == 4
 
 
-def test_addresses_of_a_key_begin_with_its_prefix() -> None:
-    owner = Permissions("etl", frozenset({"produce"}), prefix="A" * 12)
+def test_addresses_of_a_key_begin_with_its_prefix_unless_it_owns_earlier_ones() -> None:
+    produce = frozenset({"produce"})
+    owner = Permissions("etl", produce, prefix="A" * 12)
     application = Application("app", 1, "t", owner)
     made = {application.address(topic, task) for topic in "tuv" for task in range(300)}
     assert len(made) == 900
@@ -109,10 +101,6 @@ def test_addresses_of_a_key_begin_with_its_prefix() -> None:
     assert owner.owns(other)
     assert other[:22] != shared
     assert own_address(owner, "q", "t", 0) == "A" * 12 + partition_address("q", "t", 0)[12:]
-
-
-def test_a_key_that_owns_addresses_from_before_keeps_them() -> None:
     plain = Application("app", 1, "t").address("t", 0)
-    produce = frozenset({"produce"})
     heir = Permissions("heir", produce, addresses=(f"{plain[:16]}*",), prefix="B" * 12)
     assert Application("app", 1, "t", heir).address("t", 0) == plain

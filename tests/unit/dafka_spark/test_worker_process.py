@@ -1,0 +1,72 @@
+"""Spark's Python workers: the warning about a reused plan, and garbage collection between tasks."""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dafka_core.model.records import TopicPartition
+from dafka_spark import metadata
+from dafka_spark.cluster import worker_process
+from dafka_spark.cluster.worker_process import OLD_PLAN_S, settle
+from dafka_spark.options import SourceOptions
+from dafka_spark.schema import full
+from dafka_spark.source.batch_reader import DafkaBatchReader
+from dafka_spark.source.metadata_reader import MetadataReader
+from tests.memory_reader import MemoryReader
+from tests.unit.dafka_spark.tasks import Task
+
+
+@pytest.fixture(autouse=True)
+def new_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let this process pass for one that no task has settled."""
+    monkeypatch.setattr(os, "getpid", object)
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.parametrize("kind", ["", "partitions"])
+@pytest.mark.parametrize(("age_s", "warnings"), [(OLD_PLAN_S - 10, 0), (OLD_PLAN_S + 10, 1)])
+def test_a_reused_plan_is_reported_once(
+    kind: str,
+    age_s: float,
+    warnings: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The id of Spark's query, a UUID of version 7, begins with its time."""
+    source = MemoryReader({TopicPartition("t", "A"): 3})
+    options = SourceOptions.of({"subscribe": "t", **({"metadata": kind} if kind else {})})
+    schema = metadata.full(kind) if kind else full()
+    reader = (MetadataReader if kind else DafkaBatchReader)(schema, options, source.connect)
+    begun_ms = int((time.time() + age_s) * 1000)
+    query = str(uuid.UUID(int=begun_ms << 80 | 0x7000 << 64))
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{tmp_path},/nowhere")
+    Task(0, {"spark.sql.execution.query.id": query}).begin(monkeypatch, worker_process)
+    (task,) = reader.partitions()
+    for _ in range(2):
+        assert sum(batch.num_rows for batch in reader.read(task)) == (1 if kind else 3)
+    reported = [each for each in caplog.messages if "call load() again for each query" in each]
+    assert len(reported) == warnings
+    assert all(each.startswith("dafka: t at 127.0.0.1:5556:5557: ") for each in reported)
+
+
+def test_a_worker_excludes_loaded_modules_from_garbage_collection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    settle()  # outside of tasks
+    assert gc.get_freeze_count() == 0
+    Task().begin(monkeypatch, worker_process)
+    settle()
+    frozen = gc.get_freeze_count()
+    made = [[number] for number in range(100)]
+    settle()
+    assert gc.get_freeze_count() == frozen > len(gc.get_objects()) >= len(made)
