@@ -157,4 +157,4 @@ def test_rows_are_compared_with_those_that_the_query_makes_now(
     with pytest.raises(DafkaError, match="the rows of batch 1 cannot be recomputed"):
         failing(1)
     verify(str(tmp_path), query=f"{__name__}:even", tower=topics.cluster.tower)
-    assert "5 rows of 3 batches are as they were written" in capfd.readouterr().err
+    assert "5 rows of 3 batches are unchanged" in capfd.readouterr().err

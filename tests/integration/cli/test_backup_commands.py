@@ -59,11 +59,11 @@ def test_a_change_at_rest_is_named_and_a_forged_chain_by_a_saved_link(tmp_path: 
     linked(tmp_path / "other")
     saved = run("store", "verify", directory, "--save", file)
     assert saved.returncode == 0
-    assert b"300 records are those of their links" in saved.stderr
+    assert b"300 records match their links" in saved.stderr
     assert b"has the newest links of 1 partitions" in saved.stderr
     same = run("store", "verify", directory, "--against", file, "--save", file)
     assert same.returncode == 0
-    assert f"300 records, and all links before them, are those of {file}" in same.stderr.decode()
+    assert f"300 records, and all links before them, match {file}" in same.stderr.decode()
     assert run("store", "verify", directory, "--beside", other).returncode == 0
     tamper(tmp_path / "store", every[7], every[7][:-1] + b"!")
     changed = run("store", "verify", directory, "--json", "--save", str(tmp_path / "none"))
@@ -76,13 +76,13 @@ def test_a_change_at_rest_is_named_and_a_forged_chain_by_a_saved_link(tmp_path: 
     forged = run("store", "verify", directory, "--against", file, "--json")
     assert forged.returncode == 1
     assert json.loads(forged.stdout)["kind"] == "changed"
-    assert b"1 links are wrong" in forged.stderr
+    assert b"1 links differ" in forged.stderr
     different = run("store", "verify", directory, "--beside", other, "--json")
     assert different.returncode == 1
     assert json.loads(different.stdout)["kind"] == "different"
     refused = run("store", "verify", directory, "--beside", other, "--save", file)
     assert refused.returncode == 2
-    assert "is given with --save or --against" in sentence(refused)
+    assert "cannot be combined with --save or --against" in sentence(refused)
     nothing = run("store", "verify", directory, "--against", other)
     assert "must be a file that 'dafka store verify --save' has written" in sentence(nothing)
 

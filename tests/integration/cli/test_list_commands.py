@@ -223,7 +223,7 @@ def test_lag_of_queries_and_of_one(filled: str) -> None:
             other = QueryProgress("hourly", run_id, 60, ("one",))
             publish([client], QUERIES_TOPIC, other, timeout_s=PATIENCE_S)
         both = run("lag", "--tower", filled)
-        assert "2 queries report as 'hourly': give each query a name" in sentence(both)
+        assert "2 queries report as 'hourly': give each query a unique name" in sentence(both)
         ended = QueryProgress("hourly", "r3", 1e-6, ("one",), finished=True)
         publish([client], QUERIES_TOPIC, ended, timeout_s=PATIENCE_S)
         assert run("lag", "--tower", filled).stdout.split(b"\t")[:3] == [

@@ -43,7 +43,7 @@ def test_a_newline_is_added_unless_the_format_ends_in_an_escape() -> None:
 @pytest.mark.parametrize(
     ("form", "says"),
     [
-        ("%x", "%x is none of %t, %p"),
+        ("%x", "%x is unknown; known are %t, %p"),
         ("%", "% is none of"),
         (r"\q", r"\q is none of \n"),
         ("\\", "none"),
