@@ -89,7 +89,7 @@ def test_a_tower_without_stores_and_one_with_c_stores_alone(topic: str) -> None:
     with ForkedCluster(stores=0) as cluster:
         facts = gathered({"tower": cluster.tower}, [topic], timeout_s=TIMEOUT_S)
         (wrong,) = problems(check_all(facts))
-        assert wrong.sentence == "the tower tells of no other node, and of no store"
+        assert wrong.sentence == "the tower reports no other node, but no store"
         with CStore(cluster.tower, topic, [b"1", b"2", b"3"], ()) as store:
             meet(cluster.tower, store.partition)
             found = diagnosed(cluster.tower, topic)
@@ -127,7 +127,7 @@ def test_a_store_of_an_older_version(serve: Serve, monkeypatch: pytest.MonkeyPat
     store = serve("one")
     store.add(TopicPartition("flights", "AB12"), 5)
     found = diagnosed("", "flights", uris=store.location.locations[-1:])
-    lacks = "it lacks dafka.sizes.v1; start it again with this version"
+    lacks = "it lacks dafka.sizes.v1; upgrade it"
     assert lacks in warning(found, "versions")
     sentence = "topic 'flights' has 1 partition with 5 records"
     assert about(found, "topic") == [(Severity.OK, sentence)]
@@ -139,9 +139,9 @@ def test_addresses_that_are_not_those_of_stores(shared: EmbeddedCluster) -> None
         free = f"grpc://127.0.0.1:{server.getsockname()[1]}"
     tower = f"grpc://127.0.0.1:{shared.tower.rsplit(':', 1)[1]}"
     first, second = problems(diagnosed("", "t", uris=(tower, free)))
-    assert first.sentence.endswith("listens there (it speaks 'ZeroMQ XPUB')")
+    assert first.sentence.endswith("another program responds with 'ZeroMQ XPUB'")
     assert first.lasts
-    assert second.sentence.startswith(f"{free} does not answer by Arrow Flight: ")
+    assert second.sentence.startswith(f"{free} does not respond by Arrow Flight: ")
     assert not second.lasts
 
 

@@ -73,10 +73,10 @@ def test_a_healthy_start_probes_no_port(
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [
-        ("{host}:{pub}:{sub}", "its ports the other way round; name it as {host}:{sub}:{pub}"),
+        ("{host}:{pub}:{sub}", "are swapped; name it as {host}:{sub}:{pub}"),
         (
             "{host}:{flight}:{flight}",
-            "something else listens at {host}:{flight}, no tower (it speaks 'HTTP/2')",
+            "another program than a tower listens at {host}:{flight} (it sends 'HTTP/2')",
         ),
     ],
     ids=["swapped ports", "another program"],
@@ -120,8 +120,8 @@ def test_a_start_waits_for_a_store(
         wait_until(logged)
         cluster.start_store()
         query.result()
-    (once,) = [each for each in logged() if each.startswith("the tower tells of")]
-    assert "tells of no other node, and of no store; start one with 'dafka store --dir DIR'" in once
+    (once,) = [each for each in logged() if each.startswith("the tower reports")]
+    assert "reports no other node, but no store; start one with 'dafka store --dir DIR'" in once
     assert once.endswith(". The query waits for up to 60 s")
 
 
@@ -129,7 +129,7 @@ def test_a_start_waits_for_a_store(
 def test_a_query_without_a_store_fails(fetch: str) -> None:
     with ForkedCluster(stores=0) as cluster, pytest.raises(NoStoreError) as caught:
         planned(tower=cluster.tower, fetch=fetch, fetchTimeoutMs="2500")
-    assert "s: the tower tells of no other node, and of no store; start" in str(caught.value)
+    assert "s: the tower reports no other node, but no store; start" in str(caught.value)
     assert caught.value.waited_s >= 2.5
 
 
@@ -138,7 +138,7 @@ def test_option_stores_with_another_program_fails_at_once(shared: EmbeddedCluste
     for use in (planned, written):
         with pytest.raises(NoStoreError) as caught:
             use(stores=f"grpc://127.0.0.1:{port}")
-        assert "listens there (it speaks 'ZeroMQ XPUB'); name the store's" in str(caught.value)
+        assert "responds with 'ZeroMQ XPUB'; use the store's" in str(caught.value)
         assert caught.value.waited_s < 30
 
 
