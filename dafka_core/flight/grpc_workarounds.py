@@ -28,7 +28,7 @@ from dafka_core.system.hosts import plain, resolve
 
 _DESCRIPTORS: Final = tuple(Path(each) for each in ("/proc/self/fd", "/dev/fd"))
 
-LOOK_S: Final = 0.05
+POLL_S: Final = 0.05
 """Interval of the watchdog: a wait may end this much late.  Its thread lasts this long after the
 last call, as calls follow each other closely or not at all."""
 
@@ -237,7 +237,7 @@ class Watchdog:
 
     def _run(self) -> None:
         while True:
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
             with self._lock:
                 calls = list(self._calls)
                 if not calls:

@@ -49,7 +49,7 @@ from dafka_core.storage import Log, PartitionStatistics
 from dafka_core.system.closing import ProcessBound
 from dafka_core.system.hosts import HostPort, listen
 
-LOOK_S: Final = 0.5
+POLL_S: Final = 0.5
 """Interval at which a put that waits for the disk checks for the service's end."""
 
 PATIENCE_S: Final = 1.0
@@ -182,7 +182,7 @@ class _Put:
         with self._changed:
             while self._failure is None and not reached():
                 self._context.check_open()
-                self._changed.wait(LOOK_S)
+                self._changed.wait(POLL_S)
             if self._failure is not None:
                 raise self._failure
 

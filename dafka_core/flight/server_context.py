@@ -211,7 +211,7 @@ def _address(peer: str) -> Address:
     return normal(host_port(urllib.parse.unquote(peer.partition(":")[2])))
 
 
-LOOK_S: Final = 0.5
+POLL_S: Final = 0.5
 """Interval at which a queued stream checks its client, and the service."""
 
 START_TIMEOUT_S: Final = 10.0
@@ -408,7 +408,7 @@ class StreamLimiter:
             self._line[0][1].set()
         try:
             while True:
-                left_s = max(0, min(deadline - time.monotonic(), LOOK_S))
+                left_s = max(0, min(deadline - time.monotonic(), POLL_S))
                 if turn.is_set():
                     with contextlib.suppress(queue.Empty):
                         self._free.get(timeout=left_s)

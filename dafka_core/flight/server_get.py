@@ -60,13 +60,13 @@ def check_log(
     context: ServerContext, request: CheckRequest, caller: Caller
 ) -> Iterator[LogChecked]:
     """Yield the damage of some partitions, or of data beside records."""
-    look = partial(_look, context)
+    open_tables = partial(_open_tables, context)
     done = Checked()
     with context.backups.take(caller.is_gone):
-        parts = [check_partition(look, tp) for tp in request.partitions]
+        parts = [check_partition(open_tables, tp) for tp in request.partitions]
         if request.saved:
-            parts = [(check_saved(look, each) for each in request.saved)]
-        for part in parts or [check_rest(look)]:
+            parts = [(check_saved(open_tables, each) for each in request.saved)]
+        for part in parts or [check_rest(open_tables)]:
             for each in part:
                 if caller.is_gone():
                     return
@@ -76,9 +76,9 @@ def check_log(
 
 def links(context: ServerContext, request: LinksRequest, caller: Caller) -> Iterator[FoundLinks]:
     """Yield the links of some partitions."""
-    look = partial(_look, context)
+    open_tables = partial(_open_tables, context)
     for tp in request.partitions:
-        found = links_of(look, tp, newest=request.newest)
+        found = links_of(open_tables, tp, newest=request.newest)
         for part in limits.parts(found, limits.HEADS_PER_RESULT):
             if caller.is_gone():
                 return
@@ -87,7 +87,7 @@ def links(context: ServerContext, request: LinksRequest, caller: Caller) -> Iter
 
 
 @contextmanager
-def _look(context: ServerContext) -> Iterator[Tables]:
+def _open_tables(context: ServerContext) -> Iterator[Tables]:
     context.check_open()
     with context.log.snapshot() as snapshot:
         yield snapshot.tables

@@ -138,7 +138,7 @@ class BlockMerger:
         self._buffer = bytearray()
 
     def step(self) -> bool:
-        """Do a small step; return False if there was nothing to do.
+        """Do a small step; return False if idle.
 
         Raises:
             ClosedError: the log is closed.

@@ -170,9 +170,9 @@ class Environment:
         raise StoreError(
             self.directory,
             f"the directory or a file in it was removed, renamed or replaced while the store "
-            f"ran{why}. What is written from now on would be lost, so nothing more is "
-            "acknowledged: put back what was moved away, keep cleaners of temporary files from "
-            "it, and start the store again",
+            f"ran{why}. New records would be lost, so the store acknowledges nothing more: restore "
+            "the directory, exclude it from programs that delete temporary files, and restart the "
+            "store",
         )
 
     def close(self) -> None:

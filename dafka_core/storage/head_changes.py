@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from dafka_core.model.records import TopicPartition
 
 MAX_KEPT: Final = 10_000
-"""Partitions whose last change is remembered: as many as one answer names."""
+"""Number of partitions with a remembered change: as many as one answer names."""
 
 Topics = frozenset[str] | None
 """The topics of a watcher; None for all."""

@@ -138,12 +138,12 @@ class RetentionLog:
 
     def keep_rules(self, rules: str | None) -> None:
         """Write rules, replacing earlier ones; None removes them."""
-        octets = None if rules is None else octets_of(rules)
-        self._env.write(lambda tables: tables.notes.put({RULES: octets}))
+        encoded = None if rules is None else octets_of(rules)
+        self._env.write(lambda tables: tables.notes.put({RULES: encoded}))
 
 
 Range = tuple[TopicPartition, int, int]
-"""Records of a partition from an offset to another one (exclusive)."""
+"""A partition, and the start and end (exclusive) of a range of offsets."""
 
 
 class PlacedRange(NamedTuple):
@@ -231,7 +231,7 @@ class Log(ProcessBound):
         self._merger = BlockMerger(self._env, self._planner)
         try:
             if not unchecked:
-                self.partitions()  # a partition whose row was lost would begin again at 0
+                self.partitions()  # a partition with a lost row would restart at offset 0
             self._noted_us, agreed_us = 0, None
             with contextlib.suppress(StoreError, KeyError), self._env.reading() as tables:
                 noted = tables.notes.named(_AGREED).get(_AGREED)

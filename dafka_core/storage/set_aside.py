@@ -1,7 +1,7 @@
 """Records of losing histories: kept on disk, out of their partition, until they are discarded.
 
-When two histories of a partition meet (``epochs.py``), one wins, and the other one's records from
-the divergence on are set aside.  Those get an id of their own among the blocks, and are listed in
+When two histories of a partition meet (``epochs.py``), one wins, and the loser's records from the
+divergence on are set aside.  Those get an id of their own among the blocks, and are listed in
 the table ``meta``:
 
     "aside ", id  ->  row as in ``rows.py`` without transactions, key of the partition

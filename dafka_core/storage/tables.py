@@ -308,7 +308,7 @@ class Tables:
         return partition_id
 
     def tp_of_id(self, partition_id: int) -> TopicPartition:
-        """Return the partition with an id, by a search of all of them."""
+        """Return the partition with an id, by a search of all partitions."""
         unknown = TopicPartition("unknown", f"with id {partition_id}")
         return next((tp for tp, row in self._rows(b"") if row.id == partition_id), unknown)
 
@@ -328,7 +328,7 @@ class Tables:
         """Raise StoreError if the partitions have more or fewer rows than ``found``."""
         expected = self.txn.stat(self._partitions)["entries"]
         if found != expected:
-            why = f"the table of partitions has {found} rows and says that they are {expected}"
+            why = f"the table of partitions has {found} rows instead of {expected}"
             raise damaged(self.directory, why)
 
     def infos_after(
@@ -386,14 +386,14 @@ class Tables:
         if found is None or offset >= end:
             if grouped := self.grouped(tp, row, offset):
                 return grouped  # the directories of their groups prove that they belong there
-            raise self.damaged_block(tp, offset, "there is no block")
+            raise self.damaged_block(tp, offset, "the block is missing")
         # Its checksum covers its content, not its place.  Read by its exact key: in a damaged tree
         # LMDB ends the process in ``next``.  With a cursor: ``get`` would read every page of the
         # next block.
         following, key = self.txn.cursor(self._blocks), BLOCK_KEY.pack(row.id, end)
         in_place = end == row.end or following.set_key(key) or self.grouped(tp, row, end)
         if end > row.end or not in_place:
-            why = f"it ends at offset {end}, where no other one begins"
+            why = f"it ends at offset {end}, where no other block begins"
             raise self.damaged_block(tp, found.first, why)
         return [found]
 
@@ -526,7 +526,7 @@ class Tables:
         return before
 
     def trim_held(self, held: PartitionInfo, before: int) -> int:
-        """Trim records of a known producer; nothing happens if another one has replaced it."""
+        """Trim records of a known producer, unless another producer has replaced it."""
         row = self.row(held.tp)
         info = row.info(held.tp) if row else held._replace(earliest=0, end=0)
         is_same = info.life == held.life and before <= info.end

@@ -31,7 +31,7 @@ def test_a_running_store_is_backed_up_verified_and_restored(
         assert "(what is new since it)" in made.stderr.decode()
         refused = run("store", "backup", directory, first)
         assert refused.returncode == 1
-        assert "not empty: name another one" in sentence(refused)
+        assert "not empty: name another directory" in sentence(refused)
         checked = run("store", "verify", directory)
         assert checked.returncode == 0
         assert b"0 records in 0 blocks, 0 bytes, format 3: all good" in checked.stderr
@@ -45,7 +45,7 @@ def test_a_running_store_is_backed_up_verified_and_restored(
         assert told == {"directory": str(tmp_path / "new"), "store": own}
     refused = run("store", "--dir", first, "--tower", lone_tower)
     assert refused.returncode == 1
-    assert "it is a backup, which no store changes" in sentence(refused)
+    assert "it is a backup, which a store must not change" in sentence(refused)
     (tmp_path / "b1" / "backup.mdb").write_bytes(b"")
     damaged = run("store", "verify", second, "--json")
     assert damaged.returncode == 1

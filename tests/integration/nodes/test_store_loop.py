@@ -358,6 +358,6 @@ def test_it_tells_that_nothing_can_be_read_when_there_is_nothing_to_write(tmp_pa
                 log.trim(TP, 5)
             with pytest.raises(StoreError, match="an earlier write failed halfway"):
                 log.end(TP)
-            assert "open the store again" in str(told.get(timeout=PATIENCE_S))
+            assert "restart the store" in str(told.get(timeout=PATIENCE_S))
     with Log(tmp_path) as log:
         assert log.end(TP) == 10

@@ -61,7 +61,7 @@ def test_what_is_not_read_stays_until_it_is(
         # In whole blocks; nobody is waited for in B, and no rule is about the other topic.
         assert held(store) == {A: (20, 60), B: (60, 60), OTHER: (60, 60)}
         once(retention)
-    assert caplog.messages == ["topic 'flights': retention waits for query 'hourly' to read on"]
+    assert caplog.messages == ["topic 'flights': retention waits for query 'hourly' to read more"]
     query.positions[A] = 40
     once(retention)
     assert held(store)[A] == (40, 60)
