@@ -171,7 +171,7 @@ class _Stage:
                         if self._is_full:
                             return
                     if piece.offset != position:
-                        why = f"{part.tp}: offset {piece.offset} came where {position} was to come"
+                        why = f"{part.tp}: offset {piece.offset} arrived instead of {position}"
                         raise ArchiveError(self._manifest.directory, why)
                     open_file = open_file or _OpenFile(
                         self._manifest, self._staging, part, day, piece

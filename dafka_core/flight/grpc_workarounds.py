@@ -66,8 +66,8 @@ def use() -> str | None:
     if _users[0] == os.getpid():
         return None
     return (
-        f"process {_users[0]} used Flight before it forked this one, which gRPC cannot do; start "
-        "processes anew (multiprocessing's method 'spawn')"
+        f"process {_users[0]} used Flight before it forked this process, which gRPC does not "
+        "support; start new processes instead (multiprocessing's method 'spawn')"
     )
 
 
@@ -95,7 +95,7 @@ def accepts(location: str) -> bool:
 def break_connections(
     addresses: set[Address], address_of: Callable[[socket.socket], object]
 ) -> None:
-    """Break this process's connections whose ``address_of`` is one of these.
+    """Break this process's connections with one of these addresses, by ``address_of``.
 
     ``getsockname`` finds accepted connections, ``getpeername`` outgoing ones.
     """

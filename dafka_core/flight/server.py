@@ -151,7 +151,7 @@ class _Put:
         request, size_bytes = self._request, values.size_bytes
         batch = RecordBatch(request.tp, self._submitted, values)
         if batch.end > MAX_OFFSET:
-            why = "leaves no offsets for so many records"
+            why = "leaves too few offsets for these records"
             raise InvalidRequestError("start", request.start, why)
         self._wait_for(
             lambda: not self._count or self._size_bytes + size_bytes <= limits.MAX_UNDER_WAY_BYTES
@@ -526,7 +526,7 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         with refusing():
-            why = "is not served; there are DoGet and DoPut"
+            why = "is not supported; use DoGet and DoPut"
             raise InvalidRequestError("method", "DoExchange", why)
 
     def list_actions(self, context: Any) -> list[tuple[str, str]]:
@@ -564,7 +564,7 @@ def _check_port(host: str, port: int) -> None:
     try:
         listen(HostPort(host, port)).close()
     except OSError as error:
-        why = f"cannot listen at {host}: {error.strerror or error}; 0 lets the system choose"
+        why = f"cannot listen at {host}: {error.strerror or error}; 0 is a free port"
         raise ConfigError("flight_port", port, why) from error
 
 

@@ -160,7 +160,7 @@ def check_history(history: History, request: RangeRequest | AskedRange) -> None:
         known = known_until(history, EpochId(*life))
         if known is None:
             why = f"the store has no records of life {life[0]} of the partition's producer yet"
-            raise UnavailableError(BEHIND, f"{why}; ask another store, or later")
+            raise UnavailableError(BEHIND, f"{why}; use another store, or retry later")
         if known < end:
             raise HistoryChangedError(*request.tp, known, None, CHANGED, end)
 
@@ -170,7 +170,7 @@ MAX_SCANNED_BYTES: Final = 64 << 20
 nothing matches."""
 
 PIECE_BYTES: Final = 1 << 20
-"""What is looked at between two checks that the client still waits: a second at most."""
+"""Bytes scanned between two checks that the client still waits: at most a second's work."""
 
 MAX_SCANNED_BLOCKS: Final = 64
 """Small blocks cost more than their size."""
@@ -364,8 +364,7 @@ def _parts_at(
 def _held_blocks(snapshot: Snapshot, asked: AskedRange, at: int) -> Iterator[RecordBatch]:
     """Yield the blocks of a range from ``at`` on; none if it is not held or of another history.
 
-    A client that asks for many ranges asks for such a one again, alone or elsewhere, and gets the
-    reason then.
+    The client requests such a range again, alone or from another store, and gets the reason then.
     """
     try:
         _check(snapshot, asked, at)

@@ -170,8 +170,8 @@ class ClientKeys:
             raise ConfigError("secret_key_file", "", why)
         if not trusted:
             why = (
-                f"has no key with role {STORE} and a certificate, so that no store can be trusted: "
-                "'dafka keys renew NAME' writes it, where the key's secret is"
+                f"has no key with role {STORE} and a certificate, so no store can be trusted: run "
+                "'dafka keys renew NAME' where the store's secret is, and copy NAME.key"
             )
             raise ConfigError("allowed_keys", str(self._allowed.directory), why)
         return flight.FlightClient(
@@ -264,7 +264,7 @@ class PutStream(ProcessBound):
             raise self._failure
         if not self._has_progress(end, timeout_s):
             self._call.give_up()
-            why = f"nothing came to its disk for {timeout_s:g} s"
+            why = f"it has written nothing to disk for {timeout_s:g} s"
             raise self._fail(StoreUnreachableError(self._store, why))
         if self.durable < end:
             self._raise_ended(end)
@@ -326,17 +326,17 @@ class PutStream(ProcessBound):
         what = f"topic {quoted(self._request.topic)}, partition {escape(self._request.partition)}"
         if not self._request.attempt:
             error.add_note(
-                f"{what}: the store has what was written up to offset {self.durable} (exclusive); "
-                "what was written after it may be stored, or not"
+                f"{what}: the store has the records up to offset {self.durable} (exclusive); later "
+                "ones may be stored, or not"
             )
             return
         try:
             self._discard()
-            error.add_note(f"{what}: what was staged is discarded")
+            error.add_note(f"{what}: the staged records are discarded")
         except DafkaError as failure:
             error.add_note(
-                f"{what}: what was staged is not discarded yet ({failure}); the store does so "
-                "after its staged_hours, or 'dafka staged --discard'"
+                f"{what}: the staged records are not discarded yet ({failure}); the store discards "
+                "them after its staged_hours, or with 'dafka staged --discard'"
             )
 
     def _discard(self) -> None:
@@ -385,7 +385,7 @@ class PutStream(ProcessBound):
             if self._acks_failure is not None:
                 raise self._fail(self._call.translated(self._acks_failure, self._store))
             writer.close()
-        why = f"it has the records up to {self.durable} (exclusive), not those up to {end}"
+        why = f"it has the records up to {self.durable} (exclusive), not up to {end}"
         raise self._fail(StoreUnreachableError(self._store, why))
 
     def _begin(self) -> None:
@@ -461,7 +461,7 @@ def range_records(request: GetRequest, received: Chunks) -> Iterator[RecordBatch
         values = columns.column(0)
         offset, times = parse_metadata(metadata, len(values), times=request.times)
         if offset != at:
-            raise ValueError(f"offset {offset} came where {at} was to come")
+            raise ValueError(f"offset {offset} arrived instead of {at}")
         yield RecordBatch(request.tp, offset, Values.from_arrow(values), times=times)
         at += len(values)
     if at != request.end:
@@ -486,7 +486,7 @@ def many_records(request: GetManyRequest, received: Chunks) -> Iterator[list[Par
             if index > current:
                 current, at = index, asked.start
             if offset != at or at + count > asked.end:
-                raise ValueError(f"{count} records from offset {offset} came where {at} was next")
+                raise ValueError(f"{count} records from offset {offset} arrived instead of {at}")
             at += count
             part = whole[first : first + count]
             first += count
@@ -801,7 +801,7 @@ class StoreClient(ProcessBound):
                 found = list(client.do_action(flight.Action(request.action, body), options))
                 answers += [kind.parse(each.body.to_pybytes()) for each in found]
         if len(answers) < len(asked):
-            raise StoreUnreachableError(self._store, "it gave no answer")
+            raise StoreUnreachableError(self._store, "it sent no answer")
         return answers
 
     @contextmanager
@@ -812,7 +812,7 @@ class StoreClient(ProcessBound):
 
     def _complete(self, found: list[T], asked: Sequence[object]) -> list[T]:
         if len(found) != len(asked):
-            raise StoreUnreachableError(self._store, "it answered other than it was asked")
+            raise StoreUnreachableError(self._store, "its answer does not match the request")
         return found
 
     def _connected(self) -> flight.FlightClient:

@@ -260,7 +260,7 @@ def _check_locked(tower: TowerAddress, *, found: bool | None) -> Finding:
     if found is not False:
         return ok(ABOUT, f"a tower responds at {tower}, to owners of allowed keys")
     remedy = "set secret_key_file and allowed_keys to keys that it knows (docs/security.md)"
-    return problem(ABOUT, f"the program at {tower} admits owners of keys only", remedy)
+    return problem(ABOUT, f"the program at {tower} lets in owners of keys only", remedy)
 
 
 def _kind(port: PortFacts) -> str:

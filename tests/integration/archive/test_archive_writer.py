@@ -216,7 +216,7 @@ def test_a_store_that_gives_other_records_is_not_believed(tmp_path: Path) -> Non
     def short(wanted: Wanted) -> Iterator[RecordBatch]:
         yield batch(wanted.tp, 0, 3)
 
-    with pytest.raises(ArchiveError, match="offset 4 came where 3 was to come"):
+    with pytest.raises(ArchiveError, match="offset 4 arrived instead of 3"):
         archived(tmp_path, A, 30, read=holed)
     with pytest.raises(ArchiveError, match="the records end at 3, not at 30"):
         archived(tmp_path, A, 30, read=short)

@@ -195,7 +195,7 @@ def test_a_stream_that_lies_is_the_stores_failure(
         return np.array([2, 1, 0, 1, 6, 0], "<i8").tobytes()
 
     monkeypatch.setattr(server_get, "packed_parts", wrong)
-    with pytest.raises(StoreUnreachableError, match="6 records from offset 1 came where 0 was"):
+    with pytest.raises(StoreUnreachableError, match="6 records from offset 1 arrived instead of 0"):
         read(client, [asked(0, 0, 3), asked(1, 0, 3)], times=False)
 
 
