@@ -564,7 +564,7 @@ def _check_port(host: str, port: int) -> None:
     try:
         listen(HostPort(host, port)).close()
     except OSError as error:
-        why = f"cannot listen at {host}: {error.strerror or error}; 0 is a free port"
+        why = f"cannot listen at {host}: {error.strerror or error}; 0 lets the system choose"
         raise ConfigError("flight_port", port, why) from error
 
 

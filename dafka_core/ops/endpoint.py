@@ -109,7 +109,7 @@ class MetricsEndpoint(ProcessBound):
     """Serves metrics and health over HTTP until ``close``; it does not keep nodes alive.
 
     Args:
-        listen: ``[HOST:]PORT``; the default host is loopback, and port 0 is a free port.
+        listen: ``[HOST:]PORT``; the default host is loopback, and port 0 lets the system choose.
         topics: maximum number of a store's topics with their own metrics.
         token_file: contains the token for requests; required if other machines have access.
         insecure: allow other machines access without a token.

@@ -25,7 +25,7 @@ class MetricsOptions(Options):
         None,
         "the address that serves metrics for Prometheus (`/metrics`), `/healthz` and `/readyz` "
         "(needs extra `metrics`): a port on loopback, or HOST:PORT, with `*` for all addresses; "
-        "port 0 is a free port. Without it nothing is served",
+        "port 0 lets the system choose. Without it nothing is served",
         kind="[HOST:]PORT",
         parse=_parse,
     )

@@ -133,7 +133,7 @@ def test_foreign_rows_in_a_partition_of_the_sink_are_named(
         recompute = passed_through([client], own, timeout_s=TIMEOUT_S)
         found = [*verified([client], own, recompute, timeout_s=TIMEOUT_S)]
     assert [each.why for each in found[:3]] == ["", "", ""]
-    assert found[3].why.endswith(f"begins at {info.end + 1}, and not at {info.end}")
+    assert found[3].why.endswith(f"begins at {info.end + 1}, not at {info.end}")
 
 
 def even(rows: DataFrame, key: str = "even") -> DataFrame:
@@ -147,7 +147,7 @@ def test_rows_are_compared_with_those_that_the_query_makes_now(
     topics.produce(topic, range(10))
     topics.send(even(copy(topics, topic)), tmp_path, topic=f"{topic}-out", audit=True)
     own = Checkpoint.read(str(tmp_path))
-    other = "recomputed from its source are 2 rows, and stores have 2 others"
+    other = "recomputed from its source are 2 rows, but stores have 2 others"
     for function, whys in ((even, [""] * 3), (partial(even, key="odd"), [other])):
         recompute = recomputed(topics.spark, own, function, topics.options, {})
         with topics.store() as client:

@@ -132,8 +132,8 @@ def test_verify_names_the_wrong_batch(query: tuple[AuditedQuery, list[str]]) -> 
         assert ran.returncode == 1
         return sentence(ran)
 
-    assert "its sink writes them with option audit = true" in refused()
+    assert "sinks with option audit = true write them" in refused()
     audited.audit()
     assert "has written no batch from 9 on" in refused("--from-batch", "9")
     audited.append(OUT[0], [b"more"])
-    assert "rows from offset 6 on are of no batch" in refused()
+    assert "rows from offset 6 on belong to no batch" in refused()

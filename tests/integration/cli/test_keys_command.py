@@ -92,7 +92,7 @@ def test_what_is_wrong_with_keys_is_an_exit_code(tmp_path: Path) -> None:
         (("new", "n", "--role", "stroe"), "'stroe' is no role; did you mean 'store'?"),
         (("new", "../n"), "must begin with a letter or digit"),
         (("new", "n", "--keys", "/dev/null/x"), "cannot be written to (Not a directory)"),
-        (("show", "--keys", "/dev/null"), "is no directory"),
+        (("show", "--keys", "/dev/null"), "is not a directory"),
     ],
 )
 def test_what_cannot_be_is_said(arguments: tuple[str, ...], expected: str) -> None:

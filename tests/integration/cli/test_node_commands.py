@@ -139,8 +139,7 @@ def test_a_directory_that_cannot_be_one_is_named(
     refused = run("store", "--dir", str(file / below), "--tower", lone_tower)
     assert refused.returncode == 1
     assert sentence(refused) == (
-        f"store at {file / below}: {file} is a file: name a directory, which is made if it is not "
-        "there"
+        f"store at {file / below}: {file} is a file: name a directory, which is created if there"
     )
 
 

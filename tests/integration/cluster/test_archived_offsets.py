@@ -170,7 +170,7 @@ def test_a_damaged_file_always_fails(one: Served, archive: Path, fetch: str) -> 
 
 
 def test_a_wrong_directory_fails_the_plan(one: Served, tmp_path: Path) -> None:
-    with pytest.raises(ArchiveError, match="there is no archive"):
+    with pytest.raises(ArchiveError, match="it is not an archive"):
         query(tmp_path / "archve", one).partitions()
 
 

@@ -119,9 +119,9 @@ def test_what_cannot_be_backed_up_or_restored_is_said(
     with (tmp_path / "b" / BACKUP_FILE).open("ab") as file:
         file.write(b"!")
     assert [each.kind for each in verified(tmp_path / "b").found] == ["manifest"]
-    with pytest.raises(StoreError, match="is not what was written"):
+    with pytest.raises(StoreError, match="has changed since it was written"):
         restore(tmp_path / "b", tmp_path / "restored")
-    with pytest.raises(StoreError, match="is not what was written"):
+    with pytest.raises(StoreError, match="has changed since it was written"):
         back_up(directory, tmp_path / "c", Backup(tmp_path / "b"))
 
 
