@@ -381,7 +381,7 @@ ExitAtEnd = Annotated[
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Selection:
     """The records of a topic that a user requests.
 
     Attributes:
@@ -408,7 +408,7 @@ class Wanted:
         *,
         ends: bool,
         default: str = EARLIEST,
-    ) -> Wanted:
+    ) -> Selection:
         """Parse flags; raise BadParameter for invalid ones."""
         if offset is not None and since is not None:
             raise typer.BadParameter("cannot be combined with --offset", param_hint="'--since'")
@@ -439,11 +439,11 @@ class Wanted:
         self,
         stored: StoredRecords,
         topic: str,
-        lacks: Callable[[str], None] = output.info,
+        on_gap: Callable[[str], None] = output.info,
     ) -> list[Range]:
         """Return the range of each partition; raise DafkaError if the topic or one is missing.
 
-        ``lacks`` gets a sentence for each partition that begins after the requested offset.
+        ``on_gap`` gets a sentence for each partition that begins after the requested offset.
         """
         infos = stored.of_topic(topic, self.partitions)
         starts = {each.tp: self.start.offset_in(each) for each in infos}
@@ -451,7 +451,7 @@ class Wanted:
             start = starts[each.tp]
             if start < each.earliest:
                 gap = f"no store has offsets {start} to {each.earliest} (exclusive)"
-                lacks(f"{each.tp} begins at {each.earliest}: {gap}")
+                on_gap(f"{each.tp} begins at {each.earliest}: {gap}")
             if start > each.end:
                 output.info(f"{each.tp} ends at {each.end}, before offset {start}")
         ends = {each.tp: each.end for each in infos}
@@ -501,14 +501,14 @@ def consume(
     default from the earliest record, and exits.
     """
     opens = options.get("envelope") != NONE
-    text = partial(_text(form, as_json), opens=opens)
-    keeps = None if grep is None else partial(_kept, _checked(grep), opens=opens)
+    text = partial(_formatter(form, as_json), opens=opens)
+    matches = None if grep is None else partial(_matching, _checked_pattern(grep), opens=opens)
     if from_beginning:
         if offset is not None or since is not None:
             why = "cannot be combined with --offset or --since"
             raise typer.BadParameter(why, param_hint="'--from-beginning'")
         offset = EARLIEST
-    wanted = Wanted.of(offset, since, until, partition, ends=exit_at_end, default=LATEST)
+    wanted = Selection.of(offset, since, until, partition, ends=exit_at_end, default=LATEST)
     if uris and not wanted.ends:
         why = "requires --exit-at-end or --until: new records need a tower"
         raise typer.BadParameter(why, param_hint="'--stores'")
@@ -519,22 +519,22 @@ def consume(
             total = sum(each.count for each in ranges)
             with output.progress(total, "records", is_shown=not output.is_screen()) as advance:
                 batches = (batch for each in ranges for batch in stored.read(each))
-                for records in _first(count, _sifted(batches, keeps, advance)):
+                for records in _limited(count, _matched(batches, matches, advance)):
                     output.write(text(records))
         return
-    _follow(topic, wanted, options, timeout_s, count, keeps, text)
+    _follow(topic, wanted, options, timeout_s, count, matches, text)
 
 
-Keeps = Callable[[RecordBatch], "Records"]
+Matcher = Callable[[RecordBatch], "Records"]
 
 
 def _follow(
     topic: str,
-    wanted: Wanted,
+    wanted: Selection,
     options: Mapping[str, Any],
     timeout_s: float,
     count: int | None,
-    keeps: Keeps | None,
+    matches: Matcher | None,
     text: Callable[[Records], bytes],
 ) -> None:
     from dafka_core import Consumer
@@ -562,7 +562,7 @@ def _follow(
                 for each in consumer.batches()
                 if not wanted.partitions or each.partition in wanted.partitions
             )
-            for records in _first(count, _sifted(batches, keeps)):
+            for records in _limited(count, _matched(batches, matches)):
                 output.write(text(records))
 
 
@@ -576,7 +576,7 @@ def parsed(flag: str, parse: Callable[[str], Any], text: str | None) -> Any:
         raise typer.BadParameter(f"{escape(text)!r}: {error}", param_hint=f"'{flag}'") from None
 
 
-def _text(form: str | None, as_json: bool) -> Callable[..., bytes]:
+def _formatter(form: str | None, as_json: bool) -> Callable[..., bytes]:
     if form is None:
         return json_lines if as_json else lines
     if as_json:
@@ -585,7 +585,7 @@ def _text(form: str | None, as_json: bool) -> Callable[..., bytes]:
     return made
 
 
-def _checked(pattern: str) -> str:
+def _checked_pattern(pattern: str) -> str:
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -596,7 +596,7 @@ def _checked(pattern: str) -> str:
     return pattern
 
 
-def _kept(pattern: str, batch: RecordBatch, *, opens: bool) -> Records:
+def _matching(pattern: str, batch: RecordBatch, *, opens: bool) -> Records:
     import pyarrow.compute as pc
 
     from dafka_core.model.envelope_columns import VALUE, opened_columns
@@ -607,31 +607,31 @@ def _kept(pattern: str, batch: RecordBatch, *, opens: bool) -> Records:
     return kept_by(batch, pc.match_substring_regex(values, pattern=pattern))
 
 
-def _sifted(
+def _matched(
     batches: Iterable[RecordBatch],
-    keeps: Keeps | None,
+    matches: Matcher | None,
     advance: Callable[[int], None] = lambda _: None,
 ) -> Iterator[Records]:
     for batch in batches:
-        records = batch if keeps is None else keeps(batch)
+        records = batch if matches is None else matches(batch)
         if records.count:
             yield records
         advance(batch.count)
 
 
-def _first(count: int | None, batches: Iterator[Records]) -> Iterator[Records]:
+def _limited(count: int | None, batches: Iterator[Records]) -> Iterator[Records]:
     if count is None:
         yield from batches
         return
     for batch in batches:
         if batch.count >= count:
-            yield _begin_of(batch, count)
+            yield _head(batch, count)
             return
         yield batch
         count -= batch.count
 
 
-def _begin_of(batch: Records, count: int) -> Records:
+def _head(batch: Records, count: int) -> Records:
     if isinstance(batch, RecordBatch):
         return batch.between(batch.offset, batch.offset + count)
     times = None if batch.times is None else times_between(batch.times, 0, count)

@@ -21,10 +21,10 @@ from dafka_core.cli.consume_command import (
     Offset,
     Partitions,
     Range,
+    Selection,
     Since,
     StoredRecords,
     Until,
-    Wanted,
     json_lines,
 )
 from dafka_core.cli.flags import WithResult, of_table
@@ -267,11 +267,11 @@ def copy(
     topics = [unescape(each.name) for each in (origin, destination) if not each.kind]
     for each in topics:
         check_argument("topic", each, check_topic)
-    keeps = resume or follow
+    keeps_offsets = resume or follow
     chosen = any(each is not None for each in (offset, since, until))
     if not topics:
         raise typer.BadParameter("FROM or TO must be a topic")
-    if keeps and (len(topics) < 2 or chosen):
+    if keeps_offsets and (len(topics) < 2 or chosen):
         why = "copies all records of a topic to a topic: omit --offset, --since and --until"
         raise typer.BadParameter(why, param_hint="'--follow'" if follow else "'--resume'")
     if len(topics) == 2 and topics[0] == topics[1] and not to_tower:
@@ -283,7 +283,7 @@ def copy(
     if origin.kind:
         _file_to_topic(origin, topics[0], given, as_json=as_json)
         return
-    wanted = Wanted.of(offset, since, until, partition, ends=True)
+    wanted = Selection.of(offset, since, until, partition, ends=True)
     with consume_command.open_stored_records(timeout_s, uris, options) as stored:
         if destination.kind:
             _topic_to_file(
@@ -292,7 +292,7 @@ def copy(
             return
         if topics[0] == topics[1]:
             _check_other_cluster(stored, of_table(ReaderOptions, given), timeout_s)
-        mirror = _Mirror(stored, topics[0], topics[1], given, keeps=keeps)
+        mirror = _Mirror(stored, topics[0], topics[1], given, keeps_offsets=keeps_offsets)
         try:
             # With --follow a signal is the normal end.
             with suppress(Stopped) if follow else nullcontext():
@@ -321,14 +321,14 @@ def _check_other_cluster(
 
 def _topic_to_file(
     stored: StoredRecords,
-    wanted: Wanted,
+    wanted: Selection,
     topic: str,
     place: Place,
     *,
     overwrite: bool,
     as_json: bool,
 ) -> None:
-    ranges = wanted.ranges(stored, topic, _refuse)
+    ranges = wanted.ranges(stored, topic, _refuse_gap)
     total = sum(each.count for each in ranges)
     with (
         new_file(place, overwrite=overwrite) as write,
@@ -368,9 +368,9 @@ def _file_to_topic(place: Place, topic: str, options: Mapping[str, Any], *, as_j
         raise error
 
 
-def _refuse(lack: str) -> None:
+def _refuse_gap(gap: str) -> None:
     # A copy that starts later than requested would look complete.
-    raise DafkaError(f"{lack}; --offset earliest copies all records that exist")
+    raise DafkaError(f"{gap}; --offset earliest copies all records that exist")
 
 
 class _Mirror:
@@ -383,19 +383,21 @@ class _Mirror:
         target: str,
         options: Mapping[str, Any],
         *,
-        keeps: bool,
+        keeps_offsets: bool,
     ) -> None:
         self.count = 0
         self._stored = stored
         self._source = source
         self._target = target
         self._options = {**options, "envelope": "none"}  # contents are copied as they are
-        self._keeps = keeps
+        self._keeps_offsets = keeps_offsets
         self._producers: dict[str, Any] = {}
 
-    def copy(self, wanted: Wanted) -> None:
+    def copy(self, wanted: Selection) -> None:
         """Copy the records that are not copied yet, and wait for their acknowledgements."""
-        ranges = [self._left(each) for each in wanted.ranges(self._stored, self._source, _refuse)]
+        ranges = [
+            self._remaining(each) for each in wanted.ranges(self._stored, self._source, _refuse_gap)
+        ]
         with output.progress(sum(each.count for each in ranges), "records") as advance:
             for each in ranges:
                 if each.count:
@@ -405,8 +407,8 @@ class _Mirror:
         for producer in self._producers.values():
             producer.close()
 
-    def _left(self, found: Range) -> Range:
-        if not self._keeps:
+    def _remaining(self, found: Range) -> Range:
+        if not self._keeps_offsets:
             return found
         info = found.info
         at = self._producer(info.partition).next_offset
@@ -422,9 +424,9 @@ class _Mirror:
             )
         return Range(info, at, info.end)
 
-    def _copy(self, left: Range, advance: Callable[[int], None]) -> None:
-        producer = self._producer(left.info.partition)
-        for batch in self._stored.read(left):
+    def _copy(self, remaining: Range, advance: Callable[[int], None]) -> None:
+        producer = self._producer(remaining.info.partition)
+        for batch in self._stored.read(remaining):
             for part, time_us in _by_time(batch):
                 time = Record("", "", 0, None, timestamp_us=time_us).timestamp
                 producer.publish_many(part.values.to_arrow(), timestamp=time)
@@ -436,12 +438,12 @@ class _Mirror:
         from dafka_core import Producer
 
         if partition not in self._producers:
-            if self._keeps and not re.fullmatch("[0-9A-F]{32}", partition):
+            if self._keeps_offsets and not re.fullmatch("[0-9A-F]{32}", partition):
                 raise DafkaError(
                     f"partition {quoted(partition)} is of a C producer, and its name cannot be "
                     "kept; copy without --resume"
                 )
-            address = partition if self._keeps else None
+            address = partition if self._keeps_offsets else None
             self._producers[partition] = Producer(self._target, address=address, **self._options)
         return self._producers[partition]
 

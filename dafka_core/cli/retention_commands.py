@@ -176,7 +176,7 @@ def _chosen(
 Bound = Callable[["StoreClient", list[PartitionInfo], float], list[int]]
 """Finds the offset of each partition below which records are deleted."""
 
-_Wanted = dict["StoreClient", list[tuple[PartitionInfo, int]]]
+_Bounds = dict["StoreClient", list[tuple[PartitionInfo, int]]]
 
 
 def _bound(before: str) -> Bound | int | None:
@@ -213,7 +213,7 @@ def _wanted(
     bound: Bound | int | None,
     missing: Iterable[KnownStore],
     timeout_s: float,
-) -> _Wanted:
+) -> _Bounds:
     """Return each store's partitions, with the offset below which records are deleted.
 
     Raises:
@@ -229,7 +229,7 @@ def _wanted(
     if isinstance(bound, int) and bound > last:  # rather a date than an offset
         why = f"no partition has offset {bound}, the largest end is {last}"
         raise DafkaError(f"{why}: --before {END} deletes all records")
-    wanted: _Wanted = {}
+    wanted: _Bounds = {}
     for client, each in held.items():
         some = [info for info in each if info.earliest < info.end]
         if callable(bound):
@@ -265,7 +265,7 @@ def _confirm(text: str, *, yes: bool) -> None:
         raise typer.Exit(1)
 
 
-def _trim(wanted: _Wanted, timeout_s: float, *, as_json: bool) -> None:
+def _trim(wanted: _Bounds, timeout_s: float, *, as_json: bool) -> None:
     from dafka_core.flight.limits import MAX_TRANSACTIONS, parts
     from dafka_core.flight.retention_actions import Trimmed, TrimRequest
 

@@ -23,7 +23,7 @@ def test_a_running_store_is_backed_up_verified_and_restored(
         address = running.ready()["address"]
         made = run("store", "backup", directory, first)
         assert made.returncode == 0
-        assert f"{first} is a backup of store {address} (all of it)" in made.stderr.decode()
+        assert f"{first} is a backup of store {address} (full)" in made.stderr.decode()
         made = run("store", "backup", directory, second, "--since", first, "--json")
         assert made.returncode == 0
         manifest = json.loads(made.stdout)
@@ -40,7 +40,7 @@ def test_a_running_store_is_backed_up_verified_and_restored(
     assert address not in restored.stderr.decode()
     with Dafka("store", "--dir", str(tmp_path / "new"), "--tower", lone_tower) as again:
         own = again.ready()["address"]
-        assert f"is store {own} from now on" in restored.stderr.decode()
+        assert f"is now store {own}" in restored.stderr.decode()
         told = json.loads(restored.stdout)
         assert told == {"directory": str(tmp_path / "new"), "store": own}
     refused = run("store", "--dir", first, "--tower", lone_tower)

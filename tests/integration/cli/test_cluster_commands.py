@@ -51,7 +51,7 @@ def test_a_store_that_is_known_and_away_is_named(lone_tower: str, tmp_path: Path
             if (address, "away") in [(row["name"], row["state"]) for row in rows]:
                 break
         assert done.returncode == 1
-        assert done.stderr.decode().splitlines()[-1] == "dafka: 1 of 2 stores do not answer"
+        assert done.stderr.decode().splitlines()[-1] == "dafka: 1 of 2 stores do not respond"
         assert states("--tower", lone_tower, "--min-stores", "1")[0] == 0
 
 

@@ -61,7 +61,7 @@ def test_backups_and_restored_stores(tmp_path: Path) -> None:
     said = run_watched(tmp_path, "store", "backup", str(tmp_path / "store"), backup)
     assert "is a backup of store" in said
     said = run_watched(tmp_path, "store", "restore", restored, "--from", backup)
-    assert "from now on" in said
+    assert "is now store" in said
     links = str(tmp_path / "links")
     for _ in range(2):
         run_watched(tmp_path, "store", "verify", restored, "--save", links)

@@ -191,7 +191,7 @@ def test_lag_of_queries_and_of_one(filled: str) -> None:
     asked = run("lag", "hourly", "--tower", filled)
     assert (asked.returncode, sentence(asked)) == (
         1,
-        "query 'hourly' has not reported how far it is (there are no queries that have)",
+        "query 'hourly' has not reported its lag (there are no queries that have)",
     )
     report = QueryProgress("hourly", "r1", 60, ("one",)).at({TopicPartition("one", FIRST): 1})
     with Reader(tower=filled) as reader:

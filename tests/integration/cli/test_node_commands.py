@@ -139,7 +139,7 @@ def test_a_directory_that_cannot_be_one_is_named(
     refused = run("store", "--dir", str(file / below), "--tower", lone_tower)
     assert refused.returncode == 1
     assert sentence(refused) == (
-        f"store at {file / below}: {file} is a file: name a directory, which is created if there"
+        f"store at {file / below}: {file} is a file: name a directory, which is created if missing"
     )
 
 
@@ -274,7 +274,7 @@ def test_a_copy_is_refused_until_it_is_restored(lone_tower: str, tmp_path: Path)
         with Dafka("store", "--dir", copy, "--tower", lone_tower) as second:
             own = second.ready()["address"]
         assert own != address
-        assert restored.stderr.decode() == f"{copy} is store {own} from now on\n"
+        assert restored.stderr.decode() == f"{copy} is now store {own}\n"
         running = run("store", "restore", directory)
         assert running.returncode == 1
         assert "has it open for writing" in sentence(running)

@@ -78,7 +78,7 @@ def test_without_a_command_the_help_is_shown() -> None:
         (("topics", "--since", "x"), "unknown option --since (see 'dafka topics --help')"),
         (("topics", "-x"), "unknown option -x (see 'dafka topics --help')"),
         (("produce",), "Missing argument 'TOPIC'"),
-        (("store",), "for '--dir': must name the directory"),
+        (("store",), "for '--dir': is required"),
         (("consume", "t", "--count", "0"), "greater than or equal to 1"),
     ],
 )

@@ -82,7 +82,7 @@ def test_beyond_its_limits_it_goes_and_that_is_said(
     once(retention)
     assert held(store) == {A: (earliest, 60), B: (earliest, 60), OTHER: (0, 60)}
     assert retention.counts.unread == 2 * earliest - 10
-    said = f"gave up {earliest - 10} records that query 'hourly' has not read"
+    said = f"deleted {earliest - 10} records that query 'hourly' has not read"
     assert any(said in message for message in caplog.messages)
 
 

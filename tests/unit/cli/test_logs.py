@@ -110,7 +110,7 @@ def test_no_number_of_sentences_takes_more_than_some_memory() -> None:
     repeats = Repeats()
     for number in range(3 * MAX_KEPT):
         assert repeats.count(0.0, "dafka", f"sentence {number}") == 0
-    assert len(repeats._said) == MAX_KEPT
+    assert len(repeats._logged) == MAX_KEPT
 
 
 def test_a_defect_in_what_is_told_and_a_stream_that_is_gone_end_nothing(

@@ -91,7 +91,7 @@ def test_those_before_a_line_that_is_no_record_are_kept(
 def test_a_column_or_a_quotation_mark_that_is_missing_is_said(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with pytest.raises(PartlyError, match="no column 'nmae' \\(did you mean 'name'"):
+    with pytest.raises(PartlyError, match="column 'nmae' is missing \\(did you mean 'name'"):
         CsvRecords(None, (), "nmae").decode([b"id,name"])
     open_ended = CsvRecords(None, (), None)
     open_ended.decode([b"value", b'"a', b"b"])

@@ -251,7 +251,7 @@ def test_keys_are_looked_at(tmp_path: Path) -> None:
     for number, each in enumerate(
         (
             "own key, .*, is not in .*; copy its .key file there",
-            "a group can write to .*, and so let in anybody",
+            "a group can write to .*, and so admit any key",
             r"the secret of key s is here, too \(.*s.key_secret\); move it to its owner",
             "Arrow Flight rejects key s: .*'dafka keys renew s'",
         )
