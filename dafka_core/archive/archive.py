@@ -47,11 +47,11 @@ class Archive:
             ArchiveError: the disk fails, or the manifest is damaged.
         """
         found: Held = {}
-        there = self.topics()
-        for topic in there if topics is None else sorted(set(topics) & set(there)):
+        archived = self.topics()
+        for topic in archived if topics is None else sorted(set(topics) & set(archived)):
             manifest = self._manifests.setdefault(topic, Manifest(self.directory, topic))
             manifest.refresh()
-            names = _there(manifest)
+            names = _existing(manifest)
             for partition, files in sorted(manifest.files.items()):
                 if held := tuple(f for f in files if (layout.day_name(f.day), f.name) in names):
                     found[TopicPartition(topic, partition)] = held
@@ -126,7 +126,7 @@ def _find(manifest: Manifest, file: ArchivedFile) -> Path:
     raise FileNotFoundError(published)
 
 
-def _there(manifest: Manifest) -> set[tuple[str, str]]:
+def _existing(manifest: Manifest) -> set[tuple[str, str]]:
     """Return the days and names of existing files; of staged ones, perhaps too many."""
     with translated(manifest.directory):
         # Staged ones first: files published in between are found twice instead of never.

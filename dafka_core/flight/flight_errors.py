@@ -157,7 +157,7 @@ def _facts(error: BaseException) -> dict[str, Any]:
 
 
 def _tls_reason(error: BaseException) -> str:
-    return next((said for said in _TLS_ERRORS if said in str(error)), "")
+    return next((reason for reason in _TLS_ERRORS if reason in str(error)), "")
 
 
 def _cut(sentence: str) -> str:

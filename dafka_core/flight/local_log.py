@@ -197,10 +197,10 @@ class LocalLog:
                 if first + number >= len(ranges):
                     why = f"it leases blocks of range {number}, which was not requested"
                     raise StoreUnreachableError(self._store, why)
-                asked = ranges[first + number]
+                requested = ranges[first + number]
                 lease = LeaseGranted(done, granted.slot, tuple(block[1:] for block in blocks))
-                request = GetRequest(*asked[:4])
-                for batch in self._blocks(lease, request, asked.start):
+                request = GetRequest(*requested[:4])
+                for batch in self._blocks(lease, request, requested.start):
                     for part in batch.split(max_records, max_bytes):
                         yield [Part(first + number, part)]
             first += granted.ranges

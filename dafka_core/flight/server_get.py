@@ -346,9 +346,9 @@ def _parts_at(
     records, size_bytes = request.max_records, request.max_bytes
     with context.log.snapshot() as snapshot:
         for index in range(place.number, len(request.ranges)):
-            asked = request.ranges[index]
-            at = place.at if index == place.number else asked.start
-            for block in _held_blocks(snapshot, asked, at):
+            requested = request.ranges[index]
+            at = place.at if index == place.number else requested.start
+            for block in _held_blocks(snapshot, requested, at):
                 part = next(block.split(max(records, 1), size_bytes))
                 # The first one may be larger: a record is not cut.
                 if parts and (records < 1 or part.values.size_bytes > size_bytes):
@@ -361,16 +361,16 @@ def _parts_at(
     return parts, _Place(len(request.ranges), 0)
 
 
-def _held_blocks(snapshot: Snapshot, asked: AskedRange, at: int) -> Iterator[RecordBatch]:
+def _held_blocks(snapshot: Snapshot, requested: AskedRange, at: int) -> Iterator[RecordBatch]:
     """Yield the blocks of a range from ``at`` on; none if it is not held or of another history.
 
     The client requests such a range again, alone or from another store, and gets the reason then.
     """
     try:
-        _check(snapshot, asked, at)
+        _check(snapshot, requested, at)
     except (DataLossError, UnavailableError):
         return
-    yield from snapshot.read(asked.tp, at, asked.end)
+    yield from snapshot.read(requested.tp, at, requested.end)
 
 
 def _check(snapshot: Snapshot, request: GetRequest | AskedRange, at: int) -> None:

@@ -64,9 +64,9 @@ def authorize(owner: Permissions, request: Request) -> None:
         NotAllowedError: it may not make the request.
     """
     need = NEEDS.get(type(request))
-    asked = f"ask for {type(request).__name__}" if need is None else need(owner, request)
-    if asked:
-        raise refused(owner, asked)
+    denied = f"ask for {type(request).__name__}" if need is None else need(owner, request)
+    if denied:
+        raise refused(owner, denied)
 
 
 def _anything(owner: Permissions, request: Request) -> str:
@@ -266,9 +266,9 @@ class TokenReader(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyar
 class _Token(flight.ServerMiddleware):  # type: ignore[misc]
     """The token of a call."""
 
-    def __init__(self, said: str) -> None:
+    def __init__(self, token: str) -> None:
         super().__init__()
-        self.said = said
+        self.token = token
 
 
 class Caller:
@@ -281,7 +281,7 @@ class Caller:
         self.peer: str = context.peer()
         self._is_cancelled: Callable[[], bool] = context.is_cancelled
         self._keys = keys
-        self._throttle = "" if keys is None else context.get_middleware(MIDDLEWARE).said
+        self._token = "" if keys is None else context.get_middleware(MIDDLEWARE).token
         self._request: Request | None = None
         self._allowed_to: Permissions | None = None
 
@@ -292,7 +292,7 @@ class Caller:
         Raises:
             UnavailableError: its key is not allowed any more.
         """
-        return EVERYBODY if self._keys is None else self._keys.owner(self._throttle)
+        return EVERYBODY if self._keys is None else self._keys.owner(self._token)
 
     def allow(self, request: Request) -> None:
         """Check a request, now and whenever ``check`` is called.
@@ -309,7 +309,7 @@ class Caller:
         if self._keys is None or self._request is None:
             return
         try:
-            owner = self._keys.owner(self._throttle)
+            owner = self._keys.owner(self._token)
             if owner != self._allowed_to:
                 authorize(owner, self._request)
                 self._allowed_to = owner

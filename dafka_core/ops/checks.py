@@ -320,7 +320,7 @@ def check_security(config: SecurityOptions, facts: Facts) -> list[Finding]:
 def _open_ports(facts: Facts) -> Iterator[Finding]:
     everyone = "to every client that reaches it, without keys"
     for tower, sub, pub in facts.towers:
-        is_open = {sub.said, pub.said} - {"", LOCKED}
+        is_open = {sub.reply, pub.reply} - {"", LOCKED}
         if is_open and not is_loopback(tower.host):
             yield warning(ABOUT, f"tower {tower} is open {everyone}", _LOCK)
     for store in facts.stores:

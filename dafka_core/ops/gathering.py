@@ -97,8 +97,8 @@ def _stranger(facts: StoreFacts, timeout_s: float) -> str:
         return ""
     (port,) = probed([place], min(timeout_s, PROBE_S))
     if port.answer is Answer.ZEROMQ:
-        return f"ZeroMQ {port.said}".strip()
-    return port.said if port.answer is Answer.STRANGER and port.said != HTTP2 else ""
+        return f"ZeroMQ {port.reply}".strip()
+    return port.reply if port.answer is Answer.STRANGER and port.reply != HTTP2 else ""
 
 
 def _access(location: StoreLocation) -> FileAccess:

@@ -69,7 +69,7 @@ class Answer(Enum):
 
 
 class PortFacts(NamedTuple):
-    """The program at a port; ``said`` is a ZeroMQ socket's type, or another program's first text.
+    """The program at a port; ``reply`` is a ZeroMQ socket's type, or another program's first text.
 
     A ``STRANGER`` without text has closed the connection, as a proxy without a server does.
     """
@@ -77,7 +77,7 @@ class PortFacts(NamedTuple):
     host: str
     port: int
     answer: Answer
-    said: str = ""
+    reply: str = ""
 
     @property
     def place(self) -> str:
@@ -264,14 +264,14 @@ def _check_locked(tower: TowerAddress, *, found: bool | None) -> Finding:
 
 
 def _kind(port: PortFacts) -> str:
-    return port.said if port.answer is Answer.ZEROMQ else ""
+    return port.reply if port.answer is Answer.ZEROMQ else ""
 
 
 def _is_another(sub: PortFacts, pub: PortFacts) -> bool:
     """Return True if a port belongs to another program, so that waiting does not help."""
     others = ((sub, SUB_KIND), (pub, PUB_KIND))
     return any(
-        (port.answer is Answer.STRANGER and port.said) or _kind(port) not in ("", kind)
+        (port.answer is Answer.STRANGER and port.reply) or _kind(port) not in ("", kind)
         for port, kind in others
     )
 
@@ -279,13 +279,13 @@ def _is_another(sub: PortFacts, pub: PortFacts) -> bool:
 def _wrong(port: PortFacts, kind: str) -> str:
     """Describe why a port is not a tower's socket of this kind; empty if it is."""
     match port.answer:
-        case Answer.ZEROMQ if port.said == kind:
+        case Answer.ZEROMQ if port.reply == kind:
             return ""
         case Answer.ZEROMQ:
-            what = f"a socket {port.said}" if port.said else "a socket of unknown type"
+            what = f"a socket {port.reply}" if port.reply else "a socket of unknown type"
             return f"another ZeroMQ program listens at {port.place}, with {what}, not {kind}"
-        case Answer.STRANGER if port.said:
-            return f"another program than a tower listens at {port.place} (it sends {port.said!r})"
+        case Answer.STRANGER if port.reply:
+            return f"another program than a tower listens at {port.place} (it sends {port.reply!r})"
         case Answer.STRANGER:
             what = "it is not a tower, or a proxy without its tower"
             return f"the program at {port.place} closes connections: {what}"

@@ -59,8 +59,8 @@ class HeadChanges:
                 _, self._forgotten = self._numbers.popitem(last=False)
             if wakes and self._watchers:
                 topics = {tp.topic for tp in changed}
-                for woken, asked in self._watchers.items():
-                    if asked is None or not asked.isdisjoint(topics):
+                for woken, watched in self._watchers.items():
+                    if watched is None or not watched.isdisjoint(topics):
                         woken.set()
 
     def since(self, number: int, topics: Topics) -> list[TopicPartition] | None:

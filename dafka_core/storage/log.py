@@ -121,8 +121,8 @@ class RetentionLog:
         with self._env.reading() as tables:
             found = tables.notes.named(_HANDLED)
         return {
-            TopicPartition(DELETIONS_TOPIC, name.removeprefix(_HANDLED)): int(octets)
-            for name, octets in found.items()
+            TopicPartition(DELETIONS_TOPIC, name.removeprefix(_HANDLED)): int(value)
+            for name, value in found.items()
         }
 
     def keep_deletions_handled(self, handled: Mapping[TopicPartition, int]) -> None:

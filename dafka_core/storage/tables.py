@@ -67,12 +67,12 @@ class Notes:
 
     def put(self, notes: Mapping[str, bytes | None]) -> None:
         """Write some, each replacing the one with its name, or delete it (None)."""
-        for name, octets in notes.items():
+        for name, content in notes.items():
             key = _PREFIX + octets_of(name)
-            if octets is None:
+            if content is None:
                 self._txn.delete(key, db=self._meta)
             else:
-                self._txn.put(key, octets + checksum(key, octets), db=self._meta)
+                self._txn.put(key, content + checksum(key, content), db=self._meta)
 
     def named(self, prefix: str) -> dict[str, bytes]:
         """Return those whose names begin with ``prefix``, in the order of their names.
@@ -82,10 +82,10 @@ class Notes:
         """
         found = {}
         for key, value in self._txn.scan(self._meta, _PREFIX + octets_of(prefix)):
-            octets, name = bytes(value[:-CHECKSUM_BYTES]), text_of(key[len(_PREFIX) :])
-            if value != octets + checksum(key, octets):
+            content, name = bytes(value[:-CHECKSUM_BYTES]), text_of(key[len(_PREFIX) :])
+            if value != content + checksum(key, content):
                 raise damaged(self._directory, f"note {name!r} does not match its checksum")
-            found[name] = octets
+            found[name] = content
         return found
 
 

@@ -38,10 +38,10 @@ def open_new(path: Path, mode: int | None = None, *, replaces: bool = True) -> I
         made.unlink(missing_ok=True)
 
 
-def replace_file(path: Path, octets: bytes, mode: int | None = None) -> None:
+def replace_file(path: Path, content: bytes, mode: int | None = None) -> None:
     """Write or replace a file; see ``open_new``."""
     with open_new(path, mode) as file:
-        file.write(octets)
+        file.write(content)
 
 
 def move(*moves: tuple[Path, Path], replaces: bool = True) -> None:

@@ -301,7 +301,9 @@ def test_a_certificate_that_ends_soon_is_said(
     (tmp_path / "hub.key_secret").unlink()
     config = SecurityOptions(secret_key_file=str(own), allowed_keys=str(tmp_path))
     said = sentences(config, Facts())
-    assert said[-1].startswith("the certificate of store key s ends in 29 days; 'dafka keys renew")
+    assert said[-1].startswith(
+        "the certificate of store key s expires in 29 days; 'dafka keys renew"
+    )
     monkeypatch.setattr(key_files, "new_certificate", partial(new_certificate, days=-0.5))
     renew(tmp_path, "s")
     found = check_security(config, Facts())[-1]

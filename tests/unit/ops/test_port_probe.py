@@ -66,7 +66,7 @@ def test_one_with_a_key_says_that_it_has_one() -> None:
         served.curve_server, served.curve_secretkey = True, zmq.curve_keypair()[1]
         port = served.bind_to_random_port("tcp://127.0.0.1")
         (found,) = probed([("127.0.0.1", port)], PATIENCE_S)
-        assert (found.answer, found.said) == (Answer.ZEROMQ, LOCKED)
+        assert (found.answer, found.reply) == (Answer.ZEROMQ, LOCKED)
         served.linger = 0
 
 
@@ -75,7 +75,7 @@ def test_zeromq_says_its_kind(kind: str) -> None:
     with zmq.Context() as context, context.socket(getattr(zmq, kind)) as served:
         port = served.bind_to_random_port("tcp://127.0.0.1")
         (found,) = probed([("127.0.0.1", port)], PATIENCE_S)
-        assert (found.answer, found.said, found.place) == (
+        assert (found.answer, found.reply, found.place) == (
             Answer.ZEROMQ,
             kind,
             f"127.0.0.1:{port}",
@@ -95,7 +95,7 @@ def test_who_speaks_otherwise_is_a_stranger(listen: Listen, greeting: bytes, sai
     port = listen(lambda each: each.sendall(greeting))
     (found,) = probed([("127.0.0.1", port)], PATIENCE_S)
     assert found.answer is Answer.STRANGER
-    assert found.said == said
+    assert found.reply == said
 
 
 def test_one_that_answers_lines_is_sent_one(listen: Listen) -> None:
@@ -106,12 +106,12 @@ def test_one_that_answers_lines_is_sent_one(listen: Listen) -> None:
         connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
     (found,) = probed([("127.0.0.1", listen(serve))], PATIENCE_S)
-    assert (found.answer, found.said) == (Answer.STRANGER, "HTTP/1.1 400 Bad Request")
+    assert (found.answer, found.reply) == (Answer.STRANGER, "HTTP/1.1 400 Bad Request")
 
 
 def test_one_that_ends_the_connection_is_a_stranger(listen: Listen) -> None:
     (found,) = probed([("127.0.0.1", listen(socket.socket.close))], PATIENCE_S)
-    assert (found.answer, found.said) == (Answer.STRANGER, "")
+    assert (found.answer, found.reply) == (Answer.STRANGER, "")
 
 
 def test_one_that_says_nothing(listen: Listen) -> None:
