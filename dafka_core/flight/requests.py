@@ -104,8 +104,6 @@ class Request(
 
 
 class _PartitionRequest(Request, frozen=True):
-    """A request about one partition."""
-
     topic: str
     partition: str
 

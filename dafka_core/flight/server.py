@@ -320,7 +320,6 @@ def _parse(
 
 
 def _partitions(context: ServerContext, request: InfoRequest) -> list[TopicPartition]:
-    """Return the requested partitions; at least one."""
     if request.partition is None:
         member, name = "topic", request.topic
         found = [held.tp for held in context.log.partitions(name)]

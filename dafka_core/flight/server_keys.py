@@ -264,8 +264,6 @@ class TokenReader(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyar
 
 
 class _Token(flight.ServerMiddleware):  # type: ignore[misc]
-    """The token of a call."""
-
     def __init__(self, token: str) -> None:
         super().__init__()
         self.token = token
