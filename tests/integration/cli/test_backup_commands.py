@@ -28,7 +28,7 @@ def test_a_running_store_is_backed_up_verified_and_restored(
         assert made.returncode == 0
         manifest = json.loads(made.stdout)
         assert (manifest["store"], manifest["previous_at"]) == (address, "../b1")
-        assert "(what is new since it)" in made.stderr.decode()
+        assert "(incremental)" in made.stderr.decode()
         refused = run("store", "backup", directory, first)
         assert refused.returncode == 1
         assert "not empty: name another directory" in sentence(refused)

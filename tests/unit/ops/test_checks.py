@@ -268,7 +268,7 @@ def test_who_else_can_write_to_the_files_of_keys_is_said(
     public.chmod(0o664)
     said = sentences(config, Facts())
     assert said[1:] == [
-        f"a group can write to {public}, and so let in anybody; 'chmod g-w {public}'"
+        f"a group can write to {public}, and so admit any key; 'chmod g-w {public}'"
     ]
     public.chmod(0o644)
     for path in (tmp_path, public, own):

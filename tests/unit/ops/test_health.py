@@ -167,6 +167,6 @@ def test_peers_without_room_and_a_service_that_ended_are_said(store: FakeStore) 
     store.peers.room.refused["tcp://h:3"] = ("N", 0.0)
     alive, ready, bad = judged(store)
     assert (alive, ready) == (True, True)
-    assert "no room for 1 peers" in bad[0]
+    assert "1 peers are refused" in bad[0]
     store.flight = SimpleNamespace(closing=SimpleNamespace(is_set=lambda: True))
     assert not judged(store)[1]
