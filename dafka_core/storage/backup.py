@@ -127,7 +127,7 @@ def fact(entry: Entry) -> dict[str, Any]:
     """Parse the first or the last entry.
 
     Raises:
-        ValueError: the entry is another one.
+        ValueError: it is another entry.
     """
     found = json.loads(bytes(entry.value))
     if entry.table != FACTS or not isinstance(found, dict):
@@ -222,7 +222,7 @@ class Backup:
             raise StoreError(self.directory, why)
 
     def chain(self) -> list[Self]:
-        """Return the backups that this one continues, the complete one first, and this one.
+        """Return this backup and its predecessors, the complete one first.
 
         Raises:
             StoreError: one is neither at its path nor beside the one that continues it.
@@ -248,7 +248,7 @@ class Backup:
             yield Tables(opened, txn)
 
     def previous(self) -> Self:
-        """Return the backup that this one continues; see ``chain``."""
+        """Return the predecessor; see ``chain``."""
         wanted = self.manifest.previous
         above = self.directory.absolute().parent
         nearby = [self.directory / self.manifest.previous_at, *sorted(above.iterdir())]

@@ -115,7 +115,7 @@ class Environment:
     def lease(self, work: Callable[[Tables, FilePositions], T]) -> tuple[T, Lease | None]:
         """Return the result of ``work`` for a moment of the log, and a lease of its pages.
 
-        None if there are too many leases.
+        None beyond the limit of leases.
         """
         with self._using() as opened:
             txn = opened.env.begin(buffers=True)

@@ -39,7 +39,7 @@ class HeadChanges:
         self.number = 0
         self._lock = threading.Lock()
         self._numbers = OrderedDict[TopicPartition, int]()  # the last change of each, in order
-        self._forgotten = 0  # up to this one, not all changes are remembered
+        self._forgotten = 0  # up to this number some changes are forgotten
         self._watchers: dict[Woken, Topics] = {}
 
     def add(self, changed: Collection[TopicPartition], *, wakes: bool = True) -> None:

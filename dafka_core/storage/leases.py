@@ -105,7 +105,7 @@ class LeaseTable:
         self._lock = threading.Lock()
         self._held: dict[int, _Held] = {}  # by slot, the oldest first
         try:
-            # Never a new file in its place: readers of a previous process have this one open.
+            # Never replaced: readers of a previous process have this file open.
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
             self._fd = os.open(directory / LEASE_FILE, flags, mode_within(directory))
             self._closing = weakref.finalize(self, os.close, self._fd)  # also if it is dropped

@@ -86,7 +86,7 @@ class AsideArea:
         return next(self._blocks(tp, row, max(offset, row.earliest)), None)
 
     def discard(self, aside_id: int) -> bool:
-        """Delete the records set aside under an id; return False if there are none."""
+        """Delete the records set aside under an id; return False if it is unknown."""
         if not self._txn.delete(_PREFIX + _ID.pack(aside_id), db=self._meta):
             return False  # it may be a partition's
         self._tables.delete_blocks(aside_id, list(self._tables.firsts(aside_id, 0)))

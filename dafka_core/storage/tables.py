@@ -280,7 +280,7 @@ class Tables:
     def put_row(self, tp: TopicPartition, row: PartitionRow) -> None:
         """Write a partition's row, and list the partition if it has staged records.
 
-        A partition whose only records were staged, and are deleted, is forgotten.
+        A partition without records is forgotten when its staged records are deleted.
         """
         key, staged_key = rows.partition_key(tp), _staged_key(row.id)
         if row.end or self.visible_row(tp):
@@ -334,7 +334,7 @@ class Tables:
     def infos_after(
         self, topic: str | None, after: TopicPartition | None, most: int
     ) -> list[PartitionInfo]:
-        """Return at most ``most`` partitions after another one; the end of some may be 0."""
+        """Return at most ``most`` partitions after ``after``; the end of some may be 0."""
         prefix = b"" if topic is None else rows.topic_prefix(topic)
         start = prefix if after is None else rows.partition_key(after)
         found = self._rows(prefix, start)

@@ -122,7 +122,7 @@ def _check_missing(path: Path, replaces: bool) -> None:
 
 
 OWNERS_ALONE: Final = 0o700
-"""For a directory of records: its mode may admit others who should read them."""
+"""For a directory of records: its mode may give others read access."""
 
 OTHERS_READ: Final = 0o644
 """The most permissive mode of a file that only its owner writes."""
