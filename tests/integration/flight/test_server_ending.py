@@ -67,7 +67,7 @@ def test_more_streams_than_there_may_be(large: Path, monkeypatch: pytest.MonkeyP
         for thread in threads:
             thread.start()
         wait_until(lambda: served.service.context.waits.free == 0)
-        with pytest.raises(StoreUnreachableError, match="serves 2 waits already"):
+        with pytest.raises(StoreUnreachableError, match="already serves 2 waits"):
             client.wait(TP, 99_999, timeout_s=60)
         served.service.close()
         for thread in threads:

@@ -322,7 +322,7 @@ def certified(keys: KeyDirectory, secret: str, days: float) -> KeyFiles:
         ),
         (
             lambda keys: certified(keys, "reader.key_secret", 1),
-            "store.key has the certificate of another key: 'dafka keys renew NAME'",
+            "store.key has the certificate of another key: run 'dafka keys renew NAME'",
         ),
     ],
 )

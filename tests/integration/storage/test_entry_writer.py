@@ -360,4 +360,4 @@ def test_a_row_of_no_form_is_damage(tmp_path: Path, size: int) -> None:
     ):
         partitions = env.open_db(b"partitions", txn, create=False)
         txn.put(b"t\0p", bytes(size), db=partitions)
-    refused(tmp_path, f"partition p: .*row cannot have {size} octets")
+    refused(tmp_path, f"partition p: .*row cannot have {size} bytes")
