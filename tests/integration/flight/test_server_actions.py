@@ -241,7 +241,7 @@ def test_a_commit_at_a_store_that_ends_is_given_up(
 def test_so_many_commits_at_one_time(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "QUEUE_S", 0)
     permits = [served.service.context.commits.take() for _ in range(limits.MAX_COMMITS)]
-    with pytest.raises(StoreUnreachableError, match="already serves 64 commits"):
+    with pytest.raises(StoreUnreachableError, match=f"already serves {limits.MAX_COMMITS} commits"):
         served.client().commit([], timeout_s=PATIENCE_S)
     permits.pop().close()
     served.client().commit([], timeout_s=PATIENCE_S)
