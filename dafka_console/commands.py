@@ -213,10 +213,10 @@ def console(*, uris: Uris = "", exit_with_parent: ExitWithParent = False, **opti
     except ValueError as error:
         raise ConfigError("stores", uris, str(error)) from None
     with Console(of_table(ReaderOptions, options), named, **own) as node:
-        output.say(f"console at {node.url}; Ctrl-C stops it")
+        output.info(f"console at {node.url}; Ctrl-C stops it")
         if node.token:
-            output.say(f"who looks needs its token: {node.url}?token={node.token}")
+            output.info(f"who looks needs its token: {node.url}?token={node.token}")
         elif node.is_open:
             may = "read every record" if own.get("read_only") else "read and write records"
-            output.say(f"whoever reaches {node.url} from another machine may {may}: no password")
+            output.info(f"whoever reaches {node.url} from another machine may {may}: no password")
         serve_until_stopped(node, url=node.url, port=node.port)

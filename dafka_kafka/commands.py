@@ -56,7 +56,7 @@ def add(
         return [*password_lines, _line(_changed(held, role, produce, consume))]
 
     _rewrite(users, name, added)
-    output.say(f"{escape(name)} is a user with a new password in {escape(users)}")
+    output.info(f"{escape(name)} is a user with a new password in {escape(users)}")
 
 
 def change(
@@ -79,7 +79,7 @@ def change(
         return [*kept, _line(_changed(held, role, produce, consume))]
 
     _rewrite(users, name, changed)
-    output.say(f"what {escape(name)} may do has changed in {escape(users)}")
+    output.info(f"what {escape(name)} may do has changed in {escape(users)}")
 
 
 def remove(name: Name, *, users: File) -> None:
@@ -91,7 +91,7 @@ def remove(name: Name, *, users: File) -> None:
         return []
 
     _rewrite(users, name, removed)
-    output.say(f"{escape(name)} is no user any more in {escape(users)}")
+    output.info(f"{escape(name)} is no user any more in {escape(users)}")
 
 
 def show(*, users: File, as_json: AsJson = False) -> None:
@@ -226,11 +226,11 @@ def groups(
     """
     from dafka_kafka.groups.group_lag import group_lags
 
-    with store_clients.opened(timeout_s, uris, options) as asked:
+    with store_clients.open_clients(timeout_s, uris, options) as asked:
         found = group_lags(asked, timeout_s=timeout_s)
     if group is None:
         if not found:
-            output.say("no consumer group has committed, or has members")
+            output.info("no consumer group has committed, or has members")
         rows = [shown((*each[:3], len(each.partitions), *each[3:6])) for each in found]
         output.table(_GROUP_COLUMNS, rows, as_json=as_json)
         return

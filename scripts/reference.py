@@ -27,7 +27,7 @@ SHOWN: dict[str, tuple[str, ...]] = {
         *("tower", "locations", "bootstrap_servers", "kill_store", "start_store", "paused_store"),
         *("kill_tower", "start_tower", "close"),
     ),
-    "Tower": ("heard", "announce", "wait", "close"),
+    "Tower": ("announce", "wait", "close"),
     "Store": ("locations", "announce", "wait", "close"),
     "MetricsEndpoint": ("url", "add", "close"),
     "serve_metrics": (),

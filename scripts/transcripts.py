@@ -47,7 +47,7 @@ STEPS = {
         "dafka consume numbers --since 1h --exit-at-end --grep '[24]' --format '%t %o %v'",
         f"dafka consume people --exit-at-end --partition {B} --json",
     ],
-    "Who is there, and what": [
+    "Nodes, stores and topics": [
         "dafka status",
         "dafka status --min-stores 2; echo exit code $?",
         "dafka nodes",
@@ -84,7 +84,7 @@ STEPS = {
         "dafka checkpoint rewind forked --to-batch 0 --stopped",
         "dafka checkpoint reset forked --stopped",
     ],
-    "What is kept": [
+    "Retention": [
         "dafka retain",
         "dafka retain 'numbers=7d,10GiB'",
         "dafka archive numbers --dir archive --before now",
@@ -173,7 +173,7 @@ def transcripts() -> str:
         directory.mkdir()
         parts = []
         with cluster(directory) as (environment, said):
-            parts.append(_part("A cluster for a desk", [(UP, said)]))
+            parts.append(_part("A cluster for development", [(UP, said)]))
             for title, steps in STEPS.items():
                 told = [(step, output(step, directory, environment)) for step in steps]
                 parts.append(_part(title, told))

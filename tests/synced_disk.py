@@ -114,7 +114,7 @@ def _watch(root: Path) -> None:
 
         return said
 
-    for name in ("done", "say", "table", "ready"):
+    for name in ("done", "info", "table", "ready"):
         setattr(output, name, watched(getattr(output, name)))
 
 

@@ -31,8 +31,8 @@ class Archive:
         with translated(self.directory):
             if not (self.directory / layout.MANIFEST).is_dir():
                 why = (
-                    f"there is no archive: it would have a directory {layout.MANIFEST}. Name the "
-                    "one that 'dafka archive' was given"
+                    f"it is not an archive: it has no directory {layout.MANIFEST}. Name the "
+                    "directory that 'dafka archive' wrote to"
                 )
                 raise ArchiveError(self.directory, why)
 
@@ -47,11 +47,11 @@ class Archive:
             ArchiveError: the disk fails, or the manifest is damaged.
         """
         found: Held = {}
-        there = self.topics()
-        for topic in there if topics is None else sorted(set(topics) & set(there)):
+        archived = self.topics()
+        for topic in archived if topics is None else sorted(set(topics) & set(archived)):
             manifest = self._manifests.setdefault(topic, Manifest(self.directory, topic))
             manifest.refresh()
-            names = _there(manifest)
+            names = _existing(manifest)
             for partition, files in sorted(manifest.files.items()):
                 if held := tuple(f for f in files if (layout.day_name(f.day), f.name) in names):
                     found[TopicPartition(topic, partition)] = held
@@ -89,10 +89,10 @@ def read(
             at = stop
         except FileNotFoundError:
             later = next((each.start for each in files[number + 1 :]), None)
-            raise DataLossError(*tp, at, later, f"{file.name} is in the archive no more") from None
+            raise DataLossError(*tp, at, later, f"{file.name} has expired") from None
     if at < end:
         later = next((each.start for each in files if each.start > at), None)
-        raise DataLossError(*tp, at, later, f"the archive at {directory} has not got it")
+        raise DataLossError(*tp, at, later, f"the archive at {directory} does not have it")
 
 
 def offset_of_time(
@@ -100,7 +100,7 @@ def offset_of_time(
 ) -> int | None:
     """Return the first offset in these files of a time (microseconds since 1970 UTC) or later.
 
-    None if there is none.  Raises as ``read``.
+    None if all are earlier.  Raises as ``read``.
     """
     manifest = Manifest(Path(directory), tp.topic)
     for file in files:
@@ -126,7 +126,7 @@ def _find(manifest: Manifest, file: ArchivedFile) -> Path:
     raise FileNotFoundError(published)
 
 
-def _there(manifest: Manifest) -> set[tuple[str, str]]:
+def _existing(manifest: Manifest) -> set[tuple[str, str]]:
     """Return the days and names of existing files; of staged ones, perhaps too many."""
     with translated(manifest.directory):
         # Staged ones first: files published in between are found twice instead of never.

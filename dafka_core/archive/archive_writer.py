@@ -26,7 +26,7 @@ FILE_BYTES: Final = 256 << 20
 COMMIT_BYTES: Final = 1 << 30
 """Values staged before they are named in the manifest: the cost of a kill."""
 
-LOOK_AGAIN_S: Final = 0.1
+RETRY_S: Final = 0.1
 
 GROUP_RECORDS: Final = 1 << 18
 GROUP_BYTES: Final = 32 << 20
@@ -122,7 +122,7 @@ class ArchiveWriter:
         manifest = self.manifest
         while files and not manifest.commit(files):
             if not manifest.refresh():
-                time.sleep(LOOK_AGAIN_S)  # NFS shows a directory as it was a moment ago
+                time.sleep(RETRY_S)  # NFS shows a directory as it was a moment ago
             files = [f for f in files if not manifest.between(f.partition, f.start, f.end)]
         return files
 
@@ -171,7 +171,7 @@ class _Stage:
                         if self._is_full:
                             return
                     if piece.offset != position:
-                        why = f"{part.tp}: offset {piece.offset} came where {position} was to come"
+                        why = f"{part.tp}: offset {piece.offset} arrived instead of {position}"
                         raise ArchiveError(self._manifest.directory, why)
                     open_file = open_file or _OpenFile(
                         self._manifest, self._staging, part, day, piece

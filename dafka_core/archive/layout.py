@@ -49,8 +49,8 @@ def damaged(directory: Path | str, what: Path | str, why: str) -> ArchiveError:
     """Return the error for a damaged file."""
     return ArchiveError(
         directory,
-        f"{what}: {why}. It is not what was written: put it back from a copy, or remove the "
-        "topic's directories in the archive, with the one in _dafka",
+        f"{what}: {why}. It was changed or is damaged: restore it from a copy, or remove the "
+        "topic's directories in the archive, also the directory in _dafka",
     )
 
 
@@ -78,12 +78,12 @@ def reading(directory: Path | str, what: Path | str) -> Iterator[None]:
 
 def _reason(error: OSError) -> str:
     name = f" ({error.filename})" if error.filename else ""
-    said = f"{error.strerror or error}{name}"
+    reason = f"{error.strerror or error}{name}"
     if error.errno in _FULL:
-        return f"the disk is full: {said}; nothing of this was archived: free some space"
+        return f"the disk is full: {reason}; nothing of this was archived: free some space"
     if error.errno in _READ_ONLY:
-        return f"it cannot be written to: {said}; give this user the right to, or name another one"
-    return said
+        return f"it cannot be written to: {reason}; permit this user to, or name another directory"
+    return reason
 
 
 MANIFEST: Final = "_dafka"
@@ -113,7 +113,7 @@ def make_archive(directory: Path) -> None:
         ArchiveError: it cannot be created.
     """
     if directory.is_file():
-        why = "it is a file: name a directory, which is made if it is not there"
+        why = "it is a file: name a directory, which is created if missing"
         raise ArchiveError(directory, why)
     with translated(directory):
         make_directory(directory / MANIFEST, below=directory.absolute().parent)
@@ -127,7 +127,7 @@ def topic_name(directory: Path | str, topic: str) -> str:
     """
     name = _TOPIC + _SPECIAL.sub(lambda found: f"%{ord(found[0]):02X}", escape(topic))
     if len(name.encode()) > MAX_NAME_BYTES:
-        why = f"topic {quoted(topic)} has a name too long for a directory's: it is not archived"
+        why = f"the name of topic {quoted(topic)} is too long for a directory: it is not archived"
         raise ArchiveError(directory, why)
     return name
 

@@ -36,9 +36,8 @@ from dafka_core.system.files import NO_LINKS, make_directory, move, replace_file
 VERSION: Final = 1
 
 FOLD: Final = 1_000
-"""After this number of commits, one more file has all of their files, for readers of everything.
-The commits remain: a number that is free again could be taken by a writer that has not looked
-since."""
+"""After this number of commits, another file lists all of their files, for faster reading. The
+commits remain: a writer with an older view could otherwise use their numbers again."""
 
 MAX_COMMIT_BYTES: Final = 16 << 20
 MAX_COMMIT_FILES: Final = 10_000
@@ -60,8 +59,8 @@ class LaterVersionError(ValueError):
 
     def __init__(self, version: int) -> None:
         super().__init__(
-            f"was written by a later version (its format is {version}, this one knows {VERSION}): "
-            "upgrade this one; nothing is wrong with the archive"
+            f"was written by a later version (format {version}; this version reads {VERSION}): "
+            "upgrade this program; the archive is intact"
         )
 
 
@@ -113,7 +112,7 @@ class Commit(msgspec.Struct, frozen=True):
         try:
             found = json.loads(packed)
         except RecursionError:
-            raise ValueError("is no JSON that can be read") from None
+            raise ValueError("is not valid JSON") from None
         version = found.pop("v", None) if isinstance(found, dict) else None
         if isinstance(version, int) and version > VERSION:
             raise LaterVersionError(version)
@@ -122,7 +121,7 @@ class Commit(msgspec.Struct, frozen=True):
         made: Self = msgspec.convert(found, cls)
         for file in made.files:
             if file.start >= file.end:
-                raise ValueError(f"offsets {file.start} to {file.end} (exclusive) are no range")
+                raise ValueError(f"offsets {file.start} to {file.end} (exclusive) are not a range")
         return made
 
 
@@ -145,7 +144,7 @@ class Manifest:
         self._count = 0
 
     def refresh(self) -> bool:
-        """Read new commits; return True if there were some."""
+        """Read new commits; return True if the manifest has changed."""
         before = self.version
         with translated(self.directory):
             try:
@@ -156,20 +155,20 @@ class Manifest:
             while self.version < last:
                 self._read_next(names)
         if last < before:
-            raise damaged(self.directory, self._commit(before).name, "was there, and is missing")
+            raise damaged(self.directory, self._commit(before).name, "has disappeared")
         return self.version > before
 
     def _read_next(self, names: set[str]) -> None:
         number, path = self.version + 1, self._commit(self.version + 1)
         if path.name not in names:
-            raise damaged(self.directory, path.name, "is missing, and later ones are there")
+            raise damaged(self.directory, path.name, "is missing, but later commits exist")
         if (fold := self._fold(number)).name in names:
             number, path = self.version + FOLD, fold
         self._add(self._read(path))
         self.version = number
 
     def missing(self, partition: str, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """What of offsets ``start`` to ``end`` (exclusive) is in no file, as such ranges."""
+        """Yield the ranges of offsets ``start`` to ``end`` (exclusive) that are in no file."""
         for file in self.between(partition, start, end):
             if file.start > start:
                 yield start, file.start
@@ -191,14 +190,14 @@ class Manifest:
     def other_records(self, tp: TopicPartition, offset: int) -> ArchiveError:
         """Return the error for a partition of which stores may have other records."""
         why = (
-            f"{tp}: from offset {offset} on it may have records that the stores have set aside "
-            "since, as a newer producer has gone on without them: nothing is added. Move the "
+            f"{tp}: from offset {offset} on the archive may have records that the stores have set "
+            "aside since, as a newer producer continued without them: nothing is added. Move the "
             f"directories {self.records.name} and {self.commits} away, and archive the topic anew"
         )
         return ArchiveError(self.directory, why)
 
     def commit(self, files: Sequence[ArchivedFile]) -> bool:
-        """Add files, all of them, synced; return False if another writer's commit has the number.
+        """Add all files, synced; return False if another writer's commit has the number.
 
         Raises:
             ArchiveError: the disk fails, or cannot tell two writers apart.
@@ -241,8 +240,8 @@ class Manifest:
             if error.errno not in NO_LINKS:
                 raise
             why = (
-                f"its file system has no hard links ({error.strerror}), by which two writers are "
-                "told apart: archive to a local directory or NFS, and copy from there"
+                f"its file system does not support hard links ({error.strerror}), which several "
+                "writers need: archive to a local directory or NFS, and copy from there"
             )
             raise ArchiveError(self.directory, why) from error
         return True

@@ -62,7 +62,7 @@ def partition_of(query_id: str, owner: Permissions = EVERYBODY) -> TopicPartitio
 
 
 def chained(content: bytes) -> str:
-    """Return the ``previous`` of the record after this one."""
+    """Return the ``previous`` of the next record."""
     return hashlib.sha256(content).hexdigest() if content else ""
 
 

@@ -162,13 +162,12 @@ class _Stores:
         found = [tp for tp in found if partition in ("", tp.partition)]
         why = ""
         if not found:
-            why = "no store has a record of its batches; its sink writes them with option"
-            why += " audit = true"
+            why = "no store has a record of its batches; sinks with option audit = true write them"
         elif len(found) > 1:
             names = " and ".join(sorted(escape(tp.partition) for tp in found))
             why = (
-                f"several keys have written records of it, to partitions {names}; name with "
-                "--partition the one that begins with the same 12 digits as the query's partitions"
+                f"several keys have written records of it, to partitions {names}; choose with "
+                "--partition the one with the same first 12 digits as the query's partitions"
             )
         else:
             (tp,) = found
@@ -237,11 +236,11 @@ class _Chain:
             self._first = self.next_batch = record.batch
         yield from self.skip(record.batch)
         if record.batch != self.next_batch:
-            raise _Wrong(f"its record is where that of batch {self.next_batch} is expected")
+            raise _Wrong(f"its record is at the position of that of batch {self.next_batch}")
         for each in record.ranges:
             end = self._ends.get(each.tp, each.start if self._first else 0)
             if end != each.start:
-                raise _Wrong(f"{_where(each)} begins at {each.start}, and not at {end}")
+                raise _Wrong(f"{_where(each)} begins at {each.start}, not at {end}")
             self._ends[each.tp] = each.end
         self._content, self.next_batch = content, record.batch + 1
 
@@ -273,13 +272,13 @@ class _Chain:
         yield from self._repartitions(max(committed, default=-1) + 1)
         if later := [number for number in committed if number >= self.next_batch]:
             self.next_batch = min(later)
-            raise _Wrong("it is committed, and the sink has no record of it")
+            raise _Wrong("it is committed, but the sink has no record of it")
         now = Checkpoint.read(str(self._checkpoint.path))
         if now.is_unfinished or now.planned != self._checkpoint.planned:
             return  # the query runs, or some tasks of its last batch are done
         for tp, end in self._ends.items():
             if self._stores.end(tp) > end:
-                raise _Wrong(f"{_where(tp)}: rows from offset {end} on are of no batch")
+                raise _Wrong(f"{_where(tp)}: rows from offset {end} on belong to no batch")
 
 
 def _where(each: AuditedRange | TopicPartition) -> str:
@@ -294,7 +293,7 @@ def _source(checkpoint: Checkpoint, record: AuditRecord) -> str:
     if not record.source:
         return UNKNOWN
     if checkpoint.source_digest(number) != record.source:
-        raise _Wrong("the checkpoint has other source offsets than those it was written from")
+        raise _Wrong("it was written from other source offsets than those in the checkpoint")
     return SAME
 
 
@@ -310,11 +309,11 @@ def _rows(stores: _Stores, record: AuditRecord) -> RowDigest:
         _compare(recorded, digest, f"{_where(each)}, offsets {each.start} to {each.end}: recorded")
         found += digest
     if found.count != record.rows:
-        raise _Wrong(f"it has {found.count} rows, and {record.rows} were written")
+        raise _Wrong(f"it has {found.count} rows, but {record.rows} were written")
     return found
 
 
 def _compare(wanted: RowDigest, found: RowDigest, what: str) -> None:
     if wanted != found:
         there = f"{found.count} others" if found.count == wanted.count else f"{found.count}"
-        raise _Wrong(f"{what} {wanted.count} rows, and stores have {there}")
+        raise _Wrong(f"{what} {wanted.count} rows, but stores have {there}")

@@ -1,4 +1,4 @@
-"""The command line ``dafka``: towers, stores, and records in and out by hand."""
+"""The command line ``dafka``: run towers and stores, produce, consume and administer."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs ``dafka`` with the process's arguments, or those given, and ends the process."""
-    # Until there is something to close, Ctrl-C ends the process without a word.
+    """Run ``dafka`` with the given arguments, by default the process's, and exit."""
+    # While the commands are imported, Ctrl-C ends the process without a traceback.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    # Nothing is imported before it is needed: programs import dafka_core without the command line.
     from dafka_core.cli.process import run
 
     raise SystemExit(run(arguments, _load_app))

@@ -1,4 +1,4 @@
-"""``python -m dafka_core.cli``: the same as ``dafka``, wherever the package can be imported."""
+"""``python -m dafka_core.cli``: ``dafka`` without its installed script."""
 
 from __future__ import annotations
 

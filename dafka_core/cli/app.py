@@ -43,8 +43,8 @@ app = ConfiguredTyper(
     name="dafka",
     help="Dafka: durable topics over ZeroMQ, without a broker.",
     epilog="Start with 'dafka up'; then 'dafka produce TOPIC' and 'dafka consume TOPIC'. "
-    "Exit codes: 0 done, 1 failed, 2 cannot be done as it was asked for, "
-    "130 or 143 stopped before it was done.",
+    "Exit codes: 0 done, 1 failed, 2 invalid arguments or settings, "
+    "130 or 143 stopped by a signal before it was done.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -90,7 +90,7 @@ app.command()(with_options(ReaderOptions)(stores))
 app.command()(with_options(ReaderOptions)(lag))
 app.command()(with_options(ReaderOptions)(archive))
 checkpoint_group = ConfiguredTyper(
-    help="Look at the checkpoint of one of Spark's streaming queries, copy it, or change it.",
+    help="Show, copy, change or verify the checkpoint of one of Spark's streaming queries.",
     no_args_is_help=True,
 )
 for command in (
@@ -113,7 +113,7 @@ app.command()(completion)
 app.command()(notebooks)
 app.command()(with_options(ReaderOptions)(bundle))
 keys_group = ConfiguredTyper(
-    help="Make keys for towers and nodes, or list them.", no_args_is_help=True
+    help="Create and list keys of towers and nodes, and tokens.", no_args_is_help=True
 )
 keys_group.command()(keys_command.new)
 keys_group.command()(keys_command.renew)
@@ -121,7 +121,7 @@ keys_group.command()(keys_command.show)
 keys_group.command()(keys_command.token)
 app.add_typer(keys_group, name="keys")
 perf_group = ConfiguredTyper(
-    help="Measure how fast a cluster is: publish, consume, read in bulk.", no_args_is_help=True
+    help="Measure a cluster's throughput: publish, consume, read in bulk.", no_args_is_help=True
 )
 perf_group.command()(with_options(ProducerOptions)(perf_commands.produce))
 perf_group.command()(with_options(ConsumerOptions)(perf_commands.consume))

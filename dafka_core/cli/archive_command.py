@@ -1,4 +1,4 @@
-"""``dafka archive``: copies what stores have of a topic to Parquet files."""
+"""``dafka archive``: copies a topic's records from stores to Parquet files."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def archive(
         typer.Option(
             "--before",
             metavar="TIME",
-            help="Only what was published before it: 2026-01-31, 2026-01-31T12:00:00Z, or now. "
-            "Without it before this day (UTC), so that each day is whole.",
+            help="Only records published before it: 2026-01-31, 2026-01-31T12:00:00Z, or now. "
+            "Default: the start of the current day in UTC, so that each archived day is complete.",
             show_default=False,
         ),
     ] = None,
@@ -48,35 +48,35 @@ def archive(
     uris: Uris = "",
     **options: Any,
 ) -> None:
-    """Copy what stores have of a topic to Parquet files, which Spark reads with them as one topic.
+    """Copy a topic to Parquet files, which Spark reads together with the stores as one topic.
 
-    Each record is archived once, however often this runs; stores keep what they have.
+    Each record is archived once, however often this runs. The stores delete nothing.
     """
     check_argument("topic", topic, check_topic)
     before_us = _before_us(before)
     from dafka_core.archive.archive_writer import Added, ArchiveWriter
 
-    with store_clients.opened(timeout_s, uris, options) as asked:
-        found = [(client, client.heads([topic], timeout_s=timeout_s)) for client in asked]
+    with store_clients.open_clients(timeout_s, uris, options) as clients:
+        found = [(client, client.heads([topic], timeout_s=timeout_s)) for client in clients]
         heads = merge_heads(info for _, infos in found for info in infos)
         if not heads:
-            every = (each for client in asked for each in client.heads(None, timeout_s=timeout_s))
+            every = (each for client in clients for each in client.heads(None, timeout_s=timeout_s))
             raise store_clients.unknown_topic(topic, {info.topic for info in every})
         writer, added = ArchiveWriter(archive_directory, topic), Added()
         failed: dict[str, DafkaError] = {}
         with output.progress(None, "records") as advance:
-            # First the store that has most: of the others only what it has not.
+            # The store with most records first; from the others only what it lacks.
             for client, infos in sorted(found, key=lambda each: -_records(each[1])):
                 wanted = _wanted(client, infos, heads, before_us, timeout_s)
                 now = writer.archive(wanted, partial(_read, client, timeout_s, advance))
                 added = added.with_all_of(now)
                 _note_failures(failed, writer, wanted, now)
     if not added.files and not failed:
-        output.say("nothing to archive: all is in the archive already, or younger")
+        output.info("nothing to archive: all records are in the archive, or newer than --before")
     row = (topic, added.files, added.records, added.size_bytes)
     output.table(_COLUMNS, [row], as_json=as_json)
     for error in failed.values():
-        output.complain(str(error))
+        output.error(str(error))
     if failed:
         raise typer.Exit(1)
 
@@ -94,8 +94,8 @@ def _wanted(
 ) -> list[Wanted]:
     from dafka_core.archive.archive_writer import Wanted
 
-    asked = [(*info.tp, before_us) for info in infos]
-    ends = client.offset_for_times(asked, timeout_s=timeout_s)
+    times = [(*info.tp, before_us) for info in infos]
+    ends = client.offset_for_times(times, timeout_s=timeout_s)
     pairs = (
         (info, info.end if end is None else end) for info, end in zip(infos, ends, strict=True)
     )
@@ -130,7 +130,7 @@ def _read(
 def _note_failures(
     failed: dict[str, DafkaError], writer: ArchiveWriter, wanted: Sequence[Wanted], added: Added
 ) -> None:
-    """Keeps why partitions are not archived, as long as they are not: another store may do."""
+    """Keep the errors of partitions that no store has supplied completely so far."""
     failed |= {tp.partition: error for tp, error in added.failed}
     whole = {each.tp.partition: each for each in wanted}
     for partition in list(failed):
@@ -149,7 +149,7 @@ def _before_us(text: str | None) -> int:
         try:
             found = datetime.fromisoformat(text)
         except ValueError:
-            why = "must be a day or a time, as 2026-01-31 or 2026-01-31T12:00:00Z, or now"
+            why = "must be a date or a time, such as 2026-01-31 or 2026-01-31T12:00:00Z, or now"
             raise typer.BadParameter(why, param_hint="'--before'") from None
         found = found if found.tzinfo else found.replace(tzinfo=UTC)
     return int(found.timestamp()) * 1_000_000 + found.microsecond

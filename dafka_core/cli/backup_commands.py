@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 COLUMNS = ("kind", "topic", "partition", "offset", "why")
 
 AnyStore = Annotated[str, typer.Argument(metavar="DIR|URI", show_default=False)]
-"""A store's directory, whether the store runs or not; or where its Flight service is."""
+"""A store's directory, running or not, or the URI of its Flight service."""
 
 Save = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Keep the store's newest links in FILE, if nothing is damaged: have it where who may "
-        "write to the store's disk may not.",
+        help="Write the store's newest links to FILE if nothing is damaged. Keep FILE where "
+        "users with access to the store's disk cannot write.",
         show_default=False,
     ),
 ]
 Against = Annotated[
     Path | None,
     typer.Option(
-        metavar="FILE", help="Compare with links that --save has kept, too.", show_default=False
+        metavar="FILE", help="Also compare with the links that --save wrote.", show_default=False
     ),
 ]
 Beside = Annotated[
@@ -54,17 +54,16 @@ def backup(
         str | None,
         typer.Option(
             metavar="BACKUP",
-            help="An earlier backup: only what is new since is taken, and both are needed to "
-            "restore.",
+            help="An earlier backup: back up only what is new since then. Restoring needs both.",
             show_default=False,
         ),
     ] = None,
     as_json: AsJson = False,
     **options: Any,
 ) -> None:
-    """Back up a store, which may run, into a directory that is not there yet.
+    """Back up a store, running or not, to a new directory.
 
-    The directory has all that the store had at one moment, or is not made.
+    The backup is a snapshot of the whole store; if it fails, no directory is left.
     """
     from dafka_core.nodes.store_backup import back_up
     from dafka_core.storage.backup import Backup
@@ -75,8 +74,8 @@ def backup(
         found = back_up(store, Path(to), previous, advance, keys_in(options))
     if as_json:
         output.write((Path(to) / BACKUP_MANIFEST).read_bytes())
-    kind = "what is new since it" if previous else "all of it"
-    output.say(
+    kind = "incremental" if previous else "full"
+    output.info(
         f"{to} is a backup of store {found.store} ({kind}): {found.file_bytes} bytes, "
         f"xxh3 {found.checksum}"
     )
@@ -90,15 +89,15 @@ def restore(
         typer.Option(
             "--from",
             metavar="BACKUP",
-            help="Make DIR, which must not be there or be empty, of this backup.",
+            help="Restore this backup to DIR, which must be missing or empty.",
             show_default=False,
         ),
     ] = None,
     as_json: WithResult = False,
 ) -> None:
-    """Make a backup, or a copy of a store's directory in DIR, a store of its own.
+    """Turn a backup, or a copy of a store's directory in DIR, into a store of its own.
 
-    It gets a new address, and keeps its records. Stores that run refuse to be restored.
+    It keeps its records and gets a new address. A running store cannot be restored.
     """
     from dafka_core.nodes import store_backup, store_identity
 
@@ -108,8 +107,8 @@ def restore(
         store_identity.check_directory(directory)
         with output.progress(None, "partitions") as advance:
             address = store_backup.restore(Path(backup), Path(directory), advance)
-    said = f"{directory} is store {address} from now on"
-    output.done(said, as_json=as_json, directory=directory, store=address)
+    text = f"{directory} is now store {address}"
+    output.done(text, as_json=as_json, directory=directory, store=address)
 
 
 def verify(
@@ -121,10 +120,10 @@ def verify(
     as_json: AsJson = False,
     **options: Any,
 ) -> None:
-    """Read all that a store has, which may run, or a backup, and say what is damaged.
+    """Read a whole store, running or not, or a backup, and list what is damaged.
 
-    Every block's checksum is compared, every record must be in a block, and those that have links
-    must be as they were. The exit code is 1 if something is damaged.
+    Checks the checksum of each block, that no record is missing, and that records with links are
+    unchanged. Exits with 1 if anything is damaged.
     """
     from dafka_core.nodes.store_backup import SavedLinks
     from dafka_core.nodes.store_backup import verify as checked
@@ -133,7 +132,7 @@ def verify(
     keys = keys_in(options)
     if beside is not None:
         if save or against:
-            why = "is given with --save or --against"
+            why = "cannot be combined with --save or --against"
             raise typer.BadParameter(why, param_hint="'--beside'")
         _compare(store, beside, keys, as_json=as_json)
         return
@@ -142,51 +141,52 @@ def verify(
     done, late = Checked(), Checked()
     with output.progress(None, "partitions") as move:
         for each in checked(store, keys):
-            _tell(each.found, as_json=as_json)
+            _print_damage(each.found, as_json=as_json)
             move(each.partitions)
             done = done.plus(each)
         for each in saved.check(store, keys) if saved else ():
-            _tell(each.found, as_json=as_json)
+            _print_damage(each.found, as_json=as_json)
             late = late.plus(each)
-    output.say(
+    output.info(
         f"{done.partitions} partitions, {done.records} records in {done.blocks} blocks, "
         f"{done.size_bytes} bytes, format {done.log_format}: "
-        + (f"{len(done.found)} damaged" if done.found else "all good")
+        + (f"{len(done.found)} damaged" if done.found else "no damage")
     )
-    output.say(
-        f"{done.linked} records are those of their links"
+    output.info(
+        f"{done.linked} records match their links"
         if done.linked
-        else "no record has a link, by which a change at rest is found: see option tamper_evidence"
+        else "no record has a link, so changes on disk cannot be detected: see option "
+        "tamper_evidence"
     )
     if saved:
-        wrong = f"; {len(late.found)} links are wrong" if late.found else ""
-        output.say(
-            f"{late.linked} records, and all links before them, are those of {against}, which is "
-            f"of {saved.time}{wrong}"
+        wrong = f"; {len(late.found)} links differ" if late.found else ""
+        output.info(
+            f"{late.linked} records, and all links before them, match {against}, written at "
+            f"{saved.time}{wrong}"
         )
     if done.found or late.found:
         raise typer.Exit(1)
     if newest and save:
         newest.write(save)
-        output.say(f"{save} has the newest links of {len(newest.links)} partitions")
+        output.info(f"{save} has the newest links of {len(newest.links)} partitions")
 
 
-def _tell(found: Sequence[Damage], *, as_json: bool) -> None:
+def _print_damage(found: Sequence[Damage], *, as_json: bool) -> None:
     output.table(COLUMNS, found, as_json=as_json, wrapped={"why"})
 
 
 def _compare(store: str, other: str, keys: KeyFiles, *, as_json: bool) -> None:
-    """Compares two stores by their links; what they have not settled yet is no damage."""
+    """Compare two stores by their links; records without a final link are not compared."""
     from dafka_core.nodes.store_backup import compare
     from dafka_core.storage.log_check import DIFFERENT
 
     same = wrong = 0
     for records, found in compare(store, other, keys=keys):
-        _tell(found, as_json=as_json)
+        _print_damage(found, as_json=as_json)
         same, wrong = same + records, wrong + sum(each.kind == DIFFERENT for each in found)
-    output.say(
-        f"{same} records are the same at both stores, by their links: "
-        + (f"{wrong} partitions are different" if wrong else "no difference")
+    output.info(
+        f"{same} records are identical at both stores by their links: "
+        + (f"{wrong} partitions differ" if wrong else "no difference")
     )
     if wrong:
         raise typer.Exit(1)

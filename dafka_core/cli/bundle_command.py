@@ -1,4 +1,4 @@
-"""``dafka bundle``: what a report of a defect needs, in one file."""
+"""``dafka bundle``: diagnostics for a bug report, in one file."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ COMMANDS: Final = (
     *("status", "doctor", "nodes", "stores", "topics", "partitions", "staged"),
     *("lag", "groups", "retain", "config"),
 )
-"""What a cluster is asked; the output of each is a file."""
+"""The output of each becomes a file of the bundle."""
 
 MARGIN_S: Final = 60.0
-"""How much longer than its own limit a command may take."""
+"""Time that a command may take beyond its own timeout."""
 
 
 def bundle(
@@ -43,7 +43,7 @@ def bundle(
         typer.Argument(
             metavar="[FILE]",
             show_default=False,
-            help="A new .tar.gz; named by the time.",
+            help="A new .tar.gz file; by default named after the current time.",
         ),
     ] = None,
     *,
@@ -52,61 +52,61 @@ def bundle(
     uris: Uris = "",
     **options: Any,
 ) -> None:
-    """Write a file for a report of a defect: versions, settings, and what the cluster says.
+    """Collect diagnostics for a bug report in one file: versions, settings and cluster state.
 
-    It has names of topics, addresses and sizes in it; no record, and no value of a secret.
+    It contains names of topics, addresses and sizes, but no records and no secrets.
     """
     path = Path(file or f"dafka-bundle-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.tar.gz")
-    told = _settings(ctx, {**options, "timeout_s": timeout_s, "stores": uris})
+    settings = _settings(ctx, {**options, "timeout_s": timeout_s, "stores": uris})
     try:
         with open_new(path, replaces=False) as made, tarfile.open(None, "w:gz", made) as archive:
-            for name, octets in _files(told, timeout_s):
+            for name, content in _files(settings, timeout_s):
                 entry = tarfile.TarInfo(f"{path.name.removesuffix('.tar.gz')}/{name}")
-                entry.size, entry.mtime = len(octets), int(time.time())
-                archive.addfile(entry, io.BytesIO(octets))
+                entry.size, entry.mtime = len(content), int(time.time())
+                archive.addfile(entry, io.BytesIO(content))
     except OSError as error:
         why = f"cannot be written: {error.strerror}"
         raise ConfigError("file", escape(str(path)), why) from None
-    said = f"{path}: look into it before you give it away"
-    output.done(said, as_json=as_json, file=escape(str(path)))
+    text = f"{path}: check its contents before you share it"
+    output.done(text, as_json=as_json, file=escape(str(path)))
 
 
 def _settings(ctx: typer.Context, options: Mapping[str, Any]) -> dict[str, str]:
-    told = {CONFIG: ctx.meta.get("dafka.config"), PROFILE: ctx.meta.get("dafka.profile")}
-    told |= {PREFIX + name.upper(): value for name, value in options.items()}
-    return {name: _text(value) for name, value in told.items() if value not in (None, "")}
+    given = {CONFIG: ctx.meta.get("dafka.config"), PROFILE: ctx.meta.get("dafka.profile")}
+    given |= {PREFIX + name.upper(): value for name, value in options.items()}
+    return {name: _text(value) for name, value in given.items() if value not in (None, "")}
 
 
 def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _files(told: Mapping[str, str], timeout_s: float) -> Iterator[tuple[str, bytes]]:
+def _files(settings: Mapping[str, str], timeout_s: float) -> Iterator[tuple[str, bytes]]:
     yield "versions.json", _json(versions())
     yield "machine.json", _json(_machine())
     yield "environment.json", _json(_environment())
     with ThreadPoolExecutor(len(COMMANDS)) as threads:
-        runs = [threads.submit(_run, name, told, timeout_s) for name in COMMANDS]
+        runs = [threads.submit(_run, name, settings, timeout_s) for name in COMMANDS]
         for name, run in zip(COMMANDS, runs, strict=True):
-            said, complained = run.result()
-            yield f"{name}.jsonl", said
-            if complained:
-                yield f"{name}.errors.txt", complained
+            results, errors = run.result()
+            yield f"{name}.jsonl", results
+            if errors:
+                yield f"{name}.errors.txt", errors
 
 
-def _run(name: str, told: Mapping[str, str], timeout_s: float) -> tuple[bytes, bytes]:
+def _run(name: str, settings: Mapping[str, str], timeout_s: float) -> tuple[bytes, bytes]:
     command = [sys.executable, "-m", "dafka_core.cli", name, "--json"]
     try:
         done = subprocess.run(
             command,
-            env={**os.environ, **told},
+            env={**os.environ, **settings},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=timeout_s + MARGIN_S,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return b"", b"it did not end in time\n"
+        return b"", b"timed out\n"
     code = f"exit code {done.returncode}\n".encode()
     return done.stdout, done.stderr + code if done.stderr or done.returncode else b""
 

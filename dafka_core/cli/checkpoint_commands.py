@@ -26,13 +26,17 @@ if TYPE_CHECKING:
 Path = Annotated[str, typer.Argument(metavar="PATH", show_default=False)]
 """The query's checkpointLocation."""
 Target = Annotated[str, typer.Argument(metavar="TO", show_default=False)]
-"""A new directory."""
+"""The directory of the new checkpoint."""
 BatchNumber = Annotated[
-    int | None, typer.Option("--batch", metavar="N", min=0, help="A batch.", show_default=False)
+    int | None,
+    typer.Option("--batch", metavar="N", min=0, help="The batch's number.", show_default=False),
 ]
 
 Stopped = Annotated[
-    bool, typer.Option("--stopped", help="The query does not run, though its checkpoint is new.")
+    bool,
+    typer.Option(
+        "--stopped", help="The query is stopped, although its checkpoint changed recently."
+    ),
 ]
 
 _BATCH_COLUMNS: tuple[str, ...] = ("batch", "state", "planned", "partitions", "records")
@@ -41,10 +45,10 @@ _DIFF_COLUMNS = ("source", "topic", "partition", "a", "b", "difference")
 
 
 def show(path: Path, *, batch: BatchNumber = None, as_json: AsJson = False) -> None:
-    """List a checkpoint's batches, or the range of each partition in one of them.
+    """List a checkpoint's batches, or the offset ranges of one batch.
 
-    A batch is committed or unfinished: the query repeats an unfinished one, with the same offsets,
-    when it starts.
+    A batch is committed or unfinished. A query that starts repeats an unfinished batch with the
+    same offsets.
     """
     from dafka_core.queries.checkpoint import Checkpoint
 
@@ -55,7 +59,7 @@ def show(path: Path, *, batch: BatchNumber = None, as_json: AsJson = False) -> N
     else:
         columns, state = _RANGE_COLUMNS, _state(found.batch(batch))
         rows = [(batch, state, source, *each[:4]) for source, each in found.ranges(batch)]
-    output.say(_text(found))
+    output.info(_text(found))
     output.table(columns, rows, as_json=as_json)
 
 
@@ -64,7 +68,7 @@ def diff(
     other: Annotated[
         str | None,
         typer.Argument(
-            metavar="[OTHER]", show_default=False, help="Another checkpoint; default: the same."
+            metavar="[OTHER]", show_default=False, help="Another checkpoint; default: PATH."
         ),
     ] = None,
     *,
@@ -77,9 +81,9 @@ def diff(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the partitions where two checkpoints, or two batches of one, end at other offsets.
+    """List the partitions whose end offsets differ between two checkpoints or two batches.
 
-    The default is the newest batches of two checkpoints, or the last two batches of one.
+    By default it compares the newest batches of two checkpoints, or the last two batches of one.
     """
     from dafka_core.queries.checkpoint import Checkpoint
 
@@ -90,7 +94,7 @@ def diff(
     ends = [_ends(each, number) for each, number in ((one, batch), (two, other_batch))]
     if other is not None:
         same = "the same query" if one.query_id == two.query_id else "two queries"
-        output.say(f"{same}: {one.query_id} and {two.query_id}")
+        output.info(f"{same}: {one.query_id} and {two.query_id}")
     first, second = ends
     rows = []
     for key in sorted(first.keys() | second.keys()):
@@ -98,21 +102,21 @@ def diff(
         if a != b:
             rows.append((*key, a, b, None if a is None or b is None else b - a))
     if not rows:
-        output.say("both end at the same offsets")
+        output.info("both end at the same offsets")
     output.table(_DIFF_COLUMNS, rows, as_json=as_json)
 
 
 def copy(path: Path, to: Target, *, as_json: WithResult = False) -> None:
-    """Copy a checkpoint as it is, with the id of its query: a backup, or a move.
+    """Copy a checkpoint unchanged, with the id of its query, as a backup or to move it.
 
-    Run the query from one of the two only: a sink of format dafka refuses other rows under the same
-    batch number. 'fork' makes another query.
+    Run the query from only one of the two: a sink of format dafka refuses different rows under the
+    same batch number. Use 'fork' for another query.
     """
     from dafka_core.queries.checkpoint import Checkpoint, copied
 
     made = copied(Checkpoint.read(path), to)
-    output.say(
-        "run the query from one of the two only; 'dafka checkpoint fork' makes another query"
+    output.info(
+        "run the query from only one of the two; for another query use 'dafka checkpoint fork'"
     )
     _done(made, as_json=as_json)
 
@@ -120,16 +124,16 @@ def copy(path: Path, to: Target, *, as_json: WithResult = False) -> None:
 def fork(path: Path, to: Target, *, as_json: WithResult = False) -> None:
     """Copy a checkpoint for another query, which continues from the same offsets.
 
-    A sink of format dafka writes its rows to partitions of its own. Write to another topic, or the
-    topic has rows of both queries.
+    A sink of format dafka writes the fork's rows to new partitions. Write to another topic, or the
+    topic contains the rows of both queries.
     """
     from dafka_core.queries import checkpoint
     from dafka_core.queries.checkpoint import Checkpoint
 
     found = Checkpoint.read(path)
     made = checkpoint.fork(found, to)
-    what = f"the first query, {found.query_id}, writes these rows, too"
-    output.say(f"{what}, from batch {made.next_batch} on; write to another topic")
+    what = f"from batch {made.next_batch} on, query {found.query_id} also writes these rows"
+    output.info(f"{what}; write to another topic")
     _done(made, as_json=as_json)
 
 
@@ -147,47 +151,47 @@ def rewind(
         typer.Option(
             "--to-time",
             metavar="TIME",
-            help="Keep batches planned until then: 2026-11-23T18:00:00Z, or how long ago, as 15m.",
+            help="Keep batches planned until then: 2026-11-23T18:00:00Z, or an age such as 15m.",
             show_default=False,
         ),
     ] = None,
     stopped: Stopped = False,
     as_json: WithResult = False,
 ) -> None:
-    """Make an earlier batch the last one of a query, after a backup of the checkpoint.
+    """Back up a checkpoint, then remove the batches after an earlier one.
 
-    Rows that the query has written since stay where they are. A sink of format dafka refuses other
-    rows under the numbers of these batches: rewind a fork.
+    Rows that the query has written since are not removed. A sink of format dafka refuses different
+    rows under the numbers of these batches: rewind a fork instead.
     """
     from dafka_core.queries import checkpoint
     from dafka_core.queries.checkpoint import Checkpoint
 
     if (to_batch is None) == (to_time is None):
-        raise typer.BadParameter("must be given, or --to-time", param_hint="'--to-batch'")
+        raise typer.BadParameter("or --to-time is required", param_hint="'--to-batch'")
     found = Checkpoint.read(path)
     if to_time is not None:
         to_batch = checkpoint.last_until(found, _time_ms(to_time))
     assert to_batch is not None
     last = found.last.number
     backup = checkpoint.rewind(found, to_batch, is_stopped=stopped)
-    output.say(f"the batches up to {last} are in the backup, {backup}")
-    output.say(
-        "a sink of format dafka refuses other rows under the numbers of batches that it has: "
-        "for such a query rewind a fork, which writes to partitions of its own"
+    output.info(f"the batches up to {last} are in the backup, {backup}")
+    output.info(
+        "a sink of format dafka refuses different rows under the numbers of batches that it has "
+        "written: for such a query rewind a fork, which writes to new partitions"
     )
     _done(Checkpoint.read(path), as_json=as_json, backup=str(backup))
 
 
 def reset(path: Path, *, stopped: Stopped = False, as_json: WithResult = False) -> None:
-    """Start a query again, from its option startingOffsets, as a new one.
+    """Reset a query: it restarts as a new query from its option startingOffsets.
 
-    The checkpoint is moved to a backup. Rows that the query has written stay where they are.
+    The checkpoint is moved to a backup. Rows that the query has written are not removed.
     """
     from dafka_core.queries import checkpoint
     from dafka_core.queries.checkpoint import Checkpoint
 
     backup = checkpoint.reset(Checkpoint.read(path), is_stopped=stopped)
-    text = f"{path} is empty: a new query starts there, with a new id. The backup is {backup}"
+    text = f"{path} is empty: the query starts anew, with a new id. The backup is {backup}"
     output.done(text, as_json=as_json, checkpoint=str(path), backup=str(backup))
 
 
@@ -209,9 +213,9 @@ def _text(found: Checkpoint) -> str:
         return f"query {found.query_id}: no batch yet"
     batches = f"batches {found.planned[0]} to {found.planned[-1]}"
     if found.is_unfinished:
-        then = f"batch {found.next_batch} is unfinished, and will be repeated with the same offsets"
+        then = f"batch {found.next_batch} is unfinished and will be repeated with the same offsets"
     else:
-        then = f"the next one is {found.next_batch}"
+        then = f"the next batch is {found.next_batch}"
     return f"query {found.query_id}: {batches}; {then}"
 
 
@@ -243,7 +247,7 @@ _COLUMNS = ("batch", "state", "rows", "source", "recomputed", "why")
 PassThrough = Annotated[
     bool,
     typer.Option(
-        "--pass-through", help="The query writes what it reads: compare its rows with its source."
+        "--pass-through", help="The query copies its source: compare its rows with the source."
     ),
 ]
 Query = Annotated[
@@ -251,18 +255,18 @@ Query = Annotated[
     typer.Option(
         "--query",
         metavar="MODULE:FUNCTION",
-        help="The function that makes the query's DataFrame of its source's: compare the rows with "
-        "those that Spark makes now.",
+        help="The function that derives the query's DataFrame from the source's: recompute the "
+        "rows with Spark and compare them.",
         show_default=False,
     ),
 ]
 SourceOption = Annotated[
     list[str] | None,
-    typer.Option("--source-option", metavar="NAME=VALUE", help="For --query, of its source."),
+    typer.Option("--source-option", metavar="NAME=VALUE", help="For --query: a source option."),
 ]
 SinkOption = Annotated[
     list[str] | None,
-    typer.Option("--sink-option", metavar="NAME=VALUE", help="For --query, of its sink."),
+    typer.Option("--sink-option", metavar="NAME=VALUE", help="For --query: a sink option."),
 ]
 FromBatch = Annotated[
     int, typer.Option("--from-batch", metavar="N", min=0, help="The first batch to read.")
@@ -272,7 +276,7 @@ AuditPartition = Annotated[
     typer.Option(
         "--partition",
         metavar="ADDRESS",
-        help="The partition of the query's audit records, if several keys have written some.",
+        help="The partition of the query's audit records, if several keys have written any.",
     ),
 ]
 
@@ -291,22 +295,22 @@ def verify(
     uris: Uris = "",
     **options: Any,
 ) -> None:
-    """Prove that stores have what a query has written, or name the first batch that is wrong.
+    """Verify that stores have the rows that a query wrote, or report the first wrong batch.
 
-    The query's sink has format dafka and option audit. Nothing is changed.
+    The query's sink must have format dafka and option audit. Nothing is changed.
     """
     from dafka_core.audit.verification import passed_through, verified
     from dafka_core.queries.checkpoint import Checkpoint
 
     found = Checkpoint.read(path)
     if pass_through and query:
-        raise typer.BadParameter("excludes --pass-through", param_hint="'--query'")
+        raise typer.BadParameter("cannot be combined with --pass-through", param_hint="'--query'")
     recompute = None
     if query:
         cluster = {name: str(each) for name, each in options.items() if name in ("tower", "host")}
         source = cluster | ({"stores": uris} if uris else {}) | _named(source_option)
         recompute = _recompute_by(query, found, source, _named(sink_option))
-    with store_clients.opened(timeout_s, uris, options) as clients:
+    with store_clients.open_clients(timeout_s, uris, options) as clients:
         if pass_through:
             recompute = passed_through(clients, found, timeout_s=timeout_s)
         rows = []
@@ -322,11 +326,11 @@ def verify(
                 rows.append(row)
                 advance(1)
     output.table(_COLUMNS, rows, as_json=as_json)
-    output.say(f"query {found.query_id}: {_verification_text(found, rows, from_batch)}")
+    output.info(f"query {found.query_id}: {_verification_text(found, rows, from_batch)}")
 
 
 def _verification_text(found: Checkpoint, rows: Sequence[VerifiedBatch], from_batch: int) -> str:
-    """Return a summary; raises DafkaError if a batch is wrong or none was found."""
+    """Return a summary; raise DafkaError if a batch is wrong or missing."""
     from dafka_core.audit.verification import PROVED, WRONG
 
     if not rows:
@@ -336,7 +340,7 @@ def _verification_text(found: Checkpoint, rows: Sequence[VerifiedBatch], from_ba
         raise DafkaError(f"batch {batch} of query {found.query_id} is wrong: {why}")
     states = Counter(each.state for each in rows)
     total = sum(each.rows for each in rows if each.state == PROVED)
-    proved = f"{total} rows of {states.pop(PROVED, 0)} batches are as they were written"
+    proved = f"{total} rows of {states.pop(PROVED, 0)} batches are unchanged"
     return ", ".join([proved, *(f"{count} {state}" for state, count in sorted(states.items()))])
 
 
@@ -348,7 +352,7 @@ def _recompute_by(
     try:
         function = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
-        why = f"must be MODULE:FUNCTION, which Python can import from here: {error}"
+        why = f"must be MODULE:FUNCTION, importable from the current directory: {error}"
         raise typer.BadParameter(why, param_hint="'--query'") from None
     try:
         spark = importlib.import_module("pyspark.sql").SparkSession.builder.getOrCreate()
@@ -356,7 +360,7 @@ def _recompute_by(
             spark, found, function, source, sink
         )
     except ImportError as error:
-        why = f"Spark, which recomputes the rows, cannot be imported: {error}"
+        why = f"--query needs Spark to recompute the rows, which cannot be imported: {error}"
         raise DafkaError(why) from None
     return made
 

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 OK, SILENT, AWAY, WRONG = "ok", "silent", "away", "wrong"
 
 SETTLE_S: Final = 1.5
-"""Within it nodes that are there have connected to a new one, and have said what they are."""
+"""Time in which nodes connect to a new node and announce their kind."""
 
 _NODES: Final = ("node", "kind", "endpoint", "connected", "topics")
 
 
 class State(NamedTuple):
-    """A tower, or a store, and how it is: ``ok``, or not."""
+    """The state of a tower or a store."""
 
     what: str
     name: str
@@ -45,10 +45,9 @@ def status(
     uris: Uris = "",
     **options: Any,
 ) -> None:
-    """Say whether a tower and all known stores answer: exits with 0 if so, with 1 if not.
+    """Exit with 0 if a tower and all known stores respond, else with 1: for probes.
 
-    For probes. With --min-stores N so many stores are enough. 'dafka doctor' says why, and what to
-    do.
+    With --min-stores N, N stores are enough. 'dafka doctor' names causes and remedies.
     """
     from dafka_core.flight.store_location import parse_locations
     from dafka_core.ops.gathering import gathered
@@ -79,36 +78,36 @@ def _states(facts: Facts) -> Iterator[State]:
         if store.failure:
             yield State("store", store.store, SILENT, store.failure)
         elif not store.locations and not store.connects:
-            yield State("store", store.store, SILENT, "it has not connected, and serves no Flight")
+            yield State("store", store.store, SILENT, "not connected, and does not serve Flight")
         else:
             yield State("store", store.store, OK)
     for known in facts.away:
-        yield State("store", known.store, AWAY, "other stores have met it, and it is not there")
+        yield State("store", known.store, AWAY, "other stores know it, and it does not respond")
 
 
 def _why_not(states: list[State], least: int | None) -> str:
     towers = [each.state for each in states if each.what == "tower"]
     stores = [each.state for each in states if each.what == "store"]
     if towers and OK not in towers:
-        return "no tower answers"
+        return "no tower responds"
     here = stores.count(OK)
     if not here:
-        return "no store answers"
+        return "no store responds"
     if least is not None and least != EVERY_STORE:
-        return f"{here} stores answer, and {least} are asked for" if here < least else ""
+        return f"{here} stores respond, and {least} are required" if here < least else ""
     gone = len(stores) - here
-    return f"{gone} of {len(stores)} stores do not answer" if gone else ""
+    return f"{gone} of {len(stores)} stores do not respond" if gone else ""
 
 
 def nodes(*, as_json: AsJson = False, **options: Any) -> None:
-    """List the nodes of the mesh: producers, consumers, stores, readers, and what they follow.
+    """List the towers, and the producers, consumers, stores and readers with their topics.
 
-    It is what towers tell, and what nodes have said of themselves to this one in a second or two.
+    It takes two seconds: nodes connect to this command and announce themselves.
     """
     from dafka_core import Reader
     from dafka_core.config.node_options import ALL_NODES
 
-    # All nodes connect to this one then, and say what they are.
+    # With ALL_NODES, each node connects to this reader and announces its kind.
     with Reader(**{**options, "connect_to": ALL_NODES}) as reader:
         time.sleep(SETTLE_S)
         found = reader.neighbours()
@@ -129,7 +128,7 @@ Topics = Annotated[
         "--topic",
         metavar="TOPIC",
         parser=unescape,
-        help="A topic to look for; may be given several times.",
+        help="A topic to check; may be given several times.",
     ),
 ]
 
@@ -142,9 +141,9 @@ def doctor(
     uris: Uris = "",
     **options: Any,
 ) -> None:
-    """Find out what is wrong: towers, stores, topics, clocks, versions, locks, who reaches whom.
+    """Diagnose a cluster: towers, stores, topics, clocks, versions, locks and connections.
 
-    Exits with 1 if there is a problem; warnings are none.
+    Exits with 1 if it finds a problem; warnings do not count.
     """
     from dafka_core.config.node_options import ReaderOptions
     from dafka_core.flight.store_location import parse_locations

@@ -23,11 +23,9 @@ from dafka_core.model.names import escape
 from dafka_core.ops.metrics_options import MetricsOptions
 from dafka_core.ops.store_extension import store_extensions
 
-# What commands are told beside their flags: by the environment, and by a file with profiles.
-#
-# A flag counts most, then the environment (``DAFKA_ACKS`` for ``--acks``), then the file, then
-# the default. In the file a profile counts more than what is outside of profiles, and in each of
-# both a command's own section more than what is for all commands.
+# Precedence: a flag, then the environment (``DAFKA_ACKS`` for ``--acks``), then the file, then
+# the default. In the file a profile overrides settings outside of profiles, and in both a
+# command's own section overrides settings for all commands.
 
 
 FILE: Final = "dafka.toml"
@@ -36,7 +34,7 @@ CONFIG: Final = f"{PREFIX}CONFIG"
 PROFILE: Final = f"{PREFIX}PROFILE"
 
 _PROFILE, _PROFILES, _COMMANDS = "profile", "profiles", "commands"
-"""What a file has beside settings."""
+"""Reserved keys of a file; all others are settings."""
 
 DEFAULT: Final = "default"
 FLAG: Final = "flag"
@@ -46,7 +44,7 @@ Known = Mapping[str, frozenset[str]]
 
 
 class Found(NamedTuple):
-    """A value, and who says it: the sentence's beginning if it is wrong, and for ``config``."""
+    """A setting's value and its origin, which errors and ``dafka config`` show."""
 
     value: Any
     origin: str
@@ -60,12 +58,12 @@ class _Section(NamedTuple):
 
 @dataclass(frozen=True)
 class Configuration:
-    """The environment and the file, as they are when the command begins.
+    """Settings of the environment and the file when the command starts.
 
     Attributes:
-        path: the file; None where there is none.
-        profile: the one that counts, or empty.
-        sections: of the file, the ones that count, what counts most first.
+        path: the file, if one was found.
+        profile: the chosen profile, or empty.
+        sections: the applicable sections of the file in order of precedence.
     """
 
     path: Path | None = None
@@ -73,7 +71,7 @@ class Configuration:
     sections: tuple[_Section, ...] = ()
 
     def find(self, name: str, command: str = "") -> Found | None:
-        """What is said of a setting, to one command or to all; None where nothing is."""
+        """Return the value of a setting for a command, or for all commands without one."""
         variable = PREFIX + name.upper()
         if value := os.environ.get(variable):
             return Found(_checked(name, value, variable, "environment variable"), variable)
@@ -83,7 +81,7 @@ class Configuration:
         return None
 
     def of_commands(self) -> Iterator[tuple[str, str, Found]]:
-        """What the file says to single commands: command, setting and value."""
+        """Yield the file's settings for single commands: command, setting and value."""
         for section in self.sections:
             if section.command:
                 for name, value in section.values.items():
@@ -91,13 +89,14 @@ class Configuration:
 
 
 def read(config: str | None, profile: str | None, known: Known) -> Configuration:
-    """The file, found and checked.
+    """Find, read and check the file.
 
     Args:
-        config, profile: as flags say them.
+        config, profile: the values of these flags.
 
     Raises:
-        ConfigError: it is not there, is no TOML, names what is not there, or a value is wrong.
+        ConfigError: the file is missing or not TOML, or contains an unknown name or an invalid
+            value.
     """
     path = _path(config)
     content = {} if path is None else _content(path)
@@ -111,12 +110,13 @@ def read(config: str | None, profile: str | None, known: Known) -> Configuration
             sections = [*found, *sections]
     if chosen and chosen not in profiles:
         near = what_there_is(str(chosen), {*map(str, profiles)}, "profiles")
-        raise ConfigError("profile", chosen, f"{path or 'no file'} has none of this name; {near}")
+        where = f"{path} does not define it" if path else "no configuration file was found"
+        raise ConfigError("profile", chosen, f"{where}; {near}")
     return Configuration(path, str(chosen), tuple(sections))
 
 
 def misspelt_variables() -> list[str]:
-    """Sentences on variables that no command reads, and that look as if one should."""
+    """Return warnings about unknown environment variables that resemble a setting's."""
     known = {PREFIX + name.upper() for name in SETTINGS} | {CONFIG, PROFILE}
     return [
         f"environment variable {escape(name)} is not read; did you mean {near}?"
@@ -152,7 +152,7 @@ def _sections(
     for name in commands:
         if name not in known:
             near = what_there_is(name, {*known}, "commands")
-            raise ConfigError(name, "{...}", f"there is no such command; {near}", f"{path} section")
+            raise ConfigError(name, "{...}", f"is not a command; {near}", f"{path} section")
         at = f"{path} [{inside}{_COMMANDS}.{name}]"
         own = _table(path, f"{inside}{_COMMANDS}.", commands, name)
         yield _Section(at, name, _values(at, own, known[name]))
@@ -187,7 +187,7 @@ def _table(path: Path | None, where: str, content: Mapping[str, Any], name: str)
 
 
 _META: Final = "dafka."
-"""How what commands note in their contexts is called."""
+"""Prefix of the keys in a context's ``meta``."""
 
 
 def _note(name: str) -> Callable[[typer.Context, str | None], str | None]:
@@ -203,8 +203,8 @@ Config = Annotated[
     str | None,
     typer.Option(
         metavar="FILE",
-        help="Settings of commands; without it DAFKA_CONFIG, dafka.toml here, or "
-        "~/.config/dafka/dafka.toml.",
+        help="The configuration file; default: DAFKA_CONFIG, dafka.toml in the current "
+        "directory, or ~/.config/dafka/dafka.toml.",
         callback=_note("config"),
         expose_value=False,
         rich_help_panel="Configuration",
@@ -214,7 +214,7 @@ Profile = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="A profile of that file; without it DAFKA_PROFILE, or the file's own choice.",
+        help="A profile of that file; default: DAFKA_PROFILE, or the file's own setting.",
         callback=_note("profile"),
         expose_value=False,
         rich_help_panel="Configuration",
@@ -222,11 +222,11 @@ Profile = Annotated[
 ]
 
 SHARED: Final = frozenset({"config", "profile"})
-"""Options of ``dafka`` itself that all commands take as well, in their place."""
+"""Options of ``dafka`` that each command takes as well."""
 
 
 class _Configured:
-    """Before typer's own class: its options are also settings."""
+    """A mixin for typer's commands that reads their options from settings, too."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         return _with_shared(ctx, super().get_params(ctx))  # type: ignore[misc]
@@ -238,32 +238,32 @@ class _Configured:
 
 
 class ConfiguredCommand(_Configured, TyperCommand):
-    """A command whose options are also settings."""
+    """A command that reads its options from settings, too."""
 
 
 class ConfiguredGroup(_Configured, TyperGroup):
-    """A group of commands that is a command itself, as ``dafka store``."""
+    """A group of commands, which may be a command itself, such as ``dafka store``."""
 
 
 class ConfiguredTyper(typer.Typer):
-    """Commands and groups of them whose options are also settings."""
+    """Commands and groups that read their options from settings, too."""
 
     def __init__(self, **settings: Any) -> None:
-        # cli/process.py suggests names, and only those that are near.
+        # cli/process.py suggests names itself.
         super().__init__(cls=ConfiguredGroup, suggest_commands=False, **settings)
 
     def command(self, name: str | None = None, **settings: Any) -> Any:
-        """As typer's."""
+        """Register a command."""
         return super().command(name, cls=ConfiguredCommand, **settings)
 
 
 def name_of(ctx: Any) -> str:
-    """A command's name, without that of the program."""
+    """Return a command's name without the program's."""
     return " ".join(ctx.command_path.split()[1:])
 
 
 def commands(ctx: Any) -> dict[str, Any]:
-    """All commands, and groups that are commands, by their names."""
+    """Return all commands, and groups that are commands, by name."""
     found: dict[str, Any] = {}
 
     def walk(group: Any, prefix: str) -> None:
@@ -278,22 +278,22 @@ def commands(ctx: Any) -> dict[str, Any]:
 
 
 def settings_of(command: Any) -> dict[str, Any]:
-    """The parameters of a command that are settings, by the settings' names."""
+    """Return the parameters of a command that are settings, by setting name."""
     named = {each.opts[0].lstrip("-").replace("-", "_"): each for each in command.params}
     return {name: each for name, each in named.items() if name in SETTINGS}
 
 
 def read_of(ctx: Any) -> Configuration:
-    """The environment and the file; see ``configuration.read`` for what it raises."""
+    """Read the configuration that a context's flags name; raise as ``read`` does."""
     known: Known = {name: frozenset(settings_of(each)) for name, each in commands(ctx).items()}
     return read(ctx.meta.get(f"{_META}config"), ctx.meta.get(f"{_META}profile"), known)
 
 
 def origins(ctx: Any) -> dict[str, Found]:
-    """The settings of a command whose arguments are parsed: their values, and who says them."""
-    told: dict[str, str] = ctx.meta.get(_META + ctx.command_path, {})
+    """Return the settings of a parsed command with their values and origins."""
+    known: dict[str, str] = ctx.meta.get(_META + ctx.command_path, {})
     return {
-        name: Found(ctx.params.get(each.name), told[name])
+        name: Found(ctx.params.get(each.name), known[name])
         for name, each in settings_of(ctx.command).items()
     }
 
@@ -309,19 +309,19 @@ def _fill(ctx: Any) -> None:
     if ctx.resilient_parsing or ctx.parent is None:
         return
     found = read_of(ctx)
-    told = ctx.meta[_META + ctx.command_path] = {}
+    origin_of = ctx.meta[_META + ctx.command_path] = {}
     for name, parameter in settings_of(ctx.command).items():
-        told[name] = FLAG
+        origin_of[name] = FLAG
         if ctx.get_parameter_source(parameter.name).name != "COMMANDLINE":
-            told[name] = DEFAULT
-            if said := found.find(name, name_of(ctx)):
-                told[name] = said.origin
-                ctx.params[parameter.name] = _given(said.value, is_list=parameter.multiple)
-    _drop_unused(ctx, told)
+            origin_of[name] = DEFAULT
+            if setting := found.find(name, name_of(ctx)):
+                origin_of[name] = setting.origin
+                ctx.params[parameter.name] = _given(setting.value, is_list=parameter.multiple)
+    _drop_unused(ctx, origin_of)
     if not ctx.meta.get(f"{_META}warned"):
         ctx.meta[f"{_META}warned"] = True
         for sentence in misspelt_variables():
-            output.say(sentence)
+            output.info(sentence)
 
 
 def _given(value: Any, *, is_list: bool) -> Any:
@@ -330,16 +330,16 @@ def _given(value: Any, *, is_list: bool) -> Any:
     return ",".join(value) if isinstance(value, list) else value
 
 
-def _drop_unused(ctx: Any, told: dict[str, str]) -> None:
-    """Ignore settings of an extension that is off, and of ``--metrics``; flags are refused."""
+def _drop_unused(ctx: Any, origin_of: dict[str, str]) -> None:
+    """Ignore settings of an extension, or of ``--metrics``, that is off; such flags are errors."""
     tables: dict[str, type[Options]] = {each.switch: each.options for each in store_extensions()}
     tables["metrics"] = MetricsOptions
     for switch, table in tables.items():
-        if switch not in told or ctx.params.get(switch):
+        if switch not in origin_of or ctx.params.get(switch):
             continue
         for row in table.table():
-            if told.get(row.name, FLAG) not in (FLAG, DEFAULT):
-                ctx.params[row.name], told[row.name] = None, DEFAULT
+            if origin_of.get(row.name, FLAG) not in (FLAG, DEFAULT):
+                ctx.params[row.name], origin_of[row.name] = None, DEFAULT
 
 
 _COLUMNS: Final = ("command", "option", "value", "from")
@@ -352,21 +352,22 @@ def config(
         typer.Argument(
             metavar="[COMMAND [FLAGS]]",
             show_default=False,
-            help="A command, to list its options alone, as they are with these flags.",
+            help="A command, to list only its options, with these flags applied.",
         ),
     ] = None,
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Show each option's value, and where it comes from: flag, environment, file or default.
+    """Show the value of each option and its origin: flag, environment, file or default.
 
-    Without a command it lists what all commands are told, and then what the file says to some.
+    Without a command it lists the settings for all commands, then the file's settings for single
+    commands.
     """
     found = read_of(ctx)
     rows = [*_of_command(ctx, words)] if words else [*_of_all(found)]
     if found.path is not None:
         chosen = f", profile {found.profile}" if found.profile else ""
-        output.say(f"configuration file {found.path}{chosen}")
+        output.info(f"configuration file {found.path}{chosen}")
     output.table(_COLUMNS, rows, as_json=as_json)
 
 
@@ -379,15 +380,13 @@ def _of_all(found: Any) -> Iterator[tuple[str, ...]]:
 
 
 def _of_command(ctx: typer.Context, words: list[str]) -> Iterator[tuple[str, ...]]:
-    there_are = commands(ctx)
-    count = max(
-        (n for n in range(1, len(words) + 1) if " ".join(words[:n]) in there_are), default=0
-    )
+    known = commands(ctx)
+    count = max((n for n in range(1, len(words) + 1) if " ".join(words[:n]) in known), default=0)
     if not count:
-        near = what_there_is(words[0], {*there_are}, "commands")
-        raise typer.BadParameter(f"there is no command {words[0]!r} ({near})")
+        near = what_there_is(words[0], {*known}, "commands")
+        raise typer.BadParameter(f"unknown command {words[0]!r} ({near})")
     name = " ".join(words[:count])
-    command = there_are[name]
+    command = known[name]
     for parameter in command.params:
         parameter.required = False
     parent = ctx.find_root()

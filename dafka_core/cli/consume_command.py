@@ -1,4 +1,4 @@
-"""``dafka consume``: records of the mesh and of stores, in bulk or as they come, as text."""
+"""``dafka consume``: prints records, followed on the mesh or read in bulk from stores."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import numpy as np
 import typer
 
 from dafka_core.cli import output, store_clients
-from dafka_core.cli.flags import Topic, of_table, parse_offset, unwatched, watching
+from dafka_core.cli.flags import Topic, of_table, parse_offset, warn_no_metrics, watching
 from dafka_core.cli.list_commands import Timeout, Uris
 from dafka_core.cli.process import Stopped
 from dafka_core.config.node_options import ConsumerOptions, ReaderOptions
@@ -65,7 +65,7 @@ class _Holder(NamedTuple):
 
 @dataclass(frozen=True)
 class Range:
-    """Records of a partition to be read: offsets ``start`` up to ``end`` (exclusive)."""
+    """A range of a partition's offsets: ``start`` up to ``end`` (exclusive)."""
 
     info: PartitionInfo
     start: int
@@ -73,17 +73,18 @@ class Range:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of offsets."""
         return max(self.end - self.start, 0)
 
 
 class StoredRecords:
-    """What stores have, and the records of it.
+    """Partitions and records of all stores.
 
     Args:
         clients: of the stores that serve Arrow Flight.
-        reader: for stores that do not, and where no client has the records; None without a mesh.
-        timeout_s: how long to wait for each answer.
+        reader: for stores that do not serve Flight, and records that no client has; None without
+            a mesh.
+        timeout_s: time limit of each request.
     """
 
     def __init__(
@@ -101,10 +102,12 @@ class StoredRecords:
         return {*others, *(client.location.store for client in self._clients)}
 
     def partitions(self, topics: Collection[str] | None) -> list[PartitionInfo]:
-        """What the stores have of these topics, or of all, together.
+        """Return the partitions of these topics, or of all topics, merged over the stores.
+
+        Stores that do not respond are reported.
 
         Raises:
-            StoreUnreachableError: none answers; others that do not are named.
+            StoreUnreachableError: no store responds.
         """
         self._holders.clear()
         failures: list[StoreUnreachableError] = []
@@ -119,30 +122,30 @@ class StoredRecords:
         if failures and len(failures) == len(self._clients) and self._reader is None:
             raise failures[0]
         for failure in failures:
-            output.complain(f"{failure}: what only it has is missing")
+            output.error(f"{failure}: records that only this store has are missing")
         infos = [holder.info for each in self._holders.values() for holder in each]
         if self._reader is not None:
             infos += self._reader.partitions(topics, timeout_s=self._timeout_s)
         return [*merge_heads(infos).values()]
 
     def of_topic(self, topic: str, chosen: Collection[str] = ()) -> list[PartitionInfo]:
-        """A topic's partitions, or those that are chosen.
+        """Return a topic's partitions, or only the chosen ones.
 
         Raises:
-            DafkaError: no store has the topic, or one of these; says which there are.
+            DafkaError: no store has the topic, or a chosen partition.
         """
         found = self.partitions([topic])
         return store_clients.chosen(found, topic, chosen, lambda: self.partitions(None))
 
     def offsets_at(self, infos: Iterable[PartitionInfo], time_us: int) -> dict[TopicPartition, int]:
-        """Of each partition the first offset of that time or later; its end if there is none."""
+        """Return the first offset at or after a time for each partition, or the partition's end."""
         infos = [*infos]
         found: dict[TopicPartition, list[int]] = defaultdict(list)
         for client in self._clients:
-            asked = [i.tp for i in infos if any(h.client is client for h in self._holders[i.tp])]
-            times = [(*tp, time_us) for tp in asked]
+            held = [i.tp for i in infos if any(h.client is client for h in self._holders[i.tp])]
+            times = [(*tp, time_us) for tp in held]
             offsets = client.offset_for_times(times, timeout_s=self._timeout_s) if times else []
-            for tp, offset in zip(asked, offsets, strict=True):
+            for tp, offset in zip(held, offsets, strict=True):
                 if offset is not None:
                     found[tp].append(offset)
         for info in infos:
@@ -153,11 +156,11 @@ class StoredRecords:
         return {each.tp: min(found[each.tp], default=each.end) for each in infos}
 
     def read(self, wanted: Range) -> Iterator[RecordBatch]:
-        """The records of a range, in order and complete, with their timestamps.
+        """Yield all records of a range in order, with their timestamps.
 
         Raises:
-            DataLossError: stores have not got all of them any more.
-            StoreUnreachableError: the stores that have them do not answer.
+            DataLossError: no store has some of the records any more.
+            StoreUnreachableError: the stores that have them do not respond.
         """
         tp, offset, failure = wanted.info.tp, wanted.start, None
         life = None if wanted.info.life == NO_LIFE else wanted.info.life
@@ -180,7 +183,7 @@ class StoredRecords:
         if offset < wanted.end and self._reader is not None:
             yield from self._over_mesh(self._reader, tp, offset, wanted.end)
         elif offset < wanted.end:
-            why = f"no store has all up to {wanted.end}"
+            why = f"no store has all records up to {wanted.end}"
             raise failure or DataLossError(*tp, offset, None, why)
 
     def _over_mesh(
@@ -199,7 +202,7 @@ class StoredRecords:
 def open_stored_records(
     timeout_s: float, uris: str, options: Mapping[str, Any]
 ) -> Iterator[StoredRecords]:
-    """The stores' records, as long as the context lasts; raises as ``store_clients.clients``."""
+    """Open clients of the stores; raise as ``store_clients.clients`` does."""
     with ExitStack() as stack:
         reader: Reader | None = None
         if uris:
@@ -227,14 +230,14 @@ LETTERS: Final[dict[str, tuple[str, Callable[[Record], bytes]]]] = {
     "h": ("headers, as NAME=VALUE,...", lambda each: _headers(each.headers)),
     "%": ("a percent sign", lambda _: b"%"),
 }
-"""What stands for what in a format; the letters are kcat's, and v beside them."""
+"""The fields of a format by letter: those of kcat, and ``v``."""
 
 _ESCAPES: Final = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
 _PARTS: Final = re.compile(r"%(.?)|\\(x[0-9A-Fa-f]{2}|.?)|([^%\\]+)", re.DOTALL)
 
 
 def opened_rows(batch: Records, *, opens: bool = True) -> Iterator[Record]:
-    """The records, in order; without ``opens`` their contents are values as they are."""
+    """Yield the records; without ``opens``, their contents are their values."""
     values, keys, headers = opened_lists(batch.values, opens=opens)
     times: Any = repeat(None)
     if batch.times is not None:
@@ -246,13 +249,13 @@ def opened_rows(batch: Records, *, opens: bool = True) -> Iterator[Record]:
 
 
 def lines(batch: Records, *, opens: bool = True) -> bytes:
-    """Values, each with a newline behind it; of null it is the newline alone."""
+    """Format a value per line; an empty line for null."""
     values, *_ = opened_lists(batch.values, opens=opens)
     return b"\n".join([*(value or b"" for value in values), b""])
 
 
 def json_lines(batch: Records, *, opens: bool = True) -> bytes:
-    """Objects with what is known of each record, one on a line."""
+    """Format a JSON object per record and line."""
     made = []
     place = {"topic": escape(batch.tp.topic), "partition": escape(batch.tp.partition)}
     for record in opened_rows(batch, opens=opens):
@@ -269,10 +272,10 @@ def json_lines(batch: Records, *, opens: bool = True) -> bytes:
 
 
 def formatted(text: str) -> Callable[..., bytes]:
-    r"""What makes text by a format: ``%t %o %v``; a newline is added if it ends in no escape.
+    r"""Compile a format such as ``%t %o %v``; add a newline unless it ends in an escape.
 
     Raises:
-        ValueError: a letter, or an escape, is none.
+        ValueError: it contains an unknown letter or escape.
     """
     parts: list[bytes | Callable[[Record], bytes]] = []
     for match in _PARTS.finditer(text):
@@ -281,16 +284,15 @@ def formatted(text: str) -> Callable[..., bytes]:
             parts.append(octets_of(plain))
         elif letter is not None:
             if letter not in LETTERS:
-                raise ValueError(
-                    f"%{letter} is none of {', '.join(f'%{each}' for each in LETTERS)}"
-                )
+                known = ", ".join(f"%{each}" for each in LETTERS)
+                raise ValueError(f"%{letter} is unknown; known are {known}")
             parts.append(LETTERS[letter][1])
         elif len(escaped) == 3:
             parts.append(bytes.fromhex(escaped[1:]))
         elif escaped in _ESCAPES:
             parts.append(_ESCAPES[escaped])
         else:
-            raise ValueError(rf"\{escaped} is none of \n, \t, \r, \0, \\ and \xff")
+            raise ValueError(rf"\{escaped} is unknown; known are \n, \t, \r, \0, \\ and \xff")
     if not re.search(r"\\(x..|.)$", text):
         parts.append(b"\n")
 
@@ -308,33 +310,33 @@ def _ms(time_us: int | None) -> bytes:
     return b"-1" if time_us is None else b"%d" % (time_us // 1_000)
 
 
-def _length(octets: bytes | None) -> bytes:
-    return b"-1" if octets is None else b"%d" % len(octets)
+def _length(content: bytes | None) -> bytes:
+    return b"-1" if content is None else b"%d" % len(content)
 
 
 def _headers(headers: Headers) -> bytes:
     return b",".join(octets_of(name) + b"=" + (value or b"") for name, value in headers)
 
 
-def _shown(name: str, octets: bytes | None) -> dict[str, str | None]:
-    """Text; or null, and the octets in base64 where they are no text."""
-    if octets is None:
+def _shown(name: str, content: bytes | None) -> dict[str, str | None]:
+    """Return UTF-8 text; for other bytes null, and the bytes in base64."""
+    if content is None:
         return {name: None}
     try:
-        return {name: octets.decode()}
+        return {name: content.decode()}
     except UnicodeDecodeError:
-        return {name: None, f"{name}_base64": base64.b64encode(octets).decode()}
+        return {name: None, f"{name}_base64": base64.b64encode(content).decode()}
 
 
-LOOK_S: Final = 10.0
-"""How long to look for a store that has a topic."""
+LOOKUP_S: Final = 10.0
+"""Time limit for finding a store that has a topic."""
 
 _JSON_HELP: Final = (
-    "Print objects with topic, partition, offset, timestamp and value, and with key and headers "
-    "where there are some. A value that is not UTF-8 is null, and value_base64 has it."
+    "Print JSON objects with topic, partition, offset, timestamp and value, and key and headers "
+    "if the record has any. A value that is not UTF-8 is null, and its bytes are in value_base64."
 )
 _FORMAT_HELP: Final = (
-    "What to print of each record: "
+    "Print each record in this format: "
     + ", ".join(f"%{letter} {what}" for letter, (what, _) in LETTERS.items())
     + r"; \\n, \\t, \\0, \\x1f. A newline is added unless it ends in an escape."
 )
@@ -343,7 +345,7 @@ Offset = Annotated[
     str | None,
     typer.Option(
         metavar="earliest|latest|N|+N|-N",
-        help="Where to begin in each partition; -N is the last N of each.",
+        help="The first offset to read in each partition; -N: the last N records of each.",
         show_default=False,
     ),
 ]
@@ -351,7 +353,7 @@ Since = Annotated[
     str | None,
     typer.Option(
         metavar="TIME",
-        help="Begin with records of this time, 2026-11-23T18:00:00Z, or of so long ago, 15m.",
+        help="Start with records of this time: 2026-11-23T18:00:00Z, or an age such as 15m.",
         show_default=False,
     ),
 ]
@@ -359,7 +361,7 @@ Until = Annotated[
     str | None,
     typer.Option(
         metavar="TIME",
-        help="End before records of this time, or of so long ago.",
+        help="End before records of this time or age.",
         show_default=False,
     ),
 ]
@@ -374,19 +376,20 @@ Partitions = Annotated[
     ),
 ]
 ExitAtEnd = Annotated[
-    bool, typer.Option("--exit-at-end", help="End with the last record that there is now.")
+    bool, typer.Option("--exit-at-end", help="Exit after the last record that exists now.")
 ]
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """Which of a topic's records; what is wrong is refused when it is made.
+class Selection:
+    """The records of a topic that a user requests.
 
     Attributes:
-        start: where to begin, if no time says it.
-        since_us, until_us: from when and up to when, in microseconds since 1970 UTC.
-        partitions: only these, if there are any.
-        ends: whether it ends with what there is.
+        start: the first position, without ``since_us``.
+        since_us, until_us: the first time, and the last (exclusive), in microseconds since 1970
+            UTC.
+        partitions: only these; empty for all.
+        ends: True to end with the last record that exists now.
     """
 
     start: Position = field(default_factory=lambda: Position(EARLIEST))
@@ -405,10 +408,10 @@ class Wanted:
         *,
         ends: bool,
         default: str = EARLIEST,
-    ) -> Wanted:
-        """What a user asks for; raises BadParameter."""
+    ) -> Selection:
+        """Parse flags; raise BadParameter for invalid ones."""
         if offset is not None and since is not None:
-            raise typer.BadParameter("is given with --offset", param_hint="'--since'")
+            raise typer.BadParameter("cannot be combined with --offset", param_hint="'--since'")
         found = parsed("--offset", parse_offset, offset)
         since_us, until_us = (
             parsed(flag, parse_time_us, text)
@@ -417,7 +420,7 @@ class Wanted:
         if since_us is not None and until_us is not None and since_us >= until_us:
             raise typer.BadParameter("must be later than --since", param_hint="'--until'")
         if until_us is not None and until_us > time.time() * 1e6:
-            why = "has not come yet; --exit-at-end ends with the last record that there is now"
+            why = "is in the future; --exit-at-end ends with the last record that exists now"
             raise typer.BadParameter(why, param_hint="'--until'")
         ends = ends or until is not None
         start = found or Position(EARLIEST if ends else default)
@@ -425,7 +428,7 @@ class Wanted:
 
     @property
     def is_simple(self) -> bool:
-        """Whether a consumer can begin without asking stores where."""
+        """True if a consumer can start without requesting offsets from stores."""
         return (
             self.start.number == 0
             and self.start.base != OFFSET
@@ -436,11 +439,11 @@ class Wanted:
         self,
         stored: StoredRecords,
         topic: str,
-        lacks: Callable[[str], None] = output.say,
+        on_gap: Callable[[str], None] = output.info,
     ) -> list[Range]:
-        """The offsets of each partition; DafkaError if it, or the topic, is not there.
+        """Return the range of each partition; raise DafkaError if the topic or one is missing.
 
-        ``lacks`` is told of each that begins later than it was asked for.
+        ``on_gap`` gets a sentence for each partition that begins after the requested offset.
         """
         infos = stored.of_topic(topic, self.partitions)
         starts = {each.tp: self.start.offset_in(each) for each in infos}
@@ -448,9 +451,9 @@ class Wanted:
             start = starts[each.tp]
             if start < each.earliest:
                 gap = f"no store has offsets {start} to {each.earliest} (exclusive)"
-                lacks(f"{each.tp} begins at {each.earliest}: {gap}")
+                on_gap(f"{each.tp} begins at {each.earliest}: {gap}")
             if start > each.end:
-                output.say(f"{each.tp} ends at {each.end}, before offset {start}")
+                output.info(f"{each.tp} ends at {each.end}, before offset {start}")
         ends = {each.tp: each.end for each in infos}
         if self.since_us is not None:
             starts = stored.offsets_at(infos, self.since_us)
@@ -463,7 +466,7 @@ def consume(
     topic: Topic,
     *,
     from_beginning: Annotated[
-        bool, typer.Option("--from-beginning", help="Start with the oldest records.")
+        bool, typer.Option("--from-beginning", help="Start with the earliest records.")
     ] = False,
     offset: Offset = None,
     since: Since = None,
@@ -472,13 +475,14 @@ def consume(
     exit_at_end: ExitAtEnd = False,
     count: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="End after N records.", show_default=False),
+        typer.Option(min=1, metavar="N", help="Exit after N records.", show_default=False),
     ] = None,
     grep: Annotated[
         str | None,
         typer.Option(
             metavar="PATTERN",
-            help="Only records whose value this regular expression (RE2) is found in.",
+            help="Only records with a value that contains a match of this regular expression "
+            "(RE2).",
             show_default=False,
         ),
     ] = None,
@@ -493,44 +497,44 @@ def consume(
 ) -> None:
     """Print the value of each record on a line, until Ctrl-C or --count.
 
-    With --exit-at-end or --until it ends by itself: it reads what stores have in bulk, partition
-    after partition, from the beginning if nothing else is said.
+    With --exit-at-end or --until it reads from stores in bulk, partition after partition, by
+    default from the earliest record, and exits.
     """
     opens = options.get("envelope") != NONE
-    text = partial(_text(form, as_json), opens=opens)
-    keeps = None if grep is None else partial(_kept, _checked(grep), opens=opens)
+    text = partial(_formatter(form, as_json), opens=opens)
+    matches = None if grep is None else partial(_matching, _checked_pattern(grep), opens=opens)
     if from_beginning:
         if offset is not None or since is not None:
-            why = "is given with --offset or --since"
+            why = "cannot be combined with --offset or --since"
             raise typer.BadParameter(why, param_hint="'--from-beginning'")
         offset = EARLIEST
-    wanted = Wanted.of(offset, since, until, partition, ends=exit_at_end, default=LATEST)
+    wanted = Selection.of(offset, since, until, partition, ends=exit_at_end, default=LATEST)
     if uris and not wanted.ends:
-        why = "is for --exit-at-end and --until: what comes later comes through a tower"
+        why = "requires --exit-at-end or --until: new records need a tower"
         raise typer.BadParameter(why, param_hint="'--stores'")
-    check_argument("topic", topic, check_topic)  # at once, not when a tower is found
+    check_argument("topic", topic, check_topic)  # before waiting for a tower
     if wanted.ends:
-        with open_stored_records(timeout_s, uris, unwatched(options)) as stored:
+        with open_stored_records(timeout_s, uris, warn_no_metrics(options)) as stored:
             ranges = wanted.ranges(stored, topic)
             total = sum(each.count for each in ranges)
             with output.progress(total, "records", is_shown=not output.is_screen()) as advance:
                 batches = (batch for each in ranges for batch in stored.read(each))
-                for records in _first(count, _sifted(batches, keeps, advance)):
+                for records in _limited(count, _matched(batches, matches, advance)):
                     output.write(text(records))
         return
-    _follow(topic, wanted, options, timeout_s, count, keeps, text)
+    _follow(topic, wanted, options, timeout_s, count, matches, text)
 
 
-Keeps = Callable[[RecordBatch], "Records"]
+Matcher = Callable[[RecordBatch], "Records"]
 
 
 def _follow(
     topic: str,
-    wanted: Wanted,
+    wanted: Selection,
     options: Mapping[str, Any],
     timeout_s: float,
     count: int | None,
-    keeps: Keeps | None,
+    matches: Matcher | None,
     text: Callable[[Records], bytes],
 ) -> None:
     from dafka_core import Consumer
@@ -548,21 +552,22 @@ def _follow(
     ):
         watch.add(consumer)
         consumer.subscribe(topic)
-        Thread(target=_say_if_missing, args=(consumer, topic), daemon=True).start()
-        with suppress(Stopped) if count is None else nullcontext():  # its end, unless it lacks some
-            said = start if isinstance(start, str) else "the offsets asked for"
-            output.say(f"topic {escape(topic)}, from {said}")
+        Thread(target=_warn_if_missing, args=(consumer, topic), daemon=True).start()
+        # Without --count a signal is the normal end; with it, records are missing.
+        with suppress(Stopped) if count is None else nullcontext():
+            where = start if isinstance(start, str) else "the requested offsets"
+            output.info(f"topic {escape(topic)}, from {where}")
             batches = (
                 each
                 for each in consumer.batches()
                 if not wanted.partitions or each.tp.partition in wanted.partitions
             )
-            for records in _first(count, _sifted(batches, keeps)):
+            for records in _limited(count, _matched(batches, matches)):
                 output.write(text(records))
 
 
 def parsed(flag: str, parse: Callable[[str], Any], text: str | None) -> Any:
-    """What a flag's text says, None without one; raises BadParameter with the sentence of why."""
+    """Parse a flag's text, if it is given; raise BadParameter if it is invalid."""
     if text is None:
         return None
     try:
@@ -571,16 +576,16 @@ def parsed(flag: str, parse: Callable[[str], Any], text: str | None) -> Any:
         raise typer.BadParameter(f"{escape(text)!r}: {error}", param_hint=f"'{flag}'") from None
 
 
-def _text(form: str | None, as_json: bool) -> Callable[..., bytes]:
+def _formatter(form: str | None, as_json: bool) -> Callable[..., bytes]:
     if form is None:
         return json_lines if as_json else lines
     if as_json:
-        raise typer.BadParameter("is given with --json", param_hint="'--format'")
+        raise typer.BadParameter("cannot be combined with --json", param_hint="'--format'")
     made: Callable[..., bytes] = parsed("--format", formatted, form)
     return made
 
 
-def _checked(pattern: str) -> str:
+def _checked_pattern(pattern: str) -> str:
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -591,7 +596,7 @@ def _checked(pattern: str) -> str:
     return pattern
 
 
-def _kept(pattern: str, batch: RecordBatch, *, opens: bool) -> Records:
+def _matching(pattern: str, batch: RecordBatch, *, opens: bool) -> Records:
     import pyarrow.compute as pc
 
     from dafka_core.model.envelope_columns import VALUE, opened_columns
@@ -602,31 +607,31 @@ def _kept(pattern: str, batch: RecordBatch, *, opens: bool) -> Records:
     return kept_by(batch, pc.match_substring_regex(values, pattern=pattern))
 
 
-def _sifted(
+def _matched(
     batches: Iterable[RecordBatch],
-    keeps: Keeps | None,
+    matches: Matcher | None,
     advance: Callable[[int], None] = lambda _: None,
 ) -> Iterator[Records]:
     for batch in batches:
-        records = batch if keeps is None else keeps(batch)
+        records = batch if matches is None else matches(batch)
         if records.count:
             yield records
         advance(batch.count)
 
 
-def _first(count: int | None, batches: Iterator[Records]) -> Iterator[Records]:
+def _limited(count: int | None, batches: Iterator[Records]) -> Iterator[Records]:
     if count is None:
         yield from batches
         return
     for batch in batches:
         if batch.count >= count:
-            yield _begin_of(batch, count)
+            yield _head(batch, count)
             return
         yield batch
         count -= batch.count
 
 
-def _begin_of(batch: Records, count: int) -> Records:
+def _head(batch: Records, count: int) -> Records:
     if isinstance(batch, RecordBatch):
         return batch.between(batch.offset, batch.offset + count)
     times = None if batch.times is None else times_between(batch.times, 0, count)
@@ -634,17 +639,17 @@ def _begin_of(batch: Records, count: int) -> Records:
     return replace(batch, offsets=batch.offsets[:count], values=values, times=times)
 
 
-def _say_if_missing(consumer: Consumer, topic: str) -> None:
-    """Says that no store has the topic, beside the consuming: it may be misspelt, or come later."""
-    is_said = False
+def _warn_if_missing(consumer: Consumer, topic: str) -> None:
+    """Warn if no store has the topic: it may be misspelt, or published later."""
+    is_reported = False
     with suppress(ClosedError, NodeFailedError):  # the consumer has ended
         while True:
             try:
-                if not consumer.held_topics(topic, timeout_s=LOOK_S):
-                    near = what_there_is(topic, consumer.held_topics(timeout_s=LOOK_S), "topics")
-                    output.say(f"no store has topic {quoted(topic)} ({near}); waiting for it")
+                if not consumer.held_topics(topic, timeout_s=LOOKUP_S):
+                    near = what_there_is(topic, consumer.held_topics(timeout_s=LOOKUP_S), "topics")
+                    output.info(f"no store has topic {quoted(topic)} ({near}); waiting for it")
                 return
             except NoStoreError as error:
-                if not is_said:
-                    output.say(f"{error}; waiting for one")
-                is_said = True
+                if not is_reported:
+                    output.info(f"{error}; waiting for one")
+                is_reported = True

@@ -21,16 +21,16 @@ from dafka_core.cli.consume_command import (
     Offset,
     Partitions,
     Range,
+    Selection,
     Since,
     StoredRecords,
     Until,
-    Wanted,
     json_lines,
 )
 from dafka_core.cli.flags import WithResult, of_table
 from dafka_core.cli.list_commands import Timeout, Uris
 from dafka_core.cli.process import Stopped
-from dafka_core.cli.produce_command import Published, decoder, opened
+from dafka_core.cli.produce_command import Publisher, decoder, open_sources
 from dafka_core.config.node_options import ProducerOptions, ReaderOptions
 from dafka_core.config.options import check_argument
 from dafka_core.errors import ConfigError, DafkaError
@@ -56,21 +56,21 @@ _OF_FILES: Final = (
     *(".arrow", ".avro", ".feather", ".html", ".orc", ".tsv", ".txt", ".xls", ".xlsx", ".xml"),
     *(".bz2", ".gz", ".tar", ".xz", ".yaml", ".zip", ".zst"),
 )
-"""No topic is meant by these, as a rule; names of topics have dots, too."""
+"""Suffixes of files that cannot be copied; a topic's name may contain dots, too."""
 
 
 class Place(NamedTuple):
-    """Where records are copied from or to: a file of a kind, or a topic, whose kind is empty."""
+    """A source or target: a file of a ``kind``, or a topic if the kind is empty."""
 
     kind: str
     name: str
 
     @classmethod
     def parse(cls, text: str) -> Place:
-        """A file by its suffix or as ``file:PATH``, and else a topic, or as ``topic:NAME``.
+        """Parse ``file:PATH``, ``topic:NAME``, a path with a known suffix, or else a topic.
 
         Raises:
-            ConfigError: it looks like a file, and has no form that is known.
+            ConfigError: it looks like a file of an unknown format.
         """
         prefix, colon, rest = text.partition(":")
         if colon and prefix == "topic":
@@ -80,12 +80,12 @@ class Place(NamedTuple):
         kind = _SUFFIXES.get(Path(name).suffix.lower(), "")
         if not kind and is_file:
             near = what_there_is(Path(name).suffix, _SUFFIXES, "suffixes")
-            raise ConfigError("file", escape(name), f"its suffix says no form; {near}")
+            raise ConfigError("file", escape(name), f"its suffix is unknown; {near}")
         suffix = Path(name).suffix.lower()
         seems_file = name == "-" or "/" in name or suffix in _OF_FILES
         if not kind and (seems_file or nearest_name(suffix, _SUFFIXES)):
-            why = f"looks like a file, and none of a form that is copied ({', '.join(_SUFFIXES)})"
-            raise ConfigError("place", escape(text), f"{why}; topic:NAME is a topic")
+            why = f"looks like a file, but its suffix is not one of {', '.join(_SUFFIXES)}"
+            raise ConfigError("place", escape(text), f"{why}; for a topic use topic:NAME")
         return cls(kind, name)
 
 
@@ -99,10 +99,10 @@ Write = Callable[[RecordBatch], None]
 
 @contextmanager
 def new_file(place: Place, *, overwrite: bool) -> Iterator[Write]:
-    """Gives what writes records to a file, which is there, and on disk, when all are written.
+    """Yield a function that writes records to a file, which appears once it is complete.
 
     Raises:
-        ConfigError: it is there already, or cannot be written.
+        ConfigError: the file exists, or cannot be written.
     """
     try:
         with open_new(Path(place.name), replaces=overwrite) as file:
@@ -110,7 +110,7 @@ def new_file(place: Place, *, overwrite: bool) -> Iterator[Write]:
             yield writer.write
             writer.close()
     except FileExistsError:
-        why = "is there already: take another name, or --overwrite"
+        why = "already exists: choose another name, or add --overwrite"
         raise ConfigError("file", escape(place.name), why) from None
     except OSError as error:
         raise ConfigError(
@@ -119,7 +119,7 @@ def new_file(place: Place, *, overwrite: bool) -> Iterator[Write]:
 
 
 class _Parquet:
-    """The columns that Spark gives of a topic, and those of ``dafka archive``."""
+    """Columns as in Spark's rows and the files of ``dafka archive``."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._writer = pq.ParquetWriter(file, _SCHEMA, compression="zstd", compression_level=1)
@@ -136,7 +136,7 @@ class _Parquet:
 
 
 class _Json:
-    """Objects as ``dafka consume --json`` prints them."""
+    """Objects as printed by ``dafka consume --json``."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -145,11 +145,11 @@ class _Json:
         self._file.write(json_lines(batch))
 
     def close(self) -> None:
-        """Nothing is left to be written."""
+        """Do nothing: nothing is buffered."""
 
 
 class _Csv:
-    """A line of names, and rows; octets are as they are, headers are left out."""
+    """A line of column names, and rows; keys and values are raw bytes, headers are omitted."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._text = io.TextIOWrapper(file, "utf-8", "surrogateescape", newline="")
@@ -177,10 +177,10 @@ _WRITERS: Final[dict[str, Any]] = {PARQUET: _Parquet, JSON: _Json, CSV: _Csv}
 
 
 class ParquetRecords:
-    """The records of a Parquet file, with column ``value`` and perhaps ``key`` and ``headers``.
+    """The records of a Parquet file with column ``value`` and optional ``key`` and ``headers``.
 
     Raises:
-        ConfigError: it cannot be read, or has no such columns.
+        ConfigError: the file cannot be read, or lacks a column.
     """
 
     def __init__(self, name: str) -> None:
@@ -203,30 +203,28 @@ class ParquetRecords:
         self._columns = [each for each in ("value", "key", "headers") if each in names]
 
     def batches(self) -> Iterator[tuple[pa.Array, pa.Array | None, pa.Array | None]]:
-        """Values, keys and headers, columns of some records at a time."""
+        """Yield values, keys and headers, as columns of up to ``_BATCH_ROWS`` records."""
         for batch in self._file.iter_batches(_BATCH_ROWS, columns=self._columns):
             key = batch["key"] if "key" in self._columns else None
             headers = batch["headers"] if "headers" in self._columns else None
             yield batch["value"], key, None if headers is None else headers.cast(HEADERS_TYPE)
 
 
-LOOK_S: Final = 1.0
-"""How often ``--follow`` looks for what has come."""
+POLL_S: Final = 1.0
+"""Interval at which ``--follow`` checks for new records."""
 
-_PLACE: Final = (
-    "a topic, or a file by its suffix: .parquet, .jsonl, .csv (file:PATH and topic:NAME say so)."
-)
+_PLACE: Final = "a topic (topic:NAME), or a file (file:PATH) with suffix .parquet, .jsonl or .csv."
 Source = Annotated[
-    str, typer.Argument(metavar="FROM", show_default=False, help=f"Where records are: {_PLACE}")
+    str, typer.Argument(metavar="FROM", show_default=False, help=f"The source: {_PLACE}")
 ]
 Target = Annotated[
-    str, typer.Argument(metavar="TO", show_default=False, help=f"Where they go: {_PLACE}")
+    str, typer.Argument(metavar="TO", show_default=False, help=f"The target: {_PLACE}")
 ]
 ToTower = Annotated[
     list[str] | None,
     typer.Option(
         metavar="HOST[:SUB_PORT:PUB_PORT]",
-        help="The tower of the cluster that they go to, if it is another one.",
+        help="A tower of the target's cluster, if it differs from the source's.",
         show_default=False,
     ),
 ]
@@ -234,14 +232,14 @@ Resume = Annotated[
     bool,
     typer.Option(
         "--resume",
-        help="Topic to topic: keep the partitions' names and offsets, and go on where the target "
-        "ends.",
+        help="Topic to topic: keep the partitions' names and offsets, and continue at the end of "
+        "the target.",
     ),
 ]
 Follow = Annotated[
-    bool, typer.Option("--follow", help="Go on with what comes, until Ctrl-C; as --resume.")
+    bool, typer.Option("--follow", help="As --resume, then copy new records until Ctrl-C.")
 ]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")]
 
 
 def copy(
@@ -261,49 +259,51 @@ def copy(
     uris: Uris = "",
     **options: Any,
 ) -> None:
-    """Copy a topic to another one, to another cluster, or to a file; or a file to a topic.
+    """Copy a topic to another topic, to another cluster, or to a file; or a file to a topic.
 
-    Keys, headers, null values and timestamps come along; a file is there when it is complete.
+    Keys, headers, null values and timestamps are preserved. A file appears once it is complete.
     """
-    came_from, goes_to = Place.parse(source), Place.parse(target)
-    topics = [unescape(each.name) for each in (came_from, goes_to) if not each.kind]
+    origin, destination = Place.parse(source), Place.parse(target)
+    topics = [unescape(each.name) for each in (origin, destination) if not each.kind]
     for each in topics:
         check_argument("topic", each, check_topic)
-    keeps = resume or follow
+    keeps_offsets = resume or follow
     chosen = any(each is not None for each in (offset, since, until))
     if not topics:
-        raise typer.BadParameter("one of both must be a topic")
-    if keeps and (len(topics) < 2 or chosen):
-        why = "is for topic to topic, and for all of their records"
+        raise typer.BadParameter("FROM or TO must be a topic")
+    if keeps_offsets and (len(topics) < 2 or chosen):
+        why = "copies all records of a topic to a topic: omit --offset, --since and --until"
         raise typer.BadParameter(why, param_hint="'--follow'" if follow else "'--resume'")
     if len(topics) == 2 and topics[0] == topics[1] and not to_tower:
-        why = "is the same topic: name another one, or another cluster (--to-tower)"
+        why = "is the same topic: name another topic, or another cluster (--to-tower)"
         raise typer.BadParameter(why, param_hint="'TO'")
     given = {**of_table(ProducerOptions, options)}
     if to_tower:
         given["tower"] = ",".join(to_tower)
-    if came_from.kind:
-        _file_to_topic(came_from, topics[0], given, as_json=as_json)
+    if origin.kind:
+        _file_to_topic(origin, topics[0], given, as_json=as_json)
         return
-    wanted = Wanted.of(offset, since, until, partition, ends=True)
+    wanted = Selection.of(offset, since, until, partition, ends=True)
     with consume_command.open_stored_records(timeout_s, uris, options) as stored:
-        if goes_to.kind:
-            _topic_to_file(stored, wanted, topics[0], goes_to, overwrite=overwrite, as_json=as_json)
+        if destination.kind:
+            _topic_to_file(
+                stored, wanted, topics[0], destination, overwrite=overwrite, as_json=as_json
+            )
             return
         if topics[0] == topics[1]:
             _check_other_cluster(stored, of_table(ReaderOptions, given), timeout_s)
-        mirror = _Mirror(stored, topics[0], topics[1], given, keeps=keeps)
+        mirror = _Mirror(stored, topics[0], topics[1], given, keeps_offsets=keeps_offsets)
         try:
-            # Who follows has no end: to be stopped is the right one, from the first copy on.
+            # With --follow a signal is the normal end.
             with suppress(Stopped) if follow else nullcontext():
                 mirror.copy(wanted)
                 while follow:
-                    time.sleep(LOOK_S)
+                    time.sleep(POLL_S)
                     mirror.copy(wanted)
         finally:
             mirror.close()
-        said = f"{mirror.count} records copied to topic {quoted(topics[1])}"
-        output.done(said, as_json=as_json, records=mirror.count)
+        text = f"{mirror.count} records copied to topic {quoted(topics[1])}"
+        output.done(text, as_json=as_json, records=mirror.count)
 
 
 def _check_other_cluster(
@@ -315,21 +315,20 @@ def _check_other_cluster(
         reader.hear_stores(timeout_s=timeout_s)
         both = stored.stores.intersection(reader.stores())
     if both:
-        why = f"leads to the same topic, as store {min(both)} is in both clusters: name another one"
+        why = f"leads to the same topic: store {min(both)} is in both clusters; name another topic"
         raise typer.BadParameter(why, param_hint="'--to-tower'")
 
 
 def _topic_to_file(
     stored: StoredRecords,
-    wanted: Wanted,
+    wanted: Selection,
     topic: str,
     place: Place,
     *,
     overwrite: bool,
     as_json: bool,
 ) -> None:
-
-    ranges = wanted.ranges(stored, topic, _refuse)
+    ranges = wanted.ranges(stored, topic, _refuse_gap)
     total = sum(each.count for each in ranges)
     with (
         new_file(place, overwrite=overwrite) as write,
@@ -339,8 +338,8 @@ def _topic_to_file(
             for batch in stored.read(each):
                 write(batch)
                 advance(batch.count)
-    said = f"{total} records copied to {escape(place.name)}"
-    output.done(said, as_json=as_json, records=total)
+    text = f"{total} records copied to {escape(place.name)}"
+    output.done(text, as_json=as_json, records=total)
 
 
 def _file_to_topic(place: Place, topic: str, options: Mapping[str, Any], *, as_json: bool) -> None:
@@ -354,28 +353,28 @@ def _file_to_topic(place: Place, topic: str, options: Mapping[str, Any], *, as_j
                     producer.publish_many(*columns)
                     advance(len(columns[0]))
             producer.close()
-        said = f"{records.count} records copied to topic {quoted(topic)}"
-        output.done(said, as_json=as_json, records=records.count)
+        text = f"{records.count} records copied to topic {quoted(topic)}"
+        output.done(text, as_json=as_json, records=records.count)
         return
     kind = JSON if place.kind == JSON else CSV
-    with opened([place.name]) as sources, Producer(topic, **options) as producer:
-        published = Published(producer)
-        with output.progress(None, "records") as published.advance:
-            refusal = published.all_of(sources, decoder(kind, None, (), b"", None), None, ())
+    with open_sources([place.name]) as sources, Producer(topic, **options) as producer:
+        publisher = Publisher(producer)
+        with output.progress(None, "records") as publisher.advance:
+            error = publisher.publish(sources, decoder(kind, None, (), b"", None), None, ())
         producer.close()
-    said = f"{published.count} records copied to topic {quoted(topic)}"
-    output.done(said, as_json=as_json, records=published.count)
-    if refusal is not None:
-        raise refusal
+    text = f"{publisher.count} records copied to topic {quoted(topic)}"
+    output.done(text, as_json=as_json, records=publisher.count)
+    if error is not None:
+        raise error
 
 
-def _refuse(lack: str) -> None:
-    """Who names an offset wants a copy from there on, which would seem to be complete."""
-    raise DafkaError(f"{lack}; --offset earliest copies what there is")
+def _refuse_gap(gap: str) -> None:
+    # A copy that starts later than requested would look complete.
+    raise DafkaError(f"{gap}; --offset earliest copies all records that exist")
 
 
 class _Mirror:
-    """Copies a topic's partitions, each to one of another topic's, and knows how far it is."""
+    """Copies the partitions of a topic to partitions of another, with a producer for each."""
 
     def __init__(
         self,
@@ -384,19 +383,21 @@ class _Mirror:
         target: str,
         options: Mapping[str, Any],
         *,
-        keeps: bool,
+        keeps_offsets: bool,
     ) -> None:
         self.count = 0
         self._stored = stored
         self._source = source
         self._target = target
         self._options = {**options, "envelope": "none"}  # contents are copied as they are
-        self._keeps = keeps
+        self._keeps_offsets = keeps_offsets
         self._producers: dict[str, Any] = {}
 
-    def copy(self, wanted: Wanted) -> None:
-        """Copies what there is and is not copied yet; all of it is acknowledged then."""
-        ranges = [self._left(each) for each in wanted.ranges(self._stored, self._source, _refuse)]
+    def copy(self, wanted: Selection) -> None:
+        """Copy the records that are not copied yet, and wait for their acknowledgements."""
+        ranges = [
+            self._remaining(each) for each in wanted.ranges(self._stored, self._source, _refuse_gap)
+        ]
         with output.progress(sum(each.count for each in ranges), "records") as advance:
             for each in ranges:
                 if each.count:
@@ -406,25 +407,26 @@ class _Mirror:
         for producer in self._producers.values():
             producer.close()
 
-    def _left(self, found: Range) -> Range:
-        if not self._keeps:
+    def _remaining(self, found: Range) -> Range:
+        if not self._keeps_offsets:
             return found
         info = found.info
         at = self._producer(info.partition).next_offset
         if at < info.earliest:
             raise DafkaError(
                 f"{info.tp} begins at {info.earliest}, and its copy ends at {at}: a copy with the "
-                "same offsets would have a hole; copy without --resume, to another topic"
+                "same offsets would have a gap; copy without --resume, to another topic"
             )
         if at > info.end:
             raise DafkaError(
-                f"{info.tp} ends at {info.end}, and its copy at {at}: somebody else has written it"
+                f"{info.tp} ends at {info.end}, and its copy at {at}: another producer has "
+                "written to the copy"
             )
         return Range(info, at, info.end)
 
-    def _copy(self, left: Range, advance: Callable[[int], None]) -> None:
-        producer = self._producer(left.info.partition)
-        for batch in self._stored.read(left):
+    def _copy(self, remaining: Range, advance: Callable[[int], None]) -> None:
+        producer = self._producer(remaining.info.partition)
+        for batch in self._stored.read(remaining):
             for part, time_us in _by_time(batch):
                 time = Record("", "", 0, None, timestamp_us=time_us).timestamp
                 producer.publish_many(part.values.to_arrow(), timestamp=time)
@@ -436,12 +438,12 @@ class _Mirror:
         from dafka_core import Producer
 
         if partition not in self._producers:
-            if self._keeps and not re.fullmatch("[0-9A-F]{32}", partition):
+            if self._keeps_offsets and not re.fullmatch("[0-9A-F]{32}", partition):
                 raise DafkaError(
-                    f"partition {quoted(partition)} is of a C producer: no producer can go on with "
-                    "its name; copy without --resume"
+                    f"partition {quoted(partition)} is of a C producer, and its name cannot be "
+                    "kept; copy without --resume"
                 )
-            address = partition if self._keeps else None
+            address = partition if self._keeps_offsets else None
             self._producers[partition] = Producer(self._target, address=address, **self._options)
         return self._producers[partition]
 

@@ -1,4 +1,4 @@
-"""Flags of commands, made from the options that nodes declare, ``--metrics``, and positions."""
+"""Flags of commands, generated from option tables; ``--metrics``; parsers of arguments."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ MAIN_OPTIONS: Final = frozenset(
         *("metrics", "retain", "retain_until_read", "archive", "compress"),
     }
 )
-"""Listed first in ``--help``, with ``tower`` and ``Options.MAIN``; most users need no others."""
+"""Options that ``--help`` lists first, with ``tower`` and ``Options.MAIN``."""
 
 SETTINGS: Final[dict[str, type[Options]]] = {}
-"""What a file and the environment may say of commands, by name, and the tables that declare it."""
+"""Settings that a file or the environment may contain, and the tables that declare them."""
 
 _REPEATED: Final = {"tower": ",", "retain": " ", "compress": " "}
-"""Options that may be given several times, and what is between two of their values."""
+"""Options that may be given several times, and the separator that joins their values."""
 
 _METAVARS: Final = {"int": "N", "float": "N", "str": "TEXT"}
 
@@ -49,36 +49,32 @@ Towers = Annotated[
     typer.Option(
         "--tower",
         metavar="HOST[:SUB_PORT:PUB_PORT]",
-        help=f"A tower to join through; may be given several times. Without it, the environment's "
-        f"{TOWER_ENVIRONMENT}, or else {DEFAULT_TOWER}.",
+        help=f"A tower to join through; may be given several times. Default: "
+        f"{TOWER_ENVIRONMENT} from the environment, or {DEFAULT_TOWER}.",
     ),
 ]
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", show_default=False, parser=unescape)]
-"""As the lists show it: escapes stand for octets that cannot be written."""
-_DIRECTORY: Final = typer.Option(
-    "--dir", metavar="DIR", help="The directory in which records are kept."
-)
+"""A topic's name, with bytes that are not printable escaped as lists show them."""
+_DIRECTORY: Final = typer.Option("--dir", metavar="DIR", help="The store's directory.")
 Directory = Annotated[str, _DIRECTORY]
 MaybeDirectory = Annotated[str | None, _DIRECTORY]
-"""Of a command that also has commands of its own, which name their directory themselves."""
-WithResult = Annotated[
-    bool, typer.Option("--json", help="Print what was done as a JSON object at the end.")
-]
+"""Optional, as ``dafka store`` has subcommands that take a directory themselves."""
+WithResult = Annotated[bool, typer.Option("--json", help="Print the result as a JSON object.")]
 ExitWithParent = Annotated[bool, typer.Option("--exit-with-parent", hidden=True)]
-"""For programs that start nodes: the node stops when its standard input ends, as they do."""
+"""For programs that start nodes: the node stops when its standard input ends."""
 
 
 @dataclass(frozen=True)
 class CommandOptions(Options):
-    """What commands take beside the options of their nodes, and a file may say as well."""
+    """Options of commands that are settings, too, but not options of a node."""
 
-    dir: str = option("", "the directory in which a store keeps records", kind="DIR")
-    timeout_s: float = option(10.0, "how long to wait for stores", unit="s", minimum=0.01)
+    dir: str = option("", "a store's directory", kind="DIR")
+    timeout_s: float = option(10.0, "time to wait for stores", unit="s", minimum=0.01)
     stores: str = option(
-        "", "stores to ask by Arrow Flight instead of through towers", kind="grpc://HOST:PORT,..."
+        "", "stores to query by Arrow Flight, without a tower", kind="grpc://HOST:PORT,..."
     )
     min_stores: str = option(
-        "", "fail unless so many stores answer, or all that are known", kind="N|all"
+        "", "fail unless this number of stores, or each known store, responds", kind="N|all"
     )
     json: bool = option(False, "print a JSON object on each line")
 
@@ -89,10 +85,10 @@ SETTINGS.update({row.name: CommandOptions for row in CommandOptions.table()})
 def with_options(
     *tables: type[Options], without: Collection[str] = ()
 ) -> Callable[[Command], Command]:
-    """Gives a command the options of ``tables``, beside the parameters that it declares.
+    """Add the options of ``tables`` to the parameters that a command declares.
 
-    The command takes them as ``**options``: only those that the user gave, as text.  The node that
-    they are handed to parses and checks them, so what is right is said in one place.
+    The command gets them as ``**options``: only those that the user gave, as text. The node that
+    takes them parses and checks them.
     """
     tables = (*tables, LogOptions)
     main = MAIN_OPTIONS.union(*(table.MAIN for table in tables))
@@ -123,24 +119,23 @@ def with_options(
 
 
 def parse_address(value: str | None) -> str | None:
-    """A partition's address, in any case and with or without hyphens."""
+    """Parse a partition's address, in any case and with or without hyphens."""
     word = (value or "").replace("-", "").upper()
     if value is not None and not re.fullmatch("[0-9A-F]{32}", word):
-        why = "must be 32 hexadecimal digits, as 'dafka heads TOPIC' lists partitions"
+        why = "must be 32 hexadecimal digits; 'dafka heads TOPIC' lists the partitions"
         raise ConfigError("address", escape(value), why)
     return word or None
 
 
 def needed(directory: str | None) -> str:
-    """The directory of a store, which a flag, the environment or a file must name."""
+    """Return a store's directory, which a flag, the environment or a file must name."""
     if directory is None:
-        why = "must name the directory in which records are kept"
-        raise typer.BadParameter(why, param_hint="'--dir'")
+        raise typer.BadParameter("is required: the store's directory", param_hint="'--dir'")
     return directory
 
 
 def of_table(table: type[Options], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of ``options`` that ``table`` declares."""
+    """Return the options that ``table`` declares."""
     return {row.name: options[row.name] for row in table.table() if row.name in options}
 
 
@@ -174,34 +169,34 @@ def _help(row: OptionInfo) -> str:
 
 
 class Watch:
-    """What tells of a command's nodes, if anything does."""
+    """The metrics endpoint of a command's nodes, if it has one."""
 
     def __init__(self, endpoint: MetricsEndpoint | None = None) -> None:
         self._endpoint = endpoint
 
     @property
     def facts(self) -> dict[str, str]:
-        """What READY says of it."""
+        """Its facts for the READY line."""
         return {} if self._endpoint is None else {"metrics": self._endpoint.url}
 
     def add(self, *nodes: Node) -> None:
-        """Has it tell of nodes, which are there now."""
+        """Serve the metrics of nodes that have started."""
         if self._endpoint is not None:
             self._endpoint.add(*nodes)
 
 
 @contextmanager
 def watching(what: str, options: Mapping[str, Any]) -> Iterator[Watch]:
-    """Serves numbers of nodes where ``--metrics`` says so, also while they are being made.
+    """Serve metrics at the address of ``--metrics``, also while the nodes start.
 
     Raises:
-        ConfigError: it cannot; or another option of it is given, and it is not.
+        ConfigError: the address cannot be used, or other metrics options lack ``--metrics``.
     """
     given = of_table(MetricsOptions, options)
     config = MetricsOptions.build(given)
     if config.metrics is None:
         for name, value in given.items():
-            why = "is of what is served with --metrics: say where, as --metrics 9108"
+            why = "requires --metrics: add an address, such as --metrics 9108"
             raise ConfigError(name, value, why)
         yield Watch()
         return
@@ -214,14 +209,14 @@ def watching(what: str, options: Mapping[str, Any]) -> Iterator[Watch]:
         insecure=bool(options.get("insecure")),
     ) as endpoint:
         endpoint.expect(what)
-        output.say(f"metrics at {endpoint.url}/metrics")
+        output.info(f"metrics at {endpoint.url}/metrics")
         yield Watch(endpoint)
 
 
-def unwatched(options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The same options; says that a command serves no numbers where ``--metrics`` asks for them."""
+def warn_no_metrics(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the options; warn if they contain ``--metrics``, which a bulk read ignores."""
     if options.get("metrics") is not None:
-        output.say("no metrics are served: this reads in bulk, and ends")
+        output.info("--metrics is ignored: a command that reads in bulk serves no metrics")
     return options
 
 
@@ -238,6 +233,6 @@ def parse_offset(text: str) -> Position:
     if match is None:
         raise ValueError(
             "must be earliest, latest, an offset, +N for N records after the earliest, or -N for "
-            "the last N of each partition"
+            "the last N records of each partition"
         )
     return Position({"": OFFSET, "+": EARLIEST, "-": LATEST}[match[1]], int(match[2]))

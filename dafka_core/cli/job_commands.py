@@ -1,7 +1,7 @@
-"""``dafka job`` and ``dafka notebooks``: the pipelines and notebooks of the package.
+"""``dafka job`` and ``dafka notebooks``: the package's pipelines and notebooks.
 
-They are scripts that come with ``dafka_spark``, of which this package knows only the name: it reads
-the docstring of each, and leaves the process to the one that is to run.
+They ship with ``dafka_spark``, which is not imported: ``dafka job`` reads the docstrings of the
+scripts, and replaces its process by the one that it runs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PRINT_SUBMIT: Final = "--print-submit"
 _LOGGING: Final = "log4j2.properties"
 
 OTHER_OPTIONS: Final = frozenset(row.name for row in NodeOptions.table()) - {"tower"}
-"""Options of nodes that are not this command's: jobs have their own."""
+"""Options of nodes that ``dafka job`` does not take: jobs have their own."""
 
 _RUN: Final = """\
 import signal, sys
@@ -42,8 +42,8 @@ with open(__file__, "rb") as script:
     code = compile(script.read(), __file__, "exec")
 exec(code)
 """
-"""Runs a job as ``__main__``, as spark-submit does: workers can import its functions from nowhere,
-so Spark pickles them by value.  Its messages name the command that runs it."""
+"""Runs a job as ``__main__``, as spark-submit does: Spark then pickles its functions by value, as
+workers cannot import them. Its usage messages begin with ``dafka job NAME``."""
 
 
 def job(
@@ -54,7 +54,7 @@ def job(
     arguments: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[ARGUMENTS]", show_default=False, help="The job's own; --help lists them."
+            metavar="[ARGUMENTS]", show_default=False, help="The job's arguments; see its --help."
         ),
     ] = None,
     *,
@@ -67,9 +67,9 @@ def job(
     as_json: AsJson = False,
     **options: Any,
 ) -> None:
-    """Run a program for Spark that comes with the package, on this machine; or list them.
+    """Run one of the package's Spark jobs on this machine, or list the jobs.
 
-    Flags behind the name are the job's, as in 'dafka job topic_to_parquet --help'.
+    Flags after the name go to the job, as in 'dafka job topic_to_parquet --help'.
     """
     known = jobs()
     if name is None:
@@ -79,7 +79,7 @@ def job(
     name = name.replace("-", "_")
     if name not in known:
         near = what_there_is(name, {*known}, "jobs, as package dafka_spark is not installed")
-        raise typer.BadParameter(f"there is no job {quoted(name)} ({near})")
+        raise typer.BadParameter(f"unknown job {quoted(name)} ({near})")
     given = [each for each in arguments or () if each != _PRINT_SUBMIT]
     if tower := options.get("tower"):
         given = [f"--tower={tower}", *given]
@@ -93,13 +93,13 @@ def job(
     except KeyError:
         why = "add this user to /etc/passwd; Hadoop's libraries in Spark do not start without it"
         raise DafkaError(f"job {name} needs a name for user {os.getuid()}: {why}") from None
-    # A process as Python starts it: without handlers and threads of this one.
+    # A new program, as this process has signal handlers and threads.
     command = [sys.executable, "-P", "-c", _RUN, name, str(known[name]), *given]
     os.execv(sys.executable, command)  # noqa: S606
 
 
 def jobs() -> dict[str, Path]:
-    """Return the scripts by the names of their jobs; none of them is imported."""
+    """Return the scripts by job name, without importing them."""
     return shipped_files("jobs", ".py")
 
 
@@ -141,22 +141,22 @@ def notebooks(
         typer.Argument(
             metavar="DIR",
             show_default=False,
-            help="Where to copy them, which is made if need be; without it they are listed.",
+            help="The target directory, created if missing; without it the notebooks are listed.",
         ),
     ] = None,
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="NAME", show_default=False, help="Only these; all without."),
+        typer.Argument(metavar="NAME", show_default=False, help="Only these; default: all."),
     ] = None,
     *,
     force: Annotated[
-        bool, typer.Option("--force", help="Replace files of these names that are there.")
+        bool, typer.Option("--force", help="Replace existing files of these names.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Copy the notebooks of the package to a directory, or list them.
+    """Copy the package's notebooks to a directory, or list them.
 
-    Each starts a cluster of its own.
+    Each notebook starts its own cluster.
     """
     found = {name: path.read_bytes() for name, path in shipped_files("notebooks", _SUFFIX).items()}
     if directory is None:
@@ -166,15 +166,15 @@ def notebooks(
     if directory in found and not names and not Path(directory).exists():
         why = f"is a notebook; 'dafka notebooks . {directory}' copies it to this directory"
         raise ConfigError("dir", directory, why, "argument")
-    asked = list(dict.fromkeys(name.removesuffix(_SUFFIX) for name in names or found))
-    for name in asked:
+    chosen = list(dict.fromkeys(name.removesuffix(_SUFFIX) for name in names or found))
+    for name in chosen:
         if name not in found:
             near = what_there_is(name, found, "notebooks")
-            raise ConfigError("name", escape(name), f"is no notebook; {near}", "argument")
-    paths = {name: Path(directory) / f"{name}{_SUFFIX}" for name in asked}
-    there = [path.name for path in paths.values() if os.path.lexists(path)]
-    if there and not force:
-        why = f"has {', '.join(there)} already; --force replaces what is there"
+            raise ConfigError("name", escape(name), f"is not a notebook; {near}", "argument")
+    paths = {name: Path(directory) / f"{name}{_SUFFIX}" for name in chosen}
+    existing = [path.name for path in paths.values() if os.path.lexists(path)]
+    if existing and not force:
+        why = f"already contains {', '.join(existing)}; --force replaces existing files"
         raise ConfigError("dir", escape(directory), why, "argument")
     try:
         make_directory(Path(directory))

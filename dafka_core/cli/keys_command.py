@@ -1,4 +1,4 @@
-"""``dafka keys``: keys for nodes and towers, in files."""
+"""``dafka keys``: key files of nodes and towers, and token files."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from dafka_core.security.permissions import (
 DEFAULT_DIRECTORY: Final = "keys"
 
 DEFAULT_ROLES: Final = f"{PRODUCE},{CONSUME}"
-"""Of a new key, and of a new user of a gateway."""
+"""Roles of a new key, and of a new user of a gateway."""
 
-# Not --dir, which a settings file says of stores.
+# Not --dir, which in a settings file is a store's directory.
 Directory = Annotated[
-    str, typer.Option("--keys", metavar="DIR", help="The directory with the files.")
+    str, typer.Option("--keys", metavar="DIR", help="The directory of the key files.")
 ]
 
 Topics = Annotated[
     list[str] | None,
     typer.Option(
         metavar="PATTERN",
-        help="The topics that its role of this name is for; several by commas, or given several "
-        "times (default all).",
+        help="The topics of the role with this name; several separated by commas, or given "
+        "several times (default all).",
         show_default=False,
     ),
 ]
@@ -50,7 +50,7 @@ def new(
         list[str] | None,
         typer.Option(
             metavar="|".join(ROLES),
-            help="What its owner is; several by commas, or given several times "
+            help="The key's roles; several separated by commas, or given several times "
             f"(default {DEFAULT_ROLES}).",
             show_default=False,
         ),
@@ -61,15 +61,16 @@ def new(
         list[str] | None,
         typer.Option(
             metavar="PATTERN",
-            help="Partitions from before that are its own, too; new ones begin with digits of it.",
+            help="Existing partitions that the key may write, too; the addresses of new ones "
+            "begin with digits derived from the key.",
             show_default=False,
         ),
     ] = None,
     directory: Directory = DEFAULT_DIRECTORY,
 ) -> None:
-    """Make a key: NAME.key_secret for its owner alone, and NAME.key, which others let in.
+    """Create a key: NAME.key_secret for its owner only, and NAME.key for those that admit it.
 
-    A key of that name that is there is kept.
+    An existing key of that name is kept.
     """
     from dafka_core.security.key_files import new_key
 
@@ -85,23 +86,26 @@ def new(
     except OSError as error:
         why = f"cannot be written to ({error.strerror})"
         raise ConfigError("keys", escape(directory), why) from None
-    output.say(f"made a key with {', '.join(roles)}:")
-    output.say(f"  {escape(str(secret))} is its owner's alone (--secret-key-file)")
-    output.say(f"  {escape(str(public))} goes where others let it in (--allowed-keys DIR)")
+    output.info(f"created a key with {', '.join(roles)}:")
+    output.info(f"  {escape(str(secret))} is for its owner only (--secret-key-file)")
+    output.info(f"  {escape(str(public))} is for nodes that admit it (--allowed-keys DIR)")
 
 
 def patterns_of(
-    given: Mapping[str, list[str] | None], roles: Collection[str], whose: str
+    given: Mapping[str, list[str] | None], roles: Collection[str], holders: str
 ) -> dict[str, tuple[str, ...]]:
-    """The patterns of topics that are given, by the role that they are for.
+    """Return the given topic patterns by role.
+
+    Args:
+        holders: of the roles: keys or users, for the error.
 
     Raises:
-        ConfigError: of a role that is not among ``roles``; ``whose`` says of what.
+        ConfigError: patterns are given for a role that is not among ``roles``.
     """
     patterns = {each: parse_patterns(words) for each, words in given.items() if words is not None}
     for each, words in patterns.items():
         if each not in roles:
-            why = f"is for {whose} with role {each} only: add it to --role"
+            why = f"is for {holders} with role {each} only: add it to --role"
             raise ConfigError(each, escape(",".join(words)), why)
     return patterns
 
@@ -111,9 +115,9 @@ def renew(
     *,
     directory: Directory = DEFAULT_DIRECTORY,
 ) -> None:
-    """Write into NAME.key anew what Arrow Flight needs: a file written by hand lacks it.
+    """Renew the token and the certificate for Arrow Flight in NAME.key.
 
-    NAME.key_secret has to be here. A store's certificate lasts for ten years from now on.
+    NAME.key_secret must be in the same directory. A store's certificate is valid for ten years.
     """
     from dafka_core.security.key_files import renew
 
@@ -124,34 +128,34 @@ def renew(
         raise ConfigError("keys", escape(directory), why) from None
     what = "token and certificate" if renewed.certificate else "token"
     path = escape(str(Path(directory) / renewed.name))
-    output.say(f"wrote its {what} into {path}.key: copy it to where others let it in")
+    output.info(f"wrote the {what} into {path}.key: copy the file to all nodes that admit this key")
 
 
 def token(
     file: Annotated[str, typer.Argument(metavar="FILE", show_default=False)],
 ) -> None:
-    """Make a file with a token that who asks the console, or for metrics, has to say.
+    """Create a file with a token for HTTP requests to the console or for metrics.
 
-    It is for options --token-file of the console and --metrics-token-file of nodes. A file that is
-    there is kept.
+    Use it with --token-file of the console and --metrics-token-file of nodes. An existing file is
+    kept.
     """
     from dafka_core.security.web_access import write_token
 
     try:
         write_token(Path(file))
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "it is no path"
-        why = f"cannot be made ({reason}); one that is there is kept as it is"
+        reason = getattr(error, "strerror", None) or "it is not a path"
+        why = f"cannot be created ({reason}); an existing file is kept"
         raise ConfigError("file", escape(file), why, "argument") from None
-    output.say(f"{escape(file)} has a token: its owner alone can read it")
+    output.info(f"{escape(file)} contains a token; only its owner can read it")
 
 
 def show(*, directory: Directory = DEFAULT_DIRECTORY, as_json: AsJson = False) -> None:
-    """List the keys in a directory: what each may be, and whether its secret is there and safe."""
+    """List the keys in a directory: roles, topics, and the state of the secret key file."""
     from dafka_core.security.key_files import PUBLIC, SECRET, read_public, read_secret
 
     if not Path(directory).is_dir():
-        raise ConfigError("keys", escape(directory), "is no directory")
+        raise ConfigError("keys", escape(directory), "is not a directory")
     rows, is_wrong = [], False
     for path in sorted(Path(directory).glob(f"*{PUBLIC}")):
         secret = path.with_suffix(SECRET)
@@ -175,10 +179,10 @@ def show(*, directory: Directory = DEFAULT_DIRECTORY, as_json: AsJson = False) -
 
 
 def topics_of(owner: Permissions) -> str:
-    """The topics of roles that are not for all of them."""
-    told = ((PRODUCE, owner.produce), (CONSUME, owner.consume))
+    """Describe the topics of roles that are limited to some."""
+    limited = ((PRODUCE, owner.produce), (CONSUME, owner.consume))
     return "; ".join(
         f"{role} {', '.join(patterns)}"
-        for role, patterns in told
+        for role, patterns in limited
         if role in owner.roles and patterns != ALL_TOPICS
     )

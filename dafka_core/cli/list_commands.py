@@ -1,4 +1,4 @@
-"""``dafka topics``, ``heads``, ``staged`` and ``stores``: what the stores hold and take."""
+"""Commands that list topics, partitions, staged records, stores and the lag of queries."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from dafka_core.flight.store_client import StoreClient
 
 MOST_DISCARDS: Final = 1_000
-"""Discarded at one time: few enough for the time that one answer may take."""
+"""Discards per request, so that the store responds within the timeout."""
 
 MOST_US: Final = 253_402_300_799 * 10**6
-"""A calendar has no later time."""
+"""The end of the year 9999: ``datetime`` has no later time."""
 
 _BEHIND: Final = ("records_behind", "bytes_behind", "seconds_behind")
 _QUERY_COLUMNS: Final = ("query", "run", "state", "partitions", *_BEHIND, "reported_s")
@@ -42,7 +42,7 @@ Timeout = Annotated[
         min=0.01,
         max=MOST["s"],
         metavar="NUMBER",
-        help="How long to wait for stores.",
+        help="Time to wait for stores.",
     ),
 ]
 Uris = Annotated[
@@ -50,7 +50,7 @@ Uris = Annotated[
     typer.Option(
         "--stores",
         metavar="URIS",
-        help="Stores to ask by Arrow Flight instead of through towers: grpc://HOST:PORT,...",
+        help="Stores to query by Arrow Flight, without a tower: grpc://HOST:PORT,...",
         show_default=False,
     ),
 ]
@@ -59,7 +59,7 @@ MinStores = Annotated[
     typer.Option(
         "--min-stores",
         metavar="N|all",
-        help="Fail unless so many stores answer, or all that are known.",
+        help="Fail unless N stores, or all known stores, respond.",
         show_default=False,
     ),
 ]
@@ -73,12 +73,12 @@ def topics(
     uris: Uris = "",
     **options: Any,
 ) -> None:
-    """List the topics that stores have: partitions, records, bytes, first and last timestamp."""
+    """List topics: number of partitions, records and bytes, first and last timestamp."""
     held: dict[str, list[Held]] = defaultdict(list)
     for each in _held(None, min_stores, timeout_s, uris, options):
         held[each.info.topic].append(each)
     if not held:
-        output.say("the stores have no records yet")
+        output.info("the stores have no records yet")
     rows = []
     for topic, parts in sorted(held.items()):
         known = [each.facts for each in parts if each.facts is not None]
@@ -96,7 +96,7 @@ def partitions(
     topic: Annotated[
         str | None,
         typer.Argument(
-            metavar="[TOPIC]", show_default=False, parser=unescape, help="All topics without it."
+            metavar="[TOPIC]", show_default=False, parser=unescape, help="Default: all topics."
         ),
     ] = None,
     *,
@@ -106,7 +106,7 @@ def partitions(
     uris: Uris = "",
     **options: Any,
 ) -> None:
-    """List partitions: offsets, bytes, first and last timestamp, and how many stores have all."""
+    """List partitions: offsets, bytes, first and last timestamp, and number of complete stores."""
     if topic is not None:
         check_argument("topic", topic, check_topic)
     found = _held(topic, min_stores, timeout_s, uris, options)
@@ -121,9 +121,9 @@ def partitions(
 
 
 class Held(NamedTuple):
-    """A partition, what one store says of it that has it furthest, and how many have all of it.
+    """A partition, the facts of the store with the furthest end, and the number of such stores.
 
-    What no store says that serves Flight is None.
+    Facts are None if no store that serves Flight has the partition.
     """
 
     info: PartitionInfo
@@ -140,11 +140,11 @@ def _held(
 ) -> list[Held]:
     from dafka_core.flight.requests import furthest_facts
 
-    with store_clients.holdings(topic, timeout_s, uris, options, min_stores) as (infos, asked):
-        said = store_clients.facts(asked, topic, timeout_s) if infos else []
-    furthest = furthest_facts(said)
+    with store_clients.holdings(topic, timeout_s, uris, options, min_stores) as (infos, clients):
+        facts = store_clients.facts(clients, topic, timeout_s) if infos else []
+    furthest = furthest_facts(facts)
     ends = {info.tp: info.end for info in infos}
-    complete = Counter(each.tp for each in said if each.end >= ends.get(each.tp, 0))
+    complete = Counter(each.tp for each in facts if each.end >= ends.get(each.tp, 0))
     return [Held(each, furthest.get(each.tp), complete[each.tp] or None) for each in infos]
 
 
@@ -157,8 +157,8 @@ def heads(
     uris: Uris = "",
     **options: Any,
 ) -> None:
-    """List a topic's partitions: the first offset stores have, and the next one to be written."""
-    check_argument("topic", topic, check_topic)  # at once, not when a tower is found
+    """List a topic's partitions: the earliest offset in stores, and the next one to write."""
+    check_argument("topic", topic, check_topic)  # before waiting for a tower
     partitions = store_clients.partitions(topic, timeout_s, uris, options, min_stores)
     rows = sorted((info.partition, info.earliest, info.end) for info in partitions)
     output.table(("partition", "earliest", "next"), rows, as_json=as_json)
@@ -167,12 +167,15 @@ def heads(
 def staged(
     *,
     discard: Annotated[
-        bool, typer.Option("--discard", help="Discard what is listed; its writers are fenced.")
+        bool, typer.Option("--discard", help="Discard the listed records and fence their writers.")
     ] = False,
     idle_hours: Annotated[
         float,
         typer.Option(
-            "--idle-hours", min=0, metavar="N", help="Only what nothing was added to for so long."
+            "--idle-hours",
+            min=0,
+            metavar="N",
+            help="Only attempts without new records for N hours.",
         ),
     ] = 0.0,
     as_json: AsJson = False,
@@ -180,9 +183,9 @@ def staged(
     uris: Uris = "",
     **options: Any,
 ) -> None:
-    """List what is staged at each store: records of transactions that no reader sees.
+    """List the staged records at each store: records of uncommitted transactions.
 
-    A writer that lives commits or discards them; those of one that died stay for the store's
+    A running writer commits or discards them. Those of a failed writer stay for the store's
     staged_hours, or until --discard.
     """
     found = []
@@ -198,7 +201,7 @@ def staged(
         for store, each in found
     ]
     if not rows:
-        output.say("nothing is staged")
+        output.info("nothing is staged")
     names = ("store", "topic", "partition", "attempt", "records", "bytes", "last_added")
     output.table(names, rows, as_json=as_json)
 
@@ -209,26 +212,26 @@ def _discard(client: StoreClient, found: list[StagedPartition], timeout_s: float
         client.discard(discards[start : start + MOST_DISCARDS], timeout_s=timeout_s)
     size_bytes = sum(each.size_bytes for each in found if each.attempt)
     store = client.location.store
-    output.say(f"discarded at store {store}: {len(discards)} partitions, {size_bytes} bytes")
+    output.info(f"discarded at store {store}: {len(discards)} partitions, {size_bytes} bytes")
     if len(discards) < len(found):
         count = len(found) - len(discards)
-        output.say(f"left at store {store}: {count} that come from another store, not a writer")
+        output.info(f"left at store {store}: {count} that another store is copying to it")
 
 
 def stores(
     *, as_json: AsJson = False, timeout_s: Timeout = 10.0, uris: Uris = "", **options: Any
 ) -> None:
-    """List the stores: their file's size, how much is free, and the leases readers have of it."""
+    """List the stores: size of the log file, free space in it, and readers' leases on it."""
     rows: list[tuple[Any, ...]] = []
-    asked = store_clients.clients(timeout_s, uris, options)
-    for client in asked:
+    clients = store_clients.clients(timeout_s, uris, options)
+    for client in clients:
         try:
             with client:
                 rows.append((client.location.store, *astuple(client.space(timeout_s=timeout_s))))
         except DafkaError as error:
-            if client is asked[-1] and not rows:
+            if client is clients[-1] and not rows:
                 raise
-            output.complain(str(error))
+            output.error(str(error))
     columns = ("store", "file_bytes", "free_bytes", "leases", "oldest_lease_s")
     output.table(columns, rows, as_json=as_json)
 
@@ -240,7 +243,7 @@ def lag(
             metavar="[QUERY]",
             show_default=False,
             parser=unescape,
-            help="A query, to list its partitions; all queries without it.",
+            help="A query, to list its partitions; default: list all queries.",
         ),
     ] = None,
     *,
@@ -252,34 +255,34 @@ def lag(
     uris: Uris = "",
     **options: Any,
 ) -> None:
-    """List how far Spark's streaming queries are behind that report it (option queryName).
+    """List the lag of Spark's streaming queries that report it (option queryName).
 
-    A query that ended by itself is finished. One that has missed three reports is late: it was
-    stopped or has failed, or no store takes its reports.
+    A query that ended by itself is finished. A query that has missed three reports is late: it was
+    stopped, it failed, or no store accepts its reports.
     """
     from dafka_core.queries.query_lag import RUNNING, query_lags
 
-    with store_clients.opened(timeout_s, uris, options) as asked:
-        found = query_lags(asked, progress_topic, timeout_s=timeout_s)
+    with store_clients.open_clients(timeout_s, uris, options) as clients:
+        found = query_lags(clients, progress_topic, timeout_s=timeout_s)
     running = Counter(each.query for each in found if each.state == RUNNING)
     for name in sorted(name for name, count in running.items() if count > 1):
-        what = "give each query a name of its own (option queryName)"
-        output.complain(f"{running[name]} queries report as {quoted(name)}: {what}")
+        what = "give each query a unique name (option queryName)"
+        output.error(f"{running[name]} queries report as {quoted(name)}: {what}")
     if query is None:
         if not found:
-            output.say("no query has reported how far it is (Spark's option queryName)")
+            output.info("no query has reported its lag (Spark's option queryName)")
         output.table(_QUERY_COLUMNS, [shown(each[:-1]) for each in found], as_json=as_json)
         return
     of_query = [each for each in found if each.query == query]
     if not of_query:
         near = what_there_is(query, {each.query for each in found}, "queries that have")
-        raise DafkaError(f"query {quoted(query)} has not reported how far it is ({near})")
+        raise DafkaError(f"query {quoted(query)} has not reported its lag ({near})")
     rows = [shown((each.run, *lag[1:])) for each in of_query for lag in each.lags]
     output.table(_LAG_COLUMNS, rows, as_json=as_json)
 
 
 def shown(row: Sequence[object]) -> list[object]:
-    """A row, with its seconds to a tenth."""
+    """Round the seconds of a row to tenths."""
     return [round(each, 1) if isinstance(each, float) else each for each in row]
 
 

@@ -53,7 +53,7 @@ def extended(
                 node = stack.enter_context(each.start(store, of_table(each.options, options)))
                 nodes.append(node)
                 if node.notice:
-                    output.say(node.notice)
+                    output.info(node.notice)
             else:
                 each.retract(store)
         yield nodes, {name: fact for node in nodes for name, fact in node.facts.items()}
@@ -66,9 +66,9 @@ def store(
     exit_with_parent: ExitWithParent = False,
     **options: Any,
 ) -> None:
-    """Run a store: it keeps every topic's records on disk, and acknowledges what is there.
+    """Run a store: it keeps the records of every topic on disk and acknowledges them.
 
-    It prints READY, its address and its directory as JSON when it serves. Ctrl-C stops it.
+    It prints READY, and its address and directory as JSON, when it serves. Ctrl-C stops it.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -76,7 +76,7 @@ def store(
 
 
 def run_store(directory: str, options: dict[str, Any], *, exit_with_parent: bool) -> None:
-    """Run a store with its extensions until it is told to stop."""
+    """Run a store with its extensions until it is stopped."""
     from dafka_core import Store
 
     if exit_with_parent:
@@ -89,13 +89,13 @@ def run_store(directory: str, options: dict[str, Any], *, exit_with_parent: bool
     ):
         watch.add(node, *nodes)
         node.announce()
-        output.say(f"store {node.address} in {directory}; Ctrl-C stops it")
+        output.info(f"store {node.address} in {directory}; Ctrl-C stops it")
         where = {"address": node.address, "dir": directory}
         serve_until_stopped(node, **where, flight=node.locations, **facts, **watch.facts)
 
 
 Stopped = Annotated[str, typer.Argument(metavar="DIR", show_default=False)]
-"""The directory of a store that does not run."""
+"""The directory of a stopped store."""
 
 
 def aside(
@@ -104,18 +104,18 @@ def aside(
     export: Annotated[
         int | None,
         typer.Option(
-            metavar="ID", help="Print its records, as consume --json.", show_default=False
+            metavar="ID", help="Print these records as consume --json does.", show_default=False
         ),
     ] = None,
     discard: Annotated[
-        int | None, typer.Option(metavar="ID", help="Delete it.", show_default=False)
+        int | None, typer.Option(metavar="ID", help="Delete these records.", show_default=False)
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the records that a store, which must not run, has set aside.
+    """List the records that a store has set aside; the store must be stopped.
 
-    A newer producer had gone on without them (docs/guarantees.md). They are kept until they are
-    discarded.
+    A newer producer of the partition continued without them (docs/guarantees.md). They are kept
+    until they are discarded.
     """
     from dafka_core.nodes.store_identity import log_of
 
@@ -123,21 +123,21 @@ def aside(
         found = log.aside()
         for chosen in (export, discard):
             if chosen is not None and chosen not in {each.id for each in found}:
-                raise DafkaError(f"nothing is set aside as {chosen}; without options all is listed")
+                raise DafkaError(f"nothing is set aside with id {chosen}; omit options for a list")
         if export is not None:
             for batch in log.read_aside(export):
                 output.write(json_lines(batch))
         if discard is not None:
             log.discard_aside(discard)
-            output.say(f"{discard} is deleted")
+            output.info(f"deleted {discard}")
         if export is None and discard is None:
             names = ("id", "topic", "partition", "start", "end", "bytes")
             output.table(names, found, as_json=as_json)
             if not found:
-                output.say("nothing is set aside")
+                output.info("nothing is set aside")
 
 
-_FORGOTTEN: Final = "The store to forget; before it the directory of one that does not run."
+_FORGOTTEN: Final = "The store to forget, after the directory of a stopped store if DIR is given."
 
 
 def forget(
@@ -149,20 +149,20 @@ def forget(
     timeout_s: Timeout = 10.0,
     **options: Any,
 ) -> None:
-    """Have all stores that run forget one that is gone for ever, or one that does not run, in DIR.
+    """Make all running stores, or the stopped store in DIR, forget a store that is gone for ever.
 
-    Otherwise it is named as missing, and producers that resume wait for it: it may have what nobody
-    else has. When it comes again it is known again.
+    Until then it is reported as missing, and producers that resume wait for it, as only it may
+    have some records. If it returns, it is known again.
     """
     if len(what) > 2:
-        raise typer.BadParameter("there is more than a directory and an address")
+        raise typer.BadParameter("expected at most a directory and an address")
     *directories, address = what
     if directories:
         _forget_in(directories[0], address)
     else:
         _forget_everywhere(address, timeout_s, options)
-    said = f"store {address} is forgotten, until it comes again"
-    output.done(said, as_json=as_json, forgotten=address)
+    text = f"store {address} is forgotten unless it returns"
+    output.done(text, as_json=as_json, forgotten=address)
 
 
 def _forget_in(directory: str, address: str) -> None:
@@ -171,7 +171,7 @@ def _forget_in(directory: str, address: str) -> None:
     with log_of(directory) as log:
         met = {escape(each.store): each.store for each in log.met()}
         if address not in met:
-            raise DafkaError(f"the store has met no store {address}; {near_address(address, met)}")
+            raise DafkaError(f"the store knows no store {address}; {near_address(address, met)}")
         log.forget(met[address])
 
 
@@ -183,15 +183,13 @@ def _forget_everywhere(address: str, timeout_s: float, options: dict[str, Any]) 
     with Reader(**options) as reader:
         reader.hear_stores(timeout_s=timeout_s)
         found = reader.missing_stores(timeout_s=timeout_s)
-        there, served, keys = reader.stores(), reader.endpoints(), reader.keys
+        running, served, keys = reader.stores(), reader.endpoints(), reader.keys
     missing = {escape(each.store): each.store for each in found}
-    if address in map(escape, there):
-        raise DafkaError(f"store {address} is there: stop it first, or it would be known again")
+    if address in map(escape, running):
+        raise DafkaError(f"store {address} is running: stop it first, or it becomes known again")
     if address not in missing:
-        raise DafkaError(
-            f"no store that is away is known as {address}; {near_address(address, missing)}"
-        )
-    failed = [f"store {each} serves no Flight" for each in there if each not in served]
+        raise DafkaError(f"no missing store is {address}; {near_address(address, missing)}")
+    failed = [f"store {each} serves no Flight" for each in running if each not in served]
     for each in sorted(served.items()):
         try:
             with StoreClient(StoreLocation(*each), keys) as client:
@@ -199,25 +197,25 @@ def _forget_everywhere(address: str, timeout_s: float, options: dict[str, Any]) 
         except DafkaError as error:
             failed.append(str(error))
     for why in failed:
-        output.complain(f"{why}: it has not forgotten; once it is stopped, name its directory")
+        output.error(f"{why}: it still knows {address}; stop it and name its directory")
     if failed:
         raise typer.Exit(1)
 
 
 def near_address(address: str, known: Collection[str]) -> str:
-    """Which of the known stores may have been meant."""
+    """Suggest the nearest known store, or list all."""
     if near := nearest_name(address, known):
         return f"did you mean {near}?"
-    return f"those that are: {', '.join(sorted(known)) or 'none'}"
+    return f"known: {', '.join(sorted(known)) or 'none'}"
 
 
 DESK_DIRECTORY: Final = "dafka-data"
 
 
 def tower(*, exit_with_parent: ExitWithParent = False, **options: Any) -> None:
-    """Run a tower: nodes find each other through it.
+    """Run a tower, through which nodes discover each other.
 
-    It prints READY and its ports as JSON when it serves. Ctrl-C stops it.
+    It prints READY, and its ports as JSON, when it serves. Ctrl-C stops it.
     """
     from dafka_core import Tower
 
@@ -225,7 +223,7 @@ def tower(*, exit_with_parent: ExitWithParent = False, **options: Any) -> None:
         stop_when_input_ends()
     with watching("tower", options) as watch, Tower(**of_table(TowerOptions, options)) as node:
         watch.add(node)
-        output.say(f"tower at {node.tower}; Ctrl-C stops it")
+        output.info(f"tower at {node.tower}; Ctrl-C stops it")
         where = {"sub_port": node.sub_port, "pub_port": node.pub_port, "tower": node.tower}
         serve_until_stopped(node, **where, **watch.facts)
 
@@ -236,9 +234,9 @@ def up(
     exit_with_parent: ExitWithParent = False,
     **options: Any,
 ) -> None:
-    """Run a tower and a store in one process: a cluster for a desk.
+    """Run a tower and a store in one process: a cluster for development.
 
-    It prints READY and where it is as JSON when it serves. Ctrl-C stops it.
+    It prints READY, and their addresses as JSON, when it serves. Ctrl-C stops it.
     """
     from dafka_core import Store, Tower
 
@@ -255,9 +253,9 @@ def up(
         watch.add(hub, node, *nodes)
         node.announce()
         hub.announce()
-        output.say(f"tower at {hub.tower}, store in {directory}; Ctrl-C stops both")
-        output.say("other terminals need this, when it is not the default:")
-        output.say(f"  export DAFKA_TOWER={hub.tower}")
+        output.info(f"tower at {hub.tower}, store in {directory}; Ctrl-C stops both")
+        output.info("in other terminals, unless this is the default tower:")
+        output.info(f"  export DAFKA_TOWER={hub.tower}")
         where = {"tower": hub.tower, "address": node.address, "dir": directory}
         serve_until_stopped(node, **where, flight=node.locations, **facts, **watch.facts)
 
@@ -273,10 +271,10 @@ def replace(
     timeout_s: Timeout = 10.0,
     **options: Any,
 ) -> None:
-    """Have the store in DIR, which must not run, go on in place of one that is gone for ever.
+    """Let the stopped store in DIR replace a store that is gone for ever, and take its address.
 
-    It takes that one's address. With --kafka it takes what Kafka's clients write to the partitions
-    that the other one hosted. It must have run before until it had all that the others have.
+    With --kafka it accepts writes of Kafka's clients to the partitions that the lost store hosted.
+    It must have run until it had copied all records of the other stores.
     """
     from dafka_core import Reader
     from dafka_core.nodes import store_identity
@@ -291,36 +289,34 @@ def replace(
         if lacking:
             topic, partition = lacking[0].tp
             raise DafkaError(
-                f"{directory} lacks records of {len(lacking)} partitions, as of topic {topic!r}, "
-                f"partition {partition}: run it ('dafka store --dir {directory}') until it has all"
+                f"{directory} lacks records of {len(lacking)} partitions, such as topic {topic!r}, "
+                f"partition {partition}: run 'dafka store --dir {directory}' until it has all"
             )
         store_identity.take_address(log.directory, address)
-    said = (
-        f"{directory} is store {address} from now on; start it, and have the others forget what it "
-        f"was before: 'dafka store forget {former}'"
+    text = (
+        f"{directory} is now store {address}; start it, and make the others forget its previous "
+        f"address: 'dafka store forget {former}'"
     )
-    output.done(said, as_json=as_json, directory=directory, store=address, before=former)
+    output.done(text, as_json=as_json, directory=directory, store=address, before=former)
 
 
 def _check_gone(reader: Reader, missing: set[str], named: set[str], address: str) -> None:
-    """Raises DafkaError where the address may not be taken, or what is lacking cannot be said."""
-    there = reader.stores()
-    if address in there:
-        raise DafkaError(f"store {address} is there: only one that is gone for ever is replaced")
-    known = set(filter(_ADDRESS.fullmatch, missing | named.difference(there)))
+    """Raise DafkaError unless the address is free, and all other stores can be compared."""
+    running = reader.stores()
+    if address in running:
+        raise DafkaError(f"store {address} is running: only a store that is gone can be replaced")
+    known = set(filter(_ADDRESS.fullmatch, missing | named.difference(running)))
     if address not in known:
-        raise DafkaError(
-            f"no store that is away is known as {address}; {near_address(address, known)}"
-        )
+        raise DafkaError(f"no missing store is {address}; {near_address(address, known)}")
     for away in sorted(missing - {address}):
-        why = f"store {away} is away, and may have what {address} had"
-        raise DafkaError(f"{why}: start it, or have the others forget it ('dafka store forget')")
-    for silent in sorted(set(there) - reader.endpoints().keys()):
-        raise DafkaError(f"store {silent} serves no Flight: what it has cannot be compared")
+        why = f"store {away} is missing, and may have records that {address} had"
+        raise DafkaError(f"{why}: start it, or make the others forget it ('dafka store forget')")
+    for silent in sorted(set(running) - reader.endpoints().keys()):
+        raise DafkaError(f"store {silent} serves no Flight: its records cannot be compared")
 
 
 def _named_in(log: Log) -> set[str]:
-    """The stores that this one has met, and those that records of extensions name."""
+    """Return the stores that a log knows, and those that records of extensions name."""
     named = {store for each in store_extensions() for store in each.named_stores(log)}
     return named | {each.store for each in log.met()}
 

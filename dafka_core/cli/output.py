@@ -1,4 +1,4 @@
-"""What ``dafka`` prints: results on standard output, messages and logs on standard error."""
+"""Output of ``dafka``: results on standard output, messages and logs on standard error."""
 
 from __future__ import annotations
 
@@ -19,21 +19,15 @@ from typing import Any, Final
 from dafka_core.config.options import Options, option
 from dafka_core.model.names import escape, printable
 
-# What a command logs: one line an event on standard error, for people or for programs.
-#
-# Only commands have a handler.  In an application that uses the library, logging is the
-# application's.
-
-
 ROOT: Final = "dafka"
-"""The logger above all of ours; those of libraries tell of warnings only."""
+"""The parent of this project's loggers; those of libraries log warnings only."""
 
 COMMAND: Final = "dafka.cli"
-"""What a command says itself, which is never left out."""
+"""The logger of a command's own messages, which are never suppressed."""
 
 REPEAT_S: Final = 60.0
 MAX_KEPT: Final = 1_000
-"""Sentences of which it is known when they were said."""
+"""Messages of which the last time is kept."""
 
 TEXT: Final = "text"
 JSON: Final = "json"
@@ -43,42 +37,42 @@ LEVELS: Final = ("debug", "info", "warning", "error")
 
 @dataclass(frozen=True)
 class LogOptions(Options):
-    """What every command takes that nodes run in."""
+    """Logging options of every command that runs nodes."""
 
     log_level: str = option(
         "warning",
-        "what is logged: from this level on. `info` tells of each node that comes or goes",
+        "the lowest level that is logged; `info` logs each node that joins or leaves",
         choices=LEVELS,
     )
     log_format: str = option(
         TEXT,
-        "how: a line of text for each event, or a JSON object, which then is all that comes on "
-        "standard error",
+        "a line of text per event, or a JSON object; with JSON, standard error contains nothing "
+        "else",
         choices=(TEXT, JSON),
     )
 
 
 class Repeats:
-    """The same sentence is said at most once a minute, and then how often it was not."""
+    """Limits a message to once a minute, and counts the suppressed repetitions."""
 
     def __init__(self) -> None:
-        self._said: OrderedDict[tuple[str, str], tuple[float, int]] = OrderedDict()
+        self._logged: OrderedDict[tuple[str, str], tuple[float, int]] = OrderedDict()
 
     def count(self, now: float, name: str, message: str) -> int | None:
-        """How often it was left out since it was said last; None to leave it out now."""
-        said_at, left_out = self._said.get((name, message), (-math.inf, 0))
-        if now - said_at < REPEAT_S:
-            self._said[name, message] = said_at, left_out + 1
+        """Return the repetitions suppressed since the message was logged; None to suppress it."""
+        logged_at, suppressed = self._logged.get((name, message), (-math.inf, 0))
+        if now - logged_at < REPEAT_S:
+            self._logged[name, message] = logged_at, suppressed + 1
             return None
-        self._said[name, message] = now, 0
-        self._said.move_to_end((name, message))
-        while len(self._said) > MAX_KEPT:
-            self._said.popitem(last=False)
-        return left_out
+        self._logged[name, message] = now, 0
+        self._logged.move_to_end((name, message))
+        while len(self._logged) > MAX_KEPT:
+            self._logged.popitem(last=False)
+        return suppressed
 
 
 class _Handler(logging.Handler):
-    """Writes lines to what is standard error at that moment."""
+    """Writes to ``sys.stderr``, which ``process.settle`` replaces."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,14 +82,14 @@ class _Handler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             message = record.getMessage()
-            left_out = self._repeats.count(time.monotonic(), record.name, message)
-            if left_out is None and record.name != COMMAND:
+            suppressed = self._repeats.count(time.monotonic(), record.name, message)
+            if suppressed is None and record.name != COMMAND:
                 return
-            line = (json_line if self.as_json else text_line)(record, left_out or 0)
-        except Exception:  # noqa: BLE001 -- a defect in what is told ends nothing
+            line = (json_line if self.as_json else text_line)(record, suppressed or 0)
+        except Exception:  # noqa: BLE001 -- a defect in a log message must not end the program
             self.handleError(record)
             return
-        with contextlib.suppress(OSError, ValueError):  # nobody takes it: the exit code tells
+        with contextlib.suppress(OSError, ValueError):  # standard error is closed
             sys.stderr.write(f"{line}\n")
             sys.stderr.flush()
 
@@ -104,50 +98,50 @@ _handler: Final = _Handler()
 
 
 def begin() -> None:
-    """Has this process, which is a command's, log from now on."""
+    """Install the log handler; applications that use the library configure their own."""
     logging.getLogger().addHandler(_handler)
     configure(LogOptions())
 
 
 def configure(options: LogOptions) -> None:
-    """Has it log as the options say; nothing where a command is called in an application."""
+    """Apply the options, unless a command is called in an application."""
     if _handler in logging.getLogger().handlers:
         _handler.as_json = options.log_format == JSON
         logging.getLogger(ROOT).setLevel(options.log_level.upper())
 
 
 def log_message(level: int, text: str) -> bool:
-    """Says a command's own words to programs; False where people are to be told otherwise."""
+    """Log a command's own message as JSON; return False if the format is text."""
     if not _handler.as_json:
         return False
     _handler.handle(logging.LogRecord(COMMAND, level, "", 0, "%s", (text,), None))
     return True
 
 
-def text_line(record: logging.LogRecord, left_out: int = 0) -> str:
-    """An event for people: when, how bad, of what part, and a sentence."""
+def text_line(record: logging.LogRecord, suppressed: int = 0) -> str:
+    """Format an event as time, level, logger and message."""
     line = f"{_time(record)} {record.levelname} {record.name}: {record.getMessage()}"
-    if left_out:
-        line += f" (and {left_out} times before, since it was said last)"
+    if suppressed:
+        line += f" (and {suppressed} suppressed repetitions)"
     return printable(f"{line} | {_trace(record)}" if record.exc_info else line)
 
 
-def json_line(record: logging.LogRecord, left_out: int = 0) -> str:
-    """An event for programs; ``facts`` are what its sentence is made with."""
-    told: dict[str, Any] = {
+def json_line(record: logging.LogRecord, suppressed: int = 0) -> str:
+    """Format an event as JSON; ``facts`` are the arguments of its message."""
+    fields: dict[str, Any] = {
         "time": _time(record),
         "level": record.levelname.lower(),
         "logger": record.name,
         "event": getattr(record, "event", record.module or "said"),
         "message": record.getMessage(),
     }
-    if left_out:
-        told["repeated"] = left_out
+    if suppressed:
+        fields["repeated"] = suppressed
     if isinstance(record.args, Mapping):
-        told["facts"] = dict(record.args)
+        fields["facts"] = dict(record.args)
     if record.exc_info:
-        told["exception"] = _trace(record)
-    return json.dumps(told, default=str)
+        fields["exception"] = _trace(record)
+    return json.dumps(fields, default=str)
 
 
 def _time(record: logging.LogRecord) -> str:
@@ -161,41 +155,41 @@ def _trace(record: logging.LogRecord) -> str:
 
 
 _NOTEBOOK: Final = "JPY_PARENT_PID"
-"""Is in the environment of what a notebook's kernel starts."""
+"""Set in the environment of processes that a Jupyter kernel starts."""
 
 
 def write(data: bytes) -> None:
-    """Writes to standard output, at once."""
+    """Write to standard output and flush."""
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
 
 
 def ready(**facts: Any) -> None:
-    """Tells a program that started this node that it serves, and where."""
+    """Report to the parent process that a node serves, with its addresses."""
     write(f"READY {json.dumps(facts)}\n".encode())
 
 
-def say(text: str) -> None:
-    """Tells people what happens."""
+def info(text: str) -> None:
+    """Print a message for people, or log it in JSON format."""
     if not log_message(logging.INFO, text):
-        _print_aside(printable(text), "dim")
+        _print_message(printable(text), "dim")
 
 
 def done(text: str, *, as_json: bool, **facts: Any) -> None:
-    """Tells people that all is done, and programs what, as a JSON object, where it is asked for."""
-    say(text)
+    """Print a final message, and with ``as_json`` the facts as a JSON object."""
+    info(text)
     if as_json:
         write(f"{json.dumps(facts)}\n".encode())
 
 
-def complain(text: str) -> None:
-    """Tells people what went wrong."""
+def error(text: str) -> None:
+    """Print an error for people, or log it in JSON format."""
     if not log_message(logging.ERROR, text):
-        _print_aside(f"dafka: {printable(text)}", "red")
+        _print_message(f"dafka: {printable(text)}", "red")
 
 
 def is_screen() -> bool:
-    """Whether somebody looks at standard output."""
+    """Return True if standard output is a terminal."""
     return sys.stdout.isatty()
 
 
@@ -203,9 +197,9 @@ def is_screen() -> bool:
 def progress(
     total: int | None, unit: str, *, is_shown: bool = True
 ) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error, if somebody looks at it; gives what moves it on by so many.
+    """Show a progress bar if standard error is a terminal; yield a function that advances it.
 
-    ``total`` is None where it is not known.  A notebook keeps each move of a bar, so it gets none.
+    ``total`` is None if unknown. A notebook would keep each update of the bar, so it gets none.
     """
     if not is_shown or not sys.stderr.isatty() or _NOTEBOOK in os.environ:
         yield lambda _: None
@@ -226,9 +220,9 @@ def table(
     as_json: bool,
     wrapped: Collection[str] = (),
 ) -> None:
-    """Prints rows: a table for people, tabs between the columns for programs, or JSON lines.
+    """Print rows as a table on a terminal, else tab-separated, or as JSON lines.
 
-    Texts among them are names, and escaped; those of columns that are ``wrapped`` are sentences.
+    Strings are names and escaped, except in ``wrapped`` columns, which contain sentences.
     """
     shown = [printable if name in wrapped else escape for name in names]
     rows = [
@@ -264,17 +258,17 @@ def _print_table(
         grid.add_column(name, no_wrap=name not in wrapped)
     for row in rows:
         grid.add_row(*map(_cell, row))
-    # A name may look like markup.
+    # A name may contain markup.
     Console(markup=False, emoji=False).print(grid)
 
 
-def _print_aside(text: str, style: str) -> None:
+def _print_message(text: str, style: str) -> None:
     if not sys.stderr.isatty():
         sys.stderr.write(f"{text}\n")
         sys.stderr.flush()
         return
     from rich.console import Console
 
-    # A sentence stays one line, and nothing in it is markup: it may quote users' words.
+    # One line, without markup: the text may quote user input.
     console = Console(stderr=True)
     console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)

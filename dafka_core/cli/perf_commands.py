@@ -1,4 +1,4 @@
-"""``dafka perf``: how fast records go to stores, to a consumer, and out of stores in bulk."""
+"""``dafka perf``: throughput of publishing, of a consumer, and of bulk reads."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from dafka_core.config.node_options import ConsumerOptions
 
 _COLUMNS: Final = ("what", "records", "bytes", "seconds", "records_per_s", "mb_per_s")
 
-Count = Annotated[int, typer.Option(min=1, metavar="N", help="How many records to publish.")]
-Size = Annotated[int, typer.Option(min=0, max=1 << 20, metavar="N", help="The bytes of a value.")]
+Count = Annotated[int, typer.Option(min=1, metavar="N", help="Number of records to publish.")]
+Size = Annotated[int, typer.Option(min=0, max=1 << 20, metavar="N", help="Bytes per value.")]
 Batch = Annotated[
-    int, typer.Option(min=1, max=100_000, metavar="N", help="How many are published at a time.")
+    int, typer.Option(min=1, max=100_000, metavar="N", help="Records per call of the producer.")
 ]
 
 
@@ -33,7 +33,7 @@ def produce(
     as_json: AsJson = False,
     **options: Any,
 ) -> None:
-    """Publish records of random octets, and time it until stores have all of them on disk."""
+    """Publish random records, and measure the time until stores have acknowledged them."""
     from dafka_core import Producer
     from dafka_core.model.values import Values
 
@@ -58,7 +58,7 @@ def produce(
 def consume(
     topic: Topic, *, as_json: AsJson = False, timeout_s: Timeout = 10.0, **options: Any
 ) -> None:
-    """Follow a topic from its beginning to the end that it has now, as a consumer does."""
+    """Read a topic from its earliest record to its current end with a consumer."""
     from dafka_core import Consumer
 
     total = sum(each.count for each in _all(topic, timeout_s, "", options))
@@ -85,7 +85,7 @@ def store(
     uris: Uris = "",
     **options: Any,
 ) -> None:
-    """Read all that stores have of a topic in bulk, as Spark and 'consume --exit-at-end' do."""
+    """Read a topic from stores in bulk, as Spark and 'consume --exit-at-end' do."""
     count = size = 0
     with consume_command.open_stored_records(timeout_s, uris, options) as stored:
         infos = stored.of_topic(topic)

@@ -30,16 +30,12 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 
-# The process's standard streams, whatever its parent has made of them.
-#
-# A stream may be closed, its disk full or its reader gone.  Nothing of that is lost in silence, but
-# for the words on standard error when nobody takes them: the exit code tells then.
-
-
+# Standard streams may be closed, their disk full or their reader gone.  Failures are reported,
+# except those of standard error itself.
 _INPUT, _OUTPUT, _ERRORS = range(3)
 
 _AS_CLOSED: Final = {_INPUT: os.O_WRONLY, _OUTPUT: os.O_RDONLY, _ERRORS: os.O_WRONLY}
-"""How a closed stream's number is taken: reading from it and writing results to it still fail."""
+"""Modes in which closed streams' descriptors are opened: their reads and writes still fail."""
 
 
 class OutputClosedError(Exception):
@@ -57,16 +53,15 @@ class StreamError(DafkaError):
 
 
 def settle() -> None:
-    """Takes the numbers of closed streams, and has Python write through what watches failures.
+    """Occupy the descriptors of closed streams, and replace ``sys.stdout`` and ``sys.stderr``.
 
-    Must come before anything else opens a file, which would get a closed stream's number: a
-    command would then take its own sockets for its input.
+    Call it first: a socket that got a closed stream's descriptor would be read as the input.
     """
     for number, mode in _AS_CLOSED.items():
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, mode)  # gets the lowest number that is free: this one
+            os.open(os.devnull, mode)  # gets the lowest free descriptor, which is this number
     results = io.BufferedWriter(_Output(_OUTPUT, "w", closefd=False))
     before: TextIO | None = sys.stdout  # None if it was closed when Python started
     sys.stdout = io.TextIOWrapper(
@@ -75,7 +70,7 @@ def settle() -> None:
         before.errors if before else None,
         line_buffering=results.isatty(),
     )
-    # Without a buffer: a signal that ends a write would have it written again.
+    # Unbuffered: after a write that a signal interrupts, a buffer would be written twice.
     sys.stderr = io.TextIOWrapper(
         _Errors(_ERRORS, "w", closefd=False),
         sys.stdout.encoding,
@@ -85,15 +80,15 @@ def settle() -> None:
 
 
 def wait_for_input() -> None:
-    """Waits until some of standard input can be read, or its end."""
+    """Wait until standard input has data or has ended."""
     select.select([_INPUT], [], [])
 
 
 def read_input(most_bytes: int, wait: Callable[[], None] = wait_for_input) -> bytes:
-    """Up to ``most_bytes`` of standard input, as soon as there are any; empty at its end.
+    """Return up to ``most_bytes`` of standard input once some arrive; empty at its end.
 
     Raises:
-        StreamError: it is closed, or cannot be read.
+        StreamError: it is closed or cannot be read.
     """
     while True:
         try:
@@ -107,15 +102,15 @@ def read_input(most_bytes: int, wait: Callable[[], None] = wait_for_input) -> by
 
 
 class _Output(io.FileIO):
-    """Standard output: no write is cut short, and the first that fails is the last."""
+    """Standard output: writes are complete, and after a failed write nothing is written."""
 
     def write(self, data: ReadableBuffer, /) -> int:
         try:
-            while (written := super().write(data)) is None:  # it does not block, and is full
+            while (written := super().write(data)) is None:  # non-blocking and full
                 select.select([], [self], [])
         except BaseException as error:
-            # Also when a signal has ended the wait for a slow reader: the interpreter, which
-            # writes what is left when it ends, must not wait again.
+            # Also after a signal: at exit the interpreter writes the rest of the buffer, and must
+            # not wait for a slow reader.
             self._drop()
             if isinstance(error, BrokenPipeError):
                 raise OutputClosedError from None
@@ -131,7 +126,7 @@ class _Output(io.FileIO):
 
 
 class _Errors(io.FileIO):
-    """Standard error: what cannot be written is nowhere else to be said."""
+    """Standard error: failed writes are ignored, as they cannot be reported."""
 
     def write(self, data: ReadableBuffer, /) -> int:
         left = memoryview(data)
@@ -153,22 +148,21 @@ _M_TOP_PAD: Final = -2
 _M_MMAP_THRESHOLD: Final = -3
 
 LARGEST_KEPT_BYTES: Final = 32 << 20
-"""Smaller pieces come from glibc's heap, larger ones from the system each time.  glibc takes no
-higher limit; a burst of messages and a block of the log are smaller."""
+"""Larger allocations are mapped and unmapped each time; this is glibc's maximum, and more than a
+block of the log."""
 
 KEPT_BYTES: Final = 128 << 20
-"""Freed memory above this goes back to the system."""
+"""Freed memory above this is returned to the system."""
 
 STEP_BYTES: Final = 32 << 20
-"""What the heap grows by: a group of records on its way to the disk."""
+"""The heap grows by this: the size of a group of records that is written to disk."""
 
 
 def keep_freed_memory() -> None:
-    """Has glibc keep freed memory for the next burst, instead of giving it back each time.
+    """Make glibc keep freed memory for reuse; other C libraries ignore it.
 
-    The system zeroes each page that it hands out: a store, which needs large buffers for every
-    group of records, would spend more than half of its time on that.  With another C library
-    nothing happens.
+    Otherwise a store, which needs large buffers for every group of records, spends more than half
+    of its time in the kernel zeroing new pages.
     """
     with suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
@@ -177,21 +171,17 @@ def keep_freed_memory() -> None:
         mallopt(_M_TOP_PAD, STEP_BYTES)
 
 
-# What systemd is told of a node: that it serves, that it lives, and that it stops.
-#
-# It is systemd's protocol for units of ``Type=notify``: a word in a datagram to the socket that the
-# environment names.  Without that variable nobody is told anything.
-
-
 SOCKET: Final = "NOTIFY_SOCKET"
+"""Names systemd's socket for the datagrams of units with ``Type=notify``; see sd_notify(3)."""
+
 WATCHDOG: Final = "WATCHDOG_USEC"
-"""How long systemd waits for a sign of life, in microseconds, before it starts the unit again."""
+"""Microseconds without a heartbeat after which systemd restarts the unit."""
 
 SIGNS: Final = 3
-"""So many signs of life within that time: one that is late is no reason to end a node."""
+"""Heartbeats within that time, so that a late one does not restart the node."""
 
 PATIENCE_S: Final = 5.0
-"""A systemd that does not listen holds no node up for longer."""
+"""Time limit for sending to systemd."""
 
 
 class Served(Protocol):
@@ -202,42 +192,44 @@ class Served(Protocol):
 
 
 @contextmanager
-def told_of(node: Served) -> Iterator[None]:
-    """Tells systemd that a node serves, meanwhile that it lives, and at the end that it stops."""
+def systemd_notified(node: Served) -> Iterator[None]:
+    """Notify systemd that a node serves, send heartbeats, and notify it when the node stops."""
     address = os.environ.get(SOCKET, "")
     if not address:
         yield
         return
-    _tell(address, "READY=1")
+    _notify(address, "READY=1")
     ended = threading.Event()
     if interval_s := _interval_s(os.environ.get(WATCHDOG, "")):
         arguments = (address, node, interval_s, ended)
-        threading.Thread(target=_live, args=arguments, name="dafka-watchdog", daemon=True).start()
+        threading.Thread(
+            target=_send_heartbeats, args=arguments, name="dafka-watchdog", daemon=True
+        ).start()
     try:
         yield
     finally:
         ended.set()
-        _tell(address, "STOPPING=1")
+        _notify(address, "STOPPING=1")
 
 
-def _live(address: str, node: Served, interval_s: float, ended: threading.Event) -> None:
-    """Tells of life as long as ``/healthz`` would."""
+def _send_heartbeats(address: str, node: Served, interval_s: float, ended: threading.Event) -> None:
+    """Send heartbeats while ``/healthz`` would report the node as alive."""
     from dafka_core import Store, Tower
     from dafka_core.ops.health import is_alive, of_node
 
     while not ended.wait(interval_s):
         if not isinstance(node, Store | Tower) or is_alive([*of_node(node)]):
-            _tell(address, "WATCHDOG=1")
+            _notify(address, "WATCHDOG=1")
 
 
 def _interval_s(microseconds: str) -> float:
     return int(microseconds) / 1e6 / SIGNS if microseconds.isdecimal() else 0.0
 
 
-def _tell(address: str, word: str) -> None:
+def _notify(address: str, word: str) -> None:
     if address.startswith("@"):  # an abstract socket, which has no file
         address = "\0" + address[1:]
-    # A node works on where nobody listens any more.
+    # A node keeps running without systemd.
     with (
         contextlib.suppress(OSError),
         socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender,
@@ -247,26 +239,27 @@ def _tell(address: str, word: str) -> None:
 
 
 EXIT_OK: Final = 0
-"""All is done; also a node that served and was stopped, or a reader of the output that has gone."""
+"""Done; also after a node was stopped, or the reader of the output closed it."""
 
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
-"""What was asked for cannot be done: an option, an argument or an environment variable is wrong."""
+"""An invalid option, argument, setting or environment variable."""
 
 EXIT_SIGNAL: Final = 128
-"""With a signal's number added, as shells do it: stopped before all was done."""
+"""Plus the signal's number, as in shells: stopped before all was done."""
 
 _REMIND_INTERVAL_S: Final = 0.05
-"""How long the main thread may take to see a signal before it is reminded of it."""
+"""Interval at which a signal is sent again until the main thread has handled it."""
 
 _IMPORTING: Final = "<frozen importlib._bootstrap>"
-"""Where Python's code for imports is, as its frames have it."""
+"""The file name in the frames of Python's import system."""
 
 
 class Stopped(BaseException):
-    """SIGINT or SIGTERM, ``number``: nodes are to be closed.  No ``except Exception`` stops it.
+    """Signal ``number``, SIGINT or SIGTERM, was received: close all nodes.
 
-    ``again`` says that it was Ctrl-C, and not the first one.
+    A BaseException, so that ``except Exception`` does not catch it. ``again`` is True for a
+    repeated Ctrl-C.
     """
 
     def __init__(self, number: int, again: bool = False) -> None:
@@ -278,13 +271,12 @@ class Stopped(BaseException):
 def run(arguments: Sequence[str] | None, load_app: Callable[[], typer.Typer]) -> int:
     """Run a command of the app; return the process's exit code.
 
-    ``load_app`` is called where signals and errors are handled already: importing the commands
-    takes a while.
+    ``load_app`` imports the commands, which takes a while: signals and errors are handled by then.
     """
     settle()
     output.begin()
     keep_freed_memory()
-    raise_limit()  # each peer takes some descriptors
+    raise_limit()  # each peer needs some descriptors
     try:
         check_threads()
         handle_stop_signals()
@@ -292,12 +284,13 @@ def run(arguments: Sequence[str] | None, load_app: Callable[[], typer.Typer]) ->
     except Stopped as stopped:
         return EXIT_SIGNAL + stopped.number
     except OutputClosedError:
-        return EXIT_OK  # the reader has had enough, as in "dafka consume t | head"
+        return EXIT_OK  # as in "dafka consume t | head"
     except DafkaError as error:
-        output.complain(str(error))
+        output.error(str(error))
         return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED
     finally:
-        # The interpreter's end would restore the default, and a late signal change the exit code.
+        # At exit the interpreter restores the default, and a late signal would change the exit
+        # code.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
@@ -311,8 +304,8 @@ def _run(arguments: Sequence[str] | None, load_app: Callable[[], typer.Typer]) -
     try:
         code = app(args=arguments, prog_name="dafka", standalone_mode=False)
     except typer.TyperException as error:
-        if error.format_message():  # empty without a command: the help was shown then
-            output.complain(_usage_sentence(error))
+        if error.format_message():  # empty if the help was shown, as no command was given
+            output.error(_usage_sentence(error))
         code = error.exit_code
     sys.stdout.flush()  # of the help
     return code if isinstance(code, int) else EXIT_OK
@@ -321,43 +314,42 @@ def _run(arguments: Sequence[str] | None, load_app: Callable[[], typer.Typer]) -
 def handle_stop_signals(
     numbers: Collection[signal.Signals] = (signal.SIGINT, signal.SIGTERM),
 ) -> None:
-    """Has the first of these signals raise ``Stopped`` in the main thread.
+    """Make the first of these signals raise ``Stopped`` in the main thread.
 
-    A second Ctrl-C then ends the process at once, for a user who will not wait for the close; a
-    second SIGTERM does nothing, as service managers may send several.  A command that goes on after
-    the first signal calls this again.
+    A second Ctrl-C then ends the process at once; a second SIGTERM is ignored, as service managers
+    may send several. A command that continues after the first signal calls this again.
     """
     _signals.handle(numbers)
 
 
 class _Signals:
-    """Those of this process that stop it, and whether they may do so now."""
+    """The signals received so far; while ``_held``, the first one is deferred."""
 
     def __init__(self) -> None:
-        self._come: list[int] = []
+        self._received: list[int] = []
         self._seen = threading.Event()
         self._held = False
 
     def handle(self, numbers: Collection[signal.Signals]) -> None:
-        self._come, self._seen, self._held = [], threading.Event(), False
+        self._received, self._seen, self._held = [], threading.Event(), False
         _remind_main_thread(self._seen)
         for number in numbers:
             signal.signal(number, self._note)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self._come.append(number)
-        again = number == signal.SIGINT and len(self._come) > 1  # reminders are SIGTERM
+        self._received.append(number)
+        again = number == signal.SIGINT and len(self._received) > 1  # reminders are SIGTERM
         if _is_importing(frame):
-            return  # there, an error may end in a callback that drops it: the reminder comes again
+            return  # importlib may drop the exception; the signal is sent again
         if again or not self._held:
             self._stop(again)
 
     def _stop(self, again: bool = False) -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        # Not SIG_IGN: if one is due already, the interpreter would print a traceback.
+        # Not SIG_IGN: for a pending signal the interpreter would print a traceback.
         signal.signal(signal.SIGTERM, lambda _number, _frame: None)
-        self._seen.set()  # last: it takes a lock, for which a handler within this one would wait
-        raise Stopped(self._come[0], again)
+        self._seen.set()  # last: it takes a lock, on which a nested handler would deadlock
+        raise Stopped(self._received[0], again)
 
     def __enter__(self) -> Self:
         self._held = True
@@ -365,14 +357,14 @@ class _Signals:
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         self._held = False
-        if kind is None and self._come:
+        if kind is None and self._received:
             self._stop()
 
     def let_in(self, wait: Callable[[], None]) -> None:
-        """Waits where the first signal may come, or has come and is raised."""
+        """Call ``wait``, which the first signal may interrupt; raise a deferred one before."""
         self._held = False
         try:
-            if self._come:
+            if self._received:
                 self._stop()
             wait()
         finally:
@@ -383,9 +375,9 @@ _signals: Final = _Signals()
 
 
 def held_signals() -> _Signals:
-    """A context in which the first signal comes only where it is let in, or when the context ends.
+    """Return a context that defers the first signal to ``let_in`` or to the context's end.
 
-    A second Ctrl-C comes through.
+    A second Ctrl-C is not deferred.
     """
     return _signals
 
@@ -397,19 +389,18 @@ def _is_importing(frame: FrameType | None) -> bool:
 
 
 def serve_until_stopped(node: Served, **facts: object) -> None:
-    """Says that a node serves, and where; waits until it is told to stop, which is its end."""
+    """Report that a node serves, and wait until a signal stops it."""
     with contextlib.suppress(Stopped):
         output.ready(**facts)
-        with told_of(node):
+        with systemd_notified(node):
             node.wait(None)
 
 
 def _remind_main_thread(seen: threading.Event) -> None:
-    """Has the main thread see a signal that arrives just when it begins to wait.
+    """Send a signal again until the main thread has handled it.
 
-    The interpreter runs handlers between two instructions.  If a signal arrives after it has
-    looked for signals last, and before the system call that waits, the handler runs when that call
-    ends: without another signal perhaps never, and the node would run on.
+    The interpreter runs handlers between two instructions. If a signal arrives after its last
+    check, but before a blocking system call, the handler runs after that call, perhaps never.
     """
     arrived, written = os.pipe()
     os.set_blocking(written, False)
@@ -430,13 +421,13 @@ def _interrupt_main_thread() -> None:
 
 
 def stop_when_input_ends() -> None:
-    """Has the end of standard input stop the process, as SIGTERM does.
+    """Stop the process, as SIGTERM does, when standard input ends.
 
-    The parent holds the other end of the pipe, which ends with the parent, however that ends.
+    The parent holds the other end of the pipe, which closes when the parent ends.
     """
 
     def watch() -> None:
-        with contextlib.suppress(OSError):  # a closed input has ended as well
+        with contextlib.suppress(OSError):  # a closed input counts as ended
             while os.read(0, 4_096):
                 continue
         _interrupt_main_thread()
@@ -451,10 +442,10 @@ def _usage_sentence(error: typer.TyperException) -> str:
     message = re.sub(r"\s+", " ", error.format_message()).rstrip(".").replace("Value error, ", "")
     if ctx is not None and option is not None and message.startswith("No such option"):
         known = [name for each in ctx.command.get_params(ctx) for name in each.opts]
-        return f"there is no option {option}{_hint(option, known, path)}"
+        return f"unknown option {option}{_hint(option, known, path)}"
     if ctx is not None and (command := re.fullmatch(r"No such command '(.*)'", message)):
         known = [*getattr(ctx.command, "commands", ())]
-        return f"there is no command {command[1]!r}{_hint(command[1], known, path)}"
+        return f"unknown command {command[1]!r}{_hint(command[1], known, path)}"
     return f"{message} (see '{path} --help')"
 
 

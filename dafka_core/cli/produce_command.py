@@ -1,4 +1,4 @@
-"""``dafka produce``: lines, JSON, CSV or files, on their way to a producer."""
+"""``dafka produce``: publishes lines, JSON, CSV or files."""
 
 from __future__ import annotations
 
@@ -35,17 +35,18 @@ if TYPE_CHECKING:
 LINES, JSON, CSV, FILE = INPUTS = ("lines", "json", "csv", "file")
 
 MAX_ROW_BYTES: Final = 128 << 20
-"""Of CSV; a longer one is rather a quotation mark that nothing closes."""
+"""Limit of a CSV row, so that an unclosed quotation mark does not read the whole file."""
 
 _QUOTE: Final = b'"'
 
 
 @dataclass(eq=False)
 class BadInputError(DafkaError):
-    """A line of an input that is no record; the lines before it are published."""
+    """An invalid line of an input; the lines before it are published."""
 
     sentence = (
-        "line {number} of {source} is no record: {why}; it and what follows it are not published"
+        "line {number} of {source} is invalid: {why}; this and the following lines are not "
+        "published"
     )
     source: str
     number: int
@@ -53,14 +54,14 @@ class BadInputError(DafkaError):
 
 
 class Columns(NamedTuple):
-    """Records to be published: as many keys and headers as values, or None of all."""
+    """Records to publish, as columns of equal length; None for a column without content."""
 
     values: Sequence[bytes | None]
     keys: Sequence[bytes | None] | None = None
     headers: Sequence[Headers] | None = None
 
     def part(self, start: int, stop: int) -> Columns:
-        """The records from one to another (exclusive), counted from 0."""
+        """Return the records from ``start`` to ``stop`` (exclusive)."""
         keys = None if self.keys is None else self.keys[start:stop]
         return Columns(
             self.values[start:stop],
@@ -70,7 +71,7 @@ class Columns(NamedTuple):
 
 
 class Record(NamedTuple):
-    """One of them."""
+    """A record to publish."""
 
     value: bytes | None
     key: bytes | None
@@ -78,21 +79,21 @@ class Record(NamedTuple):
 
 
 class Decoder(Protocol):
-    """Makes records of lines, as they come."""
+    """Decodes the lines of an input incrementally."""
 
     @property
     def line(self) -> int:
-        """The number of the line that was looked at last, from 1."""
+        """The number of the line decoded last, from 1."""
 
     def decode(self, lines: list[bytes]) -> Columns:
-        """The records that are complete; PartlyError for a line that is none."""
+        """Return the complete records; raise PartlyError for an invalid line."""
 
     def end(self) -> None:
-        """Raises ValueError if the last one is not complete."""
+        """Raise ValueError if the last record is incomplete."""
 
 
 class LineRecords:
-    """Each line is a value; with a ``separator`` what is before the first one is its key."""
+    """Each line is a value; with a ``separator``, a key, the separator and a value."""
 
     def __init__(self, key: bytes | None, headers: Headers, separator: bytes = b"") -> None:
         self._key = key
@@ -116,7 +117,7 @@ class LineRecords:
 
 
 class _Parsed:
-    """What decoders of single records share: where one is wrong, those before it still count."""
+    """Base of decoders of single records: an invalid record does not drop those before it."""
 
     def __init__(self, key: bytes | None, headers: Headers) -> None:
         self.line = 0
@@ -136,7 +137,7 @@ class _Parsed:
 
 
 class PartlyError(ValueError):
-    """A line that is no record; ``before`` has those of the same call that are."""
+    """An invalid line; ``before`` contains the records before it in the same call."""
 
     def __init__(self, before: Columns, why: str) -> None:
         super().__init__(why)
@@ -144,7 +145,7 @@ class PartlyError(ValueError):
 
 
 class JsonRecords(_Parsed):
-    """Each line is an object, as ``dafka consume --json`` prints them."""
+    """Each line is an object as printed by ``dafka consume --json``."""
 
     def decode(self, lines: list[bytes]) -> Columns:
         """See ``Decoder``."""
@@ -160,10 +161,10 @@ class JsonRecords(_Parsed):
 
 
 class CsvRecords(_Parsed):
-    """The first line has the columns' names, and each row is a record.
+    """The first line contains column names; each further row is a record.
 
-    Column ``value`` is its value and ``key`` its key; a row without a column ``value`` is a JSON
-    object of its columns.  ``key_column`` is the one that has keys.
+    Columns ``value`` and ``key`` are its value and key. Without column ``value``, the value is a
+    JSON object of all columns. ``key_column`` names another column for keys.
     """
 
     def __init__(self, key: bytes | None, headers: Headers, key_column: str | None) -> None:
@@ -189,7 +190,7 @@ class CsvRecords(_Parsed):
             self.line += 1
             self._pending.append(line)
             self._pending_bytes += len(line)
-            self._is_open ^= line.count(_QUOTE) % 2 == 1  # a quoted text may have newlines in it
+            self._is_open ^= line.count(_QUOTE) % 2 == 1  # quoted text may contain newlines
             if not self._is_open:
                 row = text_of(b"\n".join(self._pending))
                 self._pending, self._pending_bytes = [], 0
@@ -208,7 +209,7 @@ class CsvRecords(_Parsed):
             self._begin([each.removeprefix("\ufeff") for each in row])
             return
         if len(row) != len(self._names):
-            raise ValueError(f"it has {len(row)} columns, and there are {len(self._names)}")
+            raise ValueError(f"it has {len(row)} columns instead of {len(self._names)}")
         fields = dict(zip(self._names, row, strict=True))
         key = fields.get(self._key_column or ("key" if "value" in fields else ""))
         value = fields.get("value")
@@ -219,7 +220,7 @@ class CsvRecords(_Parsed):
     def _begin(self, names: list[str]) -> None:
         if self._key_column is not None and self._key_column not in names:
             near = what_there_is(self._key_column, names, "columns")
-            raise ValueError(f"there is no column {quoted(self._key_column)} ({near})")
+            raise ValueError(f"column {quoted(self._key_column)} is missing ({near})")
         self._names = names
 
 
@@ -232,7 +233,7 @@ def _of_json(line: bytes) -> Record:
     except msgspec.DecodeError as error:
         raise ValueError(str(error)) from None
     if not isinstance(fields, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     if "value" not in fields and "value_base64" not in fields:
         raise ValueError("it has neither value nor value_base64")
     pairs = fields.get("headers") or []
@@ -241,16 +242,16 @@ def _of_json(line: bytes) -> Record:
     if not isinstance(pairs, list):
         raise ValueError(_HEADERS)
     headers = tuple(_header(each) for each in pairs)
-    return Record(_octets(fields, "value"), _octets(fields, "key"), headers)
+    return Record(_bytes(fields, "value"), _bytes(fields, "key"), headers)
 
 
 def _header(pair: Any) -> tuple[str, bytes | None]:
     if not isinstance(pair, dict) or not isinstance(pair.get("name"), str):
         raise ValueError(_HEADERS)
-    return pair["name"], _octets(pair, "value")
+    return pair["name"], _bytes(pair, "value")
 
 
-def _octets(fields: dict[str, Any], name: str) -> bytes | None:
+def _bytes(fields: dict[str, Any], name: str) -> bytes | None:
     value, encoded = fields.get(name), fields.get(f"{name}_base64")
     if value is None and isinstance(encoded, str):
         return base64.b64decode(encoded, validate=True)
@@ -262,7 +263,7 @@ def _octets(fields: dict[str, Any], name: str) -> bytes | None:
 def decoder(
     kind: str, key: bytes | None, headers: Headers, separator: bytes, key_column: str | None
 ) -> Callable[[], Decoder]:
-    """What makes a decoder for each input; ``kind`` is one of ``INPUTS``, but ``file``."""
+    """Return a factory of decoders for inputs of a ``kind``: one of ``INPUTS`` except ``file``."""
     if kind == JSON:
         return lambda: JsonRecords(key, headers)
     if kind == CSV:
@@ -271,28 +272,25 @@ def decoder(
 
 
 INPUT_CHUNK_BYTES: Final = 1 << 20
-"""The most that is read at once; whole lines are published as soon as they have come."""
+"""Limit of a read; complete lines are published at once."""
 
 STANDARD: Final = "-"
-"""Standard input, among files."""
+"""Names standard input in a list of files."""
 
-_TURNS_PER_S: Final = 20
-"""How often records are published at a given rate, where it lets so many at a time."""
+_BATCHES_PER_S: Final = 20
+"""With ``--rate``, records are published in about this number of batches per second."""
 
 LetIn = Callable[[Callable[[], None]], None]
-"""Waits, and lets signals come."""
+"""Calls a function that waits, which signals may interrupt."""
 
 
 @dataclass(eq=False)
 class LineTooLongError(DafkaError):
-    """A line of the input that cannot be a record; the lines before it are published.
-
-    ``node`` takes no more than ``limit_bytes``.
-    """
+    """A line above the record limit of a node; the lines before it are published."""
 
     sentence = (
-        "line {number} of {source} is longer than the {limit_bytes} bytes that {node} takes at "
-        "most (its option max_record_bytes); it and what follows it are not published"
+        "line {number} of {source} is longer than {limit_bytes} bytes, the limit of {node} "
+        "(option max_record_bytes); this and the following lines are not published"
     )
     source: str
     number: int
@@ -301,13 +299,13 @@ class LineTooLongError(DafkaError):
 
 
 class Source(NamedTuple):
-    """A file, or standard input: its name for people, and its descriptor."""
+    """A file or standard input: its name for messages, and its descriptor."""
 
     name: str
     number: int
 
     def chunks(self, let_in: LetIn) -> Iterator[bytes]:
-        """Its octets, as they come."""
+        """Yield the input in pieces as they arrive."""
         if self.number == 0:
             read = partial(
                 process.read_input, INPUT_CHUNK_BYTES, lambda: let_in(process.wait_for_input)
@@ -326,12 +324,12 @@ class Source(NamedTuple):
 
 
 @contextmanager
-def opened(names: Sequence[str]) -> Iterator[list[Source]]:
-    """Files to read, all of them open.
+def open_sources(names: Sequence[str]) -> Iterator[list[Source]]:
+    """Open all files for reading.
 
     Raises:
-        ConfigError: one of them cannot be read.
-        StreamError: standard input cannot be.
+        ConfigError: a file cannot be read.
+        StreamError: standard input cannot be read.
     """
     with ExitStack() as stack:
         sources = []
@@ -350,37 +348,36 @@ def opened(names: Sequence[str]) -> Iterator[list[Source]]:
         yield sources
 
 
-class Published:
-    """The records of some sources, as they are published.
+class Publisher:
+    """Publishes the records of sources, and counts them.
 
     Args:
-        producer: takes them.
-        rate: how many a second at most; None for as many as it takes.
+        producer: of the records.
+        rate: maximum number of records per second; None for no limit.
     """
 
     def __init__(self, producer: Producer, rate: float | None = None) -> None:
         self.count = 0
-        """How many were read, and can be published."""
+        """Number of valid records that were read."""
         self.advance: Callable[[int], None] = lambda _: None
-        """Is told of those that are published."""
+        """Called with the number of records just published."""
         self._producer = producer
         self._rate = rate
         self._started_s = time.monotonic()
         self._waiting = 0
         self._let_in: LetIn = lambda wait: None
 
-    def all_of(
+    def publish(
         self,
         sources: Sequence[Source],
         decoders: Callable[[], Decoder] | None,
         key: bytes | None,
         headers: Headers,
     ) -> DafkaError | None:
-        """Publishes sources to their end, to Ctrl-C, or to what cannot be read or published.
+        """Publish sources until their end, Ctrl-C or an error, which is returned.
 
-        Without ``decoders`` each of them is one record, with this key and headers.  Returns what
-        cannot be published.  A signal comes while it waits for input, or for its rate, never
-        between reading a line and publishing it.
+        Without ``decoders`` each source is one record, with this key and headers. Signals
+        interrupt waiting for input or for the rate only, so that no line that was read is lost.
         """
         try:
             with held_signals() as signals:
@@ -396,8 +393,8 @@ class Published:
             if stopped.again:
                 raise
             if self._waiting:
-                output.say(f"{self._waiting} records that were read are not published")
-            # A second Ctrl-C does not wait, and says what is lost.
+                output.info(f"{self._waiting} records were read but are not published")
+            # A second Ctrl-C stops waiting for acknowledgements and reports what is lost.
             handle_stop_signals({signal.SIGINT})
         return None
 
@@ -431,7 +428,7 @@ class Published:
         if self._rate is None:
             self._publish_at_once(columns)
             return
-        step = max(int(self._rate / _TURNS_PER_S), 1)
+        step = max(int(self._rate / _BATCHES_PER_S), 1)
         for start in range(0, count, step):
             self._waiting = count - start
             due_s = self._started_s + self.count / self._rate
@@ -447,7 +444,7 @@ class Published:
             self._producer.publish_many(*columns)
             self.advance(len(columns.values))
         except RecordTooLargeError as error:
-            # A store has come just now: too late for a line that is published, or for one of these.
+            # A store with a lower limit has just joined: publish the records before the large one.
             self.count -= len(columns.values)
             self._publish_at_once(
                 columns.part(0, max(error.offset - self._producer.next_offset, 0))
@@ -455,7 +452,7 @@ class Published:
             raise
 
     def read(self, source: Source) -> Generator[list[bytes], None, None]:
-        """The lines, without their newlines, as many at a time as have come.
+        """Yield lines without their newlines, in lists of all that have arrived.
 
         Raises:
             LineTooLongError: a line is too long; it is not read to its end.
@@ -486,14 +483,14 @@ class Published:
 Files = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[FILE]...", show_default=False, help="Standard input without any, and for -."
+        metavar="[FILE]...", show_default=False, help="Files; - or none is standard input."
     ),
 ]
 Address = Annotated[
     str | None,
     typer.Option(
         metavar="UUID",
-        help="The partition to go on with, 32 hexadecimal digits. Without it, a new one.",
+        help="The partition to continue, 32 hexadecimal digits. Default: a new partition.",
         callback=parse_address,
         show_default=False,
     ),
@@ -515,9 +512,9 @@ Kind = Annotated[
     typer.Option(
         "--input",
         metavar="|".join(INPUTS),
-        help="What is a record: a line; an object on a line, as consume --json prints them; a "
-        "row of CSV, of which the first has names (columns value and key, or all of them as an "
-        "object); a whole file.",
+        help="The input format. A record is a line (lines), an object on a line as printed by "
+        "consume --json (json), a row of CSV after one with column names: value and key, or all "
+        "columns as an object (csv), or a whole file (file).",
     ),
 ]
 Separator = Annotated[
@@ -525,18 +522,18 @@ Separator = Annotated[
     typer.Option(
         "--key-separator",
         metavar="TEXT",
-        help="What is before it in a line is the record's key.",
+        help="Separates the key from the value in a line.",
         show_default=False,
     ),
 ]
 KeyColumn = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="The column of CSV with the keys.", show_default=False),
+    typer.Option(metavar="NAME", help="The CSV column with the keys.", show_default=False),
 ]
 Rate = Annotated[
     float | None,
     typer.Option(
-        metavar="N", min=0.001, help="Publish N records a second at most.", show_default=False
+        metavar="N", min=0.001, help="Publish at most N records per second.", show_default=False
     ),
 ]
 
@@ -555,49 +552,48 @@ def produce(
     as_json: WithResult = False,
     **options: Any,
 ) -> None:
-    """Publish a record for each line of files, or of standard input; end when all are acknowledged.
+    """Publish each line of files or of standard input as a record; exit once all are acknowledged.
 
-    A line's bytes are kept as they are, without the newline; with a key or headers they are the
-    value of an envelope.
+    A value is a line's bytes without the newline. With a key or headers, it is published in an
+    envelope.
     """
     from dafka_core import Producer
     from dafka_core.nodes.producer import content_of
 
     parts = None if key is None else octets_of(key), tuple(map(parse_header, header or ()))
-    # What cannot be done fails at once.
-    content_of(b"", *parts, options.get("envelope", AUTO))
+    content_of(b"", *parts, options.get("envelope", AUTO))  # check before connecting
     _check_kind(kind, separator, key_column)
     decoders = decoder(kind, *parts, octets_of(separator or ""), key_column)
     with (
-        opened(files or [STANDARD]) as sources,
+        open_sources(files or [STANDARD]) as sources,
         watching("producer", options) as watch,
         Producer(topic, address=address, **of_table(ProducerOptions, options)) as producer,
     ):
         watch.add(producer)
         first = producer.next_offset
-        output.say(f"topic {escape(topic)}, partition {producer.address}, from offset {first}")
-        published = Published(producer, rate)
+        output.info(f"topic {escape(topic)}, partition {producer.address}, from offset {first}")
+        publisher = Publisher(producer, rate)
         is_typed = STANDARD in (files or [STANDARD]) and os.isatty(0)
         try:
-            with output.progress(None, "records", is_shown=not is_typed) as published.advance:
-                refusal = published.all_of(sources, None if kind == FILE else decoders, *parts)
-            output.say("end of input; waiting for acknowledgements")
+            with output.progress(None, "records", is_shown=not is_typed) as publisher.advance:
+                error = publisher.publish(sources, None if kind == FILE else decoders, *parts)
+            output.info("end of input; waiting for acknowledgements")
             producer.close()
         except Stopped as stopped:
             with suppress(DafkaError):
-                producer.end(started_s=-inf)  # it waits no longer
+                producer.end(started_s=-inf)  # without waiting
             done = producer.acknowledged - first
-            if done < published.count or stopped.again:
-                output.complain(
-                    f"stopped before all of {published.count} records were acknowledged: {done} "
-                    "are, the others may not be stored"
+            if done < publisher.count or stopped.again:
+                output.error(
+                    f"stopped after {done} of {publisher.count} records were acknowledged; the "
+                    "others may be lost"
                 )
                 raise
         facts = {"topic": escape(topic), "partition": producer.address, "first_offset": first}
-        said = f"{published.count} records acknowledged"
-        output.done(said, as_json=as_json, **facts, records=published.count)
-        if refusal is not None:
-            raise refusal
+        text = f"{publisher.count} records acknowledged"
+        output.done(text, as_json=as_json, **facts, records=publisher.count)
+        if error is not None:
+            raise error
 
 
 def _check_kind(kind: str, separator: str | None, key_column: str | None) -> None:
@@ -606,14 +602,14 @@ def _check_kind(kind: str, separator: str | None, key_column: str | None) -> Non
         ("--key-column", key_column, CSV),
     ):
         if given is not None and kind != of:
-            raise typer.BadParameter(f"is for --input {of}", param_hint=f"'{flag}'")
+            raise typer.BadParameter(f"requires --input {of}", param_hint=f"'{flag}'")
     if kind not in INPUTS:
         near = what_there_is(kind, INPUTS, "kinds")
-        raise typer.BadParameter(f"{escape(kind)!r} is none; {near}", param_hint="'--input'")
+        raise typer.BadParameter(f"{escape(kind)!r} is unknown; {near}", param_hint="'--input'")
 
 
 def parse_header(text: str) -> Header:
-    """A header from ``NAME=VALUE``."""
+    """Parse a header from ``NAME=VALUE``."""
     name, equals, value = text.partition("=")
     if not equals:
         raise ConfigError("header", text, "must be NAME=VALUE")

@@ -1,4 +1,4 @@
-"""``dafka retain``, ``trim`` and ``delete``: what stores give up."""
+"""``dafka retain``, ``trim`` and ``delete``: retention rules, and deleting records."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dafka_core.model.records import KnownStore, PartitionInfo
 if TYPE_CHECKING:
     from dafka_core.flight.store_client import StoreClient
 
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 END: Final = "end"
 
@@ -35,17 +35,17 @@ def retain(
     ] = None,
     *,
     reset: Annotated[
-        bool, typer.Option("--reset", help="Go by the rules that each was started with.")
+        bool, typer.Option("--reset", help="Restore the rules of each store's own options.")
     ] = False,
     as_json: AsJson = False,
     timeout_s: Timeout = 10.0,
     uris: Uris = "",
     **options: Any,
 ) -> None:
-    """Show by which rules stores give up records, or have them go by others from now on.
+    """Show the retention rules of stores, or set them.
 
     'flights*=7d,10GiB' keeps a week of these topics, and at most 10 GiB of each; '*=forever' keeps
-    all. The first pattern that fits a topic counts. Stores remember it when they start again.
+    everything. The first pattern that matches a topic applies. Rules that are set survive restarts.
     """
     from dafka_core.flight.retention_actions import RetentionRequest, RetentionRules
 
@@ -54,19 +54,19 @@ def retain(
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="rules") from None
     if reset and parsed:
-        raise typer.BadParameter("--reset sets the rules that stores were started with")
+        raise typer.BadParameter("--reset cannot be combined with rules")
     request = RetentionRequest(tuple(map(str, parsed)) if parsed else None, reset)
     rows = []
     missing: list[KnownStore] = []
-    away = missing.append if parsed or reset else store_clients.say_away
-    with store_clients.opened(timeout_s, uris, options, away=away) as clients:
+    away = missing.append if parsed or reset else store_clients.warn_away
+    with store_clients.open_clients(timeout_s, uris, options, away=away) as clients:
         for client in clients:
-            (said,) = client.ask(RetentionRules, timeout_s, request)
-            by = "set" if said.is_set else "option"
-            shown = " ".join(said.rules) or "none"
-            rows.append((client.location.store, shown, by, said.given_up))
+            (active,) = client.ask(RetentionRules, timeout_s, request)
+            by = "set" if active.is_set else "option"
+            shown = " ".join(active.rules) or "none"
+            rows.append((client.location.store, shown, by, active.given_up))
     output.table(("store", "rules", "by", "records_given_up"), rows, as_json=as_json)
-    _fail_without(missing, "goes by the rules that it has")
+    _fail_without(missing, "keeps its previous rules")
 
 
 def trim(
@@ -76,7 +76,8 @@ def trim(
         str,
         typer.Option(
             metavar="AGE|TIME|OFFSET|end",
-            help="Give up what is older than 7d, than 2026-01-31T12:00Z, or below an offset.",
+            help="Delete records older than an age (7d) or a time (2026-01-31T12:00Z), or below "
+            "an offset; end deletes all.",
             show_default=False,
         ),
     ],
@@ -89,25 +90,25 @@ def trim(
     uris: Uris = "",
     **options: Any,
 ) -> None:
-    """Give up the records of a topic that are older than a time, or below an offset.
+    """Delete the records of a topic that are older than a time, or below an offset.
 
-    At all stores that are there, or at those named; it asks first.  It fails where one is away,
-    which keeps what it has.
+    It asks for confirmation, then deletes at all reachable stores, or at those of --stores. It
+    fails if a known store is unreachable, as that store keeps its records.
     """
     check_argument("topic", topic, check_topic)
     bound = _bound(before)
     missing: list[KnownStore] = []
-    with store_clients.opened(timeout_s, uris, options, away=missing.append) as clients:
+    with store_clients.open_clients(timeout_s, uris, options, away=missing.append) as clients:
         wanted = _wanted(clients, topic, partition, bound, missing, timeout_s)
         count = sum(at - info.earliest for each in wanted.values() for info, at in each)
         if count:
-            asked = f"give up {count} records of topic {quoted(topic)} at {len(clients)} stores"
-            without = f", and not at {len(missing)} that are away" if missing else ""
-            _confirm(f"{asked}{without}?", yes=yes)
+            question = f"delete {count} records of topic {quoted(topic)} at {len(clients)} stores"
+            without = f", but not at {len(missing)} that are away" if missing else ""
+            _confirm(f"{question}{without}?", yes=yes)
             _trim(wanted, timeout_s, as_json=as_json)
         else:
-            output.say(f"no store has such records of topic {quoted(topic)}")
-    _fail_without(missing, "keeps what it has")
+            output.info(f"no store has such records of topic {quoted(topic)}")
+    _fail_without(missing, "keeps its records")
 
 
 def delete(
@@ -118,11 +119,11 @@ def delete(
     timeout_s: Timeout = 10.0,
     **options: Any,
 ) -> None:
-    """Give up all records of a topic, at every store; it asks first.
+    """Delete all records of a topic at every store, after confirmation.
 
-    Stores that are away do the same when they come back, and name what nobody else knew of.
-    Partitions keep their names and ends: a producer that goes on adds records behind what is gone,
-    and one that comes back is told.
+    Unreachable stores delete the topic when they return, and report partitions that no other store
+    had. Partitions keep their names and end offsets: a running producer continues at the same
+    offsets, and one that resumes is warned.
     """
     from dafka_core.flight.retention_actions import Deleted, DeleteRequest
 
@@ -130,16 +131,16 @@ def delete(
     if topic.startswith(INTERNAL):
         raise DafkaError(f"topic {quoted(topic)} is internal: queries and gateways need it")
     missing: list[KnownStore] = []
-    # Each store that is there must be able to.
-    with store_clients.opened(timeout_s, "", options, "1", missing.append) as found:
+    # min_stores="1": each reachable store must serve Flight.
+    with store_clients.open_clients(timeout_s, "", options, "1", missing.append) as found:
         held = [client.heads([topic], timeout_s=timeout_s) for client in found]
         _chosen(found, chain.from_iterable(held), topic, "", missing, timeout_s)
         for each in missing:
-            output.complain(f"{described(each)} is away: it deletes the topic when it comes back")
+            output.error(f"{described(each)} is away: it deletes the topic when it comes back")
         count = max(sum(info.end - info.earliest for info in infos) for infos in held)
-        # Only of what is noted here does a store hear that is away, and may have records.
+        # A store that is away may have records, and learns of the deletion from the others.
         if not count and not missing:
-            output.say(f"no store has records of topic {quoted(topic)}")
+            output.info(f"no store has records of topic {quoted(topic)}")
             return
         text = f"delete topic {quoted(topic)}, {count} records, at all {len(found)} stores?"
         _confirm(text, yes=yes)
@@ -158,7 +159,7 @@ def _chosen(
     missing: Iterable[KnownStore],
     timeout_s: float,
 ) -> list[PartitionInfo]:
-    """As ``store_clients.chosen``; names the stores that may have what is not there."""
+    """As ``store_clients.chosen``; on failure warn about missing stores, which may have it."""
     chosen = (partition,) if partition else ()
 
     def known() -> Iterator[PartitionInfo]:
@@ -168,18 +169,18 @@ def _chosen(
         return store_clients.chosen(infos, topic, chosen, known)
     except DafkaError:
         for each in missing:
-            store_clients.say_away(each)
+            store_clients.warn_away(each)
         raise
 
 
 Bound = Callable[["StoreClient", list[PartitionInfo], float], list[int]]
-"""Below which offsets records of partitions go, as a store finds out."""
+"""Finds the offset of each partition below which records are deleted."""
 
-_Wanted = dict["StoreClient", list[tuple[PartitionInfo, int]]]
+_Bounds = dict["StoreClient", list[tuple[PartitionInfo, int]]]
 
 
 def _bound(before: str) -> Bound | int | None:
-    """What ``--before`` means: an offset, a time, or, as None, the end; raises BadParameter."""
+    """Parse ``--before``: an offset, a time, or the end as None; raise BadParameter."""
     if before == END:
         return None
     if before.isdecimal():
@@ -188,11 +189,12 @@ def _bound(before: str) -> Bound | int | None:
         time_us = parse_time_us(before)
     except ValueError:
         why = (
-            f"must be an age as 7d, a time with its zone as 2026-01-31T12:00Z, an offset, or {END}"
+            "must be an age such as 7d, a time with a zone such as 2026-01-31T12:00Z, an offset, "
+            f"or {END}"
         )
         raise typer.BadParameter(f"{why}; got {before!r}", param_hint="'--before'") from None
     if time_us > time.time() * 1e6:
-        why = f"{before} has not come yet; {END} gives up all that there is now"
+        why = f"{before} is in the future; {END} deletes all existing records"
         raise typer.BadParameter(why, param_hint="'--before'")
 
     def found(client: StoreClient, infos: list[PartitionInfo], timeout_s: float) -> list[int]:
@@ -211,8 +213,8 @@ def _wanted(
     bound: Bound | int | None,
     missing: Iterable[KnownStore],
     timeout_s: float,
-) -> _Wanted:
-    """What each store has that is to go: partitions, and below which offsets.
+) -> _Bounds:
+    """Return each store's partitions, with the offset below which records are deleted.
 
     Raises:
         DafkaError: no store has the topic, the partition, or records up to the offset.
@@ -223,12 +225,11 @@ def _wanted(
         client: [info for info in infos if partition in ("", info.partition)]
         for client, infos in held.items()
     }
-    # The stores' own: one that catches up ends before the others.
     last = max(info.end for infos in held.values() for info in infos)
-    if isinstance(bound, int) and bound > last:  # a date, or a time of day, that is taken for one
-        why = f"no partition has come to offset {bound}, the furthest ends at {last}"
-        raise DafkaError(f"{why}: --before {END} gives up all")
-    wanted: _Wanted = {}
+    if isinstance(bound, int) and bound > last:  # rather a date than an offset
+        why = f"no partition has offset {bound}, the largest end is {last}"
+        raise DafkaError(f"{why}: --before {END} deletes all records")
+    wanted: _Bounds = {}
     for client, each in held.items():
         some = [info for info in each if info.earliest < info.end]
         if callable(bound):
@@ -241,30 +242,30 @@ def _wanted(
 
 
 def _fail_without(missing: Sequence[KnownStore], does: str) -> None:
-    """Fails where stores are away, of which nobody else can say what they were told here."""
-    text = "{} is away, and {}: say the same again when it is back, or {}"
+    """Raise DafkaError if stores are away: other stores do not pass on this request."""
+    text = "{} is away, and {}: repeat the command when it is back, or {}"
     if missing:
-        said = (text.format(described(each), does, if_gone(each)) for each in missing)
-        raise DafkaError("; ".join(said))
+        why = (text.format(described(each), does, if_gone(each)) for each in missing)
+        raise DafkaError("; ".join(why))
 
 
 def _confirm(text: str, *, yes: bool) -> None:
-    """Asks a person; refuses where there is none.
+    """Ask for confirmation.
 
     Raises:
-        DafkaError: nobody can be asked.
+        DafkaError: standard input is not a terminal.
         Exit: the answer is no.
     """
     if yes:
         return
     if not typer.get_text_stream("stdin").isatty():
-        raise DafkaError(f"{text} Nobody is there to answer: say --yes")
+        raise DafkaError(f"{text} Standard input is not a terminal: confirm with --yes")
     if not typer.confirm(text, err=True):
-        output.say("nothing is given up")
+        output.info("nothing is deleted")
         raise typer.Exit(1)
 
 
-def _trim(wanted: _Wanted, timeout_s: float, *, as_json: bool) -> None:
+def _trim(wanted: _Bounds, timeout_s: float, *, as_json: bool) -> None:
     from dafka_core.flight.limits import MAX_TRANSACTIONS, parts
     from dafka_core.flight.retention_actions import Trimmed, TrimRequest
 

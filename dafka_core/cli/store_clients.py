@@ -1,4 +1,4 @@
-"""The stores that a command asks: over the mesh, or by Arrow Flight where no answer can come."""
+"""Clients of the stores that a command uses, found through a tower or by URI."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
     from dafka_core.flight.store_client import StoreClient
 
 ANY_TOPIC: Final = "-"
-"""Asked for only to hear of the stores."""
+"""The topic of requests that only discover the stores."""
 
 NAMES_S: Final = 2.0
-"""For the names of topics that an error is to list: longer it does not wait for them."""
+"""Time limit for listing topics in an error."""
 
 ONE_WAY_S: Final = 2.0
-"""A store that is heard of and has not connected to this node by then cannot."""
+"""A discovered store that has not connected to this node by then cannot connect."""
 
 Away = Callable[[KnownStore], object]
-"""Is told of each store that is known and not there."""
+"""Called with each known store that is not reachable."""
 
 
-def say_away(store: KnownStore) -> None:
-    """Says that a result is without what only this store has."""
-    output.complain(warning(store))
+def warn_away(store: KnownStore) -> None:
+    """Warn that a result lacks the records of a store."""
+    output.error(warning(store))
 
 
 def clients(
@@ -45,52 +45,52 @@ def clients(
     uris: str,
     options: Mapping[str, Any],
     min_stores: str | None = None,
-    away: Away = say_away,
+    away: Away = warn_away,
 ) -> list[StoreClient]:
-    """One for each store that serves Flight, or for those at ``uris``.
+    """Return a client of each store that serves Flight, or of each one at ``uris``.
 
     Raises:
-        ConfigError: a URI is none.
-        DafkaError: fewer stores than ``min_stores`` are there, or with it one serves no Flight.
-        StoreUnreachableError: none is at a URI, or it does not answer.
-        NoStoreError: no store was heard of.
+        ConfigError: a URI is invalid.
+        DafkaError: fewer than ``min_stores`` are reachable, or one of them does not serve Flight.
+        StoreUnreachableError: no store responds at a URI.
+        NoStoreError: no store was discovered.
     """
     if uris:
         return _named(uris, timeout_s, keys_in(options))
     from dafka_core import Reader
 
     with Reader(**options) as reader:
-        is_one_way = _ask(reader, [ANY_TOPIC], timeout_s) is None
+        is_one_way = _merged_partitions(reader, [ANY_TOPIC], timeout_s) is None
         least = None if min_stores is None else parse_min_stores(min_stores)
-        _say_who_is_missing(reader, 0.01 if is_one_way else timeout_s, least, away)
+        _report_missing(reader, 0.01 if is_one_way else timeout_s, least, away)
         for store in sorted(set(reader.stores()) - set(reader.endpoints())):
             if least is not None:
-                raise DafkaError(f"store {store} serves no Flight, and cannot be asked for this")
-            output.say(f"store {store} serves no Flight, and is not listed")
+                raise DafkaError(f"store {store} does not serve Flight, which this command needs")
+            output.info(f"store {store} is not listed, as it does not serve Flight")
         return _served(reader)
 
 
 def clients_of(reader: Reader, timeout_s: float) -> tuple[list[StoreClient], Reader | None]:
-    """One for each store that serves Flight; and the reader, where there are others to be asked.
+    """Return a client of each store that serves Flight, and the reader if others do not.
 
     Raises:
-        NoStoreError: no store was heard of.
+        NoStoreError: no store was discovered.
     """
-    is_one_way = _ask(reader, [ANY_TOPIC], timeout_s) is None
-    _say_who_is_missing(reader, 0.01 if is_one_way else timeout_s)
+    is_one_way = _merged_partitions(reader, [ANY_TOPIC], timeout_s) is None
+    _report_missing(reader, 0.01 if is_one_way else timeout_s)
     has_others = bool(set(reader.stores()) - set(reader.endpoints()))
     return _served(reader), reader if has_others and not is_one_way else None
 
 
 @contextmanager
-def opened(
+def open_clients(
     timeout_s: float,
     uris: str,
     options: Mapping[str, Any],
     min_stores: str | None = None,
-    away: Away = say_away,
+    away: Away = warn_away,
 ) -> Iterator[list[StoreClient]]:
-    """The same, closed at the end."""
+    """Open ``clients`` for a context."""
     with ExitStack() as stack:
         found = clients(timeout_s, uris, options, min_stores, away)
         yield [stack.enter_context(client) for client in found]
@@ -103,7 +103,7 @@ def partitions(
     options: Mapping[str, Any],
     min_stores: str | None = None,
 ) -> list[PartitionInfo]:
-    """What the stores, or those at ``uris``, have together; raises as ``holdings`` does."""
+    """Return the merged partitions of all stores; raise as ``holdings`` does."""
     with holdings(topic, timeout_s, uris, options, min_stores) as (found, _):
         return found
 
@@ -116,16 +116,14 @@ def holdings(
     options: Mapping[str, Any],
     min_stores: str | None = None,
 ) -> Iterator[tuple[list[PartitionInfo], list[StoreClient]]]:
-    """What the stores, or those at ``uris``, have together, and a client of each with Flight.
-
-    Raises as ``clients`` does.
+    """Open the partitions of all stores, or of those at ``uris``, and clients of the stores.
 
     Args:
-        topic: of which; None for all.
-        min_stores: how many must answer, or ``all`` that are known.
+        topic: None for all topics.
+        min_stores: required number of stores, or ``all`` known ones.
 
     Raises:
-        DafkaError: fewer do, or none has the topic, too.
+        DafkaError: fewer stores respond, or no store has the topic; and as ``clients`` raises.
     """
     try:
         least = None if min_stores is None else parse_min_stores(min_stores)
@@ -135,30 +133,30 @@ def holdings(
     found: list[PartitionInfo] | None = None
     with ExitStack() as stack:
         if uris:
-            asked = _named(uris, timeout_s, keys_in(options))
-            _check_least(least, len(asked), [])
+            served = _named(uris, timeout_s, keys_in(options))
+            _check_least(least, len(served), [])
         else:
             from dafka_core import Reader
 
             with Reader(**options) as reader:
-                found = _ask(reader, topics, timeout_s)
-                _say_who_is_missing(reader, 0.01 if found is None else timeout_s, least)
+                found = _merged_partitions(reader, topics, timeout_s)
+                _report_missing(reader, 0.01 if found is None else timeout_s, least)
                 if topic is not None and found == []:
                     raise _unknown(topic, partial(reader.partitions, timeout_s=names_s))
-                asked = _served(reader)
-        for client in asked:
+                served = _served(reader)
+        for client in served:
             stack.enter_context(client)
         if found is None:
-            found = [*merge_heads(_heads(asked, topics, timeout_s)).values()]
+            found = [*merge_heads(_heads(served, topics, timeout_s)).values()]
             if topic is not None and not found:
-                raise _unknown(topic, partial(_heads, asked, None, names_s))
-        yield found, asked
+                raise _unknown(topic, partial(_heads, served, None, names_s))
+        yield found, served
 
 
 def _heads(
-    asked: Collection[StoreClient], topics: Collection[str] | None, timeout_s: float
+    served: Collection[StoreClient], topics: Collection[str] | None, timeout_s: float
 ) -> Iterator[PartitionInfo]:
-    return (info for client in asked for info in client.heads(topics, timeout_s=timeout_s))
+    return (info for client in served for info in client.heads(topics, timeout_s=timeout_s))
 
 
 def _unknown(topic: str, known: Callable[[], Iterable[PartitionInfo]]) -> DafkaError:
@@ -174,13 +172,14 @@ def chosen(
     partitions: Collection[str],
     known: Callable[[], Iterable[PartitionInfo]],
 ) -> list[PartitionInfo]:
-    """A topic's partitions, or those that are chosen, of what was found of it.
+    """Select from the partitions found of a topic.
 
     Args:
-        known: gives what there is of all topics.
+        partitions: the names to select; empty for all.
+        known: returns the partitions of all topics, for the error.
 
     Raises:
-        DafkaError: nothing was found, or not one of these; says which there are.
+        DafkaError: ``infos`` is empty or lacks a partition; it suggests existing names.
     """
     found = {each.partition: each for each in infos}
     if not found:
@@ -193,45 +192,47 @@ def chosen(
 
 
 def unknown_topic(topic: str, known: Collection[str]) -> DafkaError:
-    """The error for a topic that no store has; it names the nearest that one has."""
+    """Return the error for a topic that no store has, with a suggestion."""
     near = what_there_is(topic, known, "topics")
     return DafkaError(f"no store has records of topic {quoted(topic)} ({near})")
 
 
 def facts(
-    asked: Collection[StoreClient], topic: str | None, timeout_s: float
+    served: Collection[StoreClient], topic: str | None, timeout_s: float
 ) -> list[PartitionFacts]:
-    """What each store says of the partitions of a topic, or of all; who does not is named."""
+    """Return each store's facts on the partitions of a topic, or of all; warn on failures."""
     found: list[PartitionFacts] = []
-    for client in asked:
+    for client in served:
         try:
             found += client.facts(topic, timeout_s=timeout_s)
         except StoreUnreachableError as error:
-            output.complain(f"{error}: bytes and times that only it knows are missing")
+            output.error(f"{error}: bytes and times that only this store knows are missing")
     return found
 
 
-def _ask(
+def _merged_partitions(
     reader: Reader, topics: Collection[str] | None, timeout_s: float
 ) -> list[PartitionInfo] | None:
-    """What the stores answer; None where none can, but all can be asked by Flight."""
+    """Return merged partitions; None if no store can connect here, but all serve Flight."""
     try:
         return reader.partitions(topics, timeout_s=min(timeout_s, ONE_WAY_S))
     except NoStoreError as error:
         if error.unmet and set(reader.stores()) <= set(reader.endpoints()):
             stores = ", ".join(error.unmet)
-            output.say(f"{stores} cannot connect here, at {error.endpoint}: asked by Arrow Flight")
+            output.info(
+                f"{stores} cannot connect to {error.endpoint}: querying them by Arrow Flight"
+            )
             return None
         if timeout_s <= ONE_WAY_S:
             raise
     return reader.partitions(topics, timeout_s=timeout_s - ONE_WAY_S)
 
 
-def _say_who_is_missing(
+def _report_missing(
     reader: Reader,
     timeout_s: float,
     least: int | None = None,
-    away: Away = say_away,
+    away: Away = warn_away,
 ) -> None:
     missing = reader.missing_stores(timeout_s=timeout_s)
     _check_least(least, len(reader.stores()), missing)
@@ -239,11 +240,10 @@ def _say_who_is_missing(
         away(each)
 
 
-def _check_least(least: int | None, there: int, missing: Sequence[KnownStore]) -> None:
-    """Raises DafkaError where stores are missing: the cluster is wrong, not what is asked for."""
+def _check_least(least: int | None, present: int, missing: Sequence[KnownStore]) -> None:
     try:
-        check_min_stores("min_stores", least, there, missing)
-    except ConfigError as error:
+        check_min_stores("min_stores", least, present, missing)
+    except ConfigError as error:  # exit code 1, not 2: the cluster is at fault, not the option
         raise DafkaError(str(error)) from None
 
 

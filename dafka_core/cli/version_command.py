@@ -1,4 +1,4 @@
-"""What ``dafka`` does without a cluster: says its version, and how shells complete its words."""
+"""``dafka --version`` and ``dafka completion``."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ PACKAGE: Final = "dafka-spark"
 _COMPLETE: Final = "_DAFKA_COMPLETE"
 
 LIBRARIES: Final = ("pyzmq", "pyarrow", "lmdb", "numpy", "pyspark")
-"""Whose versions say how a node behaves."""
+"""Libraries that ``--version`` lists, as their versions affect nodes."""
 
 
 def versions() -> dict[str, str]:
-    """The package's version, Python's, and those of what it is built on."""
+    """Return the versions of this package, Python and the main libraries."""
     found = {PACKAGE: "not installed", "python": platform.python_version()}
     for name in (PACKAGE, *LIBRARIES):
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
-            continue  # a zip given to spark-submit knows none of its own
+            continue  # a zip for spark-submit has no metadata
     return found
 
 
-def _print_version(is_asked: bool) -> None:
-    if is_asked:
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
         own, *others = versions().items()
         beside = ", ".join(f"{name} {version}" for name, version in others)
         output.write(f"{' '.join(own)} ({beside})\n".encode())
@@ -63,9 +63,9 @@ Shell = Annotated[
 
 
 def completion(shell: Shell) -> None:
-    """Print a script that has a shell complete commands and options.
+    """Print a completion script for a shell.
 
-    For this shell: source <(dafka completion bash). For all, put it where the shell looks:
+    For this shell: source <(dafka completion bash). For all shells, install it:
     dafka completion bash > ~/.local/share/bash-completion/completions/dafka
     """
     from typer._completion_shared import get_completion_script
@@ -75,7 +75,7 @@ def completion(shell: Shell) -> None:
 
 
 def prepare_completion() -> None:
-    """Has typer know how shells ask, where one does: with a variable that its script sets."""
+    """Initialize typer's completion if a completion script runs this process."""
     if os.environ.get(_COMPLETE):
         from typer._completion_classes import completion_init
 

@@ -133,11 +133,11 @@ def entries_of(received: Chunks) -> Generator[Entry]:
     """
     for columns, _ in received:
         if columns.schema != SCHEMA:
-            raise ValueError("what came is no backup's batch")
+            raise ValueError("a batch is not of a backup")
         tables, keys, values = columns.columns
         for table, key, value in zip(tables.to_pylist(), keys.to_pylist(), values, strict=True):
             if table > FACTS:
-                raise ValueError(f"there is no table {table}")
+                raise ValueError(f"table {table} is unknown")
             yield Entry(table, key, memoryview(value.as_buffer()))
 
 

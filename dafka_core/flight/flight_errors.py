@@ -49,18 +49,18 @@ REFUSED = "refused"
 FLIGHT_ERRORS: Final = (flight.FlightError, pa.ArrowException, OSError)
 """Errors of pyarrow's client that are not mistakes of its caller."""
 
-_TLS_SAYS: Final = {
-    "certificate has expired": "its certificate has expired: 'dafka keys renew NAME' where its "
-    "secret is, copy NAME.key to all machines, and start it again",
-    "certificate verify failed": "it is none of the stores in this client's directory of allowed "
-    "keys, by the certificate that it shows: copy its NAME.key there, or somebody else answers in "
-    "its place",
-    "wrong version number": "it does not show who it is, as stores with keys do by TLS: start it "
-    "with secret_key_file and allowed_keys, or somebody else answers in its place",
-    "Socket closed": "it ended the connection; if it has keys, set secret_key_file and "
+_TLS_ERRORS: Final = {
+    "certificate has expired": "its certificate has expired: run 'dafka keys renew NAME' where its "
+    "secret is, copy NAME.key to all machines, and restart it",
+    "certificate verify failed": "its certificate does not belong to a store in this client's "
+    "directory of allowed keys: copy its NAME.key there, unless another program has taken its "
+    "address",
+    "wrong version number": "it does not use TLS, as stores with keys do: start it with "
+    "secret_key_file and allowed_keys, unless another program has taken its address",
+    "Socket closed": "it closed the connection; if it has keys, set secret_key_file and "
     "allowed_keys here, too",
 }
-"""Meanings of failed TLS handshakes, by gRPC's words."""
+"""Sentences for failed TLS handshakes, by gRPC's message."""
 
 _log = logging.getLogger("dafka.store")
 
@@ -122,13 +122,13 @@ def translated(error: BaseException, store: str) -> DafkaError:
         facts["why"] = f"{facts.get('why')} (store {store})"
     if kind is InvalidRequestError and facts.get("member") == "action":
         facts["why"] = (
-            f"store {store} is of another version, which cannot do this: upgrade the stores before "
-            "what reads and writes there"
+            f"store {store} has another version, which does not support this: upgrade the stores "
+            "before their clients"
         )
     if kind is not None:
         with suppress(msgspec.ValidationError):  # with unknown facts the sentence remains
             return msgspec.convert(facts, kind)
-    why = str(facts.get("message") or _TLS_SAYS.get(_tls_said(error)) or _reason(error))
+    why = str(facts.get("message") or _TLS_ERRORS.get(_tls_reason(error)) or _reason(error))
     if facts.get("error") == BUSY:
         with suppress(msgspec.ValidationError):
             return msgspec.convert({**facts, "store": store, "why": why}, StoreBusyError)
@@ -156,8 +156,8 @@ def _facts(error: BaseException) -> dict[str, Any]:
     return found if isinstance(found, dict) and found.get("v") == VERSION else {}
 
 
-def _tls_said(error: BaseException) -> str:
-    return next((said for said in _TLS_SAYS if said in str(error)), "")
+def _tls_reason(error: BaseException) -> str:
+    return next((reason for reason in _TLS_ERRORS if reason in str(error)), "")
 
 
 def _cut(sentence: str) -> str:

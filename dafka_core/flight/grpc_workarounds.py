@@ -28,7 +28,7 @@ from dafka_core.system.hosts import plain, resolve
 
 _DESCRIPTORS: Final = tuple(Path(each) for each in ("/proc/self/fd", "/dev/fd"))
 
-LOOK_S: Final = 0.05
+POLL_S: Final = 0.05
 """Interval of the watchdog: a wait may end this much late.  Its thread lasts this long after the
 last call, as calls follow each other closely or not at all."""
 
@@ -66,8 +66,8 @@ def use() -> str | None:
     if _users[0] == os.getpid():
         return None
     return (
-        f"process {_users[0]} used Flight before it forked this one, which gRPC cannot do; start "
-        "processes anew (multiprocessing's method 'spawn')"
+        f"process {_users[0]} used Flight before it forked this process, which gRPC does not "
+        "support; start new processes instead (multiprocessing's method 'spawn')"
     )
 
 
@@ -95,7 +95,7 @@ def accepts(location: str) -> bool:
 def break_connections(
     addresses: set[Address], address_of: Callable[[socket.socket], object]
 ) -> None:
-    """Break this process's connections whose ``address_of`` is one of these.
+    """Break this process's connections with one of these addresses, by ``address_of``.
 
     ``getsockname`` finds accepted connections, ``getpeername`` outgoing ones.
     """
@@ -237,7 +237,7 @@ class Watchdog:
 
     def _run(self) -> None:
         while True:
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
             with self._lock:
                 calls = list(self._calls)
                 if not calls:

@@ -118,7 +118,7 @@ class _Files:
         """Copy the block at a position.
 
         Raises:
-            ValueError: there is none.
+            ValueError: it is not a block.
             OSError: the disk fails.
         """
 
@@ -195,12 +195,12 @@ class LocalLog:
             done = granted.lease
             for number, blocks in groupby(granted.blocks, operator.itemgetter(0)):
                 if first + number >= len(ranges):
-                    why = f"it leases blocks of range {number}, for which nobody has asked"
+                    why = f"it leases blocks of range {number}, which was not requested"
                     raise StoreUnreachableError(self._store, why)
-                asked = ranges[first + number]
+                requested = ranges[first + number]
                 lease = LeaseGranted(done, granted.slot, tuple(block[1:] for block in blocks))
-                request = GetRequest(*asked[:4])
-                for batch in self._blocks(lease, request, asked.start):
+                request = GetRequest(*requested[:4])
+                for batch in self._blocks(lease, request, requested.start):
                     for part in batch.split(max_records, max_bytes):
                         yield [Part(first + number, part)]
             first += granted.ranges

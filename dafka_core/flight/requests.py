@@ -104,8 +104,6 @@ class Request(
 
 
 class _PartitionRequest(Request, frozen=True):
-    """A request about one partition."""
-
     topic: str
     partition: str
 
@@ -600,10 +598,10 @@ def parse_parts(
 
 
 def _check_ranges(ranges: Sequence[AskedRange]) -> None:
-    for asked in ranges:
-        if asked.start > asked.end:
+    for each in ranges:
+        if each.start > each.end:
             why = "must have a start that is not above the end"
-            raise InvalidRequestError("ranges", short(list(asked)), why)
+            raise InvalidRequestError("ranges", short(list(each)), why)
 
 
 class PeersRequest(ActionRequest, frozen=True):

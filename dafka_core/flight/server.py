@@ -49,7 +49,7 @@ from dafka_core.storage import Log, PartitionStatistics
 from dafka_core.system.closing import ProcessBound
 from dafka_core.system.hosts import HostPort, listen
 
-LOOK_S: Final = 0.5
+POLL_S: Final = 0.5
 """Interval at which a put that waits for the disk checks for the service's end."""
 
 PATIENCE_S: Final = 1.0
@@ -151,7 +151,7 @@ class _Put:
         request, size_bytes = self._request, values.size_bytes
         batch = RecordBatch(request.tp, self._submitted, values)
         if batch.end > MAX_OFFSET:
-            why = "leaves no offsets for so many records"
+            why = "leaves too few offsets for these records"
             raise InvalidRequestError("start", request.start, why)
         self._wait_for(
             lambda: not self._count or self._size_bytes + size_bytes <= limits.MAX_UNDER_WAY_BYTES
@@ -182,7 +182,7 @@ class _Put:
         with self._changed:
             while self._failure is None and not reached():
                 self._context.check_open()
-                self._changed.wait(LOOK_S)
+                self._changed.wait(POLL_S)
             if self._failure is not None:
                 raise self._failure
 
@@ -320,7 +320,6 @@ def _parse(
 
 
 def _partitions(context: ServerContext, request: InfoRequest) -> list[TopicPartition]:
-    """Return the requested partitions; at least one."""
     if request.partition is None:
         member, name = "topic", request.topic
         found = [held.tp for held in context.log.partitions(name)]
@@ -526,7 +525,7 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         with refusing():
-            why = "is not served; there are DoGet and DoPut"
+            why = "is not supported; use DoGet and DoPut"
             raise InvalidRequestError("method", "DoExchange", why)
 
     def list_actions(self, context: Any) -> list[tuple[str, str]]:

@@ -191,11 +191,11 @@ def _offsets(context: ServerContext, request: OffsetsRequest, caller: Caller) ->
 def _sizes(context: ServerContext, request: SizesRequest, caller: Caller) -> Iterator[RecordSizes]:
     found: list[tuple[int, ...] | None] = []
     with context.log.snapshot() as snapshot:
-        for asked in request.ranges:
+        for each in request.ranges:
             context.check_open()
             if caller.is_gone():
                 return
-            sizes = snapshot.record_sizes(asked.tp, asked.start, asked.end)
+            sizes = snapshot.record_sizes(each.tp, each.start, each.end)
             found.append(None if sizes is None else tuple(sizes))
     yield RecordSizes(tuple(found))
 
@@ -280,19 +280,19 @@ def _lease_many(
     log = context.log
     if request.done:
         log.end_lease(request.done)
-    wanted = [(asked.tp, asked.start, asked.end) for asked in request.ranges]
+    wanted = [(each.tp, each.start, each.end) for each in request.ranges]
     sizes = {"max_blocks": MAX_LEASED_BLOCKS, "max_bytes": MAX_LEASED_BYTES}
     found, lease = log.lease_many(wanted, **sizes)
     if lease is None:
         raise UnavailableError(BUSY, _TOO_MANY_LEASES)
     try:
         blocks: list[tuple[int, int, int, int]] = []
-        for number, (asked, placed) in enumerate(zip(request.ranges, found, strict=False)):
+        for number, (each, placed) in enumerate(zip(request.ranges, found, strict=False)):
             # A client that asks for many asks again for one that is not held, and gets the reason
             # then.
             with contextlib.suppress(DataLossError, UnavailableError):
-                check_held(placed.held, asked.tp, asked.start, asked.end)
-                check_history(placed.history, asked)
+                check_held(placed.held, each.tp, each.start, each.end)
+                check_history(placed.history, each)
                 blocks += [(number, *place) for place in placed.blocks]
         yield LeasesGranted(lease.id, lease.slot, len(found), tuple(blocks))
     except BaseException:

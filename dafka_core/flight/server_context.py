@@ -137,7 +137,7 @@ class WatchedStream(CallDeadline):
     @property
     def why(self) -> str:
         """Return the reason of the end."""
-        return f"its client took nothing and sent nothing for {self.idle_s:g} s"
+        return f"its client received and sent nothing for {self.idle_s:g} s"
 
 
 class StreamWatch:
@@ -211,7 +211,7 @@ def _address(peer: str) -> Address:
     return normal(host_port(urllib.parse.unquote(peer.partition(":")[2])))
 
 
-LOOK_S: Final = 0.5
+POLL_S: Final = 0.5
 """Interval at which a queued stream checks its client, and the service."""
 
 START_TIMEOUT_S: Final = 10.0
@@ -292,7 +292,7 @@ class ServerContext:
         """Raise UnavailableError when the service ends."""
         # gRPC listens before the port is known, so the first request may arrive too early.
         if self.closing.is_set() or not self.started.wait(START_TIMEOUT_S):
-            raise UnavailableError(CLOSING, "the store is about to end; ask another one")
+            raise UnavailableError(CLOSING, "the store is stopping; use another store")
 
     def parse(self, kind: type[R], packed: bytes, caller: Caller) -> R:
         """Parse a client's request, and check its permission.
@@ -408,7 +408,7 @@ class StreamLimiter:
             self._line[0][1].set()
         try:
             while True:
-                left_s = max(0, min(deadline - time.monotonic(), LOOK_S))
+                left_s = max(0, min(deadline - time.monotonic(), POLL_S))
                 if turn.is_set():
                     with contextlib.suppress(queue.Empty):
                         self._free.get(timeout=left_s)
@@ -420,7 +420,7 @@ class StreamLimiter:
                 if is_gone() or left_s <= 0:
                     with self._lock:
                         self.refused_count += 1
-                    raise self._busy(f"its turn did not come within {waiting_s:g} s", since)
+                    raise self._busy(f"the request was queued for {waiting_s:g} s", since)
         finally:
             with self._lock:
                 self._line.remove(place)
@@ -436,8 +436,8 @@ class StreamLimiter:
         now = time.monotonic()
         return UnavailableError(
             BUSY,
-            f"the store serves {self.count} {self._what} already, as many as it may at one time, "
-            f"and {why}; ask another store, or later",
+            f"the store already serves {self.count} {self._what}, its limit, and {why}; use "
+            "another store, or retry later",
             waited_s=now - since,
             moves=now - self._given_at <= limits.QUEUE_S,
         )

@@ -60,13 +60,13 @@ def check_log(
     context: ServerContext, request: CheckRequest, caller: Caller
 ) -> Iterator[LogChecked]:
     """Yield the damage of some partitions, or of data beside records."""
-    look = partial(_look, context)
+    open_tables = partial(_open_tables, context)
     done = Checked()
     with context.backups.take(caller.is_gone):
-        parts = [check_partition(look, tp) for tp in request.partitions]
+        parts = [check_partition(open_tables, tp) for tp in request.partitions]
         if request.saved:
-            parts = [(check_saved(look, each) for each in request.saved)]
-        for part in parts or [check_rest(look)]:
+            parts = [(check_saved(open_tables, each) for each in request.saved)]
+        for part in parts or [check_rest(open_tables)]:
             for each in part:
                 if caller.is_gone():
                     return
@@ -76,9 +76,9 @@ def check_log(
 
 def links(context: ServerContext, request: LinksRequest, caller: Caller) -> Iterator[FoundLinks]:
     """Yield the links of some partitions."""
-    look = partial(_look, context)
+    open_tables = partial(_open_tables, context)
     for tp in request.partitions:
-        found = links_of(look, tp, newest=request.newest)
+        found = links_of(open_tables, tp, newest=request.newest)
         for part in limits.parts(found, limits.HEADS_PER_RESULT):
             if caller.is_gone():
                 return
@@ -87,7 +87,7 @@ def links(context: ServerContext, request: LinksRequest, caller: Caller) -> Iter
 
 
 @contextmanager
-def _look(context: ServerContext) -> Iterator[Tables]:
+def _open_tables(context: ServerContext) -> Iterator[Tables]:
     context.check_open()
     with context.log.snapshot() as snapshot:
         yield snapshot.tables
@@ -160,7 +160,7 @@ def check_history(history: History, request: RangeRequest | AskedRange) -> None:
         known = known_until(history, EpochId(*life))
         if known is None:
             why = f"the store has no records of life {life[0]} of the partition's producer yet"
-            raise UnavailableError(BEHIND, f"{why}; ask another store, or later")
+            raise UnavailableError(BEHIND, f"{why}; use another store, or retry later")
         if known < end:
             raise HistoryChangedError(*request.tp, known, None, CHANGED, end)
 
@@ -170,7 +170,7 @@ MAX_SCANNED_BYTES: Final = 64 << 20
 nothing matches."""
 
 PIECE_BYTES: Final = 1 << 20
-"""What is looked at between two checks that the client still waits: a second at most."""
+"""Bytes scanned between two checks that the client still waits: at most a second's work."""
 
 MAX_SCANNED_BLOCKS: Final = 64
 """Small blocks cost more than their size."""
@@ -346,9 +346,9 @@ def _parts_at(
     records, size_bytes = request.max_records, request.max_bytes
     with context.log.snapshot() as snapshot:
         for index in range(place.number, len(request.ranges)):
-            asked = request.ranges[index]
-            at = place.at if index == place.number else asked.start
-            for block in _held_blocks(snapshot, asked, at):
+            requested = request.ranges[index]
+            at = place.at if index == place.number else requested.start
+            for block in _held_blocks(snapshot, requested, at):
                 part = next(block.split(max(records, 1), size_bytes))
                 # The first one may be larger: a record is not cut.
                 if parts and (records < 1 or part.values.size_bytes > size_bytes):
@@ -361,17 +361,16 @@ def _parts_at(
     return parts, _Place(len(request.ranges), 0)
 
 
-def _held_blocks(snapshot: Snapshot, asked: AskedRange, at: int) -> Iterator[RecordBatch]:
+def _held_blocks(snapshot: Snapshot, requested: AskedRange, at: int) -> Iterator[RecordBatch]:
     """Yield the blocks of a range from ``at`` on; none if it is not held or of another history.
 
-    A client that asks for many ranges asks for such a one again, alone or elsewhere, and gets the
-    reason then.
+    The client requests such a range again, alone or from another store, and gets the reason then.
     """
     try:
-        _check(snapshot, asked, at)
+        _check(snapshot, requested, at)
     except (DataLossError, UnavailableError):
         return
-    yield from snapshot.read(asked.tp, at, asked.end)
+    yield from snapshot.read(requested.tp, at, requested.end)
 
 
 def _check(snapshot: Snapshot, request: GetRequest | AskedRange, at: int) -> None:

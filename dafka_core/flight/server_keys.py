@@ -64,9 +64,9 @@ def authorize(owner: Permissions, request: Request) -> None:
         NotAllowedError: it may not make the request.
     """
     need = NEEDS.get(type(request))
-    asked = f"ask for {type(request).__name__}" if need is None else need(owner, request)
-    if asked:
-        raise refused(owner, asked)
+    denied = f"ask for {type(request).__name__}" if need is None else need(owner, request)
+    if denied:
+        raise refused(owner, denied)
 
 
 def _anything(owner: Permissions, request: Request) -> str:
@@ -173,8 +173,8 @@ _ANONYMOUS: Final = (
     "it lets in owners of keys only: set secret_key_file and allowed_keys (docs/security.md)"
 )
 _UNKNOWN: Final = (
-    "it does not know this client's key, or not any more: NAME.key has to be in its directory of "
-    "allowed keys, with a line token-sha256 ('dafka keys renew NAME' writes it)"
+    "it does not know this client's key: NAME.key must be in its directory of allowed keys, with a "
+    "line token-sha256 ('dafka keys renew NAME' writes it)"
 )
 
 
@@ -202,12 +202,12 @@ class ServerKeys:
         own = read_secret(files.secret_key_file)
         self._allowed = AllowedKeys(files.allowed_keys, is_second=True)
         known = self._allowed.find(own.public.decode())
-        cure = "'dafka keys renew NAME' where its secret is, and copy NAME.key to all machines"
+        cure = "run 'dafka keys renew NAME' where its secret is, and copy NAME.key to all machines"
         if known is None or STORE not in known.roles:
-            why = f"must have this store's own key with role {STORE}: clients trust no other one"
+            why = f"must contain this store's own key with role {STORE}: clients trust no other"
             raise ConfigError("allowed_keys", files.allowed_keys, why)
         if not known.certificate:
-            why = f"{known.name}.key has no certificate, by which clients know the store: {cure}"
+            why = f"{known.name}.key has no certificate, by which clients identify it: {cure}"
             raise ConfigError("allowed_keys", files.allowed_keys, why)
         if has_expired(known.certificate):
             why = f"the certificate in {known.name}.key has expired: {cure}"
@@ -220,9 +220,9 @@ class ServerKeys:
         self.refusal_count = 0
         """Requests without an allowed key, or beyond its permissions."""
         self._lock = threading.Lock()
-        self._said = LogThrottle()
+        self._throttle = LogThrottle()
 
-    def owner(self, said: str) -> Permissions:
+    def owner(self, token: str) -> Permissions:
         """Return the present permissions of a token's owner.
 
         Raises:
@@ -230,16 +230,16 @@ class ServerKeys:
         """
         with self._lock:
             self._allowed.look(time.monotonic())
-        found = self._allowed.find_token(said) if said else None
+        found = self._allowed.find_token(token) if token else None
         if found is None:
-            raise UnavailableError(REFUSED, _UNKNOWN if said else _ANONYMOUS)
+            raise UnavailableError(REFUSED, _UNKNOWN if token else _ANONYMOUS)
         return found.permissions
 
     def note_refusal(self, what: str, peer: str) -> None:
         """Count a refusal, and log it at intervals."""
         with self._lock:
             self.refusal_count += 1
-        if self._said.is_new(what):
+        if self._throttle.is_new(what):
             extra = {"event": "request_refused"}
             _log.warning("refused a request over Flight by %s: %s", peer, what, extra=extra)
 
@@ -254,21 +254,19 @@ class TokenReader(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyar
     def start_call(self, info: Any, headers: dict[str, list[str]]) -> _Token:
         """Read a call's token; pyarrow calls this first."""
         values = headers.get(HEADER, [""])
-        said = str(values[0]).removeprefix(SCHEME)
+        token = str(values[0]).removeprefix(SCHEME)
         try:
-            self._keys.owner(said)
+            self._keys.owner(token)
         except UnavailableError as error:
             self._keys.note_refusal(error.why, "a stranger")
             raise refusal(error) from None
-        return _Token(said)
+        return _Token(token)
 
 
 class _Token(flight.ServerMiddleware):  # type: ignore[misc]
-    """The token of a call."""
-
-    def __init__(self, said: str) -> None:
+    def __init__(self, token: str) -> None:
         super().__init__()
-        self.said = said
+        self.token = token
 
 
 class Caller:
@@ -281,7 +279,7 @@ class Caller:
         self.peer: str = context.peer()
         self._is_cancelled: Callable[[], bool] = context.is_cancelled
         self._keys = keys
-        self._said = "" if keys is None else context.get_middleware(MIDDLEWARE).said
+        self._token = "" if keys is None else context.get_middleware(MIDDLEWARE).token
         self._request: Request | None = None
         self._allowed_to: Permissions | None = None
 
@@ -292,7 +290,7 @@ class Caller:
         Raises:
             UnavailableError: its key is not allowed any more.
         """
-        return EVERYBODY if self._keys is None else self._keys.owner(self._said)
+        return EVERYBODY if self._keys is None else self._keys.owner(self._token)
 
     def allow(self, request: Request) -> None:
         """Check a request, now and whenever ``check`` is called.
@@ -309,7 +307,7 @@ class Caller:
         if self._keys is None or self._request is None:
             return
         try:
-            owner = self._keys.owner(self._said)
+            owner = self._keys.owner(self._token)
             if owner != self._allowed_to:
                 authorize(owner, self._request)
                 self._allowed_to = owner

@@ -161,7 +161,7 @@ class ClientKeys:
         """Create pyarrow's client; ``trusted`` are certificates.
 
         Raises:
-            ConfigError: no store is trusted, or a store with keys is asked without any.
+            ConfigError: no store is trusted, or a store with keys is contacted without any.
         """
         if not uri.startswith(f"{TLS_SCHEME}:"):
             return flight.FlightClient(uri, generic_options=GRPC_OPTIONS)
@@ -170,8 +170,8 @@ class ClientKeys:
             raise ConfigError("secret_key_file", "", why)
         if not trusted:
             why = (
-                f"has no key with role {STORE} and a certificate, so that no store can be trusted: "
-                "'dafka keys renew NAME' writes it, where the key's secret is"
+                f"has no key with role {STORE} and a certificate, so no store can be trusted: run "
+                "'dafka keys renew NAME' where the store's secret is, and copy NAME.key"
             )
             raise ConfigError("allowed_keys", str(self._allowed.directory), why)
         return flight.FlightClient(
@@ -264,7 +264,7 @@ class PutStream(ProcessBound):
             raise self._failure
         if not self._has_progress(end, timeout_s):
             self._call.give_up()
-            why = f"nothing came to its disk for {timeout_s:g} s"
+            why = f"it has written nothing to disk for {timeout_s:g} s"
             raise self._fail(StoreUnreachableError(self._store, why))
         if self.durable < end:
             self._raise_ended(end)
@@ -326,24 +326,25 @@ class PutStream(ProcessBound):
         what = f"topic {quoted(self._request.topic)}, partition {escape(self._request.partition)}"
         if not self._request.attempt:
             error.add_note(
-                f"{what}: the store has what was written up to offset {self.durable} (exclusive); "
-                "what was written after it may be stored, or not"
+                f"{what}: the store has the records up to offset {self.durable} (exclusive); later "
+                "ones may be stored, or not"
             )
             return
         try:
             self._discard()
-            error.add_note(f"{what}: what was staged is discarded")
+            error.add_note(f"{what}: the staged records are discarded")
         except DafkaError as failure:
             error.add_note(
-                f"{what}: what was staged is not discarded yet ({failure}); the store does so "
-                "after its staged_hours, or 'dafka staged --discard'"
+                f"{what}: the staged records are not discarded yet ({failure}); the store discards "
+                "them after its staged_hours, or with 'dafka staged --discard'"
             )
 
     def _discard(self) -> None:
         """Discard over another connection: the client's has ended with the put."""
-        asked = self._request
-        rows = ((asked.topic, asked.partition, asked.attempt),)
-        request = DiscardRequest(rows, store=asked.store).checked()
+        put = self._request
+        request = DiscardRequest(
+            ((put.topic, put.partition, put.attempt),), store=put.store
+        ).checked()
         options = self._keys.call_options(DISCARD_S)
         try:
             with self._keys.connect(self._uri, self._keys.trusted) as client:
@@ -385,7 +386,7 @@ class PutStream(ProcessBound):
             if self._acks_failure is not None:
                 raise self._fail(self._call.translated(self._acks_failure, self._store))
             writer.close()
-        why = f"it has the records up to {self.durable} (exclusive), not those up to {end}"
+        why = f"it has the records up to {self.durable} (exclusive), not up to {end}"
         raise self._fail(StoreUnreachableError(self._store, why))
 
     def _begin(self) -> None:
@@ -461,7 +462,7 @@ def range_records(request: GetRequest, received: Chunks) -> Iterator[RecordBatch
         values = columns.column(0)
         offset, times = parse_metadata(metadata, len(values), times=request.times)
         if offset != at:
-            raise ValueError(f"offset {offset} came where {at} was to come")
+            raise ValueError(f"offset {offset} arrived instead of {at}")
         yield RecordBatch(request.tp, offset, Values.from_arrow(values), times=times)
         at += len(values)
     if at != request.end:
@@ -482,16 +483,16 @@ def many_records(request: GetManyRequest, received: Chunks) -> Iterator[list[Par
         for number, (index, offset, count, _) in enumerate(rows.tolist()):
             if not max(current, 0) <= index < len(request.ranges):
                 raise ValueError(f"range {index} came after range {current}")
-            asked = request.ranges[index]
+            wanted = request.ranges[index]
             if index > current:
-                current, at = index, asked.start
-            if offset != at or at + count > asked.end:
-                raise ValueError(f"{count} records from offset {offset} came where {at} was next")
+                current, at = index, wanted.start
+            if offset != at or at + count > wanted.end:
+                raise ValueError(f"{count} records from offset {offset} arrived instead of {at}")
             at += count
             part = whole[first : first + count]
             first += count
             batch = RecordBatch(
-                asked.tp, offset, part, times=None if times is None else times[number]
+                wanted.tp, offset, part, times=None if times is None else times[number]
             )
             parts.append(Part(index, batch))
         yield parts
@@ -686,8 +687,8 @@ class StoreClient(ProcessBound):
         self, partitions: Sequence[TopicPartition], *, timeout_s: float
     ) -> list[TransactionState]:
         """Return the progress of these partitions and their transactions; zeros if unknown."""
-        asked = map(requests.TransactionsRequest, limits.parts(partitions, limits.MAX_TRANSACTIONS))
-        answers = self.ask(TransactionStates, timeout_s, *asked)
+        parts = limits.parts(partitions, limits.MAX_TRANSACTIONS)
+        answers = self.ask(TransactionStates, timeout_s, *map(requests.TransactionsRequest, parts))
         return self._complete([x for answer in answers for x in answer.transactions], partitions)
 
     def commit(self, transactions: Sequence[StagedTransaction], *, timeout_s: float) -> None:
@@ -713,8 +714,8 @@ class StoreClient(ProcessBound):
             DataLossError: the store does not hold all of a range, or not any more.
             FencedError: another attempt has replaced the named one.
         """
-        asked = map(requests.DigestsRequest, limits.parts(ranges, limits.MAX_TRANSACTIONS))
-        answers = self.ask(Digests, timeout_s, *asked)
+        parts = limits.parts(ranges, limits.MAX_TRANSACTIONS)
+        answers = self.ask(Digests, timeout_s, *map(requests.DigestsRequest, parts))
         found = [RowDigest.parse(text) for answer in answers for text in answer.digests]
         return self._complete(found, ranges)
 
@@ -792,16 +793,16 @@ class StoreClient(ProcessBound):
                 if stream is not None:
                     stream.cancel()
 
-    def ask(self, kind: type[A], timeout_s: float, *asked: requests.ActionRequest) -> list[A]:
+    def ask(self, kind: type[A], timeout_s: float, *sent: requests.ActionRequest) -> list[A]:
         """Return the store's answers to requests in sequence; at least one answer for each."""
         answers: list[A] = []
-        for request in asked:
+        for request in sent:
             body = replace(request, store=self._store).checked().packed()
             with self._asking(timeout_s) as (client, options):
                 found = list(client.do_action(flight.Action(request.action, body), options))
                 answers += [kind.parse(each.body.to_pybytes()) for each in found]
-        if len(answers) < len(asked):
-            raise StoreUnreachableError(self._store, "it gave no answer")
+        if len(answers) < len(sent):
+            raise StoreUnreachableError(self._store, "it sent no answer")
         return answers
 
     @contextmanager
@@ -810,9 +811,9 @@ class StoreClient(ProcessBound):
         with translating(self._store, timeout_s), self._watched(timeout_s):
             yield client, self._keys.call_options(timeout_s)
 
-    def _complete(self, found: list[T], asked: Sequence[object]) -> list[T]:
-        if len(found) != len(asked):
-            raise StoreUnreachableError(self._store, "it answered other than it was asked")
+    def _complete(self, found: list[T], requested: Sequence[object]) -> list[T]:
+        if len(found) != len(requested):
+            raise StoreUnreachableError(self._store, "its answer does not match the request")
         return found
 
     def _connected(self) -> flight.FlightClient:

@@ -78,14 +78,14 @@ def parse_scan(metadata: pa.Buffer | None, count: int) -> tuple[int, int]:
     if version != GetWhereRequest.json_version:
         raise ValueError(f"a batch's metadata are of version {version}, not 3")
     if kept != count:
-        raise ValueError(f"a batch has {count} records, and says that {kept} fit")
+        raise ValueError(f"a batch has {count} records instead of {kept}")
     return start, end
 
 
 def read_where(
     client: StoreClient, request: GetWhereRequest, *, timeout_s: float
 ) -> Generator[KeptRecords]:
-    """Yield the matching records of a range, with the scanned ranges: in order, all of it.
+    """Yield all matching records of a range in order, with the scanned ranges.
 
     Columns and the store are this function's; sizes, lives and errors are as those of
     ``StoreClient.read``.
@@ -102,14 +102,14 @@ def kept_records(request: GetWhereRequest, received: Chunks) -> Iterator[KeptRec
     at, schema = request.start, schema_of(request.columns)
     for columns, metadata in received:
         if not columns.schema.equals(schema) or any(each.null_count for each in columns.columns):
-            raise ValueError(f"a batch has {short(str(columns.schema))}, which is not asked for")
+            raise ValueError(f"a batch has {short(str(columns.schema))}, which was not requested")
         start, end = parse_scan(metadata, columns.num_rows)
         if start != at or not at < end <= request.end:
-            raise ValueError(f"offsets {start} to {end} came where {at} was to come")
+            raise ValueError(f"offsets {start} to {end} arrived instead of {at}")
         offsets: Longs = columns[OFFSET].to_numpy()
         bounds = np.concatenate(([start - 1], offsets, [end]))
         if not (bounds[1:] > bounds[:-1]).all():
-            raise ValueError(f"records came that are not of offsets {start} to {end}")
+            raise ValueError(f"records arrived outside of offsets {start} to {end}")
         times = _runs(columns[TIMESTAMP]) if TIMESTAMP in request.columns else None
         values = Values.from_arrow(columns[VALUE])
         yield KeptRecords(request.tp, start, end, offsets, values, times)

@@ -1,4 +1,4 @@
-"""Nodes' numbers in the form of Prometheus' library: they are read when they are asked for."""
+"""Metrics of nodes as a collector of ``prometheus_client``, read at each scrape."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FAMILIES: Final[dict[str, Any]] = {
 
 
 def registry_of(nodes: WatchedNodes) -> CollectorRegistry:
-    """What Prometheus' library serves: the nodes, and the process that they run in."""
+    """Return a registry of the metrics of nodes and of this process."""
     registry = CollectorRegistry()
     registry.register(NodesCollector(nodes))
     ProcessCollector(registry=registry)
@@ -32,19 +32,19 @@ def registry_of(nodes: WatchedNodes) -> CollectorRegistry:
 
 
 class NodesCollector(Collector):
-    """Asks a process's nodes.  Every metric that their kinds have is there, if only by name."""
+    """Collects the metrics of a process's nodes, also those without samples."""
 
     def __init__(self, nodes: WatchedNodes) -> None:
         self._nodes = nodes
 
     def describe(self) -> list[Family]:
-        """Every name that there may be: who asks for some only is told of these."""
+        """Return all possible metrics: clients may request some by name."""
         declared = [each.metrics for each in store_extensions()]
         declared += [each.metrics for each in self._nodes.nodes]
         return [_family(metric, []) for metric in dict.fromkeys(chain(TABLE, *declared))]
 
     def collect(self) -> Iterator[Family]:
-        """What they tell now."""
+        """Yield the current metrics."""
         found: dict[Metric, list[tuple[list[str], Sample]]] = {}
         kinds: set[str] = set()
         nodes = self._nodes.nodes
@@ -53,8 +53,8 @@ class NodesCollector(Collector):
             for sample in node.samples():
                 labels = [node.kind, node.name, *sample.labels]
                 found.setdefault(sample.metric, []).append((labels, sample))
-        told = (metric for metric in TABLE if not kinds.isdisjoint(metric.of))
-        for metric in dict.fromkeys(chain(told, *(node.metrics for node in nodes))):
+        own = (metric for metric in TABLE if not kinds.isdisjoint(metric.of))
+        for metric in dict.fromkeys(chain(own, *(node.metrics for node in nodes))):
             yield _family(metric, found.get(metric, []))
 
 
@@ -71,6 +71,6 @@ def _family(metric: Metric, samples: list[tuple[list[str], Sample]]) -> Family:
 
 
 def _buckets(counted: Counted) -> list[tuple[str, float]]:
-    """As Prometheus has them: each counts all that took no longer."""
+    """Return cumulative buckets, as Prometheus requires."""
     names = [*(str(bound) for bound in BOUNDS_S), "+Inf"]
     return [*zip(names, accumulate(counted.counts), strict=True)]

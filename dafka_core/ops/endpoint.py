@@ -1,7 +1,7 @@
 """The HTTP endpoint of ``/metrics``, ``/healthz`` and ``/readyz``, and access to it.
 
-Whoever asks gets an answer while nodes work: asking touches no loop of theirs, and takes none of
-their locks for longer than a number.
+Requests do not disturb nodes: they run outside of the nodes' loops, and hold a lock only to read a
+number.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ if TYPE_CHECKING:
     from dafka_core.nodes.node import Node
 
 
-ANOTHER_NAME: Final = "asked for by a name that others may point here: use 127.0.0.1 or localhost"
+ANOTHER_NAME: Final = "host name not accepted (DNS rebinding): use 127.0.0.1 or localhost"
 
 _log: Final = logging.getLogger("dafka.metrics")
 
 
-class Visitors:
-    """Anybody on this machine, and who says the token; anybody at all if that is meant.
+class Access:
+    """Access control: local clients, clients with the token, or all with option ``insecure``.
 
     Args:
-        host: where it is listened.
+        host: the address at which the endpoint listens.
 
     Raises:
-        ConfigError: other machines would reach it without a token, or its file is wrong.
+        ConfigError: other machines would have access without a token, or its file is invalid.
     """
 
     def __init__(self, host: str, config: MetricsOptions, security: SecurityOptions) -> None:
@@ -60,43 +60,43 @@ class Visitors:
         elif not self._is_local:
             if not security.may_be_open:
                 why = (
-                    f"opens {host} to other machines, and whoever reaches it reads names of topics "
-                    "and nodes, and their numbers: set metrics_token_file ('dafka keys token FILE' "
-                    "makes one), or, if everybody there is trusted, insecure (or "
+                    f"opens {host} to other machines, which could read names of topics and nodes, "
+                    "and their metrics: set metrics_token_file ('dafka keys token FILE' creates "
+                    "one), or, if all of the network is trusted, insecure (or "
                     f"{INSECURE_ENVIRONMENT}=true in the environment)"
                 )
                 raise ConfigError("metrics", config.metrics, why)
             extra = {"event": "open_port"}
-            _log.warning("metrics at %s: whoever reaches them reads them", host, extra=extra)
+            _log.warning("metrics at %s are open to the network", host, extra=extra)
 
     def refusal(self, environ: Mapping[str, Any]) -> tuple[HTTPStatus, str] | None:
-        """Why a request is not answered, if it is not."""
-        # A page elsewhere may have its visitor's browser ask by a name that it points here.
-        asked = environ.get("HTTP_HOST")
-        if self._is_local and asked and not is_own_name(asked, (LOCALHOST,), is_local=True):
+        """Return status and reason if a request is refused."""
+        # Against DNS rebinding: a web page may resolve its own name to this address.
+        name = environ.get("HTTP_HOST")
+        if self._is_local and name and not is_own_name(name, (LOCALHOST,), is_local=True):
             return HTTPStatus.MISDIRECTED_REQUEST, ANOTHER_NAME
         if self._door is None:
             return None
-        said = bearer(environ.get("HTTP_AUTHORIZATION", ""))
+        token = bearer(environ.get("HTTP_AUTHORIZATION", ""))
         address = str(environ.get("REMOTE_ADDR", "?"))
-        found = Answer.WRONG if said is None else self._door.judge(said, address)
+        found = Answer.WRONG if token is None else self._door.judge(token, address)
         return None if found is Answer.RIGHT else (HTTPStatus(found), WHY[found])
 
 
 MAX_REQUESTS: Final = 16
-"""At one time.  A further one takes the place of a connection without a request, if there is one;
-it is closed otherwise.  A few programs ask, each every few seconds."""
+"""Concurrent connections. A further one replaces a connection that has sent no request, or is
+closed. Usually a few programs scrape, each every few seconds."""
 
 REQUEST_TIMEOUT_S: Final = 5.0
-"""Within this time a client has to send its request, all of it, and then to take the answer."""
+"""Time limit for a client to send its whole request, and then to receive the response."""
 
 TEXT: Final = "text/plain; charset=utf-8"
 JSON: Final = "application/json"
 
 HELP: Final = """Dafka
-/metrics  numbers for Prometheus
-/healthz  200 as long as the nodes of this process run, else 503
-/readyz   200 when they do what they are there for, else 503; both say why, as JSON with ?json
+/metrics  metrics for Prometheus
+/healthz  200 if the nodes of this process run, else 503
+/readyz   200 if they are ready, else 503; both with reasons, as JSON with ?json
 """
 
 _HEALTH: Final = MappingProxyType(
@@ -106,13 +106,13 @@ _CHALLENGE: Final = (("WWW-Authenticate", "Bearer"),)
 
 
 class MetricsEndpoint(ProcessBound):
-    """An HTTP endpoint with the metrics of nodes, until ``close``; it does not keep nodes alive.
+    """Serves metrics and health over HTTP until ``close``; it does not keep nodes alive.
 
     Args:
-        listen: ``[HOST:]PORT``; loopback without a host, and port 0 lets the system choose.
-        topics: how many of a store's topics have their own metrics.
-        token_file: a file with the token of all requests; required if other machines can connect.
-        insecure: other machines may read everything without a token.
+        listen: ``[HOST:]PORT``; the default host is loopback, and port 0 lets the system choose.
+        topics: maximum number of a store's topics with their own metrics.
+        token_file: contains the token for requests; required if other machines have access.
+        insecure: allow other machines access without a token.
 
     Raises:
         ConfigError: it cannot listen there, or extra ``metrics`` is not installed.
@@ -126,42 +126,42 @@ class MetricsEndpoint(ProcessBound):
         token_file: str = "",
         insecure: bool = False,
     ) -> None:
-        given = {"metrics_topics": topics, "metrics_token_file": token_file or None}
-        said = {name: value for name, value in given.items() if value is not None}
-        config = MetricsOptions.build({"metrics": listen, **said})
+        options = {"metrics_topics": topics, "metrics_token_file": token_file or None}
+        given = {name: value for name, value in options.items() if value is not None}
+        config = MetricsOptions.build({"metrics": listen, **given})
         where = host_port(str(config.metrics))
-        visitors = Visitors(where.host, config, SecurityOptions(insecure=insecure))
+        access = Access(where.host, config, SecurityOptions(insecure=insecure))
         self._nodes = WatchedNodes(config.metrics_topics)
-        self._server = _listening(where, self._nodes, visitors)
+        self._server = _listening(where, self._nodes, access)
         self.address = where._replace(port=self._server.server_port)
-        """Where it listens."""
+        """The address at which it listens."""
         self._thread = NodeThread("dafka-metrics", self._server.serve_until_closed)
         self._thread.start()
 
     @property
     def url(self) -> str:
-        """Return the URL of the endpoint."""
+        """The URL of the endpoint."""
         return self.address.url
 
     def add(self, *nodes: Node) -> None:
-        """Add nodes.
+        """Serve the metrics of further nodes.
 
         Raises:
-            ConfigError: a node of this kind has no metrics.
+            ConfigError: a node's kind has no metrics.
         """
         self._nodes.add(*nodes)
 
     def expect(self, what: str) -> None:
-        """Says that a node is being made: the process runs, and is not ready."""
+        """Report the process as running but not ready, until ``add``."""
         self._nodes.expect(what)
 
     def close(self) -> None:
-        """Close the endpoint; may be called twice."""
+        """Stop serving; may be repeated."""
         self._server.end()
         self._thread.join()
 
     def on_forked(self) -> None:
-        """Closes a forked child's copy of the socket: else it would answer nobody."""
+        """Close a forked child's copy of the socket, which would accept clients in vain."""
         if "_server" in vars(self):
             self._server.socket.close()
 
@@ -173,15 +173,15 @@ def serve_metrics(
     token_file: str = "",
     insecure: bool = False,
 ) -> MetricsEndpoint:
-    """Serve metrics of nodes for Prometheus, until the returned endpoint is closed.
+    """Serve metrics of nodes for Prometheus until the returned endpoint is closed.
 
     Args:
         nodes: towers, stores, producers, consumers or gateways of this process.
         listen, topics, token_file, insecure: see ``MetricsEndpoint``.
 
     Raises:
-        ConfigError: it cannot listen there, a node of this kind has no metrics, or extra
-            ``metrics`` is not installed.
+        ConfigError: it cannot listen there, a node's kind has no metrics, or extra ``metrics`` is
+            not installed.
     """
     endpoint = MetricsEndpoint(listen, topics=topics, token_file=token_file, insecure=insecure)
     try:
@@ -192,7 +192,7 @@ def serve_metrics(
     return endpoint
 
 
-def _listening(where: HostPort, nodes: WatchedNodes, visitors: Visitors) -> _Server:
+def _listening(where: HostPort, nodes: WatchedNodes, access: Access) -> _Server:
     try:
         from prometheus_client import make_wsgi_app  # noqa: PLC0415 -- an extra
 
@@ -201,11 +201,11 @@ def _listening(where: HostPort, nodes: WatchedNodes, visitors: Visitors) -> _Ser
         why = "needs prometheus-client: pip install 'dafka-spark[metrics]'"
         raise ConfigError("metrics", str(where), why) from None
     listener = listen_for("metrics", where, MAX_REQUESTS)
-    return _Server(listener, nodes, visitors, make_wsgi_app(registry_of(nodes)))
+    return _Server(listener, nodes, access, make_wsgi_app(registry_of(nodes)))
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """A thread for each request, and not too many of them."""
+    """A thread per request, up to ``MAX_REQUESTS``."""
 
     daemon_threads = True
     block_on_close = False
@@ -214,21 +214,22 @@ class _Server(ThreadingMixIn, WSGIServer):
         self,
         listener: socket.socket,
         nodes: WatchedNodes,
-        visitors: Visitors,
-        numbers: WSGIApplication,
+        access: Access,
+        metrics: WSGIApplication,
     ) -> None:
         self._lock = threading.Lock()
-        self._asking: dict[socket.socket, tuple[str, float]] = {}  # from where and since when
+        self._waiting: dict[socket.socket, tuple[str, float]] = {}
+        """Connections without a request so far: address, and since when."""
         self._answered: set[socket.socket] = set()
         self._nodes = nodes
-        self._visitors = visitors
-        self._numbers = numbers
+        self._access = access
+        self._metrics = metrics
         self._scrape = threading.Lock()
         self._wanted = True
         super().__init__(("", 0), _Handler, bind_and_activate=False)
         self.socket.close()
         self.socket = listener
-        # Not by ``server_bind``, which asks a name server for this machine's name.
+        # Not by ``server_bind``, which queries a name server for this machine's name.
         self.server_name, self.server_port = listener.getsockname()[:2]
         self.setup_environ()
         self.set_app(self._answer)
@@ -243,73 +244,72 @@ class _Server(ThreadingMixIn, WSGIServer):
             self.server_close()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Starts a thread, if there is a place or one can be had."""
+        """Start a thread unless there are too many that cannot be ended."""
         with self._lock:
-            if len(self._asking) + len(self._answered) >= MAX_REQUESTS:
-                self._end_one_that_asks()
-            has_place = len(self._asking) + len(self._answered) < MAX_REQUESTS
+            if len(self._waiting) + len(self._answered) >= MAX_REQUESTS:
+                self._end_oldest()
+            has_place = len(self._waiting) + len(self._answered) < MAX_REQUESTS
             if has_place:
-                self._asking[request] = (str(client_address[0]), time.monotonic())
+                self._waiting[request] = (str(client_address[0]), time.monotonic())
         if has_place:
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
 
-    def has_asked(self, request: socket.socket) -> None:
-        """A connection has sent its request: it keeps its place until that is answered."""
+    def on_request(self, request: socket.socket) -> None:
+        """Keep a connection that has sent its request until the response is sent."""
         with self._lock:
-            if self._asking.pop(request, None) is not None:
+            if self._waiting.pop(request, None) is not None:
                 self._answered.add(request)
 
     def shutdown_request(self, request: Any) -> None:
-        """Closes a connection, whose place is free then."""
+        """Close a connection."""
         with self._lock:
-            self._asking.pop(request, None)
+            self._waiting.pop(request, None)
             self._answered.discard(request)
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Ends those that took too long to ask; the server calls it again and again."""
+        """End connections that took too long to send a request; called periodically."""
         with self._lock:
             before = time.monotonic() - REQUEST_TIMEOUT_S
-            for each in [each for each, (_, since) in self._asking.items() if since < before]:
+            for each in [each for each, (_, since) in self._waiting.items() if since < before]:
                 self._end(each)
 
-    def _end_one_that_asks(self) -> None:
-        """Ends the oldest connection without a request, of the address with most of them."""
-        count = Counter(address for address, _ in self._asking.values())
+    def _end_oldest(self) -> None:
+        """End the oldest connection without a request of the address with most of them."""
+        count = Counter(address for address, _ in self._waiting.values())
         for busiest, _ in count.most_common(1):
-            self._end(next(each for each, (at, _) in self._asking.items() if at == busiest))
+            self._end(next(each for each, (at, _) in self._waiting.items() if at == busiest))
 
     def _end(self, request: socket.socket) -> None:
-        """Has the thread that reads a request come to its end, under the lock."""
-        del self._asking[request]
-        with contextlib.suppress(OSError):  # its client may have gone
-            request.shutdown(socket.SHUT_RDWR)
+        del self._waiting[request]
+        with contextlib.suppress(OSError):  # the client may have closed it
+            request.shutdown(socket.SHUT_RDWR)  # ends the thread that reads the request
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client has gone, or sent none of HTTP: nobody need hear of it."""
+        """Ignore clients that have gone or do not speak HTTP."""
         _log.debug("a request failed", exc_info=True)
 
     def _answer(self, environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
         path, method = environ.get("PATH_INFO", ""), environ.get("REQUEST_METHOD", "")
         if method != "GET":
-            return _respond(start, HTTPStatus.METHOD_NOT_ALLOWED, "only GET is answered\n")
-        refusal = self._visitors.refusal(environ)
+            return _respond(start, HTTPStatus.METHOD_NOT_ALLOWED, "only GET is allowed\n")
+        refusal = self._access.refusal(environ)
         judged = _HEALTH.get(path)
         if judged is not None and (refusal is None or refusal[0] is HTTPStatus.UNAUTHORIZED):
-            return self._tell(environ, start, *judged, in_full=refusal is None)
+            return self._health(environ, start, *judged, in_full=refusal is None)
         if refusal is not None:
             return _respond(start, refusal[0], f"{refusal[1]}\n", TEXT, _CHALLENGE)
         match path:
             case "/metrics":
-                with self._scrape:  # two at a time would cost twice as much, and gain nothing
-                    return self._numbers(environ, start)
+                with self._scrape:  # concurrent scrapes would only slow each other down
+                    return self._metrics(environ, start)
             case "/":
                 return _respond(start, HTTPStatus.OK, HELP)
         return _respond(start, HTTPStatus.NOT_FOUND, HELP)
 
-    def _tell(
+    def _health(
         self,
         environ: WSGIEnvironment,
         start: StartResponse,
@@ -318,7 +318,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         *,
         in_full: bool,
     ) -> Iterable[bytes]:
-        """Whether all is well; in full also what has been found, which names nodes and topics."""
+        """Respond with the status; ``in_full`` with the findings, which name nodes and topics."""
         found = self._nodes.findings()
         good = judge([finding for _, _, finding in found])
         code = HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE
@@ -330,8 +330,8 @@ class _Server(ThreadingMixIn, WSGIServer):
             facts = [
                 {"kind": kind, "node": name, **finding._asdict()} for kind, name, finding in found
             ]
-            told = json.dumps({"status": status, "findings": facts}, indent=1)
-            return _respond(start, code, f"{told}\n", JSON)
+            text = json.dumps({"status": status, "findings": facts}, indent=1)
+            return _respond(start, code, f"{text}\n", JSON)
         lines = [
             f"{finding.severity}: {kind} {name}: {finding}"
             for kind, name, finding in found
@@ -341,16 +341,16 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 
 class _Handler(WSGIRequestHandler):
-    """Reads one request; logs none: one comes each second."""
+    """Handles a request; logs it at level debug only, as one may arrive each second."""
 
-    timeout = REQUEST_TIMEOUT_S  # of each piece
+    timeout = REQUEST_TIMEOUT_S  # of each read
     server: _Server
 
     def parse_request(self) -> bool:
-        """Reads the request, and says so: the connection has a place of its own from then on."""
-        is_one = super().parse_request()
-        self.server.has_asked(self.connection)
-        return is_one
+        """Read the request, and report it to the server."""
+        is_valid = super().parse_request()
+        self.server.on_request(self.connection)
+        return is_valid
 
     def address_string(self) -> str:
         return str(self.client_address[0])

@@ -1,4 +1,4 @@
-"""What a diagnosis finds: how bad it is, a sentence, and what to do."""
+"""Findings of a diagnosis: severity, sentence and remedy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Severity(StrEnum):
-    """How bad something is."""
+    """The severity of a finding."""
 
     OK = "ok"
     WARNING = "warning"
@@ -16,11 +16,11 @@ class Severity(StrEnum):
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at.
+    """The result of a check.
 
     Attributes:
-        about: which check has found it: ``tower``, ``stores``, ``topic``...
-        lasts: waiting does not help, somebody has to do something.
+        about: the subject: ``tower``, ``stores``, ``topic``...
+        lasts: waiting does not help.
     """
 
     severity: Severity
@@ -34,20 +34,20 @@ class Finding(NamedTuple):
 
 
 def ok(about: str, sentence: str) -> Finding:
-    """What is as it should be."""
+    """Return a finding that nothing is wrong."""
     return Finding(Severity.OK, about, sentence)
 
 
 def warning(about: str, sentence: str, remedy: str) -> Finding:
-    """What works, and not as well as it could, or not for everything."""
+    """Return a finding of degraded or limited operation."""
     return Finding(Severity.WARNING, about, sentence, remedy)
 
 
 def problem(about: str, sentence: str, remedy: str, *, lasts: bool = False) -> Finding:
-    """What keeps queries from working."""
+    """Return a finding that prevents queries."""
     return Finding(Severity.PROBLEM, about, sentence, remedy, lasts)
 
 
 def problems(findings: Iterable[Finding]) -> list[Finding]:
-    """Those that are problems."""
+    """Return the findings that are problems."""
     return [each for each in findings if each.severity is Severity.PROBLEM]

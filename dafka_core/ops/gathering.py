@@ -1,4 +1,4 @@
-"""Gathering of the facts about a cluster, and about each store, within a time limit."""
+"""Collection of facts about a cluster and its stores, within a time limit."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from dafka_core.ops.checks import Facts, FileAccess, StoreFacts
 from dafka_core.ops.findings import Severity
 from dafka_core.ops.port_probe import HTTP2, PROBE_S, Answer, check_towers, probed, towers_probed
 
-MAX_ASKED: Final = 16
-"""Stores asked at the same time."""
+MAX_QUERIED: Final = 16
+"""Stores queried concurrently."""
 
-Asked = tuple[StoreFacts, list[PartitionInfo]]
-"""What is known of a store, and what it has of the topics."""
+Reply = tuple[StoreFacts, list[PartitionInfo]]
+"""Facts about a store, and its partitions of the topics."""
 
 
 def asked(
@@ -41,24 +41,24 @@ def asked(
     topics: Sequence[str] | None,
     timeout_s: float,
     keys: KeyFiles,
-) -> list[Asked]:
-    """The stores with what each says; one without Arrow Flight is as it was.
+) -> list[Reply]:
+    """Query stores over Arrow Flight; those without it are returned unchanged.
 
     Args:
-        stores: what is known of them.
-        topics: those about which they are asked; None: all.
-        timeout_s: how long each call to one of them may take.
-        keys: by which they let this process in.
+        stores: their known facts.
+        topics: None for all.
+        timeout_s: time limit of each request.
+        keys: that identify this process to the stores.
     """
     if not stores:
         return []
-    with ThreadPoolExecutor(min(len(stores), MAX_ASKED)) as pool:
-        return [*pool.map(lambda each: _asked(each, topics, timeout_s, keys), stores)]
+    with ThreadPoolExecutor(min(len(stores), MAX_QUERIED)) as pool:
+        return [*pool.map(lambda each: _query(each, topics, timeout_s, keys), stores)]
 
 
-def _asked(
+def _query(
     facts: StoreFacts, topics: Sequence[str] | None, timeout_s: float, keys: KeyFiles
-) -> Asked:
+) -> Reply:
     if not facts.locations:
         return facts, []
     name = "" if facts.is_named else facts.store
@@ -66,16 +66,16 @@ def _asked(
         with _Client(StoreLocation(name, facts.locations), keys) as client:
             location = client.describe(timeout_s=timeout_s)
             facts = facts._replace(store=location.store)
-            began = time.time()
+            began = time.time()  # of the request whose response contains the store's time
             (clock,) = client.ask(Offsets, timeout_s, OffsetsRequest(()))
             ended = time.time()
             knows = client.actions(timeout_s=timeout_s)
             heads = client.heads(topics, timeout_s=timeout_s)
             if RetentionRequest.action in knows:
-                # It has no rules at all, or the key is not told of them.
+                # The store has no rules, or this key may not read them.
                 with suppress(InvalidRequestError, NotAllowedError):
-                    (said,) = client.ask(RetentionRules, timeout_s, RetentionRequest())
-                    facts = facts._replace(rules=said.rules, rules_set=said.is_set)
+                    (active,) = client.ask(RetentionRules, timeout_s, RetentionRequest())
+                    facts = facts._replace(rules=active.rules, rules_set=active.is_set)
     except DafkaError as error:
         why = error.why if isinstance(error, StoreUnreachableError) else str(error)
         return facts._replace(failure=why, stranger=_stranger(facts, timeout_s)), []
@@ -91,14 +91,14 @@ def _asked(
 
 
 def _stranger(facts: StoreFacts, timeout_s: float) -> str:
-    """What is spoken in place of Flight where a store was named; empty where it may be a store."""
+    """Return the protocol at a store's URI if it is not Flight; empty if it may be a store."""
     place = host_of(facts.locations[-1]) if facts.is_named else None
     if place is None:
         return ""
     (port,) = probed([place], min(timeout_s, PROBE_S))
     if port.answer is Answer.ZEROMQ:
-        return f"ZeroMQ {port.said}".strip()
-    return port.said if port.answer is Answer.STRANGER and port.said != HTTP2 else ""
+        return f"ZeroMQ {port.reply}".strip()
+    return port.reply if port.answer is Answer.STRANGER and port.reply != HTTP2 else ""
 
 
 def _access(location: StoreLocation) -> FileAccess:
@@ -113,18 +113,16 @@ def _access(location: StoreLocation) -> FileAccess:
 
 
 class _Client(StoreClient):
-    """Asks what nobody else needs to know."""
-
     def actions(self, *, timeout_s: float) -> set[str]:
         with self._asking(timeout_s) as (client, options):
             return {each.type for each in client.list_actions(options)}
 
 
-HEAR_S: Final = 2.0
-"""Stores that are there are heard of in less; those far away are waited for longer by the mesh."""
+DISCOVERY_S: Final = 2.0
+"""Time limit for discovering stores, which usually takes less than a second."""
 
 MOST_STORE_S: Final = 5.0
-"""For one call to a store: one that stands still is known by then."""
+"""Maximum time for a request: a store that takes longer is reported as not responding."""
 
 
 def gathered(
@@ -134,16 +132,16 @@ def gathered(
     *,
     timeout_s: float = 10.0,
 ) -> Facts:
-    """What can be found out from here.
+    """Collect the facts about a cluster.
 
     Args:
-        options: how to join the mesh, as ``Reader`` takes them.
-        topics: those to look for.
-        uris: stores to ask by Arrow Flight in place of towers.
-        timeout_s: about how long all of it may take.
+        options: of a ``Reader``.
+        topics: to check.
+        uris: of stores to query by Arrow Flight, without a tower.
+        timeout_s: approximate time limit.
 
     Raises:
-        ConfigError: an option cannot be used.
+        ConfigError: an option is invalid.
     """
     deadline = time.monotonic() + timeout_s
     if uris:
@@ -156,24 +154,24 @@ def gathered(
     left_s = max(deadline - time.monotonic(), 0.1)
     try:
         with Reader(**{**options, "tower_timeout_s": left_s, "wait_for_tower": False}) as reader:
-            return _heard(facts._replace(tower_found=True), reader, deadline)
+            return _discover(facts._replace(tower_found=True), reader, deadline)
     except TowerNotFoundError:
         return facts._replace(tower_found=False)
 
 
-def _heard(facts: Facts, reader: Reader, deadline: float) -> Facts:
+def _discover(facts: Facts, reader: Reader, deadline: float) -> Facts:
     left_s = max(deadline - time.monotonic(), 0.1)
     found: list[PartitionInfo] = []
     try:
         if not facts.topics:
-            reader.hear_stores(timeout_s=min(HEAR_S, left_s))
+            reader.hear_stores(timeout_s=min(DISCOVERY_S, left_s))
         else:
-            found = reader.partitions(facts.topics, timeout_s=min(HEAR_S, left_s))
+            found = reader.partitions(facts.topics, timeout_s=min(DISCOVERY_S, left_s))
         if set(facts.topics) - {info.topic for info in found}:
-            found = reader.partitions(timeout_s=min(HEAR_S, left_s))
+            found = reader.partitions(timeout_s=min(DISCOVERY_S, left_s))
         facts = facts._replace(asked=True)
     except NoStoreError:
-        pass  # those that cannot connect to the reader are asked by Arrow Flight
+        pass  # stores that cannot connect to the reader are queried by Arrow Flight below
     facts = heard(facts, reader)._replace(
         away=tuple(reader.missing_stores(timeout_s=0.01)),
         heads={info.tp: info for info in found},
@@ -182,12 +180,12 @@ def _heard(facts: Facts, reader: Reader, deadline: float) -> Facts:
 
 
 def named_stores(uris: Sequence[str]) -> list[StoreFacts]:
-    """What is known of stores that somebody has named."""
+    """Return the facts about stores at URIs that are not queried yet."""
     return [StoreFacts(uri, locations=(uri,)) for uri in uris]
 
 
 def heard(facts: Facts, reader: Reader) -> Facts:
-    """With the nodes and stores that a reader of the mesh has heard of."""
+    """Add the nodes and stores that a reader has discovered."""
     contacts, locations = reader.contacts(), reader.endpoints()
     stores = tuple(
         StoreFacts(

@@ -1,6 +1,6 @@
-"""Whether a node does what it is there for, and if not, why: findings as ``dafka doctor``'s.
+"""Health and readiness of nodes, as findings like those of ``dafka doctor``.
 
-What is said here must not wait: a node that hangs, or whose disk does, is asked all the same.
+The checks never block: they also run when a node or its disk hangs.
 """
 
 from __future__ import annotations
@@ -25,25 +25,24 @@ if TYPE_CHECKING:
     from dafka_core.nodes.tower import Tower
 
 LIFE: Final = "life"
-"""What findings are about that say that a node has ended, or hangs: it is to be started again.  All
-others are none that a new start cures."""
+"""The subject of findings that a node has ended or hangs: only these are cured by a restart."""
 
 HANGS_S: Final = 30.0
-"""A loop that has not begun a round for so long after it was due hangs.  A store with a million
-partitions has rounds of some seconds."""
+"""A loop with an iteration overdue by this time hangs. A store with a million partitions has
+iterations of some seconds."""
 
 SILENT_S: Final = 15.0
-"""A tower of which nothing came for so long is away; beacons come back each second."""
+"""A tower that sends nothing for this time is away; it returns beacons each second."""
 
 STUCK_S: Final = 10.0
-"""A write that takes longer is said while it lasts: producers wait for it."""
+"""A write that takes longer is reported while it lasts: producers wait for it."""
 
 FULL_BYTES: Final = 64 << 20
-"""With less a disk is as good as full: a store puts so much into one write."""
+"""A disk with less free space counts as full: it is the size of the largest write."""
 
 
 def of_node(node: Node) -> Iterator[Finding]:
-    """What there is to say of a node of any kind."""
+    """Check a node of any kind."""
     if not node.is_open:
         yield problem(LIFE, f"the {node.kind} is closed", "start it again")
         return
@@ -54,38 +53,38 @@ def of_node(node: Node) -> Iterator[Finding]:
 
 
 def is_alive(findings: list[Finding]) -> bool:
-    """Whether the node runs; what is wrong otherwise, a new start would not cure."""
+    """Return True unless a restart would cure a problem."""
     return not any(each.severity is Severity.PROBLEM and each.about == LIFE for each in findings)
 
 
 def is_ready(findings: list[Finding]) -> bool:
-    """Whether it does what it is there for."""
+    """Return True if there is no problem."""
     return not any(each.severity is Severity.PROBLEM for each in findings)
 
 
 def _of_mesh(mesh: Mesh) -> Iterator[Finding]:
     if mesh.failure is not None:
         why = f"the {mesh.kind} has ended with an error: {mesh.failure}"
-        yield problem(LIFE, why, "start it again when that is cured", lasts=True)
+        yield problem(LIFE, why, "remove the cause, then restart it", lasts=True)
         return
     late_s = overdue_s(mesh)
     if late_s > HANGS_S:
-        yield problem(LIFE, f"its loop hangs, for {late_s:.0f} s so far", "start it again")
+        yield problem(LIFE, f"its loop has been hanging for {late_s:.0f} s", "restart it")
     if not mesh.peers.tower_found:
         towers = ", ".join(map(str, mesh.peers.towers.known))
-        yield problem("tower", f"no tower has answered at {towers}", "is one running there?")
+        yield problem("tower", f"no tower responds at {towers}", "check that a tower runs there")
         return
     now = time.monotonic()
     heard_at = mesh.peers.towers.heard_at
     silent = [tower for tower, at in heard_at.items() if at and now - at > SILENT_S]
     for tower in silent:
-        why = f"nothing has come from tower {tower} for {now - heard_at[tower]:.0f} s"
-        yield warning("tower", why, "nodes that are connected go on; new ones are not introduced")
+        why = f"tower {tower} has sent nothing for {now - heard_at[tower]:.0f} s"
+        yield warning("tower", why, "connected nodes continue; new ones are not discovered")
     if not silent:
-        yield ok("tower", f"the tower is heard; {len(mesh.peers.table)} peers")
+        yield ok("tower", f"the tower responds; {len(mesh.peers.table)} peers")
     refused = len(mesh.peers.room.refused)
     if refused:
-        why = f"there is no room for {refused} peers"
+        why = f"{refused} peers are refused, as too few files may be open"
         yield warning("peers", why, "raise the process's limit of open files (ulimit -n)")
 
 
@@ -96,33 +95,33 @@ def _of_store(store: Store) -> Iterator[Finding]:
     if why := store.log.clock.doubt():
         yield clock_doubt("this store", why)
     if parts.flight is not None and parts.flight.closing.is_set():
-        yield problem("flight", "it serves nothing over Flight any more", "start it again")
+        yield problem("flight", "its Flight service has stopped", "restart it")
 
 
 def _of_disk(store: Store) -> Iterator[Finding]:
     watch = store.parts.disk_watch
     directory = watch.directory
     if watch.failure is not None:
-        yield problem(LIFE, f"nothing more is written: {watch.failure}", "look at its disk")
+        yield problem(LIFE, f"writing has stopped: {watch.failure}", "check its disk")
         return
     try:
         store.log.check_in_place()
         disk = Disk.of(directory)
     except (DafkaError, OSError) as error:
-        yield problem("disk", f"the log cannot be used: {error}", "look at its disk")
+        yield problem("disk", f"the log cannot be used: {error}", "check its disk")
         return
     now, begun_at = time.monotonic(), watch.begun_at
     if begun_at is not None and now - begun_at > STUCK_S:
-        why = f"the disk below {directory} has taken {now - begun_at:.0f} s for a write so far"
-        yield problem("disk", why, "look for errors of the disk; nothing is acknowledged meanwhile")
+        why = f"a write to the disk of {directory} has taken {now - begun_at:.0f} s so far"
+        yield problem("disk", why, "check the disk for errors; nothing is acknowledged meanwhile")
     elif watch.slow_at is not None and now - watch.slow_at < SAY_AGAIN_S:
-        why = f"the disk below {directory} took more than {SLOW_S:g} s for a write within a minute"
-        yield warning("disk", why, "producers wait for it: what else uses it?")
+        why = f"in the last minute a write to the disk of {directory} took more than {SLOW_S:g} s"
+        yield warning("disk", why, "find other programs that use the disk: producers wait for it")
     free = f"{disk.free_bytes} of {disk.size_bytes} bytes are free below {directory}"
     if disk.free_bytes < FULL_BYTES:
-        yield problem("disk", f"the disk is full: {free}", "make room, or the store ends")
+        yield problem("disk", f"the disk is full: {free}", "free some space, or the store ends")
     elif disk.is_low:
-        yield warning("disk", f"the disk is nearly full: {free}", "make room, or set a retention")
+        yield warning("disk", f"the disk is nearly full: {free}", "free some, or set a retention")
     else:
         yield ok("disk", free)
 
@@ -132,7 +131,7 @@ def _of_producer(producer: Producer) -> Iterator[Finding]:
     yield from _of_mesh(mesh)
     if role.fenced_by is not None:
         why = f"another producer has taken over partition {producer.address}"
-        yield problem("fenced", why, "only one may write it: let this one end", lasts=True)
+        yield problem("fenced", why, "stop this producer: only one may write", lasts=True)
 
 
 def _of_consumer(consumer: Consumer) -> Iterator[Finding]:
@@ -141,9 +140,9 @@ def _of_consumer(consumer: Consumer) -> Iterator[Finding]:
 
 def _of_tower(tower: Tower) -> Iterator[Finding]:
     if tower.failure is not None:
-        yield problem(LIFE, f"the tower has ended with an error: {tower.failure}", "start it again")
+        yield problem(LIFE, f"the tower has ended with an error: {tower.failure}", "restart it")
     else:
-        yield ok("tower", f"{tower.heard.count()} nodes are heard at {tower.tower}")
+        yield ok("tower", f"{tower.heard.count()} nodes use the tower at {tower.tower}")
 
 
 _CHECKS: Final = {

@@ -1,7 +1,7 @@
 """Declarations of all metrics: name, kind, unit, labels and meaning.
 
-Each is declared here once; what is served and docs/metrics.md are made from these declarations.
-Names are ``dafka_NOUN_UNIT``, and counters end with ``_total``, as Prometheus' own rules have it
+The endpoint and docs/metrics.md are generated from these declarations. Names are
+``dafka_NOUN_UNIT``, and counters end with ``_total``, by Prometheus' rules
 (https://prometheus.io/docs/practices/naming/).
 """
 
@@ -15,16 +15,16 @@ Kind = Literal["counter", "gauge", "histogram"]
 
 MESH_NODES: Final = ("store", "producer", "consumer")
 NODE_LABELS: Final = ("kind", "node")
-"""Labels of every number: the node's kind, and its address (a tower's: where it is reached).
-Several nodes may run in one process."""
+"""Labels of every metric, as a process may run several nodes: the node's kind, and its address
+(of a tower: host and ports)."""
 
 
 class Metric(NamedTuple):
-    """One declaration.
+    """The declaration of a metric.
 
     Attributes:
         of: the kinds of nodes that have it, or ``EVERY``.
-        labels: beyond ``NODE_LABELS``.
+        labels: in addition to ``NODE_LABELS``.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Metric(NamedTuple):
 
     @property
     def all_labels(self) -> tuple[str, ...]:
-        """Those that a sample of it has."""
+        """The labels of its samples."""
         return (*NODE_LABELS, *self.labels)
 
 
@@ -61,15 +61,11 @@ def histogram(name: str, of: tuple[str, ...], meaning: str) -> Metric:
 
 # -- every node ----------------------------------------------------------------------------------
 
-INFO: Final = gauge("node_info", "", EVERY, "1; its labels say what runs", "version", "endpoint")
-HEALTHY: Final = gauge(
-    "node_healthy", "", EVERY, "1 as long as the node runs, as `/healthz` has it; else 0"
-)
-READY: Final = gauge(
-    "node_ready", "", EVERY, "1 when it does what it is there for, as `/readyz` has it; else 0"
-)
+INFO: Final = gauge("node_info", "", EVERY, "1, with facts as labels", "version", "endpoint")
+HEALTHY: Final = gauge("node_healthy", "", EVERY, "1 if the node runs, as in `/healthz`; else 0")
+READY: Final = gauge("node_ready", "", EVERY, "1 if the node is ready, as in `/readyz`; else 0")
 WARNINGS: Final = gauge(
-    "node_warnings", "findings", EVERY, "what is not as it should be; `/readyz` names it"
+    "node_warnings", "findings", EVERY, "warnings about the node, which `/readyz` lists"
 )
 
 # -- in the mesh ---------------------------------------------------------------------------------
@@ -78,77 +74,81 @@ PEERS: Final = gauge(
     "mesh_peers",
     "nodes",
     MESH_NODES,
-    "nodes that it is connected to, by their kind: `store`, `producer`, `consumer`, `reader`, or "
-    "`other`, which are C nodes and those that have not connected yet",
+    "connected nodes by kind: `store`, `producer`, `consumer`, `reader`, or `other` for C nodes "
+    "and nodes that have not connected yet",
     "peer",
 )
 PEERS_REFUSED: Final = gauge(
     "mesh_peers_refused",
     "nodes",
     MESH_NODES,
-    "nodes for which there is no room: the process would have too many open files",
+    "nodes that are not connected, as the process would have too many open files",
 )
 PEERS_LEFT_ALONE: Final = counter(
     "mesh_peers_left_alone",
     "pauses",
     MESH_NODES,
-    "how often a peer had sent more than `max_peer_rate_bytes`, and nothing of it was received for "
-    "a while",
+    "pauses in receiving from a peer that had sent more than `max_peer_rate_bytes`",
 )
 CONNECTIONS_RENEWED: Final = counter(
     "mesh_connections_renewed",
     "connections",
     MESH_NODES,
-    "how often a connection had ended for a frame that was too large or none of ZeroMQ's, and was "
-    "made anew",
+    "connections renewed after they were closed for a frame that was too large or invalid",
 )
 RECORDS_RECEIVED: Final = counter(
-    "mesh_received_records", "records", MESH_NODES, "records that came from peers, doubles included"
+    "mesh_received_records", "records", MESH_NODES, "records received from peers, with duplicates"
 )
 BYTES_RECEIVED: Final = counter(
-    "mesh_received_bytes", "bytes", MESH_NODES, "their contents, without frames' headers"
+    "mesh_received_bytes", "bytes", MESH_NODES, "contents of these records, without frame headers"
 )
 RECORDS_SENT: Final = counter(
     "mesh_sent_records",
     "records",
     MESH_NODES,
-    "records sent: `live` to all who follow the topic, counted once however many they are; "
-    "`direct` again to one that had missed them (resent), or that reads from the beginning",
+    "records sent: `live` to all nodes that follow the topic, counted once; `direct` to a node "
+    "that has missed them, or that reads from the beginning",
     "how",
 )
-BYTES_SENT: Final = counter("mesh_sent_bytes", "bytes", MESH_NODES, "their contents", "how")
+BYTES_SENT: Final = counter(
+    "mesh_sent_bytes", "bytes", MESH_NODES, "contents of these records", "how"
+)
 MESSAGES_RECEIVED: Final = counter(
     "mesh_received_messages",
     "messages",
     MESH_NODES,
-    "messages without records that came, by docs/wire.md's names: `EpochAck` and `Ack` are "
-    "acknowledgements, `Fetch` and `FetchBatch` ask for records again",
+    "messages received, except those with records, by name (docs/wire.md): `EpochAck` and `Ack` "
+    "are acknowledgements, `Fetch` and `FetchBatch` request records again",
     "message",
 )
 MESSAGES_SENT: Final = counter(
-    "mesh_sent_messages", "messages", MESH_NODES, "the same of those it sent", "message"
+    "mesh_sent_messages",
+    "messages",
+    MESH_NODES,
+    "messages sent, except those with records, by name",
+    "message",
 )
 FRAMES_REFUSED: Final = counter(
     "mesh_refused_frames",
     "messages",
     (*MESH_NODES, "tower"),
-    "what came and was dropped: no `message` of ours, no `records`, no `beacon`, what tells of no "
-    "`tower`, or is `forbidden` to its sender by its key",
+    "invalid frames received and dropped, by what they should be (`message`, `records`, `beacon`, "
+    "`tower`); or `forbidden` by the sender's key",
     "reason",
 )
 TOWER_SILENT: Final = gauge(
     "mesh_tower_silent_seconds",
     "seconds",
     MESH_NODES,
-    "how long ago something came from a tower; at least the node's own beacon comes back each "
-    "second while the tower is there",
+    "time since the last message of a tower, which returns at least the node's own beacon each "
+    "second",
     "tower",
 )
 LOOP_OVERDUE: Final = gauge(
     "mesh_loop_overdue_seconds",
     "seconds",
     MESH_NODES,
-    "for how long the node has not done what was due: it hangs, or the machine is overloaded",
+    "time by which the node's loop is overdue: it hangs, or the machine is overloaded",
 )
 
 # -- stores --------------------------------------------------------------------------------------
@@ -158,24 +158,21 @@ STORE: Final = ("store",)
 APPENDS: Final = histogram(
     "store_append",
     STORE,
-    "how long what came in meanwhile took to the disk, synced: each group of records once. "
-    "Producers' acknowledgements wait for it",
+    "time to write and sync a group of records, for which producers' acknowledgements wait",
 )
-SYNCS: Final = histogram(
-    "store_sync", STORE, "the part of it, and of merges, in which the disk synced"
-)
+SYNCS: Final = histogram("store_sync", STORE, "time of syncs of the disk, also of merges")
 APPENDED_RECORDS: Final = counter(
-    "store_appended_records", "records", STORE, "records that are on disk: appended or staged"
+    "store_appended_records", "records", STORE, "records appended or staged on disk"
 )
-APPENDED_BYTES: Final = counter("store_appended_bytes", "bytes", STORE, "their contents")
+APPENDED_BYTES: Final = counter("store_appended_bytes", "bytes", STORE, "contents of these records")
 SLOW_APPENDS: Final = counter(
-    "store_slow_appends", "groups", STORE, "groups of records that took more than 1 s to the disk"
+    "store_slow_appends", "groups", STORE, "writes of groups of records that took more than 1 s"
 )
 ENTRIES_REFUSED: Final = counter(
     "store_refused_entries",
     "entries",
     STORE,
-    "what writers asked for and was not done, by error: `FencedError` (a newer attempt writes), "
+    "refused requests of writers by error: `FencedError` (a newer attempt writes), "
     "`OffsetConflictError`, `TransactionExistsError`",
     "error",
 )
@@ -183,100 +180,101 @@ FENCES: Final = counter(
     "store_fences",
     "partitions",
     STORE,
-    "how often this store's newest records of a partition were set aside: a newer producer had "
-    "gone on without them ('dafka store aside')",
+    "partitions whose newest records were set aside, as a newer producer had continued without "
+    "them ('dafka store aside')",
 )
 PROMISES: Final = counter(
     "store_promises",
     "partitions",
     STORE,
-    "how often a producer took a partition over: the one before it is fenced here from then on",
+    "takeovers of partitions by a producer, which fences the previous one",
 )
 TOO_LARGE: Final = counter(
-    "store_too_large_records", "records", STORE, "records that it lacks: above `max_record_bytes`"
+    "store_too_large_records", "records", STORE, "records not stored: above `max_record_bytes`"
 )
 DAMAGED: Final = counter(
-    "store_damaged_reads", "requests", STORE, "requests not answered: the log is damaged there"
+    "store_damaged_reads", "requests", STORE, "requests that failed as the log is damaged"
 )
 PENDING: Final = gauge(
     "store_pending_bytes", "bytes", STORE, "records from the mesh that wait for the disk"
 )
 PUTS: Final = gauge(
-    "store_puts_bytes", "bytes", STORE, "records of writers over Flight or Kafka on their way"
+    "store_puts_bytes", "bytes", STORE, "records from Flight or Kafka that wait for the disk"
 )
-REQUESTS: Final = gauge(
-    "store_waiting_requests", "requests", STORE, "requests of the mesh that wait for their turn"
-)
+REQUESTS: Final = gauge("store_waiting_requests", "requests", STORE, "queued requests of the mesh")
 REQUESTS_REFUSED: Final = counter(
-    "store_refused_requests", "requests", STORE, "requests for which there was no room"
+    "store_refused_requests", "requests", STORE, "requests refused as the queue was full"
 )
 LIMITS_REACHED: Final = counter(
     "store_limit_refusals",
     "refusals",
     STORE,
-    "how often records were not taken, by the option that is their limit (docs/security.md#limits)",
+    "refusals of records by a limit, which is an option (docs/security.md#limits)",
     "limit",
 )
 SMALL_BLOCKS: Final = gauge(
-    "store_small_blocks", "blocks", STORE, "small blocks that merging has not looked at yet"
+    "store_small_blocks", "blocks", STORE, "small blocks that wait to be merged"
 )
-MERGES: Final = counter("store_merges", "merges", STORE, "how often small blocks became one")
+MERGES: Final = counter("store_merges", "merges", STORE, "merges of small blocks into one")
 MERGE_SECONDS: Final = counter(
-    "store_merge_seconds", "seconds", STORE, "how long that took, beside the appends"
+    "store_merge_seconds", "seconds", STORE, "time of merges, which run beside appends"
 )
 MERGES_FAILED: Final = counter(
-    "store_failed_merges", "merges", STORE, "how often the disk failed at it"
+    "store_failed_merges", "merges", STORE, "merges that failed with an error of the disk"
 )
-LINKED: Final = counter(
-    "store_links", "links", STORE, "how often a link was made, or made anew of more records"
-)
+LINKED: Final = counter("store_links", "links", STORE, "links created or extended")
 CHANGED: Final = gauge(
-    "store_changed_partitions", "partitions", STORE, "those found changed at rest as links grew"
+    "store_changed_partitions",
+    "partitions",
+    STORE,
+    "partitions found to be changed on disk when their links were extended",
 )
-COMPRESSED: Final = counter(
-    "store_compressed_blocks", "blocks", STORE, "cold blocks that were compressed"
-)
+COMPRESSED: Final = counter("store_compressed_blocks", "blocks", STORE, "compressed cold blocks")
 COMPRESSED_FROM: Final = counter(
-    "store_compressed_from_bytes", "bytes", STORE, "what they took before"
+    "store_compressed_from_bytes", "bytes", STORE, "size of these blocks before"
 )
-COMPRESSED_TO: Final = counter("store_compressed_to_bytes", "bytes", STORE, "what they take since")
+COMPRESSED_TO: Final = counter(
+    "store_compressed_to_bytes", "bytes", STORE, "size of these blocks afterwards"
+)
 RULES: Final = gauge(
-    "retention_rules", "rules", STORE, "what it goes by; without any nothing is given up"
+    "retention_rules", "rules", STORE, "retention rules; without any nothing is deleted"
 )
-PASSES: Final = counter("retention_passes", "passes", STORE, "how often it has looked")
-TRIMS: Final = counter("retention_trims", "trims", STORE, "how often some blocks went")
-GIVEN_UP: Final = counter("retention_records", "records", STORE, "records that it gave up")
-ARCHIVED_FILES: Final = counter(
-    "archive_files", "files", STORE, "files that it added to its archive, if it has one"
-)
-ARCHIVED: Final = counter("archive_records", "records", STORE, "records in them")
-ARCHIVED_BYTES: Final = counter("archive_bytes", "bytes", STORE, "what they take there")
+PASSES: Final = counter("retention_passes", "passes", STORE, "runs of retention")
+TRIMS: Final = counter("retention_trims", "trims", STORE, "deletions of blocks by retention")
+GIVEN_UP: Final = counter("retention_records", "records", STORE, "records deleted by retention")
+ARCHIVED_FILES: Final = counter("archive_files", "files", STORE, "files added to the archive")
+ARCHIVED: Final = counter("archive_records", "records", STORE, "records in these files")
+ARCHIVED_BYTES: Final = counter("archive_bytes", "bytes", STORE, "size of these files")
 ARCHIVE_FAILING: Final = gauge(
     "archive_failing_partitions",
     "partitions",
     STORE,
-    "cannot be archived, the log says why: nothing of them is given up",
+    "partitions that cannot be archived, and so are not deleted; the log reports why",
 )
 LEASES: Final = gauge(
-    "store_leases", "leases", STORE, "readers on this machine that hold blocks of the file"
+    "store_leases", "leases", STORE, "readers on this machine that lease blocks of the file"
 )
-OLDEST_LEASE: Final = gauge("store_oldest_lease_seconds", "seconds", STORE, "the oldest one's age")
-FILE_BYTES: Final = gauge("store_file_bytes", "bytes", STORE, "the log's file; it does not shrink")
+OLDEST_LEASE: Final = gauge(
+    "store_oldest_lease_seconds", "seconds", STORE, "age of the oldest lease"
+)
+FILE_BYTES: Final = gauge(
+    "store_file_bytes", "bytes", STORE, "size of the log's file, which does not shrink"
+)
 FILE_FREE: Final = gauge(
-    "store_file_free_bytes", "bytes", STORE, "of it: holds nothing, later records go there"
+    "store_file_free_bytes", "bytes", STORE, "free space in the file, used for new records"
 )
-DISK_SIZE: Final = gauge("store_disk_size_bytes", "bytes", STORE, "the file system below it")
-DISK_FREE: Final = gauge("store_disk_free_bytes", "bytes", STORE, "what is free there")
-PARTITIONS: Final = gauge("store_partitions", "partitions", STORE, "partitions that it has")
-TOPICS: Final = gauge("store_topics", "topics", STORE, "topics that they are of")
+DISK_SIZE: Final = gauge("store_disk_size_bytes", "bytes", STORE, "size of the file system")
+DISK_FREE: Final = gauge("store_disk_free_bytes", "bytes", STORE, "free space in the file system")
+PARTITIONS: Final = gauge("store_partitions", "partitions", STORE, "partitions in the store")
+TOPICS: Final = gauge("store_topics", "topics", STORE, "topics in the store")
 KNOWN_STORES: Final = gauge(
-    "store_known_stores", "stores", STORE, "other stores that it has ever met and not forgotten"
+    "store_known_stores", "stores", STORE, "other stores that it has met and not forgotten"
 )
 MISSING_STORES: Final = gauge(
     "store_missing_stores",
     "stores",
     STORE,
-    "of these: are not there, and may have what others lack",
+    "known stores that do not respond, and may have records that others lack",
 )
 
 # -- topics, as a store has them -----------------------------------------------------------------
@@ -285,17 +283,17 @@ TOPIC_PARTITIONS: Final = gauge(
     "topic_partitions", "partitions", STORE, "the topic's partitions at this store", "topic"
 )
 TOPIC_RECORDS: Final = gauge(
-    "topic_records", "records", STORE, "records that it has of them", "topic"
+    "topic_records", "records", STORE, "the topic's records at this store", "topic"
 )
 TOPIC_APPENDED_RECORDS: Final = counter(
     "topic_appended_records",
     "records",
     STORE,
-    "records appended or staged since it started",
+    "records appended or staged since the store started",
     "topic",
 )
 TOPIC_APPENDED_BYTES: Final = counter(
-    "topic_appended_bytes", "bytes", STORE, "their contents", "topic"
+    "topic_appended_bytes", "bytes", STORE, "contents of these records", "topic"
 )
 
 # -- Arrow Flight --------------------------------------------------------------------------------
@@ -304,20 +302,20 @@ STREAMS: Final = gauge(
     "flight_streams",
     "streams",
     STORE,
-    "what it serves over Flight now: `gets`, `puts`, `waits`, `watches`, `commits`",
+    "requests served over Flight now: `gets`, `puts`, `waits`, `watches`, `commits`",
     "what",
 )
 STREAMS_WAITING: Final = gauge(
-    "flight_waiting_streams", "streams", STORE, "those that wait for their turn", "what"
+    "flight_waiting_streams", "streams", STORE, "queued requests", "what"
 )
 STREAMS_REFUSED: Final = counter(
-    "flight_refused_streams", "streams", STORE, "those whose turn did not come in time", "what"
+    "flight_refused_streams", "streams", STORE, "requests that timed out in the queue", "what"
 )
 FLIGHT_FORBIDDEN: Final = counter(
     "flight_forbidden_requests",
     "requests",
     STORE,
-    "those without a key that is allowed, and those beyond what the key allows",
+    "requests without an allowed key, or without permission",
 )
 FLIGHT_SENT: Final = counter("flight_sent_bytes", "bytes", STORE, "columns sent to readers")
 
@@ -326,9 +324,9 @@ FLIGHT_SENT: Final = counter("flight_sent_bytes", "bytes", STORE, "columns sent 
 TOWER: Final = ("tower",)
 
 TOWER_NODES: Final = gauge(
-    "tower_nodes", "nodes", TOWER, "nodes whose beacons came within the last 10 s"
+    "tower_nodes", "nodes", TOWER, "nodes that sent a beacon in the last 10 s"
 )
-BEACONS: Final = counter("tower_beacons", "beacons", TOWER, "beacons that it passed on")
+BEACONS: Final = counter("tower_beacons", "beacons", TOWER, "forwarded beacons")
 
 # -- producers and consumers ---------------------------------------------------------------------
 
@@ -343,10 +341,18 @@ PUBLISHED: Final = gauge(
     "topic",
 )
 ACKNOWLEDGED: Final = gauge(
-    "producer_acknowledged_offset", "records", PRODUCER, "before it all is acknowledged", "topic"
+    "producer_acknowledged_offset",
+    "records",
+    PRODUCER,
+    "the offset before which all records are acknowledged",
+    "topic",
 )
 UNACKED_BYTES: Final = gauge(
-    "producer_unacknowledged_bytes", "bytes", PRODUCER, "contents it keeps until then", "topic"
+    "producer_unacknowledged_bytes",
+    "bytes",
+    PRODUCER,
+    "contents of records that are not acknowledged",
+    "topic",
 )
 FENCED: Final = gauge(
     "producer_fenced", "", PRODUCER, "1 when another producer has taken its partition over", "topic"
@@ -354,22 +360,24 @@ FENCED: Final = gauge(
 QUEUED_RECORDS: Final = gauge(
     "consumer_queued_records", "records", CONSUMER, "records that wait for the application"
 )
-QUEUED_BYTES: Final = gauge("consumer_queued_bytes", "bytes", CONSUMER, "their contents")
+QUEUED_BYTES: Final = gauge("consumer_queued_bytes", "bytes", CONSUMER, "contents of these records")
 CONSUMED: Final = counter(
-    "consumer_received_records", "records", CONSUMER, "records put in order for the application"
+    "consumer_received_records", "records", CONSUMER, "records received and put in order"
 )
-CONSUMED_BYTES: Final = counter("consumer_received_bytes", "bytes", CONSUMER, "their contents")
+CONSUMED_BYTES: Final = counter(
+    "consumer_received_bytes", "bytes", CONSUMER, "contents of these records"
+)
 SKIPPED: Final = counter(
-    "consumer_skipped_records", "records", CONSUMER, "records left out, as nobody had them (`skip`)"
+    "consumer_skipped_records", "records", CONSUMER, "lost records that were skipped (`skip`)"
 )
-SUBSCRIPTIONS: Final = gauge("consumer_topics", "topics", CONSUMER, "topics that it follows")
+SUBSCRIPTIONS: Final = gauge("consumer_topics", "topics", CONSUMER, "followed topics")
 
 TABLE: Final = tuple(each for each in [*globals().values()] if isinstance(each, Metric))
-"""All of them, in the order in which they are served and documented."""
+"""All metrics, in the order in which they are served and documented."""
 
 
 class Sample(NamedTuple):
-    """``labels`` are the values of the metric's own ones, in their order."""
+    """A value of a metric; ``labels`` are the values of ``Metric.labels`` in their order."""
 
     metric: Metric
     value: float | Counted

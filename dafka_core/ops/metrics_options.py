@@ -12,7 +12,7 @@ LOOPBACK: Final = "127.0.0.1"
 
 
 def _parse(value: Any) -> str:
-    """Parse ``[HOST:]PORT``; without a host the port is this machine's alone."""
+    """Parse ``[HOST:]PORT``; the default host is loopback."""
     text = str(value).strip()
     return str(host_port(f"{LOOPBACK}:{text}" if text.isdecimal() else text))
 
@@ -23,23 +23,22 @@ class MetricsOptions(Options):
 
     metrics: str | None = option(
         None,
-        "where to serve numbers for Prometheus (`/metrics`), `/healthz` and `/readyz` (needs extra "
-        "`metrics`): a port on this machine's loopback, or HOST:PORT, `*` for all of its "
-        "addresses; 0 lets the system choose. Without it nothing is served",
+        "the address that serves metrics for Prometheus (`/metrics`), `/healthz` and `/readyz` "
+        "(needs extra `metrics`): a port on loopback, or HOST:PORT, with `*` for all addresses; "
+        "port 0 lets the system choose. Without it nothing is served",
         kind="[HOST:]PORT",
         parse=_parse,
     )
     metrics_token_file: str = option(
         "",
-        "a file with the token that who asks for numbers has to say (`Authorization: Bearer`), as "
-        "`dafka keys token FILE` makes it. Needed where other machines reach `metrics`, unless "
-        "`insecure` says that everybody there may read them",
+        "a file with the token for requests (`Authorization: Bearer`), created by `dafka keys "
+        "token FILE`. Required if other machines have access to `metrics`, unless `insecure` is "
+        "set",
         kind="FILE",
     )
     metrics_topics: int = option(
         100,
-        "topics that have numbers of their own at `/metrics`; all further ones are counted "
-        "together as topic `other`",
+        "maximum number of topics with their own metrics; all others are summed as topic `other`",
         unit="topics",
         minimum=0,
         maximum=10_000,

@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 
 
 PEER_KINDS: Final = {"S": "store", "P": "producer", "C": "consumer", "R": "reader"}
-"""By the letter that nodes announce."""
+"""Kinds by the letter that nodes announce."""
 
 OTHER: Final = "other"
 
-ALWAYS_TOLD: Final = ("Ack", "EpochAck", "Fetch", "FetchBatch")
-"""Messages that are told of with 0, too, so that the first one is seen as an increase."""
+ALWAYS_REPORTED: Final = ("Ack", "EpochAck", "Fetch", "FetchBatch")
+"""Messages that are reported with 0, too, so that the first one is an increase for Prometheus."""
 
 
 def of_mesh(mesh: Mesh) -> Iterator[Sample]:
-    """What any node in the mesh tells."""
+    """Read the metrics of any node in the mesh."""
     peers, traffic = mesh.peers, mesh.traffic
     letters = mesh.limits.letters()
-    told = {kind: letters[letter] for letter, kind in PEER_KINDS.items()}
-    told[OTHER] = max(len(peers.table) - sum(told.values()), 0)
-    for kind, count in told.items():
+    counted = {kind: letters[letter] for letter, kind in PEER_KINDS.items()}
+    counted[OTHER] = max(len(peers.table) - sum(counted.values()), 0)
+    for kind, count in counted.items():
         yield Sample(d.PEERS, count, (kind,))
     yield Sample(d.PEERS_REFUSED, len(peers.room.refused))
     yield Sample(d.PEERS_LEFT_ALONE, peers.rates.pause_count)
@@ -52,7 +52,7 @@ def of_mesh(mesh: Mesh) -> Iterator[Sample]:
         (d.MESSAGES_RECEIVED, traffic.received),
         (d.MESSAGES_SENT, traffic.sent),
     ):
-        for message, count in (dict.fromkeys(ALWAYS_TOLD, 0) | dict(counts)).items():
+        for message, count in (dict.fromkeys(ALWAYS_REPORTED, 0) | dict(counts)).items():
             yield Sample(metric, count, (message,))
     for reason, count in traffic.refused(peers).items():
         yield Sample(d.FRAMES_REFUSED, count, (reason,))
@@ -63,12 +63,12 @@ def of_mesh(mesh: Mesh) -> Iterator[Sample]:
 
 
 def overdue_s(mesh: Mesh) -> float:
-    """For how long a round of its loop has been due: one begins with each beacon at least."""
+    """Return the time by which a node's loop is overdue; it runs at least once per beacon."""
     return max(time.monotonic() - mesh.peers.beacon_due, 0.0)
 
 
 def of_producer(producer: Producer) -> Iterator[Sample]:
-    """What a producer tells."""
+    """Read the metrics of a producer."""
     mesh, role, unacked_bytes = producer.parts
     topic = (escape(producer.topic),)
     yield from of_mesh(mesh)
@@ -79,7 +79,7 @@ def of_producer(producer: Producer) -> Iterator[Sample]:
 
 
 def of_consumer(consumer: Consumer) -> Iterator[Sample]:
-    """What a consumer tells."""
+    """Read the metrics of a consumer."""
     mesh, queue = consumer.parts
     yield from of_mesh(mesh)
     records, size_bytes = queue.size
@@ -93,38 +93,32 @@ def of_consumer(consumer: Consumer) -> Iterator[Sample]:
 
 
 def of_tower(tower: Tower) -> Iterator[Sample]:
-    """What a tower tells."""
+    """Read the metrics of a tower."""
     yield Sample(d.TOWER_NODES, tower.heard.count())
     yield Sample(d.BEACONS, tower.beacon_count)
     yield Sample(d.FRAMES_REFUSED, tower.invalid_count, ("beacon",))
 
 
-# How much a store has of each topic, and which topics have numbers of their own.
-#
-# A store may have a million partitions, and anybody may make topics: so what is told is of a
-# limited number of topics, and looking costs a limited share of the time.
+# A store may have a million partitions, and any number of topics: so a limited number of topics
+# have their own metrics, and summing them takes a limited share of the time.
 
 
 SHARE: Final = 0.01
-"""Of the time: it is looked again only after a hundred times as long as it took last."""
+"""Maximum share of the time for summing: the next sum is due after 100 times the last duration."""
 
 PAGE: Final = 10_000
-"""Partitions that are looked at in one step."""
+"""Partitions read per step."""
 
 
 class Total(NamedTuple):
-    """Of one topic."""
+    """Totals of a topic."""
 
     partitions: int = 0
     records: int = 0
 
 
 class TopicTotals:
-    """The totals of a log, as they were when it was looked last.
-
-    Args:
-        log: any thread may read it.
-    """
+    """The totals of a log's topics, updated now and then; safe in any thread."""
 
     def __init__(self, log: Log, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = log
@@ -133,8 +127,8 @@ class TopicTotals:
         self._due = 0.0
         self._totals: dict[str, Total] = {}
 
-    def look(self) -> dict[str, Total]:
-        """The totals by topic."""
+    def current(self) -> dict[str, Total]:
+        """Return the totals by topic; sum them anew if that is due."""
         now, number = self._clock(), self._log.changes.number
         if number != self._number and now >= self._due:
             self._totals, self._number = self._summed(), number
@@ -156,13 +150,10 @@ class TopicTotals:
 
 
 class ShownTopics:
-    """The topics with numbers of their own: at first the largest ones, later ones as they come.
+    """The topics with their own metrics: at first the largest, then new ones up to ``most``.
 
-    A topic that has them keeps them as long as it is there, so that no line in a graph ends because
-    another topic grew.
-
-    Args:
-        most: how many may have them.
+    A topic keeps its metrics while it exists, so that no line in a graph ends because another
+    topic grew.
     """
 
     def __init__(self, most: int) -> None:
@@ -170,7 +161,7 @@ class ShownTopics:
         self._shown: dict[str, str] = {}
 
     def choose(self, totals: dict[str, Total]) -> None:
-        """Forgets topics that are gone, and takes new ones while there is room."""
+        """Drop topics that no longer exist, and add new ones up to the maximum."""
         self._shown = {each: name for each, name in self._shown.items() if each in totals}
         room = self._most - len(self._shown)
         if room > 0 and len(totals) > len(self._shown):
@@ -179,13 +170,13 @@ class ShownTopics:
             self._shown.update((each, escape(each)) for each in new[:room])
 
     def label(self, topic: str) -> str:
-        """The topic's name for people, or ``OTHER``."""
+        """Return the topic's escaped name, or ``OTHER``."""
         return self._shown.get(topic, OTHER)
 
     def summed(
         self, counts: Iterable[tuple[str, tuple[int, int]]]
     ) -> Iterator[tuple[str, int, int]]:
-        """Pairs of numbers by topic, those of other topics summed up."""
+        """Sum pairs of numbers by label."""
         sums = dict.fromkeys(self._shown.values(), (0, 0))
         for topic, (one, two) in counts:
             label = self.label(topic)
@@ -196,15 +187,14 @@ class ShownTopics:
 
 
 REFUSALS: Final = ("FencedError", "OffsetConflictError", "TransactionExistsError")
-"""Errors for which the log does not do what it is told; told of with 0, too, so that the first one
-is seen as an increase."""
+"""Errors of refused requests, reported with 0, too, so that the first is an increase."""
 
 
 class StoreReadings:
-    """Reads a store.
+    """Reads the metrics of a store.
 
     Args:
-        topics: how many topics have numbers of their own.
+        topics: maximum number of topics with their own metrics.
     """
 
     def __init__(self, store: Store, topics: int) -> None:
@@ -212,10 +202,10 @@ class StoreReadings:
         self._shown = ShownTopics(topics)
 
     def read(self, store: Store) -> Iterator[Sample]:
-        """What it tells now.
+        """Yield the current samples.
 
         Raises:
-            DafkaError: it is closed.
+            DafkaError: the store is closed.
         """
         mesh, role, loop, watch, merge_thread, flight = store.parts
         yield from of_mesh(mesh)
@@ -256,7 +246,7 @@ class StoreReadings:
         yield from self._of_topics(store, watch)
 
     def _of_disk(self, store: Store) -> Iterator[Sample]:
-        with contextlib.suppress(OSError):  # the log says so itself
+        with contextlib.suppress(OSError):  # ``/readyz`` reports it
             disk = Disk.of(store.log.directory)
             yield Sample(d.DISK_SIZE, disk.size_bytes)
             yield Sample(d.DISK_FREE, disk.free_bytes)
@@ -268,7 +258,7 @@ class StoreReadings:
         yield Sample(d.SMALL_BLOCKS, store.log.small_blocks)
 
     def _of_topics(self, store: Store, watch: DiskWatch) -> Iterator[Sample]:
-        totals = self._totals.look()
+        totals = self._totals.current()
         self._shown.choose(totals)
         yield Sample(d.PARTITIONS, sum(each.partitions for each in totals.values()))
         yield Sample(d.TOPICS, len(totals))

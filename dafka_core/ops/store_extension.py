@@ -40,7 +40,7 @@ class ExtensionNode(Node):
     @property
     @abstractmethod
     def name(self) -> str:
-        """The node's name in metrics, as the address where clients reach it."""
+        """The node's name in metrics, such as the address of its service."""
 
     @property
     def facts(self) -> Mapping[str, str]:
@@ -57,7 +57,7 @@ class ExtensionNode(Node):
         return ()
 
     def findings(self) -> Iterable[Finding]:
-        """Return what is right or wrong now, for ``/healthz`` and ``/readyz``, without waiting."""
+        """Return the state for ``/healthz`` and ``/readyz``, without waiting."""
         return ()
 
 
@@ -92,7 +92,7 @@ class StoreExtension(ABC):
         """Start the extension at a store, with the options that the user gave, as text."""
 
     def retract(self, store: StoreHandle) -> None:  # noqa: B027 -- most announce nothing
-        """Take back what a former run has announced at this store; the extension is off now."""
+        """Withdraw what a previous run announced at this store; the extension is off now."""
 
     def named_stores(self, log: Log) -> set[str]:
         """Return the addresses of stores that the extension's own records name."""

@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 
 
 class WatchedNode:
-    """One node.
+    """The metrics and findings of a node.
 
     Args:
-        topics: how many of a store's topics have numbers of their own.
+        topics: maximum number of a store's topics with their own metrics.
 
     Raises:
-        ConfigError: it is of no kind that can be watched.
+        ConfigError: the node's kind has no metrics.
     """
 
     def __init__(self, node: Node, topics: int) -> None:
         self.kind = node.kind
         self.metrics: Sequence[d.Metric] = ()
-        """Those that an extension declares."""
+        """Metrics that an extension declares."""
         self._node = weakref.ref(node)
         anyone: Any = node
         self._read: Callable[[Any], Iterable[Sample]]
@@ -61,7 +61,7 @@ class WatchedNode:
         self._info = (this_version(), endpoint)
 
     def samples(self) -> list[Sample]:
-        """What it tells now; of one that is closed, that it is."""
+        """Return the current samples; of a closed node only its state."""
         findings = self.findings()
         samples = [
             Sample(d.INFO, 1, self._info),
@@ -72,26 +72,27 @@ class WatchedNode:
         node = self._node()
         if node is None or not node.is_open:
             return samples
-        with contextlib.suppress(DafkaError):  # it ends just now, as ``findings`` say
+        with contextlib.suppress(DafkaError):  # it is just ending, as ``findings`` reports
             samples.extend(self._read(node))
         return samples
 
     def findings(self) -> list[Finding]:
-        """What there is to say of it now."""
+        """Return the current findings."""
         node = self._node()
         if node is None:
-            return [problem(health.LIFE, f"the {self.kind} was dropped", "keep it, or close it")]
+            remedy = "keep a reference to it, or close it"
+            return [problem(health.LIFE, f"the {self.kind} was garbage-collected", remedy)]
         try:
             return [*health.of_node(node)]
-        except DafkaError as error:  # it ends just now
-            return [problem(health.LIFE, str(error), "start it again")]
+        except DafkaError as error:  # it is just ending
+            return [problem(health.LIFE, str(error), "restart it")]
 
 
 class WatchedNodes:
-    """All of a process.
+    """The watched nodes of a process.
 
     Args:
-        topics: how many of a store's topics have numbers of their own.
+        topics: maximum number of a store's topics with their own metrics.
     """
 
     def __init__(self, topics: int) -> None:
@@ -101,28 +102,28 @@ class WatchedNodes:
         self._expected = ""
 
     def add(self, *nodes: Node) -> None:
-        """Watches nodes from now on."""
+        """Watch further nodes."""
         made = [WatchedNode(each, self._topics) for each in nodes]
         with self._lock:
             self._nodes += made
             self._expected = ""
 
     def expect(self, what: str) -> None:
-        """Nodes are being made: until ``add`` this process is not ready, and runs."""
+        """Report the process as running but not ready, until ``add``."""
         self._expected = what
 
     @property
     def nodes(self) -> list[WatchedNode]:
-        """Those that are watched."""
+        """The nodes that were added."""
         with self._lock:
             return [*self._nodes]
 
     def findings(self) -> list[tuple[str, str, Finding]]:
-        """What there is to say, with the kind and the name of the node that it is of."""
+        """Return the findings of all nodes, with the node's kind and name."""
         found = [(each.kind, each.name, one) for each in self.nodes for one in each.findings()]
         if self._expected or not found:
             what = self._expected or "node"
-            why = f"no {what} serves yet"
-            one = problem("start", why, "it opens its log and looks for a tower; its log says more")
+            remedy = "wait until it has opened its log and found a tower; its messages say more"
+            one = problem("start", f"no {what} serves yet", remedy)
             found.append((what, "", one))
         return found

@@ -1,1 +1,1 @@
-"""What is known of Spark's streaming queries without Spark: reports, lag, and checkpoints."""
+"""Spark's streaming queries, without Spark: progress reports, lag, and checkpoints."""

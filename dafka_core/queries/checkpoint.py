@@ -81,17 +81,17 @@ class Checkpoint:
         """Read the checkpoint in a directory; its batches are read on first use.
 
         Raises:
-            ConfigError: it is no checkpoint, not on this machine, or no source of the query has
-                format dafka.
+            ConfigError: it is not a checkpoint, not on this machine, or no source of the query
+                has format dafka.
         """
         directory = local_path(path)
         if not directory.is_dir():
-            raise refused(path, "is no directory")
+            raise refused(path, "is not a directory")
         if not (directory / METADATA).is_file():
-            raise refused(path, "is no checkpoint of Spark's: it has no file 'metadata'")
+            raise refused(path, "is not a checkpoint of Spark: it has no file 'metadata'")
         query_id = _object(_read(directory / METADATA)).get("id")
         if not isinstance(query_id, str) or not query_id:
-            raise refused(path, "is no checkpoint: file 'metadata' has no query id")
+            raise refused(path, "is not a checkpoint: file 'metadata' has no query id")
         planned, committed = (_numbers(directory / name) for name in (OFFSETS, COMMITS))
         found = cls(directory, query_id, tuple(sorted(planned)), frozenset(committed))
         if planned and found.last.ends and not found.last.own_ends:
@@ -434,7 +434,7 @@ def rewind(checkpoint: Checkpoint, batch: int, *, is_stopped: bool = False) -> P
             if number > batch:  # each step leaves a valid checkpoint
                 _remove(checkpoint.path / name / str(number) for name in (COMMITS, OFFSETS))
     except OSError as error:
-        raise DafkaError(f"{checkpoint.path} is rewound in part: {error}") from error
+        raise DafkaError(f"{checkpoint.path} is rewound only in part: {error}") from error
     return backup
 
 

@@ -126,8 +126,8 @@ def _ages_s(
             break
         now_us = client.clock_us(timeout_s=timeout_s)
         for part in parts(left, MAX_RANGES):
-            asked = [AskedRange(topic, name, at, at + 1) for topic, name, at in part]
-            for group in client.read_many(asked, times=True, timeout_s=timeout_s, **_BATCH):
+            ranges = [AskedRange(topic, name, at, at + 1) for topic, name, at in part]
+            for group in client.read_many(ranges, times=True, timeout_s=timeout_s, **_BATCH):
                 for number, batch in group:
                     assert batch.times is not None  # the request includes them
                     found[part[number]] = max(0.0, (now_us - int(batch.times[0, 1])) / 1e6)

@@ -99,7 +99,7 @@ class SourceOffset:
                     "its files belong to several queries, or were edited; restore the original "
                     "files, or start the query with a new checkpoint",
                 )
-            # Where this offset holds the start, the query has not read the records before.
+            # If this offset holds the start, the query has not read the records before it.
             after = NO_LIFE if tp in self.start else begin.lives.get(tp, NO_LIFE)
             yield BatchRange(*tp, start, end, self.lives.get(tp, NO_LIFE), after)
 

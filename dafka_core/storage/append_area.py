@@ -99,7 +99,7 @@ class Group:
     The contents of its blocks are not checked, only that each is the packed one.
 
     Raises:
-        ValueError: the buffer holds no group; from methods, a block is another one.
+        ValueError: the buffer is not a group; from methods, a block does not match its directory.
     """
 
     __slots__ = ("_blocks_at", "_buffer", "_directory")

@@ -127,7 +127,7 @@ def fact(entry: Entry) -> dict[str, Any]:
     """Parse the first or the last entry.
 
     Raises:
-        ValueError: the entry is another one.
+        ValueError: it is another entry.
     """
     found = json.loads(bytes(entry.value))
     if entry.table != FACTS or not isinstance(found, dict):
@@ -199,17 +199,16 @@ class Backup:
         try:
             self.manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
         except FileNotFoundError:
-            why = f"it is no backup (it has no file {BACKUP_MANIFEST})"
+            why = f"it is not a backup: it has no file {BACKUP_MANIFEST}"
             raise StoreError(directory, why) from None
         except (OSError, ValueError) as error:
             raise StoreError(directory, f"file {BACKUP_MANIFEST}: {error}") from error
         found = self.manifest
         if found.v != VERSION or not FORMAT_AT_FIRST <= found.format <= FORMAT:
             why = (
-                f"the backup is of format {found.v}, its log of format {found.format}, made by "
-                f"Dafka {found.dafka}; this program reads formats {VERSION} and "
-                f"{FORMAT_AT_FIRST} or {FORMAT}: restore it with that version of Dafka or a "
-                "later one"
+                f"the backup has format {found.v} and its log format {found.format}, by Dafka "
+                f"{found.dafka}; this program reads formats {VERSION} and {FORMAT_AT_FIRST} or "
+                f"{FORMAT}: restore it with that version of Dafka or later"
             )
             raise StoreError(directory, why)
 
@@ -219,11 +218,11 @@ class Backup:
         with translated(self.directory):
             found = _checksum(path), path.stat().st_size
         if found != (self.manifest.checksum, self.manifest.file_bytes):
-            why = f"file {BACKUP_FILE} is not what was written: take another backup"
+            why = f"file {BACKUP_FILE} has changed since it was written: create a new backup"
             raise StoreError(self.directory, why)
 
     def chain(self) -> list[Self]:
-        """Return the backups that this one continues, the complete one first, and this one.
+        """Return this backup and its predecessors, the complete one first.
 
         Raises:
             StoreError: one is neither at its path nor beside the one that continues it.
@@ -249,7 +248,7 @@ class Backup:
             yield Tables(opened, txn)
 
     def previous(self) -> Self:
-        """Return the backup that this one continues; see ``chain``."""
+        """Return the predecessor; see ``chain``."""
         wanted = self.manifest.previous
         above = self.directory.absolute().parent
         nearby = [self.directory / self.manifest.previous_at, *sorted(above.iterdir())]
@@ -259,8 +258,8 @@ class Backup:
                 if found.manifest.id == wanted:
                     return found
         why = (
-            f"it goes on from backup {wanted}, which is neither at "
-            f"{self.manifest.previous_at} nor beside it: put that one back there"
+            f"it continues backup {wanted}, which is neither at {self.manifest.previous_at} nor "
+            "beside this one: move it back there"
         )
         raise StoreError(self.directory, why)
 
@@ -271,14 +270,14 @@ def write_backup(
     """Write a backup from a log's entries; the directory is complete afterwards or does not exist.
 
     Raises:
-        StoreError: the directory is not empty, the disk is full, or the entries are no log's.
+        StoreError: the directory is not empty, the disk is full, or the entries are invalid.
     """
     with made_whole(directory) as made, translated(directory):
         with _opened(made / BACKUP_FILE) as opened:
             try:
                 first, count = _written(opened, iter(found))
             except (ValueError, KeyError, TypeError) as error:
-                why = f"what the store sent is no backup ({error}): try again"
+                why = f"the store sent an invalid backup ({error}): try again"
                 raise StoreError(directory, why) from error
         path = made / BACKUP_FILE
         at = "" if previous is None else os.path.relpath(previous.directory, directory)
@@ -347,7 +346,7 @@ def made_whole(directory: Path) -> Iterator[Path]:
 
 
 def _taken(directory: Path) -> StoreError:
-    return StoreError(directory, "it is there, and not empty: name another one")
+    return StoreError(directory, "it exists and is not empty: name another directory")
 
 
 @contextlib.contextmanager
@@ -355,7 +354,7 @@ def _as_written(directory: Path) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        why = f"{error}: file {BACKUP_FILE} was changed, with its checksum: take another backup"
+        why = f"{error}: file {BACKUP_FILE} and its checksum were changed: create a new backup"
         raise StoreError(directory, why) from error
 
 
@@ -381,7 +380,7 @@ def _written(opened: Opened, found: Iterator[Entry]) -> tuple[dict[str, Any], in
     """Write entries; return the first one's facts, and the number of entries."""
     first = fact(next(found, Entry(META, b"", memoryview(b""))))
     if first["format"] > FORMAT:
-        why = f"the store's log is of format {first['format']}: back it up with its own version"
+        why = f"the store's log has format {first['format']}: use the store's version of Dafka"
         raise StoreError(opened.directory, why)
     tables = {META: opened.meta, PARTITIONS: opened.partitions, BLOCKS: opened.blocks}
     count, last = 0, None

@@ -86,7 +86,7 @@ PIECE_BYTES = 256 << 10
 """Bytes copied at a time, and then hashed: they stay in a core's own cache between the two."""
 
 WORTH_SHARE = 0.9
-"""A block whose compression saves less stays uncompressed: decompression costs time."""
+"""A block stays uncompressed if compression saves less: decompression costs time."""
 
 OFFSET = np.dtype("<i4")
 LONG = np.dtype("<i8")

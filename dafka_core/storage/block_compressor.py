@@ -29,7 +29,7 @@ from dafka_core.storage.environment import Environment
 from dafka_core.storage.rows import PartitionRow
 from dafka_core.storage.tables import FoundBlock, Tables
 
-LOOK_S: Final = 30.0
+SCAN_INTERVAL_S: Final = 30.0
 """Interval between two scans of all partitions."""
 
 MOST_BYTES: Final = 64 << 20
@@ -68,12 +68,12 @@ class BlockCompressor:
         self._after_us = int(after_s * 1_000_000)
         self._now_us = now_us
         self._waiting: deque[tuple[TopicPartition, int]] = deque()
-        self._looked_s = float("-inf")
+        self._scanned_s = float("-inf")
         # Blocks scanned and left uncompressed, by partition id; noted on disk later, if at all.
         self._marks: dict[int, int] = {}
 
     def step(self) -> bool:
-        """Compress one block, or search for one; return False if there was nothing to do.
+        """Compress one block, or search for one; return False if idle.
 
         Raises:
             ClosedError: the log is closed.
@@ -83,10 +83,10 @@ class BlockCompressor:
         if not any(rule.codec != NONE for rule in self.rules):
             return False
         if not self._waiting:
-            if time.monotonic() - self._looked_s < LOOK_S:
+            if time.monotonic() - self._scanned_s < SCAN_INTERVAL_S:
                 return False
-            self._looked_s = time.monotonic()
-            self._look()
+            self._scanned_s = time.monotonic()
+            self._scan()
             return bool(self._waiting)
         tp, mark = self._waiting.popleft()
         end = self._compress(tp, mark)
@@ -94,7 +94,7 @@ class BlockCompressor:
             self._waiting.appendleft((tp, end))
         return True
 
-    def _look(self) -> None:
+    def _scan(self) -> None:
         with self._env.reading() as tables:
             for tp, row in tables.all_rows():
                 if row.end and codec_of(tp.topic, self.rules) != NONE:

@@ -153,7 +153,7 @@ class BlockReader:
     ) -> list[RecordBatch]:
         """Return the records before ``end`` of the blocks found with ``offset``.
 
-        ``row`` shows that this one is held.  ``asides`` is its value before ``tables`` was opened.
+        ``row`` shows that the store has it.  ``asides`` is its value before ``tables`` was opened.
         """
         batches: list[RecordBatch] = []
         for found in tables.blocks_of(tp, row, offset):

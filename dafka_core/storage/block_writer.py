@@ -138,7 +138,7 @@ class BlockMerger:
         self._buffer = bytearray()
 
     def step(self) -> bool:
-        """Do a small step; return False if there was nothing to do.
+        """Do a small step; return False if idle.
 
         Raises:
             ClosedError: the log is closed.
@@ -236,7 +236,7 @@ class BlockMerger:
         if self._scanned is None:
             return False
         before_id, before_first, before_bytes, staged_start = -1, 0, 0, 0
-        goes_on_at: tuple[int, int] | None = None
+        continues_at: tuple[int, int] | None = None
         with self._env.reading() as tables:
             found = enumerate(tables.block_sizes(*self._scanned, plain_size))
             for seen, (partition_id, first, size_bytes) in found:
@@ -246,8 +246,8 @@ class BlockMerger:
                     block = MergeCandidate(before_first, first - before_first, before_bytes)
                     self._planner.add(partition_id, block, replace=False)
                 if seen == SCAN_BLOCKS:
-                    goes_on_at = partition_id, first
+                    continues_at = partition_id, first
                     break
                 before_id, before_first, before_bytes = partition_id, first, size_bytes
-        self._scanned = goes_on_at
+        self._scanned = continues_at
         return True

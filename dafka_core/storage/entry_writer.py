@@ -149,15 +149,15 @@ class EntryWriter:
         row = self._row(batch.tp)
         staged = row.staged
         same = staged and (staged.attempt, staged.transaction) == (REPLICA, transaction)
-        goes_on = staged is not None and same and batch.offset == staged.end
-        if not goes_on:
+        continues = staged is not None and same and batch.offset == staged.end
+        if not continues:
             if batch.offset != row.end:
                 return OffsetConflictError(*batch.tp, batch.offset, row.end)
             row = self._without_staged(row)
         if batch.end < end:
             self._put(batch, row, (REPLICA, transaction))
         else:
-            row = self._finish_staged(row) if goes_on else row
+            row = self._finish_staged(row) if continues else row
             self._put(batch, row.with_transaction(transaction))
         return None
 

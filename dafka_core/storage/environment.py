@@ -115,7 +115,7 @@ class Environment:
     def lease(self, work: Callable[[Tables, FilePositions], T]) -> tuple[T, Lease | None]:
         """Return the result of ``work`` for a moment of the log, and a lease of its pages.
 
-        None if there are too many leases.
+        None beyond the limit of leases.
         """
         with self._using() as opened:
             txn = opened.env.begin(buffers=True)
@@ -170,9 +170,9 @@ class Environment:
         raise StoreError(
             self.directory,
             f"the directory or a file in it was removed, renamed or replaced while the store "
-            f"ran{why}. What is written from now on would be lost, so nothing more is "
-            "acknowledged: put back what was moved away, keep cleaners of temporary files from "
-            "it, and start the store again",
+            f"ran{why}. New records would be lost, so the store acknowledges nothing more: restore "
+            "the directory, exclude it from programs that delete temporary files, and restart the "
+            "store",
         )
 
     def close(self) -> None:

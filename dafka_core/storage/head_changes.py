@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from dafka_core.model.records import TopicPartition
 
 MAX_KEPT: Final = 10_000
-"""Partitions whose last change is remembered: as many as one answer names."""
+"""Number of partitions with a remembered change: as many as one answer names."""
 
 Topics = frozenset[str] | None
 """The topics of a watcher; None for all."""
@@ -39,7 +39,7 @@ class HeadChanges:
         self.number = 0
         self._lock = threading.Lock()
         self._numbers = OrderedDict[TopicPartition, int]()  # the last change of each, in order
-        self._forgotten = 0  # up to this one, not all changes are remembered
+        self._forgotten = 0  # up to this number some changes are forgotten
         self._watchers: dict[Woken, Topics] = {}
 
     def add(self, changed: Collection[TopicPartition], *, wakes: bool = True) -> None:
@@ -59,8 +59,8 @@ class HeadChanges:
                 _, self._forgotten = self._numbers.popitem(last=False)
             if wakes and self._watchers:
                 topics = {tp.topic for tp in changed}
-                for woken, asked in self._watchers.items():
-                    if asked is None or not asked.isdisjoint(topics):
+                for woken, watched in self._watchers.items():
+                    if watched is None or not watched.isdisjoint(topics):
                         woken.set()
 
     def since(self, number: int, topics: Topics) -> list[TopicPartition] | None:

@@ -11,7 +11,7 @@ The reader learns of the end from the file ``leases``, where each lease has its 
 of its own.  This order is safe, without clocks and without process ids:
 
     store:    writes zeros to the slot; ends the transaction; only then may a write use the pages
-    reader:   copies from the pages; then reads the slot, and drops the copy unless its id is there
+    reader:   copies from the pages; then reads the slot, and drops the copy unless it has its id
 
 A copy with anything of a page's next life was thus made after the slot was cleared, so the reader
 does not find its id afterwards.  A killed store ends no lease, but nothing is written either until
@@ -105,7 +105,7 @@ class LeaseTable:
         self._lock = threading.Lock()
         self._held: dict[int, _Held] = {}  # by slot, the oldest first
         try:
-            # Never a new file in its place: readers of a previous process have this one open.
+            # Never replaced: readers of a previous process have this file open.
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
             self._fd = os.open(directory / LEASE_FILE, flags, mode_within(directory))
             self._closing = weakref.finalize(self, os.close, self._fd)  # also if it is dropped

@@ -22,13 +22,13 @@ from dafka_core.storage.links import GENESIS, Link, LinkDigest, life_at
 from dafka_core.storage.rows import PartitionRow
 from dafka_core.storage.tables import Tables
 
-LOOK_S: Final = 2.0
+SCAN_INTERVAL_S: Final = 2.0
 """Interval of checks for changes."""
 
 TAIL_S: Final = 300.0
 """Time that few records wait for their link: creating it reads up to 16 MiB."""
 
-LOOK_SHARE: Final = 0.05
+SCAN_SHARE: Final = 0.05
 """The largest share of the time for checks, if very many partitions change."""
 
 STEP_BYTES: Final = 32 << 20
@@ -55,7 +55,7 @@ class Linker:
         self._env = env
         self._reader = reader
         self._changes_seen = -1  # unknown: it scans all partitions first
-        self._look_s = float("-inf")  # the time of the next check
+        self._scan_due_s = float("-inf")  # the time of the next check
         self._tails: dict[TopicPartition, float] = {}  # since when partitions wait
         self._due: deque[TopicPartition] = deque()
 
@@ -69,11 +69,11 @@ class Linker:
         """
         if not self._due:
             started_s = time.monotonic()
-            if started_s < self._look_s:
+            if started_s < self._scan_due_s:
                 return False
-            self._look(started_s)
+            self._scan(started_s)
             took_s = time.monotonic() - started_s
-            self._look_s = started_s + max(LOOK_S, took_s / LOOK_SHARE)
+            self._scan_due_s = started_s + max(SCAN_INTERVAL_S, took_s / SCAN_SHARE)
             return bool(self._due)
         asides, failed = self._reader.asides, None
         made: dict[TopicPartition, tuple[int, list[Link]]] = {}
@@ -102,7 +102,7 @@ class Linker:
             raise failed
         return True
 
-    def _look(self, now_s: float) -> None:
+    def _scan(self, now_s: float) -> None:
         changes = self._env.changes
         number, changed = changes.number, changes.since(self._changes_seen, None)
         waiting, self._tails = self._tails, {}
@@ -131,7 +131,7 @@ class Linker:
         history = tables.lives.history(tp, row)
         last = tables.links.last(row.id)
         if last and last.end > row.end:
-            self._say_wrong(tp, last)
+            self._report_changed(tp, last)
             return row.id, []
         grown = None
         start, chain = row.earliest, GENESIS
@@ -146,7 +146,7 @@ class Linker:
             if grown:
                 records.fill(digest, grown.end)
                 if digest.link(grown.life) != grown:
-                    self._say_wrong(tp, grown)
+                    self._report_changed(tp, grown)
                     return row.id, []
                 grown = None
             records.fill(digest, row.end)
@@ -157,11 +157,11 @@ class Linker:
             self._due.append(tp)
         return row.id, links
 
-    def _say_wrong(self, tp: TopicPartition, link: Link) -> None:
+    def _report_changed(self, tp: TopicPartition, link: Link) -> None:
         self.wrong.add(tp)
         text = (
-            "%(partition)s: records %(start)d to %(end)d, or their link, are not what they were: "
-            "they were changed in the file; 'dafka store verify' says more"
+            "%(partition)s: records %(start)d to %(end)d, or their link, were changed in the file; "
+            "'dafka store verify' has details"
         )
         facts = {"partition": str(tp), "start": link.start, "end": link.end - 1}
         _log.error(text, facts, extra={"event": "records_changed"})

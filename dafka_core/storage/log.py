@@ -27,7 +27,7 @@ results are copies, and no transaction is open between two calls of ``read``: a 
 ``snapshot`` keeps one open, for a consistent view.  Other processes read by ``lease``: they receive
 the positions of blocks in the file, and copy them while the lease lasts (``leases.py``).
 
-One thread appends, another one may merge; any number of threads read at the same time.
+One thread appends, another may merge; any number of threads read at the same time.
 """
 
 from __future__ import annotations
@@ -121,8 +121,8 @@ class RetentionLog:
         with self._env.reading() as tables:
             found = tables.notes.named(_HANDLED)
         return {
-            TopicPartition(DELETIONS_TOPIC, name.removeprefix(_HANDLED)): int(octets)
-            for name, octets in found.items()
+            TopicPartition(DELETIONS_TOPIC, name.removeprefix(_HANDLED)): int(value)
+            for name, value in found.items()
         }
 
     def keep_deletions_handled(self, handled: Mapping[TopicPartition, int]) -> None:
@@ -131,19 +131,19 @@ class RetentionLog:
         self._env.write(lambda tables: tables.notes.put(notes))
 
     def kept_rules(self) -> str | None:
-        """Return the rules set while the store ran; None if there are none."""
+        """Return the rules set while the store ran, if any."""
         with self._env.reading() as tables:
             kept = tables.notes.named(RULES).get(RULES)
         return None if kept is None else text_of(kept)
 
     def keep_rules(self, rules: str | None) -> None:
         """Write rules, replacing earlier ones; None removes them."""
-        octets = None if rules is None else octets_of(rules)
-        self._env.write(lambda tables: tables.notes.put({RULES: octets}))
+        encoded = None if rules is None else octets_of(rules)
+        self._env.write(lambda tables: tables.notes.put({RULES: encoded}))
 
 
 Range = tuple[TopicPartition, int, int]
-"""Records of a partition from an offset to another one (exclusive)."""
+"""A partition, and the start and end (exclusive) of a range of offsets."""
 
 
 class PlacedRange(NamedTuple):
@@ -231,7 +231,7 @@ class Log(ProcessBound):
         self._merger = BlockMerger(self._env, self._planner)
         try:
             if not unchecked:
-                self.partitions()  # a partition whose row was lost would begin again at 0
+                self.partitions()  # a partition with a lost row would restart at offset 0
             self._noted_us, agreed_us = 0, None
             with contextlib.suppress(StoreError, KeyError), self._env.reading() as tables:
                 noted = tables.notes.named(_AGREED).get(_AGREED)
@@ -321,7 +321,7 @@ class Log(ProcessBound):
         """Discard staged records without additions for this time; return the partition count.
 
         With ``replicas`` also those from another store: not while a store runs on this log, which
-        continues them when the other one returns.
+        continues them when that store returns.
         """
         before_us = self.now_us() - int(older_than_s * 1_000_000)
         return self._env.write(
@@ -342,7 +342,7 @@ class Log(ProcessBound):
         return self._env.write(lambda tables: tables.trim(tp, before))
 
     def merge_step(self) -> bool:
-        """Merge some small blocks into one; return False if there are none.
+        """Merge some small blocks into one; return False if idle.
 
         The first steps search for those from before opening.  Call it repeatedly in a thread of its
         own; appends and reads continue meanwhile, and wait for the disk at most as long as for
@@ -426,7 +426,7 @@ class Log(ProcessBound):
             offset = batch.end
 
     def discard_aside(self, aside_id: int) -> bool:
-        """Delete the records set aside under an id; return False if there are none."""
+        """Delete the records set aside under an id; return False if it is unknown."""
         return self._env.write(lambda tables: AsideArea(tables).discard(aside_id))
 
     def end(self, tp: TopicPartition) -> int:

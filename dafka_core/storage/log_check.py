@@ -92,25 +92,23 @@ class Checked(NamedTuple):
         )
 
 
-Look = Callable[[], AbstractContextManager[Tables]]
+OpenTables = Callable[[], AbstractContextManager[Tables]]
 """Opens a log's tables at the time of the call."""
 
 
 # Compares records with their links (``links.py``), and links with saved ones.
 #
-# ``check_links`` detects changes in the file by an attacker who computed the checksums again, but
-# not
-# the links. One who computes those again, too, is detected by ``check_saved``: a link out of the
-# attacker's reach covers all links before it. ``differences`` compares two stores, and reads no
-# record.
+# ``check_links`` detects changes in the file after which only the checksums were recomputed.
+# ``check_saved`` also detects recomputed links: a link out of the attacker's reach covers all links
+# before it. ``differences`` compares two stores, and reads no record.
 
 
-LOOK_BYTES: Final = 64 << 20
+STEP_BYTES: Final = 64 << 20
 """Bytes compared with links in one transaction: some hundredths of a second."""
 
-_TAKE_IT: Final = (
-    "compare with another store ('dafka store verify --beside'); if that one is right, have this "
-    "one's directory made anew from it (docs/backup.md)"
+_CURE: Final = (
+    "compare with another store ('dafka store verify --beside'); if that store is right, create "
+    "this store's directory anew from it (docs/backup.md)"
 )
 
 
@@ -151,9 +149,9 @@ class PartitionLink(NamedTuple):
         return life != self.life and bool(int(life, 16) and int(self.life, 16))
 
 
-def links_of(look: Look, tp: TopicPartition, *, newest: bool) -> list[PartitionLink]:
+def links_of(open_tables: OpenTables, tp: TopicPartition, *, newest: bool) -> list[PartitionLink]:
     """Return the links of a partition, or only the last one."""
-    with look() as tables:
+    with open_tables() as tables:
         row = tables.visible_row(tp)
         if row is None:
             return []
@@ -162,12 +160,12 @@ def links_of(look: Look, tp: TopicPartition, *, newest: bool) -> list[PartitionL
         return [PartitionLink.of(tp, each) for each in found]
 
 
-def check_links(look: Look, tp: TopicPartition) -> Iterator[Checked]:
+def check_links(open_tables: OpenTables, tp: TopicPartition) -> Iterator[Checked]:
     """Compare the records of a partition with its links, and those with each other."""
     at: int | None = 0
     while at is not None:
         try:
-            with look() as tables:
+            with open_tables() as tables:
                 row = tables.visible_row(tp)
                 at, checked = (None, Checked()) if row is None else _some(tables, tp, row, at)
         except StoreError as error:
@@ -183,12 +181,12 @@ def _some(
     found: list[Damage] = []
     records: LinkedRecords | None = None
     for link in tables.links.starting(row.id, at):
-        if size_bytes >= LOOK_BYTES:
+        if size_bytes >= STEP_BYTES:
             return link.start, Checked(found=tuple(found), linked=linked)
         size_bytes += link.size_bytes
         if link.end > row.end:
-            why = f"it ends here, and has a link of records up to {link.end - 1}"
-            found.append(Damage(CHANGED, *tp, row.end, f"{why}: {_TAKE_IT}"))
+            why = f"it ends here, but has a link of records up to {link.end - 1}"
+            found.append(Damage(CHANGED, *tp, row.end, f"{why}: {_CURE}"))
             break
         damage = _out_of_chain(tp, row, link, previous)
         if damage is None and link.start >= row.earliest:
@@ -221,11 +219,11 @@ def _out_of_chain(
         return None
     end, chain = (previous.end, previous.chain) if previous else (0, GENESIS)
     if link.start != end and not end <= link.start == row.earliest:
-        why = f"there is no link of records before {link.start}: it was removed"
-        return Damage(LINKS, *tp, end, f"{why}; {_TAKE_IT}")
+        why = f"the link of records before {link.start} is missing: it was removed"
+        return Damage(LINKS, *tp, end, f"{why}; {_CURE}")
     if not link.follows(chain):
-        why = f"the link of records {link.start} to {link.end - 1} was changed, or the one before"
-        return Damage(LINKS, *tp, link.start, f"{why}; {_TAKE_IT}")
+        why = f"the link of records {link.start} to {link.end - 1}, or the previous, was changed"
+        return Damage(LINKS, *tp, link.start, f"{why}; {_CURE}")
     return None
 
 
@@ -236,24 +234,24 @@ def _changed(records: LinkedRecords, tp: TopicPartition, link: Link) -> Damage |
     if (made.records, made.times) == (link.records, link.times):
         return None
     what = "a record" if made.records != link.records else "the timestamp of a record"
-    why = f"{what} of {link.start} to {link.end - 1} was changed in the file, with its checksum"
-    return Damage(CHANGED, *tp, link.start, f"{why}: {_TAKE_IT}")
+    why = f"{what} of {link.start} to {link.end - 1} was changed in the file, and its checksum"
+    return Damage(CHANGED, *tp, link.start, f"{why}: {_CURE}")
 
 
-def check_saved(look: Look, saved: PartitionLink) -> Checked:
+def check_saved(open_tables: OpenTables, saved: PartitionLink) -> Checked:
     """Compare a partition with a saved link.
 
     Nothing was compared (``linked`` is 0) if its first record has been trimmed since.
     """
     tp = saved.tp
-    with look() as tables:
+    with open_tables() as tables:
         row = tables.visible_row(tp)
         if row is not None and saved.start < row.earliest:
             return Checked()
         life = life_at(_history(tables, tp, row), saved.end) if row else 0
         asides = (each for each in AsideArea(tables).listed() if each[1:3] == tp)
         is_other = f"{life:016x}" != saved.life or any(each.start < saved.end for each in asides)
-        why = f"it ends here, and had {saved.range}"
+        why = f"it ends here, but had {saved.range}"
         if row is not None and saved.end <= row.end:
             previous = tables.links.before(row.id, saved.start)
             digest = LinkDigest(tp, saved.start, previous.chain if previous else GENESIS)
@@ -265,14 +263,14 @@ def check_saved(look: Look, saved: PartitionLink) -> Checked:
             if made == saved:
                 return Checked(linked=saved.end - saved.start)
             what = saved.range if made.records != saved.records else f"records before {saved.end}"
-            why = f"{what}, or their times, are not those of the saved link"
+            why = f"{what}, or their times, do not match the saved link"
     if is_other:
         why += (
-            ": if another producer's records have won over them, they are set aside "
-            "('dafka store aside'), and links are to be saved anew; if not, they were changed"
+            ": if another producer's records have replaced them, they are set aside ('dafka store "
+            "aside'), and you must save the links again; otherwise they were changed"
         )
         return _found(REPLACED, tp, saved.start, why)
-    return _found(CHANGED, tp, saved.start, f"{why}: {_TAKE_IT}")
+    return _found(CHANGED, tp, saved.start, f"{why}: {_CURE}")
 
 
 def _found(kind: str, tp: TopicPartition, offset: int, why: str) -> Checked:
@@ -292,41 +290,41 @@ def differences(
         if link.records == other.records:
             same += link.end - link.start
         elif link.has_parted(other.life):
-            why = f"{link.range} are two producers': the stores settle that when they meet"
+            why = f"{link.range} are of different producers: the stores resolve this on contact"
             found[link.tp] = Damage(PARTED, *link.tp, link.start, why)
         else:
-            why = f"{link.range} are not the same: 'dafka store verify' says whose were changed"
+            why = f"{link.range} differ: 'dafka store verify' at both shows where they were changed"
             found[link.tp] = Damage(DIFFERENT, *link.tp, link.start, why)
     return same, list(found.values())
 
 
 _NOWHERE: Final = TopicPartition("", "")
 
-LOOK_BLOCKS: Final = 64
+STEP_BLOCKS: Final = 64
 
 
-def check(look: Look) -> Iterator[Checked]:
+def check(open_tables: OpenTables) -> Iterator[Checked]:
     """Check a log in many short transactions; it may be written meanwhile."""
-    for tp in _rows(look)[0]:
-        yield from check_partition(look, tp)
-    yield from check_rest(look)  # at the end: LMDB may abort in a damaged tree
+    for tp in _rows(open_tables)[0]:
+        yield from check_partition(open_tables, tp)
+    yield from check_rest(open_tables)  # at the end: LMDB may abort in a damaged tree
 
 
-def check_rest(look: Look) -> Iterator[Checked]:
+def check_rest(open_tables: OpenTables) -> Iterator[Checked]:
     """Check everything except partitions' records: rows, notes, records set aside."""
     aside, log_format = list[AsideRecords](), 0
-    _, found = _rows(look)
-    with _naming(look, ASIDE, _NOWHERE, found) as tables:
+    _, found = _rows(open_tables)
+    with _naming(open_tables, ASIDE, _NOWHERE, found) as tables:
         aside = AsideArea(tables).listed()
     if not found:  # otherwise blocks of an unreadable row would count as unknown
-        with _naming(look, BLOCK, _NOWHERE, found) as tables:
+        with _naming(open_tables, BLOCK, _NOWHERE, found) as tables:
             found.extend(_unknown(tables))
-    with _naming(look, NOTES, _NOWHERE, found) as tables:
+    with _naming(open_tables, NOTES, _NOWHERE, found) as tables:
         log_format = tables.cold.log_format
         tables.notes.named("")
     yield Checked(found=tuple(found), log_format=log_format)
     for each in aside:
-        yield from _set_aside(look, each)
+        yield from _set_aside(open_tables, each)
 
 
 def check_blocks(tables: Tables) -> Iterator[Checked]:
@@ -339,17 +337,19 @@ def check_blocks(tables: Tables) -> Iterator[Checked]:
 
 
 @contextmanager
-def _naming(look: Look, kind: str, tp: TopicPartition, found: list[Damage]) -> Iterator[Tables]:
+def _naming(
+    open_tables: OpenTables, kind: str, tp: TopicPartition, found: list[Damage]
+) -> Iterator[Tables]:
     try:
-        with look() as tables:
+        with open_tables() as tables:
             yield tables
     except StoreError as error:
         found.append(Damage(kind, *tp, 0, error.why))
 
 
-def _rows(look: Look) -> tuple[list[TopicPartition], list[Damage]]:
+def _rows(open_tables: OpenTables) -> tuple[list[TopicPartition], list[Damage]]:
     good, damaged = list[TopicPartition](), list[Damage]()
-    with _naming(look, ROW, _NOWHERE, damaged) as tables:
+    with _naming(open_tables, ROW, _NOWHERE, damaged) as tables:
         for key, value in tables.entries(1):
             tp = tp_of_key(key)
             try:
@@ -361,12 +361,12 @@ def _rows(look: Look) -> tuple[list[TopicPartition], list[Damage]]:
     return good, damaged
 
 
-def check_partition(look: Look, tp: TopicPartition) -> Iterator[Checked]:
+def check_partition(open_tables: OpenTables, tp: TopicPartition) -> Iterator[Checked]:
     """Check the records of a partition, from its earliest one on; staged ones; its links."""
     offset = 0
     while True:
         try:
-            with look() as tables:
+            with open_tables() as tables:
                 row = tables.row(tp)
                 if row is None:
                     return
@@ -378,23 +378,23 @@ def check_partition(look: Look, tp: TopicPartition) -> Iterator[Checked]:
             following, checked = None, Checked(found=(Damage(BLOCK, *tp, offset, error.why),))
         yield checked
         if following is None:
-            following = _behind(look, tp, checked.found[0].offset)
+            following = _after_damage(open_tables, tp, checked.found[0].offset)
         if following is None:
             return
         offset = following
     found: list[Damage] = []
-    with _naming(look, EPOCHS, tp, found) as tables:
+    with _naming(open_tables, EPOCHS, tp, found) as tables:
         found.extend(_epochs(tables, tp, row))
-    with _naming(look, STAGED, tp, found) as tables:
+    with _naming(open_tables, STAGED, tp, found) as tables:
         found.extend(_staged(tables, tp, row))
     yield Checked(partitions=1, found=tuple(found))
-    yield from check_links(look, tp)
+    yield from check_links(open_tables, tp)
 
 
-def _behind(look: Look, tp: TopicPartition, offset: int) -> int | None:
+def _after_damage(open_tables: OpenTables, tp: TopicPartition, offset: int) -> int | None:
     """Return the first block behind a damaged page that the end leads to; None without a row."""
     start = None
-    with suppress(StoreError, ValueError), look() as tables:
+    with suppress(StoreError, ValueError), open_tables() as tables:
         row = tables.row(tp)
         if row is not None:
             start = row.end
@@ -411,7 +411,7 @@ def _stretch(
     """Check some blocks from an offset on; return the next start, None if LMDB failed."""
     start, blocks, size_bytes = offset, 0, 0
     try:
-        between = tables.blocks_between(tp, row, offset, row.end, LOOK_BLOCKS, LOOK_BYTES)
+        between = tables.blocks_between(tp, row, offset, row.end, STEP_BLOCKS, STEP_BYTES)
         for found in between:
             block = tables.read_block(tp, found, Block.copied)
             offset, blocks = found.first + block.count, blocks + 1
@@ -421,7 +421,7 @@ def _stretch(
         after = _end_of_block(tables, row, offset)
         if after > offset:
             offset, blocks = after, blocks + 1
-            damage = Damage(HOLE, *tp, offset, f"there is no block with offset {offset}")
+            damage = Damage(HOLE, *tp, offset, f"no block has offset {offset}")
         else:
             is_hole = _is_in_no_block(tables, row, offset)
             damage = Damage(HOLE if is_hole else BLOCK, *tp, offset, error.why)
@@ -469,10 +469,10 @@ def _epochs(tables: Tables, tp: TopicPartition, row: PartitionRow) -> Iterator[D
         return
     for before, after in pairwise(history):
         if before.start > after.start or before.life >= after.life:
-            why = f"the producer's life from offset {after.start} on does not follow the one before"
+            why = f"the producer's life from offset {after.start} does not follow the previous life"
             yield Damage(EPOCHS, *tp, after.start, why)
     if history and history[-1].start > row.end:
-        why = f"the producer's newest life begins at {history[-1].start}, behind the end {row.end}"
+        why = f"the producer's newest life begins at {history[-1].start}, after the end {row.end}"
         yield Damage(EPOCHS, *tp, history[-1].start, why)
 
 
@@ -501,17 +501,17 @@ def _unknown(tables: Tables) -> Iterator[Damage]:
     known |= {each.id for each in AsideArea(tables).listed()}
     for partition_id in tables.ids_with_blocks():
         if partition_id not in known:
-            why = f"there are blocks under id {partition_id}, which is no partition's"
+            why = f"blocks have id {partition_id}, which belongs to no partition"
             yield Damage(UNKNOWN, "", "", 0, why)
 
 
-def _set_aside(look: Look, each: AsideRecords) -> Iterator[Checked]:
+def _set_aside(open_tables: OpenTables, each: AsideRecords) -> Iterator[Checked]:
     offset = each.start
     while offset < each.end:
-        why = f"what is set aside as {each.id} has no record of offset {offset}"
+        why = f"offset {offset} is missing from the records set aside with id {each.id}"
         batch = None
         try:
-            with look() as tables:
+            with open_tables() as tables:
                 if each not in AsideArea(tables).listed():
                     return  # discarded meanwhile
                 batch = AsideArea(tables).read(each.id, offset)

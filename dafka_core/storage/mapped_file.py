@@ -50,8 +50,8 @@ class FilePositions:
 
     def __init__(self, data: Path) -> None:
         self._data = data
-        # The range, and by how much an address there is above its position: written in one step,
-        # since threads read at the same time.
+        # The mapped range, and the difference of an address in it and its position. Assigned
+        # together, since threads read concurrently.
         self._mapped = range(0), 0
 
     def of(self, packed: memoryview) -> int:
@@ -70,7 +70,7 @@ class FilePositions:
         region, shift, path = mapping_at(address)
         if path.endswith(f"/{self._data.name}"):
             return region, shift
-        why = f"{_MAPS} does not say where {self._data.name} is mapped: read it over Flight"
+        why = f"{_MAPS} does not contain {self._data.name}: read it over Flight"
         raise StoreError(self._data.parent, why)
 
 
@@ -121,7 +121,7 @@ def _on_fault(number: int, info: Any, _context: int | None) -> None:
             for frame, _ in traceback.walk_stack(inspect.currentframe()):
                 directory = getattr(frame.f_locals.get("self"), "directory", None)
                 if isinstance(directory, Path):
-                    _end(directory, f"LMDB cannot go on at a damaged page of {DATA_FILE}")
+                    _end(directory, f"LMDB cannot continue at a damaged page of {DATA_FILE}")
         span, shift, name = mapping_at(info[2])  # the address, in siginfo_t
         if number == signal.SIGBUS and name.endswith(".mdb"):
             page = info[2] // mmap.PAGESIZE * mmap.PAGESIZE
@@ -156,9 +156,9 @@ def _end_or_note(path: Path, position: int, page: int, rest_bytes: int) -> None:
 
 def _end(directory: Path, why: str) -> None:
     why += (
-        ", so this process ends. 'dafka store verify' names what is lost. If the disk is failing, "
-        "move the directory away and start the store with an empty one on another disk; it takes "
-        "what other stores and producers still have"
+        ", so this process ends. 'dafka store verify' lists what is lost. If the disk is failing, "
+        "start the store with an empty directory on another disk; it copies all records that other "
+        "stores and producers still have"
     )
     _log.critical("%s", StoreError(directory, why), extra={"event": "page_unreadable"})
     os._exit(1)

@@ -100,7 +100,7 @@ class MergePlanner:
             self._keep(partition_id, left)
 
     def plan(self) -> MergePlan | None:
-        """Return the next merge; None if there is none."""
+        """Return the next merge, if any."""
         with self._lock:
             while self._changed:
                 partition_id = next(iter(self._changed))

@@ -100,13 +100,13 @@ NOT_LOCAL: Final = {
     0x7C7C6673: "a folder that Parallels shares",
     0x65735546: "FUSE",
 }
-"""By the type that statfs(2) returns.  For other machines' pages, and for those that a program
-invents, the system promises neither that a map and a write agree, nor that a synced page is on a
-disk.  Overlays, which containers have by default, are not among them: a file that is open for
-writing is in the upper layer, which is a directory of this machine, and is mapped and written
-there.  A process that opened the file before sees the lower one for ever, under the same number:
-readers open it after the store has, when it has sent them its session.  A reader in another
-container has another overlay, and does not find its lease there."""
+"""Network and FUSE file systems, by the type that statfs(2) returns: they guarantee neither that
+maps and writes are consistent, nor that a synced page is on a disk.
+
+Overlay file systems, the default of containers, are allowed: a file that is open for writing is in
+the upper layer, a directory of this machine.  A process that opened the file earlier keeps seeing
+the lower layer's file, so readers open it after the store has.  A reader in another container has
+another overlay, and does not find its lease there."""
 
 _STATFS_BYTES: Final = 1_024
 """More than any system's ``struct statfs``, which begins with the type, a long."""
@@ -238,8 +238,8 @@ def check_local(directory: Path) -> None:
     if name is not None:
         raise StoreError(
             directory,
-            f"it is on {name}, where a store's map, locks and syncs cannot be relied on: give the "
-            "store a directory on a disk of its own machine",
+            f"it is on {name}, where maps, locks and syncs are not reliable: give the store a "
+            "directory on a local disk",
         )
 
 
@@ -247,15 +247,15 @@ def lock_writer(directory: Path) -> int:
     """Return a descriptor that holds the directory for this process until it is closed.
 
     Raises:
-        StoreError: another one holds it, or it cannot be created.
+        StoreError: another process holds it, or it cannot be created.
     """
     _make(directory)
     try:
         check_local(directory)
         if (directory / BACKUP_MANIFEST).exists():
             why = (
-                "it is a backup, which no store changes: restore it into a directory of the "
-                "store's own ('dafka store restore DIR --from BACKUP')"
+                "it is a backup, which a store must not change: restore it to another directory "
+                "('dafka store restore DIR --from BACKUP')"
             )
             raise StoreError(directory, why)
         fd = os.open(
@@ -276,12 +276,12 @@ def _make(directory: Path) -> None:
     try:
         make_directory(directory, OWNERS_ALONE)
     except OSError as error:
-        why = f"it cannot be made ({error.strerror}): set --dir to a directory that can"
+        why = f"it cannot be created ({error.strerror}): choose another directory (--dir)"
         # ``Path.exists`` raises for a name that is too long.
         above = (directory, *directory.absolute().parents)
         found = next(each for each in above if os.path.exists(each))  # noqa: PTH110
         if not found.is_dir():
-            why = f"{found} is a file: name a directory, which is made if it is not there"
+            why = f"{found} is a file: name a directory, which is created if missing"
         raise StoreError(directory, why) from error
 
 
@@ -292,8 +292,8 @@ def _lock(directory: Path, fd: int) -> None:
         owner = os.read(fd, 32).decode("ascii", "replace").strip() or "unknown"
         raise StoreError(
             directory,
-            f"process {owner} has it open for writing; stop that store, or give this one a "
-            "directory of its own",
+            f"process {owner} has it open for writing; stop that store, or give this store "
+            "another directory",
         ) from error
     with translated(directory):
         # Truncated only then: on a full disk the file would not get its page back.
@@ -304,7 +304,7 @@ def _reserve_readers(directory: Path) -> None:
     """Allocate the pages of LMDB's list of readers on the disk.
 
     Writing to a map without a page on the disk kills the process (SIGBUS).  This precedes LMDB's
-    opening of the file, whose locks would be lost with another descriptor of it.
+    opening of the file: closing another descriptor of it later would release LMDB's locks.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
     fd = os.open(directory / READERS_FILE, flags, mode_within(directory))
@@ -354,6 +354,6 @@ def _tables(env: lmdb.Environment, directory: Path) -> list[lmdb._Database]:
         raise StoreError(
             directory,
             f"its format is {found}, this program reads formats {FORMAT_AT_FIRST} to {FORMAT}: "
-            "open it with the version of Dafka that made it, or a later one",
+            "open it with the version of Dafka that wrote it, or later",
         )
     return tables

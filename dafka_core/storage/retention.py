@@ -144,7 +144,7 @@ class PartitionBlocks(Sequence[HeldBlock]):
         if packed is None:
             packed = self._tables.packed_block(self._row.id, first)
         if packed is None:
-            raise self._tables.damaged_block(self._tp, first, "there is no block")
+            raise self._tables.damaged_block(self._tp, first, "the block is missing")
         times = self._tables.read_block(self._tp, FoundBlock(b"", first, packed), peek_times)
         return HeldBlock(first, end, len(packed), int(times[-1, 1]))
 
@@ -196,19 +196,19 @@ class StoreClock:
         While the clock is in doubt, this is the time from before plus the time passed.  But a clock
         ahead of a log that was just opened counts: the store may have been stopped.
         """
-        wall_us, right_us = self._look()
+        wall_us, right_us = self._read_clocks()
         return max(wall_us, right_us) if self._is_start else right_us
 
     def latest_us(self) -> int:
         """Return the latest timestamp accepted from a producer."""
-        wall_us, right_us = self._look()
+        wall_us, right_us = self._read_clocks()
         if self._doubted and self._is_start and wall_us < right_us:
             return ANY_US
         return max(wall_us, right_us) + MAX_AHEAD_US
 
     def doubt(self) -> str:
         """Return why the clock is in doubt, and nothing may be deleted by age; else ""."""
-        wall_us, right_us = self._look()
+        wall_us, right_us = self._read_clocks()
         return self._why(wall_us - right_us) if self._doubted else ""
 
     def compare(self, time_us: int) -> int:
@@ -217,32 +217,32 @@ class StoreClock:
         Return the newest right time, for the next start.
         """
         with self._lock:
-            wall_us, _ = self._look()
+            wall_us, _ = self._read_clocks()
             is_new = self._is_new and self._steady_us() - self._began_us < DOUBTED_US
             if is_new and not self._doubted and wall_us - time_us > JUMP_US:
                 self._lead_us, self._is_start = time_us - self._steady_us(), True
-            return self._look()[1]
+            return self._read_clocks()[1]
 
-    def _look(self) -> tuple[int, int]:
+    def _read_clocks(self) -> tuple[int, int]:
         """Return the wall clock's time, and the right one as far as known."""
         with self._lock:
             wall_us, steady_us = self._wall_us(), self._steady_us()
             lead_us, ahead_us = wall_us - steady_us, wall_us - steady_us - self._lead_us
             if -(MAX_AHEAD_US if self._is_start else JUMP_US) <= ahead_us <= JUMP_US:
                 if self._doubted:
-                    _log.warning("the clock is right again: it is believed")
+                    _log.warning("the clock is right again, and no longer in doubt")
                 self._believe(lead_us)
             elif not self._doubted or abs(lead_us - self._doubted[1]) > MAX_AHEAD_US:
                 self._doubted = steady_us, lead_us
                 text = (
-                    "%(why)s: it is in doubt until it is set right, or has stayed so for "
+                    "%(why)s: it is in doubt until it is corrected, or unchanged for "
                     "%(doubted_s)d s.  Until then nothing is deleted by age, and no producer's "
-                    "timestamp is replaced.  Set the clock by a network (NTP)"
+                    "timestamp is replaced.  Synchronize the clock (NTP)"
                 )
                 facts = {"why": self._why(ahead_us), "doubted_s": DOUBTED_US // 1_000_000}
                 _log.warning(text, facts, extra={"event": "retention_clock"})
             elif steady_us - self._doubted[0] >= DOUBTED_US and wall_us >= self._earliest_us:
-                _log.warning("%s, and has stayed so: it is believed now", self._why(ahead_us))
+                _log.warning("%s, without another jump: it is trusted now", self._why(ahead_us))
                 self._believe(lead_us)
             return wall_us, steady_us + self._lead_us
 

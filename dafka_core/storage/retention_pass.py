@@ -24,7 +24,7 @@ from dafka_core.storage.retention import (
     old_blocks,
 )
 
-LOOK_BYTES: Final = 64 << 20
+STEP_BYTES: Final = 64 << 20
 """Bytes examined at a time; LMDB reuses no freed page meanwhile."""
 
 
@@ -83,20 +83,20 @@ class HeldBlocks:
         _, blocks = self._held.get(tp, (None, []))
         known = {(block.first, block.end): block for block in blocks}
         while True:
-            looked_at_bytes = 0
+            examined_bytes = 0
             with self._log.snapshot() as snapshot:
                 found = snapshot.blocks(tp)
                 if found is None:
                     self._held.pop(tp, None)
                     return
                 for number, bounds in enumerate(zip(found.bounds, found.bounds[1:], strict=False)):
-                    if bounds not in known and looked_at_bytes < LOOK_BYTES:
+                    if bounds not in known and examined_bytes < STEP_BYTES:
                         known[bounds] = found[number]
-                        looked_at_bytes += known[bounds].size_bytes
+                        examined_bytes += known[bounds].size_bytes
                 wanted = list(zip(found.bounds, found.bounds[1:], strict=False))
                 info = found.info
             yield
-            if looked_at_bytes < LOOK_BYTES:
+            if examined_bytes < STEP_BYTES:
                 break
         self._held[tp] = info, [known[bounds] for bounds in wanted]
 
@@ -191,7 +191,7 @@ class Retention:
             if rule.size_bytes is not None:
                 yield from self._by_size(partitions, rule.size_bytes)
         yield from self._trim()
-        self._say_waits(waits)
+        self._log_waits(waits)
         for tp in self._first.keys() - seen:
             del self._first[tp]
         self._held.keep_only(seen)
@@ -283,16 +283,16 @@ class Retention:
         if count > 0:
             self.counts.unread += count
             text = (
-                "%(partition)s: gave up %(records)d records that query %(query)s has not read: "
+                "%(partition)s: deleted %(records)d records that query %(query)s has not read: "
                 "they are beyond the limits of option retain_until_read"
             )
             facts = {"partition": str(info.tp), "records": count, "query": quoted(unread.reader)}
             _log.warning(text, facts, extra={"event": "unread_given_up"})
 
-    def _say_waits(self, before: Mapping[str, str]) -> None:
+    def _log_waits(self, before: Mapping[str, str]) -> None:
         for topic, reader in self._waits.items():
             if before.get(topic) != reader:
-                text = "topic %(topic)s: retention waits for query %(query)s to read on"
+                text = "topic %(topic)s: retention waits for query %(query)s to read more"
                 facts = {"topic": quoted(topic), "query": quoted(reader)}
                 _log.info(text, facts, extra={"event": "retention_waits"})
 

@@ -97,7 +97,7 @@ class PartitionRow(NamedTuple):
         row = bytes(value[:-CHECKSUM_BYTES])
         at = _ROW.size
         if len(row) - at not in _REST_BYTES:
-            raise ValueError(f"a partition's row cannot have {len(value)} octets")
+            raise ValueError(f"a partition's row cannot have {len(value)} bytes")
         if value[-CHECKSUM_BYTES:] != checksum(key, row):
             raise ValueError("its row does not match its checksum")
         facts = _ROW.unpack_from(row)
@@ -149,8 +149,8 @@ def partition_key(tp: TopicPartition) -> bytes:
     key = topic_prefix(tp.topic) + _encoded(tp.partition)
     if len(key) > MAX_KEY_BYTES:
         raise ValueError(
-            f"{tp}: the names have {len(key) - 1} octets together, "
-            f"a store takes {MAX_KEY_BYTES - 1}"
+            f"{tp}: the names have {len(key) - 1} bytes together, "
+            f"a store accepts {MAX_KEY_BYTES - 1}"
         )
     return key
 
@@ -174,5 +174,5 @@ def checksum(key: bytes, row: bytes) -> bytes:
 def _encoded(name: str) -> bytes:
     encoded = octets_of(name)
     if b"\0" in encoded:
-        raise ValueError(f"the name {quoted(name)} contains a zero octet")
+        raise ValueError(f"the name {quoted(name)} contains a zero byte")
     return encoded

@@ -1,7 +1,7 @@
 """Records of losing histories: kept on disk, out of their partition, until they are discarded.
 
-When two histories of a partition meet (``epochs.py``), one wins, and the other one's records from
-the divergence on are set aside.  Those get an id of their own among the blocks, and are listed in
+When two histories of a partition meet (``epochs.py``), one wins, and the loser's records from the
+divergence on are set aside.  Those get an id of their own among the blocks, and are listed in
 the table ``meta``:
 
     "aside ", id  ->  row as in ``rows.py`` without transactions, key of the partition
@@ -86,7 +86,7 @@ class AsideArea:
         return next(self._blocks(tp, row, max(offset, row.earliest)), None)
 
     def discard(self, aside_id: int) -> bool:
-        """Delete the records set aside under an id; return False if there are none."""
+        """Delete the records set aside under an id; return False if it is unknown."""
         if not self._txn.delete(_PREFIX + _ID.pack(aside_id), db=self._meta):
             return False  # it may be a partition's
         self._tables.delete_blocks(aside_id, list(self._tables.firsts(aside_id, 0)))

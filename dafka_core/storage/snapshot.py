@@ -49,7 +49,7 @@ class PartitionStatistics(NamedTuple):
 def offset_of_time(
     tables: Tables, tp: TopicPartition, row: PartitionRow, timestamp_us: int
 ) -> int | None:
-    """Return the first available record written at or after a time; None if there is none.
+    """Return the first available record written at or after a time, if any.
 
     A search over blocks, without checking their checksums.
     """

@@ -34,7 +34,7 @@ def translated(directory: Path, opening: bool = False) -> Iterator[None]:
     except (lmdb.InvalidError, lmdb.VersionMismatchError) as error:
         raise (foreign if opening else damaged)(directory, str(error)) from error
     except struct.error as error:
-        raise damaged(directory, f"a key or a row is not what was written ({error})") from error
+        raise damaged(directory, f"a key or a row is invalid ({error})") from error
     except (lmdb.CorruptedError, lmdb.PageNotFoundError) as error:
         raise damaged(directory, str(error)) from error
     except (lmdb.Error, OSError) as error:
@@ -46,7 +46,7 @@ def damaged(directory: Path, why: str) -> StoreError:
     return StoreError(
         directory,
         f"{why}. Its files are damaged: move the directory away and start the store with an "
-        "empty one; it takes what other stores and producers still have",
+        "empty one; it copies all records that other stores and producers still have",
     )
 
 
@@ -64,16 +64,17 @@ def _disk_reason(error: lmdb.Error | OSError) -> str:
     if isinstance(error, lmdb.DiskError) or code in _DISK_CODES:
         # LMDB reports EIO for a write that a disk accepted in part, as a disk does when it becomes
         # full.
-        otherwise = ", or if there is some, replace the disk: it is failing"
+        otherwise = "; if the disk has free space, replace it: it is failing"
         cure = f"free some space{otherwise if code == errno.EIO else ''}"
         return f"the disk is full or fails ({error}); nothing of this was written: {cure}"
     if isinstance(error, lmdb.PanicError):
-        return f"an earlier write failed halfway ({error}); open the store again"
+        return f"an earlier write failed halfway ({error}); restart the store"
     if isinstance(error, lmdb.MapFullError):
         return (
-            "the address space that it is mapped to is full; nothing of this was written: open the "
-            "store again, which maps twice the file's size, in a process that may (ulimit -v)"
+            "the address space of its map is full; nothing of this was written: restart "
+            "the store, which maps twice the file's size, without a limit of address space "
+            "(ulimit -v)"
         )
     if isinstance(error, lmdb.ReadersFullError):
-        return f"more than {MAX_READERS} reads at one time ({error})"
+        return f"more than {MAX_READERS} concurrent reads ({error})"
     return f"{error}"

@@ -67,12 +67,12 @@ class Notes:
 
     def put(self, notes: Mapping[str, bytes | None]) -> None:
         """Write some, each replacing the one with its name, or delete it (None)."""
-        for name, octets in notes.items():
+        for name, content in notes.items():
             key = _PREFIX + octets_of(name)
-            if octets is None:
+            if content is None:
                 self._txn.delete(key, db=self._meta)
             else:
-                self._txn.put(key, octets + checksum(key, octets), db=self._meta)
+                self._txn.put(key, content + checksum(key, content), db=self._meta)
 
     def named(self, prefix: str) -> dict[str, bytes]:
         """Return those whose names begin with ``prefix``, in the order of their names.
@@ -82,10 +82,10 @@ class Notes:
         """
         found = {}
         for key, value in self._txn.scan(self._meta, _PREFIX + octets_of(prefix)):
-            octets, name = bytes(value[:-CHECKSUM_BYTES]), text_of(key[len(_PREFIX) :])
-            if value != octets + checksum(key, octets):
+            content, name = bytes(value[:-CHECKSUM_BYTES]), text_of(key[len(_PREFIX) :])
+            if value != content + checksum(key, content):
                 raise damaged(self._directory, f"note {name!r} does not match its checksum")
-            found[name] = octets
+            found[name] = content
         return found
 
 
@@ -280,7 +280,7 @@ class Tables:
     def put_row(self, tp: TopicPartition, row: PartitionRow) -> None:
         """Write a partition's row, and list the partition if it has staged records.
 
-        A partition whose only records were staged, and are deleted, is forgotten.
+        A partition without records is forgotten when its staged records are deleted.
         """
         key, staged_key = rows.partition_key(tp), _staged_key(row.id)
         if row.end or self.visible_row(tp):
@@ -308,7 +308,7 @@ class Tables:
         return partition_id
 
     def tp_of_id(self, partition_id: int) -> TopicPartition:
-        """Return the partition with an id, by a search of all of them."""
+        """Return the partition with an id, by a search of all partitions."""
         unknown = TopicPartition("unknown", f"with id {partition_id}")
         return next((tp for tp, row in self._rows(b"") if row.id == partition_id), unknown)
 
@@ -328,13 +328,13 @@ class Tables:
         """Raise StoreError if the partitions have more or fewer rows than ``found``."""
         expected = self.txn.stat(self._partitions)["entries"]
         if found != expected:
-            why = f"the table of partitions has {found} rows and says that they are {expected}"
+            why = f"the table of partitions has {found} rows instead of {expected}"
             raise damaged(self.directory, why)
 
     def infos_after(
         self, topic: str | None, after: TopicPartition | None, most: int
     ) -> list[PartitionInfo]:
-        """Return at most ``most`` partitions after another one; the end of some may be 0."""
+        """Return at most ``most`` partitions after ``after``; the end of some may be 0."""
         prefix = b"" if topic is None else rows.topic_prefix(topic)
         start = prefix if after is None else rows.partition_key(after)
         found = self._rows(prefix, start)
@@ -386,14 +386,14 @@ class Tables:
         if found is None or offset >= end:
             if grouped := self.grouped(tp, row, offset):
                 return grouped  # the directories of their groups prove that they belong there
-            raise self.damaged_block(tp, offset, "there is no block")
+            raise self.damaged_block(tp, offset, "the block is missing")
         # Its checksum covers its content, not its place.  Read by its exact key: in a damaged tree
         # LMDB ends the process in ``next``.  With a cursor: ``get`` would read every page of the
         # next block.
         following, key = self.txn.cursor(self._blocks), BLOCK_KEY.pack(row.id, end)
         in_place = end == row.end or following.set_key(key) or self.grouped(tp, row, end)
         if end > row.end or not in_place:
-            why = f"it ends at offset {end}, where no other one begins"
+            why = f"it ends at offset {end}, where no other block begins"
             raise self.damaged_block(tp, found.first, why)
         return [found]
 
@@ -526,7 +526,7 @@ class Tables:
         return before
 
     def trim_held(self, held: PartitionInfo, before: int) -> int:
-        """Trim records of a known producer; nothing happens if another one has replaced it."""
+        """Trim records of a known producer, unless another producer has replaced it."""
         row = self.row(held.tp)
         info = row.info(held.tp) if row else held._replace(earliest=0, end=0)
         is_same = info.life == held.life and before <= info.end

@@ -45,7 +45,7 @@ def _is_real(found: Any) -> bool:
 
 
 class Closing(ABC):
-    """A class whose objects are contexts: leaving one closes it."""
+    """Base of contexts that close their object at the end."""
 
     @abstractmethod
     def close(self) -> None:
@@ -78,8 +78,8 @@ class ProcessBound(Closing):
 
     def __reduce__(self) -> tuple[object, ...]:
         raise TypeError(
-            f"a {type(self).__name__} cannot be pickled: its threads, sockets and files are this "
-            "process's; make a new one in the other process"
+            f"a {type(self).__name__} cannot be pickled, as its threads, sockets and files belong "
+            "to this process; create one in the other process"
         )
 
     def on_forked(self) -> None:

@@ -38,10 +38,10 @@ def open_new(path: Path, mode: int | None = None, *, replaces: bool = True) -> I
         made.unlink(missing_ok=True)
 
 
-def replace_file(path: Path, octets: bytes, mode: int | None = None) -> None:
+def replace_file(path: Path, content: bytes, mode: int | None = None) -> None:
     """Write or replace a file; see ``open_new``."""
     with open_new(path, mode) as file:
-        file.write(octets)
+        file.write(content)
 
 
 def move(*moves: tuple[Path, Path], replaces: bool = True) -> None:
@@ -122,7 +122,7 @@ def _check_missing(path: Path, replaces: bool) -> None:
 
 
 OWNERS_ALONE: Final = 0o700
-"""For a directory of records: its mode may admit others who should read them."""
+"""For a directory of records: its mode may give others read access."""
 
 OTHERS_READ: Final = 0o644
 """The most permissive mode of a file that only its owner writes."""

@@ -53,7 +53,7 @@ def host_port(text: str, default_port: int | None = None) -> HostPort:
     """Parse ``HOST[:PORT]``.
 
     Raises:
-        ValueError: the text is invalid, or has no port and there is no default.
+        ValueError: the text is invalid, or lacks a port without a default.
     """
     match = _HOST_PORT.fullmatch(text)
     port = None if match is None or not _is_valid(match[1]) else match[2] or default_port
@@ -81,7 +81,7 @@ def _is_valid(text: str) -> bool:
 
 
 def bracketed(host: str) -> str:
-    """Return a host as it stands before a port: an IPv6 address in brackets."""
+    """Return a host for ``HOST:PORT``: an IPv6 address in brackets."""
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 

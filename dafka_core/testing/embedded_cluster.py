@@ -60,7 +60,7 @@ class EmbeddedCluster(ProcessBound):
             raise ConfigError("stores", stores, "must be a whole number of 0 or more")
         self._temporary: Callable[[], object] | None = None
         if directory is not None and not str(directory):
-            raise ConfigError("directory", directory, "must name a directory; '.' is this one")
+            raise ConfigError("directory", directory, "must name a directory, such as '.'")
         if directory is None:
             directory = tempfile.mkdtemp(prefix="dafka-")
             # Not a TemporaryDirectory, which a forked child would remove when it ends.
@@ -100,7 +100,7 @@ class EmbeddedCluster(ProcessBound):
             ConfigError: they have no gateways.
         """
         if not self._has_gateways:
-            raise ConfigError("kafka", False, "has to be on: EmbeddedCluster(kafka=True)")
+            raise ConfigError("kafka", False, "must be enabled: EmbeddedCluster(kafka=True)")
         return ",".join(self._gateways[index] for index in sorted(self._stores))
 
     @property
@@ -158,7 +158,7 @@ class EmbeddedCluster(ProcessBound):
         return tuple(self._stores[index].ready["flight"]) if index in self._stores else ()
 
     def start_store(self, index: int = 0, *, flight_port: int | str | None = None) -> None:
-        """Start a store on its directory, or a new store with the next ``index``.
+        """Start a store on its directory; the next ``index`` adds a store.
 
         ``flight_port``: see ``StoreOptions``.
         """
@@ -201,19 +201,19 @@ class EmbeddedCluster(ProcessBound):
         return _NodeProcess(kind, arguments)
 
     def on_forked(self) -> None:
-        """Close the pipes whose end shows the nodes that the parent is gone."""
+        """Close the child's copies of the pipes: nodes end when their input does."""
         tower, stores = vars(self).get("_tower"), vars(self).get("_stores", {})
         for node in filter(None, (tower, *stores.values())):
             node.close_pipes()
 
 
 class _NodeProcess:
-    """A node in a process of its own, which ends when this one does."""
+    """A node in a child process, which ends when this process does."""
 
     def __init__(self, kind: str, arguments: Sequence[str]) -> None:
         # Not a pipe, which would need a thread to read it.
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 -- ``kill`` closes it
-        # The end of its input shows the node that this process is gone.
+        # The node ends when its input does, and so when this process ends.
         self._process = self._launch([kind, "--exit-with-parent", *arguments])
         watchdog = threading.Timer(START_TIMEOUT_S, self._process.kill)
         watchdog.start()
@@ -237,8 +237,8 @@ class _NodeProcess:
                 return ready
         self._process.wait()
         self._errors.seek(0)
-        said = "".join(self._errors.readlines()[-100:]).strip()  # the last lines have the reason
-        raise NodeFailedError(kind, said or "it did not start in time")
+        text = "".join(self._errors.readlines()[-100:]).strip()  # the last lines have the reason
+        raise NodeFailedError(kind, text or "it did not start in time")
 
     def signal(self, number: int) -> None:
         self._process.send_signal(number)

@@ -85,7 +85,7 @@ class TopicEcho(ExtensionNode):
 
 
 class EchoExtension(StoreExtension):
-    """What the entry point names: ``--echo`` switches it on."""
+    """The class that the entry point names; ``--echo`` enables it."""
 
     switch = "echo"
     options = EchoOptions

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Final
 
 PATIENCE_S: Final = 30.0
-"""A generous timeout: only a failing test waits for so long, on a machine however busy."""
+"""A generous timeout: only a failing test waits for it, even on a busy machine."""
 
-LOOK_AGAIN_S: Final = 0.01
+POLL_S: Final = 0.01
 
 
 def wait_until(
@@ -24,4 +24,4 @@ def wait_until(
     while not condition():
         if time.monotonic() >= deadline:
             raise AssertionError(f"{what or 'the condition'}: not within {timeout_s:g} s")
-        time.sleep(LOOK_AGAIN_S)
+        time.sleep(POLL_S)

@@ -93,7 +93,7 @@ def test_a_false_store_receives_no_key(locked: Topics, topic: str, tmp_path: Pat
         "subscribe": topic,
         "fetchTimeoutMs": "2000",
     }
-    error = "it is none of the stores in this client's dir"
+    error = "does not belong to a store in this client's dir"
     with pytest.raises(PySparkException, match=error):
         locked.spark.read.format("dafka").options(**given).load().collect()
 

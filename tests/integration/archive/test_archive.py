@@ -128,7 +128,7 @@ def test_the_first_offset_of_a_time(tmp_path: Path, hours: float, expected: int 
 
 
 def test_a_directory_without_an_archive_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ArchiveError, match="there is no archive: it would have a directory _dafka"):
+    with pytest.raises(ArchiveError, match="it is not an archive: it has no directory _dafka"):
         Archive(tmp_path)
 
 

@@ -31,7 +31,7 @@ def test_two_stores_are_archived_once(tmp_path: Path) -> None:
         assert offsets_in_manifest(made, A) == offsets_in_files(made, A) == list(range(50))
         assert offsets_in_files(made, B) == list(range(10))
         done = run(*asked, "--before", "now")
-        assert b"nothing to archive: all is in the archive already" in done.stderr
+        assert b"nothing to archive: all records are in the archive" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,11 @@ def test_two_stores_are_archived_once(tmp_path: Path) -> None:
             1,
             "no store has records of topic 'none' (there are 'flights')",
         ),
-        (("flights", "--dir", "{made}", "--before", "noon"), 2, "must be a day or a time, as"),
+        (
+            ("flights", "--dir", "{made}", "--before", "noon"),
+            2,
+            "must be a date or a time, such as",
+        ),
         (("flights", "--dir", "{file}"), 1, "is a file: name a directory"),
         (("flights", "--dir", "{made}/not/there"), 1, "No such file or directory"),
         (("flights",), 2, "Missing option '--dir'"),

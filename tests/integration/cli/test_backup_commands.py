@@ -23,29 +23,29 @@ def test_a_running_store_is_backed_up_verified_and_restored(
         address = running.ready()["address"]
         made = run("store", "backup", directory, first)
         assert made.returncode == 0
-        assert f"{first} is a backup of store {address} (all of it)" in made.stderr.decode()
+        assert f"{first} is a backup of store {address} (full)" in made.stderr.decode()
         made = run("store", "backup", directory, second, "--since", first, "--json")
         assert made.returncode == 0
         manifest = json.loads(made.stdout)
         assert (manifest["store"], manifest["previous_at"]) == (address, "../b1")
-        assert "(what is new since it)" in made.stderr.decode()
+        assert "(incremental)" in made.stderr.decode()
         refused = run("store", "backup", directory, first)
         assert refused.returncode == 1
-        assert "not empty: name another one" in sentence(refused)
+        assert "not empty: name another directory" in sentence(refused)
         checked = run("store", "verify", directory)
         assert checked.returncode == 0
-        assert b"0 records in 0 blocks, 0 bytes, format 3: all good" in checked.stderr
+        assert b"0 records in 0 blocks, 0 bytes, format 3: no damage" in checked.stderr
     restored = run("store", "restore", str(tmp_path / "new"), "--from", second, "--json")
     assert restored.returncode == 0
     assert address not in restored.stderr.decode()
     with Dafka("store", "--dir", str(tmp_path / "new"), "--tower", lone_tower) as again:
         own = again.ready()["address"]
-        assert f"is store {own} from now on" in restored.stderr.decode()
+        assert f"is now store {own}" in restored.stderr.decode()
         told = json.loads(restored.stdout)
         assert told == {"directory": str(tmp_path / "new"), "store": own}
     refused = run("store", "--dir", first, "--tower", lone_tower)
     assert refused.returncode == 1
-    assert "it is a backup, which no store changes" in sentence(refused)
+    assert "it is a backup, which a store must not change" in sentence(refused)
     (tmp_path / "b1" / "backup.mdb").write_bytes(b"")
     damaged = run("store", "verify", second, "--json")
     assert damaged.returncode == 1
@@ -59,11 +59,11 @@ def test_a_change_at_rest_is_named_and_a_forged_chain_by_a_saved_link(tmp_path: 
     linked(tmp_path / "other")
     saved = run("store", "verify", directory, "--save", file)
     assert saved.returncode == 0
-    assert b"300 records are those of their links" in saved.stderr
+    assert b"300 records match their links" in saved.stderr
     assert b"has the newest links of 1 partitions" in saved.stderr
     same = run("store", "verify", directory, "--against", file, "--save", file)
     assert same.returncode == 0
-    assert f"300 records, and all links before them, are those of {file}" in same.stderr.decode()
+    assert f"300 records, and all links before them, match {file}" in same.stderr.decode()
     assert run("store", "verify", directory, "--beside", other).returncode == 0
     tamper(tmp_path / "store", every[7], every[7][:-1] + b"!")
     changed = run("store", "verify", directory, "--json", "--save", str(tmp_path / "none"))
@@ -76,13 +76,13 @@ def test_a_change_at_rest_is_named_and_a_forged_chain_by_a_saved_link(tmp_path: 
     forged = run("store", "verify", directory, "--against", file, "--json")
     assert forged.returncode == 1
     assert json.loads(forged.stdout)["kind"] == "changed"
-    assert b"1 links are wrong" in forged.stderr
+    assert b"1 links differ" in forged.stderr
     different = run("store", "verify", directory, "--beside", other, "--json")
     assert different.returncode == 1
     assert json.loads(different.stdout)["kind"] == "different"
     refused = run("store", "verify", directory, "--beside", other, "--save", file)
     assert refused.returncode == 2
-    assert "is given with --save or --against" in sentence(refused)
+    assert "cannot be combined with --save or --against" in sentence(refused)
     nothing = run("store", "verify", directory, "--against", other)
     assert "must be a file that 'dafka store verify --save' has written" in sentence(nothing)
 

@@ -60,9 +60,9 @@ def test_diff_of_two_checkpoints_and_of_two_batches(tmp_path: Path) -> None:
 
 def test_a_copy_and_a_fork(tmp_path: Path) -> None:
     one, copy = checkpoint(tmp_path / "one"), tmp_path / "copy"
-    (made,) = rows("copy", one, copy, text="run the query from one of the two only")
+    (made,) = rows("copy", one, copy, text="run the query from only one of the two")
     assert made == {"checkpoint": str(copy), "query": QUERY, "next_batch": 3}
-    text = f"the first query, {QUERY}, writes these rows, too"
+    text = f"query {QUERY} also writes these rows"
     (made,) = rows("fork", one, f"file:{tmp_path}/fork", text=text)
     assert made["query"] != QUERY
     assert rows("diff", one, tmp_path / "fork") == []
@@ -73,7 +73,7 @@ def test_a_rewound_query_and_one_that_is_reset(tmp_path: Path) -> None:
     refused = run("checkpoint", "rewind", str(one), "--to-batch", "0")
     assert (refused.returncode, "add --stopped" in sentence(refused)) == (2, True)
     until = ("--to-time", "2026-11-23T18:47:10Z", "--stopped")
-    (made,) = rows("rewind", one, *until, text="refuses other rows under the numbers")
+    (made,) = rows("rewind", one, *until, text="refuses different rows under the numbers")
     backup = made.pop("backup")
     assert made == {"checkpoint": str(one), "query": QUERY, "next_batch": 1}
     assert [each["batch"] for each in rows("show", backup)] == [0, 1, 2]
@@ -88,12 +88,12 @@ def test_a_rewound_query_and_one_that_is_reset(tmp_path: Path) -> None:
         ("show {c}/offsets", "it has no file 'metadata'"),
         ("show s3a://bucket/c", "is not on this machine, but in s3a:; copy the directory"),
         ("show", "Missing argument 'PATH'"),
-        ("rewind {c}", "for '--to-batch': must be given, or --to-time"),
+        ("rewind {c}", "for '--to-batch': or --to-time is required"),
         ("rewind {c} --to-time 2026-11-23T18:00:00", "has no time zone"),
         ("frok {c}", "did you mean fork?"),
         ("verify {c} --query no.such:f", "for '--query': must be MODULE:FUNCTION"),
         ("verify {c} --query os:no", "for '--query': must be MODULE:FUNCTION"),
-        ("verify {c} --query a:b --pass-through", "excludes --pass-through"),
+        ("verify {c} --query a:b --pass-through", "cannot be combined with --pass-through"),
         ("verify {c} --query os:fspath --sink-option x", "must be NAME=VALUE"),
         ("verify {c} --tower -", "must be HOST[:SUB_PORT:PUB_PORT]"),
     ],
@@ -120,7 +120,7 @@ def test_verify_proves_the_batches(query: tuple[AuditedQuery, list[str]]) -> Non
     assert rows(*verify, "--pass-through")[2] == (
         {"batch": 2, "state": "proved", "rows": 4, "source": "same", "recomputed": True, "why": ""}
     )
-    rows(*verify, "--from-batch", 1, text="8 rows of 2 batches are as they were written")
+    rows(*verify, "--from-batch", 1, text="8 rows of 2 batches are unchanged")
     assert re.search(r"3/\? +batches", shown("checkpoint", *verify))
 
 
@@ -132,8 +132,8 @@ def test_verify_names_the_wrong_batch(query: tuple[AuditedQuery, list[str]]) -> 
         assert ran.returncode == 1
         return sentence(ran)
 
-    assert "its sink writes them with option audit = true" in refused()
+    assert "sinks with option audit = true write them" in refused()
     audited.audit()
     assert "has written no batch from 9 on" in refused("--from-batch", "9")
     audited.append(OUT[0], [b"more"])
-    assert "rows from offset 6 on are of no batch" in refused()
+    assert "rows from offset 6 on belong to no batch" in refused()

@@ -34,9 +34,9 @@ def test_each_value_is_shown_with_where_it_comes_from(tmp_path: Path) -> None:
 
 
 def test_a_command_or_a_flag_that_is_not_there_gets_a_sentence() -> None:
-    assert "there is no command 'prodcue' (did you mean 'produce'?)" in sentence(
+    assert "unknown command 'prodcue' (did you mean 'produce'?)" in sentence(
         run("config", "prodcue")
     )
     refused = run("config", "produce", "--akcs", "2")
     assert refused.returncode == 2
-    assert "there is no option --akcs; did you mean --acks?" in sentence(refused)
+    assert "unknown option --akcs; did you mean --acks?" in sentence(refused)

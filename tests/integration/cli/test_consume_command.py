@@ -99,7 +99,7 @@ def test_stores_are_asked_without_a_tower_where_they_are_named(tower: str, middl
     assert done.stdout.decode().split() == ALL_A[:5]
     refused = run("consume", "two", "--stores", uri)
     assert refused.returncode == 2
-    assert "what comes later comes through a tower" in sentence(refused)
+    assert "new records need a tower" in sentence(refused)
 
 
 def test_a_store_without_flight_is_read_over_the_mesh(lone_tower: str, tmp_path: object) -> None:
@@ -131,7 +131,7 @@ def test_an_offset_that_is_given_up_or_to_come_is_told(tmp_path: Path) -> None:
         copied = tmp_path / "t.jsonl"
         refused = run("copy", "t", str(copied), "--offset", "5", *at)
         assert refused.returncode == 1
-        assert sentence(refused) == f"{said}; --offset earliest copies what there is"
+        assert sentence(refused) == f"{said}; --offset earliest copies all records that exist"
         assert not copied.exists()
         assert run("copy", "t", str(copied), "--offset", "8", *at).returncode == 0
 
@@ -156,12 +156,12 @@ def test_what_is_not_there_is_an_error(
     [
         (["--offset", "first"], "for '--offset': 'first': must be earliest, latest, an offset"),
         (["--since", "yesterday"], "for '--since': 'yesterday': must be a time like 2026"),
-        (["--offset", "1", "--since", "1h"], "for '--since': is given with --offset"),
-        (["--from-beginning", "--since", "1h"], "for '--from-beginning': is given with"),
+        (["--offset", "1", "--since", "1h"], "for '--since': cannot be combined with --offset"),
+        (["--from-beginning", "--since", "1h"], "for '--from-beginning': cannot be combined with"),
         (["--since", "1h", "--until", "2h"], "for '--until': must be later than --since"),
-        (["--until", "2999-01-01T00:00:00Z"], "for '--until': has not come yet; --exit-at-end"),
-        (["--format", "%x"], "for '--format': '%x': %x is none of %t, %p"),
-        (["--format", "%v", "--json"], "for '--format': is given with --json"),
+        (["--until", "2999-01-01T00:00:00Z"], "for '--until': is in the future; --exit-at-end"),
+        (["--format", "%x"], "for '--format': '%x': %x is unknown; known are %t, %p"),
+        (["--format", "%v", "--json"], "for '--format': cannot be combined with --json"),
         (["--grep", "(a"], "option 'grep' = '(a': Invalid regular expression: missing )"),
     ],
 )

@@ -68,7 +68,7 @@ def test_a_file_and_back(source: str, tmp_path: Path, suffix: str) -> None:
     assert by_value(shown(source, back, *left)) == by_value(shown(source, "source", *left))
     refused = run("copy", "source", path, "--tower", source)
     assert refused.returncode == 2
-    assert "is there already: take another name, or --overwrite" in sentence(refused)
+    assert "already exists: choose another name, or add --overwrite" in sentence(refused)
     copied(source, "source", path, "--overwrite")
 
 
@@ -101,7 +101,7 @@ def test_another_cluster_is_mirrored_and_gone_on_with(source: str, tmp_path: Pat
         run("produce", "source", "--tower", there, "--address", A, given=b"own\n")
         failed = run("copy", *mirror, "--resume", "--tower", source)
         assert failed.returncode == 1
-        assert "and its copy at 5: somebody else has written it" in sentence(failed)
+        assert "and its copy at 5: another producer has written to" in sentence(failed)
 
 
 def test_a_topic_is_not_copied_to_itself_by_another_name_of_its_tower(source: str) -> None:
@@ -109,7 +109,7 @@ def test_a_topic_is_not_copied_to_itself_by_another_name_of_its_tower(source: st
     before = run("heads", "source", "--tower", source).stdout
     refused = run("copy", "source", "source", "--tower", source, "--to-tower", there)
     assert refused.returncode == 2
-    assert "for '--to-tower': leads to the same topic, as store" in sentence(refused)
+    assert "for '--to-tower': leads to the same topic: store" in sentence(refused)
     assert run("heads", "source", "--tower", source).stdout == before
 
 
@@ -134,16 +134,16 @@ def test_parquet_of_others_needs_a_column_value(tower: str, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["a.csv", "b.csv"], "one of both must be a topic"),
+        (["a.csv", "b.csv"], "FROM or TO must be a topic"),
         (["a", "a"], "is the same topic"),
-        (["a", "b.csv", "--resume"], "for '--resume': is for topic to topic"),
+        (["a", "b.csv", "--resume"], "for '--resume': copies all records of a topic to a topic"),
         (
             ["a", "b", "--follow", "--since", "1h"],
-            "for '--follow': is for topic to topic, and for all",
+            "for '--follow': copies all records of a topic to a topic",
         ),
         (
             ["a", "o.xlsx"],
-            "looks like a file, and none of a form that is copied (.parquet, .jsonl,",
+            "looks like a file, but its suffix is not one of .parquet, .jsonl,",
         ),
         (["a.parquet", "b"], "option 'file' = 'a.parquet': cannot be read"),
         (["a", ""], "a topic must have 1 to 255 bytes"),

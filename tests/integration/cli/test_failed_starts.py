@@ -160,5 +160,5 @@ def test_a_tower_is_known_when_it_is_announced(own_mesh: Mesh) -> None:
 def test_a_directory_that_cannot_be_made_is_named_with_its_option() -> None:
     done = run("up", "--dir", "/proc/store", *ANY_PORTS)
     assert done.returncode == 1
-    assert b"store at /proc/store: it cannot be made" in done.stderr
-    assert b"set --dir to a directory that can" in done.stderr
+    assert b"store at /proc/store: it cannot be created" in done.stderr
+    assert b"choose another directory (--dir)" in done.stderr

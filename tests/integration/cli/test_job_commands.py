@@ -39,7 +39,7 @@ def test_a_job_runs_with_its_own_arguments() -> None:
 def test_a_misspelt_job_gets_the_nearest_name() -> None:
     refused = run("job", "topic_to_parket")
     assert refused.returncode == 2
-    expected = "there is no job 'topic_to_parket' (did you mean 'topic_to_parquet'?)"
+    expected = "unknown job 'topic_to_parket' (did you mean 'topic_to_parquet'?)"
     assert expected in sentence(refused)
 
 

@@ -20,7 +20,7 @@ def test_keys_are_made_and_listed_and_let_their_owners_in(tmp_path: Path) -> Non
     for name, roles in (("hub", "tower"), ("me", "produce,consume"), ("all", "store")):
         made = run("keys", "new", name, "--role", roles, "--keys", str(keys))
         assert made.returncode == 0
-        assert f"{keys / name}.key_secret is its owner's alone" in made.stderr.decode()
+        assert f"{keys / name}.key_secret is for its owner only" in made.stderr.decode()
     (keys / "all.key_secret").unlink()
     listed = run("keys", "show", "--keys", str(keys), "--json")
     rows = [json.loads(line) for line in listed.stdout.splitlines()]
@@ -63,7 +63,7 @@ def test_a_key_of_before_gets_what_flight_needs(tmp_path: Path) -> None:
         kept = [line for line in made.splitlines() if "token" not in line and "cert" not in line]
         public.write_text("\n".join([*kept, ""]))
         renewed = run("keys", "renew", name, "--keys", str(tmp_path))
-        assert f"wrote its {what} into {tmp_path / name}.key" in " ".join(
+        assert f"wrote the {what} into {tmp_path / name}.key" in " ".join(
             renewed.stderr.decode().split()
         )
         again = public.read_text()
@@ -92,7 +92,7 @@ def test_what_is_wrong_with_keys_is_an_exit_code(tmp_path: Path) -> None:
         (("new", "n", "--role", "stroe"), "'stroe' is no role; did you mean 'store'?"),
         (("new", "../n"), "must begin with a letter or digit"),
         (("new", "n", "--keys", "/dev/null/x"), "cannot be written to (Not a directory)"),
-        (("show", "--keys", "/dev/null"), "is no directory"),
+        (("show", "--keys", "/dev/null"), "is not a directory"),
     ],
 )
 def test_what_cannot_be_is_said(arguments: tuple[str, ...], expected: str) -> None:
@@ -133,9 +133,9 @@ def test_commands_ask_stores_with_keys() -> None:
             (("consume", "n", "--exit-at-end", "--stores", uri), "1\n2\n"),
             (("stores",), cluster.stores[0]),
             (("top", "--once"), "2 stores"),
-            (("doctor",), f"answers by Arrow Flight at {uri}"),
+            (("doctor",), f"responds by Arrow Flight at {uri}"),
             (("store", "backup", uri, str(cluster.directory / "backup")), "is a backup of"),
-            (("store", "verify", str(cluster.store_directory())), "all good"),
+            (("store", "verify", str(cluster.store_directory())), "no damage"),
             (("trim", "n", "--before", "1", "--yes"), cluster.stores[0]),
         ):
             code, said = asked(own, *arguments)

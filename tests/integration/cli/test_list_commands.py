@@ -191,7 +191,7 @@ def test_lag_of_queries_and_of_one(filled: str) -> None:
     asked = run("lag", "hourly", "--tower", filled)
     assert (asked.returncode, sentence(asked)) == (
         1,
-        "query 'hourly' has not reported how far it is (there are no queries that have)",
+        "query 'hourly' has not reported its lag (there are no queries that have)",
     )
     report = QueryProgress("hourly", "r1", 60, ("one",)).at({TopicPartition("one", FIRST): 1})
     with Reader(tower=filled) as reader:
@@ -223,7 +223,7 @@ def test_lag_of_queries_and_of_one(filled: str) -> None:
             other = QueryProgress("hourly", run_id, 60, ("one",))
             publish([client], QUERIES_TOPIC, other, timeout_s=PATIENCE_S)
         both = run("lag", "--tower", filled)
-        assert "2 queries report as 'hourly': give each query a name" in sentence(both)
+        assert "2 queries report as 'hourly': give each query a unique name" in sentence(both)
         ended = QueryProgress("hourly", "r3", 1e-6, ("one",), finished=True)
         publish([client], QUERIES_TOPIC, ended, timeout_s=PATIENCE_S)
         assert run("lag", "--tower", filled).stdout.split(b"\t")[:3] == [

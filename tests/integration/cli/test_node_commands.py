@@ -139,8 +139,7 @@ def test_a_directory_that_cannot_be_one_is_named(
     refused = run("store", "--dir", str(file / below), "--tower", lone_tower)
     assert refused.returncode == 1
     assert sentence(refused) == (
-        f"store at {file / below}: {file} is a file: name a directory, which is made if it is not "
-        "there"
+        f"store at {file / below}: {file} is a file: name a directory, which is created if missing"
     )
 
 
@@ -239,8 +238,8 @@ def test_partitions_of_a_lost_store_are_written_again_by_the_one_in_its_place(
         with Store(directory, tower=lone_tower) as new:
             wait_until(lambda: same(a, new))
         for wrong, why in [
-            (a.address, "is there: only one that is gone for ever is replaced"),
-            (former, f"no store that is away is known as {former}"),
+            (a.address, "is running: only a store that is gone can be replaced"),
+            (former, f"no missing store is {former}"),
             (lost[:-1] + "?", f"did you mean {lost}?"),
         ]:
             wait_until(lambda: former not in a.stores_here)
@@ -275,7 +274,7 @@ def test_a_copy_is_refused_until_it_is_restored(lone_tower: str, tmp_path: Path)
         with Dafka("store", "--dir", copy, "--tower", lone_tower) as second:
             own = second.ready()["address"]
         assert own != address
-        assert restored.stderr.decode() == f"{copy} is store {own} from now on\n"
+        assert restored.stderr.decode() == f"{copy} is now store {own}\n"
         running = run("store", "restore", directory)
         assert running.returncode == 1
         assert "has it open for writing" in sentence(running)
@@ -323,7 +322,7 @@ def test_a_store_that_is_gone_is_forgotten(tmp_path: Path) -> None:
         assert log.met() == [Met("C" * 32)]
     refused = run("store", "forget", str(tmp_path), "B" * 32)
     assert refused.returncode == 1
-    assert f"those that are: {'C' * 32}" in sentence(refused)
+    assert f"known: {'C' * 32}" in sentence(refused)
 
 
 def test_stores_that_run_forget_one_that_is_gone(lone_tower: str, tmp_path: Path) -> None:
@@ -345,8 +344,8 @@ def test_stores_that_run_forget_one_that_is_gone(lone_tower: str, tmp_path: Path
         assert run("heads", "t", "--tower", lone_tower, "--min-stores", "0").returncode == 2
         for wrong, why in [
             (slip, f"did you mean {gone}?"),
-            ("x" * 32, f"those that are: {gone}"),
-            (address, f"store {address} is there: stop it first"),
+            ("x" * 32, f"known: {gone}"),
+            (address, f"store {address} is running: stop it first"),
         ]:
             assert why in sentence(run("store", "forget", wrong, "--tower", lone_tower))
         assert run("store", "forget", "a", "b", "c", "--tower", lone_tower).returncode == 2

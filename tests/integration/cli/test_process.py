@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dafka_core import Tower
-from dafka_core.cli.process import SOCKET, WATCHDOG, told_of
+from dafka_core.cli.process import SOCKET, WATCHDOG, systemd_notified
 from dafka_core.testing import wait_until
 from tests.integration.cli.processes import ANY_PORTS, PATIENCE_S, Dafka, environment
 
@@ -158,7 +158,7 @@ def test_a_node_that_has_ended_gives_no_sign_of_life(
 ) -> None:
     monkeypatch.setenv(SOCKET, manager.address)
     monkeypatch.setenv(WATCHDOG, USEC)
-    with told_of(tower):
+    with systemd_notified(tower):
         assert [manager.hears() for _ in range(3)] == ["READY=1", "WATCHDOG=1", "WATCHDOG=1"]
         tower.close()
         signs = manager.hears_for(50 * SIGN_S)
@@ -172,7 +172,7 @@ def test_a_socket_without_a_file_is_told_and_no_sign_given_where_none_is_asked_f
     manager = Manager(f"\0{name}")
     monkeypatch.setenv(SOCKET, f"@{name}")
     monkeypatch.delenv(WATCHDOG, raising=False)
-    with told_of(tower):
+    with systemd_notified(tower):
         assert manager.hears() == "READY=1"
     assert manager.hears() == "STOPPING=1"
     manager.close()
@@ -184,7 +184,7 @@ def test_a_manager_that_reads_nothing_holds_nobody_up(
     monkeypatch.setenv(SOCKET, manager.address)
     monkeypatch.setattr("dafka_core.cli.process.PATIENCE_S", 0.001)
     for _ in range(FULL):  # so much is never read; its last words wait in vain
-        with told_of(tower):
+        with systemd_notified(tower):
             pass
     assert len(manager.hears_for(0.1, FULL)) < FULL
 
@@ -194,5 +194,5 @@ def test_a_node_works_on_where_nobody_listens(
 ) -> None:
     for address in (str(tmp_path / "gone"), "", "x" * 200):
         monkeypatch.setenv(SOCKET, address)
-        with told_of(tower):
+        with systemd_notified(tower):
             assert tower.is_open

@@ -69,7 +69,7 @@ def test_a_rate_is_kept_and_ctrl_c_ends_it(tower: str) -> None:
         assert consumed.stdout == b"1\n"
         assert producer.stop(signal.SIGINT) == 0
         said = producer.err.rest()
-        assert b"2 records that were read are not published" in said
+        assert b"2 records were read but are not published" in said
         assert said[-1] == b"1 records acknowledged"
 
 
@@ -82,7 +82,7 @@ def test_records_before_a_line_that_is_none_are_published(tower: str) -> None:
     assert json.loads(failed.stdout) == told
     *_, done, said = failed.stderr.decode().splitlines()
     assert done == "1 records acknowledged"
-    assert said.startswith("dafka: line 2 of the input is no record: it has neither value nor")
+    assert said.startswith("dafka: line 2 of the input is invalid: it has neither value nor")
 
 
 @pytest.mark.parametrize(
@@ -90,9 +90,9 @@ def test_records_before_a_line_that_is_none_are_published(tower: str) -> None:
     [
         (["nowhere"], "option 'file' = 'nowhere': cannot be read: No such file"),
         (["/"], "option 'file' = '/': cannot be read: Is a directory"),
-        (["--input", "jsn"], "for '--input': 'jsn' is none; did you mean 'json'?"),
-        (["--input", "json", "--key-separator", ":"], "'--key-separator': is for --input lines"),
-        (["--key-column", "a"], "for '--key-column': is for --input csv"),
+        (["--input", "jsn"], "for '--input': 'jsn' is unknown; did you mean 'json'?"),
+        (["--input", "json", "--key-separator", ":"], "'--key-separator': requires --input lines"),
+        (["--key-column", "a"], "for '--key-column': requires --input csv"),
         (["--rate", "0"], "for '--rate'"),
     ],
 )

@@ -158,11 +158,11 @@ def test_a_topic_that_no_store_has_is_waited_for_and_said_once(tower: str, full:
 def test_a_store_is_waited_for_and_that_is_said(
     lone_tower: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consume_command, "LOOK_S", 0.2)
+    monkeypatch.setattr(consume_command, "LOOKUP_S", 0.2)
     said: list[str] = []
-    monkeypatch.setattr(output, "say", said.append)
+    monkeypatch.setattr(output, "info", said.append)
     with Consumer(tower=lone_tower) as consumer:
-        saying = Thread(target=consume_command._say_if_missing, args=(consumer, "t"))
+        saying = Thread(target=consume_command._warn_if_missing, args=(consumer, "t"))
         saying.start()
         wait_until(lambda: said)
     saying.join(PATIENCE_S)
@@ -209,7 +209,7 @@ def test_a_second_ctrl_c_says_what_is_not_acknowledged(lone_tower: str) -> None:
         assert producer.err.next() == b"end of input; waiting for acknowledgements"
         assert producer.stop(signal.SIGINT) == 128 + signal.SIGINT
         (line,) = producer.err.rest()
-        assert b"records were acknowledged: 0 are" in line
+        assert b"stopped after 0 of " in line
 
 
 # Ctrl-C comes, so often, right after a call: before anything is done with what it has returned.
@@ -261,7 +261,7 @@ def test_ctrl_c_loses_no_line_that_was_read(tower: str) -> None:
 def test_a_second_ctrl_c_interrupts_publishing(lone_tower: str) -> None:
     process = interrupted(2, "publish_many", "t", "--tower", lone_tower)
     assert process.returncode == 128 + signal.SIGINT, process.stderr
-    assert b"stopped before all of 3 records were acknowledged: 0 are" in process.stderr
+    assert b"stopped after 0 of 3 records were acknowledged" in process.stderr
 
 
 def test_a_consumer_that_lacks_records_of_its_count_says_so_by_its_exit_code(
@@ -283,7 +283,7 @@ def test_stopped_before_the_acknowledgement_is_an_error(lone_tower: str, number:
         assert producer.err.next() == b"end of input; waiting for acknowledgements"
         assert producer.stop(number) == 128 + number
         (line,) = producer.err.rest()
-        assert line.startswith(b"dafka: stopped before all of 1 records were acknowledged: 0 are")
+        assert line.startswith(b"dafka: stopped after 0 of 1 records were acknowledged")
 
 
 def test_a_line_beyond_the_limit_is_refused_and_those_before_it_are_stored(tower: str) -> None:
@@ -295,7 +295,7 @@ def test_a_line_beyond_the_limit_is_refused_and_those_before_it_are_stored(tower
     lines = process.stderr.decode().splitlines()
     assert lines[-2] == "2 records acknowledged"
     assert lines[-1].startswith(
-        "dafka: line 3 of the input is longer than the 4096 bytes that this"
+        "dafka: line 3 of the input is longer than 4096 bytes, the limit of this"
     )
     assert run("heads", "limited", "--tower", tower).stdout.split()[1:] == [b"0", b"2"]
 
@@ -331,8 +331,8 @@ def test_a_line_above_a_stores_limit_is_not_read_to_its_end(
             assert producer.wait() == 1
             *_, done, refused = producer.err.rest()
             assert done == b"2 records acknowledged"
-            assert refused.startswith(b"dafka: line 3 of the input is longer than the ")
-            assert b" bytes that store %s takes at most" % address.encode() in refused
+            assert refused.startswith(b"dafka: line 3 of the input is longer than ")
+            assert b" bytes, the limit of store %s" % address.encode() in refused
 
 
 def test_a_record_above_the_limit_of_a_store_that_comes_later_is_named_at_once(

@@ -76,7 +76,7 @@ def test_a_topic_is_trimmed_and_deleted_at_all_stores(cluster: EmbeddedCluster) 
     published(cluster, "other", 10)
     refused = run("trim", "t", "--before", "40", "--tower", cluster.tower)
     assert refused.returncode == 1
-    assert "give up 80 records of topic 't' at 2 stores? Nobody is there" in sentence(refused)
+    assert "delete 80 records of topic 't' at 2 stores? Standard input is not" in sentence(refused)
     assert held(cluster, "t") == [(0, 100)] * 2
     rows = asked(cluster, "trim", "t", "--before", "40", "--yes")
     assert [row["records_given_up"] for row in rows] == [40, 40]
@@ -103,9 +103,14 @@ def test_a_topic_is_trimmed_and_deleted_at_all_stores(cluster: EmbeddedCluster) 
 @pytest.mark.parametrize(
     ("topic", "arguments", "code", "says"),
     [
-        ("flights", ("20260131",), 1, "no partition has come to offset 20260131, the furthest end"),
-        ("flights", ("9999-01-01T00:00Z",), 2, "has not come yet; end gives up all"),
-        ("flights", ("2026-01-31T12:00",), 2, "must be an age as 7d, a time with its zone as"),
+        ("flights", ("20260131",), 1, "no partition has offset 20260131, the largest end"),
+        ("flights", ("9999-01-01T00:00Z",), 2, "is in the future; end deletes all"),
+        (
+            "flights",
+            ("2026-01-31T12:00",),
+            2,
+            "must be an age such as 7d, a time with a zone such as",
+        ),
         ("flights", ("2", "--partition", "AB13"), 1, "no partition 'AB13' (did you mean 'AB12'?)"),
         ("fligths", ("2",), 1, "no store has records of topic 'fligths' (did you mean 'flights'?)"),
     ],
@@ -130,7 +135,7 @@ def test_an_offset_counts_that_one_store_has_come_to_though_another_catches_up(
             store.log.append([RecordBatch.of(TopicPartition("t", "AB12"), 0, [b"x"] * count)])
         uris = ",".join(stores[index].location.locations[0] for index in order)
         beyond = run("trim", "t", "--yes", "--stores", uris, "--before", "11")
-        assert "no partition has come to offset 11, the furthest ends at 10" in sentence(beyond)
+        assert "no partition has offset 11, the largest end is 10" in sentence(beyond)
         done = run("trim", "t", "--yes", "--stores", uris, "--before", "8")
         assert done.returncode == 0, done.stderr
         found = [info for store in stores for info in store.log.partitions()]
@@ -152,10 +157,10 @@ def test_a_store_that_is_away_deletes_later_and_trims_and_retains_when_it_is_tol
     cure = f"when it is back, or if it is gone for ever, 'dafka store forget {away_store}'"
     trimmed = run("trim", "t", "--before", "end", "--yes", "--json", *tower)
     assert [json.loads(row)["records_given_up"] for row in trimmed.stdout.splitlines()] == [10]
-    assert f"is away, and keeps what it has: say the same again {cure}" in trimmed.stderr.decode()
+    assert f"is away, and keeps its records: repeat the command {cure}" in trimmed.stderr.decode()
     rules = run("retain", "*=1d", "--json", *tower)
     assert [json.loads(row)["rules"] for row in rules.stdout.splitlines()] == ["*=1d"]
-    assert "is away, and goes by the rules that it has" in rules.stderr.decode()
+    assert "is away, and keeps its previous rules" in rules.stderr.decode()
     assert cure in rules.stderr.decode()
     assert (trimmed.returncode, rules.returncode) == (1, 1)
     wrong = run("delete", "tt", "--yes", *tower)
@@ -167,4 +172,4 @@ def test_a_store_that_is_away_deletes_later_and_trims_and_retains_when_it_is_tol
     cluster.start_store(1)
     wait_until(lambda: held(cluster, "t") == [(10, 10)] * 2)
     found = run("doctor", *tower).stdout.decode()
-    assert "rules were set, and stores go by different ones" in found
+    assert "stores have different retention rules" in found

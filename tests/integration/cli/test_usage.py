@@ -70,15 +70,15 @@ def test_without_a_command_the_help_is_shown() -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("prodce", "t"), "there is no command 'prodce'; did you mean produce?"),
-        (("produce", "t", "--akcs", "2"), "there is no option --akcs; did you mean --acks?"),
-        (("store", "--dri", "d"), "there is no option --dri; did you mean --dir?"),
-        (("store", "asside", "d"), "there is no command 'asside'; did you mean aside?"),
-        (("orders",), "there is no command 'orders' (see 'dafka --help')"),
-        (("topics", "--since", "x"), "there is no option --since (see 'dafka topics --help')"),
-        (("topics", "-x"), "there is no option -x (see 'dafka topics --help')"),
+        (("prodce", "t"), "unknown command 'prodce'; did you mean produce?"),
+        (("produce", "t", "--akcs", "2"), "unknown option --akcs; did you mean --acks?"),
+        (("store", "--dri", "d"), "unknown option --dri; did you mean --dir?"),
+        (("store", "asside", "d"), "unknown command 'asside'; did you mean aside?"),
+        (("orders",), "unknown command 'orders' (see 'dafka --help')"),
+        (("topics", "--since", "x"), "unknown option --since (see 'dafka topics --help')"),
+        (("topics", "-x"), "unknown option -x (see 'dafka topics --help')"),
         (("produce",), "Missing argument 'TOPIC'"),
-        (("store",), "for '--dir': must name the directory"),
+        (("store",), "for '--dir': is required"),
         (("consume", "t", "--count", "0"), "greater than or equal to 1"),
     ],
 )

@@ -146,7 +146,7 @@ def test_a_damaged_file_always_fails(topic: Archived, fetch: str) -> None:
     with pytest.raises(FetchError, match=r"the archive at .*cannot be read"):
         topic.offsets(fetch=fetch, failOnDataLoss="false")
     topic.directory = topic.directory / "missing"
-    with pytest.raises(ArchiveError, match="there is no archive"):
+    with pytest.raises(ArchiveError, match="it is not an archive"):
         topic.query(fetch=fetch).partitions()
 
 

@@ -95,7 +95,7 @@ def test_wrong_names(shared: EmbeddedCluster, topic: str) -> None:
 def test_a_tower_without_stores_and_one_with_c_stores_alone(topic: str) -> None:
     with ForkedCluster(stores=0) as cluster:
         (wrong,) = problems(diagnosed(cluster.tower, topic))
-        assert wrong.sentence == "the tower tells of no other node, and of no store"
+        assert wrong.sentence == "the tower reports no other node and no store"
         with CStore(cluster.tower, topic, [b"1", b"2", b"3"], ()) as store:
             meet(cluster.tower, store.partition)
             found = diagnosed(cluster.tower, topic)
@@ -118,7 +118,7 @@ def test_a_store_with_a_wrong_clock_or_of_an_older_version(one: Served, patch: P
     assert f"the clock of store {one.address} is 3.0 h ahead of this machine" in sentence
     ((severity, sentence),) = about(found, "versions")
     assert severity is WARNING
-    assert "it lacks dafka.sizes.v1; start it again with this version" in sentence
+    assert "it lacks dafka.sizes.v1; upgrade it" in sentence
     assert about(found, "topic") == [(OK, "topic 't' has 1 partition with 5 records")]
 
 

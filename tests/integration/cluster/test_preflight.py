@@ -70,9 +70,9 @@ def test_a_healthy_start_probes_no_port(shared: EmbeddedCluster, patch: Patch) -
 def test_a_wrong_tower_fails_at_once(shared: EmbeddedCluster) -> None:
     host, sub, pub = shared.tower.split(":")
     flight = shared.locations()[-1].rsplit(":", 1)[1]
-    stranger = f"something else listens at {host}:{flight}, no tower (it speaks 'HTTP/2')"
+    stranger = f"another program than a tower listens at {host}:{flight} (it sends 'HTTP/2')"
     for wrong, reason in (
-        (f"{pub}:{sub}", f"its ports the other way round; name it as {shared.tower}"),
+        (f"{pub}:{sub}", f"are swapped; name it as {shared.tower}"),
         (f"{flight}:{flight}", stranger),
     ):
         with pytest.raises(TowerNotFoundError, match=re.escape(reason)) as caught:
@@ -132,8 +132,8 @@ def test_a_start_waits_for_a_store(
     wait_until(lambda: logged.messages)
     empty.start_store()
     query.result()
-    (once,) = [each for each in logged.messages if each.startswith("the tower tells of")]
-    assert "tells of no other node, and of no store; start one with 'dafka store --dir DIR'" in once
+    (once,) = [each for each in logged.messages if each.startswith("the tower reports")]
+    assert "reports no other node and no store; start one with 'dafka store --dir DIR'" in once
     assert once.endswith(". The query waits for up to 60 s")
 
 
@@ -141,7 +141,7 @@ def test_a_start_waits_for_a_store(
 def test_a_query_without_a_store_fails(empty: EmbeddedCluster, fetch: str) -> None:
     with pytest.raises(NoStoreError) as caught:
         planned(tower=empty.tower, fetch=fetch, fetchTimeoutMs="2500")
-    assert "s: the tower tells of no other node, and of no store; start" in str(caught.value)
+    assert "s: the tower reports no other node and no store; start" in str(caught.value)
     assert caught.value.waited_s >= 2.5
 
 
@@ -150,7 +150,7 @@ def test_option_stores_with_another_program_fails_at_once(shared: EmbeddedCluste
     for use in (planned, written):
         with pytest.raises(NoStoreError) as caught:
             use(stores=f"grpc://127.0.0.1:{port}")
-        assert "listens there (it speaks 'ZeroMQ XPUB'); name the store's" in str(caught.value)
+        assert "responds with 'ZeroMQ XPUB'; use the store's" in str(caught.value)
         assert caught.value.waited_s < 30
 
 

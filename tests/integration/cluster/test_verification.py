@@ -75,16 +75,16 @@ def test_a_batch_is_proved(query: AuditedQuery, store: Served, is_recomputed: bo
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
-        ({"digest": "2:00"}, f"{P}, offsets 2 to 4: recorded 2 rows, and stores have 2 others"),
-        ({"digest": "3:00"}, f"{P}, offsets 2 to 4: recorded 3 rows, and stores have 2"),
+        ({"digest": "2:00"}, f"{P}, offsets 2 to 4: recorded 2 rows, but stores have 2 others"),
+        ({"digest": "3:00"}, f"{P}, offsets 2 to 4: recorded 3 rows, but stores have 2"),
         ({"digest": "x"}, f"{P}: the recorded digest is invalid"),
         ({"end": 9}, f"{P}: no store has offsets 2 to 9"),
-        ({"start": 3}, f"{P} begins at 3, and not at 2"),
-        ({"rows": 5}, "it has 4 rows, and 5 were written"),
+        ({"start": 3}, f"{P} begins at 3, not at 2"),
+        ({"rows": 5}, "it has 4 rows, but 5 were written"),
         ({"query": "other"}, "the record is of query other"),
-        ({"source": "00"}, "the checkpoint has other source offsets than those it was wri"),
+        ({"source": "00"}, "it was written from other source offsets than those in the "),
         ({"previous": "00"}, "its record does not follow the previous one: one is missing"),
-        ({"batch": 2}, "its record is where that of batch 1 is expected"),
+        ({"batch": 2}, "its record is at the position of that of batch 1"),
         ({}, "the record written for it is invalid"),
     ],
 )
@@ -104,7 +104,7 @@ def test_the_first_wrong_batch_is_named(
 
 def test_each_batch_needs_a_record_and_each_row_a_batch(query: AuditedQuery, store: Served) -> None:
     query.audit(query.records[:2])
-    why = "it is committed, and the sink has no record of it"
+    why = "it is committed, but the sink has no record of it"
     assert failure(verify(query, store)) == (2, why)
     (query.checkpoint.path / "commits" / "2").unlink()
     query.reread()  # some of its rows may be written
@@ -113,7 +113,7 @@ def test_each_batch_needs_a_record_and_each_row_a_batch(query: AuditedQuery, sto
     commit(query.checkpoint.path, 2)
     query.append(OUT[1], [b"more"])
     query.reread()
-    assert failure(verify(query, store)) == (3, f"{Q}: rows from offset 6 on are of no batch")
+    assert failure(verify(query, store)) == (3, f"{Q}: rows from offset 6 on belong to no batch")
     write(query.checkpoint.path / "offsets" / "3", offsets(ENDS[0]))  # of a batch that still runs
     assert states(verify(query, store)) == [PROVED] * 3
 
@@ -163,9 +163,17 @@ DELETED = "batches 2 to 2 have no record, and Spark has deleted their offsets"
         (lambda _: None, [REPARTITIONED, PROVED], ""),
         (lambda query: forget(query, 2), [UNKNOWN, PROVED], DELETED),
         (lambda query: forget(query, 3), [UNKNOWN, PROVED], DELETED),
-        (keep_offsets_of_a_later_batch, [UNKNOWN, WRONG], "its record is where that of batch 3 is"),
-        (end_with_repartitioning, [REPARTITIONED, WRONG], f"{P}: rows from offset 4 on are of no "),
-        (change_other_offsets, [WRONG], "its record is where that of batch 2 is expected"),
+        (
+            keep_offsets_of_a_later_batch,
+            [UNKNOWN, WRONG],
+            "its record is at the position of that of batch 3",
+        ),
+        (
+            end_with_repartitioning,
+            [REPARTITIONED, WRONG],
+            f"{P}: rows from offset 4 on belong to no ",
+        ),
+        (change_other_offsets, [WRONG], "its record is at the position of that of batch 2"),
     ],
 )
 def test_a_batch_that_repartitions_state_has_no_record(
@@ -210,7 +218,7 @@ def test_all_stores_have_the_same_rows(query: AuditedQuery, store: Served, serve
         verify(query, store, behind)
     # Also those that are recomputed from their source.
     source.append(IN, [b"%d" % row for row in (*range(4), 4, 5, 6, 8, *range(8, 12))])
-    why = "recomputed from its source are 4 rows, and stores have 4 others"
+    why = "recomputed from its source are 4 rows, but stores have 4 others"
     assert failure(verify(query, store, source=source)) == (1, why)
 
 
@@ -246,7 +254,7 @@ def test_the_records_of_one_key_are_verified(query: AuditedQuery, store: Served)
     own = partition_of(QUERY)
     forged = TopicPartition(own.topic, "F" * PREFIX_DIGITS + own.partition[PREFIX_DIGITS:])
     query.append(forged, [b"forged"])
-    with pytest.raises(DafkaError, match=f"{own.partition} and {forged.partition}; name with"):
+    with pytest.raises(DafkaError, match=f"{own.partition} and {forged.partition}; choose with"):
         verify(query, store)
     assert verify(query, store, partition=own.partition)[-1].state == PROVED
     assert verify(query, store, partition=forged.partition)[-1].state == WRONG

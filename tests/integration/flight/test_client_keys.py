@@ -49,7 +49,7 @@ def test_a_false_store_is_told_nothing(keys: KeyDirectory, tmp_path: Path) -> No
     """It has keys of its own making, and listens where a store was."""
     others = KeyDirectory(tmp_path / "others")
     with short_directory() as directory, Served(directory, keys=others.files("store")) as false:
-        assert "it is none of the stores in this client's directory" in refusal(
+        assert "does not belong to a store in this client's directory" in refusal(
             false.tcp, keys.files("reader")
         )
         assert false.service.context.keys is not None
@@ -65,7 +65,7 @@ def test_a_false_store_is_told_nothing(keys: KeyDirectory, tmp_path: Path) -> No
             false.tcp,
             StoreLocation("", (tcp_location("127.0.0.1", false.port, is_tls=True),)),
         ):
-            assert "it does not show who it is, as stores with keys do" in refusal(
+            assert "it does not use TLS, as stores with keys do" in refusal(
                 location, keys.files("reader")
             )
 
@@ -117,7 +117,9 @@ def test_a_store_that_is_trusted_no_more_is_not_asked_again(
         # The store has a directory of its own on its machine; here it goes by the same one.
         own = (keys.allowed / "store.key").read_text()
         (keys.allowed / "store.key").unlink()
-        wait_until(lambda: _is_refused(client, "none of the stores in this client's directory"))
+        wait_until(
+            lambda: _is_refused(client, "does not belong to a store in this client's directory")
+        )
         assert total((first, *reading)) == BLOCKS * 200
         (keys.allowed / "store.key").write_text(own)
         wait_until(lambda: not _is_refused(client, ""))

@@ -73,9 +73,13 @@ def test_a_store_that_makes_no_progress_is_given_up(served: Served, client: Stor
     served.backend.open.clear()
     with put(client, 0) as stuck:
         stuck.write(array(0, 10))
-        with pytest.raises(StoreUnreachableError, match=r"nothing came to its disk for 0\.2 s"):
+        with pytest.raises(
+            StoreUnreachableError, match=r"it has written nothing to disk for 0\.2 s"
+        ):
             stuck.wait_durable(10, timeout_s=0.2)
-        with pytest.raises(StoreUnreachableError, match=r"nothing came to its disk for 0\.2 s"):
+        with pytest.raises(
+            StoreUnreachableError, match=r"it has written nothing to disk for 0\.2 s"
+        ):
             stuck.finish(PATIENCE_S)
     megabytes = pa.array([b"x" * (1 << 20)] * 8, pa.binary())
     with pytest.raises(StoreUnreachableError, match=r"no progress for 0\.2 s"):
@@ -159,7 +163,7 @@ def test_ctrl_c_says_what_is_stored(served: Served, client: StoreClient) -> None
     with pytest.raises(KeyboardInterrupt) as ended:
         write_and_interrupt(client)
     (note,) = ended.value.__notes__
-    assert "the store has what was written up to offset 100 (exclusive)" in note
+    assert "the store has the records up to offset 100 (exclusive)" in note
     assert put_all(client, 100, array(0, 200).slice(100)) == 200
     stored(served, 200)
 
@@ -168,7 +172,7 @@ def test_ctrl_c_has_what_was_staged_discarded(served: Served, client: StoreClien
     with pytest.raises(KeyboardInterrupt) as ended:
         write_and_interrupt(client, "A" * 32)
     (note,) = ended.value.__notes__
-    assert note.endswith(": what was staged is discarded")
+    assert note.endswith(": the staged records are discarded")
     assert client.staged(timeout_s=PATIENCE_S) == []
     assert put_all(client, 0, array(0, 10)) == 10
 

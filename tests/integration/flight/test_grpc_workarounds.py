@@ -37,7 +37,7 @@ def test_a_forked_process_is_told_to_start_anew(served: Served) -> None:
         return StoreClient(location).describe(timeout_s=5)
 
     assert "StoreUnreachableError" in forked(ask)
-    assert "used Flight before it forked this one" in forked(ask)
+    assert "used Flight before it forked this process" in forked(ask)
     assert "ConfigError" in forked(lambda: Served(directory, log))
     assert "ForkedError" in forked(lambda: client.describe(timeout_s=5))
     assert client.describe(timeout_s=PATIENCE_S) == served.location

@@ -151,7 +151,7 @@ def test_actions_that_there_are_not_are_refused(served: Served) -> None:
 
 def test_methods_that_are_not_served(served: Served) -> None:
     writer, reader = served.plain().do_exchange(flight.FlightDescriptor.for_path("t"))
-    with pytest.raises(flight.FlightServerError, match=r"DoExchange.*is not served"):
+    with pytest.raises(flight.FlightServerError, match=r"DoExchange.*is not supported"):
         reader.read_chunk()
     with pytest.raises(flight.FlightServerError):
         writer.close()

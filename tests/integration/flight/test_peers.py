@@ -219,7 +219,7 @@ def test_ctrl_c_does_not_wait_for_a_store_that_stands_still(server: Child) -> No
         server.send_signal(signal.SIGCONT)
         assert time.monotonic() - before < 2 * PATIENCE_S
         (note,) = ended.value.__notes__
-        assert "what was staged is not discarded yet (store " in note
+        assert "the staged records are not discarded yet (store " in note
 
 
 def test_a_reader_that_takes_its_time_is_not_given_up(served: Served) -> None:

@@ -38,7 +38,7 @@ def test_more_streams_than_there_may_be(large: Path, monkeypatch: pytest.MonkeyP
         streams = [everything(client, max_records=10) for _ in range(3)]
         for each in streams:
             next(each)
-        with pytest.raises(StoreUnreachableError, match="serves 3 gets already"):
+        with pytest.raises(StoreUnreachableError, match="already serves 3 gets"):
             list(everything(client))
         plain = served.plain()
         with pytest.raises(flight.FlightUnavailableError, match="serves 3 gets") as busy:
@@ -54,7 +54,7 @@ def test_more_streams_than_there_may_be(large: Path, monkeypatch: pytest.MonkeyP
         for each in puts[:2]:
             each.write(array(0, 1))
             each.wait_durable(1, timeout_s=PATIENCE_S)
-        with pytest.raises(StoreUnreachableError, match="serves 2 puts already"):
+        with pytest.raises(StoreUnreachableError, match="already serves 2 puts"):
             puts[2].finish(PATIENCE_S)
         for each in puts:
             each.close()
@@ -67,7 +67,7 @@ def test_more_streams_than_there_may_be(large: Path, monkeypatch: pytest.MonkeyP
         for thread in threads:
             thread.start()
         wait_until(lambda: served.service.context.waits.free == 0)
-        with pytest.raises(StoreUnreachableError, match="serves 2 waits already"):
+        with pytest.raises(StoreUnreachableError, match="already serves 2 waits"):
             client.wait(TP, 99_999, timeout_s=60)
         served.service.close()
         for thread in threads:

@@ -310,16 +310,19 @@ def certified(keys: KeyDirectory, secret: str, days: float) -> KeyFiles:
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
-        (stranger, "must have this store's own key with role store"),
-        (consumer, "must have this store's own key with role store"),
-        (uncertified, r"store.key has no certificate.*: 'dafka keys renew NAME' where its secret"),
+        (stranger, "must contain this store's own key with role store"),
+        (consumer, "must contain this store's own key with role store"),
+        (
+            uncertified,
+            r"store.key has no certificate.*: run 'dafka keys renew NAME' where its secret",
+        ),
         (
             lambda keys: certified(keys, "store.key_secret", 0),
-            "the certificate in store.key has expired: 'dafka keys renew NAME'",
+            "the certificate in store.key has expired: run 'dafka keys renew NAME'",
         ),
         (
             lambda keys: certified(keys, "reader.key_secret", 1),
-            "store.key has the certificate of another key: 'dafka keys renew NAME'",
+            "store.key has the certificate of another key: run 'dafka keys renew NAME'",
         ),
     ],
 )

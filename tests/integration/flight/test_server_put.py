@@ -194,7 +194,7 @@ def test_offsets_do_not_go_beyond_the_last(served: Served, monkeypatch: Any) -> 
     last = 2**63 - 1
     state = TransactionState(last, last, "", None)
     monkeypatch.setattr(served.log, "transaction_state", lambda tp: state)
-    with pytest.raises(InvalidRequestError, match="leaves no offsets"):
+    with pytest.raises(InvalidRequestError, match="leaves too few offsets"):
         put_all(served.client(), last, array(0, 1))
 
 

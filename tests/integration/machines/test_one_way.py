@@ -56,6 +56,6 @@ def test_commands_where_nobody_can_connect_to_them_work_or_say_so(behind: Machin
     assert topics.end() == 0
     (line,) = topics.lines
     assert line.startswith(b"numbers\t1\t10\t")
-    assert f"{store['address']} cannot connect here, at tcp://{PRIVATE}:" in topics.said
+    assert f"{store['address']} cannot connect to tcp://{PRIVATE}:" in topics.said
     consumer = behind.start(SECOND, "consume", "numbers", "--from-beginning", host=PRIVATE)
     wait_until(lambda: f"have not connected to this node at tcp://{PRIVATE}:" in consumer.said)

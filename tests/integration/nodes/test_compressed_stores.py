@@ -30,7 +30,7 @@ def test_all_ways_of_reading_see_the_same_records(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(block_compressor, "LOOK_S", 0.1)
+    monkeypatch.setattr(block_compressor, "SCAN_INTERVAL_S", 0.1)
     values = [b"%d " % number * 100 for number in range(4_000)]
     options: dict[str, Any] = {"tower": tower, "compress": "other=none *=zstd"}
     with Store(tmp_path / "a", **options, compress_after_s=0) as store:

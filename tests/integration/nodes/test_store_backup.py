@@ -65,7 +65,7 @@ def test_a_store_is_backed_up_under_load_and_restored_beside_itself(
         loading.join()
     address = restore(tmp_path / "b3", tmp_path / "restored")
     assert address != store.address
-    with pytest.raises(StoreError, match="not empty: name another one"):
+    with pytest.raises(StoreError, match="not empty: name another directory"):
         restore(tmp_path / "b3", tmp_path / "restored")
     with Store(tmp_path / "restored", tower=tower) as again, Reader(tower=tower) as reader:
         assert again.address == address
@@ -119,9 +119,9 @@ def test_impossible_backups_and_restores_are_errors(
     with (tmp_path / "b" / BACKUP_FILE).open("ab") as file:
         file.write(b"!")
     assert [each.kind for each in verified(tmp_path / "b").found] == ["manifest"]
-    with pytest.raises(StoreError, match="is not what was written"):
+    with pytest.raises(StoreError, match="has changed since it was written"):
         restore(tmp_path / "b", tmp_path / "restored")
-    with pytest.raises(StoreError, match="is not what was written"):
+    with pytest.raises(StoreError, match="has changed since it was written"):
         back_up(directory, tmp_path / "c", Backup(tmp_path / "b"))
 
 
@@ -234,7 +234,7 @@ def test_a_backup_has_the_links_and_none_is_restored_of_changed_records(tmp_path
 def test_stores_that_run_make_links_and_tell_them(
     tower: str, produce: Produce, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(linker, "LOOK_S", 0.05)
+    monkeypatch.setattr(linker, "SCAN_INTERVAL_S", 0.05)
     monkeypatch.setattr(linker, "TAIL_S", 0.1)
     directories = [str(tmp_path / name) for name in "ab"]
     with ExitStack() as stack:

@@ -107,7 +107,7 @@ def test_a_store_that_starts_with_its_clock_ahead_deletes_nothing_and_reports_it
             told = [*check_all(facts), *of_node(store)]
             doubts = [each for each in told if "is in doubt" in each.sentence]
             assert [each.severity for each in doubts] == [Severity.WARNING] * 2
-            assert all("nothing is deleted by age there: the store's" in str(e) for e in doubts)
+            assert all("so it deletes nothing by age: the store's" in str(e) for e in doubts)
     clock.wrong_us = 0
     with start(retain="t=1d") as store:
         assert not store.log.clock.doubt()

@@ -231,7 +231,7 @@ def test_existing_directories_stay(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=r"it cannot be made \(File name too long\)"):
+    with pytest.raises(StoreError, match=r"it cannot be created \(File name too long\)"):
         Store(tmp_path / ("x" * 300), tower=NOBODY)
     for none in ("", "a\0b"):
         with pytest.raises(ConfigError, match=r"option 'directory' = .*: must name a directory"):

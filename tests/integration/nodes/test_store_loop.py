@@ -142,6 +142,6 @@ def test_an_unreadable_log_is_reported_while_idle(tmp_path: Path) -> None:
                 log.trim(TP, 5)
             with pytest.raises(StoreError, match="an earlier write failed halfway"):
                 log.end(TP)
-            assert "open the store again" in str(told.get(timeout=PATIENCE_S))
+            assert "restart the store" in str(told.get(timeout=PATIENCE_S))
     with Log(tmp_path) as log:
         assert log.end(TP) == 10

@@ -17,7 +17,7 @@ def link(log: Log) -> None:
     """Has links made of all records; without waiting for more."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(linker, "TAIL_S", 0)
-        log.linker._look_s = float("-inf")
+        log.linker._scan_due_s = float("-inf")
         while log.linker.step():
             pass
 

@@ -115,7 +115,7 @@ def test_the_next_backup_has_what_is_new_only(tmp_path: Path) -> None:
     (tmp_path / "elsewhere" / "first").rename(tmp_path / "elsewhere" / "other name")
     restore(tmp_path / "elsewhere" / "second", tmp_path / "again").close()
     shutil.rmtree(tmp_path / "elsewhere" / "other name")
-    with pytest.raises(StoreError, match=f"goes on from backup {first.id}, which is neither at"):
+    with pytest.raises(StoreError, match=f"continues backup {first.id}, which is neither at"):
         Backup(tmp_path / "elsewhere" / "second").chain()
 
 
@@ -136,14 +136,14 @@ def test_a_backup_is_not_there_until_all_of_it_is(tmp_path: Path) -> None:
         raise OSError("the network is gone")
 
     for found in (whole[:-1], whole[1:], [*whole[:3], *whole[4:]], [], broken()):
-        with pytest.raises(StoreError, match=r"no backup|is gone"):
+        with pytest.raises(StoreError, match=r"invalid backup|is gone"):
             write(found)
         assert sorted(each.name for each in tmp_path.iterdir()) == ["store"]
     newer = json.dumps({"format": FORMAT + 1, "whole": []}).encode()
-    with pytest.raises(StoreError, match=f"of format {FORMAT + 1}: back it up with its own"):
+    with pytest.raises(StoreError, match=f"has format {FORMAT + 1}: use the store's version"):
         write([whole[0]._replace(value=memoryview(newer)), *whole[1:]])
     write(whole)
-    with pytest.raises(StoreError, match="not empty: name another one"):
+    with pytest.raises(StoreError, match="not empty: name another directory"):
         write(whole)
 
 
@@ -161,7 +161,7 @@ def test_a_directory_is_made_whole_or_not_at_all(tmp_path: Path) -> None:
         (made / "x").touch()
     assert [each.name for each in (tmp_path / "a" / "b").iterdir()] == ["x"]
     with (
-        pytest.raises(StoreError, match="it is there, and not empty: name another one"),
+        pytest.raises(StoreError, match="it exists and is not empty: name another directory"),
         made_whole(tmp_path / "a" / "c"),
         made_whole(tmp_path / "a" / "c") as quicker,
     ):
@@ -177,20 +177,20 @@ def test_damage_of_a_backup_is_found_before_anything_is_restored(tmp_path: Path)
     content = path.read_bytes()
     for wrong in (content[:-1], content[:5000] + b"!" + content[5001:]):
         path.write_bytes(wrong)
-        with pytest.raises(StoreError, match="is not what was written: take another"):
+        with pytest.raises(StoreError, match="has changed since it was written: create a new"):
             restore(tmp_path / "b", tmp_path / "restored")
         assert not (tmp_path / "restored").exists()
     path.write_bytes(content)
     manifest = json.loads((tmp_path / "b" / BACKUP_MANIFEST).read_text())
     for member, value, why in [
-        ("v", 2, "is of format 2, its log of format 3.*reads formats 1 and 3 or 4.*later one"),
-        ("format", 9, "its log of format 9, made by Dafka 1"),
+        ("v", 2, "has format 2 and its log format 3.*reads formats 1 and 3 or 4.*or later"),
+        ("format", 9, "its log format 9, by Dafka 1"),
         ("checksum", 7, "file backup.json"),
     ]:
         (tmp_path / "b" / BACKUP_MANIFEST).write_text(json.dumps({**manifest, member: value}))
         with pytest.raises(StoreError, match=why):
             Backup(tmp_path / "b")
-    with pytest.raises(StoreError, match="is no backup"):
+    with pytest.raises(StoreError, match="is not a backup"):
         Backup(tmp_path / "store")
 
 
@@ -207,7 +207,7 @@ def test_a_backup_that_was_changed_with_its_checksum_is_named(tmp_path: Path) ->
     checksum = xxh3_128(path.read_bytes()).hexdigest()
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"checksum": checksum}))
     for work in (Backup(tmp_path / "a").known, lambda: restore(tmp_path / "b", tmp_path / "r")):
-        with pytest.raises(StoreError, match=r"of small batches.* was changed, with its checksum"):
+        with pytest.raises(StoreError, match=r"of small batches.* and its checksum were changed"):
             work()
 
 

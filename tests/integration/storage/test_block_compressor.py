@@ -166,7 +166,7 @@ def test_a_damaged_block_is_left_alone_and_the_others_are_compressed(tmp_path: P
                 compressor.step()
             except StoreError as error:
                 errors.append(str(error))
-            compressor._looked_s = 0.0  # look again at once
+            compressor._scanned_s = 0.0  # look again at once
         assert [error for error in errors if "offset 100" not in error] == []
         assert len(errors) == 1
         assert compressor.blocks == 2

@@ -61,5 +61,8 @@ def test_a_flipped_bit_on_disk_is_found(tmp_path: Path) -> None:
 def test_a_missing_block_is_found(tmp_path: Path, missing: int, start: int) -> None:
     three_blocks(tmp_path)
     change(tmp_path, b"blocks", bytes(8) + missing.to_bytes(8, "big"), None)
-    with Log(tmp_path) as store, pytest.raises(StoreError, match=f"at offset {start} .*no block"):
+    with (
+        Log(tmp_path) as store,
+        pytest.raises(StoreError, match=f"at offset {start} .*the block is missing"),
+    ):
         store.read(TP, start, 300)

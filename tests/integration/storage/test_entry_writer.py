@@ -347,7 +347,7 @@ def test_no_row_can_be_missing(tmp_path: Path) -> None:
         if rows_there == 2:
             counted.pack_into(data, at + len(b"partitions"), *facts, 3)
     (tmp_path / "data.mdb").write_bytes(data)
-    refused(tmp_path, "the table of partitions has 2 rows and says that they are 3")
+    refused(tmp_path, "the table of partitions has 2 rows instead of 3")
 
 
 @pytest.mark.parametrize("size", [0, 7, 31, 32, 33, 39, 41, 144, 151, 153])
@@ -360,4 +360,4 @@ def test_a_row_of_no_form_is_damage(tmp_path: Path, size: int) -> None:
     ):
         partitions = env.open_db(b"partitions", txn, create=False)
         txn.put(b"t\0p", bytes(size), db=partitions)
-    refused(tmp_path, f"partition p: .*row cannot have {size} octets")
+    refused(tmp_path, f"partition p: .*row cannot have {size} bytes")

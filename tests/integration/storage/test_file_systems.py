@@ -60,7 +60,7 @@ def test_a_store_refuses_a_real_file_system_of_a_program(tmp_path: Path) -> None
     """Where the machine lets nobody mount one, the same program opens the directory as it is."""
     if can_contain():
         command = contained([sys.executable, "-m", fuse.__name__, str(tmp_path)])
-        says = f"store at {tmp_path}: it is on FUSE, where .* give the store a directory on a disk"
+        says = f"store at {tmp_path}: it is on FUSE, where .* give the store a directory on a local"
     else:
         command = [sys.executable, "-c", OPENED, str(tmp_path)]
         says = "opened"

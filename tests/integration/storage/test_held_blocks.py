@@ -50,7 +50,7 @@ def test_what_did_not_change_is_not_looked_at_again(log: Log) -> None:
 def test_much_is_looked_at_in_steps(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     log.append([RecordBatch.of(A, end, [b"x" * 30_000] * 4) for end in (4,)])
     log.append([RecordBatch.of(A, end, [b"x" * 30_000] * 4) for end in (8,)])
-    monkeypatch.setattr(retention_pass, "LOOK_BYTES", 1)
+    monkeypatch.setattr(retention_pass, "STEP_BYTES", 1)
     blocks = HeldBlocks(log)
     found, steps = sizes(blocks, log)
     assert steps > 2

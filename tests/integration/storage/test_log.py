@@ -105,7 +105,7 @@ def test_partitions_do_not_mix(store: Log) -> None:
 
 @pytest.mark.parametrize(
     ("topic", "partition", "why"),
-    [("t" * 256, "p" * 255, "511 octets together, a store takes 510"), ("a\0b", "c", "zero octet")],
+    [("t" * 256, "p" * 255, "511 bytes together, a store accepts 510"), ("a\0b", "c", "zero byte")],
 )
 def test_names_that_do_not_fit_are_refused(
     store: Log, topic: str, partition: str, why: str

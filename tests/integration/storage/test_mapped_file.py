@@ -63,7 +63,7 @@ def test_a_file_that_is_not_mapped_has_none(
 ) -> None:
     data = tmp_path / "data.mdb"
     data.write_bytes(bytes(8_192))
-    with pytest.raises(StoreError, match=r"does not say where data\.mdb is mapped"):
+    with pytest.raises(StoreError, match=r"does not contain data\.mdb"):
         FilePositions(data).of(memoryview(b"elsewhere"))
     with (
         data.open("rb") as file,

@@ -51,7 +51,7 @@ def test_a_file_system_of_other_machines_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(open_environment, "not_local", lambda _: "NFS")
-    with pytest.raises(StoreError, match=r"it is on NFS, where .* cannot be relied on: give"):
+    with pytest.raises(StoreError, match=r"it is on NFS, where .* are not reliable: give"):
         Log(tmp_path)
 
 

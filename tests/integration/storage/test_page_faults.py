@@ -77,7 +77,7 @@ def test_a_file_that_was_cut_ends_the_process_with_file_and_position(
     assert (done.returncode, done.stdout) == (1, "")
     assert f"store at {tmp_path}: data.mdb cannot be read from byte " in done.stderr
     assert f"(the file ends at byte {cut}), so this process ends" in done.stderr
-    assert "'dafka store verify' names what is lost" in done.stderr
+    assert "'dafka store verify' lists what is lost" in done.stderr
 
 
 @pytest.mark.parametrize("work", ["mapped[5000]", "os.kill(os.getpid(), 7)"])
@@ -125,7 +125,7 @@ def test_a_damaged_tree_that_lmdb_aborts_at_ends_the_process_with_a_sentence(
         erase(data, at, page)
         assert done.returncode in (0, 1)
         if "Assertion" in done.stderr:
-            why = "LMDB cannot go on at a damaged page of data.mdb, so this process ends"
+            why = "LMDB cannot continue at a damaged page of data.mdb, so this process ends"
             assert f"store at {tmp_path}: {why}" in done.stderr
             return
     raise AssertionError("LMDB went on at each page")

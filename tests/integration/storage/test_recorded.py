@@ -89,7 +89,7 @@ def test_another_format_is_refused_and_says_what_to_do(directory: Path, other: i
     change(directory, b"meta", b"format", other.to_bytes(4, "little"))
     why = (
         f"its format is {other}, this program reads formats {FORMAT_AT_FIRST} to {FORMAT}: open "
-        "it with the version of Dafka that made it"
+        "it with the version of Dafka that wrote it"
     )
     with pytest.raises(StoreError, match=why):
         Log(directory)
@@ -103,5 +103,5 @@ def test_the_backup_of_another_format_is_refused(
     back_up(str(directory), tmp_path / "b")
     manifest = tmp_path / "b" / "backup.json"
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format": other}))
-    with pytest.raises(StoreError, match=f"its log of format {other}, .* reads formats 1 and 3 or"):
+    with pytest.raises(StoreError, match=f"its log format {other}, .* reads formats 1 and 3 or"):
         restore(tmp_path / "b", tmp_path / "restored")

@@ -195,7 +195,7 @@ def test_blocks_merged_since_they_were_looked_at_go_as_a_whole(store: Log, clock
 def test_a_pass_goes_on_in_small_steps(
     store: Log, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retention_pass, "LOOK_BYTES", 40_000)
+    monkeypatch.setattr(retention_pass, "STEP_BYTES", 40_000)
     trims: list[int] = []
     trim_each = store.retention.trim_each
 

@@ -61,7 +61,7 @@ def test_what_is_not_read_stays_until_it_is(
         # In whole blocks; nobody is waited for in B, and no rule is about the other topic.
         assert held(store) == {A: (20, 60), B: (60, 60), OTHER: (60, 60)}
         once(retention)
-    assert caplog.messages == ["topic 'flights': retention waits for query 'hourly' to read on"]
+    assert caplog.messages == ["topic 'flights': retention waits for query 'hourly' to read more"]
     query.positions[A] = 40
     once(retention)
     assert held(store)[A] == (40, 60)
@@ -82,7 +82,7 @@ def test_beyond_its_limits_it_goes_and_that_is_said(
     once(retention)
     assert held(store) == {A: (earliest, 60), B: (earliest, 60), OTHER: (0, 60)}
     assert retention.counts.unread == 2 * earliest - 10
-    said = f"gave up {earliest - 10} records that query 'hourly' has not read"
+    said = f"deleted {earliest - 10} records that query 'hourly' has not read"
     assert any(said in message for message in caplog.messages)
 
 

@@ -49,7 +49,7 @@ def test_a_full_map_is_told_and_read_on(tmp_path: Path) -> None:
     with Log(tmp_path, map_size_bytes=8 << 20) as store:
         with store.snapshot() as empty:
             for _ in range(3):
-                with pytest.raises(StoreError, match=r"full; nothing .*open the store again"):
+                with pytest.raises(StoreError, match=r"full; nothing .*restart the store"):
                     fill(store)
             assert empty.info(TP) is None
         held = store.end(TP)
@@ -65,7 +65,7 @@ def test_a_full_map_has_room_when_it_is_opened_again(tmp_path: Path) -> None:
     end = 0
     for _ in range(3):
         with Log(tmp_path, map_size_bytes=8 << 20) as store:
-            with pytest.raises(StoreError, match=r"open the store again"):
+            with pytest.raises(StoreError, match=r"restart the store"):
                 fill(store)
             assert store.end(TP) > end
             end = store.end(TP)
@@ -78,7 +78,7 @@ def test_more_reads_at_one_time_than_there_may_be_are_refused(tmp_path: Path) ->
         with contextlib.ExitStack() as snapshots:
             for _ in range(MAX_READERS - 1):  # and the one that looked when it was opened
                 snapshots.enter_context(store.snapshot())
-            with pytest.raises(StoreError, match=f"more than {MAX_READERS} reads at one time"):
+            with pytest.raises(StoreError, match=f"more than {MAX_READERS} concurrent reads"):
                 _ = [snapshots.enter_context(store.snapshot()) for _ in range(2)]
         store.append([RecordBatch.of(TP, 300, [b"next"])])
         assert values_of(store) == [*values, b"next"]
@@ -96,12 +96,12 @@ FULL = "the disk is full or fails .*nothing of this was written"
         (lmdb.VersionMismatchError("older"), True, "give the store an empty directory"),
         (lmdb.CorruptedError("page 7"), True, f"page 7. {DAMAGED}"),
         (lmdb.PageNotFoundError("page 7"), False, f"page 7. {DAMAGED}"),
-        (struct.error("4 bytes"), False, rf"a key or a row is not .*4 bytes.*{DAMAGED}"),
+        (struct.error("4 bytes"), False, rf"a key or a row is invalid .*4 bytes.*{DAMAGED}"),
         (lmdb.DiskError("no space"), False, FULL),
         (OSError(errno.EDQUOT, "quota"), False, f"{FULL}: free some space$"),
-        (OSError(errno.EIO, "no answer"), False, f"{FULL}: .*replace the disk: it is failing$"),
+        (OSError(errno.EIO, "no answer"), False, f"{FULL}: .*replace it: it is failing$"),
         (OSError(errno.EACCES, "not allowed"), True, "not allowed$"),
-        (lmdb.PanicError("halfway"), False, "an earlier write failed .*open the store again"),
+        (lmdb.PanicError("halfway"), False, "an earlier write failed .*restart the store"),
         (lmdb.BadTxnError("ended"), False, ": ended$"),
     ],
 )

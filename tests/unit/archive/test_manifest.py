@@ -80,13 +80,11 @@ def test_names_need_not_be_text(tmp_path: Path) -> None:
 def test_what_a_later_version_has_written_is_no_damage(tmp_path: Path) -> None:
     [path] = made(tmp_path, [file(0, 3)]).commits.glob("*.json")
     path.write_bytes(b'{"v": 2, "other": 1}')
-    later = (
-        "was written by a later version .*: upgrade this one; nothing is wrong with the archive$"
-    )
+    later = "was written by a later version .*: upgrade this program; the archive is intact$"
     with pytest.raises(ArchiveError, match=later):
         read(tmp_path)
     path.write_bytes(b'{"v": "2"}')
-    with pytest.raises(ArchiveError, match="It is not what was written: put it back"):
+    with pytest.raises(ArchiveError, match="It was changed or is damaged: restore it"):
         read(tmp_path)
 
 
@@ -100,13 +98,13 @@ def change(**changes: Any) -> bytes:
     ("octets", "expected"),
     [
         (b"", "Expecting value"),
-        (b"[" * 100_000, "no JSON that can be read"),
+        (b"[" * 100_000, "is not valid JSON"),
         (b"{}", "must be a JSON object of version 1"),
         (change(v=0), "must be a JSON object of version 1"),
         (change(topic="u"), "is of topic 'u'"),
         (change(files=[]), "files"),
         (change(start=-1), r"Expected `int` >= 0 - at `\$.files\[0\].start`"),
-        (change(start=3), r"offsets 3 to 3 \(exclusive\) are no range"),
+        (change(start=3), r"offsets 3 to 3 \(exclusive\) are not a range"),
         (change(end=2**63), "end"),
         (change(day="../../x"), "day"),
         (change(staged="../x"), "staged"),
@@ -122,7 +120,7 @@ def test_what_no_writer_has_written_is_named(tmp_path: Path, octets: bytes, expe
     with pytest.raises(ArchiveError, match=expected) as refused:
         read(tmp_path)
     assert str(path) in str(refused.value)
-    assert "put it back from a copy" in str(refused.value)
+    assert "restore it from a copy" in str(refused.value)
 
 
 @given(st.binary(max_size=200) | st.text(max_size=100).map(json.dumps).map(str.encode))
@@ -145,11 +143,11 @@ def test_two_files_cannot_have_the_same_offsets(tmp_path: Path) -> None:
 def test_a_commit_that_is_missing_hides_nothing(tmp_path: Path) -> None:
     manifest = made(tmp_path, [file(0, 5)], [file(5, 9)], [file(9, 12)])
     (manifest.commits / f"{2:020d}.json").unlink()
-    with pytest.raises(ArchiveError, match=f"{2:020d}.json: is missing, and later ones are there"):
+    with pytest.raises(ArchiveError, match=f"{2:020d}.json: is missing, but later commits exist"):
         read(tmp_path)
     for number in (3, 1):
         (manifest.commits / f"{number:020d}.json").unlink()
-        with pytest.raises(ArchiveError, match=f"{3:020d}.json: was there, and is missing"):
+        with pytest.raises(ArchiveError, match=f"{3:020d}.json: has disappeared"):
             manifest.refresh()
 
 

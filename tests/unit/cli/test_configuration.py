@@ -97,7 +97,7 @@ def test_the_file_is_the_one_named_or_here_or_the_users(
         ("profiles = 1", "dafka.toml setting 'profiles' = 1: must be a section"),
         (
             "[commands.prodcue]",
-            "dafka.toml section 'prodcue' = '{...}': there is no such command; did you mean 'prod",
+            "dafka.toml section 'prodcue' = '{...}': is not a command; did you mean 'prod",
         ),
         (
             "[commands.produce]\njson = true",
@@ -107,7 +107,7 @@ def test_the_file_is_the_one_named_or_here_or_the_users(
             "[profiles.a.commands.produce]\ntower = 'x:y'",
             "dafka.toml [profiles.a.commands.produce] setting 'tower' = 'x:y': must be HOST",
         ),
-        ("profile = 'hme'\n[profiles.home]", "'profile' = 'hme': dafka.toml has none of this name"),
+        ("profile = 'hme'\n[profiles.home]", "'profile' = 'hme': dafka.toml does not define it"),
     ],
 )
 def test_what_is_wrong_in_a_file_is_named_with_its_place(
@@ -123,7 +123,7 @@ def test_a_file_that_is_named_must_be_there(path: Path) -> None:
     with pytest.raises(ConfigError, match=r"'config' = 'x\.toml': cannot be read: No such file"):
         read("x.toml", None, KNOWN)
     path.unlink()
-    with pytest.raises(ConfigError, match="no file has none of this name; there are no profiles"):
+    with pytest.raises(ConfigError, match="no configuration file was found; there are no profiles"):
         read(None, "far", KNOWN)
 
 

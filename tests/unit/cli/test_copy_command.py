@@ -53,11 +53,11 @@ def test_a_file_is_told_by_its_suffix(text: str, place: tuple[str, str]) -> None
 
 
 def test_a_file_without_a_form_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"its suffix says no form; did you mean '\.parquet'"):
+    with pytest.raises(ConfigError, match=r"its suffix is unknown; did you mean '\.parquet'"):
         Place.parse("file:x.parqet")
 
 
 @pytest.mark.parametrize("text", ["out.xlsx", "o.TSV", "o.csv.gz", "dir/flights", "-", "o.parqet"])
 def test_what_looks_like_a_file_is_no_topic(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"looks like a file, .*; topic:NAME is a topic"):
+    with pytest.raises(ConfigError, match=r"looks like a file, .*; for a topic use topic:NAME"):
         Place.parse(text)

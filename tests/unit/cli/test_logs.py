@@ -78,14 +78,14 @@ def test_what_a_command_says_itself_is_an_object_there_too(
 ) -> None:
     configure(LogOptions.build({"log_format": "json"}))
     for _ in range(2):
-        output.say("store S in d; Ctrl-C stops it")
-    output.complain("no tower")
+        output.info("store S in d; Ctrl-C stops it")
+    output.error("no tower")
     said = [json.loads(line) for line in logged(capsys)]
     assert [each["level"] for each in said] == ["info", "info", "error"]
     assert said[2]["message"] == "no tower"
     configure(LogOptions())
     assert not log_message(logging.INFO, "x")
-    output.say("plain")
+    output.info("plain")
     assert logged(capsys) == ["plain"]
 
 
@@ -103,14 +103,14 @@ def test_the_same_sentence_is_said_once_a_minute_with_how_often_it_was_not(
     first, other, again = logged(capsys)
     assert first.endswith("block 7 is damaged")
     assert other.endswith("block 8 is damaged")
-    assert again.endswith("block 7 is damaged (and 4 times before, since it was said last)")
+    assert again.endswith("block 7 is damaged (and 4 suppressed repetitions)")
 
 
 def test_no_number_of_sentences_takes_more_than_some_memory() -> None:
     repeats = Repeats()
     for number in range(3 * MAX_KEPT):
         assert repeats.count(0.0, "dafka", f"sentence {number}") == 0
-    assert len(repeats._said) == MAX_KEPT
+    assert len(repeats._logged) == MAX_KEPT
 
 
 def test_a_defect_in_what_is_told_and_a_stream_that_is_gone_end_nothing(

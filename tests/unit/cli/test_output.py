@@ -73,8 +73,8 @@ def test_json_is_json_on_a_terminal_too() -> None:
 def test_what_people_are_told_is_not_among_the_results(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    output.say("topic t, from latest")
-    output.complain("no tower answered")
+    output.info("topic t, from latest")
+    output.error("no tower answered")
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err == "topic t, from latest\ndafka: no tower answered\n"
@@ -83,6 +83,6 @@ def test_what_people_are_told_is_not_among_the_results(
 def test_a_sentence_is_one_line_on_a_terminal_and_its_words_are_as_they_are() -> None:
     sentence = "option 'x' = '[red]y[/red]': must be z " * 4
     with terminal() as lines:
-        output.complain(sentence.strip())
-        output.say("[dim]t")
+        output.error(sentence.strip())
+        output.info("[dim]t")
     assert lines == [f"dafka: {sentence.strip()}", "[dim]t"]

@@ -65,7 +65,7 @@ def test_a_row_of_csv_has_a_value_or_is_an_object() -> None:
     ("decoder", "lines", "number", "says"),
     [
         (JsonRecords(None, ()), [b'{"value": "a"}', b"{"], 2, "JSON is malformed|truncated"),
-        (JsonRecords(None, ()), [b'{"value": "a"}', b"[1]"], 2, "it is no JSON object"),
+        (JsonRecords(None, ()), [b'{"value": "a"}', b"[1]"], 2, "it is not a JSON object"),
         (JsonRecords(None, ()), [b'{"value": "a"}', b'{"key": "k"}'], 2, "neither value nor"),
         (JsonRecords(None, ()), [b'{"value": "a"}', b'{"value_base64": "?"}'], 2, "base64"),
         (
@@ -75,7 +75,7 @@ def test_a_row_of_csv_has_a_value_or_is_an_object() -> None:
             "headers",
         ),
         (JsonRecords(None, ()), [b'{"value": "a"}', b'{"value": "", "headers": 1}'], 2, "head"),
-        (CsvRecords(None, (), None), [b"value,b", b"a,b", b"c"], 3, "1 columns, and there are 2"),
+        (CsvRecords(None, (), None), [b"value,b", b"a,b", b"c"], 3, "1 columns instead of 2"),
         (CsvRecords(None, (), None), [b"value", b"a", b'"x"y'], 3, "expected"),
     ],
 )
@@ -91,7 +91,7 @@ def test_those_before_a_line_that_is_no_record_are_kept(
 def test_a_column_or_a_quotation_mark_that_is_missing_is_said(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with pytest.raises(PartlyError, match="no column 'nmae' \\(did you mean 'name'"):
+    with pytest.raises(PartlyError, match="column 'nmae' is missing \\(did you mean 'name'"):
         CsvRecords(None, (), "nmae").decode([b"id,name"])
     open_ended = CsvRecords(None, (), None)
     open_ended.decode([b"value", b'"a', b"b"])

@@ -43,14 +43,14 @@ def test_a_newline_is_added_unless_the_format_ends_in_an_escape() -> None:
 @pytest.mark.parametrize(
     ("form", "says"),
     [
-        ("%x", "%x is none of %t, %p"),
-        ("%", "% is none of"),
-        (r"\q", r"\q is none of \n"),
-        ("\\", "none"),
+        ("%x", "%x is unknown; known are %t, %p"),
+        ("%", "% is unknown; known are"),
+        (r"\q", r"\q is unknown; known are \n"),
+        ("\\", "is unknown; known are"),
     ],
 )
 def test_a_letter_that_is_none_is_refused(form: str, says: str) -> None:
-    with pytest.raises(ValueError, match="is none of") as caught:
+    with pytest.raises(ValueError, match="is unknown; known are") as caught:
         consume_command.formatted(form)
     assert says in str(caught.value)
 

@@ -56,13 +56,13 @@ def test_another_store_goes_on_where_one_has_failed() -> None:
 def test_records_that_nobody_can_give_are_an_error() -> None:
     with pytest.raises(StoreUnreachableError, match="it is gone"):
         offsets(stored(Store(0, 6, breaks_at=2)))
-    with pytest.raises(DataLossError, match="no store has all up to 9"):
+    with pytest.raises(DataLossError, match="no store has all records up to 9"):
         offsets(stored(Store(0, 3), Store(5, 9)))
 
 
 def test_a_store_that_does_not_answer_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert offsets(stored(Store(0, 2), Store(0, 9, breaks_at=-1))) == [0, 1]
-    assert "what only it has is missing" in capsys.readouterr().err
+    assert "records that only this store has are missing" in capsys.readouterr().err
     with pytest.raises(StoreUnreachableError):
         stored(Store(0, 9, breaks_at=-1)).partitions(None)
 

@@ -46,10 +46,10 @@ def test_entries_come_as_they_were_in_batches_of_bounded_size() -> None:
 
 def test_what_is_no_backup_is_refused() -> None:
     other = pa.record_batch({"value": pa.array([b"x"])})
-    with pytest.raises(ValueError, match="no backup's batch"):
+    with pytest.raises(ValueError, match="not of a backup"):
         list(entries_of(iter([(other, None)])))
     columns = [pa.array([9], pa.uint8()), pa.array([b"k"]), pa.array([b"v"], pa.large_binary())]
-    with pytest.raises(ValueError, match="there is no table 9"):
+    with pytest.raises(ValueError, match="table 9 is unknown"):
         list(entries_of(iter([(pa.record_batch(columns, schema=SCHEMA), None)])))
 
 

@@ -66,8 +66,8 @@ def test_a_store_that_lacks_an_action_is_of_another_version() -> None:
     found = flight_errors.translated(flight_errors.refusal(asked), "S")
     assert type(found) is InvalidRequestError
     assert str(found) == (
-        "member 'action' = 'dafka.watch.v1': store S is of another version, which cannot do this: "
-        "upgrade the stores before what reads and writes there"
+        "member 'action' = 'dafka.watch.v1': store S has another version, which does not "
+        "support this: upgrade the stores before their clients"
     )
 
 

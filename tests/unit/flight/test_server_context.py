@@ -54,7 +54,7 @@ def test_a_request_is_for_this_store_or_for_any(context: ServerContext) -> None:
 def test_no_request_is_taken_once_the_service_ends(context: ServerContext) -> None:
     context.check_open()
     context.closing.set()
-    with pytest.raises(UnavailableError, match="about to end; ask another one") as ending:
+    with pytest.raises(UnavailableError, match="is stopping; use another store") as ending:
         context.parse(DescribeRequest, b"what it says is not looked at", ANYBODY)
     assert ending.value.code == CLOSING
 
@@ -82,7 +82,7 @@ def test_there_are_no_more_than_that(monkeypatch: pytest.MonkeyPatch) -> None:
     limiter = StreamLimiter("gets", 2)
     first, second = limiter.take(), limiter.take()
     assert limiter.free == 0
-    with pytest.raises(UnavailableError, match=r"serves 2 gets already.*ask another store"):
+    with pytest.raises(UnavailableError, match=r"already serves 2 gets.*use another store"):
         limiter.take()
     first.close()
     first.close()
@@ -147,7 +147,7 @@ def test_a_line_that_stands_still_is_told_of(monkeypatch: pytest.MonkeyPatch) ->
 def test_who_cannot_be_served_leaves_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
     limiter = StreamLimiter("puts", 1)
     held = limiter.take()
-    with pytest.raises(UnavailableError, match=r"serves 1 puts already.*come within 0\.05 s"):
+    with pytest.raises(UnavailableError, match=r"already serves 1 puts.*queued for 0\.05 s"):
         limiter.take(timeout_s=0.05)
     with pytest.raises(UnavailableError):
         limiter.take(lambda: True)

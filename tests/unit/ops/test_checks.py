@@ -40,8 +40,8 @@ def only(facts: Facts, about: str) -> tuple[Severity, str]:
 def test_no_store() -> None:
     severity, says = only(Facts(tower_found=True, node_count=3), "stores")
     assert severity is PROBLEM
-    assert says.startswith("the tower tells of 3 other nodes, and of no store; start one")
-    assert "of no other node" in only(Facts(tower_found=True), "stores")[1]
+    assert says.startswith("the tower reports 3 other nodes, but no store; start one")
+    assert "reports no other node" in only(Facts(tower_found=True), "stores")[1]
     assert found(Facts(tower_found=False), "stores") == []  # the tower is what is wrong
 
 
@@ -56,10 +56,12 @@ def test_stores_and_how_they_are_reached() -> None:
     kinds = found(Facts(stores=stores), "stores")
     assert [severity for severity, _ in kinds] == [OK, WARNING, WARNING, WARNING, PROBLEM]
     says = [sentence for _, sentence in kinds]
-    assert says[0] == "store A answers by Arrow Flight at grpc://h:1"
+    assert says[0] == "store A responds by Arrow Flight at grpc://h:1"
     assert says[1].startswith("store B is a C node")
     assert says[2].startswith("store C serves no Arrow Flight")
-    assert says[3].startswith("store D does not answer by Arrow Flight: refused; see that it runs")
+    assert says[3].startswith(
+        "store D does not respond by Arrow Flight: refused; check that it runs"
+    )
 
 
 def test_a_store_that_is_named_must_answer() -> None:
@@ -68,7 +70,7 @@ def test_a_store_that_is_named_must_answer() -> None:
     (finding,) = (each for each in check_all(Facts(stores=(named._replace(stranger="SSH"),))))
     assert finding.lasts
     assert str(finding).startswith(
-        "grpc://h:1 is no store: something else than a store's Arrow Flight listens there (it spe"
+        "grpc://h:1 is not a store's Arrow Flight service: another program responds with"
     )
 
 
@@ -76,14 +78,16 @@ def test_a_store_that_is_away() -> None:
     severity, says = only(Facts(stores=(), away=(KnownStore("B", "tcp://h:5"),)), "stores")
     assert severity is WARNING
     assert says.startswith("store B (tcp://h:5, never seen) is away")
-    assert says.endswith("start it again, or 'dafka store forget B' if it is gone")
+    assert says.endswith("restart it, or 'dafka store forget B' if it is gone for ever")
 
 
 def test_connections_that_go_one_way() -> None:
     one = served("A", connects=False)
     severity, says = only(Facts(stores=(one,), endpoint="tcp://me:1"), "connections")
     assert severity is WARNING
-    assert says.startswith("A cannot connect to this node at tcp://me:1: only what goes by Arrow")
+    assert says.startswith(
+        "A cannot connect to this node at tcp://me:1: only operations over Arrow"
+    )
     severity, _ = only(Facts(stores=(one._replace(locations=()),)), "connections")
     assert severity is PROBLEM
     assert found(Facts(stores=(served(),)), "connections") == []
@@ -109,7 +113,7 @@ def test_clocks_of_stores_against_each_other_and_against_here() -> None:
     assert only(agree, "clocks") == (OK, "the clocks agree within 60 s")
     says = found(Facts(stores=(served("A", 7_200.0), served("B", 0.0))), "clocks")
     assert [severity for severity, _ in says] == [WARNING, WARNING]
-    assert says[0][1].startswith("the clocks of store B and store A are 2.0 h apart; set the clo")
+    assert says[0][1].startswith("the clocks of store B and store A are 2.0 h apart; synchronize")
     assert says[1][1].startswith("the clock of store A is 2.0 h ahead of this machine's")
     behind = only(Facts(stores=(served("A", -90.0),)), "clocks")
     assert "store A is 90.0 s behind this machine's" in behind[1]
@@ -120,8 +124,8 @@ def test_a_clock_in_doubt_is_reported() -> None:
     doubted = served("A", clock_doubt="the store's clock is 48.0 h ahead of the log")
     severity, says = only(Facts(stores=(doubted, served("B"))), "clocks")
     assert severity is WARNING
-    assert says.startswith("the clock of store A is in doubt, and nothing is deleted by age there")
-    assert "48.0 h ahead of the log; set it by a network (NTP)" in says
+    assert says.startswith("the clock of store A is in doubt, so it deletes nothing by age")
+    assert "48.0 h ahead of the log; synchronize it (NTP)" in says
 
 
 def test_a_slow_answer_does_not_make_a_clock_wrong() -> None:
@@ -134,8 +138,8 @@ def test_versions() -> None:
     new = served("B", more=("dafka.later.v1",))
     severity, says = found(Facts(stores=(old, new)), "versions")[0]
     assert severity is WARNING
-    assert says.startswith("store A is of an older version than this program: it lacks dafka.si")
-    assert "store B is of a newer version" in found(Facts(stores=(old, new)), "versions")[1][1]
+    assert says.startswith("store A has an older version than this program: it lacks dafka.si")
+    assert "store B has a newer version" in found(Facts(stores=(old, new)), "versions")[1][1]
     assert found(Facts(stores=(served(),)), "versions") == []
 
 
@@ -147,7 +151,7 @@ def test_files() -> None:
     )
     severity, says = only(Facts(stores=(served(file=FileAccess.UNREADABLE),)), "files")
     assert severity is WARNING
-    assert "records come by Arrow Flight" in says
+    assert "records are read by Arrow Flight" in says
 
 
 def test_each_finding_that_is_not_ok_says_what_to_do() -> None:
@@ -167,7 +171,7 @@ def test_stores_that_go_by_different_rules_of_retention() -> None:
     day, none = served("A", rules=("*=1d",), rules_set=True), served("B", rules=())
     severity, says = only(Facts(stores=(day, none)), "retention")
     assert severity is WARNING
-    assert "store A by *=1d, store B by none; unless that is meant so" in says
+    assert "(store A: *=1d, store B: none); unless this is intended" in says
     same, unknown = served("B", rules=("*=1d",)), served("C")
     started = day._replace(rules_set=False)
     for stores in ((day, same, unknown), (started, none)):
@@ -192,12 +196,12 @@ def sentences(config: SecurityOptions, facts: Facts) -> list[str]:
         (Facts((tower("127.0.0.1", "XSUB"),)), []),
         (Facts((tower("10.0.0.1", LOCKED),)), []),
         (Facts((tower("10.0.0.1", ""),)), []),
-        (Facts((tower("10.0.0.1", "XSUB"),)), ["tower 10.0.0.1:1:2 talks to whoever reaches it"]),
+        (Facts((tower("10.0.0.1", "XSUB"),)), ["tower 10.0.0.1:1:2 is open to every client"]),
         (Facts(stores=(StoreFacts("S", locations=("grpc://127.0.0.1:1",)),)), []),
         (Facts(stores=(StoreFacts("S", locations=("grpc+tls://10.0.0.1:1",)),)), []),
         (
             Facts(stores=(StoreFacts("S", locations=("grpc://[fd00::1]:1",)),)),
-            ["store S serves Arrow Flight at grpc://[fd00::1]:1 to whoever reaches it"],
+            ["store S serves Arrow Flight at grpc://[fd00::1]:1 to every client"],
         ),
     ],
 )
@@ -213,15 +217,15 @@ def test_a_directory_that_everybody_reads_is_said(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     facts = Facts(stores=(StoreFacts("S", locations=(f"grpc+unix://{tmp_path}/flight.sock",)),))
     (said,) = sentences(NO_KEYS, facts)
-    assert "everybody on this machine can read the records of store S" in said
+    assert "all users of this machine can read the records of store S" in said
     tmp_path.chmod(0o700)
-    assert "there are no keys" in sentences(NO_KEYS, facts)[0]
+    assert "no keys are used" in sentences(NO_KEYS, facts)[0]
 
 
 def test_that_insecure_is_set_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DAFKA_INSECURE", "true")
     (said,) = sentences(NO_KEYS, Facts())
-    assert "insecure is set here" in said
+    assert "is set here" in said
 
 
 def test_keys_are_looked_at(tmp_path: Path) -> None:
@@ -234,7 +238,7 @@ def test_keys_are_looked_at(tmp_path: Path) -> None:
     config = SecurityOptions(secret_key_file=str(own), allowed_keys=str(allowed))
     own_key, of_tower = sentences(config, Facts())
     assert own_key == "this node has key me, with consume"
-    assert of_tower.startswith("key hub is a tower's, and may do more; make a key of its own")
+    assert of_tower.startswith("key hub has role tower and other roles; create a key")
     new_key(secrets, "hub2", ("tower",))
     shutil.copy(secrets / "hub2.key", allowed / "hub.key")
     shutil.copy(secrets / "s.key_secret", allowed)
@@ -247,9 +251,9 @@ def test_keys_are_looked_at(tmp_path: Path) -> None:
     for number, each in enumerate(
         (
             "own key, .*, is not in .*; copy its .key file there",
-            "a group can write to .*, and so let in anybody",
-            r"the secret of key s lies here, too \(.*s.key_secret\); bring it to its owner",
-            "Arrow Flight does not know key s, .*'dafka keys renew s'",
+            "a group can write to .*, and so admit any key",
+            r"the secret of key s is here, too \(.*s.key_secret\); move it to its owner",
+            "Arrow Flight rejects key s: .*'dafka keys renew s'",
         )
     ):
         assert re.search(each, said[number]), said
@@ -264,7 +268,7 @@ def test_who_else_can_write_to_the_files_of_keys_is_said(
     public.chmod(0o664)
     said = sentences(config, Facts())
     assert said[1:] == [
-        f"a group can write to {public}, and so let in anybody; 'chmod g-w {public}'"
+        f"a group can write to {public}, and so admit any key; 'chmod g-w {public}'"
     ]
     public.chmod(0o644)
     for path in (tmp_path, public, own):
@@ -275,9 +279,7 @@ def test_who_else_can_write_to_the_files_of_keys_is_said(
     own.unlink()
     said = sentences(SecurityOptions("env:OWN_KEY", str(tmp_path)), Facts())
     assert len(said) == 2
-    owned = (
-        rf"^user \d+, who owns {tmp_path} and 1 more, can let in anybody; 'chown root {tmp_path} "
-    )
+    owned = rf"^user \d+ owns {tmp_path} and 1 more, and can admit any key; 'chown root {tmp_path} "
     assert re.search(owned, said[1])
 
 
@@ -299,12 +301,14 @@ def test_a_certificate_that_ends_soon_is_said(
     (tmp_path / "hub.key_secret").unlink()
     config = SecurityOptions(secret_key_file=str(own), allowed_keys=str(tmp_path))
     said = sentences(config, Facts())
-    assert said[-1].startswith("the certificate of store key s ends in 29 days; 'dafka keys renew")
+    assert said[-1].startswith(
+        "the certificate of store key s expires in 29 days; 'dafka keys renew"
+    )
     monkeypatch.setattr(key_files, "new_certificate", partial(new_certificate, days=-0.5))
     renew(tmp_path, "s")
     found = check_security(config, Facts())[-1]
     assert found.severity is Severity.PROBLEM
-    assert found.sentence == "the certificate of store key s has expired: no client talks to it"
+    assert found.sentence == "the certificate of store key s has expired: clients reject it"
 
 
 def test_keys_that_no_node_starts_with_are_a_problem(tmp_path: Path) -> None:

@@ -75,21 +75,21 @@ def test_without_a_tower_it_runs_and_is_not_ready(store: FakeStore) -> None:
     store.peers.tower_found = False
     alive, ready, (why,) = judged(store)
     assert (alive, ready) == (True, False)
-    assert "no tower has answered at h:1:2" in why
+    assert "no tower responds at h:1:2" in why
 
 
 def test_a_tower_that_falls_silent_is_a_warning(store: FakeStore) -> None:
     store.heard_at["h:1:2"] -= SILENT_S + 1
     alive, ready, (why,) = judged(store)
     assert (alive, ready) == (True, True)
-    assert "nothing has come from tower h:1:2 for 16 s" in why
+    assert "tower h:1:2 has sent nothing for 16 s" in why
 
 
 def test_a_loop_that_hangs_is_to_be_started_again(store: FakeStore) -> None:
     store.peers.beacon_due -= HANGS_S + 2
     alive, ready, (why,) = judged(store)
     assert (alive, ready) == (False, False)
-    assert "its loop hangs, for 31 s" in why
+    assert "its loop has been hanging for 31 s" in why
 
 
 def test_an_error_that_ended_the_loop_is_said(store: FakeStore) -> None:
@@ -113,14 +113,14 @@ def test_a_write_that_does_not_end_is_said_while_it_lasts(
     store.watch.begun_at = time.monotonic() - since_s
     assert judged(store)[:2] == (True, ready)
     if not ready:
-        assert "has taken 11 s for a write so far" in judged(store)[2][0]
+        assert "has taken 11 s so far" in judged(store)[2][0]
 
 
 def test_a_disk_that_was_slow_is_a_warning_for_a_minute(store: FakeStore) -> None:
     store.watch.slow_at = time.monotonic() - 30.0
     alive, ready, (why,) = judged(store)
     assert (alive, ready) == (True, True)
-    assert "took more than 1 s for a write within a minute" in why
+    assert "took more than 1 s" in why
     store.watch.slow_at -= 60.0
     assert judged(store)[2] == []
 
@@ -159,7 +159,7 @@ def test_a_clock_in_doubt_is_a_warning(store: FakeStore) -> None:
     alive, ready, bad = judged(store)
     assert (alive, ready) == (True, True)
     assert bad[0].startswith(
-        "the clock of this store is in doubt, and nothing is deleted by age there: the store's cl"
+        "the clock of this store is in doubt, so it deletes nothing by age: the store's cl"
     )
 
 
@@ -167,6 +167,6 @@ def test_peers_without_room_and_a_service_that_ended_are_said(store: FakeStore) 
     store.peers.room.refused["tcp://h:3"] = ("N", 0.0)
     alive, ready, bad = judged(store)
     assert (alive, ready) == (True, True)
-    assert "no room for 1 peers" in bad[0]
+    assert "1 peers are refused" in bad[0]
     store.flight = SimpleNamespace(closing=SimpleNamespace(is_set=lambda: True))
     assert not judged(store)[1]

@@ -66,7 +66,7 @@ def test_one_with_a_key_says_that_it_has_one() -> None:
         served.curve_server, served.curve_secretkey = True, zmq.curve_keypair()[1]
         port = served.bind_to_random_port("tcp://127.0.0.1")
         (found,) = probed([("127.0.0.1", port)], PATIENCE_S)
-        assert (found.answer, found.said) == (Answer.ZEROMQ, LOCKED)
+        assert (found.answer, found.reply) == (Answer.ZEROMQ, LOCKED)
         served.linger = 0
 
 
@@ -75,7 +75,7 @@ def test_zeromq_says_its_kind(kind: str) -> None:
     with zmq.Context() as context, context.socket(getattr(zmq, kind)) as served:
         port = served.bind_to_random_port("tcp://127.0.0.1")
         (found,) = probed([("127.0.0.1", port)], PATIENCE_S)
-        assert (found.answer, found.said, found.place) == (
+        assert (found.answer, found.reply, found.place) == (
             Answer.ZEROMQ,
             kind,
             f"127.0.0.1:{port}",
@@ -95,7 +95,7 @@ def test_who_speaks_otherwise_is_a_stranger(listen: Listen, greeting: bytes, sai
     port = listen(lambda each: each.sendall(greeting))
     (found,) = probed([("127.0.0.1", port)], PATIENCE_S)
     assert found.answer is Answer.STRANGER
-    assert found.said == said
+    assert found.reply == said
 
 
 def test_one_that_answers_lines_is_sent_one(listen: Listen) -> None:
@@ -106,12 +106,12 @@ def test_one_that_answers_lines_is_sent_one(listen: Listen) -> None:
         connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
     (found,) = probed([("127.0.0.1", listen(serve))], PATIENCE_S)
-    assert (found.answer, found.said) == (Answer.STRANGER, "HTTP/1.1 400 Bad Request")
+    assert (found.answer, found.reply) == (Answer.STRANGER, "HTTP/1.1 400 Bad Request")
 
 
 def test_one_that_ends_the_connection_is_a_stranger(listen: Listen) -> None:
     (found,) = probed([("127.0.0.1", listen(socket.socket.close))], PATIENCE_S)
-    assert (found.answer, found.said) == (Answer.STRANGER, "")
+    assert (found.answer, found.reply) == (Answer.STRANGER, "")
 
 
 def test_one_that_says_nothing(listen: Listen) -> None:
@@ -176,15 +176,15 @@ def facts(sub: Said, pub: Said, host: str = "h") -> TowerFacts:
     ("sub", "pub", "lasts", "says"),
     [
         ((REFUSED, ""), (REFUSED, ""), False, "nothing listens at h:1:2; start one there with"),
-        (PUB, SUB, True, "tower h:1:2 has its ports the other way round; name it as h:2:1"),
+        (PUB, SUB, True, "the ports of tower h:1:2 are swapped; name it as h:2:1"),
         (SUB, (REFUSED, ""), False, "nothing listens at h:2; name the tower's ports as 'dafka to"),
-        (SUB, SUB, True, "another ZeroMQ program listens at h:2, with a socket XSUB, no tower's X"),
-        (SUB, (ZEROMQ, ""), False, "h:2, with a socket that says nothing of itself, no tower's"),
-        ((STRANGER, "SSH"), PUB, True, "something else listens at h:1, no tower (it speaks 'SSH')"),
-        ((STRANGER, ""), (STRANGER, ""), False, "who listens at h:1 ends the connection: no tower"),
-        ((MUTE, ""), (MUTE, ""), False, "who listens at h:1 says nothing: no tower, or one that"),
+        (SUB, SUB, True, "another ZeroMQ program listens at h:2, with a socket XSUB, not XPUB"),
+        (SUB, (ZEROMQ, ""), False, "h:2, with a socket of unknown type, not XPUB"),
+        ((STRANGER, "SSH"), PUB, True, "than a tower listens at h:1 (it sends 'SSH')"),
+        ((STRANGER, ""), (STRANGER, ""), False, "the program at h:1 closes connections: it is"),
+        ((MUTE, ""), (MUTE, ""), False, "the program at h:1 sends nothing: it is not a tower"),
         ((UNREACHABLE, ""), (UNREACHABLE, ""), False, "h:1 cannot be reached from here and h:2 ca"),
-        ((UNREACHABLE, ""), PUB, False, "see whether that is its address, and whether a firewall"),
+        ((UNREACHABLE, ""), PUB, False, "check the address, and that the firewall"),
         ((UNKNOWN_HOST, ""), (UNKNOWN_HOST, ""), True, "there is no host h; correct the name"),
     ],
 )  # fmt: skip
@@ -209,7 +209,7 @@ def test_a_tower_that_answers() -> None:
         assert finding.severity is Severity.OK
     (finding,) = check_towers([facts(SUB, PUB)], found=False)
     assert finding.severity is Severity.PROBLEM
-    assert "a tower listens at h:1:2, and passes no beacon on" in str(finding)
+    assert "a tower listens at h:1:2, but forwards no beacons" in str(finding)
 
 
 def test_one_of_two_towers_may_be_away() -> None:

@@ -20,17 +20,17 @@ def test_totals_are_of_what_is_held_and_looked_up_when_something_has_changed(
     monkeypatch.setattr(readings, "SHARE", float("inf"))
     with Log(tmp_path) as log:
         totals = TopicTotals(log)
-        assert totals.look() == {}
+        assert totals.current() == {}
         batches = [
             RecordBatch.of(TopicPartition(topic, partition), 0, [b"v"] * count)
             for topic, partition, count in (("t", "p", 3), ("t", "q", 4), ("u", "p", 5))
         ]
         log.append(batches)
-        found = totals.look()
+        found = totals.current()
         assert found == {"t": Total(2, 7), "u": Total(1, 5)}
-        assert totals.look() is found
+        assert totals.current() is found
         log.trim(TopicPartition("t", "p"), 2)
-        assert totals.look() == {"t": Total(2, 5), "u": Total(1, 5)}
+        assert totals.current() == {"t": Total(2, 5), "u": Total(1, 5)}
 
 
 def test_looking_costs_a_limited_share_of_the_time(
@@ -39,10 +39,10 @@ def test_looking_costs_a_limited_share_of_the_time(
     clock = iter([100.0, 101.0, 150.0, 201.5, 201.6])  # the first look takes one second
     with Log(tmp_path) as log:
         totals = TopicTotals(log, lambda: next(clock))
-        totals.look()
+        totals.current()
         log.append([RecordBatch.of(TopicPartition("t", "p"), 0, [b"v"])])
-        assert totals.look() == {}
-        assert totals.look() == {"t": Total(1, 1)}
+        assert totals.current() == {}
+        assert totals.current() == {"t": Total(1, 1)}
 
 
 def test_the_largest_topics_are_shown_and_stay(tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ def test_a_path_of_another_file_system_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "error"), [("", "must name a directory"), ("/missing", "is no directory")]
+    ("path", "error"), [("", "must name a directory"), ("/missing", "is not a directory")]
 )
 def test_a_path_of_no_directory_is_refused(path: str, error: str) -> None:
     with pytest.raises(ConfigError, match=error):

@@ -125,7 +125,7 @@ def test_a_rewind_that_failed_is_repeated(tmp_path: Path, monkeypatch: pytest.Mo
 
     with monkeypatch.context() as patched:
         patched.setattr(Path, "unlink", refuse)
-        with pytest.raises(DafkaError, match="is rewound in part"):
+        with pytest.raises(DafkaError, match="is rewound only in part"):
             rewind(read(own), 0, is_stopped=True)
     assert (read(own).planned, read(own).is_unfinished) == ((0, 1), True)
     rewind(read(own), 0, is_stopped=True)

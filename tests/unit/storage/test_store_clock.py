@@ -68,7 +68,7 @@ def test_a_clock_ahead_of_the_log_at_the_start_is_in_doubt_until_it_is_set_right
     assert machine.after(DOUBTED_US - S) == why
     assert machine.after(S, 0) == ""
     assert machine.stamp_error_us() == 0
-    assert "it is believed" in caplog.text
+    assert "no longer in doubt" in caplog.text
 
 
 def test_a_store_that_was_stopped_for_a_week_is_in_doubt_for_an_hour() -> None:
