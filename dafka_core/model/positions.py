@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 import time
+from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
 from dafka_core.model.name_limits import nearest_name
@@ -103,8 +104,7 @@ def parse_duration_us(value: Any, unit: str = "") -> int:
     match = _DURATION.fullmatch(" ".join(str(value).split()).lower())
     if match is None or not (match[2] or unit):
         raise ValueError("must be a time like 500ms, 30s, 15m, 2h, 1d or 1w")
-    per_unit_us = UNITS_US[match[2] or unit]
-    return int(match[1]) * per_unit_us if match[1].isdigit() else int(float(match[1]) * per_unit_us)
+    return int(Decimal(match[1]) * UNITS_US[match[2] or unit])
 
 
 def parse_moment(text: str) -> dt.datetime:

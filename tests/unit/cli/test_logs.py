@@ -138,7 +138,7 @@ def test_each_event_has_its_row_in_the_page() -> None:
     used = set()
     for path in (ROOT / "dafka_core").rglob("*.py"):
         text = path.read_text("utf-8")
-        used |= set(re.findall(r'"event": "(\w+)"|_tell\(\s*"(\w+)"', text))
+        used |= set(re.findall(r'"event": "(\w+)"|\bevent ?= ?"(\w+)"|_log\(\s*"(\w+)"', text))
     page = (ROOT / "docs/metrics.md").read_text("utf-8")
     assert {event for pair in used for event in pair if event} == set(
         re.findall(r"^\| `(\w+)` \| (?:info|warning|error|critical) \|", page, re.M)
