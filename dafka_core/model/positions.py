@@ -104,7 +104,9 @@ def parse_duration_us(value: Any, unit: str = "") -> int:
     if match is None or not (match[2] or unit):
         raise ValueError("must be a time like 500ms, 30s, 15m, 2h, 1d or 1w")
     per_unit_us = UNITS_US[match[2] or unit]
-    return int(match[1]) * per_unit_us if match[1].isdigit() else int(float(match[1]) * per_unit_us)
+    return (
+        int(match[1]) * per_unit_us if match[1].isdigit() else round(float(match[1]) * per_unit_us)
+    )
 
 
 def parse_moment(text: str) -> dt.datetime:

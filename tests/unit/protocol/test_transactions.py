@@ -245,7 +245,7 @@ def test_a_transaction_that_the_log_does_not_go_on_with_is_fetched_again() -> No
     (fetch,) = fetches_in(role.on_tick(2.0))
     assert (fetch.sequence, fetch.end) == (5, 25)
     # Later records are not passed to the log; those of other partitions are.
-    assert [entry.partition for entry in taken(role)] == ["other"]  # type: ignore[union-attr]
+    assert [entry.tp.partition for entry in taken(role)] == ["other"]  # type: ignore[union-attr]
     role.on_batch(3.0, ME, in_transaction(5, 30, transaction))
     assert store(role, None) == [ack(30)]
 
