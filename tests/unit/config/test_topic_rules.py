@@ -56,6 +56,7 @@ MB = 1_000_000
         ("flights*=10GiB,7d", RetentionRule("flights*", 7 * 86_400, 10 << 30)),
         ("a=90s", RetentionRule("a", 90)),
         ("a=1.5h", RetentionRule("a", 5_400)),
+        ("a=1.001s", RetentionRule("a", 1.001)),
         ("a=500 MB", RetentionRule("a", None, 500 * MB)),
         ("a=500mb", RetentionRule("a", None, 500 * MB)),
         ("a=4w", RetentionRule("a", 28 * 86_400)),
