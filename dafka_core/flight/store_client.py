@@ -482,7 +482,7 @@ def many_records(request: GetManyRequest, received: Chunks) -> Iterator[list[Par
         whole, first, parts = Values.from_arrow(values), 0, []
         for number, (index, offset, count, _) in enumerate(rows.tolist()):
             if not max(current, 0) <= index < len(request.ranges):
-                raise ValueError(f"range {index} came after range {current}")
+                raise ValueError(f"range {index} arrived after range {current}")
             wanted = request.ranges[index]
             if index > current:
                 current, at = index, wanted.start
