@@ -20,6 +20,7 @@ from dafka_core import (
     RecordBatch,
     Store,
 )
+from dafka_core.errors import HistoryChangedError
 from dafka_core.model.epochs import NO_LIFE
 from dafka_core.model.records import TopicPartition
 from dafka_core.testing import wait_until
@@ -115,6 +116,17 @@ def test_a_slow_application_bounds_what_waits(
     assert reading.range.fetcher.next_offset < COUNT
     assert first.offset == 0
     assert [*first.values, *joined(batches, first.end)] == values(COUNT)
+
+
+def test_a_changed_history_ends_a_read(read: Read, tp: TopicPartition) -> None:
+    reader = read(max_queued_bytes=1_000)
+    batches = reader.read(tp, 0, COUNT, timeout_s=PATIENCE_S)
+    first = next(batches)
+    [reading] = reader._reads
+    reading.range.parted_at = 1  # as if a store had reported another history from offset 1 on
+    with pytest.raises(HistoryChangedError) as changed:
+        next(batches)
+    assert (changed.value.wanted, changed.value.position) == (1, first.end)
 
 
 def test_a_closed_reader_raises(read: Read, tp: TopicPartition) -> None:
