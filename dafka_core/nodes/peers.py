@@ -28,7 +28,7 @@ from zmq.utils.monitor import parse_monitor_message
 from dafka_core.config.node_options import NodeOptions
 from dafka_core.errors import ProtocolError
 from dafka_core.nodes.connection_quotas import OBSERVED_BYTES, ConnectionQuotas, PeerRates
-from dafka_core.nodes.discovery import REFUSED_S, Towers
+from dafka_core.nodes.tower_links import REFUSED_S, Towers
 from dafka_core.nodes.inbound import Inbound
 from dafka_core.nodes.process_limits import PER_PEER, PER_PEER_APART, PeerRoom
 from dafka_core.nodes.security import RefusedNodeError, Security
@@ -302,9 +302,10 @@ class Peers:
         """Connect to new peers, and reconnect to those that ZeroMQ has given up."""
         for endpoint in [each for each, at in self._doubtful.items() if now >= at]:
             self._renew(now, endpoint)
-        # Not while ZeroMQ may have freed a connection that it remembers by its memory address: a
-        # new connection may have the same address, and ZeroMQ would end it instead of the old one.
-        while self._new and not self._doubtful and self.towers.is_announced:
+        # Not while the socket of all peers may have freed a connection that it remembers by its
+        # memory address: a new one may have the same address, and ZeroMQ would end that.
+        waits = bool(self._doubtful) and _ALL in self._sockets
+        while self._new and not waits and self.towers.is_announced:
             endpoint = next(iter(self._new))
             try:
                 self._connect(now, endpoint)

@@ -272,13 +272,16 @@ class Producer(Node):
             role.hurry = True
 
         self._mesh.call_soon(hurry)
-        if not self._mesh.wait_until(
-            lambda: role.durable >= target or role.fenced_by or self._refused, timeout_s
-        ):
-            raise self._not_acknowledged(target - role.durable, timeout_s)
-        self._check_fenced()
-        if role.durable < target:
-            self._check_refused()
+        deadline = time.monotonic() + timeout_s
+        while role.durable < target:  # again if a refusal has ended the wait and was withdrawn
+            left_s = deadline - time.monotonic()
+            if not self._mesh.wait_until(
+                lambda: role.durable >= target or role.fenced_by or self._refused, left_s
+            ):
+                raise self._not_acknowledged(target - role.durable, timeout_s)
+            self._check_fenced()
+            if role.durable < target:
+                self._check_refused()
 
     def close(self) -> None:
         """Wait up to ``close_timeout_s`` for acknowledgements, then end; may be called twice.

@@ -111,7 +111,7 @@ class ConsumerRole:
         fetcher.begin(offset)
         self._beginning.discard(tp)
         self._histories.pop(tp, None)
-        self.scheduler.postpone(fetcher)
+        self.scheduler.visit_soon(fetcher)
 
     def on_message(self, now: float, message: m.Message, peer: str) -> list[Outgoing]:
         """Process HEAD, DIRECT-HEAD, STORE-HELLO, RECORD-TOO-LARGE and answers to queries."""
@@ -158,7 +158,7 @@ class ConsumerRole:
         elif fetcher.action(RECORDS, now, self.room) == TAKE:
             self._deliver(fetcher, fetcher.take(now, batch), position)
         else:
-            fetcher.lose(batch)
+            fetcher.give_back(batch)
         return self.scheduler.ask(now, fetcher, self.room)
 
     def on_subscribed(self, now: float, kind: type[m.Message], topic: str) -> list[Outgoing]:
@@ -270,7 +270,7 @@ class ConsumerRole:
         fetcher.head = start
         fetcher.begin(start)
         fetcher.raise_head(end)
-        self.scheduler.postpone(fetcher)
+        self.scheduler.visit_soon(fetcher)
 
     def _lose(self, now: float, loss: Loss) -> None:
         """Skip lost records, or keep waiting, by option ``on_data_loss``."""
@@ -286,7 +286,7 @@ class ConsumerRole:
             self._beginning.discard(loss.tp)
             self._histories[loss.tp].skip_from(loss.start)
             self._deliver(fetcher, fetcher.advance(loss.end), loss.end)
-            self.scheduler.postpone(fetcher)
+            self.scheduler.visit_soon(fetcher)
         else:
             # With ``wait`` the loss is reported once; otherwise again as long as it lasts.
             fetcher.unanswered_since = inf if self._on_data_loss == WAIT else now

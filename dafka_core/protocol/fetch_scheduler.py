@@ -28,7 +28,7 @@ class FairQueue:
     """
 
     def __init__(self) -> None:
-        # A plain dict skips all removed keys before its first one.
+        # Not a plain dict, which walks over all removed keys to find its first one.
         self._of: OrderedDict[str, OrderedDict[TopicPartition, PartitionFetcher]] = OrderedDict()
         self._count = 0
 
@@ -157,7 +157,7 @@ class FetchScheduler:
                 messages.append(FetchBatch(store, self._requestor, part))
         return messages
 
-    def postpone(self, fetcher: PartitionFetcher) -> None:
+    def visit_soon(self, fetcher: PartitionFetcher) -> None:
         """Visit the partition in the next ``ask_due``."""
         self._waiting.remove(fetcher.tp)
         self._fetchers[fetcher.tp] = fetcher
@@ -188,13 +188,13 @@ class FetchScheduler:
     def _claim(
         self, now: float, fetcher: PartitionFetcher, room: bool = True, *, in_turn: bool = False
     ) -> tuple[int, int] | None:
-        """Return the offsets to request now if it is the partition's turn; ``in_turn``: it is."""
+        """Return the offsets to request now, if any; ``in_turn`` ignores ``MAX_UNDER_WAY``."""
         tp, action = fetcher.tp, fetcher.action(states.TURN, now, room)
         if action == states.FORGET:
             self.forget(tp)
             return None
         if action == states.POSTPONE:
-            self.postpone(fetcher)
+            self.visit_soon(fetcher)
             return None
         if action != states.WAIT:
             if fetcher.unanswered_since is not None and self._waiting:

@@ -144,8 +144,8 @@ class PartitionFetcher:
         del self.kept[:used]
         return taken
 
-    def lose(self, batch: RecordBatch) -> None:
-        """Return records that the reader could not accept; they are requested again."""
+    def give_back(self, batch: RecordBatch) -> None:
+        """Note records that the reader has refused for lack of room, to request them again."""
         self.raise_head(batch.end)
         self._asked_end = max(self.next_offset, min(self._asked_end, batch.offset))
         if batch.offset <= self.next_offset < batch.end:

@@ -1,9 +1,8 @@
 """The producer's role: publish records, keep them until acknowledged, answer FETCHes.
 
 RFC 46: "A producer MUST NOT delete send records before receiving at least one ACK command."  An ACK
-names the last record that a store has on disk, and so all before it.  All stores that must have a
-record have it when it is before ``durable``: ``acks`` stores have acknowledged it, each counted
-once.  Every HEAD makes a store repeat its ACK, so a lost one delays this, but loses nothing.
+names the last record that a store has on disk, and so all before it.  ``acks`` distinct stores
+have acknowledged each record before ``durable``.  Every HEAD makes a store repeat its ACK, so a lost one delays this, but loses nothing.
 """
 
 from __future__ import annotations

@@ -265,4 +265,4 @@ class AdmittedPartitions:
                 self._scheduler.forget(tp)
             elif partition.fetcher.next_offset < partition.fetcher.head:
                 partition.fetcher.retry_unanswered()
-                self._scheduler.postpone(partition.fetcher)
+                self._scheduler.visit_soon(partition.fetcher)

@@ -208,7 +208,7 @@ class StoreRole:
             return []
         refused = self.admitted.refuses(partition, batch.end)
         if refused or partition.action(states.RECORDS) == states.LEAVE:
-            partition.fetcher.lose(batch)
+            partition.fetcher.give_back(batch)
             return []
         if not self.histories.admits(partition, batch):
             start = self.histories.taken_over_at(partition, batch.epoch)
@@ -347,7 +347,7 @@ class StoreRole:
                 published.extend(self._on_committed(entry, error))
             elif isinstance(entry, SetAside | GoOn):
                 self.partitions[entry.tp].on_begun(entry)
-                self.scheduler.postpone(self.partitions[entry.tp].fetcher)
+                self.scheduler.visit_soon(self.partitions[entry.tp].fetcher)
             elif isinstance(entry, Promise):
                 published.extend(self.histories.on_promised(self.partitions[entry.tp], entry.life))
         return [*self._take_acks(), *published]
@@ -396,7 +396,7 @@ class StoreRole:
                 publish = PublishCommitted(tp, staged.start, end, (staged.transaction,))
                 if not self.requests.add(publish):
                     published.extend(self.on_published(publish))
-            self.scheduler.postpone(partition.fetcher)
+            self.scheduler.visit_soon(partition.fetcher)
         return published
 
     def _give_up_part(self, partition: StorePartition) -> None:
@@ -415,7 +415,7 @@ class StoreRole:
         fetcher.begin(end)
         partition.history = before(partition.history, end)
         partition.visible_end, partition.staged = end, None
-        self.scheduler.postpone(fetcher)
+        self.scheduler.visit_soon(fetcher)
         self.admitted.on_stored(dropped)  # in fact dropped
         self.on_dropped(dropped)
 

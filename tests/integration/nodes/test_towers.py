@@ -11,8 +11,8 @@ import zmq
 
 from dafka_core import ConfigError, Consumer, Producer, Reader, Store, Tower
 from dafka_core.config.node_options import NodeOptions, TowerAddress
-from dafka_core.nodes import discovery
-from dafka_core.nodes.discovery import AWAY_S, MAX_LEARNED, Towers
+from dafka_core.nodes import tower_links
+from dafka_core.nodes.tower_links import AWAY_S, MAX_LEARNED, Towers
 from dafka_core.nodes.security import Security
 from dafka_core.protocol import timing
 from dafka_core.protocol.beacons import NodeBeacon, TowerPorts, encode_tower_address
@@ -64,7 +64,7 @@ def test_a_tower_that_other_machines_cannot_reach_joins_none_there() -> None:
 
 
 def test_a_silent_tower_is_connected_to_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(discovery, "AWAY_S", 0.3)
+    monkeypatch.setattr(tower_links, "AWAY_S", 0.3)
     first = Tower(**ANY_PORTS)
     with Reader(tower=first.tower, beacon_interval_ms=50) as reader:
         links = reader._mesh.peers.towers._links

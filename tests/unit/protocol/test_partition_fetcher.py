@@ -152,11 +152,11 @@ def test_records_refused_for_lack_of_room_are_requested_at_once() -> None:
     fetcher.raise_head(100)
     assert asked(fetcher, 0.0) == (0, 100)
     fetcher.take(0.1, batch_of(0, 30))
-    fetcher.lose(batch_of(30, 60))
-    fetcher.lose(batch_of(60, 120))
+    fetcher.give_back(batch_of(30, 60))
+    fetcher.give_back(batch_of(60, 120))
     assert asked(fetcher, 0.1) == (30, 120)
     # Earlier records, unless lost as well, are awaited.
-    fetcher.lose(batch_of(80, 100))
+    fetcher.give_back(batch_of(80, 100))
     assert asked(fetcher, 0.1) == (80, 120)
     assert asked(fetcher, 0.1) is None
 
@@ -164,7 +164,7 @@ def test_records_refused_for_lack_of_room_are_requested_at_once() -> None:
 def test_losing_delivered_records_changes_nothing() -> None:
     fetcher = fetcher_at()
     fetcher.take(0.0, batch_of(0, 30))
-    fetcher.lose(batch_of(10, 20))
+    fetcher.give_back(batch_of(10, 20))
     assert (fetcher.next_offset, fetcher.head) == (30, 30)
     assert asked(fetcher, 9.0) is None
 

@@ -195,7 +195,7 @@ class FetchWalk:
                 if action == TAKE:
                     self.fetcher.take(self.now, batch)
                 else:
-                    self.fetcher.lose(batch)
+                    self.fetcher.give_back(batch)
             case states.TURN:
                 asked = self.fetcher.claim(self.now, action)
                 assert (asked is not None) == (action in (ASK_NEXT, ASK_AGAIN))

@@ -1,4 +1,4 @@
-"""Discovery: a node's connections to its towers, which announce nodes to each other.
+"""A node's connections to its towers, which announce nodes to each other.
 
 RFC 46, Interconnection Model: a node has a PUB and a SUB socket for its towers.  Each tower has its
 own pair here, so that the node knows which tower is silent.  Towers also announce further towers,
@@ -100,6 +100,8 @@ class Towers:
     def receive(self, now: float, polled: Container[Socket]) -> Iterator[tuple[str, list[bytes]]]:
         """Yield the received messages about nodes, each with its tower."""
         for tower, link in [*self._links.items()]:
+            if link.pub.closed:  # dropped for another one that was learned in this round
+                continue
             for frames in received(link.monitor) if link.monitor in polled else ():
                 self._receive_event(now, tower, link, frames)
             for frames in received(link.sub) if link.sub in polled else ():
@@ -153,7 +155,8 @@ class Towers:
         try:
             found = TowerAddress(*beacons.decode_tower_address(frames))
             if found not in self._links and self._has_room(now):
-                self._links[found] = self._connected(found, now)
+                # As if heard: it has time to answer before another one may replace it.
+                self._links[found] = self._connected(found, now, heard_at=now)
         except (ProtocolError, zmq.ZMQError):  # the latter for an invalid host
             self.invalid_count += 1
 
