@@ -28,7 +28,6 @@ from zmq.utils.monitor import parse_monitor_message
 from dafka_core.config.node_options import NodeOptions
 from dafka_core.errors import ProtocolError
 from dafka_core.nodes.connection_quotas import OBSERVED_BYTES, ConnectionQuotas, PeerRates
-from dafka_core.nodes.tower_links import REFUSED_S, Towers
 from dafka_core.nodes.inbound import Inbound
 from dafka_core.nodes.process_limits import PER_PEER, PER_PEER_APART, PeerRoom
 from dafka_core.nodes.security import RefusedNodeError, Security
@@ -42,6 +41,7 @@ from dafka_core.nodes.sockets import (
     received,
     watched,
 )
+from dafka_core.nodes.tower_links import REFUSED_S, Towers
 from dafka_core.nodes.zmq_types import Context, Socket
 from dafka_core.protocol import beacons
 from dafka_core.protocol.limits import max_frame_bytes

@@ -2,7 +2,8 @@
 
 RFC 46: "A producer MUST NOT delete send records before receiving at least one ACK command."  An ACK
 names the last record that a store has on disk, and so all before it.  ``acks`` distinct stores
-have acknowledged each record before ``durable``.  Every HEAD makes a store repeat its ACK, so a lost one delays this, but loses nothing.
+have acknowledged each record before ``durable``.  Every HEAD makes a store repeat its ACK, so a
+lost one delays this, but loses nothing.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ import zmq
 from dafka_core import ConfigError, Consumer, Producer, Reader, Store, Tower
 from dafka_core.config.node_options import NodeOptions, TowerAddress
 from dafka_core.nodes import tower_links
-from dafka_core.nodes.tower_links import AWAY_S, MAX_LEARNED, Towers
 from dafka_core.nodes.security import Security
+from dafka_core.nodes.tower_links import AWAY_S, MAX_LEARNED, Towers
 from dafka_core.protocol import timing
 from dafka_core.protocol.beacons import NodeBeacon, TowerPorts, encode_tower_address
 from dafka_core.testing import wait_until
@@ -95,6 +95,38 @@ def test_announced_towers_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
         for garbage in ([b"T"], [b"T", b"*", b"1", b"2"], [b"T", b"h", b"0", b"2"], [b"T"] * 5):
             made._learn(200.0, garbage)
         assert made.invalid_count == 4
+    finally:
+        context.destroy(linger=0)
+
+
+def test_a_learned_tower_may_be_replaced_while_it_has_an_event() -> None:
+    context, poller = zmq.Context(), zmq.Poller()
+    try:
+        tower = context.socket(zmq.XPUB)
+        port = tower.bind_to_random_port("tcp://127.0.0.1")
+        config = NodeOptions.build({"tower": f"127.0.0.1:1:{port}"})
+        own, security = NodeBeacon("A" * 32, "127.0.0.1", 7), Security(config, context)
+        made = Towers(own, config, context, poller, security)
+        tower.recv()  # its subscription to the announcements
+
+        def learn(now: float, *ports: int) -> None:
+            for each in ports:
+                announcement = encode_tower_address(TowerPorts("127.0.0.1", 1, each))
+                tower.send_multipart(announcement)
+            last = TowerAddress("127.0.0.1", 1, ports[-1])
+
+            def is_known() -> bool:
+                polled = {socket for socket, _ in poller.poll(100)}
+                assert not list(made.receive(now, polled))
+                return last in made.known
+
+            wait_until(is_known)
+
+        learn(0.0, *range(2, 2 + MAX_LEARNED))  # no tower is there, so ZeroMQ retries each
+        oldest = made._links[TowerAddress("127.0.0.1", 1, 2)]
+        wait_until(lambda: oldest.monitor.poll(0) > 0, "an event of the tower to be dropped")
+        learn(100.0, 1_000)
+        assert oldest.pub.closed
     finally:
         context.destroy(linger=0)
 
