@@ -49,10 +49,11 @@ class Record(NamedTuple):
     @property
     def timestamp(self) -> datetime | None:
         """Return ``timestamp_us`` as a datetime."""
-        if self.timestamp_us is None:
-            return None
-        return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=self.timestamp_us)
+        return None if self.timestamp_us is None else _EPOCH + self.timestamp_us * _MICROSECOND
 
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 
 UNKNOWN_US = -(2**63)  # timestamp of a record that no store has a time for
 NO_VERSION = -1  # version of a transaction without one: the store forgets it after the commit

@@ -33,7 +33,6 @@ from dafka_core.nodes.deletions import Deletions
 from dafka_core.nodes.threads import NodeThread
 from dafka_core.protocol.store_limits import Held, StoreLimits
 from dafka_core.queries.query_progress import LAST_REPORTS, QueryProgress, is_partition_of, of_runs
-from dafka_core.security.allowed_keys import AllowedKeys
 from dafka_core.storage import Log
 from dafka_core.storage.block_compressor import BlockCompressor
 from dafka_core.storage.linker import Linker
@@ -514,27 +513,21 @@ class ProtectedQueries:
 
     Args:
         names: of queries, or shell patterns.
-        keys: the owners of partitions whose reports count; None: all partitions.
     """
 
-    def __init__(self, log: Log, names: Sequence[str], keys: AllowedKeys | None = None) -> None:
+    def __init__(self, log: Log, names: Sequence[str]) -> None:
         self._log = log
         self._names = names
-        self._keys = keys
         self._reports: dict[TopicPartition, tuple[int, list[_Run]]] = {}
         self._awaited: str | None = None
 
     def look(self) -> None:
         """Read the reports again; see ``Readers``."""
-        if self._keys is not None:
-            self._keys.look(time.monotonic())
         before, self._reports = self._reports, {}
         for info in self._log.partitions(QUERIES_TOPIC):
-            if self._keys is None or self._keys.owner(info.partition):
-                end, runs = before.get(info.tp, (0, []))
-                # The last report of a partition that has shrunk is older, and lower.
-                runs = runs if end == info.end else self._read(info)
-                self._reports[info.tp] = info.end, runs
+            end, runs = before.get(info.tp, (0, []))
+            # The last report of a partition that has shrunk is older, and lower.
+            self._reports[info.tp] = info.end, runs if end == info.end else self._read(info)
         known = {run.query for run in self._runs()}
         named = (name for name in self._names if WILDCARDS.isdisjoint(name))
         self._awaited = next((each for each in named if each not in known), None)

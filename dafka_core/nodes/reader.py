@@ -236,10 +236,11 @@ class Reader(Node):
         for read in self._reads:
             delivered, read.range.delivered = read.range.delivered, []
             read.queue.add(delivered)
-            if read.range.failure is not None:
+            if read.range.failure is not None and not read.has_failed:
                 read.queue.add([read.range.failure])
-                read.range.failure = None
+                read.has_failed = True
             had_room = read.range.room
+            read.range.room = False  # the application wakes the loop for what it takes from now on
             read.range.room = read.queue.size[1] < self._config.max_queued_bytes
             room_again |= read.range.room and not had_room
         return room_again
@@ -251,6 +252,7 @@ class _Read:
 
     range: RangeRead
     queue: RecordQueue
+    has_failed: bool = False
 
 
 def _check_range(tp: TopicPartition, start: int, end: int) -> None:

@@ -41,7 +41,6 @@ from dafka_core.protocol.beacons import endpoint_of
 from dafka_core.protocol.limits import max_taken_bytes
 from dafka_core.protocol.store_limits import StoreLimits
 from dafka_core.protocol.store_role import StoreRole
-from dafka_core.security.allowed_keys import AllowedKeys
 from dafka_core.storage import Log
 from dafka_core.storage.retention_pass import Retention
 from dafka_core.system.distribution import this_version
@@ -274,7 +273,6 @@ def _retention(log: Log, config: StoreOptions, archiver: LogArchiver | None) -> 
     if not config.retain_until_read:
         return Retention(log, config.retain, archiver)
     names = [name.strip() for name in config.protected_queries.split(",")]
-    keys = AllowedKeys(config.allowed_keys, is_second=True) if config.allowed_keys else None
-    queries = ProtectedQueries(log, names, keys)
+    queries = ProtectedQueries(log, names)
     until_read = config.retain_until_read
     return Retention(log, config.retain, archiver, until_read=until_read, readers=queries)

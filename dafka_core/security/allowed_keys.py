@@ -85,7 +85,8 @@ class AllowedKeys:
         self._is_second = is_second
         self._files: dict[str, _File] = {}
         self._keys: dict[str, AllowedKey] = {}
-        self._by_fact: dict[str, AllowedKey] = {}  # by prefix, and by the token's digest
+        self._by_prefix: dict[str, AllowedKey] = {}
+        self._by_token: dict[str, AllowedKey] = {}
         self._with_addresses: list[AllowedKey] = []
         self._due = 0.0
         self._logged: list[str] = []
@@ -102,7 +103,7 @@ class AllowedKeys:
 
     def owner(self, address: str) -> AllowedKey | None:
         """Return the allowed key that owns a node's address."""
-        known = self._by_fact.get(address[:PREFIX_DIGITS])
+        known = self._by_prefix.get(address[:PREFIX_DIGITS])
         listed = (each for each in self._with_addresses if each.permissions.is_own(address))
         return known or next(listed, None)
 
@@ -112,7 +113,7 @@ class AllowedKeys:
 
     def find_token(self, token: str) -> AllowedKey | None:
         """Return the key that a token belongs to."""
-        return self._by_fact.get(token_digest(token))
+        return self._by_token.get(token_digest(token))
 
     def with_role(self, role: str) -> list[AllowedKey]:
         """Return the keys with a role, in the order of their names."""
@@ -195,25 +196,26 @@ class AllowedKeys:
         """Accept keys that are distinguishable from all others; return the errors."""
         wrong: list[str] = []
         keys: dict[str, AllowedKey] = {}
-        facts: dict[str, AllowedKey] = {}
+        prefixes: dict[str, AllowedKey] = {}
+        tokens: dict[str, AllowedKey] = {}
         for name, (each, _) in self._files.items():
             if isinstance(each, str):
                 wrong.append(f"{name} {each}")
                 continue
             unique = (
-                ("holds the key", each.key),
-                ("has addresses like those", each.permissions.prefix),
-                ("has the token", each.token_digest),
+                ("holds the key", keys, each.key),
+                ("has addresses like those", prefixes, each.permissions.prefix),
+                ("has the token", tokens, each.token_digest),
             )
-            for what, fact in unique:
-                if other := keys.get(fact) or facts.get(fact):
+            for what, known, fact in unique:
+                if other := known.get(fact):
                     wrong.append(f"{name} {what} of {other.name}{PUBLIC}")
                     break
             else:
-                keys[each.key] = facts[each.permissions.prefix] = each
+                keys[each.key] = prefixes[each.permissions.prefix] = each
                 if each.token_digest:  # a file written by hand may have none
-                    facts[each.token_digest] = each
-        self._keys, self._by_fact = keys, facts
+                    tokens[each.token_digest] = each
+        self._keys, self._by_prefix, self._by_token = keys, prefixes, tokens
         allowed = [(each, each.permissions) for each in keys.values()]
         self._with_addresses = [each for each, may in allowed if may.addresses or may.is_store]
         return wrong

@@ -8,6 +8,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -16,6 +17,7 @@ from dafka_core.errors import DafkaError
 from dafka_core.model.names import escape
 from dafka_core.queries.query_progress import QueryProgress, publish
 from dafka_core.queries.source_offset import SourceOffset
+from dafka_core.security.permissions import Permissions
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.connections import Connect
 from dafka_spark.options import SourceOptions
@@ -87,6 +89,10 @@ class ProgressPublisher:
             self._is_closed.wait(every_s)
             self._is_new.wait(max(0.0, IDLE_S - every_s))
 
+    @cached_property
+    def _owner(self) -> Permissions:
+        return self._options.mesh_address.owner
+
     def _publish(self) -> float:
         """Publish a report; return the least interval to the next one."""
         with self._publishing:  # the last report must be the newest
@@ -99,9 +105,8 @@ class ProgressPublisher:
             report = replace(report, every_s=max(IDLE_S, every_s))
             topic, timeout_s = self._options.progress_topic, timing.REQUEST_TIMEOUT_S
             try:
-                owner = self._options.mesh_address.owner
                 with self._offsets.clients() as clients:
-                    publish(clients, topic, report, owner=owner, timeout_s=timeout_s)
+                    publish(clients, topic, report, owner=self._owner, timeout_s=timeout_s)
                 self._has_failed = False
             except Exception as error:  # noqa: BLE001 -- the query continues after any error
                 level = logging.DEBUG if self._has_failed else logging.WARNING

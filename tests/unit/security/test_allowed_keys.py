@@ -187,3 +187,15 @@ def test_changes_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) ->
         f"key s ({key}) has other permissions now (consume; addresses B*)",
         f"key s ({key}) has other credentials for Arrow Flight now",
     ]
+
+
+def test_a_token_in_the_form_of_a_prefix_takes_no_addresses(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        new_key(tmp_path, name, ("produce",))
+    forger, victim = (read_public(tmp_path / f"{name}.key") for name in ("a", "b"))
+    prefix = victim.permissions.prefix
+    path = tmp_path / "a.key"
+    path.write_text(path.read_text().replace(forger.token_digest, prefix))
+    owner = AllowedKeys(str(tmp_path)).owner(prefix + "0" * 20)
+    assert owner is not None
+    assert owner.name == "b"
