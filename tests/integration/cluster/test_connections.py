@@ -119,4 +119,4 @@ def test_commands_ask_stores_without_the_proxy(
     assert asked.stdout.decode().split("\t")[:3] == ["t", "1", "3"], asked.stderr
     asked = run("doctor", named, at, "--topic", "t", **variables)
     assert asked.returncode == 0, asked.stdout
-    assert "answers by Arrow Flight at" in asked.stdout.decode()
+    assert "responds by Arrow Flight at" in asked.stdout.decode()

@@ -84,9 +84,9 @@ def test_wrong_names(shared: EmbeddedCluster, topic: str) -> None:
     assert wrong.remedy == f"name it as {shared.tower}"
     free = f"grpc://127.0.0.1:{free_port()}"
     first, second = problems(diagnosed("", "t", uris=(f"grpc://{host}:{pub}", free)))
-    assert first.sentence.endswith("listens there (it speaks 'ZeroMQ XPUB')")
+    assert first.sentence.endswith("another program responds with 'ZeroMQ XPUB'")
     assert first.lasts
-    assert second.sentence.startswith(f"{free} does not answer by Arrow Flight: ")
+    assert second.sentence.startswith(f"{free} does not respond by Arrow Flight: ")
     assert not second.lasts
     with pytest.raises(ConfigError):
         gathered({"tower": "host:x"})
