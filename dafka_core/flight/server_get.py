@@ -169,8 +169,9 @@ MAX_SCANNED_BYTES: Final = 64 << 20
 """Bytes scanned for one batch: a client receives something every tenth of a second or so, also if
 nothing matches."""
 
-PIECE_BYTES: Final = 1 << 20
-"""Bytes scanned between two checks that the client still waits: at most a second's work."""
+PIECE_BYTES: Final = 8 << 20
+"""Bytes scanned between two checks that the client still waits: some milliseconds' work, and some
+seconds' for the slowest conditions.  Pieces of 1 MiB would double the time of a scan."""
 
 MAX_SCANNED_BLOCKS: Final = 64
 """Small blocks cost more than their size."""
