@@ -531,8 +531,7 @@ class Server:
                 sock=self._listener,
                 backlog=BACKLOG,
             )
-            undo.push_async_callback(self._end_all)
-            undo.callback(server.close)
+            undo.push_async_callback(self._end_all, server)
             self._started.set_result(None)
             while not self._closing.is_set():
                 with contextlib.suppress(TimeoutError):
@@ -543,7 +542,12 @@ class Server:
                 for connection in tuple(self._connections):
                     connection.look(now)
 
-    async def _end_all(self) -> None:
+    async def _end_all(self, server: asyncio.Server) -> None:
+        # asyncio leaks a connection that it has accepted just before its server closes.
+        self.loop.remove_reader(self._listener)
+        for _ in range(3):  # rounds of the loop in which it makes an accepted connection
+            await asyncio.sleep(0)
+        server.close()
         ending = tuple(self._connections)
         tasks = [task for each in ending for task in each.tasks()]
         for connection in ending:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import resource
 import socket
 import ssl
 import struct
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -110,6 +112,29 @@ def test_a_request_waits_for_the_one_before_and_holds_up_no_other_client() -> No
         assert [response(waiting)[:4] for _ in range(3)] == [
             struct.pack(">i", number) for number in (8, 7, 7)
         ]
+
+
+@pytest.mark.parametrize("rounds", range(8))
+def test_a_connection_that_is_accepted_at_the_end_is_closed(rounds: int) -> None:
+    """It arrives this number of the loop's rounds after the server was asked to close."""
+    with served(Slow()) as (server, connect):
+        connected = threading.Event()
+
+        def wait_after(left: int) -> None:
+            if left:
+                server.loop.call_soon(wait_after, left - 1)
+            else:
+                connected.wait(30)
+
+        def close() -> None:
+            server._closing.set()
+            wait_after(rounds)
+
+        server.loop.call_soon_threadsafe(close)
+        with contextlib.suppress(OSError):  # after that many rounds it has closed
+            connect()
+        connected.set()
+    gc.collect()  # warns of connections that are left open
 
 
 def test_requests_with_records_are_worked_on_side_by_side_and_answered_in_order() -> None:
