@@ -168,7 +168,7 @@ def store_rows(snapshot: Snapshot) -> list[dict[str, Any]]:
             "here": False,
             "failure": "other stores have met it, and it is not there now",
             "locations": [each.endpoint] if each.endpoint else [],
-            "since_us": each.heard_us or None,
+            "since_us": each.seen_us or None,
         }
         for each in snapshot.missing
         if each.store not in known

@@ -34,7 +34,7 @@ def parse_min_stores(value: Any) -> int:
 
 def described(store: KnownStore) -> str:
     """Describe a store by its address, endpoint and last sign of life."""
-    seen = f"last seen {shown_time(store.heard_us)}" if store.heard_us else "never seen"
+    seen = f"last seen {shown_time(store.seen_us)}" if store.seen_us else "never seen"
     where = f"{store.endpoint}, " if store.endpoint else ""
     return f"store {escape(store.store)} ({where}{seen})"
 

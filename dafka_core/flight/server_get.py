@@ -39,7 +39,7 @@ from dafka_core.flight.where_get import GetWhereRequest, packed_scan
 from dafka_core.model.envelope import AUTO
 from dafka_core.model.epochs import EpochId, History, known_until
 from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition, coalesce
-from dafka_core.model.where import KeptRecords, Where, concat_kept, kept
+from dafka_core.model.where import MatchedRecords, Where, concat_kept, kept
 from dafka_core.storage.backup import Known, entries
 from dafka_core.storage.log_check import Checked, check_partition, check_rest, check_saved, links_of
 from dafka_core.storage.snapshot import Snapshot
@@ -213,13 +213,13 @@ def _matched_batches(
 
 def _kept_from(
     context: ServerContext, request: GetWhereRequest, where: Where, at: int, caller: Caller
-) -> KeptRecords:
+) -> MatchedRecords:
     """Return the matching records of the range from there on, for one batch.
 
     Raises:
         UnavailableError: the client has gone, or the service ends.
     """
-    parts: list[KeptRecords] = []
+    parts: list[MatchedRecords] = []
     records = size_bytes = scanned_bytes = blocks = 0
     opens = request.envelope == AUTO
     with context.log.snapshot() as snapshot:

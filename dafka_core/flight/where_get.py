@@ -25,7 +25,7 @@ from dafka_core.flight.store_client import Chunks, StoreClient
 from dafka_core.model.envelope import AUTO, ENVELOPE
 from dafka_core.model.json_message import short
 from dafka_core.model.values import Longs, Values
-from dafka_core.model.where import MAX_CHARACTERS, KeptRecords, Where
+from dafka_core.model.where import MAX_CHARACTERS, MatchedRecords, Where
 
 _LONG: Final = np.dtype("<i8")
 
@@ -59,7 +59,7 @@ class GetWhereRequest(RangeRequest, frozen=True, kw_only=True):
             raise InvalidRequestError("where", short(self.where), str(error)) from error
 
 
-def packed_scan(kept: KeptRecords) -> bytes:
+def packed_scan(kept: MatchedRecords) -> bytes:
     """Encode the metadata of a batch with these records."""
     numbers = GetWhereRequest.json_version, kept.offset, kept.end, kept.count
     return np.array(numbers, _LONG).tobytes()
@@ -84,7 +84,7 @@ def parse_scan(metadata: pa.Buffer | None, count: int) -> tuple[int, int]:
 
 def read_where(
     client: StoreClient, request: GetWhereRequest, *, timeout_s: float
-) -> Generator[KeptRecords]:
+) -> Generator[MatchedRecords]:
     """Yield all matching records of a range in order, with the scanned ranges.
 
     Columns and the store are this function's; sizes, lives and errors are as those of
@@ -94,7 +94,7 @@ def read_where(
     return client.get(wanted.packed(), partial(kept_records, wanted), timeout_s)
 
 
-def kept_records(request: GetWhereRequest, received: Chunks) -> Iterator[KeptRecords]:
+def kept_records(request: GetWhereRequest, received: Chunks) -> Iterator[MatchedRecords]:
     """Yield the records of batches; raise ValueError if they don't match the request.
 
     ``request`` asks for the values, the offsets, and perhaps the timestamps.
@@ -112,7 +112,7 @@ def kept_records(request: GetWhereRequest, received: Chunks) -> Iterator[KeptRec
             raise ValueError(f"records arrived outside of offsets {start} to {end}")
         times = _runs(columns[TIMESTAMP]) if TIMESTAMP in request.columns else None
         values = Values.from_arrow(columns[VALUE])
-        yield KeptRecords(request.tp, start, end, offsets, values, times)
+        yield MatchedRecords(request.tp, start, end, offsets, values, times)
         at = end
     if at != request.end:
         raise ValueError(f"the records end at {at}, not at {request.end}")

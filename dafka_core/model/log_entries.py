@@ -116,12 +116,12 @@ class Promise(NamedTuple):
     life: EpochId
 
 
-class Met(NamedTuple):
+class StoreSeen(NamedTuple):
     """Record another store's endpoint and when it was last seen (as ``KnownStore``)."""
 
     store: str
     endpoint: str = ""
-    heard_us: int = 0
+    seen_us: int = 0
 
 
 class Forget(NamedTuple):
@@ -140,7 +140,7 @@ class SetAside(NamedTuple):
     start: int
 
 
-class GoOn(NamedTuple):
+class RestartPartition(NamedTuple):
     """Restart a partition at ``start``: no store has the records before it.
 
     The log's records of the partition are set aside.  ``history`` covers the records before
@@ -162,7 +162,9 @@ class SetTransaction(NamedTuple):
 
 
 _TransactionEntry = Stage | Commit | Discard | SetTransaction
-LogEntry = RecordBatch | _TransactionEntry | Promise | Met | Forget | SetAside | GoOn
+LogEntry = (
+    RecordBatch | _TransactionEntry | Promise | StoreSeen | Forget | SetAside | RestartPartition
+)
 
 
 def attempt_octets(attempt: str) -> bytes:

@@ -144,13 +144,13 @@ class Contacts(NamedTuple):
 class KnownStore(NamedTuple):
     """One store's knowledge of another store.
 
-    ``endpoint`` was announced last, ``heard_us`` is when the store was last seen (in microseconds
+    ``endpoint`` was announced last, ``seen_us`` is when the store was last seen (in microseconds
     since 1970 UTC), and ``here`` is false if it is certainly away.  Unknown fields are empty, or 0.
     """
 
     store: str
     endpoint: str = ""
-    heard_us: int = 0
+    seen_us: int = 0
     here: bool = False
 
 

@@ -353,7 +353,7 @@ def _from_hex(text: str) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptRecords:
+class MatchedRecords:
     """The matching records of a completely searched range.
 
     Attributes:
@@ -381,10 +381,10 @@ class KeptRecords:
         return int(self.offsets[row])
 
 
-Records = RecordBatch | KeptRecords
+Records = RecordBatch | MatchedRecords
 
 
-def kept(batch: RecordBatch, where: Where, *, opens: bool) -> KeptRecords:
+def kept(batch: RecordBatch, where: Where, *, opens: bool) -> MatchedRecords:
     """Return the matching records of a batch; ``opens`` if keys and values are in envelopes."""
     made: dict[str, pa.Array] = {}
 
@@ -396,7 +396,7 @@ def kept(batch: RecordBatch, where: Where, *, opens: bool) -> KeptRecords:
     return kept_by(batch, where.condition.mask(column))
 
 
-def kept_by(batch: RecordBatch, mask: pa.BooleanArray) -> KeptRecords:
+def kept_by(batch: RecordBatch, mask: pa.BooleanArray) -> MatchedRecords:
     """Return the records of a batch for which a mask is true, and not null."""
     rows = np.flatnonzero(mask.fill_null(False).to_numpy(zero_copy_only=False))
     values = batch.values
@@ -406,10 +406,10 @@ def kept_by(batch: RecordBatch, mask: pa.BooleanArray) -> KeptRecords:
     if times is not None:
         counts = np.diff(rows.searchsorted(times[:, 0].cumsum()), prepend=0)
         times = np.column_stack((counts, times[:, 1]))[counts > 0]
-    return KeptRecords(batch.tp, batch.offset, batch.end, rows + batch.offset, values, times)
+    return MatchedRecords(batch.tp, batch.offset, batch.end, rows + batch.offset, values, times)
 
 
-def concat_kept(parts: Sequence[KeptRecords]) -> KeptRecords:
+def concat_kept(parts: Sequence[MatchedRecords]) -> MatchedRecords:
     """Return the matching records of neighbouring ranges as those of one range."""
     first = parts[0]
     if len(parts) == 1:
@@ -417,7 +417,7 @@ def concat_kept(parts: Sequence[KeptRecords]) -> KeptRecords:
     offsets = np.concatenate([each.offsets for each in parts])
     values = Values.concat([each.values for each in parts])
     times = joined_times([each.times for each in parts])
-    return KeptRecords(first.tp, first.offset, parts[-1].end, offsets, values, times)
+    return MatchedRecords(first.tp, first.offset, parts[-1].end, offsets, values, times)
 
 
 def _made(batch: RecordBatch, name: str, *, opens: bool) -> dict[str, pa.Array]:

@@ -50,7 +50,7 @@ class Inbound:
 
     def __init__(self, own: NodeBeacon, table: PeerTable) -> None:
         self.endpoint = endpoint_of(own, "")
-        self._is_loopback = is_loopback(own.host)
+        self._warns_of_loopback = is_loopback(own.host)
         self._table = table
         self._peers: dict[str, _Peer] = {}
         self._connections: dict[int, tuple[str, object]] = {}  # node and address, by descriptor
@@ -112,10 +112,10 @@ class Inbound:
                 shut_down(descriptor, address)
                 del self._connections[descriptor]
 
-    def hear(self, endpoint: str) -> None:
+    def warn_if_unreachable(self, endpoint: str) -> None:
         """Warn if a new peer is at an endpoint from which it cannot connect to this node."""
-        if self._is_loopback and is_elsewhere(parse_endpoint(endpoint).host):
-            self._is_loopback = False  # logged once
+        if self._warns_of_loopback and is_elsewhere(parse_endpoint(endpoint).host):
+            self._warns_of_loopback = False
             _log.warning(
                 "this node is at %s, where %s on another machine cannot connect to it: name the "
                 "tower by its address in the network instead of 127.0.0.1, with host = auto, or "
@@ -160,11 +160,14 @@ class Subscribers:
         self._packed: Counter[str] = Counter()  # subscriptions to its packed form
         self._requestors: Counter[str] = Counter()  # connections that accept packed answers
         self._epoch_ackers: Counter[str] = Counter()  # partitions with producers that know epochs
-        self._layouts: dict[str, list[bool]] = {}  # of one topic, until a subscription changes them
+        self._forms: dict[str, list[bool]] = {}  # of one topic, until a subscription changes them
 
-    def apply(self, frame: bytes) -> None:
-        """Apply a subscription right after it was received: ZeroMQ applies it to its sender."""
-        subscribed, kind, topic = parse_subscription(frame)
+    def apply(self, frame: bytes) -> tuple[bool, type[m.Message] | None, str]:
+        """Apply a subscription right after it was received: ZeroMQ applies it to its sender.
+
+        Returns the parsed subscription.
+        """
+        subscribed, kind, topic = parsed = parse_subscription(frame)
         if not subscribed:
             if frame[:1] == b"\x00":
                 self._pub.set(zmq.UNSUBSCRIBE, frame[1:])
@@ -172,7 +175,7 @@ class Subscribers:
                     self._forget(self._requestors, topic)
                 elif kind is m.EpochAck:
                     self._forget(self._epoch_ackers, topic)
-            return
+            return parsed
         self._pub.set(zmq.SUBSCRIBE, frame[1:])
         if kind is m.RecordMessage:
             self._count(self._single, topic)
@@ -188,26 +191,27 @@ class Subscribers:
             self._pub.set(zmq.UNSUBSCRIBE, frame[1:])
         elif kind is m.DirectRecordBatch and self._pack and self._count(self._requestors, topic):
             self._pub.set(zmq.UNSUBSCRIBE, subscription(m.DirectRecord) + frame[2:])
+        return parsed
 
-    def layouts(self, topic: str, requestor: str) -> list[bool]:
+    def forms(self, topic: str, requestor: str) -> list[bool]:
         """Return the forms to send records in: packed (True), one by one (False), both or none."""
         if requestor:
             return [requestor in self._requestors]
-        layouts = self._layouts.get(topic)
-        if layouts is None:
+        forms = self._forms.get(topic)
+        if forms is None:
             packed = _matching(self._packed, topic)
             # ZeroMQ does not report the end of every subscription, so the counts may be too high:
             # records are then sent in an unneeded form as well, which costs only time.
             single = _matching(self._single, topic) - packed
-            layouts = [form for form, count in ((True, packed), (False, single)) if count > 0]
-            self._layouts = {topic: layouts}
-        return layouts
+            forms = [form for form, count in ((True, packed), (False, single)) if count > 0]
+            self._forms = {topic: forms}
+        return forms
 
     def _count(self, names: Counter[str], name: str) -> bool:
         has_room = name in names or len(names) < MAX_NAMES
         if has_room:
             names[name] += 1
-            self._layouts = {}
+            self._forms = {}
         return has_room
 
     @staticmethod

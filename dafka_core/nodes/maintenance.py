@@ -31,7 +31,7 @@ from dafka_core.model.names import QUERIES_TOPIC
 from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.nodes.deletions import Deletions
 from dafka_core.nodes.threads import NodeThread
-from dafka_core.protocol.store_limits import Held, StoreLimits
+from dafka_core.protocol.store_limits import StoreLimits, Usage
 from dafka_core.queries.query_progress import LAST_REPORTS, QueryProgress, is_partition_of, of_runs
 from dafka_core.storage import Log
 from dafka_core.storage.block_compressor import BlockCompressor
@@ -188,7 +188,7 @@ class RetentionThread(LogThread):
         log: Log,
         retention: Retention,
         deletions: Deletions | None = None,
-        scan: HeldLook | None = None,
+        scan: UsageScan | None = None,
     ) -> None:
         self._retention = retention
         self._option_rules = retention.rules
@@ -267,7 +267,7 @@ SHARE: Final = 0.02
 """Share of the time for scans: the next one starts after fifty times the last one's duration."""
 
 
-class HeldLook:
+class UsageScan:
     """A scan that counts partitions by topic and owner, and their sizes if a limit needs them.
 
     Args:
@@ -281,7 +281,7 @@ class HeldLook:
         log: Log,
         limits: StoreLimits,
         compressor: BlockCompressor,
-        done: Callable[[Held], object],
+        done: Callable[[Usage], object],
         call_soon: Callable[[Callable[[float], object]], object],
     ) -> None:
         self._log = log
@@ -299,8 +299,8 @@ class HeldLook:
         began, state = time.monotonic(), (self._log.changes.number, self._compressor.blocks)
         if state == self._scanned or began < self._due:
             return
-        self._call_soon(lambda now: self._limits.begin_look())
-        held = Held()
+        self._call_soon(lambda now: self._limits.begin_scan())
+        held = Usage()
         new = set(self._limits.new.copy())
         infos: list[PartitionInfo] = []
         for found in _counted(self._log, self._limits, held):
@@ -313,7 +313,7 @@ class HeldLook:
         self._due = time.monotonic() + (time.monotonic() - began) / SHARE
         self._call_soon(lambda now: self._done(held))
 
-    def _measure(self, infos: list[PartitionInfo], held: Held, *, anew: bool) -> Iterator[None]:
+    def _measure(self, infos: list[PartitionInfo], held: Usage, *, anew: bool) -> Iterator[None]:
         self._blocks.keep_only(() if anew else {info.tp for info in infos})
         with_records = (info for info in infos if info.earliest < info.end)
         damaged: dict[TopicPartition, StoreError] = {}
@@ -333,15 +333,15 @@ class HeldLook:
             _log.error(text, facts, extra={"event": "log_damaged"})
 
 
-def held_at_start(log: Log, limits: StoreLimits) -> Held:
+def usage_at_start(log: Log, limits: StoreLimits) -> Usage:
     """Return the contents of a log without sizes, before its store has a loop."""
-    held = Held()
+    held = Usage()
     for _ in _counted(log, limits, held):
         pass
     return held
 
 
-def _counted(log: Log, limits: StoreLimits, held: Held) -> Iterator[list[PartitionInfo]]:
+def _counted(log: Log, limits: StoreLimits, held: Usage) -> Iterator[list[PartitionInfo]]:
     found = log.partitions_after(None, None, PAGE)
     while found:
         for info in found:

@@ -39,7 +39,7 @@ from dafka_core.nodes.zmq_types import Socket
 from dafka_core.protocol import timing
 from dafka_core.protocol.beacons import NodeBeacon
 from dafka_core.protocol.bulk_decoder import BulkDecoder
-from dafka_core.protocol.codec import encode, parse_subscription
+from dafka_core.protocol.codec import encode
 from dafka_core.protocol.limits import MAX_HEADER_BYTES, max_taken_bytes
 from dafka_core.protocol.messages import DirectRecord, DirectRecordBatches, EpochAck, RecordMessage
 from dafka_core.protocol.record_limits import RecordLimits, announcement
@@ -154,7 +154,7 @@ class Mesh(ProcessBound):
             TowerNotFoundError: no tower answered within ``tower_timeout_s``, and
                 ``wait_for_tower`` is not set.
         """
-        self.attend(weakly(on_round, False))
+        self.set_on_round(weakly(on_round, False))
         try:
             self._thread.start()
             self._wait_for_tower()
@@ -180,7 +180,7 @@ class Mesh(ProcessBound):
         why = "; ".join(map("tower {0[0]} does not let this node in: {0[1]}".format, refusals))
         raise TowerNotFoundError(self._towers, waited_s, sorted(failures), diagnosis=why)
 
-    def attend(self, on_round: Callable[[float], bool]) -> None:
+    def set_on_round(self, on_round: Callable[[float], bool]) -> None:
         """Set the function that the loop calls at the end of each round, and keep it alive."""
         self._on_round = on_round
 
@@ -296,10 +296,10 @@ class Mesh(ProcessBound):
                     self._pub.send_multipart(encode(answer, self._config.wire))
 
     def _send_records(self, message: OutgoingBatch) -> None:
-        layouts = self._subscribers.layouts(message.batch.tp.topic, message.requestor)
-        if layouts:
+        forms = self._subscribers.forms(message.batch.tp.topic, message.requestor)
+        if forms:
             self.traffic.add_sent(message)
-        for packed in layouts:
+        for packed in forms:
             if packed:
                 send_packed(self._pub, message)
             else:
@@ -307,7 +307,7 @@ class Mesh(ProcessBound):
 
     def has_subscriber(self, topic: str) -> bool:
         """Return True if any peer receives the topic's records."""
-        return bool(self._subscribers.layouts(topic, ""))
+        return bool(self._subscribers.forms(topic, ""))
 
     def set_receiving(self, receiving: bool) -> None:
         """Set whether to receive from peers."""
@@ -325,7 +325,7 @@ class Mesh(ProcessBound):
             self.failure = error
         finally:
             self._resources.close()
-            self.attend(lambda now: False)  # so that the loop does not keep the node alive
+            self.set_on_round(lambda now: False)  # so that the loop does not keep the node alive
             self._round_ended.notify()
 
     def _round(self, more: bool) -> bool:
@@ -384,12 +384,11 @@ class Mesh(ProcessBound):
 
     def _receive_subscriptions(self, now: float) -> None:
         for frame, descriptor in received_subscriptions(self._pub, self.security, self._quotas):
-            self._subscribers.apply(frame)
+            subscribed, kind, topic = self._subscribers.apply(frame)
             introduced = self.limits.apply(frame)
             if introduced is not None:
                 news = PeerNews(introduced.node, is_store=introduced.is_store)
                 self.role.on_peer(now, news)
-            subscribed, kind, topic = parse_subscription(frame)
             self.peers.inbound.apply(descriptor, introduced, kind, topic, subscribed=subscribed)
             if subscribed and kind is not None:
                 self.send(self.role.on_subscribed(now, kind, topic))

@@ -52,7 +52,7 @@ FIRST_BEACONS_INTERVAL_S: Final = 0.02
 """Interval of beacons until a tower has returned one: a PUB socket drops messages that it sends
 before the tower has accepted the connection."""
 
-SETTLE_S: Final = 0.1  # in which the existing nodes connect to a new one; it takes some 30 ms
+CONNECT_S: Final = 0.1  # in which the existing nodes connect to a new one; it takes some 30 ms
 
 DOUBT_S: Final = 0.2
 """Time after the end of a connection in which ZeroMQ begins to reconnect, if at all: it gives up a
@@ -264,7 +264,7 @@ class Peers:
         text = "%(node)s: peer %(peer)s has come, at %(endpoint)s"
         self._log("peer_came", text, beacon.node, beacon.endpoint)
         self.room.refused.pop(beacon.endpoint, None)
-        self.inbound.hear(beacon.endpoint)
+        self.inbound.warn_if_unreachable(beacon.endpoint)
         self._connections[beacon.endpoint] = _Connection()
         self._new[beacon.endpoint] = None
         # The new peer should receive this node's beacon at once.

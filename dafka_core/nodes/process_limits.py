@@ -144,7 +144,7 @@ def memory_limit(own: Path = _OWN, groups: Path = _GROUPS) -> int | None:
     return min(limits, default=None)
 
 
-def say_if_low(limit_bytes: int | None) -> None:
+def warn_of_low_memory(limit_bytes: int | None) -> None:
     """Warn of the consequences if a store has little memory."""
     if limit_bytes is not None and limit_bytes < ENOUGH_BYTES:
         _store_log.warning(

@@ -52,7 +52,7 @@ from dafka_core.model.values import Values
 from dafka_core.nodes.addresses import new_address, options_beside
 from dafka_core.nodes.mesh import Mesh
 from dafka_core.nodes.node import Node, wait_for_dropped
-from dafka_core.nodes.peers import SETTLE_S
+from dafka_core.nodes.peers import CONNECT_S
 from dafka_core.nodes.reader import Reader
 from dafka_core.protocol.limits import MAX_SEQUENCE
 from dafka_core.protocol.producer_role import ProducerRole
@@ -140,7 +140,7 @@ class Producer(Node):
                 self._next_offset = self._role.next_offset
             else:
                 # C nodes that connect later fetch the first records, but ask only once.
-                time.sleep(SETTLE_S)
+                time.sleep(CONNECT_S)
         except BaseException:
             self._mesh.close()
             raise
@@ -322,7 +322,7 @@ class Producer(Node):
 
     def revive(self) -> None:
         """Let the loop send the records of a producer that the application has dropped."""
-        self._mesh.attend(self._on_round)
+        self._mesh.set_on_round(self._on_round)
 
     def close_dropped(self) -> None:
         """Close a dropped producer."""

@@ -16,7 +16,7 @@ from dafka_core.flight.server_context import ServerContext
 from dafka_core.flight.server_keys import ServerKeys
 from dafka_core.flight.store_location import socket_path
 from dafka_core.model.epochs import LIFE_ID_BITS
-from dafka_core.model.log_entries import GoOn, LogEntry, SetAside
+from dafka_core.model.log_entries import LogEntry, RestartPartition, SetAside
 from dafka_core.model.names import DELETIONS_TOPIC
 from dafka_core.model.records import RecordBatch
 from dafka_core.nodes.addresses import check_trusted
@@ -24,16 +24,16 @@ from dafka_core.nodes.append_queue import AppendQueue
 from dafka_core.nodes.deletions import Deletions
 from dafka_core.nodes.disk_watch import DiskWatch
 from dafka_core.nodes.maintenance import (
-    HeldLook,
     LogArchiver,
     MergeThread,
     ProtectedQueries,
     RetentionThread,
-    held_at_start,
+    UsageScan,
+    usage_at_start,
 )
 from dafka_core.nodes.mesh import Mesh
 from dafka_core.nodes.node import Node
-from dafka_core.nodes.process_limits import memory_limit, say_if_low
+from dafka_core.nodes.process_limits import memory_limit, warn_of_low_memory
 from dafka_core.nodes.store_identity import NewDirectory, check_directory, copied, kept_address
 from dafka_core.nodes.store_loop import LogWriter, Outcomes, StoreLoop
 from dafka_core.nodes.threads import weakly
@@ -48,8 +48,8 @@ from dafka_core.system.distribution import this_version
 _SET_ASIDE: Final[dict[type, str]] = {
     SetAside: "%(partition)s: other stores have a newer producer's records from offset %(start)d "
     "on; those of this store are set aside ('dafka store aside')",
-    GoOn: "%(partition)s: other stores have no records before offset %(start)d any more; this "
-    "store continues there, and its own records are set aside ('dafka store aside')",
+    RestartPartition: "%(partition)s: other stores have no records before offset %(start)d any "
+    "more; this store continues there, and its own records are set aside ('dafka store aside')",
 }
 """Log messages about records removed from their partition."""
 
@@ -93,7 +93,7 @@ class Store(Node):
     def __init__(self, directory: str | Path, *, announce: Any = True, **options: Any) -> None:
         config = self.options = StoreOptions.build(options)
         check_directory(directory)
-        say_if_low(memory_limit())
+        warn_of_low_memory(memory_limit())
         with contextlib.ExitStack() as undo:
             new = NewDirectory(Path(directory))
             undo.callback(new.remove)
@@ -119,14 +119,16 @@ class Store(Node):
             self.deletions = Deletions(log, self.address)
             self.compressor = log.compressor(config.compress, config.compress_after_s)
             admitted = role.admitted
-            admitted.on_held(held_at_start(log, admitted.limits))
+            admitted.on_scan(usage_at_start(log, admitted.limits))
             linker = log.linker if config.tamper_evidence else None
             self._merge_thread = undo.enter_context(
                 MergeThread(log, config.staged_hours, self.compressor, linker)
             )
             mesh = self._mesh = undo.enter_context(Mesh("store", role, config))
             mesh.peers.towers.is_announced = announce
-            scan = HeldLook(log, admitted.limits, self.compressor, admitted.on_held, mesh.call_soon)
+            scan = UsageScan(
+                log, admitted.limits, self.compressor, admitted.on_scan, mesh.call_soon
+            )
             self.retention_control = undo.enter_context(
                 RetentionThread(log, self.retention, self.deletions, scan)
             )
@@ -251,7 +253,9 @@ class Store(Node):
         if isinstance(outcomes, BaseException):
             self.append_queue.fail(outcomes)
         for entry in entries:
-            if isinstance(entry, SetAside | GoOn) and not isinstance(outcomes, BaseException):
+            if isinstance(entry, SetAside | RestartPartition) and not isinstance(
+                outcomes, BaseException
+            ):
                 facts = {"partition": str(entry.tp), "start": entry.start}
                 _log.warning(_SET_ASIDE[type(entry)], facts, extra={"event": "records_set_aside"})
             elif isinstance(entry, RecordBatch) and entry.tp.topic == DELETIONS_TOPIC:

@@ -43,7 +43,7 @@ SILENT_S: Final = 10.0
 _log: Final = logging.getLogger("dafka.tower")
 
 
-class HeardNodes:
+class DiscoveredNodes:
     """The nodes heard recently.  The tower's thread calls ``note``, any thread calls ``count``."""
 
     def __init__(self) -> None:
@@ -148,7 +148,7 @@ class _Relay:
     def __init__(self, config: TowerOptions, *, is_announced: bool) -> None:
         self.is_announced = is_announced
         self.invalid_count = self.beacon_count = 0
-        self.heard = HeardNodes()
+        self.heard = DiscoveredNodes()
         self.failure: BaseException | None = None
         self._told_at = 0.0
         with contextlib.ExitStack() as made:

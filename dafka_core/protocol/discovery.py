@@ -159,7 +159,7 @@ class Discovery:
         newest: dict[str, KnownStore] = {}
         for each in (each for known in [*self.lists.values()] for each in known):
             before = newest.get(each.store, each)
-            newest[each.store] = max(before, each, key=lambda known: known.heard_us)
+            newest[each.store] = max(before, each, key=lambda known: known.seen_us)
         return newest
 
     def on_peer(self, now: float, news: PeerNews) -> None:

@@ -299,19 +299,19 @@ def _check_known(each: KnownStore) -> None:
     check_address(each.store)
     if each.endpoint:
         check_endpoint(each.endpoint)
-    check_sequence(each.heard_us)
+    check_sequence(each.seen_us)
 
 
 def _pack_known(each: KnownStore) -> bytes:
-    numbers = _KNOWN.pack(each.heard_us, each.here)
+    numbers = _KNOWN.pack(each.seen_us, each.here)
     return pack_text(each.store) + pack_text(each.endpoint, 4) + numbers
 
 
 def _unpack_known(frame: FrameReader) -> KnownStore:
     store, endpoint = frame.text(), frame.text(4)
-    heard_us, here = _KNOWN.unpack(frame.take(_KNOWN.size))
+    seen_us, here = _KNOWN.unpack(frame.take(_KNOWN.size))
     check_number("the presence of a store", 0, 1, here)
-    return KnownStore(store, endpoint, heard_us, bool(here))
+    return KnownStore(store, endpoint, seen_us, bool(here))
 
 
 _LONG_TEXT: Final = FieldKind(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from dafka_core.model.log_entries import LogEntry, Met
+from dafka_core.model.log_entries import LogEntry, StoreSeen
 from dafka_core.model.records import KnownStore
 from dafka_core.protocol import timing
 from dafka_core.protocol.beacons import MAX_PEERS
@@ -31,7 +31,7 @@ class KnownStores:
     def __init__(
         self,
         store: str,
-        met: Iterable[Met],
+        met: Iterable[StoreSeen],
         wall_us: Callable[[], int],
         write: Callable[[LogEntry], None],
     ) -> None:
@@ -136,7 +136,9 @@ class KnownStores:
         return self._settled_at if self._begins else self._due
 
     def _note(self, store: str) -> None:
-        known = self._met.get(store, Met(store))
-        self._met[store] = Met(store, self._peers.get(store) or known.endpoint, self._wall_us())
+        known = self._met.get(store, StoreSeen(store))
+        self._met[store] = StoreSeen(
+            store, self._peers.get(store) or known.endpoint, self._wall_us()
+        )
         self._write(self._met[store])
         self._changes += 1

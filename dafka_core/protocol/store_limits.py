@@ -35,7 +35,7 @@ _log = logging.getLogger("dafka.store")
 
 
 @dataclass(slots=True)
-class Held:
+class Usage:
     """The contents of a store's log.
 
     Attributes:
@@ -130,12 +130,12 @@ class StoreLimits:
         if not self._under_way[owner]:
             del self._under_way[owner]
 
-    def begin_look(self) -> None:
+    def begin_scan(self) -> None:
         """Note the start of a scan of the log."""
         self._earlier += self._stored
         self._stored = Counter()
 
-    def apply(self, held: Held) -> set[str]:
+    def apply(self, held: Usage) -> set[str]:
         """Apply the result of a scan; return owners that crossed their limit either way."""
         self.new = {tp: None for tp in self.new if tp not in held.seen}
         self._topics, self._owners = held.topics, held.owners
@@ -252,7 +252,7 @@ class AdmittedPartitions:
             if isinstance(batch, RecordBatch):
                 self.limits.store(batch.tp, batch.values.size_bytes)
 
-    def on_held(self, held: Held) -> None:
+    def on_scan(self, held: Usage) -> None:
         """Apply a scan of the log: refused partitions continue if they have room again."""
         self._change(self.limits.apply(held))
 

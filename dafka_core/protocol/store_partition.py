@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dafka_core.model.epochs import NO_LIFE, Epoch, EpochId, History, before, last_life
-from dafka_core.model.log_entries import GoOn, SetAside
+from dafka_core.model.log_entries import RestartPartition, SetAside
 from dafka_core.model.records import RecordBatch, TopicPartition, Transaction
 from dafka_core.protocol import partition_states as states
 from dafka_core.protocol import timing
@@ -77,10 +77,10 @@ class StorePartition:
         self.visible_end = start
         self.fetcher.begin(start)
 
-    def on_begun(self, entry: SetAside | GoOn) -> None:
+    def on_begun(self, entry: SetAside | RestartPartition) -> None:
         """Note that the log has set records aside."""
         self.asides -= 1
-        if isinstance(entry, GoOn) and not self.asides:
+        if isinstance(entry, RestartPartition) and not self.asides:
             self.durable = entry.start
 
     def give_up(self, start: int, end: int, life: EpochId) -> None:

@@ -14,7 +14,15 @@ from itertools import zip_longest
 from dafka_core.config.node_options import MAX_RECORD_BYTES, StoreLimitError
 from dafka_core.errors import DafkaError, RecordTooLargeError
 from dafka_core.model.epochs import Epoch, before, epoch_at, last_life
-from dafka_core.model.log_entries import Commit, GoOn, LogEntry, Met, Promise, SetAside, Stage
+from dafka_core.model.log_entries import (
+    Commit,
+    LogEntry,
+    Promise,
+    RestartPartition,
+    SetAside,
+    Stage,
+    StoreSeen,
+)
 from dafka_core.model.records import PartitionInfo, PartitionLives, RecordBatch, TopicPartition
 from dafka_core.protocol import messages as m
 from dafka_core.protocol import partition_states as states
@@ -80,7 +88,7 @@ class TrimmedElsewhere:
 
     def on_history(
         self, now: float, partition: StorePartition, reply: m.HistoryReply
-    ) -> GoOn | None:
+    ) -> RestartPartition | None:
         """Return the entry that restarts the partition where the others begin; None to wait."""
         here = self._known.here
         starts = {name: at for name, at in self._earliest.get(reply.tp, {}).items() if name in here}
@@ -98,7 +106,9 @@ class TrimmedElsewhere:
         history = before(reply.history, start)
         partition.restart_at(start, history)
         last = reply.transaction
-        return GoOn(reply.tp, start, history, last if last and last.end <= start else None)
+        return RestartPartition(
+            reply.tp, start, history, last if last and last.end <= start else None
+        )
 
     def _waited(self, now: float, partition: StorePartition, known: Collection[str]) -> bool:
         """Return True if no peer has sent the next record for long enough."""
@@ -132,7 +142,7 @@ class StoreRole:
         limit_bytes: int = MAX_RECORD_BYTES,
         hosting_id: int = 0,
         least_number: int = 1,
-        met: Iterable[Met] = (),
+        met: Iterable[StoreSeen] = (),
         wall_us: Callable[[], int] = lambda: 0,
         limits: StoreLimits | None = None,
     ) -> None:
@@ -345,7 +355,7 @@ class StoreRole:
                 published.extend(self._on_batch_stored(entry, error))
             elif isinstance(entry, Commit):
                 published.extend(self._on_committed(entry, error))
-            elif isinstance(entry, SetAside | GoOn):
+            elif isinstance(entry, SetAside | RestartPartition):
                 self.partitions[entry.tp].on_begun(entry)
                 self.scheduler.visit_soon(self.partitions[entry.tp].fetcher)
             elif isinstance(entry, Promise):

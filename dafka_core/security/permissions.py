@@ -106,11 +106,6 @@ class Permissions:
         return self.is_store or PRODUCE in self.roles
 
     @property
-    def is_tower(self) -> bool:
-        """Return True if it may introduce nodes to each other."""
-        return TOWER in self.roles
-
-    @property
     def is_store(self) -> bool:
         """Return True if it may keep, acknowledge and forward the records of others."""
         return STORE in self.roles

@@ -16,14 +16,14 @@ from dafka_core.model.log_entries import (
     Commit,
     Discard,
     Forget,
-    GoOn,
     LogEntry,
-    Met,
     NotedBatch,
     Promise,
+    RestartPartition,
     SetAside,
     SetTransaction,
     Stage,
+    StoreSeen,
     TransactionExistsError,
     attempt_octets,
 )
@@ -96,11 +96,11 @@ class EntryWriter:
                 return self._set_transaction(entry)
             case Promise():
                 self._tables.lives.promise(entry.tp, entry.life)
-            case Met():
+            case StoreSeen():
                 self._tables.lives.meet(entry)
             case Forget():
                 self._tables.lives.forget(entry.store)
-            case SetAside() | GoOn():
+            case SetAside() | RestartPartition():
                 self._set_aside(entry)
         return None
 
@@ -207,15 +207,15 @@ class EntryWriter:
         if row.staged and row.staged.attempt == attempt:
             self._tables.put_row(tp, self._without_staged(row))
 
-    def _set_aside(self, entry: SetAside | GoOn) -> None:
+    def _set_aside(self, entry: SetAside | RestartPartition) -> None:
         tp, start = entry[:2]
         row = self._without_staged(self._row(tp))
-        if isinstance(entry, GoOn):
+        if isinstance(entry, RestartPartition):
             self._go_on(entry, row)
         elif start < row.end:
             self._tables.put_row(tp, AsideArea(self._tables).take(tp, row, start))
 
-    def _go_on(self, entry: GoOn, row: PartitionRow) -> None:
+    def _go_on(self, entry: RestartPartition, row: PartitionRow) -> None:
         tp, start, history, transaction = entry
         if start <= row.end:
             return

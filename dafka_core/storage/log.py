@@ -41,7 +41,7 @@ from typing import Final, NamedTuple
 from dafka_core.config.topic_rules import CompressionRule
 from dafka_core.errors import DafkaError, StoreError
 from dafka_core.model.epochs import History
-from dafka_core.model.log_entries import Deletion, GoOn, LogEntry, Met, SetAside
+from dafka_core.model.log_entries import Deletion, LogEntry, RestartPartition, SetAside, StoreSeen
 from dafka_core.model.names import DELETIONS_TOPIC, octets_of, text_of
 from dafka_core.model.records import (
     PartitionInfo,
@@ -293,7 +293,7 @@ class Log(ProcessBound):
         if not entries:
             return []
         self._appending = True
-        aside = any(isinstance(entry, SetAside | GoOn) for entry in entries)
+        aside = any(isinstance(entry, SetAside | RestartPartition) for entry in entries)
         self._reader.asides += aside
         try:
             outcomes, writer, self._noted_us = self._env.write(work)
@@ -395,7 +395,7 @@ class Log(ProcessBound):
         with self._env.reading() as tables:
             return tables.lives.of(tp, tables.row(tp))
 
-    def met(self) -> list[Met]:
+    def met(self) -> list[StoreSeen]:
         """Return the stores that this log's store has ever discovered."""
         with self._env.reading() as tables:
             return tables.lives.met()

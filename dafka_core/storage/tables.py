@@ -23,7 +23,7 @@ from dafka_core.model.epochs import (
     before,
     with_epoch,
 )
-from dafka_core.model.log_entries import Met, attempt_text
+from dafka_core.model.log_entries import StoreSeen, attempt_text
 from dafka_core.model.names import octets_of, text_of
 from dafka_core.model.records import (
     PartitionInfo,
@@ -141,15 +141,15 @@ class Lives:
         promised, older = self._older(tp)
         self._put(tp, max(promised, life), older)
 
-    def meet(self, met: Met) -> None:
+    def meet(self, met: StoreSeen) -> None:
         """Write another store's last sign of life."""
-        value = met.heard_us.to_bytes(HEARD_BYTES, "big") + met.endpoint.encode()
+        value = met.seen_us.to_bytes(HEARD_BYTES, "big") + met.endpoint.encode()
         self._txn.put(_MET + octets_of(met.store), value, db=self._meta)
 
-    def met(self) -> list[Met]:
+    def met(self) -> list[StoreSeen]:
         """Return the stores that were ever discovered."""
         return [
-            Met(
+            StoreSeen(
                 text_of(name[len(_MET) :]),
                 bytes(value[HEARD_BYTES:]).decode(),
                 int.from_bytes(value[:HEARD_BYTES], "big"),

@@ -16,7 +16,7 @@ from dafka_core.model.envelope_columns import HEADERS, KEY, VALUE, opened_column
 from dafka_core.model.names import escape
 from dafka_core.model.records import UNKNOWN_US
 from dafka_core.model.values import Longs, Values
-from dafka_core.model.where import KeptRecords, Records
+from dafka_core.model.where import MatchedRecords, Records
 from dafka_spark.errors import BadValueError, IncompleteBatchError
 from dafka_spark.formats.codecs import Codec, Part, concat_parts, decode_parts
 from dafka_spark.options import DROPMALFORMED, FAILFAST, SourceOptions
@@ -115,7 +115,7 @@ class ArrowBatches:
     ) -> pa.Array:
         rows = int(counts.sum())
         match name:
-            case "offset" if isinstance(batches[0], KeptRecords):
+            case "offset" if isinstance(batches[0], MatchedRecords):
                 return pa.array(np.concatenate([batch.offsets for batch in batches]), field.type)
             case "offset":
                 firsts = np.fromiter((batch.offset for batch in batches), np.int64, len(batches))

@@ -109,7 +109,7 @@ class ClusterTables:
             rows.append({"locations": (), **row})
         for gone in away:
             row = {"store": escape(gone.store), "state": "away"}
-            row |= {"last_heard": gone.heard_us or None}
+            row |= {"last_heard": gone.seen_us or None}
             rows.append({**row, "locations": [gone.endpoint] if gone.endpoint else []})
         return _by_column(metadata.STORES, rows)
 

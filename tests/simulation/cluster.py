@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from dafka_core.config.node_options import MAX_RECORD_BYTES
-from dafka_core.model.log_entries import Met
+from dafka_core.model.log_entries import StoreSeen
 from dafka_core.model.records import TopicPartition
 from dafka_core.nodes.store_loop import StoreLoop
 from dafka_core.protocol import fetch_scheduler
@@ -87,7 +87,7 @@ class Cluster:
         ]
         for store in self.stores:  # they have met before the first fault
             others = (each.address for each in self.stores if each is not store)
-            store.disk.met = {address: Met(address) for address in others}
+            store.disk.met = {address: StoreSeen(address) for address in others}
         self.producers = [
             ProducerHost(
                 self,

@@ -11,7 +11,7 @@ from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.model.values import Values
 from dafka_core.nodes import inbound
 from dafka_core.nodes.store_loop import StoreLoop
-from dafka_core.protocol.codec import decode, parse_subscription
+from dafka_core.protocol.codec import decode
 from dafka_core.protocol.consumer_role import ConsumerRole
 from dafka_core.protocol.fetch_scheduler import FairQueue, FetchScheduler
 from dafka_core.protocol.loss_detector import Loss
@@ -282,11 +282,11 @@ class _GreetedOnly(StoreDirectory):
 class ForgetsRequestors(inbound.Subscribers):
     """Takes the end of a broken connection for that of the peer, which is back already."""
 
-    def apply(self, frame: bytes) -> None:
-        super().apply(frame)
-        subscribed, kind, topic = parse_subscription(frame)
+    def apply(self, frame: bytes) -> tuple[bool, type[Message] | None, str]:
+        subscribed, kind, topic = parsed = super().apply(frame)
         if not subscribed and kind is DirectRecordBatch:
             self._requestors.pop(topic, None)
+        return parsed
 
 
 class SendsAnySize(RecordLimits):

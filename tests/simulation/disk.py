@@ -18,13 +18,13 @@ from dafka_core.model.log_entries import (
     Commit,
     Discard,
     Forget,
-    GoOn,
     LogEntry,
-    Met,
     Promise,
+    RestartPartition,
     SetAside,
     SetTransaction,
     Stage,
+    StoreSeen,
     TransactionExistsError,
 )
 from dafka_core.model.records import (
@@ -105,7 +105,7 @@ class Disk:
         self.now_us = now_us
         self._world = world
         self._checkers = checkers
-        self.met: dict[str, Met] = {}
+        self.met: dict[str, StoreSeen] = {}
         self.set_aside: set[TopicPartition] = set()
         self.held: dict[TopicPartition, Partition] = {}
 
@@ -129,13 +129,13 @@ class Disk:
                     held.tail = None
             case Promise(tp, life):
                 self._partition(tp).promised = max(self._partition(tp).promised, life)
-            case Met(store):
+            case StoreSeen(store):
                 self.met[store] = entry
             case Forget(store):
                 self.met.pop(store, None)
             case SetAside(tp, start):
                 self._set_aside(tp, start)
-            case GoOn():
+            case RestartPartition():
                 self._go_on(entry)
             case SetTransaction(tp, transaction):
                 return self._mark(tp, transaction)
@@ -155,7 +155,7 @@ class Disk:
         held.committed = committed if committed and committed[2] <= start else None
         self._checkers.on_set_aside(self.name, tp, start)
 
-    def _go_on(self, entry: GoOn) -> None:
+    def _go_on(self, entry: RestartPartition) -> None:
         """Continue after records that no store has."""
         (tp, start, history, transaction), held = entry, self._partition(entry.tp)
         others = [disk.held[tp] for disk in self._checkers.disks.values() if tp in disk.held]

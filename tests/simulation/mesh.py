@@ -18,7 +18,7 @@ from dafka_core.nodes.sockets import send_packed
 from dafka_core.nodes.traffic import MeshTraffic
 from dafka_core.protocol.beacons import BEACON, NodeBeacon, tower_subscriptions
 from dafka_core.protocol.bulk_decoder import BulkDecoder
-from dafka_core.protocol.codec import decode, encode, parse_subscription
+from dafka_core.protocol.codec import decode, encode
 from dafka_core.protocol.messages import (
     DirectRecord,
     DirectRecordBatches,
@@ -200,7 +200,7 @@ class SimulatedMesh:
 
     def has_subscriber(self, topic: str) -> bool:
         """See ``Mesh.has_subscriber``."""
-        return bool(self.subscribers.layouts(topic, ""))
+        return bool(self.subscribers.forms(topic, ""))
 
     def send(self, messages: list[Outgoing]) -> None:
         """As ``Mesh.send``."""
@@ -225,7 +225,7 @@ class SimulatedMesh:
         batch = message.batch
         to = f" to {message.requestor}" if message.requestor else ""
         what = f"-> {batch.tp.topic} {batch.tp.partition[:4]} [{batch.offset}, {batch.end}){to}"
-        for packed in self.subscribers.layouts(batch.tp.topic, message.requestor):
+        for packed in self.subscribers.forms(batch.tp.topic, message.requestor):
             self.world.note(self.name, f"{what} {'packed' if packed else 'one by one'}")
             if packed:
                 self._send_packed(message)
@@ -294,11 +294,10 @@ class SimulatedMesh:
             if self.style == SINGLE and frame[1:2] in EXTENSION_IDS:
                 continue  # nothing that it sends begins so
             self._pub.link = link if link.known else None
-            self.subscribers.apply(frame)
+            subscribed, kind, topic = self.subscribers.apply(frame)
             if (introduced := self.limits.apply(frame)) is not None:
                 self.learn(PeerNews(introduced.node, is_store=introduced.is_store))
             self._pub.link = None
-            subscribed, kind, topic = parse_subscription(frame)
             if subscribed and kind is not None:
                 self.send(self.role.on_subscribed(now, kind, topic))
         self.limits.refresh()

@@ -16,7 +16,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from dafka_core import Store
 from dafka_core.model.epochs import Epoch, EpochId
-from dafka_core.model.log_entries import Met, SetAside
+from dafka_core.model.log_entries import SetAside, StoreSeen
 from dafka_core.model.records import RecordBatch
 from dafka_core.model.records import TopicPartition as RecordsTopicPartition
 from dafka_core.model.values import Values
@@ -315,11 +315,11 @@ def test_what_is_set_aside_is_listed_exported_and_deleted(tmp_path: Path) -> Non
 
 def test_a_store_that_is_gone_is_forgotten(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
-        log.write([Met("B" * 32), Met("C" * 32)])
+        log.write([StoreSeen("B" * 32), StoreSeen("C" * 32)])
     done = run("store", "forget", str(tmp_path), "B" * 32, "--json")
     assert json.loads(done.stdout) == {"forgotten": "B" * 32}
     with Log(tmp_path) as log:
-        assert log.met() == [Met("C" * 32)]
+        assert log.met() == [StoreSeen("C" * 32)]
     refused = run("store", "forget", str(tmp_path), "B" * 32)
     assert refused.returncode == 1
     assert f"known: {'C' * 32}" in sentence(refused)
@@ -328,7 +328,7 @@ def test_a_store_that_is_gone_is_forgotten(tmp_path: Path) -> None:
 def test_stores_that_run_forget_one_that_is_gone(lone_tower: str, tmp_path: Path) -> None:
     gone, slip = "B" * 32, "B" * 31 + "C"
     with Log(tmp_path) as log:
-        log.write([Met(gone, "tcp://10.0.0.7:1", 1_700_000_000_000_000)])
+        log.write([StoreSeen(gone, "tcp://10.0.0.7:1", 1_700_000_000_000_000)])
     with Dafka("store", "--dir", str(tmp_path), "--tower", lone_tower) as store:
         address = store.ready()["address"]
         named = f"store {gone} (tcp://10.0.0.7:1, last seen 2023-11-14T22:13:20Z) is away"

@@ -13,7 +13,7 @@ from dafka_core.flight import server_get, where_get
 from dafka_core.model.envelope import closed
 from dafka_core.model.records import TopicPartition
 from dafka_core.model.values import Values
-from dafka_core.model.where import KeptRecords
+from dafka_core.model.where import MatchedRecords
 from dafka_core.storage.block import MAX_BLOCK_RECORDS
 from dafka_spark.errors import BadValueError, IncompleteBatchError, RetentionAheadError
 from dafka_spark.source import record_sources
@@ -135,9 +135,9 @@ def test_a_reply_that_does_not_cover_the_range_is_an_error(
 ) -> None:
     """Completeness counts examined offsets, not matching records."""
 
-    def incomplete(*_: Any, **__: Any) -> Iterator[KeptRecords]:
+    def incomplete(*_: Any, **__: Any) -> Iterator[MatchedRecords]:
         for start, end in examined:
-            yield KeptRecords(A, start, end, np.array([], np.int64), Values())
+            yield MatchedRecords(A, start, end, np.array([], np.int64), Values())
 
     patch.setattr(record_sources, "read_where", incomplete)
     with pytest.raises(IncompleteBatchError):

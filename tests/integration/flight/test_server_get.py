@@ -26,7 +26,7 @@ from dafka_core.model.envelope import closed
 from dafka_core.model.epochs import Epoch, EpochId
 from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.model.values import Longs
-from dafka_core.model.where import KeptRecords, Where, kept
+from dafka_core.model.where import MatchedRecords, Where, kept
 from dafka_core.storage import Log
 from dafka_core.testing import PATIENCE_S, wait_until
 from tests.integration.flight.hosts import (
@@ -242,7 +242,7 @@ COLUMNS = (VALUE, OFFSET, TIMESTAMP)
 
 def read(
     client: StoreClient, start: int, end: int, where: str, tp: TopicPartition = TP, **members: Any
-) -> list[KeptRecords]:
+) -> list[MatchedRecords]:
     """What came, which covers the range."""
     asked = {"start": start, "end": end, "where": where, "columns": COLUMNS, **tp._asdict()}
     request = GetWhereRequest(**asked | members)
@@ -255,7 +255,7 @@ def read(
     return found
 
 
-def offsets(found: list[KeptRecords]) -> list[int]:
+def offsets(found: list[MatchedRecords]) -> list[int]:
     return [offset for part in found for offset in part.offsets.tolist()]
 
 
@@ -313,7 +313,7 @@ def test_a_store_stops_when_the_client_of_a_condition_has_gone(
     """No batch has come by then, in which the store would see it."""
     looked_at: list[int] = []
 
-    def slowly_kept(piece: RecordBatch, where: Where, *, opens: bool) -> KeptRecords:
+    def slowly_kept(piece: RecordBatch, where: Where, *, opens: bool) -> MatchedRecords:
         looked_at.append(piece.offset)
         time.sleep(0.01)
         return kept(piece, where, opens=opens)

@@ -13,7 +13,7 @@ import pytest
 
 from dafka_core import Store
 from dafka_core.errors import StoreError
-from dafka_core.model.log_entries import Met
+from dafka_core.model.log_entries import StoreSeen
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log
 from dafka_kafka import fetch
@@ -236,7 +236,7 @@ class Clock:
 
 
 def with_another_store(log: Log) -> Log:
-    log.write([Met("E" * 32, "tcp://127.0.0.1:1")])
+    log.write([StoreSeen("E" * 32, "tcp://127.0.0.1:1")])
     return log
 
 

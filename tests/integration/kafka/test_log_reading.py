@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dafka_core.model.log_entries import Met
+from dafka_core.model.log_entries import StoreSeen
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log
 from dafka_kafka.errors import KafkaError
@@ -112,7 +112,7 @@ def test_an_offset_that_is_not_there_is_told_at_once(
 
 
 def test_an_offset_that_another_store_may_have_is_waited_for(log: Log, reading: Reading) -> None:
-    log.write([Met("E" * 32, "tcp://127.0.0.1:1")])
+    log.write([StoreSeen("E" * 32, "tcp://127.0.0.1:1")])
     hundreds(log, A, 5)
     ahead = wanted(A, 7)
     look = reading(ahead)

@@ -213,10 +213,10 @@ def test_a_late_end_of_a_connection_does_not_affect_its_successor(
     after = publisher.connect()
     before.close()
     publisher.take(2)
-    assert publisher.subscribers.layouts("t", REQUESTOR) == [True]
+    assert publisher.subscribers.forms("t", REQUESTOR) == [True]
     after.close()
     publisher.take(2)
-    assert publisher.subscribers.layouts("t", REQUESTOR) == [False]
+    assert publisher.subscribers.forms("t", REQUESTOR) == [False]
 
 
 def received(socket: zmq.Socket[bytes], sequence: int) -> list[type]:
@@ -252,9 +252,9 @@ def test_the_requestors_remembered_are_bounded(
     monkeypatch.setattr(module, "MAX_NAMES", 2)
     for i in range(3):
         publisher.connect(f"A{i}")
-    layouts = [publisher.subscribers.layouts("t", f"A{i}") for i in range(3)]
+    layouts = [publisher.subscribers.forms("t", f"A{i}") for i in range(3)]
     assert layouts == [[True], [True], [False]]
     publisher.connections[0].close()
     publisher.take(2)
     publisher.connect("A4")
-    assert publisher.subscribers.layouts("t", "A4") == [True]
+    assert publisher.subscribers.forms("t", "A4") == [True]

@@ -241,13 +241,13 @@ def test_a_loopback_host_among_other_machines_is_logged_at_once(
     own = addresses.network_host()
     inbound = Inbound(NodeBeacon(ME, "127.0.0.1", 7_000), table)
     for host in ("127.0.0.1", "localhost", own):
-        inbound.hear(f"tcp://{host}:1")
+        inbound.warn_if_unreachable(f"tcp://{host}:1")
     assert said() == []
     for _ in range(2):
-        inbound.hear("tcp://192.0.2.9:1")
+        inbound.warn_if_unreachable("tcp://192.0.2.9:1")
     [line] = said()
     assert "this node is at tcp://127.0.0.1:7000, where tcp://192.0.2.9:1 on another" in line
-    Inbound(NodeBeacon(ME, "10.0.0.1", 7_000), table).hear("tcp://192.0.2.9:1")
+    Inbound(NodeBeacon(ME, "10.0.0.1", 7_000), table).warn_if_unreachable("tcp://192.0.2.9:1")
     assert said() == []
 
 

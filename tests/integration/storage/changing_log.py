@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from dafka_core.model.epochs import Epoch
-from dafka_core.model.log_entries import Discard, GoOn, Met, NotedBatch, SetAside
+from dafka_core.model.log_entries import Discard, NotedBatch, RestartPartition, SetAside, StoreSeen
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log
 from dafka_core.storage.tables import Tables
@@ -85,13 +85,15 @@ class ChangingLog:
         end, history = self.log.end(tp), self.log.lives(tp).history
         if self._chance.random() < 0.5:
             history = (*history, Epoch(100 + self._lives, self._lives, 1, end, 0))
-        self.log.write([GoOn(tp, end + self._chance.randrange(1, 90), history)])
+        self.log.write([RestartPartition(tp, end + self._chance.randrange(1, 90), history)])
 
     def _note(self) -> None:
         tp = self._chance.choice(PARTITIONS)
         note = {f"n{self._chance.randrange(3)}": self._chance.randbytes(8)}
         batch = RecordBatch.of(tp, self.log.end(tp), [b"noted"])
-        self.log.write([NotedBatch(tp, batch.offset, batch.values, notes=note), Met("S" * 32)])
+        self.log.write(
+            [NotedBatch(tp, batch.offset, batch.values, notes=note), StoreSeen("S" * 32)]
+        )
 
 
 def told(log: Log) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import pytest
 
 from dafka_core.errors import FencedError, StoreError
 from dafka_core.model.epochs import NO_LIFE, Epoch, EpochId
-from dafka_core.model.log_entries import GoOn, SetAside, TransactionExistsError
+from dafka_core.model.log_entries import RestartPartition, SetAside, TransactionExistsError
 from dafka_core.model.records import (
     PartitionInfo,
     PartitionLives,
@@ -301,7 +301,10 @@ def test_a_log_goes_on_behind_what_nobody_has(tmp_path: Path, count: int) -> Non
         lost = written(log, OLD, 0, count, "lost") if count else []
         if count:
             log.write([stage([b"staged"], count)])
-        assert log.write([GoOn(TP, 9, history, last), GoOn(TP, 8, ())]) == [None, None]
+        assert log.write([RestartPartition(TP, 9, history, last), RestartPartition(TP, 8, ())]) == [
+            None,
+            None,
+        ]
         assert log.info(TP) == PartitionInfo(*TP, 9, 9, WON.life)
     with Log(tmp_path) as log:
         assert log.info(TP) == PartitionInfo(*TP, 9, 9, WON.life)
@@ -320,7 +323,7 @@ def test_a_block_that_was_trimmed_in_part_is_not_taken_for_the_last_one(tmp_path
     with Log(tmp_path) as log:
         log.append([RecordBatch.of(TP, 0, [b"x" * 1_000] * 50)])
         log.trim(TP, 20)
-        assert log.write([GoOn(TP, 200, ())]) == [None]
+        assert log.write([RestartPartition(TP, 200, ())]) == [None]
         log.append([RecordBatch.of(TP, 200, [b"y" * 1_000] * 50)])
         assert log.end(TP) == 250
         assert sum(batch.count for batch in log.read(TP, 0, 250)) == 50

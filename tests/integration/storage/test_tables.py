@@ -14,12 +14,12 @@ from dafka_core.model.log_entries import (
     MAX_NOTE_NAME_BYTES,
     Commit,
     Discard,
-    Met,
     NotedBatch,
     Notes,
     Promise,
     SetAside,
     Stage,
+    StoreSeen,
 )
 from dafka_core.model.records import (
     PartitionInfo,
@@ -141,7 +141,10 @@ def test_trimming_takes_no_epochs_away(store: Log) -> None:
 def test_the_stores_that_were_met_are_kept(tmp_path: Path) -> None:
     odd = b"\xff odd".decode("utf-8", "surrogateescape")
     with Log(tmp_path) as log:
-        assert log.write([Met("S2"), Met(odd), Met("S1"), Met("S2")]) == [None] * 4
+        assert (
+            log.write([StoreSeen("S2"), StoreSeen(odd), StoreSeen("S1"), StoreSeen("S2")])
+            == [None] * 4
+        )
         put(log, values(3))
     with Log(tmp_path) as log:
         assert [each.store for each in log.met()] == ["S1", "S2", odd]

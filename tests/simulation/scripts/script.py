@@ -36,7 +36,7 @@ from dafka_core.model.records import (
 from dafka_core.model.values import Values
 from dafka_core.nodes.append_queue import AppendQueue
 from dafka_core.nodes.deletions import Deletions
-from dafka_core.nodes.maintenance import held_at_start
+from dafka_core.nodes.maintenance import usage_at_start
 from dafka_core.nodes.store_loop import StoreLoop
 from dafka_core.protocol.beacons import WELCOME, NodeBeacon, decode_tower_beacon, encode_node_beacon
 from dafka_core.protocol.codec import decode, encode
@@ -234,7 +234,7 @@ class ScriptedStore(Node):
             wall_us=script.now_us,
             limits=StoreLimits(self._limits, by_key=locked),
         )
-        self.role.admitted.on_held(held_at_start(self.log, self.role.admitted.limits))
+        self.role.admitted.on_scan(usage_at_start(self.log, self.role.admitted.limits))
         script.checkers.disks[address] = cast("Any", self.log)
         self.deletions = Deletions(self.log, address)
         self._join(self.role, self._on_round)

@@ -135,7 +135,7 @@ def test_a_refused_subscription_takes_nothing_from_another_node_when_it_ends(
     locked: Script, store: ScriptedStore, mallory: Peer, consumer: ScriptedConsumer
 ) -> None:
     to = consumer.address
-    locked.until(lambda: store.mesh.subscribers.layouts("t", to) == [True])
+    locked.until(lambda: store.mesh.subscribers.forms("t", to) == [True])
     before = store.mesh.limits.letters()
     own = announcement("consumer", to, LEAST_BYTES)
     mallory.subscribe(own, subscription(m.DirectRecordBatch, to))
@@ -143,7 +143,7 @@ def test_a_refused_subscription_takes_nothing_from_another_node_when_it_ends(
     assert locked.refused("subscription") >= 2
     mallory.stop()
     locked.until(lambda: not store.mesh.peers.table.knows(mallory.address))
-    assert store.mesh.subscribers.layouts("t", to) == [True]
+    assert store.mesh.subscribers.forms("t", to) == [True]
     assert store.mesh.limits.letters() == before
 
 

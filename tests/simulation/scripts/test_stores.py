@@ -130,7 +130,7 @@ def test_stores_remember_each_other_and_report_it(world: Script) -> None:
     [met] = world.until(first.log.met)
     assert (met.store, met.endpoint[:6]) == (second.address, "tcp://")
     second.stop()
-    world.until(lambda: first.log.met()[0].heard_us > met.heard_us, "its loss is written down")
+    world.until(lambda: first.log.met()[0].seen_us > met.seen_us, "its loss is written down")
     first.stop()
     first.start()
     other = world.peer(name="other")

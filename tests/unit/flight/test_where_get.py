@@ -16,7 +16,7 @@ from dafka_core.flight.requests import GetRequest
 from dafka_core.flight.where_get import GetWhereRequest, kept_records, packed_scan
 from dafka_core.model.records import TopicPartition
 from dafka_core.model.values import Values
-from dafka_core.model.where import KeptRecords
+from dafka_core.model.where import MatchedRecords
 
 TP = TopicPartition("t", "P")
 ASKED = GetWhereRequest(
@@ -29,14 +29,14 @@ ASKED = GetWhereRequest(
 )
 
 
-def some(start: int, end: int, *offsets: int) -> KeptRecords:
+def some(start: int, end: int, *offsets: int) -> MatchedRecords:
     """Records of these offsets, of the time of their offsets' tens."""
     rows = np.array(offsets, np.int64)
     values = Values.of([b"%d" % each for each in offsets])
-    return KeptRecords(TP, start, end, rows, values, np.column_stack((rows * 0 + 1, rows // 10)))
+    return MatchedRecords(TP, start, end, rows, values, np.column_stack((rows * 0 + 1, rows // 10)))
 
 
-def reply(found: KeptRecords, *names: str) -> tuple[pa.RecordBatch, pa.Buffer]:
+def reply(found: MatchedRecords, *names: str) -> tuple[pa.RecordBatch, pa.Buffer]:
     schema = schema_of(names or ASKED.columns)
     return batch_of([found], schema), pa.py_buffer(packed_scan(found))
 
@@ -104,7 +104,7 @@ def test_what_comes_is_taken() -> None:
     ],
 )
 def test_what_leaves_a_hole_or_is_not_of_the_range_is_refused(
-    parts: list[KeptRecords], says: str
+    parts: list[MatchedRecords], says: str
 ) -> None:
     with pytest.raises(ValueError, match=says):
         list(kept_records(ASKED, map(reply, parts)))

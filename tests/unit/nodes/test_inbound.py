@@ -116,10 +116,10 @@ class Pub:
 
 def test_records_are_sent_in_the_forms_that_peers_subscribe_to() -> None:
     subscribers = Subscribers(cast("Any", Pub()))
-    assert subscribers.layouts("t", "") == []
+    assert subscribers.forms("t", "") == []
     for kind in (RecordMessage, RecordBatchMessage):  # a node of ours takes both
         subscribers.apply(b"\1" + subscription(kind, "t"))
-    assert subscribers.layouts("t", "") == [True]
+    assert subscribers.forms("t", "") == [True]
     subscribers.apply(b"\1" + subscription(RecordMessage, ""))  # a C node, to all topics
-    assert subscribers.layouts("t", "") == [True, False]
-    assert subscribers.layouts("u", "") == [False]
+    assert subscribers.forms("t", "") == [True, False]
+    assert subscribers.forms("u", "") == [False]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dafka_core.nodes.process_limits import ENOUGH_BYTES, memory_limit, say_if_low
+from dafka_core.nodes.process_limits import ENOUGH_BYTES, memory_limit, warn_of_low_memory
 
 MIB = 1 << 20
 NONE_OF_VERSION_1 = "9223372036854771712"
@@ -54,5 +54,5 @@ def test_a_process_without_groups_has_no_limit(tmp_path: Path) -> None:
 def test_a_store_with_little_memory_logs_a_warning(
     limit: int | None, is_logged: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    say_if_low(limit)
+    warn_of_low_memory(limit)
     assert ("may use 300 MiB of memory" in caplog.text) is is_logged

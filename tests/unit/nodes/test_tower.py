@@ -8,11 +8,11 @@ import time
 import pytest
 
 from dafka_core.nodes import tower
-from dafka_core.nodes.tower import SILENT_S, HeardNodes
+from dafka_core.nodes.tower import SILENT_S, DiscoveredNodes
 
 
 def test_a_node_counts_while_it_is_heard(caplog: pytest.LogCaptureFixture) -> None:
-    heard, now = HeardNodes(), time.monotonic()
+    heard, now = DiscoveredNodes(), time.monotonic()
     with caplog.at_level(logging.INFO, "dafka.tower"):
         heard.note(now - 2 * SILENT_S, "A", "tcp://h:1")
         heard.note(now, "B", "tcp://h:2")
@@ -27,7 +27,7 @@ def test_a_node_counts_while_it_is_heard(caplog: pytest.LogCaptureFixture) -> No
 
 def test_forged_nodes_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tower, "MAX_PEERS", 10)
-    heard, now = HeardNodes(), time.monotonic()
+    heard, now = DiscoveredNodes(), time.monotonic()
     for number in range(1_000):
         heard.note(now, f"N{number}", "tcp://h:1")
     assert heard.count() == 10

@@ -9,7 +9,7 @@ import pytest
 
 from dafka_core.errors import DafkaError, FencedError
 from dafka_core.model.epochs import NO_LIFE, Epoch, EpochId, History, before, epoch_at, with_epoch
-from dafka_core.model.log_entries import Commit, LogEntry, Met, Promise, SetAside
+from dafka_core.model.log_entries import Commit, LogEntry, Promise, SetAside, StoreSeen
 from dafka_core.model.records import (
     PartitionInfo,
     PartitionLives,
@@ -336,7 +336,7 @@ def test_heads_of_other_stores_carry_their_life() -> None:
 
 def test_a_history_names_all_known_stores() -> None:
     role = StoreRole(
-        ME, lambda tp: PartitionLives(0, (), NO_LIFE), sync_interval_s=1e9, met=[Met("S1")]
+        ME, lambda tp: PartitionLives(0, (), NO_LIFE), sync_interval_s=1e9, met=[StoreSeen("S1")]
     )
     role.on_message(0.0, m.StoreHello(ME, OTHER), "")
     (reply,) = role.on_message(0.0, m.HistoryQuery(PARTITION, 1, *TP), "")

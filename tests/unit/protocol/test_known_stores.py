@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dafka_core.model.log_entries import LogEntry, Met
+from dafka_core.model.log_entries import LogEntry, StoreSeen
 from dafka_core.model.records import KnownStore
 from dafka_core.protocol import timing
 from dafka_core.protocol.known_stores import KnownStores
@@ -16,7 +16,7 @@ AT = "tcp://h:2"
 class Kept:
     """A store's, with what it has written and a clock."""
 
-    def __init__(self, *met: Met) -> None:
+    def __init__(self, *met: StoreSeen) -> None:
         self.written: list[LogEntry] = []
         self.wall_us = 1_000
         self.known = KnownStores(ME, met, lambda: self.wall_us, self.written.append)
@@ -36,27 +36,27 @@ def test_a_store_is_written_when_it_is_discovered_and_when_it_is_lost() -> None:
     kept.known.on_announced(OTHER, AT)
     kept.known.meet(OTHER)
     kept.known.meet(OTHER)
-    assert kept.written == [Met(OTHER, AT, 1_000)]
+    assert kept.written == [StoreSeen(OTHER, AT, 1_000)]
     kept.wall_us = 5_000
     kept.known.on_peer_lost(OTHER)
     kept.known.on_peer_lost("somebody")
-    assert kept.written[1:] == [Met(OTHER, AT, 5_000)]
+    assert kept.written[1:] == [StoreSeen(OTHER, AT, 5_000)]
     assert kept.known.names == (OTHER,)
 
 
 def test_present_stores_are_written_at_an_interval() -> None:
-    kept = Kept(Met("S3"))
+    kept = Kept(StoreSeen("S3"))
     kept.known.meet(OTHER)
     kept.wall_us = 9_000
     kept.settle()
     assert kept.known.deadline() == timing.KNOWN_STORE_WRITE_S
     kept.known.on_tick(timing.KNOWN_STORE_WRITE_S)
-    assert kept.written == [Met(OTHER, "", 1_000), Met(OTHER, "", 9_000)]
+    assert kept.written == [StoreSeen(OTHER, "", 1_000), StoreSeen(OTHER, "", 9_000)]
     assert kept.known.deadline() == 2 * timing.KNOWN_STORE_WRITE_S
 
 
 def test_a_requestor_receives_the_list_when_it_subscribes_and_changes_later() -> None:
-    kept = Kept(Met(OTHER, AT, 7))
+    kept = Kept(StoreSeen(OTHER, AT, 7))
     kept.settle()
     assert kept.known.news(READER) is None  # it has not announced that it understands them
     greeting = kept.known.greeting(StoresKnown, READER)
@@ -71,7 +71,7 @@ def test_a_requestor_receives_the_list_when_it_subscribes_and_changes_later() ->
 
 
 def test_a_starting_store_assumes_that_all_known_stores_are_present() -> None:
-    kept = Kept(Met(OTHER, AT, 7), Met(ME, AT, 7))
+    kept = Kept(StoreSeen(OTHER, AT, 7), StoreSeen(ME, AT, 7))
     kept.known.greeting(StoresKnown, READER)
     kept.known.on_announced("N", AT)
     assert kept.told() is None
@@ -90,7 +90,7 @@ def test_stores_are_bounded() -> None:
 
 
 def test_an_absent_store_is_forgotten_until_it_returns() -> None:
-    kept = Kept(Met(OTHER, AT, 7))
+    kept = Kept(StoreSeen(OTHER, AT, 7))
     kept.settle()
     kept.known.greeting(StoresKnown, READER)
     kept.known.on_announced(OTHER, AT)

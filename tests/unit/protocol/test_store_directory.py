@@ -374,10 +374,10 @@ def test_a_lost_store_named_by_another_is_not_awaited() -> None:
 
 def test_the_newest_entry_counts() -> None:
     stores = directory()
-    for teller, heard_us in (("S1", 5), ("S2", 9), ("S4", 7)):
+    for teller, seen_us in (("S1", 5), ("S2", 9), ("S4", 7)):
         greet(stores, teller)
-        tell(stores, teller, AWAY._replace(heard_us=heard_us))
-    assert stores.missing == [AWAY._replace(heard_us=9)]
+        tell(stores, teller, AWAY._replace(seen_us=seen_us))
+    assert stores.missing == [AWAY._replace(seen_us=9)]
 
 
 def test_a_store_is_missing_as_long_as_any_store_knows_it() -> None:

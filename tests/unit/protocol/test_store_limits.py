@@ -11,7 +11,7 @@ from dafka_core.config.node_options import StoreLimitError, StoreLimitOptions
 from dafka_core.model.records import TopicPartition
 from dafka_core.protocol.messages import Head
 from dafka_core.protocol.role import Outgoing
-from dafka_core.protocol.store_limits import LIMITS, LOG_INTERVAL_S, Held, StoreLimits
+from dafka_core.protocol.store_limits import LIMITS, LOG_INTERVAL_S, StoreLimits, Usage
 from dafka_core.protocol.store_role import StoreRole
 from tests.unit.protocol.model import PARTITION, TOPIC, TP, batch_of, fetches_in
 from tests.unit.protocol.test_store_role import ME, SYNC_S, Disk, ack, fetch
@@ -23,8 +23,8 @@ def tp(topic: str = "t", owner: str = A, number: int = 0) -> TopicPartition:
     return TopicPartition(topic, f"{owner}{number:020X}")
 
 
-def held(*tps: TopicPartition, size_bytes: int = 0, seen: bool = True) -> Held:
-    return Held(
+def held(*tps: TopicPartition, size_bytes: int = 0, seen: bool = True) -> Usage:
+    return Usage(
         Counter(each.topic for each in tps),
         Counter(each.partition[:12] for each in tps),
         Counter({A: size_bytes}),
@@ -59,7 +59,7 @@ def test_each_limit_refuses_what_is_above_it(
         assert limits.why_not_new(tp(number=number)) is None
         limits.add(tp(number=number))
     if in_the_log:
-        limits.begin_look()
+        limits.begin_scan()
         limits.apply(held(*limits.new))
         assert not limits.new
     error = limits.why_not_new(refused)
@@ -79,7 +79,7 @@ def test_deleted_partitions_make_room() -> None:
     limits.add(tp())
     limits.apply(held(tp()))
     assert option(limits.why_not_new(tp("u"))) == "max_topics"
-    limits.apply(Held())
+    limits.apply(Usage())
     assert limits.why_not_new(tp("u")) is None
 
 
@@ -111,13 +111,13 @@ def test_an_owner_at_its_byte_limit_is_refused_until_a_scan_finds_less() -> None
     assert option(limits.why_not_new(tp("v"))) == "max_key_bytes"
     assert limits.why_no_records(tp("t", B)) is None
     limits.store(tp(), 60)
-    limits.begin_look()
+    limits.begin_scan()
     assert limits.apply(held(tp(), size_bytes=60)) == set()  # more is on its way
     for _ in range(2):
         limits.store(tp(), 60)
-    limits.begin_look()
+    limits.begin_scan()
     assert limits.apply(held(tp(), size_bytes=180)) == set()
-    limits.begin_look()
+    limits.begin_scan()
     assert limits.apply(held(tp(), size_bytes=99)) == {A}
     assert limits.why_no_records(tp()) is None
     assert limits.take(tp(), 1)
@@ -127,7 +127,7 @@ def test_bytes_written_during_a_scan_count_after_it() -> None:
     limits = StoreLimits({"max_key_bytes": 100}, by_key=True)
     limits.take(tp(), 50)
     limits.store(tp(), 50)
-    limits.begin_look()
+    limits.begin_scan()
     limits.take(tp(), 40)
     limits.store(tp(), 40)
     assert not limits.apply(held(tp(), size_bytes=50))
@@ -188,7 +188,7 @@ def asked(role: StoreRole, begin_s: float, end_s: float) -> int:
 
 def test_a_partition_on_disk_is_always_continued() -> None:
     role = store(Disk(**{TOPIC: 10}), max_partitions=1, max_topics=1, max_partitions_per_topic=1)
-    role.admitted.on_held(Held(Counter({"u": 1}), Counter({"P9": 1})))
+    role.admitted.on_scan(Usage(Counter({"u": 1}), Counter({"P9": 1})))
     role.on_batch(0.0, "", batch_of(10, 20))
     assert [each.offset for each in role.take_pending()] == [10]  # type: ignore[union-attr]
 
@@ -196,12 +196,12 @@ def test_a_partition_on_disk_is_always_continued() -> None:
 def test_a_new_partition_is_accepted_after_others_are_deleted() -> None:
     disk = Disk()
     role = store(disk, max_topics=1)
-    role.admitted.on_held(Held(Counter({"u": 1}), Counter({"P9": 1})))
+    role.admitted.on_scan(Usage(Counter({"u": 1}), Counter({"P9": 1})))
     role.on_batch(0.0, "", BATCH)
     assert asked(role, 1, 60) == 0
     assert not role.take_pending()
     assert not role.partitions
-    role.admitted.on_held(Held())
+    role.admitted.on_scan(Usage())
     assert fetches_in(head(role, 10, 61)) == [fetch(0, 10)]
     role.on_batch(61, ME, BATCH)
     assert disk.store(role) == [ack(10)]
@@ -231,11 +231,11 @@ def test_refused_partitions_continue_when_a_scan_finds_room(is_fetching: bool) -
     disk.store(role)
     if is_fetching:
         assert fetches_in(head(role, 20, 0.5)) == [fetch(10, 20)]
-    role.admitted.limits.begin_look()
-    role.admitted.on_held(Held(size_bytes=Counter({PARTITION: 2 * SIZE_BYTES}), seen={TP}))
+    role.admitted.limits.begin_scan()
+    role.admitted.on_scan(Usage(size_bytes=Counter({PARTITION: 2 * SIZE_BYTES}), seen={TP}))
     role.on_batch(0.6, ME, batch_of(10, 20))
     assert asked(role, 1, 60) == 0
-    role.admitted.on_held(Held(size_bytes=Counter({PARTITION: SIZE_BYTES}), seen={TP}))
+    role.admitted.on_scan(Usage(size_bytes=Counter({PARTITION: SIZE_BYTES}), seen={TP}))
     assert fetches_in(role.on_tick(61)) == [fetch(10, 20)]
     role.on_batch(61, ME, batch_of(10, 20))
     assert disk.store(role) == [ack(20)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dafka_core.model.epochs import NO_LIFE, EpochId
-from dafka_core.model.log_entries import Met
+from dafka_core.model.log_entries import StoreSeen
 from dafka_core.model.records import PartitionLives, RecordBatch, TopicPartition
 from dafka_core.protocol import messages as m
 from dafka_core.protocol import timing
@@ -39,7 +39,7 @@ class Disk:
         """Stores what is pending; the acknowledgements."""
         pending = role.take_pending()
         for batch in pending:
-            if isinstance(batch, Met):
+            if isinstance(batch, StoreSeen):
                 self.met.append(batch.store)
                 continue
             assert isinstance(batch, RecordBatch)

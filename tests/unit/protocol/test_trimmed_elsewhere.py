@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from dafka_core.model.epochs import NO_LIFE, Epoch, EpochId
-from dafka_core.model.log_entries import GoOn, Met
+from dafka_core.model.log_entries import RestartPartition, StoreSeen
 from dafka_core.model.records import PartitionInfo, PartitionLives, TopicPartition, Transaction
 from dafka_core.protocol import timing
 from dafka_core.protocol.known_stores import KnownStores
@@ -29,7 +29,7 @@ class Waiting:
     """A store with records up to 30 that requests the next from second 0 on; ONE is present."""
 
     def __init__(self) -> None:
-        self.known = KnownStores(OWN, [Met(ONE)], lambda: 0, lambda entry: None)
+        self.known = KnownStores(OWN, [StoreSeen(ONE)], lambda: 0, lambda entry: None)
         self.known.meet(ONE)
         self.trimmed = TrimmedElsewhere(self.known)
         fetcher = PartitionFetcher(TP, 30, ReorderBudget())
@@ -48,7 +48,7 @@ class Waiting:
         store: str = ONE,
         stores: tuple[str, ...] = (OWN,),
         transaction: Transaction | None = None,
-    ) -> GoOn | None:
+    ) -> RestartPartition | None:
         reply = HistoryReply(OWN, 0, store, *TP, 100, NO_LIFE, history, stores, transaction)
         return self.trimmed.on_history(now, self.partition, reply)
 
@@ -66,11 +66,11 @@ def test_it_restarts_where_the_others_begin_with_their_history(store: Waiting) -
     asked = store.trimmed.on_tick(LONG, {TP: store.partition})
     assert asked == [HistoryQuery(OWN, 0, *TP)]
     assert store.trimmed.on_tick(LONG, {TP: store.partition}) == []
-    assert store.told(LONG) == GoOn(TP, 60, (OLD, NEW))
+    assert store.told(LONG) == RestartPartition(TP, 60, (OLD, NEW))
     partition = store.partition
     assert (partition.asides, partition.visible_end, partition.durable) == (1, 60, 30)
     assert (partition.fetcher.next_offset, partition.fetcher.head) == (60, 100)
-    partition.on_begun(GoOn(TP, 60, (OLD, NEW)))
+    partition.on_begun(RestartPartition(TP, 60, (OLD, NEW)))
     assert (partition.asides, partition.durable) == (0, 60)
     assert store.trimmed.deadline() is None
     assert store.told(LONG) is None
@@ -81,7 +81,7 @@ def test_it_learns_the_last_transaction_before_its_restart(store: Waiting, end: 
     """A repeated write of it is recognised; later records come with theirs."""
     store.hears(60)
     last = Transaction(7, 40, end)
-    known = GoOn(TP, 60, (OLD, NEW), last if end <= 60 else None)
+    known = RestartPartition(TP, 60, (OLD, NEW), last if end <= 60 else None)
     assert store.told(LONG, transaction=last) == known
 
 
@@ -99,7 +99,7 @@ def test_it_restarts_at_the_earliest_record_of_any_store(store: Waiting) -> None
     store.hears(60)
     store.hears(40, store=TWO)
     assert store.told(LONG) is None
-    assert store.told(LONG, store=TWO) == GoOn(TP, 40, (OLD,))
+    assert store.told(LONG, store=TWO) == RestartPartition(TP, 40, (OLD,))
 
 
 def heard_from_one_that_has_them(store: Waiting) -> None:

@@ -55,9 +55,8 @@ def test_a_store_may_have_and_forward_all() -> None:
     assert store.may_produce("t")
     assert store.may_consume("t")
     assert store.owns("anybody's")
-    assert (store.is_store, store.is_admin, store.is_tower) == (True, False, False)
+    assert (store.is_store, store.is_admin) == (True, False)
     assert EVERYBODY.is_admin
-    assert EVERYBODY.is_tower
     assert EVERYBODY.owns("anybody's")
 
 

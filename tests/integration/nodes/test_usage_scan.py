@@ -21,9 +21,9 @@ from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.records import RecordBatch, StagedTransaction, TopicPartition
 from dafka_core.nodes import maintenance
-from dafka_core.nodes.maintenance import HeldLook, held_at_start
+from dafka_core.nodes.maintenance import UsageScan, usage_at_start
 from dafka_core.nodes.sockets import BURST_BYTES
-from dafka_core.protocol.store_limits import Held, StoreLimits
+from dafka_core.protocol.store_limits import StoreLimits, Usage
 from dafka_core.storage import Log
 from dafka_core.storage.tables import Tables
 from dafka_core.testing import wait_until
@@ -149,15 +149,15 @@ def test_a_scan_counts_the_contents_of_the_log(tmp_path: Path) -> None:
         log.append([RecordBatch.of(tp, 0, [b"x" * 1_000]) for tp in tps])
         limits = StoreLimits({"max_key_bytes": 1_500})
         limits.add(tps[0])
-        found: list[Held] = []
-        look = HeldLook(log, limits, log.compressor((), 0), found.append, at_once)
+        found: list[Usage] = []
+        look = UsageScan(log, limits, log.compressor((), 0), found.append, at_once)
         assert [len(list(look.steps())) for _ in range(2)] == [5, 0]
         (held,) = found
         assert (held.topics, held.owners) == ({"t": 2, "u": 2}, {A: 2, B: 2})
         assert held.seen == {tps[0]}
         assert all(2_000 < size < 2_500 for size in held.size_bytes.values())
         log.trim(tps[0], 1)
-        assert held_at_start(log, limits).topics == {"t": 1, "u": 2}
+        assert usage_at_start(log, limits).topics == {"t": 1, "u": 2}
 
 
 def test_a_damaged_block_lifts_no_limit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -171,9 +171,9 @@ def test_a_damaged_block_lifts_no_limit(tmp_path: Path, caplog: pytest.LogCaptur
 
     with Log(tmp_path) as log:
         log.append([RecordBatch.of(tp, 0, [b"x" * 1_000_000]) for tp in (good, bad)])
-        found: list[Held] = []
+        found: list[Usage] = []
         limits = StoreLimits({"max_key_bytes": 1_500_000})
-        look = HeldLook(log, limits, log.compressor((), 0), found.append, at_once)
+        look = UsageScan(log, limits, log.compressor((), 0), found.append, at_once)
         list(look.steps())
         log.append([RecordBatch.of(tp, 1, [b"x" * 1_000_000]) for tp in (bad, good)])
         log._env.write(damage)
