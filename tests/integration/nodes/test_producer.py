@@ -240,7 +240,7 @@ def test_a_producer_that_is_interrupted_while_it_starts_leaves_the_mesh(
     def raise_interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("dafka_core.nodes.producer.SETTLE_S", PATIENCE_S)
+    monkeypatch.setattr("dafka_core.nodes.producer.CONNECT_S", PATIENCE_S)
     before = signal.signal(signal.SIGUSR1, raise_interrupt)
     try:
         with Tower(**ANY_PORTS) as hub:
