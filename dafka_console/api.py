@@ -493,7 +493,7 @@ class Api:
                 "partition": escape(each.partition),
                 "records": each.end - each.start,
                 "bytes": each.size_bytes,
-                "last_us": each.last_time_us,
+                "last_us": each.staged_at_us,
             }
             for client in self.view.clients()
             for each in client.staged(timeout_s=5.0)[:100]

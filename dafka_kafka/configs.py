@@ -21,7 +21,6 @@ from dafka_core.system.hosts import HostPort
 from dafka_kafka.api_versions import Api
 from dafka_kafka.errors import KafkaError, RefusedError
 from dafka_kafka.gateway_node import Client, Feature, GatewayNode, Handler
-from dafka_kafka.partition_writer import MAX_AHEAD_MS
 from dafka_kafka.schemas import (
     AlterConfigsResponse,
     DescribeConfigsResponse,
@@ -352,12 +351,16 @@ def topic_configs(node: GatewayNode, topic: str) -> dict[str, str]:
     return {
         "cleanup.policy": "delete",
         "max.message.bytes": str(node.store.options.max_record_bytes),
-        "message.timestamp.after.max.ms": str(MAX_AHEAD_MS),
+        "message.timestamp.after.max.ms": _ahead_ms(node),
         "message.timestamp.type": "CreateTime",
         "min.insync.replicas": "1",
         "retention.bytes": str(-1 if rule.size_bytes is None else rule.size_bytes),
         "retention.ms": str(age_ms),
     }
+
+
+def _ahead_ms(node: GatewayNode) -> str:
+    return str(int(node.store.options.max_timestamp_ahead_s * 1000))
 
 
 def changed_configs(node: GatewayNode, topic: str) -> frozenset[str]:
@@ -386,7 +389,7 @@ def gateway_configs(node: GatewayNode) -> dict[str, str]:
         "delete.topic.enable": str(options.delete_topics).lower(),
         "listeners": f"PLAINTEXT://{options.listen}",
         "log.cleanup.policy": "delete",
-        "log.message.timestamp.after.max.ms": str(MAX_AHEAD_MS),
+        "log.message.timestamp.after.max.ms": _ahead_ms(node),
         "log.message.timestamp.type": "CreateTime",
         "log.retention.bytes": "-1",
         "log.retention.ms": "-1",
@@ -400,7 +403,7 @@ def gateway_configs(node: GatewayNode) -> dict[str, str]:
 _WHY: Final[Mapping[str, str]] = {
     "cleanup.policy": "nothing is compacted here",
     "max.message.bytes": "it is the stores' option max_record_bytes",
-    "message.timestamp.after.max.ms": "stores believe no later time",
+    "message.timestamp.after.max.ms": "it is the stores' option max_timestamp_ahead_s",
     "message.timestamp.type": "records keep the times that their producers give them",
     "min.insync.replicas": "acks=all waits for all stores that are there",
 }

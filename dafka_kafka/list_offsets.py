@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from dafka_core.errors import StoreError
@@ -97,7 +98,7 @@ def _answered(log: Log, asked: Any, tp: TopicPartition | KafkaError, version: in
 def offset_of(log: Log, tp: TopicPartition, timestamp: int) -> FoundOffset:
     """What a client asks for by a time in milliseconds, or by one of the numbers above.
 
-    Of a time it is the first record of then or later: in a log times never descend.
+    Of a time it is the first record of then or later.
 
     Raises:
         StoreError: the log is damaged there.
@@ -115,6 +116,10 @@ def offset_of(log: Log, tp: TopicPartition, timestamp: int) -> FoundOffset:
     elif timestamp < 0:
         return FoundOffset()
     offset = log.offset_for_time(tp, time_us)
+    if offset is None and timestamp == MAX_TIMESTAMP:  # the greatest one was trimmed
+        held = log.info(tp)
+        assert held is not None
+        offset = max(log.times(tp, held.earliest, held.end), key=itemgetter(1))[0]
     if offset is None:
         return FoundOffset()
     times = log.times(tp, offset, offset + 1)

@@ -17,7 +17,6 @@ from dafka_core.config.node_options import StoreLimitError
 from dafka_core.errors import DafkaError, InvalidRequestError, OffsetConflictError
 from dafka_core.model.log_entries import Notes
 from dafka_core.model.records import RecordBatch, TopicPartition
-from dafka_core.model.timestamps import MAX_AHEAD_US
 from dafka_core.model.values import Longs, Values
 from dafka_kafka.errors import CorruptRecordsError, KafkaError, RefusedError
 from dafka_kafka.gateway_node import GatewayNode
@@ -262,9 +261,6 @@ MAX_TRIES: Final = 40
 
 TRY_AGAIN_S: Final = 0.05
 
-
-MAX_AHEAD_MS: Final = MAX_AHEAD_US // 1000
-"""Kafka's ``message.timestamp.after.max.ms``: the store would keep its own time for a later one."""
 
 LAST_OFFSET: Final = 2**63
 

@@ -104,8 +104,8 @@ def offset_of_time(
     """
     manifest = Manifest(Path(directory), tp.topic)
     for file in files:
-        if file.last_us is not None and file.last_us >= time_us:
-            if file.first_us is not None and file.first_us >= time_us:
+        if file.greatest_us is not None and file.greatest_us >= time_us:
+            if file.least_us is not None and file.least_us >= time_us:
                 return file.start
             try:
                 return first_from(manifest.directory, _find(manifest, file), file, time_us)

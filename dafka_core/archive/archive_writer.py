@@ -15,10 +15,11 @@ from typing import Final, NamedTuple
 
 from dafka_core.archive.layout import ArchiveError, make_archive
 from dafka_core.archive.manifest import MAX_COMMIT_FILES, ArchivedFile, Manifest, Staging, recover
-from dafka_core.archive.record_files import RecordFile, by_day, first_and_last_us
+from dafka_core.archive.record_files import RecordFile, by_day, least_and_greatest_us
 from dafka_core.errors import DafkaError, HistoryChangedError
 from dafka_core.model.epochs import NO_LIFE, EpochId
-from dafka_core.model.records import RecordBatch, TopicPartition, coalesce
+from dafka_core.model.records import UNKNOWN_US, RecordBatch, TopicPartition, coalesce
+from dafka_core.model.timestamps import ANY_US
 
 FILE_BYTES: Final = 256 << 20
 """Values in one file: few enough for one Spark task, and many enough that files are few."""
@@ -162,9 +163,10 @@ class _Stage:
 
     def _write(self, part: Wanted) -> None:
         position, open_file = part.start, None
+        newest_us = self._manifest.newest_us(part.tp.partition, part.start)
         try:
             for batch in coalesce(self._read(part), GROUP_RECORDS, GROUP_BYTES):
-                for day, piece in _pieces(batch):
+                for day, piece in _pieces(batch, newest_us):
                     if open_file and not open_file.takes(day):
                         self._finish(open_file)
                         open_file = None
@@ -177,7 +179,7 @@ class _Stage:
                         self._manifest, self._staging, part, day, piece
                     )
                     open_file.write(piece)
-                    position = piece.end
+                    position, newest_us = piece.end, max(newest_us, open_file.greatest_us)
             if open_file:
                 self._finish(open_file)
                 open_file = None
@@ -194,7 +196,11 @@ class _Stage:
 
 
 class _OpenFile:
-    """A file for the records of one partition and day."""
+    """A file for the records of one partition and day.
+
+    Attributes:
+        greatest_us: the greatest time of its records so far.
+    """
 
     def __init__(
         self,
@@ -208,7 +214,8 @@ class _OpenFile:
         self._part = part
         self._day = day
         self._staging = staging
-        self._first = self._last = first
+        self._start = self._end = first.offset
+        self._least_us, self.greatest_us = ANY_US, UNKNOWN_US
         self._path = staging.directory / f"open-{secrets.token_hex(8)}"
         self._file = RecordFile(manifest.directory, self._path)
 
@@ -217,19 +224,22 @@ class _OpenFile:
 
     def write(self, batch: RecordBatch) -> None:
         self._file.write(batch)
-        self._last = batch
+        self._end = batch.end
+        least_us, greatest_us = least_and_greatest_us(batch)
+        self._least_us = min(self._least_us, least_us)
+        self.greatest_us = max(self.greatest_us, greatest_us)
         self.values_bytes += batch.values.size_bytes
 
     def finished(self) -> tuple[Path, ArchivedFile]:
         size_bytes = self._file.finish()
         made = ArchivedFile(
             self._part.tp.partition,
-            self._first.offset,
-            self._last.end,
+            self._start,
+            self._end,
             self._day,
             size_bytes,
-            first_and_last_us(self._first)[0],
-            first_and_last_us(self._last)[1],
+            None if self._least_us == UNKNOWN_US else self._least_us,
+            None if self.greatest_us == UNKNOWN_US else self.greatest_us,
             self._staging.id,
             self._part.life,
         )
@@ -239,6 +249,7 @@ class _OpenFile:
         self._file.drop()
 
 
-def _pieces(batch: RecordBatch) -> Iterator[tuple[str | None, RecordBatch]]:
+def _pieces(batch: RecordBatch, newest_us: int) -> Iterator[tuple[str | None, RecordBatch]]:
     for part in batch.split(GROUP_RECORDS, GROUP_BYTES):
-        yield from by_day(part)
+        yield from by_day(part, newest_us)
+        newest_us = max(newest_us, least_and_greatest_us(part)[1])

@@ -157,6 +157,11 @@ def day_of(time_us: int) -> str | None:
         return None
 
 
+def day_us(day: str) -> int:
+    """Return the time at which a day begins, in microseconds since 1970 UTC."""
+    return (dt.date.fromisoformat(day) - dt.date(1970, 1, 1)).days * DAY_US
+
+
 def file_name(partition: str, start: int, end: int) -> str:
     """Return the name of the file with records ``start`` to ``end`` (exclusive)."""
     name = partition

@@ -30,10 +30,10 @@ from dafka_core.archive import layout
 from dafka_core.archive.layout import ArchiveError, damaged, translated
 from dafka_core.model.epochs import NO_LIFE, EpochId
 from dafka_core.model.names import quoted
-from dafka_core.model.records import TopicPartition
+from dafka_core.model.records import UNKNOWN_US, TopicPartition
 from dafka_core.system.files import NO_LINKS, make_directory, move, replace_file, sync
 
-VERSION: Final = 1
+VERSION: Final = 2
 
 FOLD: Final = 1_000
 """After this number of commits, another file lists all of their files, for faster reading. The
@@ -65,12 +65,14 @@ class LaterVersionError(ValueError):
 
 
 class ArchivedFile(msgspec.Struct, frozen=True):
-    """One file: a partition's records from ``start`` to ``end`` (exclusive), all of one day.
+    """One file: a partition's records from ``start`` to ``end`` (exclusive).
 
     Attributes:
-        day: in UTC; None for records without a time.
+        day: in UTC, that of the greatest time of these and earlier records; None for records
+            without a time.
         size_bytes: of the file.
-        first_us, last_us: the records' first and last time, in microseconds since 1970 UTC.
+        least_us, greatest_us: the records' least and greatest time, in microseconds since 1970
+            UTC. None if one of them, or all of them, have none.
         life: the partition's newest known producer when it was written.
         staged: its place before it was published.
     """
@@ -80,8 +82,8 @@ class ArchivedFile(msgspec.Struct, frozen=True):
     end: Natural
     day: Day | None
     size_bytes: Natural
-    first_us: int | None
-    last_us: int | None
+    least_us: int | None
+    greatest_us: int | None
     staged: StagedId
     life: EpochId = NO_LIFE
 
@@ -166,6 +168,12 @@ class Manifest:
             number, path = self.version + FOLD, fold
         self._add(self._read(path))
         self.version = number
+
+    def newest_us(self, partition: str, before: int) -> int:
+        """Return a time of the day of the last file below an offset, ``UNKNOWN_US`` if none is."""
+        days = (each.day for each in self.files.get(partition, ()) if each.end <= before)
+        last = max((day for day in days if day), default=None)
+        return UNKNOWN_US if last is None else layout.day_us(last)
 
     def missing(self, partition: str, start: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield the ranges of offsets ``start`` to ``end`` (exclusive) that are in no file."""

@@ -107,12 +107,18 @@ def columns_of(batch: RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 
-def by_day(batch: RecordBatch) -> Iterator[tuple[str | None, RecordBatch]]:
-    """Split the records by day (UTC)."""
+def by_day(batch: RecordBatch, newest_us: int) -> Iterator[tuple[str | None, RecordBatch]]:
+    """Split the records by day (UTC): that of the greatest time so far.
+
+    So late records begin no new file, and no record is newer than its file's day.  ``newest_us`` is
+    the greatest time before them, ``UNKNOWN_US`` if there is none.
+    """
     if batch.times is None or not len(batch.times):
         yield None, batch
         return
     counts, times = batch.times.T
+    newest = np.maximum.accumulate(np.maximum(times, newest_us))
+    times = np.where(times == UNKNOWN_US, UNKNOWN_US, newest)
     days = np.where(times == UNKNOWN_US, UNKNOWN_US, times // DAY_US)
     changes = np.flatnonzero(np.diff(days)) + 1
     ends = counts.cumsum()
@@ -123,12 +129,11 @@ def by_day(batch: RecordBatch) -> Iterator[tuple[str | None, RecordBatch]]:
         yield day, batch.between(start, end)
 
 
-def first_and_last_us(batch: RecordBatch) -> tuple[int | None, int | None]:
-    """Return the first and the last time of records."""
+def least_and_greatest_us(batch: RecordBatch) -> tuple[int, int]:
+    """Return the least and the greatest time of records; ``UNKNOWN_US`` is below all times."""
     if batch.times is None or not len(batch.times):
-        return None, None
-    first, last = (None if us == UNKNOWN_US else us for us in batch.times[[0, -1], 1].tolist())
-    return first, last
+        return UNKNOWN_US, UNKNOWN_US
+    return int(batch.times[:, 1].min()), int(batch.times[:, 1].max())
 
 
 def read_records(

@@ -149,8 +149,7 @@ def verify(
             late = late.plus(each)
     output.info(
         f"{done.partitions} partitions, {done.records} records in {done.blocks} blocks, "
-        f"{done.size_bytes} bytes, format {done.log_format}: "
-        + (f"{len(done.found)} damaged" if done.found else "no damage")
+        f"{done.size_bytes} bytes: " + (f"{len(done.found)} damaged" if done.found else "no damage")
     )
     output.info(
         f"{done.linked} records match their links"

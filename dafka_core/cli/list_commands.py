@@ -197,7 +197,7 @@ def staged(
             if discard:
                 _discard(client, here, timeout_s)
     rows = [
-        (store, *each[:3], each.end - each.start, each.size_bytes, _utc(each.last_time_us))
+        (store, *each[:3], each.end - each.start, each.size_bytes, _utc(each.staged_at_us))
         for store, each in found
     ]
     if not rows:

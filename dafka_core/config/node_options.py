@@ -29,6 +29,7 @@ from dafka_core.config.topic_rules import (
 from dafka_core.errors import ConfigError, PartitionError
 from dafka_core.model.envelope import AUTO, ENVELOPE, ENVELOPE_MEANING
 from dafka_core.model.log_entries import STAGED_HOURS
+from dafka_core.model.timestamps import MAX_AHEAD_US
 from dafka_core.system.hosts import ANY, HOST, bracketed, is_host
 
 MAX_VALUE_BYTES: Final = 256 << 20
@@ -480,6 +481,12 @@ class StoreOptions(StoreLimitOptions, NodeOptions):
         STAGED_HOURS,
         "staged records are discarded after this time without an addition: their writer has died",
         minimum=0.001,
+    )
+    max_timestamp_ahead_s: float = option(
+        MAX_AHEAD_US / 1e6,
+        "records whose producer has stamped them further ahead of this store's clock have the "
+        "store's time instead, and the gateway refuses them",
+        minimum=0,
     )
     retain: tuple[RetentionRule, ...] = option(
         (),

@@ -218,14 +218,17 @@ class HeadsRequest(ActionRequest, frozen=True):
 class OffsetsRequest(ActionRequest, frozen=True):
     """Return the first offsets with a time (since the epoch UTC) or a later one.
 
-    {v, times: [[topic, partition, microseconds], ...]} -> {v, offsets: [offset or null, ...],
-    now_us: the store's clock, clock_doubt: why the store does not trust it, or empty}
+    With ``after_all``, return offsets from which on all records are so late.
+
+    {v, times: [[topic, partition, microseconds], ...], after_all: bool?} -> {v, offsets: [offset or
+    null, ...], now_us: the store's clock, clock_doubt: why the store does not trust it, or empty}
     """
 
     action: ClassVar[str] = "dafka.offsets.v1"
     rows: ClassVar[tuple[str, ...]] = ("times",)
 
     times: Annotated[tuple[tuple[str, str, TimeUs], ...], Meta(max_length=limits.MAX_TIMES)]
+    after_all: bool = False
 
 
 class WaitRequest(ActionRequest, _PartitionRequest, frozen=True):

@@ -184,7 +184,8 @@ def _offsets(context: ServerContext, request: OffsetsRequest, caller: Caller) ->
         context.check_open()
         if caller.is_gone():
             return
-        found.append(context.log.offset_for_time(TopicPartition(topic, partition), time_us))
+        tp = TopicPartition(topic, partition)
+        found.append(context.log.offset_for_time(tp, time_us, after_all=request.after_all))
     yield Offsets(tuple(found), time.time_ns() // 1_000, context.log.clock.doubt())
 
 

@@ -567,14 +567,16 @@ class StoreClient(ProcessBound):
         return replace(answers[-1], heads=heads)
 
     def offset_for_times(
-        self, times: Sequence[tuple[str, str, int]], *, timeout_s: float
+        self, times: Sequence[tuple[str, str, int]], *, timeout_s: float, after_all: bool = False
     ) -> list[int | None]:
         """Return the first offsets with a time or a later one; None if there are none.
 
-        ``times`` are triples of topic, partition and microseconds since the epoch UTC.
+        ``times`` are triples of topic, partition and microseconds since the epoch UTC.  With
+        ``after_all``, all records from these offsets on are so late; None: their end.
         """
         parts = limits.parts(times, limits.MAX_TIMES)
-        answers = self.ask(Offsets, timeout_s, *map(requests.OffsetsRequest, parts))
+        wanted = [requests.OffsetsRequest(part, after_all) for part in parts]
+        answers = self.ask(Offsets, timeout_s, *wanted)
         return self._complete([each for answer in answers for each in answer.offsets], times)
 
     def record_sizes(self, ranges: Sequence[AskedRange], *, timeout_s: float) -> RecordSizes:

@@ -111,7 +111,8 @@ class StagedPartition(NamedTuple):
     """Staged records of one partition: ``start`` up to ``end`` (exclusive), invisible to readers.
 
     ``attempt`` is empty if they were copied from another store.  ``size_bytes`` is the size of
-    their blocks, ``last_time_us`` the last timestamp, in microseconds since the epoch UTC.
+    their blocks, ``staged_at_us`` the store's time of the last addition, in microseconds since the
+    epoch UTC.
     """
 
     topic: str
@@ -120,7 +121,7 @@ class StagedPartition(NamedTuple):
     start: int
     end: int
     size_bytes: int
-    last_time_us: int
+    staged_at_us: int
 
     @property
     def tp(self) -> TopicPartition:

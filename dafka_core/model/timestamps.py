@@ -1,13 +1,9 @@
 """Timestamps of records: each record has one, which is the same for all readers at all times.
 
-In Kafka's terms it is the *create time* of records that our producers publish: a producer stamps
-them once, and the stamps travel with the records.  Records without a stamp, from C producers and
-from clients that write at a store, have the *append time*: the first store of ours that receives
-them stamps them.
-
-Every store keeps the stamps in the order of the offsets: a record with an earlier stamp than the
-previous record's gets the previous record's stamp.  All stores have the same previous records, so
-their results agree.
+It is what the record's producer gave, in any order, past or future: Kafka's *create time*.  Our
+producers stamp records once, and the stamps travel with the records.  Records without a stamp, from
+C producers and from clients that write at a store, have the *append time*: the first store of ours
+that receives them stamps them.  A store does so, too, with a stamp too far ahead of its clock.
 """
 
 from __future__ import annotations
@@ -23,28 +19,37 @@ import numpy as np
 from dafka_core.model.records import TopicPartition
 from dafka_core.model.values import Longs
 
-MAX_AHEAD_US: Final = 60_000_000
-"""Limit by which a stamp may be ahead of the clock of a store that receives it.  No later stamp of
-the partition can be below it, so a wrong clock would take effect for as long as it is ahead.
-Clocks that are set by a network differ by much less than this minute."""
+MAX_AHEAD_US: Final = 3_600_000_000
+"""Default limit by which a timestamp may be ahead of the clock of a store that receives it: that of
+Kafka's ``message.timestamp.after.max.ms``.  Records that are far ahead would not be deleted by age
+for as long, and neither would later records of their partition."""
 
+STEP_US: Final = 60_000_000
+"""A larger step of a clock is no correction: clocks that are set by a network differ by less."""
+
+STEP_LASTS_US: Final = 60_000_000  # for a larger step to be accepted
+EARLIEST_US: Final = -62_135_596_800_000_000  # year 1, as in Python and Spark
 ANY_US: Final = 2**63 - 1  # no timestamp is later
-STEP_LASTS_US: Final = 60_000_000  # for a larger step of this machine's clock to be accepted
-MAX_SAID: Final = 10_000  # partitions whose stamps are logged as too far ahead
+MAX_LOGGED: Final = 10_000  # partitions whose stamps are logged as too far ahead
 
 _log: Final = logging.getLogger("dafka")
 
 
-class WallClock:
-    """This machine's clock in microseconds since the epoch UTC, without jumps to and fro.
+def machine_us() -> int:
+    """Return this machine's time in microseconds since the epoch UTC."""
+    return time.time_ns() // 1000
 
-    A clock that jumps by more than ``MAX_AHEAD_US``, and soon back again, would distort stamps in
-    every partition.  So until a jump has lasted ``STEP_LASTS_US``, time continues as before it.
+
+class WallClock:
+    """A producer's clock in microseconds since the epoch UTC, without jumps to and fro.
+
+    Stores would replace timestamps of a clock that jumps ahead, each by its own time.  So until a
+    jump by more than ``STEP_US`` has lasted ``STEP_LASTS_US``, time continues as before it.
     """
 
     def __init__(
         self,
-        wall_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+        wall_us: Callable[[], int] = machine_us,
         # It counts the time that the machine was suspended, too.
         steady_us: Callable[[], int] = lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000,
     ) -> None:
@@ -58,7 +63,7 @@ class WallClock:
         steady_us = self._steady_us()
         lead_us = self._wall_us() - steady_us
         step_us = lead_us - self._lead_us
-        if abs(step_us) <= MAX_AHEAD_US:
+        if abs(step_us) <= STEP_US:
             self._lead_us, self._stepped_us = lead_us, None
         elif self._stepped_us is None:
             self._stepped_us = steady_us
@@ -76,10 +81,10 @@ class AheadLog:
     def __init__(self) -> None:
         self._logged: set[TopicPartition] = set()
 
-    def say(self, ahead_us: dict[TopicPartition, int]) -> None:
+    def add(self, ahead_us: dict[TopicPartition, int]) -> None:
         """Log by how much the accepted records of these partitions were ahead."""
         for tp in ahead_us.keys() - self._logged:
-            if len(self._logged) < MAX_SAID:
+            if len(self._logged) < MAX_LOGGED:
                 self._logged.add(tp)
                 text = (
                     "%s: its records are stamped %.0f s ahead of this store's clock; it keeps its "
@@ -102,31 +107,22 @@ def stamped_once(count: int, time_us: int) -> Longs:
     return np.array([[count, time_us]], np.int64)
 
 
-def taken_times(times: Longs | None, count: int, now_us: int, latest_us: int) -> Longs:
-    """Return the times of records that a client writes at a store, for it and for all other stores.
+def kept_times(times: Longs | None, count: int, now_us: int, latest_us: int) -> Longs:
+    """Return the times under which a store keeps ``count`` records.
 
-    Records without a time, or with one below 0 or after ``latest_us``, get the store's time.
+    Records without a time, or with one before ``EARLIEST_US`` or after ``latest_us``, get the
+    store's time ``now_us``.
     """
     if times is None:
         return stamped_once(count, now_us)
-    believed = (times[:, 1] >= 0) & (times[:, 1] <= latest_us)
-    return np.column_stack((times[:, 0], np.where(believed, times[:, 1], now_us)))
+    valid = (times[:, 1] >= EARLIEST_US) & (times[:, 1] <= latest_us)
+    if valid.all():
+        return times
+    return np.column_stack((times[:, 0], np.where(valid, times[:, 1], now_us)))
 
 
-def in_order(
-    times: Longs | None, count: int, now_us: int, last_us: int, latest_us: int | None = None
-) -> Longs:
-    """Return the times under which a store keeps ``count`` records after one of ``last_us``.
-
-    A record without a stamp, or with one after ``latest_us`` (by default ``MAX_AHEAD_US`` ahead of
-    the store's clock), has the store's time ``now_us``.
-    """
-    latest_us = now_us + MAX_AHEAD_US if latest_us is None else latest_us
-    if times is None:
-        return stamped_once(count, max(now_us, last_us))
-    if len(times) == 1:  # most batches are stamped once
-        time_us = int(times[0, 1])
-        time_us = now_us if time_us > latest_us else time_us
-        return stamped_once(count, max(time_us, last_us))
-    stamps = np.where(times[:, 1] > latest_us, now_us, times[:, 1])
-    return np.column_stack((times[:, 0], np.maximum.accumulate(stamps.clip(last_us))))
+def lateness_us(times: Longs, newest_us: int) -> int:
+    """Return the most by which one of the times is below an earlier one, or ``newest_us``."""
+    stamps = times[:, 1]
+    greatest = np.maximum.accumulate(np.maximum(stamps, newest_us))
+    return int((greatest - stamps).max())

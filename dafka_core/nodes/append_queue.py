@@ -35,7 +35,7 @@ from dafka_core.model.records import (
     TopicPartition,
     Transaction,
 )
-from dafka_core.model.timestamps import taken_times
+from dafka_core.model.timestamps import kept_times
 from dafka_core.model.values import Values
 from dafka_core.nodes.mesh import Mesh
 from dafka_core.nodes.threads import weakly
@@ -297,7 +297,7 @@ class AppendQueue(ProcessBound):
             case RecordBatch():
                 # Now instead of in the log: other stores must receive the same times.
                 now_us, latest_us = self._log.now_us(), self._log.latest_us()
-                times = taken_times(entry.times, entry.count, now_us, latest_us)
+                times = kept_times(entry.times, entry.count, now_us, latest_us)
                 taken, batch = self._role.host(now, replace(entry, times=times)), entry
             case Stage():
                 taken, batch = self._role.stage(entry), entry.batch

@@ -446,9 +446,9 @@ class LogArchiver:
         """Return the end of the records to archive now; ``first`` if none."""
         with self._log.snapshot() as snapshot:
             sizes = snapshot.record_sizes(info.tp, first, before) or [0]
+            last_us = snapshot.newest_us(info.tp, before)
         if (before - first) * sum(sizes) / len(sizes) >= FILE_BYTES:
             return before
-        last_us = self._log.times(info.tp, before - 1, before)[0][1]
         last_day_us = last_us // DAY_US * DAY_US
         next_day = self._log.offset_for_time(info.tp, last_day_us + DAY_US)
         # Without newer records, the clock shows that the day is over.

@@ -47,7 +47,7 @@ from dafka_core.model.log_entries import Deletion, TopicDeletedError, parsed
 from dafka_core.model.name_limits import check_node_address, check_topic
 from dafka_core.model.names import DELETIONS_TOPIC, NOT_PLAIN, escape, is_plain
 from dafka_core.model.records import TopicPartition
-from dafka_core.model.timestamps import MAX_AHEAD_US, WallClock, shown_time
+from dafka_core.model.timestamps import WallClock, shown_time
 from dafka_core.model.values import Values
 from dafka_core.nodes.addresses import new_address, options_beside
 from dafka_core.nodes.mesh import Mesh
@@ -123,7 +123,7 @@ class Producer(Node):
         self._turn, self._lock = threading.Lock(), threading.Lock()
         self._outbox: list[tuple[Values, int]] = []  # for the role, with timestamps
         self._singles: list[bytes] = []  # published one by one after the outbox
-        self._last_us = 0  # the last timestamp
+        self._singles_us = 0  # their timestamp
         self._clock = WallClock()
         self._next_offset = 0
         self._open_until = 0  # the offset before which ``publish`` needs no further checks
@@ -176,12 +176,12 @@ class Producer(Node):
     ) -> int:
         """Publish one record and return its offset.
 
-        ``headers`` are pairs (name, value).  ``timestamp`` is Kafka's create time, which never
-        decreases within a partition; the default is now.
+        ``headers`` are pairs (name, value).  ``timestamp`` is Kafka's create time, in any
+        order; the default is now.
 
         Raises, before anything is published:
             TypeError, ValueError: a value, a key or a header is invalid.
-            ConfigError: stores would not keep the timestamp, or ``envelope`` is ``none``.
+            ConfigError: the timestamp has no time zone, or ``envelope`` is ``none``.
             BackPressureError: too many records stayed unacknowledged for ``publish_timeout_s``.
             ProducerFencedError: another producer has taken over the partition.
             ClosedError: the producer is closed.
@@ -202,7 +202,7 @@ class Producer(Node):
                     and not self._turn.locked()
                 ):
                     if not self._singles:
-                        self._last_us = max(self._last_us, self._clock.now_us())
+                        self._singles_us = self._clock.now_us()
                     # A signal may interrupt after each call, so the counts come before it.
                     self._next_offset = offset + 1
                     self._unacked_bytes += size_bytes
@@ -234,7 +234,7 @@ class Producer(Node):
             with self._lock:  # ``publish`` adds nothing from here on
                 first = self._next_offset
             now_us = self._clock.now_us
-            time_us = None if timestamp is None else time_of(timestamp, self._last_us, now_us())
+            time_us = None if timestamp is None else time_of(timestamp)
             if first + len(contents) > MAX_SEQUENCE + 1:
                 facts = (first, len(contents), MAX_SEQUENCE + 1)
                 raise PartitionFullError(self.topic, self.address, *facts)
@@ -248,10 +248,9 @@ class Producer(Node):
                 self._wait_for_room()
                 with self._lock:
                     self._put_singles()
-                    self._last_us = max(self._last_us, now_us() if time_us is None else time_us)
                     self._next_offset += len(chunk)
                     self._unacked_bytes += chunk.size_bytes
-                    self._outbox.append((chunk, self._last_us))
+                    self._outbox.append((chunk, now_us() if time_us is None else time_us))
                     self._wake()
             return first
 
@@ -392,7 +391,7 @@ class Producer(Node):
 
     def _put_singles(self) -> None:
         if self._singles:
-            self._outbox.append((Values.of(self._singles), self._last_us))
+            self._outbox.append((Values.of(self._singles), self._singles_us))
             self._singles = []
 
     def _open(self) -> None:
@@ -535,24 +534,16 @@ def _without_envelopes(envelope: str) -> ConfigError:
     return ConfigError("envelope", envelope, "publishes no keys, headers and null values")
 
 
-def time_of(timestamp: datetime, last_us: int, now_us: int) -> int:
+def time_of(timestamp: datetime) -> int:
     """Return a create time in microseconds since 1970 UTC.
 
     Raises:
-        ConfigError: it has no time zone, or stores would not keep it.
+        ConfigError: it has no time zone.
     """
     given: Any = timestamp
     if not isinstance(given, datetime) or given.tzinfo is None:
         raise ConfigError("timestamp", timestamp, "must be a datetime with a time zone", "argument")
-    time_us = (timestamp - _EPOCH) // _US
-    if last_us <= time_us <= now_us + MAX_AHEAD_US:
-        return time_us
-    why = "it is more than a minute ahead of this machine's clock: stores would not keep it"
-    if time_us < last_us:
-        last = (_EPOCH + last_us * _US).isoformat()
-        why = f"a partition's timestamps never go back, and the last one is {last}"
-    cure = "put the time of an event into its value, or a header"
-    raise ConfigError("timestamp", timestamp.isoformat(), f"{why}; {cure}", "argument")
+    return (timestamp - _EPOCH) // _US
 
 
 # -- resuming a partition -----------------------------------------------------------------------

@@ -97,7 +97,8 @@ class Store(Node):
         with contextlib.ExitStack() as undo:
             new = NewDirectory(Path(directory))
             undo.callback(new.remove)
-            log = self.log = undo.enter_context(Log(directory))
+            max_ahead_us = int(config.max_timestamp_ahead_s * 1_000_000)
+            log = self.log = undo.enter_context(Log(directory, max_ahead_us=max_ahead_us))
             undo.callback(new.remove_files, log)
             if not log.clock.doubt():
                 log.discard_stale(config.staged_hours * 3600)

@@ -103,6 +103,7 @@ def check_batch(
 
 
 _PAIR: Final = Struct(">QQ")
+_TIME_PAIR: Final = Struct(">Qq")
 _TRANSACTION: Final = Struct(">qQQ")
 _HEAD: Final = Struct(">QQIQB")
 _KNOWN: Final = Struct(">QB")
@@ -283,15 +284,14 @@ def _heads(
 
 
 def _check_time(entry: tuple[int, int]) -> None:
-    offset, timestamp_us = entry
-    check_sequence(offset)
-    check_sequence(timestamp_us)
+    check_sequence(entry[0])
+    check_number("a timestamp", -(2**63), 2**63 - 1, entry[1])
 
 
 _TIME: Final = FieldKind(
     _check_time,
-    lambda entry: _PAIR.pack(*entry),
-    lambda frame: _PAIR.unpack(frame.take(_PAIR.size)),
+    lambda entry: _TIME_PAIR.pack(*entry),
+    lambda frame: _TIME_PAIR.unpack(frame.take(_TIME_PAIR.size)),
 )
 
 

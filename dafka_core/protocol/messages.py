@@ -63,14 +63,12 @@ def unpack_batch(count: int, value: bytes | memoryview, runs: int = 0) -> Packed
 def _unpack_times(count: int, value: bytes | memoryview, runs: int) -> Longs:
     if runs == 1:  # the most frequent case
         stamp, of = _ONE_RUN.unpack_from(value)
-        if of == count and stamp >= 0:
+        if of == count:
             return np.array([[count, stamp]], np.int64)
     stamps = np.frombuffer(value, "<i8", runs)
     counts = np.frombuffer(value, "<u4", runs, stamps.nbytes)
     if not counts.all() or int(counts.sum(dtype=np.uint64)) != count:
         raise ProtocolError("the timestamps of a batch are not those of its records")
-    if stamps.min() < 0:
-        raise ProtocolError("a timestamp is after the epoch")
     return np.column_stack((counts, stamps))
 
 

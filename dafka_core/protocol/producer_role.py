@@ -244,7 +244,6 @@ class ProducerRole:
         self.retained: list[RecordBatch] = []  # unacknowledged; the first one perhaps in part
         self._acks = acks
         self._hurries = 0  # urgent HEADs since the last acknowledgement
-        self._last_us = 0  # the last record's timestamp
         self._head_interval_s = head_interval_s
         self._head_due = 0.0
 
@@ -277,10 +276,9 @@ class ProducerRole:
     def publish(self, now: float, values: Values, time_us: int) -> list[Outgoing]:
         """Append records.  RFC 46: the first offset is 0, and each further one is one more.
 
-        ``time_us`` is their timestamp, or the last record's if the clock has gone back.
+        ``time_us`` is their timestamp.
         """
-        self._last_us = max(self._last_us, time_us)
-        times = stamped_once(len(values), self._last_us)
+        times = stamped_once(len(values), time_us)
         batch = RecordBatch(self.tp, self.next_offset, values, times=times, epoch=self.epoch)
         if not self._head_due:
             self._head_due = now + self._head_interval_s

@@ -32,7 +32,6 @@ from dafka_core.storage.block import peek_count
 from dafka_core.storage.environment import DEFAULT_MAP_BYTES
 from dafka_core.storage.open_environment import (
     FORMAT,
-    FORMAT_AT_FIRST,
     Opened,
     affordable_bytes,
     open_tables,
@@ -94,7 +93,7 @@ def entries(
             same = history_text(before(tables.lives.history(tp, row), end)) == known[row.id].history
             starts[row.id] = end if same and end <= row.end else 0
     whole = sorted(each for each, start in starts.items() if start < known[each].end)
-    yield _fact(FIRST_KEY, {**facts, "format": tables.cold.log_format, "whole": whole})
+    yield _fact(FIRST_KEY, {**facts, "format": FORMAT, "whole": whole})
     for table in (META, PARTITIONS):
         for key, value in tables.entries(table):
             yield Entry(table, key, value)
@@ -204,11 +203,11 @@ class Backup:
         except (OSError, ValueError) as error:
             raise StoreError(directory, f"file {BACKUP_MANIFEST}: {error}") from error
         found = self.manifest
-        if found.v != VERSION or not FORMAT_AT_FIRST <= found.format <= FORMAT:
+        if found.v != VERSION or found.format != FORMAT:
             why = (
                 f"the backup has format {found.v} and its log format {found.format}, by Dafka "
-                f"{found.dafka}; this program reads formats {VERSION} and {FORMAT_AT_FIRST} or "
-                f"{FORMAT}: restore it with that version of Dafka or later"
+                f"{found.dafka}; this program reads formats {VERSION} and {FORMAT}: restore it "
+                "with that version of Dafka"
             )
             raise StoreError(directory, why)
 

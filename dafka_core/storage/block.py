@@ -1,12 +1,13 @@
 """One block: consecutive records of one partition in Arrow's layout, and its codecs.
 
-    header      magic, format version, codec, checksum, record count, number of timestamp runs
+    header      magic, format version, codec, checksum, record count, number of timestamp runs,
+                the greatest timestamp of these and all earlier records of the partition
     runs        (record count, microseconds since the epoch UTC) as int64 pairs: the records'
                 timestamps, run-length encoded
     offsets     count + 1 int32: the position in the data where each value begins, and the end
     data        the concatenated values
 
-In version 2, written when blocks are cold, offsets and data are compressed together, preceded by
+In version 4, written when blocks are cold, offsets and data are compressed together, preceded by
 their uncompressed size (uint64).
 
 Everything is little endian, and each part begins at a multiple of 8 bytes.  The checksum (xxh3, 64
@@ -72,11 +73,11 @@ def decompress(number: int, body: Bytes, size_bytes: int) -> memoryview:
 
 
 MAGIC = b"DafB"
-VERSION = 1
-COMPRESSED = 2
+VERSION = 3
+COMPRESSED = 4
 """The version of compressed blocks."""
 
-HEADER = struct.Struct("<4sHHQII")
+HEADER = struct.Struct("<4sHHQIIq")
 OPENS_TO = struct.Struct("<Q")
 CHECKED_FROM = 16
 ALIGNMENT = 8
@@ -123,8 +124,16 @@ def peek_times(packed: Bytes) -> Longs:
         ValueError: it cannot be a block.
     """
     view = memoryview(packed)
-    _, count, run_count, _ = _header(view)
-    return _times(view, count, run_count)
+    return _times(view, _header(view))
+
+
+def peek_newest_us(packed: Bytes) -> int:
+    """Return the ``newest_us`` of a packed block, without checking its checksum.
+
+    Raises:
+        ValueError: it cannot be a block.
+    """
+    return _header(memoryview(packed)).newest_us
 
 
 def plain_size(packed: Bytes) -> int:
@@ -133,46 +142,52 @@ def plain_size(packed: Bytes) -> int:
     try:
         head = _header(view)
         if head.codec:
-            at = HEADER.size + head.run_count * RUN_BYTES
-            return at + int(OPENS_TO.unpack_from(view, at)[0])
+            return head.body_at + int(OPENS_TO.unpack_from(view, head.body_at)[0])
     except (ValueError, struct.error):
         pass
     return len(view)
 
 
 class _Head(NamedTuple):
-    """The fields of a block's header: checksum, records, timestamp runs and codec."""
+    """The fields of a block's header."""
 
+    codec: int
     checksum: int
     records: int
     run_count: int
-    codec: int
+    newest_us: int
+
+    @property
+    def body_at(self) -> int:
+        """Return the position of what follows the timestamps."""
+        return HEADER.size + self.run_count * RUN_BYTES
 
 
 def _header(view: memoryview) -> _Head:
     if len(view) < HEADER.size:
         raise ValueError(f"{len(view)} bytes are too few for a block")
-    magic, version, codec, checksum, count, run_count = HEADER.unpack_from(view)
+    magic, version, *fields = HEADER.unpack_from(view)
+    head = _Head._make(fields)
     if magic != MAGIC:
         raise ValueError("it does not begin as a block does")
     if version not in (VERSION, COMPRESSED):
         raise ValueError(
             f"it is of format {version}, this program reads formats {VERSION} and {COMPRESSED}"
         )
-    if (version == VERSION) != (codec == PLAIN):
+    if (version == VERSION) != (head.codec == PLAIN):
         raise ValueError("it does not begin as a block does")
-    return _Head(checksum, count, run_count, codec)
+    return head
 
 
-def _times(view: memoryview, count: int, run_count: int) -> Longs:
-    """Return a block's runs of timestamps, which add up to ``count`` records."""
-    if run_count and HEADER.size + run_count * RUN_BYTES <= len(view):
-        runs = np.frombuffer(view, LONG, 2 * run_count, HEADER.size).reshape(-1, 2)
-        if run_count == 1:  # the most frequent case, for each block that is read
-            fits = int(runs[0, 0]) == count
+def _times(view: memoryview, head: _Head) -> Longs:
+    """Return a block's runs of timestamps, which add up to its records."""
+    if head.run_count and head.body_at <= len(view):
+        runs = np.frombuffer(view, LONG, 2 * head.run_count, HEADER.size).reshape(-1, 2)
+        if head.run_count == 1:  # the most frequent case, for each block that is read
+            fits = int(runs[0, 0]) == head.records
         else:
             counts = runs[:, 0]
-            fits = bool(counts.min() > 0 and counts.sum() == count)
+            fits = bool(counts.min() > 0 and counts.sum() == head.records)
         if fits:
             return runs
     raise ValueError("its timestamps are not those of its records")
@@ -185,23 +200,25 @@ class Block:
         count: the number of records.
         offsets: the position in ``data`` where each value begins, and the end.
         times: pairs (record count, microseconds since the epoch UTC), of shape (n, 2).
+        newest_us: the greatest timestamp of these and all earlier records of the partition.
         codec: the number of its codec on disk; 0 if uncompressed.
         size_bytes: its uncompressed size.
         head: its first bytes on disk, which are unique in the log.
     """
 
-    __slots__ = ("_data", "codec", "count", "head", "offsets", "size_bytes", "times")
+    __slots__ = ("_data", "codec", "count", "head", "newest_us", "offsets", "size_bytes", "times")
 
     def __init__(
         self, view: memoryview, head: _Head, times: Longs, body: memoryview, data_at: int
     ) -> None:
         self.count = head.records
         self.codec = head.codec
+        self.newest_us = head.newest_us
         self.head = bytes(view[: HEADER.size])
         self.times = times
         self.offsets: npt.NDArray[np.int32] = np.frombuffer(body, OFFSET, head.records + 1)
         self._data = body[data_at:]
-        self.size_bytes = HEADER.size + head.run_count * RUN_BYTES + len(body)
+        self.size_bytes = head.body_at + len(body)
 
     @classmethod
     def parse(cls, buffer: Bytes) -> Block:
@@ -254,14 +271,14 @@ class Block:
     @classmethod
     def _checked(cls, view: memoryview, found: int) -> Block:
         head = _header(view)
-        checksum, count, run_count, _ = head
-        if found != checksum:
+        count = head.records
+        if found != head.checksum:
             raise ValueError("its checksum is not that of its content")
         body = _body(view, head)
         data_at = aligned((count + 1) * OFFSET.itemsize)
         if count == 0 or data_at > len(body):
             raise ValueError(f"{len(view)} bytes cannot hold {count} records")
-        block = cls(view, head, _times(view, count, run_count), body, data_at)
+        block = cls(view, head, _times(view, head), body, data_at)
         offsets = block.offsets
         # With one record, the comparison below suffices.
         ascending = count == 1 or bool((offsets[1:] >= offsets[:-1]).all())
@@ -281,7 +298,7 @@ class Block:
 
 
 def _body(view: memoryview, head: _Head) -> memoryview:
-    at = HEADER.size + head.run_count * RUN_BYTES
+    at = head.body_at
     if not head.codec:
         return view[at:]
     start = at + OPENS_TO.size
@@ -293,8 +310,8 @@ def _body(view: memoryview, head: _Head) -> memoryview:
 def compressed(packed: Bytes, codec: int) -> memoryview | None:
     """Compress a plain block; return None if that saves hardly anything."""
     view = memoryview(packed)
-    _, count, run_count, _ = _header(view)
-    at = HEADER.size + run_count * RUN_BYTES
+    head = _header(view)
+    at = head.body_at
     body = compress(codec, view[at:])
     start = at + OPENS_TO.size
     if start + len(body) > WORTH_SHARE * len(view):
@@ -303,10 +320,18 @@ def compressed(packed: Bytes, codec: int) -> memoryview | None:
     made[HEADER.size : at] = view[HEADER.size : at]
     OPENS_TO.pack_into(made, at, len(view) - at)
     made[start:] = body
-    HEADER.pack_into(made, 0, MAGIC, COMPRESSED, codec, 0, count, run_count)
-    checksum = xxhash.xxh3_64_intdigest(made[CHECKED_FROM:])
-    HEADER.pack_into(made, 0, MAGIC, COMPRESSED, codec, checksum, count, run_count)
+    _seal(made, COMPRESSED, codec, *head[2:])
     return made
+
+
+def _seal(
+    packed: memoryview, version: int, codec: int, count: int, run_count: int, newest_us: int
+) -> None:
+    """Write the header of a block, with its checksum."""
+    checked = count, run_count, newest_us
+    HEADER.pack_into(packed, 0, MAGIC, version, codec, 0, *checked)
+    checksum = xxhash.xxh3_64_intdigest(packed[CHECKED_FROM:])
+    HEADER.pack_into(packed, 0, MAGIC, version, codec, checksum, *checked)
 
 
 MAX_BLOCK_RECORDS = 65_536
@@ -349,12 +374,13 @@ class _Part(NamedTuple):
 def build_blocks(
     values: Sequence[bytes],
     times: Longs,
+    newest_us: int,
     extend: Block | None = None,
     into: bytearray | None = None,
 ) -> Iterator[BuiltBlock]:
     """Pack values into blocks of at most ``MAX_BLOCK_BYTES`` and ``MAX_BLOCK_RECORDS``, in order.
 
-    ``times`` are their timestamps.
+    ``times`` are their timestamps, and ``newest_us`` the greatest timestamp before them.
 
     The blocks are as few as possible, and similar in size, so that none is small.  A value that is
     too large has a block of its own.  The first block begins with the records of ``extend``, if it
@@ -382,15 +408,17 @@ def build_blocks(
             ends[start : stop + 1],
             data[int(ends[start]) : int(ends[stop])],
         )
-        packed = _assembled([part] if extend is None else [extend, part], into)
+        newest_us = max(newest_us, int(part.times[:, 1].max()))
+        packed = _assembled([part] if extend is None else [extend, part], newest_us, into)
         yield BuiltBlock(start, stop, extend is not None, packed)
         start, extend = stop, None
 
 
-def pack(values: Values, times: Longs) -> memoryview:
+def pack(values: Values, times: Longs, newest_us: int) -> memoryview:
     """Pack records, and their times, as one block."""
     ends, data = values.columns()
-    return _assembled([_Part(times, ends, data[int(ends[0]) : int(ends[-1])])], None)
+    part = _Part(times, ends, data[int(ends[0]) : int(ends[-1])])
+    return _assembled([part], newest_us, None)
 
 
 def merge(blocks: Sequence[Block], into: bytearray | None = None) -> memoryview:
@@ -406,7 +434,7 @@ def merge(blocks: Sequence[Block], into: bytearray | None = None) -> memoryview:
     if len(blocks) > 1 and (size_bytes > MAX_BLOCK_BYTES or count > MAX_BLOCK_RECORDS):
         limits = f"{MAX_BLOCK_BYTES} bytes or {MAX_BLOCK_RECORDS} records"
         raise ValueError(f"{len(blocks)} blocks exceed {limits} together")
-    return _assembled(blocks, into)
+    return _assembled(blocks, blocks[-1].newest_us, into)
 
 
 def _stop(costs: npt.NDArray[np.int64], start: int, extend: Block | None) -> int:
@@ -434,7 +462,9 @@ def _checked_columns(values: Sequence[bytes]) -> tuple[Longs, memoryview]:
     return ends, data
 
 
-def _assembled(parts: Sequence[Block | _Part], into: bytearray | None) -> memoryview:
+def _assembled(
+    parts: Sequence[Block | _Part], newest_us: int, into: bytearray | None
+) -> memoryview:
     pairs = _joined(np.concatenate([part.times for part in parts]))
     count = int(pairs[:, 0].sum())
     offsets_at = HEADER.size + pairs.nbytes
@@ -453,9 +483,7 @@ def _assembled(parts: Sequence[Block | _Part], into: bytearray | None) -> memory
         table[row + 1 : stop + 1] = part.offsets[1:] + (at - data_at - int(part.offsets[0]))
         packed[at:end] = values
         row, at = stop, end
-    HEADER.pack_into(packed, 0, MAGIC, VERSION, 0, 0, count, len(pairs))
-    checksum = xxhash.xxh3_64_intdigest(packed[CHECKED_FROM:])
-    HEADER.pack_into(packed, 0, MAGIC, VERSION, 0, checksum, count, len(pairs))
+    _seal(packed, VERSION, PLAIN, count, len(pairs), newest_us)
     return packed
 
 

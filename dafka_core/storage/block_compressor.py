@@ -21,7 +21,7 @@ from dafka_core.storage.block import (
     Block,
     compressed,
     peek_count,
-    peek_times,
+    peek_newest_us,
     plain_size,
 )
 from dafka_core.storage.block_writer import SMALL_BLOCK_BYTES
@@ -120,7 +120,7 @@ class BlockCompressor:
             noted = tables.cold.of(row.id)
         if cold is None or found is None:
             if mark > noted:  # after uncompressed ones
-                self._env.write(lambda tables: tables.cold.put(row.id, mark, compressed=False))
+                self._env.write(lambda tables: tables.cold.put(row.id, mark))
             return None
         first, end = found.first, found.first + cold.records
         if cold.packed is None:
@@ -131,7 +131,7 @@ class BlockCompressor:
         def write(tables: Tables) -> bool:
             done = tables.swap_blocks(row.id, {first: cold.head}, packed)
             if done:
-                tables.cold.put(row.id, end, compressed=True)
+                tables.cold.put(row.id, end)
             return done
 
         if not self._env.write(write):
@@ -147,10 +147,9 @@ class BlockCompressor:
         Raises:
             ValueError: it is damaged.
         """
-        times, size_bytes = peek_times(packed), plain_size(packed)
-        if int(times[-1, 1]) > self._now_us() - self._after_us:
+        records, size_bytes = peek_count(packed), plain_size(packed)
+        if peek_newest_us(packed) > self._now_us() - self._after_us:
             return None
-        records = int(times[:, 0].sum())
         is_plain = size_bytes == len(packed)
         if is_plain and SMALL_BLOCK_BYTES <= size_bytes <= MOST_BYTES:
             head = Block.parse(packed).head

@@ -34,8 +34,10 @@ GROUPED_SHARE = 4
 change for it: it goes to the append area."""
 
 
-def group_batch(tables: Tables, batch: RecordBatch, row: PartitionRow) -> bool:
+def group_batch(tables: Tables, batch: RecordBatch, row: PartitionRow, newest_us: int) -> bool:
     """Add a small batch with its times to the append area; return False for a large one.
+
+    ``newest_us`` is the greatest timestamp before it.
 
     Raises:
         ValueError: an empty batch.
@@ -45,7 +47,7 @@ def group_batch(tables: Tables, batch: RecordBatch, row: PartitionRow) -> bool:
     if size_bytes >= SMALL_BLOCK_BYTES // GROUPED_SHARE:
         return False
     with _named(batch):
-        for start, stop, _, packed in build_blocks(batch.values, batch.times):
+        for start, stop, _, packed in build_blocks(batch.values, batch.times, newest_us):
             first = batch.offset + start
             tables.area.append(GroupedBlock(row.id, first, stop - start, packed))
     return True
@@ -56,12 +58,13 @@ def write_batch(
     batch: RecordBatch,
     row: PartitionRow,
     floor: int,
+    newest_us: int,
     buffer: bytearray,
 ) -> list[MergeCandidate]:
     """Write a batch, with its times, as blocks, assembled in ``buffer`` as far as they fit.
 
-    Returns the written blocks, after their predecessor, which is extended if it is small and does
-    not begin below ``floor``.
+    ``newest_us`` is the greatest timestamp before it.  Returns the written blocks, after their
+    predecessor, which is extended if it is small and does not begin below ``floor``.
 
     Raises:
         ValueError: an empty batch, or a record that is too large.
@@ -76,7 +79,7 @@ def write_batch(
         extended = tables.read_block(batch.tp, found, partial(_parsed, last=last))
     blocks = [last] if last else []
     with _named(batch):
-        for built in build_blocks(batch.values, batch.times, extended, buffer):
+        for built in build_blocks(batch.values, batch.times, newest_us, extended, buffer):
             first, count = batch.offset + built.start, built.stop - built.start
             if built.extends:
                 assert last is not None

@@ -34,7 +34,7 @@ from dafka_core.model.records import (
     TopicPartition,
     Transaction,
 )
-from dafka_core.model.timestamps import ANY_US, in_order
+from dafka_core.model.timestamps import ANY_US, kept_times, lateness_us
 from dafka_core.storage import rows
 from dafka_core.storage.append_area import Bucket
 from dafka_core.storage.block_writer import group_batch, write_batch
@@ -46,7 +46,7 @@ from dafka_core.storage.tables import Tables
 MAX_VERSION = 2**63 - 1
 """Of transactions: a row has eight bytes for it, and Spark numbers micro-batches with a Long."""
 
-_NEW_ROW = PartitionRow(-1, 0, 0, rows.NEVER_US)
+_NEW_ROW = PartitionRow(-1, 0, 0, rows.NEVER_US, 0)
 """Of an unknown partition; it gets an id with its first records."""
 
 _Owner = tuple[bytes, Transaction]  # of staged records: their attempt and their transaction
@@ -56,10 +56,9 @@ class EntryWriter:
     """Writes entries in one transaction of LMDB, in order; ``buffer`` is memory for blocks.
 
     ``finish`` follows the last of them.  Afterwards ``finished`` are blocks that may be merged,
-    each
-    after its partition's id, and ``due`` such buckets of the append area.  ``ahead_us`` has by how
-    much records of a partition, stamped after ``latest_us``, were ahead of ``now_us``;
-    ``oldest_us`` is the least timestamp of all last records of batches.
+    each after its partition's id, and ``due`` such buckets of the append area.  ``ahead_us`` has by
+    how much records of a partition, stamped after ``latest_us``, were ahead of ``now_us``;
+    ``oldest_us`` is the least of the batches' greatest timestamps.
     """
 
     def __init__(self, tables: Tables, now_us: int, buffer: bytearray, latest_us: int = 0) -> None:
@@ -116,7 +115,7 @@ class EntryWriter:
         for tp in self._tables.staged_partitions():
             staged = self._row(tp).staged
             assert staged is not None
-            if staged.last_timestamp_us < before_us and (replicas or staged.attempt != REPLICA):
+            if staged.staged_at_us < before_us and (replicas or staged.attempt != REPLICA):
                 self._discard(tp, staged.attempt)
                 count += 1
         return count
@@ -253,28 +252,30 @@ class EntryWriter:
         if row.id < 0:
             row = row._replace(id=self._tables.new_id())
         row = self._with_epoch(batch.tp, row, batch.epoch)
-        staged_us = row.staged.last_timestamp_us if row.staged else rows.NEVER_US
-        batch = self._stamped(batch, max(row.last_timestamp_us, staged_us))
+        batch = self._stamped(batch)
         assert batch.times is not None
-        stamp_us = int(batch.times[-1, 1])
-        if owner is not None or not group_batch(self._tables, batch, row):
+        before = row.staged or row
+        late_us = max(before.late_us, lateness_us(batch.times, before.newest_us))
+        newest_us = max(before.newest_us, int(batch.times[:, 1].max()))
+        if owner is not None or not group_batch(self._tables, batch, row, before.newest_us):
             floor = row.end if owner else 0
-            blocks = write_batch(self._tables, batch, row, floor, self._buffer)
+            blocks = write_batch(self._tables, batch, row, floor, before.newest_us, self._buffer)
             self.finished += [] if owner else [(row.id, block) for block in blocks]
         if owner is None:
-            row = row._replace(end=batch.end, last_timestamp_us=stamp_us)
+            row = row._replace(end=batch.end, newest_us=newest_us, late_us=late_us)
         else:
-            row = row._replace(staged=rows.StagedRecords(batch.end, stamp_us, *owner))
+            times = newest_us, late_us, self._now_us
+            row = row._replace(staged=rows.StagedRecords(batch.end, *times, *owner))
         self._tables.put_row(batch.tp, row)
 
-    def _stamped(self, batch: RecordBatch, last_us: int) -> RecordBatch:
-        """Return the batch with its final times, after a record of ``last_us``."""
+    def _stamped(self, batch: RecordBatch) -> RecordBatch:
+        """Return the batch with its final times."""
         if batch.times is not None and len(batch.times):
             newest_us = int(batch.times[:, 1].max())
             self.oldest_us = min(self.oldest_us, newest_us)
             if newest_us > self._latest_us:
                 self.ahead_us[batch.tp] = newest_us - self._now_us
-        times = in_order(batch.times, batch.count, self._now_us, last_us, self._latest_us)
+        times = kept_times(batch.times, batch.count, self._now_us, self._latest_us)
         return replace(batch, times=times)
 
     def _with_epoch(

@@ -51,7 +51,7 @@ from dafka_core.model.records import (
     TopicPartition,
     TransactionState,
 )
-from dafka_core.model.timestamps import MAX_AHEAD_US, AheadLog
+from dafka_core.model.timestamps import MAX_AHEAD_US, STEP_US, AheadLog
 from dafka_core.storage.block import MAX_BLOCK_BYTES
 from dafka_core.storage.block_compressor import BlockCompressor
 from dafka_core.storage.block_reader import BlockReader
@@ -197,7 +197,8 @@ class Log(ProcessBound):
     ``map_size_bytes`` is address space: a log that has more, or twice its size at opening if that
     is
     more, must be opened again.  ``clock_us`` gives microseconds since the epoch UTC, and
-    ``steady_us`` is monotonic (default: the former).  Only a check opens a log ``unchecked``: rows
+    ``steady_us`` is monotonic (default: the former).  Timestamps of producers may be ahead of it by
+    ``max_ahead_us``.  Only a check opens a log ``unchecked``: rows
     of partitions may be missing, and it must not be written.
 
     Every method raises ClosedError after ``close``, and StoreError at damage (topic, partition and
@@ -215,6 +216,7 @@ class Log(ProcessBound):
         map_size_bytes: int = DEFAULT_MAP_BYTES,
         clock_us: Callable[[], int] | None = None,
         steady_us: Callable[[], int] | None = None,
+        max_ahead_us: int = MAX_AHEAD_US,
         unchecked: bool = False,
     ) -> None:
         self.directory = Path(directory)
@@ -238,13 +240,14 @@ class Log(ProcessBound):
                 if noted is not None:
                     self._noted_us = agreed_us = int(noted)
                 else:
-                    stamps = (row.last_timestamp_us for _, row in tables.all_rows() if row.end)
+                    stamps = (row.newest_us for _, row in tables.all_rows() if row.end)
                     agreed_us = max(stamps, default=None)
             if clock_us is None:
-                self.clock = StoreClock(agreed_us)
+                self.clock = StoreClock(agreed_us, max_ahead_us=max_ahead_us)
                 """Its clock, and whether to go by it."""
             else:
-                self.clock = StoreClock(agreed_us, clock_us, steady_us or clock_us, 0)
+                clocks = clock_us, steady_us or clock_us
+                self.clock = StoreClock(agreed_us, *clocks, 0, max_ahead_us)
             self.now_us, self.latest_us = self.clock.now_us, self.clock.latest_us
         except BaseException:
             self.close()
@@ -285,7 +288,7 @@ class Log(ProcessBound):
             outcomes = [writer.apply(entry) for entry in entries]
             writer.finish()
             agreed_us = self.clock.compare(writer.oldest_us)
-            if abs(agreed_us - noted_us) < MAX_AHEAD_US:
+            if abs(agreed_us - noted_us) < STEP_US:
                 return outcomes, writer, noted_us
             tables.notes.put({_AGREED: b"%d" % agreed_us})
             return outcomes, writer, agreed_us
@@ -301,7 +304,7 @@ class Log(ProcessBound):
             for partition_id, block in writer.finished:
                 self._planner.add(partition_id, block)
             self._merger.add_due(writer.due)
-            self._ahead.say(writer.ahead_us)
+            self._ahead.add(writer.ahead_us)
         finally:
             self._appending, self._appended_s = False, time.monotonic()
             self._reader.asides += aside
@@ -510,15 +513,19 @@ class Log(ProcessBound):
         """
         return times_of(self._reader.batches(tp, start, end))
 
-    def offset_for_time(self, tp: TopicPartition, timestamp_us: int) -> int | None:
+    def offset_for_time(
+        self, tp: TopicPartition, timestamp_us: int, *, after_all: bool = False
+    ) -> int | None:
         """Return the first available record with timestamp ``timestamp_us`` or later, if any.
 
-        It examines a logarithmic number of blocks.
+        With ``after_all`` an offset from which on all records are so late; None: their end.  It
+        examines a logarithmic number of blocks.
         """
         with self._env.reading() as tables:
             row = tables.visible_row(tp)
             if row is None:
                 return None
+            timestamp_us += row.late_us if after_all else 0
             offset = offset_of_time(tables, tp, row, timestamp_us)
             if offset is not None:
                 self._reader.batches_at(tables, tp, row, offset, offset + 1, self._reader.asides)

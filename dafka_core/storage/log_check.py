@@ -74,8 +74,6 @@ class Checked(NamedTuple):
     blocks: int = 0
     size_bytes: int = 0
     found: tuple[Damage, ...] = ()
-    log_format: int = 0
-    """The log's, if checked."""
     linked: int = 0
     """Records that match their links."""
 
@@ -87,7 +85,6 @@ class Checked(NamedTuple):
             self.blocks + other.blocks,
             self.size_bytes + other.size_bytes,
             self.found + other.found,
-            max(self.log_format, other.log_format),
             self.linked + other.linked,
         )
 
@@ -312,7 +309,7 @@ def check(open_tables: OpenTables) -> Iterator[Checked]:
 
 def check_rest(open_tables: OpenTables) -> Iterator[Checked]:
     """Check everything except partitions' records: rows, notes, records set aside."""
-    aside, log_format = list[AsideRecords](), 0
+    aside = list[AsideRecords]()
     _, found = _rows(open_tables)
     with _naming(open_tables, ASIDE, _NOWHERE, found) as tables:
         aside = AsideArea(tables).listed()
@@ -320,9 +317,8 @@ def check_rest(open_tables: OpenTables) -> Iterator[Checked]:
         with _naming(open_tables, BLOCK, _NOWHERE, found) as tables:
             found.extend(_unknown(tables))
     with _naming(open_tables, NOTES, _NOWHERE, found) as tables:
-        log_format = tables.cold.log_format
         tables.notes.named("")
-    yield Checked(found=tuple(found), log_format=log_format)
+    yield Checked(found=tuple(found))
     for each in aside:
         yield from _set_aside(open_tables, each)
 

@@ -26,7 +26,7 @@ from dafka_core.storage.storage_errors import (
 from dafka_core.storage.transaction import CountedTransaction
 from dafka_core.system.files import OWNERS_ALONE, make_directory, mode_within, sync
 
-# The offsets up to which each partition was scanned for compression, and the format of a log.
+# The format of a log, and the offsets up to which each partition was scanned for compression.
 #
 # In the table ``meta``:
 #
@@ -37,13 +37,9 @@ from dafka_core.system.files import OWNERS_ALONE, make_directory, mode_within, s
 FORMAT_KEY: Final = b"format"
 FORMAT_VALUE: Final = struct.Struct("<I")
 
-FORMAT: Final = 4
-"""In format 1, rows of partitions had no checksum, so that damage of a row was not detected.
-Format 2 had no append area, and format 3 no compressed block: a program that does not know them
-would miss their records."""
-
-FORMAT_AT_FIRST: Final = 3
-"""A log becomes format 4 with its first compressed block."""
+FORMAT: Final = 5
+"""In earlier formats the timestamps of a partition never went back, and blocks had no bounds of
+them."""
 
 _PREFIX: Final = b"cold of "
 _OFFSET: Final = struct.Struct(">Q")
@@ -56,12 +52,6 @@ class ColdMarks:
         self._txn = txn
         self._meta = meta
 
-    @property
-    def log_format(self) -> int:
-        """Return the log's format."""
-        found: int = FORMAT_VALUE.unpack(self._txn.get(FORMAT_KEY, db=self._meta) or b"")[0]
-        return found
-
     def of(self, partition_id: int) -> int:
         """Return the offset up to which a partition was scanned; 0 if unknown."""
         key = _PREFIX + _OFFSET.pack(partition_id)
@@ -69,12 +59,10 @@ class ColdMarks:
         value = found[: _OFFSET.size]
         return _OFFSET.unpack(value)[0] if found == value + checksum(key, value) else 0
 
-    def put(self, partition_id: int, offset: int, *, compressed: bool) -> None:
-        """Write the scanned offset, and the format if a block is compressed now."""
+    def put(self, partition_id: int, offset: int) -> None:
+        """Write the scanned offset."""
         key, value = _PREFIX + _OFFSET.pack(partition_id), _OFFSET.pack(offset)
         self._txn.put(key, value + checksum(key, value), db=self._meta)
-        if compressed and self.log_format < FORMAT:
-            self._txn.put(FORMAT_KEY, FORMAT_VALUE.pack(FORMAT), db=self._meta)
 
 
 NOT_LOCAL: Final = {
@@ -342,7 +330,7 @@ def _tables(env: lmdb.Environment, directory: Path) -> list[lmdb._Database]:
     if env.stat()["entries"] == 0:
         with env.begin(write=True) as txn:
             tables = [env.open_db(name, txn=txn) for name in _TABLES]
-            txn.put(FORMAT_KEY, FORMAT_VALUE.pack(FORMAT_AT_FIRST), db=tables[0])
+            txn.put(FORMAT_KEY, FORMAT_VALUE.pack(FORMAT), db=tables[0])
         return tables
     try:
         tables = [env.open_db(name, create=False) for name in _TABLES]
@@ -350,10 +338,7 @@ def _tables(env: lmdb.Environment, directory: Path) -> list[lmdb._Database]:
             (found,) = FORMAT_VALUE.unpack(txn.get(FORMAT_KEY, b"", db=tables[0]))
     except (lmdb.NotFoundError, lmdb.IncompatibleError, lmdb.ReadonlyError, struct.error):
         raise foreign(directory, "it is another program's LMDB database") from None
-    if not FORMAT_AT_FIRST <= found <= FORMAT:
-        raise StoreError(
-            directory,
-            f"its format is {found}, this program reads formats {FORMAT_AT_FIRST} to {FORMAT}: "
-            "open it with the version of Dafka that wrote it, or later",
-        )
+    if found != FORMAT:
+        why = f"its format is {found}, this program reads format {FORMAT}"
+        raise StoreError(directory, f"{why}: open it with the version of Dafka that wrote it")
     return tables

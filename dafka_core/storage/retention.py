@@ -20,8 +20,8 @@ from operator import attrgetter
 from typing import Final, NamedTuple, Protocol
 
 from dafka_core.model.records import TopicPartition
-from dafka_core.model.timestamps import ANY_US, MAX_AHEAD_US, WallClock, shown_time
-from dafka_core.storage.block import peek_times
+from dafka_core.model.timestamps import ANY_US, MAX_AHEAD_US, STEP_US, machine_us, shown_time
+from dafka_core.storage.block import peek_newest_us
 from dafka_core.storage.rows import PartitionRow
 from dafka_core.storage.tables import FoundBlock, Tables
 
@@ -65,12 +65,12 @@ class Readers(Protocol):
 
 
 class HeldBlock(NamedTuple):
-    """A block of a partition; ``last_us`` is the time of its last record, which is its newest."""
+    """A block of a partition; ``newest_us`` is the greatest time of it and of earlier ones."""
 
     first: int
     end: int
     size_bytes: int
-    last_us: int
+    newest_us: int
 
 
 def old_blocks(blocks: Sequence[HeldBlock], before_us: int) -> int:
@@ -79,10 +79,10 @@ def old_blocks(blocks: Sequence[HeldBlock], before_us: int) -> int:
     It examines few: twice the logarithm of the result.
     """
     stop = 1
-    while stop <= len(blocks) and blocks[stop - 1].last_us < before_us:
+    while stop <= len(blocks) and blocks[stop - 1].newest_us < before_us:
         stop *= 2
     low, high = stop // 2, min(stop - 1, len(blocks))
-    return bisect_left(blocks, before_us, low, high, key=attrgetter("last_us"))
+    return bisect_left(blocks, before_us, low, high, key=attrgetter("newest_us"))
 
 
 def before_by_size(
@@ -93,7 +93,7 @@ def before_by_size(
     Partitions without deletions are left out.
     """
     left = sum(block.size_bytes for blocks in partitions.values() for block in blocks)
-    waiting = [(blocks[0].last_us, tp, 0) for tp, blocks in partitions.items() if blocks]
+    waiting = [(blocks[0].newest_us, tp, 0) for tp, blocks in partitions.items() if blocks]
     heapq.heapify(waiting)
     before: dict[TopicPartition, int] = {}
     while waiting:
@@ -104,7 +104,7 @@ def before_by_size(
             break
         before[tp] = blocks[at].end
         if at + 1 < len(blocks):
-            heapq.heappush(waiting, (blocks[at + 1].last_us, tp, at + 1))
+            heapq.heappush(waiting, (blocks[at + 1].newest_us, tp, at + 1))
     return before
 
 
@@ -145,8 +145,9 @@ class PartitionBlocks(Sequence[HeldBlock]):
             packed = self._tables.packed_block(self._row.id, first)
         if packed is None:
             raise self._tables.damaged_block(self._tp, first, "the block is missing")
-        times = self._tables.read_block(self._tp, FoundBlock(b"", first, packed), peek_times)
-        return HeldBlock(first, end, len(packed), int(times[-1, 1]))
+        found = FoundBlock(b"", first, packed)
+        newest_us = self._tables.read_block(self._tp, found, peek_newest_us)
+        return HeldBlock(first, end, len(packed), newest_us)
 
 
 EARLIEST_US: Final = 1_767_225_600_000_000
@@ -169,6 +170,7 @@ class StoreClock:
         wall_us: the machine's clock, microseconds since the epoch UTC.
         steady_us: a clock that cannot be set.  The default also counts the time in suspend.
         earliest_us: the clock is never believed before this time.
+        max_ahead_us: by this much a producer's timestamp may be ahead of the clock.
     """
 
     def __init__(
@@ -177,8 +179,10 @@ class StoreClock:
         wall_us: Callable[[], int] | None = None,
         steady_us: Callable[[], int] = lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000,
         earliest_us: int = EARLIEST_US,
+        max_ahead_us: int = MAX_AHEAD_US,
     ) -> None:
-        self._wall_us = wall_us or WallClock().now_us
+        self._wall_us = wall_us or machine_us
+        self._max_ahead_us = max_ahead_us
         self._steady_us = steady_us
         self._earliest_us = earliest_us
         self._lock = threading.RLock()
@@ -204,7 +208,7 @@ class StoreClock:
         wall_us, right_us = self._read_clocks()
         if self._doubted and self._is_start and wall_us < right_us:
             return ANY_US
-        return max(wall_us, right_us) + MAX_AHEAD_US
+        return max(wall_us, right_us) + self._max_ahead_us
 
     def doubt(self) -> str:
         """Return why the clock is in doubt, and nothing may be deleted by age; else ""."""
@@ -212,7 +216,7 @@ class StoreClock:
         return self._why(wall_us - right_us) if self._doubted else ""
 
     def compare(self, time_us: int) -> int:
-        """Compare the clock with a timestamp of a record that arrives, if the log was new.
+        """Compare the clock with a timestamp of records that arrive, if the log was new.
 
         Return the newest right time, for the next start.
         """
@@ -228,11 +232,11 @@ class StoreClock:
         with self._lock:
             wall_us, steady_us = self._wall_us(), self._steady_us()
             lead_us, ahead_us = wall_us - steady_us, wall_us - steady_us - self._lead_us
-            if -(MAX_AHEAD_US if self._is_start else JUMP_US) <= ahead_us <= JUMP_US:
+            if -(STEP_US if self._is_start else JUMP_US) <= ahead_us <= JUMP_US:
                 if self._doubted:
                     _log.warning("the clock is right again, and no longer in doubt")
                 self._believe(lead_us)
-            elif not self._doubted or abs(lead_us - self._doubted[1]) > MAX_AHEAD_US:
+            elif not self._doubted or abs(lead_us - self._doubted[1]) > STEP_US:
                 self._doubted = steady_us, lead_us
                 text = (
                     "%(why)s: it is in doubt until it is corrected, or unchanged for "

@@ -212,7 +212,7 @@ class Retention:
                 if count < len(blocks):
                     first = blocks[count]
                     start = max(first.first, held.earliest)
-                    self._first[info.tp] = start, first.last_us
+                    self._first[info.tp] = start, first.newest_us
             yield
             yield from self._doom(held, bounds[: count + 1])
 

@@ -26,10 +26,10 @@ name, would serve other records, or overwrite some."""
 
 CHECKSUM_BYTES = _CHECKSUM.size
 
-_ROW = struct.Struct("<QQQq")
+_ROW = struct.Struct("<QQQqq")
 """The fields of each row; an epoch follows, if the partition's producer has one."""
 
-_TRANSACTIONS = struct.Struct("<Qq16sqQQ16sQQqQQ")
+_TRANSACTIONS = struct.Struct("<Qqqq16sqQQ16sQQqQQ")
 """The last fields in the row of a partition with transactions.  Each of the three optional parts
 (staged records, the committed attempt, the last transaction) has an end of 0 if missing."""
 
@@ -43,12 +43,15 @@ _REST_BYTES = {e + t for e in (0, EPOCH_BYTES) for t in (0, _TRANSACTIONS.size)}
 class StagedRecords(NamedTuple):
     """Staged records beyond a partition's end, up to ``end`` (exclusive).
 
-    Of ``transaction``, the version is always known, the end only if another store has sent it: that
-    of an attempt is 0.
+    ``newest_us`` and ``late_us`` are the row's once they are visible, ``staged_at_us`` is the
+    store's time of the last addition.  Of ``transaction``, the version is always known, the end
+    only if another store has sent it: that of an attempt is 0.
     """
 
     end: int
-    last_timestamp_us: int
+    newest_us: int
+    late_us: int
+    staged_at_us: int
     attempt: bytes
     transaction: Transaction
 
@@ -61,7 +64,7 @@ class CommittedAttempt(NamedTuple):
     end: int
 
 
-_NOT_STAGED = StagedRecords(0, 0, bytes(16), Transaction(0, 0, 0))
+_NOT_STAGED = StagedRecords(0, 0, 0, 0, bytes(16), Transaction(0, 0, 0))
 _NOT_COMMITTED = CommittedAttempt(bytes(16), 0, 0)
 _NO_TRANSACTION = Transaction(NO_VERSION, 0, 0)
 
@@ -69,13 +72,16 @@ _NO_TRANSACTION = Transaction(NO_VERSION, 0, 0)
 class PartitionRow(NamedTuple):
     """The log's row of a partition with offsets ``earliest`` to ``end`` (exclusive).
 
-    ``last_transaction`` was committed last, here or at another store.
+    ``newest_us`` is the greatest timestamp that one of its records has had, and ``late_us`` the
+    most by which one was below an earlier record's.  ``last_transaction`` was committed last, here
+    or at another store.
     """
 
     id: int
     earliest: int
     end: int
-    last_timestamp_us: int
+    newest_us: int
+    late_us: int
     staged: StagedRecords | None = None
     committed: CommittedAttempt | None = None
     last_transaction: Transaction | None = None
@@ -107,15 +113,15 @@ class PartitionRow(NamedTuple):
             epoch = Epoch.unpack(row[at - EPOCH_BYTES : at])
         if len(row) == at:
             return cls._make((*facts, None, None, None, epoch))
-        end, time_us, attempt, *rest = _TRANSACTIONS.unpack_from(row, at)
-        staged = StagedRecords(end, time_us, attempt, Transaction._make(rest[:3]))
-        committed, last = CommittedAttempt._make(rest[3:6]), Transaction._make(rest[6:])
+        fields = _TRANSACTIONS.unpack_from(row, at)
+        staged = StagedRecords._make((*fields[:5], Transaction._make(fields[5:8])))
+        committed, last = CommittedAttempt._make(fields[8:11]), Transaction._make(fields[11:])
         found = [each if each.end else None for each in (staged, committed, last)]
         return cls._make((*facts, *found, epoch))
 
     def packed(self, key: bytes) -> bytes:
         """Encode the row for the table, under its key."""
-        row = _ROW.pack(*self[:4]) + (b"" if self.epoch is None else self.epoch.packed())
+        row = _ROW.pack(*self[:5]) + (b"" if self.epoch is None else self.epoch.packed())
         if any((self.staged, self.committed, self.last_transaction)):
             *staged, transaction = self.staged or _NOT_STAGED
             row += _TRANSACTIONS.pack(
@@ -129,8 +135,8 @@ class PartitionRow(NamedTuple):
     def with_staged_visible(self) -> Self:
         """Return the row after its staged records become visible."""
         assert self.staged is not None
-        end, time_us, *_ = self.staged
-        return self._replace(end=end, last_timestamp_us=time_us, staged=None)
+        end, newest_us, late_us, *_ = self.staged
+        return self._replace(end=end, newest_us=newest_us, late_us=late_us, staged=None)
 
     def with_transaction(self, transaction: Transaction) -> Self:
         """Return the row after a transaction; the newer one becomes its last."""

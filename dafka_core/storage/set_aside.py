@@ -47,12 +47,13 @@ class AsideArea:
     def take(self, tp: TopicPartition, row: PartitionRow, start: int) -> PartitionRow:
         """Move the records from ``start`` on out of a partition; return its row, unwritten."""
         offset = max(start, row.earliest)
-        aside = PartitionRow(self._tables.new_id(), offset, row.end, row.last_timestamp_us)
+        aside = PartitionRow(self._tables.new_id(), offset, row.end, row.newest_us, row.late_us)
         for batch in self._blocks(tp, row, offset):
             self._tables.delete_blocks(row.id, [batch.offset])
             if batch.offset < offset == start:  # and not trimmed
-                self._put(row.id, batch.between(batch.offset, offset))
-            self._put(aside.id, batch.between(max(batch.offset, offset), batch.end))
+                self._put(row.id, batch.between(batch.offset, offset), row.newest_us)
+            part = batch.between(max(batch.offset, offset), batch.end)
+            self._put(aside.id, part, row.newest_us)
         self._tables.area.cut(row.id, offset)
         self._tables.links.cut(row.id, start)
         if offset < row.end:
@@ -104,9 +105,9 @@ class AsideArea:
         block = self._tables.read_block(tp, found, Block.copied)
         return RecordBatch(tp, found.first, block.values, times=block.times)
 
-    def _put(self, partition_id: int, batch: RecordBatch) -> None:
+    def _put(self, partition_id: int, batch: RecordBatch, newest_us: int) -> None:
         assert batch.times is not None  # a block has its records' times
-        packed = pack(batch.values, batch.times)
+        packed = pack(batch.values, batch.times, newest_us)
         self._tables.put_block(partition_id, batch.offset, packed)
 
     def _parsed(self, name: bytes, value: memoryview) -> tuple[TopicPartition, PartitionRow]:

@@ -13,7 +13,7 @@ from dafka_core.model.epochs import History
 from dafka_core.model.log_entries import attempt_octets
 from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.model.values import Longs
-from dafka_core.storage.block import Block, peek_count, peek_times, plain_size
+from dafka_core.storage.block import Block, peek_count, peek_newest_us, peek_times, plain_size
 from dafka_core.storage.environment import Environment
 from dafka_core.storage.retention import PartitionBlocks
 from dafka_core.storage.rows import BLOCK_KEY, PartitionRow
@@ -32,8 +32,9 @@ class PartitionStatistics(NamedTuple):
     ``records`` have offsets ``earliest`` to ``end`` (exclusive).  ``size_bytes`` is that of their
     blocks
     on disk: values, 4 bytes for each and little else, or less if compressed; a block trimmed in
-    part counts as a whole.  ``first_time_us`` and ``last_time_us`` are the timestamps of the first
-    and the last available record, in microseconds since the epoch UTC; None without records.
+    part counts as a whole.  ``first_time_us`` is the timestamp of the first available record, and
+    ``last_time_us`` the greatest timestamp so far, in microseconds since the epoch UTC; None
+    without records.
     """
 
     topic: str
@@ -49,23 +50,27 @@ class PartitionStatistics(NamedTuple):
 def offset_of_time(
     tables: Tables, tp: TopicPartition, row: PartitionRow, timestamp_us: int
 ) -> int | None:
-    """Return the first available record written at or after a time, if any.
+    """Return the first available record with this timestamp or a later one, if any.
 
     A search over blocks, without checking their checksums.
     """
-    if row.last_timestamp_us < timestamp_us:
+    if row.newest_us < timestamp_us:
         return None
     low, high = row.earliest, row.end
     while low < high:
-        first, runs = _times_at(tables, tp, row, (low + high) // 2)
-        if runs[-1, 1] < timestamp_us:
-            low = first + int(runs[:, 0].sum())
-        elif runs[0, 1] >= timestamp_us:
-            high = max(low, first)
+        found = tables.blocks_of(tp, row, (low + high) // 2)[0]
+        if tables.read_block(tp, found, peek_newest_us) < timestamp_us:
+            low = found.first + tables.read_block(tp, found, peek_count)
         else:
-            earlier = int(runs[runs[:, 1] < timestamp_us, 0].sum())
-            return max(low, first + earlier)
-    return low if low < row.end else None
+            high = max(low, found.first)
+    # The first block that is new enough has the record, unless that was trimmed.
+    while low < row.end:
+        first, runs = _times_at(tables, tp, row, low)
+        ends = first + runs[:, 0].cumsum()
+        for number in np.flatnonzero((runs[:, 1] >= timestamp_us) & (ends > low))[:1]:
+            return max(low, int(ends[number] - runs[number, 0]))
+        low = int(ends[-1])
+    return None
 
 
 def statistics(tables: Tables, tp: TopicPartition) -> PartitionStatistics | None:
@@ -87,7 +92,7 @@ def statistics(tables: Tables, tp: TopicPartition) -> PartitionStatistics | None
             first, runs = _times_at(tables, tp, row, row.earliest)
         ends = runs[:, 0].cumsum()
         first_us = int(runs[ends.searchsorted(row.earliest - first, side="right"), 1])
-        last_us = row.last_timestamp_us
+        last_us = row.newest_us
     count = row.end - row.earliest
     size_bytes += sum(len(block.packed) for block in grouped)
     return PartitionStatistics(*tp, row.earliest, row.end, count, size_bytes, first_us, last_us)
@@ -182,6 +187,14 @@ class Snapshot(ProcessBound):
         with translated(self._directory):
             row = self._tables.visible_row(tp)
             return PartitionBlocks(self._tables, tp, row) if row else None
+
+    def newest_us(self, tp: TopicPartition, before: int) -> int:
+        """Return the greatest timestamp up to the block with the last record below an offset."""
+        with translated(self._directory):
+            row = self._tables.visible_row(tp)
+            assert row is not None
+            found = self._tables.blocks_of(tp, row, before - 1)[0]
+            return self._tables.read_block(tp, found, peek_newest_us)
 
     def record_sizes(self, tp: TopicPartition, start: int, end: int) -> list[int] | None:
         """Return the approximate size of a record by quarter of a range; None without records."""

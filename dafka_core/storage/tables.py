@@ -362,10 +362,10 @@ class Tables:
             row = self.row(tp)
             assert row is not None
             assert row.staged is not None
-            end, last_time_us, attempt, _ = row.staged
+            end, _, _, staged_at_us, attempt, _ = row.staged
             size_bytes = sum(each.size_bytes for each in self.candidates(row.id, row.end, end))
             owner = attempt_text(attempt)
-            found.append(StagedPartition(*tp, owner, row.end, end, size_bytes, last_time_us))
+            found.append(StagedPartition(*tp, owner, row.end, end, size_bytes, staged_at_us))
         return found
 
     def staged_start(self, partition_id: int) -> int:

@@ -271,21 +271,36 @@ class OffsetReader:
     def _request_times(
         self, times: Mapping[TopicPartition, Sequence[Position | None]], snapshot: OffsetsSnapshot
     ) -> tuple[dict[TopicPartition, list[Span]], dict[TopicPartition, DafkaError], int]:
-        """Return the answers of all stores of the snapshot, failures, and the clock's advance."""
+        """Return the answers of all stores of the snapshot, failures, and the clock's advance.
+
+        Of a partition's times, the first one asks for its first record, the second one for the end
+        of all older records.
+        """
         parts = [(at, [heads[tp] for tp in times if tp in heads]) for at, heads in snapshot.answers]
         parts = [(at, infos) for at, infos in parts if infos]
 
         def ask(
             part: tuple[StoreLocation, list[PartitionInfo]],
-        ) -> tuple[int, Sequence[int | None]] | DafkaError:
+        ) -> tuple[int, list[list[int | None]]] | DafkaError:
             location, infos = part
-            wanted = [(info.tp, each) for info in infos for each in times[info.tp] if each]
             try:
                 with connections.borrow_client(location, self._options.keys) as client:
                     own_us = time.time_ns() // 1_000
                     now_us = client.clock_us(timeout_s=self._answer_s)
-                    rows = [(*tp, _by_clock(each, now_us)) for tp, each in wanted]
-                    return now_us - own_us, client.offset_for_times(rows, timeout_s=self._answer_s)
+
+                    def column(number: int) -> list[int | None]:
+                        wanted = [(info.tp, times[info.tp][number]) for info in infos]
+                        rows = [(*tp, _by_clock(each, now_us)) for tp, each in wanted if each]
+                        after_all = number > 0
+                        found = iter(
+                            client.offset_for_times(
+                                rows, timeout_s=self._answer_s, after_all=after_all
+                            )
+                        )
+                        return [each and next(found) for _, each in wanted]
+
+                    width = len(times[infos[0].tp])
+                    return now_us - own_us, [column(number) for number in range(width)]
             except DafkaError as error:
                 return error
 
@@ -297,9 +312,7 @@ class OffsetReader:
                 failures |= {info.tp: answer for info in infos}
                 continue
             ahead_us.append(answer[0])
-            offsets = iter(answer[1])
-            for info in infos:
-                found = [each and next(offsets) for each in times[info.tp]]
+            for info, *found in zip(infos, *answer[1], strict=True):
                 spans.setdefault(info.tp, []).append((range(info.earliest, info.end), found))
         return spans, failures, max(ahead_us, default=0)
 
@@ -514,10 +527,12 @@ def _times_of(files: Sequence[ArchivedFile], times_us: Sequence[int | None]) -> 
     since: int | None = files[0].start
     before = None
     if since_us is not None:
-        newer = (each.start for each in files if each.last_us is None or each.last_us >= since_us)
+        newer = (
+            each.start for each in files if each.greatest_us is None or each.greatest_us >= since_us
+        )
         since = next(newer, None)
     if before_us is not None:
-        older = [n for n, e in enumerate(files) if e.first_us is None or e.first_us < before_us]
+        older = [n for n, e in enumerate(files) if e.least_us is None or e.least_us < before_us]
         if (matching := older[-1] + 1 if older else 0) < len(files):
             before = files[matching].start
     return range(files[0].start, files[-1].end), [since, before]

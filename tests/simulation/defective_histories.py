@@ -98,6 +98,6 @@ def nobody_is_missing(*_: Any) -> None:
     """A producer resumes with whatever stores have answered."""
 
 
-def stamped_by_itself(times: Longs | None, count: int, now_us: int, last_us: int) -> Longs:
+def stamped_by_itself(times: Longs | None, count: int, now_us: int, latest_us: int) -> Longs:
     """A store ignores the timestamps of arriving records."""
-    return stamped_once(count, max(now_us, last_us))
+    return stamped_once(count, now_us)

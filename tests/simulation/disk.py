@@ -184,7 +184,7 @@ class Disk:
                 self._world.fail(self.name, f"appends {batch.offset} to an end of {held.end}")
             return OffsetConflictError(*batch.tp, batch.offset, held.end)
         self._begin_epoch(held, batch.epoch)
-        shown, times = list(batch.values), self._times(held, batch, goes_on=goes_on)
+        shown, times = list(batch.values), self._times(batch)
         if goes_on and tail is not None:
             shown, times = tail.values + shown, tail.times + times
         if not whole and transaction is not None:
@@ -201,11 +201,9 @@ class Disk:
         """The latest timestamp that is taken."""
         return self.now_us() + timestamps.MAX_AHEAD_US
 
-    def _times(self, held: Partition, batch: RecordBatch, *, goes_on: bool) -> list[int]:
-        """Return the timestamps of a batch, which continues staged records or the partition."""
-        before = held.times + (held.tail.times if held.tail and goes_on else [])
-        last_us = before[-1] if before else 0
-        runs = timestamps.in_order(batch.times, batch.count, self.now_us(), last_us)
+    def _times(self, batch: RecordBatch) -> list[int]:
+        """Return the timestamps of a batch."""
+        runs = timestamps.kept_times(batch.times, batch.count, self.now_us(), self.latest_us())
         return [time_us for count, time_us in runs.tolist() for _ in range(count)]
 
     def _show(
@@ -227,7 +225,7 @@ class Disk:
         if tail is not None and not own and NO_VERSION < version < tail.transaction.version:
             return FencedError(*tp, attempt)
         if tail is not None and own and batch.offset == held.tail_end:
-            tail.times.extend(self._times(held, batch, goes_on=True))
+            tail.times.extend(self._times(batch))
             tail.values.extend(batch.values)
             tail.transaction = Transaction(version, held.end, 0)
             return None
@@ -237,7 +235,7 @@ class Disk:
             if batch.offset > held.end:
                 return FencedError(*tp, attempt)
             return OffsetConflictError(*tp, batch.offset, held.end)
-        times = self._times(held, batch, goes_on=False)
+        times = self._times(batch)
         transaction = Transaction(version, held.end, 0)
         held.tail = StagedRecords(attempt, transaction, list(batch.values), times)
         return None

@@ -313,14 +313,17 @@ DEFECTS = (
         "each store stamps its records itself",
         "ours",
         "two timestamps",
-        changes=lambda: {(timestamps, "in_order"): stamped_by_itself},
+        changes=lambda: {(timestamps, "kept_times"): stamped_by_itself},
         shape={"styles": (OURS,), "stores": 2},
     ),
     Defect(
         "a clock that jumps is believed",
         "ours",
         "a timestamp .* ahead",
-        changes=lambda: {(timestamps, "MAX_AHEAD_US"): 2**62},
+        changes=lambda: {
+            (timestamps, "STEP_US"): 2**62,
+            (timestamps, "MAX_AHEAD_US"): 2**62,
+        },
         shape={"styles": (OURS,), "writers": 1},
     ),
     Defect(

@@ -1,4 +1,4 @@
-"""A record has one timestamp; no clock that jumps leaves its mark on a partition."""
+"""A record keeps its producer's timestamp; no clock that jumps leaves its mark on a partition."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dafka_core.model.records import TopicPartition, times_between
+from dafka_core.model.records import UNKNOWN_US, TopicPartition, times_between
 from dafka_core.model.timestamps import (
+    EARLIEST_US,
     MAX_AHEAD_US,
-    MAX_SAID,
+    MAX_LOGGED,
     STEP_LASTS_US,
+    STEP_US,
     AheadLog,
     WallClock,
-    in_order,
-    stamped_once,
+    kept_times,
+    lateness_us,
 )
 from dafka_core.model.values import Longs
 
@@ -74,7 +76,7 @@ def test_a_clock_that_was_set_is_believed_when_that_has_lasted() -> None:
     assert machine.pass_by(1) == NOW_US + 3 * YEAR_US + STEP_LASTS_US + 1
 
 
-@pytest.mark.parametrize("step_us", [MAX_AHEAD_US, -MAX_AHEAD_US, 1])
+@pytest.mark.parametrize("step_us", [STEP_US, -STEP_US, 1])
 def test_a_clock_that_is_corrected_is_followed_at_once(step_us: int) -> None:
     machine = Machine()
     machine.wall_us += step_us
@@ -84,7 +86,7 @@ def test_a_clock_that_is_corrected_is_followed_at_once(step_us: int) -> None:
 def test_the_machines_own_clocks_are_read() -> None:
     clock = WallClock()
     before_us, after_us = clock.now_us(), clock.now_us()
-    assert NOW_US < before_us <= after_us < before_us + MAX_AHEAD_US
+    assert NOW_US < before_us <= after_us < before_us + STEP_US
 
 
 RUNS = st.lists(
@@ -94,47 +96,42 @@ RUNS = st.lists(
 ).map(np.array)
 
 
-@given(RUNS, st.integers(-2, 2), st.data())
-def test_stores_that_have_the_same_records_keep_the_same_timestamps(
-    times: Longs, last: int, data: st.DataObject
-) -> None:
-    last_us = NOW_US + last * MAX_AHEAD_US
-    count = int(times[:, 0].sum())
-    whole = each_of(in_order(times, count, NOW_US, last_us))
+@given(RUNS, st.data())
+def test_stores_keep_the_timestamps_of_producers(times: Longs, data: st.DataObject) -> None:
+    count, latest_us = int(times[:, 0].sum()), NOW_US + MAX_AHEAD_US
+    whole = each_of(kept_times(times, count, NOW_US, latest_us))
+    assert whole == [us if us <= latest_us else NOW_US for us in each_of(times)]
     # However the records are cut on their way.
     cuts = sorted({0, count, *data.draw(st.lists(st.integers(0, count), max_size=4))})
     parts: list[int] = []
     for start, stop in pairwise(cuts):
-        before_us = parts[-1] if parts else last_us
         part = times_between(times, start, stop)
-        parts += each_of(in_order(part, stop - start, NOW_US, before_us))
+        parts += each_of(kept_times(part, stop - start, NOW_US, latest_us))
     assert parts == whole
-    assert whole == sorted(whole)
-    assert len(whole) == count
-    for found, stamp in zip(whole, each_of(times), strict=True):
-        assert found >= last_us
-        assert found == stamp or stamp < found or stamp > NOW_US + MAX_AHEAD_US
-        assert found <= max(last_us, NOW_US + MAX_AHEAD_US)
 
 
-def test_records_without_a_timestamp_get_the_time_of_the_store() -> None:
-    assert in_order(None, 3, NOW_US, 0).tolist() == [[3, NOW_US]]
-    assert in_order(None, 3, NOW_US, NOW_US + 7).tolist() == [[3, NOW_US + 7]]
+@given(RUNS, st.integers(-4, 4))
+def test_lateness_is_the_largest_step_back(times: Longs, before: int) -> None:
+    newest_us, expected = NOW_US + before * MAX_AHEAD_US, 0
+    for us in each_of(times):
+        expected = max(expected, newest_us - us)
+        newest_us = max(newest_us, us)
+    assert lateness_us(times, NOW_US + before * MAX_AHEAD_US) == expected
 
 
-def test_a_stamp_far_ahead_poisons_nothing() -> None:
-    ahead = stamped_once(1, NOW_US + 10 * YEAR_US)
-    [[_, kept_us]] = in_order(ahead, 1, NOW_US, NOW_US - 5).tolist()
-    assert kept_us == NOW_US
-    assert in_order(stamped_once(1, NOW_US + 1), 1, NOW_US, kept_us).tolist() == [[1, NOW_US + 1]]
+def test_records_without_a_valid_timestamp_get_the_time_of_the_store() -> None:
+    assert kept_times(None, 3, NOW_US, NOW_US).tolist() == [[3, NOW_US]]
+    times = np.array([[1, EARLIEST_US], [2, EARLIEST_US - 1], [3, UNKNOWN_US], [1, NOW_US + 1]])
+    kept = kept_times(times, 7, NOW_US, NOW_US).tolist()
+    assert kept == [[1, EARLIEST_US], [2, NOW_US], [3, NOW_US], [1, NOW_US]]
 
 
 def test_it_is_said_once_of_each_partition(caplog: pytest.LogCaptureFixture) -> None:
     ahead = AheadLog()
     with caplog.at_level(logging.WARNING, "dafka"):
         for _ in range(3):
-            ahead.say({TopicPartition("t", "P"): 2 * MAX_AHEAD_US})
+            ahead.add({TopicPartition("t", "P"): 2 * MAX_AHEAD_US})
         assert len(caplog.records) == 1
-        assert "topic 't', partition P: its records are stamped 120 s ahead" in caplog.text
-        ahead.say({TopicPartition("t", str(n)): 2 * MAX_AHEAD_US for n in range(MAX_SAID + 5)})
-    assert len(caplog.records) == MAX_SAID
+        assert "topic 't', partition P: its records are stamped 7200 s ahead" in caplog.text
+        ahead.add({TopicPartition("t", str(n)): 2 * MAX_AHEAD_US for n in range(MAX_LOGGED + 5)})
+    assert len(caplog.records) == MAX_LOGGED

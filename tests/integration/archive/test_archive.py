@@ -136,7 +136,7 @@ def test_records_without_a_time(tmp_path: Path) -> None:
     bare = batch(A, 0, 5)
     archived(tmp_path, A, 5, read=lambda wanted: [type(bare)(A, 0, bare.values)])
     files = Archive(tmp_path).held()[A]
-    assert [(file.day, file.first_us) for file in files] == [(None, None)]
+    assert [(file.day, file.greatest_us) for file in files] == [(None, None)]
     assert archive.offset_of_time(tmp_path, A, files, 0) is None
     assert [path.parent.name for path in tmp_path.rglob("*.parquet")] == [
         "day=__HIVE_DEFAULT_PARTITION__"

@@ -13,7 +13,7 @@ from dafka_core.flight import limits
 from dafka_core.flight.backup_requests import CheckRequest, LogChecked, entries_of, request_of
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.storage.backup import BLOCKS, Entry, Known, fact
-from dafka_core.storage.open_environment import FORMAT_AT_FIRST
+from dafka_core.storage.open_environment import FORMAT
 from dafka_core.system.distribution import this_version
 from dafka_core.testing import PATIENCE_S, wait_until
 from tests.integration.flight.hosts import TP, Served, values
@@ -27,7 +27,7 @@ def copied(client: StoreClient, known: list[Known] | None = None) -> Iterator[En
 
 def test_a_running_store_gives_all_of_one_moment(filled: Served, client: StoreClient) -> None:
     found = copied(client)
-    assert fact(next(found)) == {"format": FORMAT_AT_FIRST, "dafka": this_version(), "whole": []}
+    assert fact(next(found)) == {"format": FORMAT, "dafka": this_version(), "whole": []}
     filled.extend(30_000)
     *entries, last = found
     assert fact(last) == {"entries": len(entries)}

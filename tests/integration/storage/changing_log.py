@@ -7,6 +7,8 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from dafka_core.model.epochs import Epoch
 from dafka_core.model.log_entries import Discard, NotedBatch, RestartPartition, SetAside, StoreSeen
 from dafka_core.model.records import RecordBatch, TopicPartition
@@ -40,7 +42,11 @@ class ChangingLog:
         batch = RecordBatch.of(tp, self.log.end(tp), written)
         history = self.log.lives(tp).history
         epoch = history[-1] if history else Epoch(1, 1, 1, batch.offset, 0)
-        self.log.append([RecordBatch(tp, batch.offset, batch.values, epoch=epoch)])
+        # In any order, within 50 minutes.
+        stamps = [self.log.now_us() - chance.randrange(3_000_000_000) for _ in written]
+        times = np.array([[1, us] for us in stamps], np.int64) if chance.random() < 0.5 else None
+        batch = RecordBatch(tp, batch.offset, batch.values, times=times, epoch=epoch)
+        self.log.append([batch])
 
     def _merge(self) -> None:
         for _ in range(self._chance.randrange(1, 40)):

@@ -66,7 +66,7 @@ def tamper(directory: Path, old: bytes, new: bytes) -> None:
                 values = block.values.to_list()
                 if old in values:
                     values[values.index(old)] = new
-                    made = pack(Values.of(values), block.times)
+                    made = pack(Values.of(values), block.times, block.newest_us)
                     txn.put(key, (block.codec and compressed(made, block.codec)) or made)
                     found += 1
     assert found

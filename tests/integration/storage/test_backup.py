@@ -183,7 +183,7 @@ def test_damage_of_a_backup_is_found_before_anything_is_restored(tmp_path: Path)
     path.write_bytes(content)
     manifest = json.loads((tmp_path / "b" / BACKUP_MANIFEST).read_text())
     for member, value, why in [
-        ("v", 2, "has format 2 and its log format 3.*reads formats 1 and 3 or 4.*or later"),
+        ("v", 2, "has format 2 and its log format 5.*reads formats 1 and 5: restore"),
         ("format", 9, "its log format 9, by Dafka 1"),
         ("checksum", 7, "file backup.json"),
     ]:
@@ -266,7 +266,7 @@ def test_all_entries_come_between_two_that_say_what_they_are(tmp_path: Path) -> 
         staged_put(log, large(100))
         with look(log) as tables:
             first, *rest, last = entries(tables, {}, {"dafka": "1"})
-            assert fact(first) == {"dafka": "1", "format": 3, "whole": []}
+            assert fact(first) == {"dafka": "1", "format": FORMAT, "whole": []}
             assert fact(last) == {"entries": len(rest)}
             assert BACKUP_FACTS not in {each.table for each in rest}
     with pytest.raises(ValueError, match="does not begin, or end"):

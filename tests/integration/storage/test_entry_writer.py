@@ -286,14 +286,14 @@ def test_rows_are_short_while_there_are_no_transactions(tmp_path: Path) -> None:
         assert store.trim(TP, 1) == 1
         put(store, values(2), "q")
     expected = [
-        checked(b"t\0p", struct.pack("<QQQq", 0, 1, 4, 1000)),
-        checked(b"t\0q", struct.pack("<QQQq", 1, 0, 2, 1000)),
+        checked(b"t\0p", struct.pack("<QQQqq", 0, 1, 4, 1000, 0)),
+        checked(b"t\0q", struct.pack("<QQQqq", 1, 0, 2, 1000, 0)),
     ]
-    assert rows(tmp_path) == (b"\3\0\0\0", expected)
+    assert rows(tmp_path) == (b"\5\0\0\0", expected)
     with Log(tmp_path) as store:
         store.write([stage([b"x"], 4), Discard(TP, A)])
         store.write([stage([b"x"], 0, partition="r"), Discard(TopicPartition("t", "r"), A)])
-    assert rows(tmp_path) == (b"\3\0\0\0", expected)
+    assert rows(tmp_path) == (b"\5\0\0\0", expected)
 
 
 def refused(directory: Path, why: str) -> None:

@@ -9,12 +9,21 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dafka_core.errors import ClosedError, OffsetConflictError
-from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
+from dafka_core.model.log_entries import Commit, SetAside, Stage
+from dafka_core.model.records import (
+    NO_VERSION,
+    PartitionInfo,
+    RecordBatch,
+    StagedTransaction,
+    TopicPartition,
+)
+from dafka_core.model.values import Values
 from dafka_core.storage import Log
 from tests.integration.storage.clocks import Clock
 
@@ -201,40 +210,59 @@ def test_times_are_run_length_encoded(store: Log, clock: Clock) -> None:
     for now_us, count in ((1_000, 100), (1_000, 100), (2_000, 100), (1_500, 100), (3_000, 1)):
         clock.now_us = now_us
         put(store, large(count))
-    assert store.times(TP, 0, 999) == [(0, 1_000), (200, 2_000), (400, 3_000)]
+    assert store.times(TP, 0, 999) == [(0, 1_000), (200, 2_000), (300, 1_500), (400, 3_000)]
     assert store.times(TP, 150, 250) == [(150, 1_000), (200, 2_000)]
     assert store.times(TP, 250, 251) == [(250, 2_000)]
     assert store.times(TP, 401, 999) == []
 
 
-def test_time_does_not_go_back_after_opening_again(tmp_path: Path) -> None:
-    with Log(tmp_path, clock_us=lambda: 5_000) as store:
-        put(store, [b"a"])
-    with Log(tmp_path, clock_us=lambda: 4_000) as store:
-        put(store, [b"b"])
-        put(store, [b"c"], partition="other")
-        assert store.times(TP, 0, 2) == [(0, 5_000)]
-        assert store.times(TopicPartition("t", "other"), 0, 2) == [(0, 4_000)]
+def stamped(offset: int, stamps: list[int], size_bytes: int = 1000) -> RecordBatch:
+    times = np.array([[1, us] for us in stamps], np.int64)
+    return RecordBatch(TP, offset, Values.of([b"x" * size_bytes] * len(stamps)), times=times)
 
 
-@settings(max_examples=25, deadline=None)
-@given(
-    st.lists(st.tuples(st.integers(0, 3), st.sampled_from([1, 2, 90])), min_size=1, max_size=12),
-    st.integers(0, 60),
+STEPS = st.lists(
+    st.tuples(
+        st.lists(st.integers(-9, 9), min_size=1, max_size=4),  # times
+        st.sampled_from([1, 1000, 40_000]),
+        st.sampled_from(["append", "stage", "merge", "trim", "set aside"]),
+    ),
+    min_size=1,
+    max_size=10,
 )
+
+
+@settings(max_examples=100, deadline=None)
+@given(STEPS)
 def test_the_offset_for_a_time_is_that_of_a_scan(
-    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, int]], trimmed: int
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[list[int], int, str]]
 ) -> None:
-    clock, times = Clock(), []
-    with Log(tmp_path_factory.mktemp("store"), clock_us=clock) as store:
-        for later_us, count in steps:
-            clock.now_us += later_us
-            put(store, large(count))
-            times += [clock.now_us] * count
-        earliest = store.trim(TP, min(trimmed, len(times)))
-        for wanted in range(999, clock.now_us + 2):
-            later = [n for n, at in enumerate(times) if at >= wanted and n >= earliest]
-            assert store.offset_for_time(TP, wanted) == (later[0] if later else None)
+    with Log(tmp_path_factory.mktemp("store"), clock_us=lambda: 9) as store:
+        times, earliest = list[int](), 0
+        for stamps, size_bytes, then in steps:
+            batch = stamped(len(times), stamps, size_bytes)
+            if then == "stage":
+                end = batch.end
+                transaction = StagedTransaction(*TP, "A" * 32, batch.offset, end, NO_VERSION)
+                assert store.write([Stage(batch, "A" * 32), Commit((transaction,))]) == [None] * 2
+            else:
+                store.append([batch])
+            times += stamps
+            if then == "merge":
+                while store.merge_step():
+                    pass
+            elif then == "trim":
+                earliest = store.trim(TP, max(earliest, len(times) - 2))
+            elif then == "set aside":
+                start = max(earliest, len(times) - 2)
+                assert store.write([SetAside(TP, start)]) == [None]
+                del times[start:]
+            for wanted in range(-10, 11):
+                later = [n for n, us in enumerate(times) if us >= wanted and n >= earliest]
+                assert store.offset_for_time(TP, wanted) == (later[0] if later else None)
+                after = store.offset_for_time(TP, wanted, after_all=True)
+                older = [n for n, us in enumerate(times) if us < wanted and n >= earliest]
+                assert after is None or not older or after > older[-1]
 
 
 def test_trimming(store: Log) -> None:

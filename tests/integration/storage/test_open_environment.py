@@ -16,7 +16,7 @@ from dafka_core.errors import StoreError
 from dafka_core.model.records import RecordBatch
 from dafka_core.storage import Log, open_environment
 from dafka_core.storage.environment import DEFAULT_MAP_BYTES, Environment
-from dafka_core.storage.open_environment import FORMAT, FORMAT_AT_FIRST, ColdMarks
+from dafka_core.storage.open_environment import ColdMarks
 from dafka_core.storage.tables import Tables
 from tests.integration.storage.damage import change, three_blocks
 from tests.integration.storage.limits import VALUE, fill, limited, used_bytes
@@ -72,11 +72,11 @@ def test_another_programs_database_is_refused(tmp_path: Path, name: bytes | None
         Log(tmp_path)
 
 
-@pytest.mark.parametrize("form", [1, 2, 9])
+@pytest.mark.parametrize("form", [1, 4, 6])
 def test_another_format_is_refused(tmp_path: Path, form: int) -> None:
     Log(tmp_path).close()
     change(tmp_path, b"meta", b"format", form.to_bytes(4, "little"))
-    why = rf"its format is {form}, this program reads formats 3 to 4: open it with the version"
+    why = rf"its format is {form}, this program reads format 5: open it with the version"
     with pytest.raises(StoreError, match=why):
         Log(tmp_path)
 
@@ -218,9 +218,8 @@ def test_a_log_is_its_owners_alone_unless_its_directory_says_otherwise(
 def test_marks_are_kept_and_damaged_ones_are_forgotten(tmp_path: Path) -> None:
     def put(tables: Tables) -> ColdMarks:
         assert tables.cold.of(7) == 0
-        tables.cold.put(7, 100, compressed=False)
-        assert tables.cold.log_format == FORMAT_AT_FIRST
-        tables.cold.put(8, 200, compressed=True)
+        tables.cold.put(7, 100)
+        tables.cold.put(8, 200)
         return tables.cold
 
     env = Environment(tmp_path, map_size_bytes=DEFAULT_MAP_BYTES)
@@ -230,5 +229,4 @@ def test_marks_are_kept_and_damaged_ones_are_forgotten(tmp_path: Path) -> None:
     env = Environment(tmp_path, map_size_bytes=DEFAULT_MAP_BYTES)
     with env.reading() as tables:
         assert (tables.cold.of(7), tables.cold.of(8)) == (100, 0)
-        assert tables.cold.log_format == FORMAT
     env.close()

@@ -40,10 +40,10 @@ def test_blocks_of_the_table_and_of_the_append_area_follow_each_other(
     first, second = blocks(store)
     assert first[:2] == (0, 100)
     assert first.size_bytes > 100_000
-    assert first.last_us == 1_000
+    assert first.newest_us == 1_000
     assert second[:2] == (100, 103)
     assert 30 < second.size_bytes < 300
-    assert second.last_us == 2_000
+    assert second.newest_us == 2_000
     store.trim(TP, 50)
     assert blocks(store) == [first, second]
     store.trim(TP, 100)

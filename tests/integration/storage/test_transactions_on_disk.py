@@ -67,19 +67,21 @@ def test_a_transaction_is_seen_when_it_is_committed(store: Log, clock: Clock) ->
     assert (found.records, found.last_time_us) == (209, 3_000)
 
 
-def test_a_clock_that_goes_back_does_not_turn_times_around(store: Log, clock: Clock) -> None:
+def test_staged_records_keep_the_times_of_the_store(store: Log, clock: Clock) -> None:
     put(store, [b"a"])
     for offset, now_us in enumerate((3_000, 2_000, 500), 1):
         clock.now_us = now_us
         store.write([stage([b"b"], offset)])
     store.write([one(A, 1, 4, 0)])
     put(store, [b"c"])
-    assert store.times(TP, 0, 5) == [(0, 1_000), (1, 3_000)]
+    times = [(0, 1_000), (1, 3_000), (2, 2_000), (3, 500)]
+    assert store.times(TP, 0, 5) == times
+    assert store.offset_for_time(TP, 2_500) == 1
     transaction = Transaction(1, 5, 8)
     for offset, now_us in enumerate((5_000, 4_000, 500), 5):
         clock.now_us = now_us
         store.append([RecordBatch.of(TP, offset, [b"d"], transaction)])
-    assert store.times(TP, 0, 8) == [(0, 1_000), (1, 3_000), (5, 5_000)]
+    assert store.times(TP, 0, 8) == [*times, (5, 5_000), (6, 4_000), (7, 500)]
     assert store.offset_for_time(TP, 4_000) == 5
 
 

@@ -79,11 +79,11 @@ def test_names_need_not_be_text(tmp_path: Path) -> None:
 
 def test_what_a_later_version_has_written_is_no_damage(tmp_path: Path) -> None:
     [path] = made(tmp_path, [file(0, 3)]).commits.glob("*.json")
-    path.write_bytes(b'{"v": 2, "other": 1}')
+    path.write_bytes(b'{"v": 3, "other": 1}')
     later = "was written by a later version .*: upgrade this program; the archive is intact$"
     with pytest.raises(ArchiveError, match=later):
         read(tmp_path)
-    path.write_bytes(b'{"v": "2"}')
+    path.write_bytes(b'{"v": "3"}')
     with pytest.raises(ArchiveError, match="It was changed or is damaged: restore it"):
         read(tmp_path)
 
@@ -99,8 +99,8 @@ def change(**changes: Any) -> bytes:
     [
         (b"", "Expecting value"),
         (b"[" * 100_000, "is not valid JSON"),
-        (b"{}", "must be a JSON object of version 1"),
-        (change(v=0), "must be a JSON object of version 1"),
+        (b"{}", "must be a JSON object of version 2"),
+        (change(v=0), "must be a JSON object of version 2"),
         (change(topic="u"), "is of topic 'u'"),
         (change(files=[]), "files"),
         (change(start=-1), r"Expected `int` >= 0 - at `\$.files\[0\].start`"),

@@ -16,8 +16,8 @@ from dafka_core.archive.record_files import (
     SCHEMA,
     RecordFile,
     by_day,
-    first_and_last_us,
     first_from,
+    least_and_greatest_us,
     read_records,
 )
 from dafka_core.model.records import UNKNOWN_US, RecordBatch
@@ -32,7 +32,7 @@ def written(directory: Path, *batches: RecordBatch) -> tuple[Path, ArchivedFile]
         file.write(each)
     size = file.finish()
     start, end = batches[0].offset, batches[-1].end
-    first, last = first_and_last_us(batches[0])[0], first_and_last_us(batches[-1])[1]
+    first, last = least_and_greatest_us(batches[0])[0], least_and_greatest_us(batches[-1])[1]
     return path, ArchivedFile(A.partition, start, end, None, size, first, last, "0" * 32)
 
 
@@ -75,7 +75,7 @@ def test_envelopes_come_back_as_they_were(tmp_path: Path) -> None:
 
 
 def test_a_batch_is_cut_where_a_day_ends() -> None:
-    cut = list(by_day(batch(A, 20, 50)))
+    cut = list(by_day(batch(A, 20, 50), UNKNOWN_US))
     assert [(day, each.offset, each.end) for day, each in cut] == [
         ("2026-01-01", 20, 24),
         ("2026-01-02", 24, 48),
@@ -88,12 +88,23 @@ def test_a_batch_is_cut_where_a_day_ends() -> None:
 def test_records_without_a_time_are_of_no_day() -> None:
     times = np.array([[2, UNKNOWN_US], [1, BEGIN_US], [3, BEGIN_US + 1]], np.int64)
     mixed = RecordBatch(A, 10, Values.of([b"x"] * 6), times=times)
-    cut = [(day, each.offset, each.end) for day, each in by_day(mixed)]
+    cut = [(day, each.offset, each.end) for day, each in by_day(mixed, UNKNOWN_US)]
     assert cut == [(None, 10, 12), ("2026-01-01", 12, 16)]
-    assert first_and_last_us(mixed) == (None, BEGIN_US + 1)
+    assert least_and_greatest_us(mixed) == (UNKNOWN_US, BEGIN_US + 1)
     bare = RecordBatch.of(A, 0, [b"x"])
-    assert list(by_day(bare)) == [(None, bare)]
-    assert first_and_last_us(bare) == (None, None)
+    assert list(by_day(bare, UNKNOWN_US)) == [(None, bare)]
+    assert least_and_greatest_us(bare) == (UNKNOWN_US, UNKNOWN_US)
+
+
+def test_late_records_are_of_the_day_of_the_newest_one_before_them() -> None:
+    day_us = 24 * HOUR_US
+    stamps = [BEGIN_US - day_us, BEGIN_US, BEGIN_US - 5 * day_us, BEGIN_US + day_us, BEGIN_US]
+    shuffled = RecordBatch(
+        A, 0, Values.of([b"x"] * 5), times=np.array([[1, us] for us in stamps], np.int64)
+    )
+    cut = [(day, each.end) for day, each in by_day(shuffled, BEGIN_US)]
+    assert cut == [("2026-01-01", 3), ("2026-01-02", 5)]
+    assert least_and_greatest_us(shuffled) == (BEGIN_US - 5 * day_us, BEGIN_US + day_us)
 
 
 @pytest.mark.parametrize(("hours", "expected"), [(-5, 5), (5, 5), (6.5, 7), (19, 19), (19.1, None)])

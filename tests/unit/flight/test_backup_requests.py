@@ -64,7 +64,7 @@ def test_a_ticket_has_room_for_many_partitions() -> None:
 
 
 def test_what_was_checked_travels() -> None:
-    checked = Checked(1, 2, 3, 4, (Damage("hole", "t", "p", 5, "why"),), 3, 2)
+    checked = Checked(1, 2, 3, 4, (Damage("hole", "t", "p", 5, "why"),), 2)
     assert LogChecked.parse(LogChecked.of(checked).packed()).checked == checked
     request = CheckRequest((TopicPartition("t", "p"),))
     assert CheckRequest.parse(request.packed()) == request

@@ -99,7 +99,7 @@ def test_a_copy_is_checked_to_its_last_byte_and_is_its_own(over: int) -> None:
 def test_a_block_of_another_format_names_both() -> None:
     packed = pack([b"a"], 0)
     struct.pack_into("<H", packed, 4, 7)
-    with pytest.raises(ValueError, match=r"format 7.*formats 1 and 2"):
+    with pytest.raises(ValueError, match=r"format 7.*formats 3 and 4"):
         Block.parse(packed)
 
 
@@ -110,10 +110,10 @@ def test_a_block_of_another_format_names_both() -> None:
         (lambda b: struct.pack_into("<I", b, 16, 2**32 - 1), "cannot hold"),
         (lambda b: struct.pack_into("<I", b, 16, 2), "timestamps"),
         (lambda b: struct.pack_into("<I", b, 20, 2**31), "cannot hold"),
-        (lambda b: struct.pack_into("<q", b, 24, -3), "timestamps"),
-        (lambda b: struct.pack_into("<i", b, 40, 1), "offsets"),
-        (lambda b: struct.pack_into("<i", b, 44, 9), "offsets"),
-        (lambda b: struct.pack_into("<i", b, 44, -9), "offsets"),
+        (lambda b: struct.pack_into("<q", b, 32, -3), "timestamps"),
+        (lambda b: struct.pack_into("<i", b, 48, 1), "offsets"),
+        (lambda b: struct.pack_into("<i", b, 52, 9), "offsets"),
+        (lambda b: struct.pack_into("<i", b, 52, -9), "offsets"),
         (lambda b: b.extend(b"x"), "offsets"),
     ],
 )

@@ -50,7 +50,7 @@ def test_merging_and_slicing_are_those_of_lists(
 @given(VALUES, VALUES, st.integers(0, 1), st.integers(0, 1))
 def test_extending_is_merging(old: list[bytes], new: list[bytes], old_us: int, new_us: int) -> None:
     first = Block.parse(pack(old, old_us))
-    (piece,) = build_blocks(new, stamped_once(len(new), new_us), first)
+    (piece,) = build_blocks(new, stamped_once(len(new), new_us), 0, first)
     assert piece == BuiltBlock(0, len(new), True, merge([first, Block.parse(pack(new, new_us))]))
 
 
@@ -78,7 +78,7 @@ def test_pieces_are_small_and_complete(sizes: list[int], extends: bool, stamps: 
     limit = 300
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "MAX_BLOCK_BYTES", limit)
-        pieces = list(build_blocks(values, times, old))
+        pieces = list(build_blocks(values, times, 0, old))
     assert [piece.start for piece in pieces[1:]] == [piece.stop for piece in pieces[:-1]]
     assert not any(piece.extends for piece in pieces[1:])
     found, found_times = [], []
@@ -95,7 +95,7 @@ def test_pieces_are_small_and_complete(sizes: list[int], extends: bool, stamps: 
 def test_only_pieces_split(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_BLOCK_BYTES", 300)
     assert Block.parse(pack([b"x" * 1000], 0)).values.to_list() == [b"x" * 1000]
-    assert len(list(build_blocks([b"x" * 150, b"y" * 150], stamped_once(2, 0)))) == 2
+    assert len(list(build_blocks([b"x" * 150, b"y" * 150], stamped_once(2, 0), 0))) == 2
     blocks = [Block.parse(pack([b"x" * 150], 0)), Block.parse(pack([b"y" * 150], 0))]
     with pytest.raises(ValueError, match="2 blocks exceed 300 bytes"):
         merge(blocks)
@@ -104,10 +104,10 @@ def test_only_pieces_split(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_blocks_that_fit_are_made_in_the_memory_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_BLOCK_BYTES", 300)
     values, times = [b"x" * 100, b"y" * 100, b"z" * 1000, b""], stamped_once(4, 7)
-    expected = [bytes(piece.packed) for piece in build_blocks(values, times)]
+    expected = [bytes(piece.packed) for piece in build_blocks(values, times, 0)]
     into = bytearray(b"\xff" * 400)
     made_there = []
-    for piece, alone in zip(build_blocks(values, times, None, into), expected, strict=True):
+    for piece, alone in zip(build_blocks(values, times, 0, None, into), expected, strict=True):
         assert piece.packed == alone
         made_there.append(piece.packed.obj is into)
     assert made_there == [len(alone) <= len(into) for alone in expected]

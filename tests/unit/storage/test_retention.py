@@ -31,7 +31,7 @@ class Counted(list[HeldBlock]):
 def test_by_age_blocks_go_whose_last_record_is_old(count: int) -> None:
     held = blocks(*range(100, 100 + count))
     for before_us in range(99, 102 + count):
-        assert old_blocks(held, before_us) == sum(block.last_us < before_us for block in held)
+        assert old_blocks(held, before_us) == sum(block.newest_us < before_us for block in held)
 
 
 def test_of_many_blocks_few_are_looked_at() -> None:
