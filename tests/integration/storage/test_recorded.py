@@ -24,7 +24,7 @@ from tests.integration.storage.changing_log import PARTITIONS, ChangingLog, look
 from tests.integration.storage.damage import change
 from tests.integration.storage.test_block_compressor import codecs, compress
 
-DIGEST = "164d775144fa39e851f6680f0baa5294a1087f1cbaece5cccf2267dcdbbc61f1"
+DIGEST = "5e174e7304ff21e1ddab3c1f33098cf97081845ddab52d7f4aac821e162b1fc9"
 
 
 @pytest.fixture
