@@ -310,7 +310,11 @@ def _retention(
     with context.commits.take(caller.is_gone):
         if request.reset or request.rules is not None:
             control.replace(None if request.reset else request.parsed())
-        yield RetentionRules(tuple(map(str, control.rules)), control.is_set, control.given_up)
+        rules = control.rules
+        if not caller.owner.knows_all:  # rules name topics
+            topics = {info.topic for info in context.held(None, caller)}
+            rules = tuple(rule for rule in rules if any(map(rule.fits, topics)))
+        yield RetentionRules(tuple(map(str, rules)), control.is_set, control.given_up)
 
 
 def _trim(context: ServerContext, request: TrimRequest, caller: Caller) -> Iterator[Trimmed]:

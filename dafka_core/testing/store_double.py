@@ -136,14 +136,15 @@ class StoreDouble(Closing):
 
     def start(self, port: int = 0) -> None:
         """Serve the log, with a new session."""
+        self.context = ServerContext(
+            self.log,
+            self.backend,
+            self.address,
+            lambda: self.backend.others,
+            keys=ServerKeys(self.keys) if self.keys.secret_key_file else None,
+        )
         self.service = FlightService(
-            ServerContext(
-                self.log,
-                self.backend,
-                self.address,
-                lambda: self.backend.others,
-                keys=ServerKeys(self.keys) if self.keys.secret_key_file else None,
-            ),
+            self.context,
             bind_host="127.0.0.1",
             port=port,
             socket_path=self._socket_path,

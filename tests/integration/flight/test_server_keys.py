@@ -11,6 +11,7 @@ import pytest
 from pyarrow import flight
 
 from dafka_core.config.node_options import NO_KEYS, KeyFiles
+from dafka_core.config.topic_rules import parse_rules
 from dafka_core.errors import (
     ConfigError,
     DafkaError,
@@ -20,6 +21,7 @@ from dafka_core.errors import (
 )
 from dafka_core.flight.limits import MAX_BATCH_BYTES
 from dafka_core.flight.requests import DescribeRequest
+from dafka_core.flight.retention_actions import RetentionRequest, RetentionRules
 from dafka_core.flight.server_keys import ServerKeys
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation, tcp_location
@@ -60,6 +62,29 @@ def refused(client: StoreClient) -> str:
     with pytest.raises(StoreUnreachableError) as error:
         client.heads(None, timeout_s=PATIENCE_S)
     return error.value.why
+
+
+class KeptRules:
+    """The rules of a store."""
+
+    is_set, given_up = False, 0
+    rules = parse_rules(f"{TOPIC}=1d hidden=2d hidden-*=3d *=4d")
+
+
+def test_a_key_gets_the_rules_of_the_topics_that_it_may_know(
+    keys: KeyDirectory, locked: Served
+) -> None:
+    keys.allow("admin", "admin")
+    keys.allow("narrow", "consume", consume=(TOPIC,))
+    locked.context.retention = KeptRules()  # type: ignore[assignment]
+    locked.extend(1, topic="hidden", partition="P")
+    for name, expected in (
+        ("narrow", [f"{TOPIC}=1d", "*=4d"]),
+        ("admin", list(map(str, KeptRules.rules))),
+    ):
+        client = locked.client(locked.tcp, keys.files(name))
+        (answer,) = client.ask(RetentionRules, PATIENCE_S, RetentionRequest())
+        assert list(answer.rules) == expected
 
 
 def own_partition(keys: KeyDirectory, name: str, topic: str = TOPIC) -> TopicPartition:
