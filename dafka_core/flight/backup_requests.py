@@ -53,9 +53,9 @@ class CheckRequest(ActionRequest, frozen=True):
     """Read all records of these partitions, or all data beside records, and compare checksums.
 
     {v, partitions: [[topic, partition], ...], saved?} -> {v, partitions, records, blocks, bytes,
-    found: [[kind, topic, partition, offset, why], ...], format, linked}: the amount of checked
-    data, the damage, the log's format, which is 0 with partitions, and the number of records with
-    links. With saved, rows of dafka.links.v1, only these are compared
+    found: [[kind, topic, partition, offset, why], ...], linked}: the amount of checked data, the
+    damage, and the number of records with links. With saved, rows of dafka.links.v1, only these are
+    compared
     """
 
     action: ClassVar[str] = "dafka.check.v1"
@@ -94,7 +94,6 @@ class LogChecked(JsonMessage, frozen=True):
     blocks: Natural
     bytes: Natural
     found: tuple[Damage, ...] = ()
-    format: Natural = 0
     linked: Natural = 0
 
     @classmethod

@@ -34,7 +34,7 @@ def test_a_running_store_is_backed_up_verified_and_restored(
         assert "not empty: name another directory" in sentence(refused)
         checked = run("store", "verify", directory)
         assert checked.returncode == 0
-        assert b"0 records in 0 blocks, 0 bytes, format 3: no damage" in checked.stderr
+        assert b"0 records in 0 blocks, 0 bytes: no damage" in checked.stderr
     restored = run("store", "restore", str(tmp_path / "new"), "--from", second, "--json")
     assert restored.returncode == 0
     assert address not in restored.stderr.decode()

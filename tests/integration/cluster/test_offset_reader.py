@@ -366,6 +366,19 @@ def test_a_range_includes_records_that_match_at_any_store(
         assert filtered(Mesh([timed_store, other]), *conditions).get("A") == span, conditions
 
 
+def test_late_records_are_in_the_ranges(timed_store: Served, times: Mesh) -> None:
+    """Hours 0 to 9, then 7, 3 and 11: a record may be up to 6 hours late."""
+    late = [T0_MS + at * HOUR_MS for at in (7, 3, 11)]
+    timed_store.log.append([timed(A, 10, *late)])
+    for conditions, expected in (
+        ([(">=", 4)], (4, 13)),
+        ([(">=", 10)], (12, 13)),
+        ([("<", 4)], (0, 12)),
+        ([(">=", 2), ("<", 3)], (2, 9)),
+    ):
+        assert filtered(times, *conditions)["A"] == expected, conditions
+
+
 def test_a_store_that_does_not_answer_narrows_nothing(
     times: Mesh, serve: Serve, patch: Patch, logged: Logged
 ) -> None:

@@ -51,7 +51,7 @@ def test_a_topics_configs_are_what_is_true_of_it(client: AdminClient, store: Sto
     assert {name: each.value for name, each in found.items()} == {
         "cleanup.policy": "delete",
         "max.message.bytes": str(store.options.max_record_bytes),
-        "message.timestamp.after.max.ms": "60000",
+        "message.timestamp.after.max.ms": "3600000",
         "message.timestamp.type": "CreateTime",
         "min.insync.replicas": "1",
         "retention.bytes": "-1",

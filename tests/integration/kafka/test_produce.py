@@ -121,14 +121,25 @@ def test_what_is_ahead_of_the_clock_is_refused_and_keeps_its_time_otherwise(
     client: ProduceClient, store: Store
 ) -> None:
     now_ms = store.log.now_us() // 1000
-    soon, late = (batch(values(2), timestamp=now_ms + ahead_ms) for ahead_ms in (55_000, 90_000))
-    compressed = batch(values(2), timestamp=now_ms + 90_000, codec=1)
+    soon, late = (
+        batch(values(2), timestamp=now_ms + ahead_ms) for ahead_ms in (3_500_000, 3_700_000)
+    )
+    compressed = batch(values(2), timestamp=now_ms + 3_700_000, codec=1)
     error = KafkaError.INVALID_TIMESTAMP
     for wrong in (late, compressed):
         parts = {("t", 0): soon, ("t", 1): wrong}
         assert client.ask(parts)[1] == Answer(error, -1)
-    assert [at // 1000 - now_ms for _, at in store.log.times(tp(0), 0, 2)] == [55_000, 55_001]
+    assert [at // 1000 - now_ms for _, at in store.log.times(tp(0), 0, 2)] == [3_500_000, 3_500_001]
     assert stored(store, 1) == []
+
+
+def test_times_in_any_order_are_kept(client: ProduceClient, store: Store) -> None:
+    times_ms = [5_000, 1, -86_400_000, 9_000, 7_000]
+    for offset, time_ms in enumerate(times_ms):
+        assert client.ask({("t", 0): batch(values(1), timestamp=time_ms)}) == [Answer(0, offset)]
+    assert [us // 1_000 for _, us in store.log.times(tp(0), 0, 5)] == times_ms
+    for wanted, expected in ((6_000, 3), (5_000, 0), (9_001, None), (-90_000_000, 0)):
+        assert store.log.offset_for_time(tp(0), wanted * 1_000) == expected
 
 
 def test_a_time_is_not_refused_by_a_store_whose_clock_is_far_behind(

@@ -246,14 +246,19 @@ def test_more_partitions_are_read_than_a_request_may_name(
 def test_times_of_a_client_are_kept_and_impossible_ones_replaced(
     world: Script, store: ScriptedStore
 ) -> None:
-    """Each store has equal times, in the order of the offsets."""
+    """Each store has equal times."""
     other, now_us = world.store("other"), world.now_us()
-    given = [[2, 1000], [1, 500], [3, 2000], [1, now_us + 3_600_000_000]]
-    for at, (count, wanted) in enumerate(((7, given), (1, [[1, -1000]]))):
+    given = [[2, 1000], [1, 500], [3, 2000], [1, now_us + 3_700_000_000]]
+    for at, (count, wanted) in enumerate(((7, given), (2, [[1, -1000], [1, -(2**62)]]))):
         batch = RecordBatch(TP, 7 * at, Values.of(values(count)), times=np.array(wanted, np.int64))
         world.result(store.submit(batch))
-    world.until(lambda: other.held(TP) == (0, 8))
-    times = store.log.times(TP, 0, 8)
-    assert times[:2] == [(0, 1000), (3, 2000)]
-    assert all(0 <= us - now_us < 60_000_000 for _, us in times[2:])
-    assert other.log.times(TP, 0, 8) == times
+    world.until(lambda: other.held(TP) == (0, 9))
+    times = store.log.times(TP, 0, 9)
+    assert [each for each in times if each[0] not in (6, 8)] == [
+        (0, 1000),
+        (2, 500),
+        (3, 2000),
+        (7, -1000),
+    ]
+    assert all(0 <= us - now_us < 60_000_000 for at, us in times if at in (6, 8))
+    assert other.log.times(TP, 0, 9) == times
