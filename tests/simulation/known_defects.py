@@ -247,7 +247,7 @@ DEFECTS = (
     Defect(
         "a broken connection takes its successor with it",
         "ours",
-        "producer-. waits",
+        "producer-. waits|consumer-. is at",
         changes=lambda: {(mesh, "Subscribers"): ForgetsRequestors},
         first=198,
     ),
