@@ -22,7 +22,6 @@ from dafka_core.protocol import timing
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.fetch_scheduler import MAX_PARTITIONS, FetchScheduler
 from dafka_core.protocol.followed_partition import Delivered, FollowedPartition
-from dafka_core.protocol.partition_states import RECORDS, TAKE
 from dafka_core.protocol.role import Outgoing, PeerNews
 from dafka_core.protocol.store_directory import StoreDirectory, StoreQuery
 
@@ -31,8 +30,6 @@ Start = Literal["earliest", "latest"] | Mapping[str, Mapping[str, int]]
 # With more partitions the interval grows, so that heads never dominate the load: this many keep a
 # store and a consumer busy for about half a second.
 HEADS_PER_INTERVAL: Final = 50_000
-
-_TRIMMED: Final = "the stores have trimmed them"
 
 
 class Loss(NamedTuple):
@@ -144,17 +141,15 @@ class ConsumerRole:
                 messages += self._hello(message.store)
             case m.RecordTooLarge(requestor=self.address):
                 partition = self.partitions.get(message.tp)
-                if partition is not None and self._takes_records(now, partition):
+                if partition is not None and self.room:
                     limit = self._limit_bytes, "this consumer"
                     self.delivered += partition.skip_too_large(now, message, *limit)
                     messages += self.scheduler.ask(now, partition)
             case m.HistoryReply(requestor=self.address):
                 partition = self.partitions.get(message.tp)
-                if partition is not None:
-                    changed = partition.change_history(message.history, message.end)
-                    if changed:
-                        self.delivered += changed
-                        self.scheduler.visit_soon(partition)
+                if partition is not None and (changed := partition.on_history(message)):
+                    self.delivered += changed
+                    self.scheduler.visit_soon(partition)
         return messages
 
     def on_batch(self, now: float, requestor: str, batch: RecordBatch) -> list[Outgoing]:
@@ -168,10 +163,10 @@ class ConsumerRole:
             partition = self.partitions.get(batch.tp)
         if partition is None:
             return []
-        if partition.history.is_stale(batch):
+        if partition.is_stale(batch):
             # They belong to a replaced life; or the delivered ones do, and others have followed.
             return self._ask_history(now, partition) if requestor else []
-        if self._takes_records(now, partition):
+        if self.room:
             self.delivered += partition.follow(now, batch)
         else:
             partition.give_back(batch)
@@ -214,9 +209,6 @@ class ConsumerRole:
         deadlines = (self.scheduler.deadline(), self._heads_due(), self.directory.deadline(now))
         return min((due for due in deadlines if due is not None), default=None)
 
-    def _takes_records(self, now: float, partition: FollowedPartition) -> bool:
-        return partition.action(RECORDS, now, self.room) == TAKE
-
     def _heads_due(self) -> float | None:
         if self._heads_asked_at is None or not self._topics:
             return None
@@ -229,7 +221,7 @@ class ConsumerRole:
         for info in reply.entries:
             known = self.partitions.get(info.tp)
             if known is not None and info.end <= known.next_offset:
-                if info.life > last_life(known.history.epochs) > NO_LIFE:
+                if info.life > last_life(known.epochs) > NO_LIFE:
                     messages += self._ask_history(now, known)
             elif known is None or known.head < info.end:
                 partition = self._partition(info.tp, info.end)
@@ -238,9 +230,9 @@ class ConsumerRole:
         return messages
 
     def _ask_history(self, now: float, partition: FollowedPartition) -> list[Outgoing]:
-        if now < partition.history.asked_s + timing.HISTORY_INTERVAL_S:
+        if now < partition.history_asked_s + timing.HISTORY_INTERVAL_S:
             return []
-        partition.history.asked_s = now
+        partition.history_asked_s = now
         return [m.HistoryQuery(self.address, m.UNSOLICITED, *partition.tp)]
 
     def _lose(self, now: float, loss: Loss) -> None:
@@ -302,23 +294,20 @@ class LossDetector:
         self._question: StoreQuery | None = None
         self._asked_at = self._due = -inf
         self._had_stores = False
-        self._interval_s = timing.LOSS_CHECK_S
 
     def ask(self, now: float) -> list[Outgoing]:
         """Ask the stores about missing records, at intervals."""
         if self._question is not None or now < self._due:
             return []
         waiting = self._scheduler.unanswered(now, timing.LOSS_CHECK_S)
-        wanted = {each.tp: each.next_offset for each in waiting}
-        longer_s = min(2 * self._interval_s, timing.MAX_LOSS_CHECK_S)
-        self._interval_s = longer_s if wanted else timing.LOSS_CHECK_S
-        self._due = now + self._interval_s
-        if not wanted:
+        self._due = now + (timing.MAX_LOSS_CHECK_S if waiting else timing.LOSS_CHECK_S)
+        if not waiting:
             return []
         self._asked_at = now
+        wanted = {each.tp: each.next_offset for each in waiting}
         topics = {tp.topic for tp in wanted}
-        self._question, asked = self._directory.ask_heads(now, topics, wanted=wanted)
-        return asked
+        self._question, messages = self._directory.ask_heads(now, topics, wanted=wanted)
+        return messages
 
     def losses(self, now: float) -> Iterator[Loss]:
         """Yield losses proved by the stores' answers, or by the absence of stores.
@@ -331,9 +320,8 @@ class LossDetector:
             self._had_stores, self._asked_at = not self._had_stores, now
         question = self._question
         # Without a tower, a store that does not answer may still exist.
-        if question is None or not (
-            question.answered or now >= self._asked_at + timing.ABSENT_STORE_S
-        ):
+        is_over = now >= self._asked_at + timing.ABSENT_STORE_S
+        if question is None or not (question.answered or is_over):
             return
         self._directory.forget(question)
         self._question = None
@@ -346,25 +334,24 @@ class LossDetector:
             if partition.unanswered_s(now) >= wait_s:
                 yield from self._gaps(partition, first)
 
-    def _gaps(self, partition: FollowedPartition, first: int | None) -> list[Loss]:
-        """Return the gaps before the kept records, and before a store's first record, ``first``.
+    def _gaps(self, partition: FollowedPartition, first: int | None) -> Iterator[Loss]:
+        """Yield the gaps before the kept records, and before a store's first record, ``first``.
 
         None if a store has the next record, which will arrive.  Without any of these, the gap
         lasts up to the head.
         """
+        tp, start = partition.tp, partition.next_offset
         there = [(batch.offset, batch.end) for batch in partition.kept]
         why = "no store has them, and the node that had them is gone"
         if first is not None:
-            why = _TRIMMED
+            why = "the stores have trimmed them"
             there = [*(each for each in there if each[0] < first), (first, first)]
         elif not self._directory.stores:
             why = "no store is reachable, and the node that had them is gone"
-        start, gaps = partition.next_offset, list[Loss]()
         if not there:
-            return [Loss(partition.tp, start, partition.head, None, why)]
+            yield Loss(tp, start, partition.head, None, why)
         for begin, end in there:
             if begin > start:
-                begins = partition.is_beginning and start == 0 and first is not None
-                gaps.append(Loss(partition.tp, start, begin, begin, why, begins))
+                is_beginning = partition.is_beginning and start == 0 and first is not None
+                yield Loss(tp, start, begin, begin, why, is_beginning)
             start = max(start, end)
-        return gaps

@@ -140,8 +140,9 @@ class FetchScheduler:
             self._due = inf
             for fetcher in [*self._under_way.values()]:
                 ask(fetcher)
-        for fetcher in self._waiting.first(max(MAX_UNDER_WAY - len(self._under_way), 0)):
-            ask(fetcher, in_turn=True)
+        if self._waiting and len(self._under_way) < MAX_UNDER_WAY:
+            for fetcher in self._waiting.first(MAX_UNDER_WAY - len(self._under_way)):
+                ask(fetcher, in_turn=True)
         for store, wanted in of_stores.items():
             for start in range(0, len(wanted), MAX_FETCH_PARTITIONS):
                 part = tuple(wanted[start : start + MAX_FETCH_PARTITIONS])
@@ -180,7 +181,7 @@ class FetchScheduler:
         self, now: float, fetcher: PartitionFetcher, room: bool = True, *, in_turn: bool = False
     ) -> tuple[int, int] | None:
         """Return the offsets to request now, if any; ``in_turn`` ignores ``MAX_UNDER_WAY``."""
-        tp, action = fetcher.tp, fetcher.action(states.TURN, now, room)
+        tp, action = fetcher.tp, fetcher.action(now, room)
         if action == states.FORGET:
             self.forget(tp)
             return None

@@ -97,9 +97,9 @@ class PartitionFetcher:
             return FetchState.FETCHING
         return FetchState.BEHIND
 
-    def action(self, event: str, now: float, room: bool = True) -> str:
-        """Return the action for an event, by ``FETCH_TABLE``."""
-        return states.FETCH_TABLE[self.state(now, room)][event].action
+    def action(self, now: float, room: bool = True) -> str:
+        """Return the action when it is the partition's turn to fetch, by ``FETCH_TABLE``."""
+        return states.FETCH_TABLE[self.state(now, room)][states.TURN].action
 
     def raise_head(self, end: int) -> None:
         """Note a peer's claim that the partition reaches ``end`` (exclusive)."""
@@ -160,7 +160,7 @@ class PartitionFetcher:
             self._count = max(1, self._count // 2)  # the same block again, not a larger one
 
     def claim(self, now: float, action: str) -> tuple[int, int] | None:
-        """Return the offsets to request now (end exclusive) for the action on ``TURN``, if any."""
+        """Return the offsets to request now (end exclusive), if any; for an ``action``."""
         start = max(self.next_offset, self._asked_end)
         if action == states.ASK_AGAIN:
             start = self.next_offset

@@ -10,7 +10,6 @@ from dafka_core.protocol import messages as m
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.followed_partition import Delivered, FollowedPartition
 from dafka_core.protocol.partition_fetcher import ReorderBudget
-from dafka_core.protocol.partition_states import TURN
 from dafka_core.protocol.role import Outgoing, PeerNews
 from dafka_core.protocol.store_directory import StoreDirectory
 
@@ -70,7 +69,7 @@ class ReaderRole:
             # Ranges may overlap, and C stores send one record more than requested.
             if read.tp == batch.tp and batch.offset < read.end:
                 part = batch.between(batch.offset, min(batch.end, read.end))
-                if not read.history.is_stale(part):
+                if not read.is_stale(part):
                     read.delivered += read.follow(now, part)
                 messages += self._ask(now, read)
         return messages
@@ -107,5 +106,5 @@ class ReaderRole:
             read.retry_unanswered()
 
     def _ask(self, now: float, read: RangeRead) -> list[Outgoing]:
-        offsets = read.claim(now, read.action(TURN, now, read.room))
+        offsets = read.claim(now, read.action(now, read.room))
         return [m.Fetch.of(self.address, read.tp, *offsets)] if offsets else []

@@ -164,7 +164,8 @@ class Checkers:
     def on_lost(self, who: str, loss: Loss, stores: Collection[str]) -> None:
         """Records that a consumer takes for lost are on no disk of a store that it knows."""
         self._world.fault("records that nobody has", who, f"{loss}")
-        for store in () if loss.tp.partition in self.liars else stores:
+        # A byzantine peer may have greeted the consumer as a store.
+        for store in () if loss.tp.partition in self.liars else self.disks.keys() & stores:
             disk = self.disks[store]
             if max(loss.start, disk.earliest(loss.tp)) < min(loss.end, disk.end(loss.tp)):
                 self._world.fail(who, f"{LOST} {loss}, which {disk.name} has")

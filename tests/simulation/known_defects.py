@@ -306,7 +306,7 @@ DEFECTS = (
         "consumers follow any history",
         "ours",
         "was delivered a mixture",
-        changes=lambda: {(consumer_role, "FollowedHistory"): FollowsAnything},
+        changes=lambda: {(consumer_role, "FollowedPartition"): FollowsAnything},
         shape={**ZOMBIES, "acks": 1, "stores": 2, "consumers": 2},
     ),
     Defect(

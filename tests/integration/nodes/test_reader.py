@@ -124,7 +124,7 @@ def test_a_changed_history_ends_a_read(read: Read, tp: TopicPartition) -> None:
     batches = reader.read(tp, 0, COUNT, timeout_s=PATIENCE_S)
     yielded = [next(batches)]
     role = reader._role
-    epoch = role.reads[0].history.epochs[-1]
+    epoch = role.reads[0].epochs[-1]
     newer = Epoch(epoch.number + 1, epoch.id, 1, 1, epoch.digest)
     records = replace(RecordBatch.of(tp, 1, [b"other"]), epoch=newer)
     reader._mesh.call(lambda now: role.on_batch(now, role.address, records))
