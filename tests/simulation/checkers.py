@@ -165,8 +165,8 @@ class Checkers:
         """Records that a consumer takes for lost are on no disk of a store that it knows."""
         self._world.fault("records that nobody has", who, f"{loss}")
         # A byzantine peer may have greeted the consumer as a store.
-        for store in () if loss.tp.partition in self.liars else self.disks.keys() & stores:
-            disk = self.disks[store]
+        known = [self.disks[store] for store in stores if store in self.disks]
+        for disk in () if loss.tp.partition in self.liars else known:
             if max(loss.start, disk.earliest(loss.tp)) < min(loss.end, disk.end(loss.tp)):
                 self._world.fail(who, f"{LOST} {loss}, which {disk.name} has")
 
