@@ -34,10 +34,9 @@ from dafka_core.nodes.addresses import new_address
 from dafka_core.nodes.mesh import Mesh
 from dafka_core.nodes.node import Node
 from dafka_core.nodes.threads import weakly
-from dafka_core.protocol.consumer_role import ConsumerRole, Start
+from dafka_core.protocol.consumer_role import ConsumerRole, Loss, Start
 from dafka_core.protocol.fields import check_sequence, check_topics
 from dafka_core.protocol.limits import MAX_SEQUENCE, max_taken_bytes
-from dafka_core.protocol.loss_detector import Loss
 
 _Item = RecordBatch | RecordTooLargeError | DataLossError
 
@@ -100,9 +99,8 @@ class RecordQueue:
         """Return the next record, if any."""
         # Without the lock: one C call takes it from the batch.
         record = next(self._open_records, None)
-        if record is None and self._items:
-            with self._lock:
-                record = next(self._opened(), None)
+        while record is None and self._items:
+            record = next(self.next_records() or iter(()), None)
         return record
 
     def next_records(self) -> Iterator[Record] | None:
@@ -112,8 +110,14 @@ class RecordQueue:
         caller.
         """
         with self._lock:
-            found = self._opened()
-            return found if length_hint(self._open_rest) else None
+            if not length_hint(self._open_rest):
+                batch = self._pop()
+                if batch is None:
+                    return None
+                values, keys, headers = opened_lists(batch.values, opens=self._opens)
+                self._open, self._open_rest = batch, iter(values)
+                self._open_records = records(batch, self._open_rest, keys, headers)
+            return self._open_records
 
     def next_batch(self) -> RecordBatch | None:
         """Return the rest of the open batch, or else the next one, as a batch."""
@@ -127,8 +131,8 @@ class RecordQueue:
     def positions(self) -> dict[TopicPartition, int]:
         """Return the next record's offset of each partition with records here."""
         with self._lock:
-            queued = (each for each in self._items if not isinstance(each, DataLossError))
-            found = {_tp(each): each.offset for each in reversed(tuple(queued))}
+            queued = [each for each in self._items.copy() if not isinstance(each, DataLossError)]
+            found = {_tp(each): each.offset for each in reversed(queued)}
             left = length_hint(self._open_rest)
             if left and self._open is not None:
                 found[self._open.tp] = self._open.end - left
@@ -150,13 +154,6 @@ class RecordQueue:
         """Drop all.  Takes no lock: a signal's handler may call it in a thread that holds it."""
         self._items.clear()
         _exhaust(self._open_rest)
-
-    def _opened(self) -> Iterator[Record]:
-        if not length_hint(self._open_rest) and (batch := self._pop()) is not None:
-            values, keys, headers = opened_lists(batch.values, opens=self._opens)
-            self._open, self._open_rest = batch, iter(values)
-            self._open_records = records(batch, self._open_rest, keys, headers)
-        return self._open_records
 
     def _pop(self) -> RecordBatch | None:
         try:
@@ -385,31 +382,28 @@ class Consumer(Node):
 
     def _queue_delivered(self) -> None:
         delivered, self._role.delivered = self._role.delivered, []
-        fails = self._config.on_data_loss == FAIL
+        losses, self._role.losses = self._role.losses, []
         for each in delivered:
-            if isinstance(each, HistoryChangedError) and not fails:
+            if isinstance(each, HistoryChangedError) and self._config.on_data_loss != FAIL:
                 _log.warning("%s", each)
             else:
                 self._queue.add([each])
-        losses, self._role.losses = self._role.losses, []
         for loss in losses:
             self._on_loss(loss)
 
     def _on_loss(self, loss: Loss) -> None:
-        policy = self._config.on_data_loss
         if loss.is_beginning:
             text = "%(tp)s: begins at offset %(offset)d, the earliest there is"
             facts = {"tp": str(loss.tp), "offset": loss.end}
             _log.info(text, facts, extra={"event": "consumer_begins"})
             return
+        policy = self._config.on_data_loss
+        does = "the consumer waits for them"
         if policy == FAIL:
             does = "continue with Consumer.seek, or set option on_data_loss to skip or wait"
         elif policy == SKIP and loss.available is not None:
             does = "the consumer skips them"
-        else:
-            does = "the consumer waits for them"
-        missing = f"offsets {loss.start} to {loss.end} (exclusive) are missing"
-        why = f"{missing}, {loss.why}; {does}"
+        why = f"offsets {loss.start} to {loss.end} (exclusive) are missing, {loss.why}; {does}"
         error = DataLossError(*loss.tp, loss.start, loss.available, why)
         if policy == FAIL:
             self._queue.add_loss(loss.tp, error)

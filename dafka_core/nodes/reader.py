@@ -5,18 +5,15 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 from dafka_core.config.node_options import KeyFiles, ReaderOptions
 from dafka_core.config.options import check_argument
 from dafka_core.errors import (
-    CHANGED,
     ClosedError,
     ConfigError,
     DataLossError,
     FetchTimeoutError,
-    HistoryChangedError,
     NodeFailedError,
     NoStoreError,
 )
@@ -67,7 +64,7 @@ class Reader(Node):
         self._role = ReaderRole(
             self.address, limit_bytes=max_taken_bytes(self._config.max_record_bytes)
         )
-        self._reads: set[_Read] = set()
+        self._queues: dict[RangeRead, RecordQueue] = {}
         self._mesh = Mesh("reader", self._role, self._config)
         self._mesh.start(self._on_round)
         self._is_open = True
@@ -174,27 +171,22 @@ class Reader(Node):
         if start >= end:
             return
 
-        def begin(now: float) -> _Read:
-            mesh, found = self._mesh, self._role.read(tp, start, end)
-            read = _Read(found, RecordQueue(lambda: None if found.room else mesh.wake()))
-            self._reads.add(read)
-            return read
+        def begin(now: float) -> tuple[RangeRead, RecordQueue]:
+            mesh, read = self._mesh, self._role.read(tp, start, end)
+            queue = self._queues[read] = RecordQueue(lambda: None if read.room else mesh.wake())
+            return read, queue
 
         def forget(now: float) -> None:
-            self._reads.discard(read)
-            self._role.forget(read.range)
+            self._role.forget(read)
+            del self._queues[read]
 
-        read = self._mesh.call(begin)
         offset = start
+        read, queue = self._mesh.call(begin)
         try:
             while offset < end:
                 self._mesh.check()  # a closed reader yields no records, even if they have arrived
-                batch = self._mesh.wait_until(
-                    lambda: read.range.parted_at is not None or read.queue.next_batch(), timeout_s
-                )
-                if (parted_at := read.range.parted_at) is not None:
-                    raise HistoryChangedError(*tp, parted_at, parted_at, CHANGED, offset)
-                if not isinstance(batch, RecordBatch):
+                batch = self._mesh.wait_until(queue.next_batch, timeout_s)
+                if batch is None:
                     raise self._diagnosis(tp, offset, end, timeout_s)
                 offset = batch.end
                 yield batch
@@ -233,26 +225,14 @@ class Reader(Node):
             text, at = _GIVEN_UP if each.is_given_up else _SLOW, each.endpoint
             _log.warning(text, kind, each.node, at or "an unknown address", each.waited_s)
         room_again = False
-        for read in self._reads:
-            delivered, read.range.delivered = read.range.delivered, []
-            read.queue.add(delivered)
-            if read.range.failure is not None and not read.has_failed:
-                read.queue.add([read.range.failure])
-                read.has_failed = True
-            had_room = read.range.room
-            read.range.room = False  # the application wakes the loop for what it takes from now on
-            read.range.room = read.queue.size[1] < self._config.max_queued_bytes
-            room_again |= read.range.room and not had_room
+        for read, queue in self._queues.items():
+            delivered, read.delivered = read.delivered, []
+            queue.add(delivered)
+            had_room = read.room
+            read.room = False  # the application wakes the loop for what it takes from now on
+            read.room = queue.size[1] < self._config.max_queued_bytes
+            room_again |= read.room and not had_room
         return room_again
-
-
-@dataclass(eq=False)
-class _Read:
-    """One call of ``read``: its range, and the records that the application has not taken."""
-
-    range: RangeRead
-    queue: RecordQueue
-    has_failed: bool = False
 
 
 def _check_range(tp: TopicPartition, start: int, end: int) -> None:

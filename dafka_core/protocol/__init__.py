@@ -9,7 +9,8 @@ A consumer learns that it missed a record when a later record or a head (HEAD, D
 HEADS-REPLY) raises the known end of a partition above the next record (``partition_fetcher``).  It
 requests the missing records from the producer and the stores, some partitions at a time and each
 again until it arrives (``fetch_scheduler``, with the states of ``partition_states``).  If nothing
-arrives, it asks all stores for what they have, and reports a loss (``loss_detector``).
+arrives, it asks all stores for what they have, and reports a loss (``LossDetector`` in
+``consumer_role``).  ``followed_partition`` is a partition in a consumer or reader.
 
 A producer knows that all stores it needs have a record when ``acks`` of them have acknowledged its
 offset or a later one: ``ProducerRole.durable``.  A store acknowledges what its log has synced, and

@@ -1,27 +1,29 @@
-"""The consumer's role: each record of its topics once, in order per partition, none missing."""
+"""The consumer's role: each record of its topics once, in order per partition, none missing.
+
+A record may be dropped on its way.  The consumer notices that from a later record, or from a HEAD,
+DIRECT-HEAD or HEADS-REPLY: each of them raises the known end of its partition, the ``head``.
+Everything from ``next_offset`` to ``head`` is missing, and ``FetchScheduler`` requests it until it
+arrives.  If the last records are dropped, and the heads after them, the answer to GET-HEADS reveals
+them, which the consumer sends every ``HEADS_INTERVAL_S``.  ``LossDetector`` finds the records that
+no node has any more.
+"""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from math import inf
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from dafka_core.config.node_options import FAIL, MAX_RECORD_BYTES, SKIP, WAIT
-from dafka_core.errors import CHANGED, HistoryChangedError, RecordTooLargeError
-from dafka_core.model.epochs import NO_LIFE, last_life, parting
+from dafka_core.model.epochs import NO_LIFE, last_life
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.protocol import messages as m
 from dafka_core.protocol import timing
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.fetch_scheduler import MAX_PARTITIONS, FetchScheduler
-from dafka_core.protocol.histories import FollowedHistory
-from dafka_core.protocol.loss_detector import TRIMMED, Loss, LossDetector
-from dafka_core.protocol.partition_fetcher import PartitionFetcher
-from dafka_core.protocol.partition_states import RECORDS, TAKE
-from dafka_core.protocol.record_limits import error_of
+from dafka_core.protocol.followed_partition import Delivered, FollowedPartition
 from dafka_core.protocol.role import Outgoing, PeerNews
-from dafka_core.protocol.store_directory import StoreDirectory
+from dafka_core.protocol.store_directory import StoreDirectory, StoreQuery
 
 Start = Literal["earliest", "latest"] | Mapping[str, Mapping[str, int]]
 
@@ -30,12 +32,20 @@ Start = Literal["earliest", "latest"] | Mapping[str, Mapping[str, int]]
 HEADS_PER_INTERVAL: Final = 50_000
 
 
+class Loss(NamedTuple):
+    """Records ``[start, end)`` of a partition that no node has."""
+
+    tp: TopicPartition
+    start: int
+    end: int
+    available: int | None  # the earliest later record, if any
+    why: str
+    is_beginning: bool = False
+    """The consumer begins at the earliest record, so it has lost none that it was to read."""
+
+
 class ConsumerRole:
     """Follows the topics it is subscribed to.
-
-    A consumer learns that it has missed a record from a later record, a HEAD or a HEADS-REPLY:
-    each raises the known end of the partition in its ``PartitionFetcher``, and ``FetchScheduler``
-    requests what is missing.  ``LossDetector`` reports records that no node has.
 
     Attributes:
         delivered: batches, with an error in the place of each record above the consumer's limit,
@@ -54,19 +64,17 @@ class ConsumerRole:
         limit_bytes: int = MAX_RECORD_BYTES,
     ) -> None:
         self.address = address
-        self.delivered: list[RecordBatch | RecordTooLargeError | HistoryChangedError] = []
+        self.delivered: list[Delivered] = []
         self.losses: list[Loss] = []
         self.skipped: dict[TopicPartition, int] = {}
-        self._limit_bytes = limit_bytes
         self.room = True
-        self.fetchers: dict[TopicPartition, PartitionFetcher] = {}
+        self.partitions: dict[TopicPartition, FollowedPartition] = {}
         self.scheduler = FetchScheduler(address)
         self.directory = StoreDirectory(address)
-        self._histories = defaultdict[TopicPartition, FollowedHistory](FollowedHistory)
-        self._detector = LossDetector(self.directory, self.scheduler)
+        self._detector = LossDetector(self.directory, self.scheduler, self.partitions)
+        self._limit_bytes = limit_bytes
         self._on_data_loss = on_data_loss
         self._start = start
-        self._beginning: set[TopicPartition] = set()  # wait for their earliest record
         self._topics: dict[str, None] = {}
         self._heads_asked_at: float | None = None
 
@@ -77,7 +85,7 @@ class ConsumerRole:
 
     def positions(self) -> dict[TopicPartition, tuple[int, int]]:
         """Return the next offset and the known head (exclusive) of each partition."""
-        return {tp: (each.next_offset, each.head) for tp, each in self.fetchers.items()}
+        return {tp: (each.next_offset, each.head) for tp, each in self.partitions.items()}
 
     def subscriptions(self) -> list[bytes]:
         """RFC 46, Consumer Subscriptions: those to the consumer's own address."""
@@ -98,20 +106,20 @@ class ConsumerRole:
     def unsubscribe(self, topic: str) -> None:
         """Forget the topic and its positions."""
         self._topics.pop(topic, None)
-        for tp in [tp for tp in self.fetchers if tp.topic == topic]:
-            self.fetchers.pop(tp).close()
+        for tp in [tp for tp in self.partitions if tp.topic == topic]:
+            self.partitions.pop(tp).close()
             self.scheduler.forget(tp)
             self.skipped.pop(tp, None)
-            self._histories.pop(tp, None)
-            self._beginning.discard(tp)
 
     def seek(self, tp: TopicPartition, offset: int) -> None:
         """Deliver the record at ``offset`` next."""
-        fetcher = self.fetchers.setdefault(tp, self.scheduler.fetcher(tp, offset))
-        fetcher.begin(offset)
-        self._beginning.discard(tp)
-        self._histories.pop(tp, None)
-        self.scheduler.visit_soon(fetcher)
+        known = self.partitions.get(tp)
+        partition = FollowedPartition(tp, offset, self.scheduler.budget)
+        if known is not None:
+            partition.raise_head(known.head)
+            known.close()
+        self.partitions[tp] = partition
+        self.scheduler.visit_soon(partition)
 
     def on_message(self, now: float, message: m.Message, peer: str) -> list[Outgoing]:
         """Process HEAD, DIRECT-HEAD, STORE-HELLO, RECORD-TOO-LARGE and answers to queries."""
@@ -119,11 +127,11 @@ class ConsumerRole:
         messages = [] if isinstance(message, m.Head) else self.directory.on_message(now, message)
         match message:
             case m.Head() | m.DirectHead():
-                fetcher = self._fetcher(message.tp, message.end)
-                if fetcher is not None:
+                partition = self._partition(message.tp, message.end)
+                if partition is not None:
                     direct = isinstance(message, m.DirectHead)
                     messages += self.scheduler.on_head(
-                        now, fetcher, message.end, direct=direct, room=self.room
+                        now, partition, message.end, direct=direct, room=self.room
                     )
             case m.HeadsReply():
                 messages += self._on_heads(now, message)
@@ -132,34 +140,37 @@ class ConsumerRole:
             case m.StoreHello():
                 messages += self._hello(message.store)
             case m.RecordTooLarge(requestor=self.address):
-                messages += self._skip_too_large(now, message)
+                partition = self.partitions.get(message.tp)
+                if partition is not None and self.room:
+                    limit = self._limit_bytes, "this consumer"
+                    self.delivered += partition.skip_too_large(now, message, *limit)
+                    messages += self.scheduler.ask(now, partition)
             case m.HistoryReply(requestor=self.address):
-                self._on_history(message)
+                partition = self.partitions.get(message.tp)
+                if partition is not None and (changed := partition.on_history(message)):
+                    self.delivered += changed
+                    self.scheduler.visit_soon(partition)
         return messages
 
     def on_batch(self, now: float, requestor: str, batch: RecordBatch) -> list[Outgoing]:
         """Process RECORDs of the topics, and DIRECT-RECORDs to this consumer."""
         # Only a live record marks "latest": a direct one may answer a FETCH from before an
         # ``unsubscribe``.
-        fetcher = None
+        partition = None
         if not requestor:
-            fetcher = self._fetcher(batch.tp, batch.offset)
+            partition = self._partition(batch.tp, batch.offset)
         elif requestor == self.address and batch.tp.topic in self._topics:
-            fetcher = self.fetchers.get(batch.tp)
-        if fetcher is None:
+            partition = self.partitions.get(batch.tp)
+        if partition is None:
             return []
-        history, position = self._histories[batch.tp], fetcher.next_offset
-        if history.is_stale(batch):
+        if partition.is_stale(batch):
             # They belong to a replaced life; or the delivered ones do, and others have followed.
-            return self._ask_history(now, batch.tp) if requestor else []
-        start = history.parted_by(batch.epoch, position)
-        if start is not None:
-            self._rewind(fetcher, start, position, batch.end)
-        elif fetcher.action(RECORDS, now, self.room) == TAKE:
-            self._deliver(fetcher, fetcher.take(now, batch), position)
+            return self._ask_history(now, partition) if requestor else []
+        if self.room:
+            self.delivered += partition.follow(now, batch)
         else:
-            fetcher.give_back(batch)
-        return self.scheduler.ask(now, fetcher, self.room)
+            partition.give_back(batch)
+        return self.scheduler.ask(now, partition, self.room)
 
     def on_subscribed(self, now: float, kind: type[m.Message], topic: str) -> list[Outgoing]:
         """Greet a store that subscribes to our hello, if it was the last to be introduced."""
@@ -187,7 +198,7 @@ class ConsumerRole:
         if due is None or messages:
             self._heads_asked_at = now if self._topics else None
         messages += self.directory.on_tick(now)
-        for loss in self._detector.losses(now, self.fetchers):
+        for loss in self._detector.losses(now):
             self._lose(now, loss)
         return [*messages, *self.scheduler.ask_due(now), *self._detector.ask(now)]
 
@@ -198,98 +209,48 @@ class ConsumerRole:
         deadlines = (self.scheduler.deadline(), self._heads_due(), self.directory.deadline(now))
         return min((due for due in deadlines if due is not None), default=None)
 
-    def _skip_too_large(self, now: float, record: m.RecordTooLarge) -> list[Outgoing]:
-        fetcher, limit_bytes = self.fetchers.get(record.tp), self._limit_bytes
-        # For a smaller record the report is wrong: another node may still send it.
-        if fetcher is None or record.size_bytes <= limit_bytes:
-            return []
-        is_next = fetcher.next_offset == record.sequence
-        if is_next and fetcher.action(RECORDS, now, self.room) == TAKE:
-            fetcher.raise_head(record.sequence + 1)
-            self.delivered.append(error_of(record, limit_bytes, "this consumer"))
-            self._histories[record.tp].skip_from(record.sequence)
-            self._deliver(fetcher, fetcher.advance(record.sequence + 1, now), record.sequence + 1)
-        return self.scheduler.ask(now, fetcher, self.room)
-
     def _heads_due(self) -> float | None:
         if self._heads_asked_at is None or not self._topics:
             return None
-        intervals = 1 + len(self.fetchers) // HEADS_PER_INTERVAL
+        intervals = 1 + len(self.partitions) // HEADS_PER_INTERVAL
         return self._heads_asked_at + timing.HEADS_INTERVAL_S * intervals
 
     def _on_heads(self, now: float, reply: m.HeadsReply) -> list[Outgoing]:
         """Process many heads at once; most are unchanged.  The next tick requests records."""
         messages: list[Outgoing] = []
         for info in reply.entries:
-            tp = info.tp
-            known = self.fetchers.get(tp)
+            known = self.partitions.get(info.tp)
             if known is not None and info.end <= known.next_offset:
-                if info.life > last_life(self._histories[tp].epochs) > NO_LIFE:
-                    messages += self._ask_history(now, tp)
+                if info.life > last_life(known.epochs) > NO_LIFE:
+                    messages += self._ask_history(now, known)
             elif known is None or known.head < info.end:
-                fetcher = self._fetcher(tp, info.end)
-                if fetcher is not None:
-                    self.scheduler.on_held(fetcher, info.end, reply.store)
+                partition = self._partition(info.tp, info.end)
+                if partition is not None:
+                    self.scheduler.on_held(partition, info.end, reply.store)
         return messages
 
-    def _ask_history(self, now: float, tp: TopicPartition) -> list[Outgoing]:
-        history = self._histories[tp]
-        if now < history.asked_s + timing.HISTORY_INTERVAL_S:
+    def _ask_history(self, now: float, partition: FollowedPartition) -> list[Outgoing]:
+        if now < partition.history_asked_s + timing.HISTORY_INTERVAL_S:
             return []
-        history.asked_s = now
-        return [m.HistoryQuery(self.address, m.UNSOLICITED, *tp)]
-
-    def _on_history(self, reply: m.HistoryReply) -> None:
-        """Apply a store's history if it is newer than that of the delivered records."""
-        fetcher = self.fetchers.get(reply.tp)
-        if fetcher is None:  # a reply without a question
-            return
-        followed, position = self._histories[reply.tp], fetcher.next_offset
-        if last_life(reply.history) <= last_life(followed.epochs):
-            return
-        start = parting(followed.epochs, reply.history)
-        if start is not None and start < followed.read_to(position):
-            self._rewind(fetcher, start, position, reply.end)
-
-    def _deliver(
-        self, fetcher: PartitionFetcher, taken: Sequence[RecordBatch], position: int
-    ) -> None:
-        """Deliver the next records, from ``position`` on, unless their history differs."""
-        followed, start = self._histories[fetcher.tp].take(taken)
-        self.delivered.extend(followed)
-        if start is not None:
-            position = followed[-1].end if followed else position
-            self._rewind(fetcher, start, position, taken[-1].end)
-
-    def _rewind(self, fetcher: PartitionFetcher, start: int, position: int, end: int) -> None:
-        """Another history of the partition has won, which is known to reach ``end``."""
-        error = HistoryChangedError(*fetcher.tp, start, start, CHANGED, position)
-        self.delivered.append(error)
-        self._histories[fetcher.tp].rewind(start)
-        self._beginning.discard(fetcher.tp)
-        fetcher.head = start
-        fetcher.begin(start)
-        fetcher.raise_head(end)
-        self.scheduler.visit_soon(fetcher)
+        partition.history_asked_s = now
+        return [m.HistoryQuery(self.address, m.UNSOLICITED, *partition.tp)]
 
     def _lose(self, now: float, loss: Loss) -> None:
         """Skip lost records, or keep waiting, by option ``on_data_loss``."""
-        fetcher = self.fetchers[loss.tp]
-        if loss.start != fetcher.next_offset:
+        partition = self.partitions[loss.tp]
+        if loss.start != partition.next_offset:
             return  # it waits at an earlier gap
-        begins = loss.tp in self._beginning and loss.start == 0 and loss.why == TRIMMED
-        self.losses.append(loss._replace(is_beginning=begins))
+        self.losses.append(loss)
         # Never skip to a head alone: it may have been forged.
-        if begins or (self._on_data_loss == SKIP and loss.available is not None):
-            if not begins:
-                self.skipped[loss.tp] = self.skipped.get(loss.tp, 0) + loss.end - loss.start
-            self._beginning.discard(loss.tp)
-            self._histories[loss.tp].skip_from(loss.start)
-            self._deliver(fetcher, fetcher.advance(loss.end), loss.end)
-            self.scheduler.visit_soon(fetcher)
-        else:
+        skips = self._on_data_loss == SKIP and loss.available is not None
+        if not (skips or loss.is_beginning):
             # With ``wait`` the loss is reported once; otherwise again as long as it lasts.
-            fetcher.unanswered_since = inf if self._on_data_loss == WAIT else now
+            partition.unanswered_since = inf if self._on_data_loss == WAIT else now
+            return
+        if not loss.is_beginning:
+            self.skipped[loss.tp] = self.skipped.get(loss.tp, 0) + loss.end - loss.start
+        self.delivered += partition.skip(loss.end)
+        self.scheduler.visit_soon(partition)
 
     def _hello(self, store: str) -> list[Outgoing]:
         # RFC 46: without a subscription "it MUST NOT send a CONSUMER-HELLO command".  Before
@@ -298,19 +259,99 @@ class ConsumerRole:
             return []
         return [m.ConsumerHello(store, self.address, tuple(self._topics))]
 
-    def _fetcher(self, tp: TopicPartition, latest: int) -> PartitionFetcher | None:
+    def _partition(self, tp: TopicPartition, latest: int) -> FollowedPartition | None:
         # ZeroMQ matches subscriptions by prefix: a subscriber of "a" receives "ab", too.
         if tp.topic not in self._topics:
             return None
-        fetcher = self.fetchers.get(tp)
-        if fetcher is None and len(self.fetchers) < MAX_PARTITIONS:
-            match self._start:
-                case "earliest":
-                    offset = 0
-                    self._beginning.add(tp)
-                case "latest":
-                    offset = latest
-                case offsets:
-                    offset = offsets.get(tp.topic, {}).get(tp.partition, 0)
-            fetcher = self.fetchers[tp] = self.scheduler.fetcher(tp, offset)
-        return fetcher
+        partition = self.partitions.get(tp)
+        if partition is None and len(self.partitions) < MAX_PARTITIONS:
+            offset = latest if self._start == "latest" else 0
+            if isinstance(self._start, Mapping):
+                offset = self._start.get(tp.topic, {}).get(tp.partition, 0)
+            partition = FollowedPartition(tp, offset, self.scheduler.budget)
+            partition.is_beginning = self._start == "earliest"
+            self.partitions[tp] = partition
+        return partition
+
+
+class LossDetector:
+    """Detects lost records: a consumer waits for them, no store has them, and no peer sends them.
+
+    An unanswered FETCH proves nothing: it may be lost, or a store may be away for a moment.  So the
+    detector asks all stores for their partitions (``StoreDirectory``), and declares records lost if
+    each reachable store answers without them, and some time has passed.
+    """
+
+    def __init__(
+        self,
+        directory: StoreDirectory,
+        scheduler: FetchScheduler,
+        partitions: Mapping[TopicPartition, FollowedPartition],
+    ) -> None:
+        self._directory = directory
+        self._scheduler = scheduler
+        self._partitions = partitions
+        self._question: StoreQuery | None = None
+        self._asked_at = self._due = -inf
+        self._had_stores = False
+
+    def ask(self, now: float) -> list[Outgoing]:
+        """Ask the stores about missing records, at intervals."""
+        if self._question is not None or now < self._due:
+            return []
+        waiting = self._scheduler.unanswered(now, timing.LOSS_CHECK_S)
+        self._due = now + (timing.MAX_LOSS_CHECK_S if waiting else timing.LOSS_CHECK_S)
+        if not waiting:
+            return []
+        self._asked_at = now
+        wanted = {each.tp: each.next_offset for each in waiting}
+        topics = {tp.topic for tp in wanted}
+        self._question, messages = self._directory.ask_heads(now, topics, wanted=wanted)
+        return messages
+
+    def losses(self, now: float) -> Iterator[Loss]:
+        """Yield losses proved by the stores' answers, or by the absence of stores.
+
+        All gaps of a partition, in order: a consumer that waits at the first has no use for the
+        others.  A loss is yielded again after its partition has waited as long again.
+        """
+        if bool(self._directory.stores) != self._had_stores:
+            # The last store has gone, or the first one has returned: give it time to answer.
+            self._had_stores, self._asked_at = not self._had_stores, now
+        question = self._question
+        # Without a tower, a store that does not answer may still exist.
+        is_over = now >= self._asked_at + timing.ABSENT_STORE_S
+        if question is None or not (question.answered or is_over):
+            return
+        self._directory.forget(question)
+        self._question = None
+        for tp, start in question.wanted.items():
+            partition, first = self._partitions.get(tp), question.available.get(tp)
+            if partition is None or partition.next_offset != start:
+                continue  # unsubscribed, or advanced meanwhile
+            is_sure = first is not None and question.answered and not self._directory.discovery.lost
+            wait_s = timing.LOSS_CHECK_S if is_sure else timing.ABSENT_STORE_S
+            if partition.unanswered_s(now) >= wait_s:
+                yield from self._gaps(partition, first)
+
+    def _gaps(self, partition: FollowedPartition, first: int | None) -> Iterator[Loss]:
+        """Yield the gaps before the kept records, and before a store's first record, ``first``.
+
+        None if a store has the next record, which will arrive.  Without any of these, the gap
+        lasts up to the head.
+        """
+        tp, start = partition.tp, partition.next_offset
+        there = [(batch.offset, batch.end) for batch in partition.kept]
+        why = "no store has them, and the node that had them is gone"
+        if first is not None:
+            why = "the stores have trimmed them"
+            there = [*(each for each in there if each[0] < first), (first, first)]
+        elif not self._directory.stores:
+            why = "no store is reachable, and the node that had them is gone"
+        if not there:
+            yield Loss(tp, start, partition.head, None, why)
+        for begin, end in there:
+            if begin > start:
+                is_beginning = partition.is_beginning and start == 0 and first is not None
+                yield Loss(tp, start, begin, begin, why, is_beginning)
+            start = max(start, end)

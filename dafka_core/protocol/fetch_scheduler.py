@@ -7,7 +7,7 @@ their turn.
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
-from itertools import chain, islice
+from itertools import chain, islice, zip_longest
 from math import inf
 from typing import Final
 
@@ -18,6 +18,14 @@ from dafka_core.protocol.messages import Fetch, FetchBatch
 from dafka_core.protocol.partition_fetcher import PartitionFetcher, ReorderBudget
 from dafka_core.protocol.role import Outgoing
 from dafka_core.security.permissions import PREFIX_DIGITS
+
+# Partitions of one role.  Any peer can name new ones; at some 1 KB each, this many fit into a
+# node's memory.
+MAX_PARTITIONS: Final = 1_000_000
+# Partitions that one role fetches at a time; the others wait for their turn.  A store answers this
+# many small FETCHes within the first timeout, and its queue holds those of several requestors
+# (``store_requests.MAX_PENDING_REQUESTS``).
+MAX_UNDER_WAY: Final = 1_000
 
 
 class FairQueue:
@@ -36,7 +44,7 @@ class FairQueue:
         return self._count
 
     def add(self, fetcher: PartitionFetcher) -> None:
-        """Add a partition, if it is not waiting already."""
+        """Add a partition, or replace its fetcher if it is waiting already."""
         queue = self._of.setdefault(_owner(fetcher.tp), OrderedDict())
         self._count += fetcher.tp not in queue
         queue[fetcher.tp] = fetcher
@@ -45,9 +53,8 @@ class FairQueue:
         """Remove a fetched or dropped partition; its owner's next one goes to the end."""
         owner = _owner(tp)
         queue = self._of.get(owner)
-        if queue is None or tp not in queue:
+        if queue is None or queue.pop(tp, None) is None:
             return
-        del queue[tp]
         self._count -= 1
         if queue:
             self._of.move_to_end(owner)
@@ -60,30 +67,17 @@ class FairQueue:
 
     def first(self, count: int) -> list[PartitionFetcher]:
         """Return at most ``count`` partitions: one of each owner, then a second one of each."""
-        found: list[PartitionFetcher] = []
-        queues = [iter(queue.values()) for queue in islice(self._of.values(), max(count, 0))]
-        while queues and len(found) < count:
-            nexts = [(queue, next(queue, None)) for queue in queues]
-            found += [each for _, each in nexts if each is not None]
-            queues = [queue for queue, each in nexts if each is not None]
-        return found[: max(count, 0)]
+        queues = [queue.values() for queue in islice(self._of.values(), count)]
+        turns = chain.from_iterable(zip_longest(*queues))
+        return list(islice((each for each in turns if each is not None), count))
 
 
 def _owner(tp: TopicPartition) -> str:
     return tp.partition[:PREFIX_DIGITS]
 
 
-# Partitions of one role.  Any peer can name new ones; at some 1 KB each, this many fit into a
-# node's memory.
-MAX_PARTITIONS: Final = 1_000_000
-# Partitions that one role fetches at a time; the others wait for their turn.  A store answers this
-# many small FETCHes within the first timeout, and its queue holds those of several requestors
-# (``store_requests.MAX_PENDING_REQUESTS``).
-MAX_UNDER_WAY: Final = 1_000
-
-
 class FetchScheduler:
-    """Creates a role's fetchers, and tracks which of them miss records and when to retry.
+    """Tracks which partitions of a role miss records, and when to request them again.
 
     Heads may be forged for any number of partitions, so it visits all fetchers only when one of
     them is due.  RFC 46: a consumer or store "SHALL send the FETCH command if it detects it missed
@@ -93,13 +87,12 @@ class FetchScheduler:
     def __init__(self, requestor: str) -> None:
         self.budget = ReorderBudget()
         self._requestor = requestor
-        self._fetchers: dict[TopicPartition, PartitionFetcher] = {}
-        self._under_way: set[TopicPartition] = set()
+        self._under_way: dict[TopicPartition, PartitionFetcher] = {}
         self._waiting = FairQueue()  # for their turn
-        self._due = inf
+        self._due = inf  # when to visit those under way
 
     def __len__(self) -> int:
-        return len(self._fetchers) + len(self._waiting)
+        return len(self._under_way) + len(self._waiting)
 
     def fetcher(self, tp: TopicPartition, next_offset: int) -> PartitionFetcher:
         """Create the fetcher of a partition."""
@@ -123,9 +116,7 @@ class FetchScheduler:
         """Queue a partition that a store of ours has up to ``end``."""
         fetcher.raise_head(end)
         fetcher.source = store
-        tp = fetcher.tp
-        if fetcher.next_offset < end and tp not in self._under_way:
-            self._fetchers.pop(tp, None)
+        if fetcher.next_offset < end and fetcher.tp not in self._under_way:
             self._waiting.add(fetcher)
 
     def ask_due(self, now: float) -> list[Outgoing]:
@@ -147,10 +138,11 @@ class FetchScheduler:
 
         if now >= self._due:
             self._due = inf
-            for fetcher in [*self._fetchers.values()]:
+            for fetcher in [*self._under_way.values()]:
                 ask(fetcher)
-        for fetcher in self._waiting.first(MAX_UNDER_WAY - len(self._under_way)):
-            ask(fetcher, in_turn=True)
+        if self._waiting and len(self._under_way) < MAX_UNDER_WAY:
+            for fetcher in self._waiting.first(MAX_UNDER_WAY - len(self._under_way)):
+                ask(fetcher, in_turn=True)
         for store, wanted in of_stores.items():
             for start in range(0, len(wanted), MAX_FETCH_PARTITIONS):
                 part = tuple(wanted[start : start + MAX_FETCH_PARTITIONS])
@@ -158,56 +150,49 @@ class FetchScheduler:
         return messages
 
     def visit_soon(self, fetcher: PartitionFetcher) -> None:
-        """Visit the partition in the next ``ask_due``."""
-        self._waiting.remove(fetcher.tp)
-        self._fetchers[fetcher.tp] = fetcher
-        self._due = -inf
+        """Visit the partition in its turn in ``ask_due``."""
+        self._under_way.pop(fetcher.tp, None)
+        self._waiting.add(fetcher)
 
     def retry_unanswered(self, partition: str) -> None:
         """Retry: a peer that has a partition, or (empty) any of them, can receive FETCHes now."""
-        for fetcher in self._fetchers.values():
+        for fetcher in self._under_way.values():
             if partition in ("", fetcher.tp.partition):
                 fetcher.retry_unanswered()
-                self._due = -inf
+                self._due = 0.0
 
     def unanswered(self, now: float, longer_than_s: float) -> list[PartitionFetcher]:
         """Return fetchers that have requested their next record in vain for longer than this."""
-        fetchers = chain(self._fetchers.values(), self._waiting.all())
+        fetchers = chain(self._under_way.values(), self._waiting.all())
         return [each for each in fetchers if each.unanswered_s(now) >= longer_than_s]
 
     def forget(self, tp: TopicPartition) -> None:
         """Drop a partition that is complete or cancelled."""
-        self._fetchers.pop(tp, None)
+        self._under_way.pop(tp, None)
         self._waiting.remove(tp)
-        self._under_way.discard(tp)
 
     def deadline(self) -> float | None:
         """Return when to call ``ask_due`` next."""
-        return self._due if self._fetchers else None
+        if self._waiting and len(self._under_way) < MAX_UNDER_WAY:
+            return 0.0  # at once
+        return self._due if self._under_way else None
 
     def _claim(
         self, now: float, fetcher: PartitionFetcher, room: bool = True, *, in_turn: bool = False
     ) -> tuple[int, int] | None:
         """Return the offsets to request now, if any; ``in_turn`` ignores ``MAX_UNDER_WAY``."""
-        tp, action = fetcher.tp, fetcher.action(states.TURN, now, room)
+        tp, action = fetcher.tp, fetcher.action(now, room)
         if action == states.FORGET:
             self.forget(tp)
             return None
-        if action == states.POSTPONE:
+        if fetcher.unanswered_since is not None and action != states.WAIT and self._waiting:
+            self._under_way.pop(tp, None)  # perhaps no node has it: the others first
+        is_full = tp not in self._under_way and len(self) >= MAX_UNDER_WAY and not in_turn
+        if action == states.POSTPONE or is_full:
             self.visit_soon(fetcher)
             return None
-        if action != states.WAIT:
-            if fetcher.unanswered_since is not None and self._waiting:
-                self._under_way.discard(tp)  # perhaps no node has it: the others first
-            is_full = len(self._waiting) + len(self._under_way) >= MAX_UNDER_WAY
-            if is_full and tp not in self._under_way and not in_turn:
-                self._fetchers.pop(tp, None)
-                self._waiting.add(fetcher)
-                return None
         self._waiting.remove(tp)
-        self._fetchers[tp] = fetcher
+        self._under_way[tp] = fetcher
         offsets = fetcher.claim(now, action)
         self._due = min(self._due, fetcher.deadline() or inf)
-        if offsets is not None:
-            self._under_way.add(tp)
         return offsets

@@ -1,4 +1,4 @@
-"""Histories of a partition: the epochs a store accepts, and the one a reader follows.
+"""Histories of a partition: the epochs that a store accepts.
 
     A store extends only its own history, or one that it has completely (``extend``).
     Of two that have diverged, the one with the newer last life wins: number first, then id
@@ -13,21 +13,16 @@ history.  It is the argument of Paxos and Raft, without a leader.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from math import inf
 from typing import Final
 
 from dafka_core.model.epochs import (
     Epoch,
     EpochId,
-    History,
     before,
     digest,
     epoch_at,
     follows,
     last_life,
-    parted_by,
     parting,
     with_epoch,
 )
@@ -188,67 +183,3 @@ class Histories:
     def deadline(self) -> float | None:
         """Return the time of the next question or notification."""
         return self._due if self._unclear or self._outlived else None
-
-
-@dataclass(slots=True)
-class FollowedHistory:
-    """The epochs of the records that a reader has received of one partition.
-
-    Records without an epoch, from C nodes, are compatible with any.
-    """
-
-    epochs: History = ()
-    asked_s: float = -inf  # time of the last question for the partition's history
-    _unknown_from: int | None = None
-
-    def is_stale(self, batch: RecordBatch) -> bool:
-        """Return True if a newer life has replaced the one that wrote these records."""
-        epoch, known = batch.epoch, self.epochs
-        return epoch is not None and epoch.life < last_life(known) and epoch not in known
-
-    def parted_by(self, epoch: Epoch | None, position: int) -> int | None:
-        """Return the offset from which records before ``position`` are replaced, if any.
-
-        ``epoch`` belongs to records that have arrived; None if they can follow.
-        """
-        if epoch is None or epoch in self.epochs[-1:]:
-            return None
-        return parted_by(self.epochs, epoch, self.read_to(position))
-
-    def read_to(self, position: int) -> int:
-        """Return the end of the read records of a reader at ``position``, without skipped ones."""
-        return position if self._unknown_from is None else min(position, self._unknown_from)
-
-    def skip_from(self, start: int) -> None:
-        """Note that the reader skips records from ``start`` on, of any life."""
-        if self._unknown_from is None:
-            self._unknown_from = start
-
-    def take(self, taken: Sequence[RecordBatch]) -> tuple[Sequence[RecordBatch], int | None]:
-        """Return the records that continue the history, and the offset of divergence, if any."""
-        for index, batch in enumerate(taken):
-            epoch = batch.epoch
-            if epoch is None:
-                self.skip_from(batch.offset)
-                continue
-            if epoch in self.epochs[-1:]:
-                self._unknown_from = None  # all earlier records belong to this life, too
-                continue
-            if self.epochs and not self._follows(epoch, batch.offset):
-                # The older life's records at its first offsets were next, or arrived earlier.
-                known = epoch.continues(self.epochs)
-                return taken[:index], epoch.start if known else self.epochs[0].start
-            self._unknown_from = None
-            self.epochs = with_epoch(self.epochs, epoch)
-        return taken, None
-
-    def _follows(self, epoch: Epoch, offset: int) -> bool:
-        unknown = self._unknown_from
-        if unknown is not None and epoch.start >= unknown:
-            return epoch.life > last_life(self.epochs)  # lives between may have been skipped
-        return epoch.start == offset and epoch.continues(self.epochs)
-
-    def rewind(self, start: int) -> None:
-        """Continue at ``start``, where another history has won."""
-        self.epochs = before(self.epochs, start)
-        self._unknown_from = None

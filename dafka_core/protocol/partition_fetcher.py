@@ -1,4 +1,4 @@
-"""One partition as a consumer, store or reader receives it: its missing records, and requests.
+"""The records that a node has received of one partition, and the requests for the missing ones.
 
 A record is missing if it is between ``next_offset`` and ``head``, the partition's end according
 to the heads and records that have arrived.  A fetcher requests until both are equal, also after the
@@ -55,53 +55,51 @@ class ReorderBudget:
 
 @dataclass(slots=True, eq=False)
 class PartitionFetcher:
-    """One partition as one reader receives it: each record once and in order."""
+    """One partition as one node receives it: each record once and in order."""
 
     tp: TopicPartition
     next_offset: int  # the record to return next
     _budget: ReorderBudget
-    head: int = 0
-    """The known end of the partition (exclusive).  It never decreases."""
+    head: int = 0  # the known end of the partition (exclusive)
     kept: list[RecordBatch] = field(default_factory=list)
     """Batches behind a gap: sorted, none adjacent to ``next_offset``."""
     source: str = ""  # a store of ours that has announced the next records, if any
-    _asked_end: int = field(init=False)  # nothing is in flight if it is at most next_offset
-    unanswered_since: float | None = field(init=False)
+    unanswered_since: float | None = None
     """Time of the first request for the next record, if nothing has arrived since."""
-    _quiet_since: float = field(init=False)
-    _retry_s: float = field(init=False)
-    _count: int = field(init=False)
+    _asked_end: int = 0  # nothing is in flight if it is at most next_offset
+    _quiet_since: float = 0.0
+    _retry_s: float = timing.FETCH_RETRY_S
+    _count: int = FETCH_FIRST_COUNT
 
     def __post_init__(self) -> None:
-        self.begin(self.next_offset)
+        self.raise_head(self.next_offset)
 
     def begin(self, next_offset: int) -> None:
         """Restart at an offset; the known head stays."""
         self.close()
-        self.next_offset = next_offset
-        self.head = max(self.head, next_offset)
-        self._asked_end = next_offset
+        self.next_offset = self._asked_end = next_offset
+        self.raise_head(next_offset)
         self.unanswered_since = None
         self._quiet_since = 0.0
         self._retry_s = timing.FETCH_RETRY_S
         self._count = FETCH_FIRST_COUNT
 
     def state(self, now: float, room: bool = True) -> FetchState:
-        """Return the partition's state (docs/states.md); ``room``: the reader accepts records."""
+        """Return the partition's state (docs/states.md); ``room``: the role accepts records."""
         if not room:
             return FetchState.NO_ROOM
         if self.next_offset >= self.head:
             return FetchState.UP_TO_DATE
-        under_way = self._asked_end - self.next_offset
-        if under_way > 0 and now >= self._quiet_since + self._retry_s:
+        in_flight = self._asked_end - self.next_offset
+        if in_flight > 0 and now >= self._quiet_since + self._retry_s:
             return FetchState.OVERDUE
-        if under_way > self._count // 2 or self._asked_end >= self.gap_end():
+        if in_flight > self._count // 2 or self._asked_end >= self.gap_end():
             return FetchState.FETCHING
         return FetchState.BEHIND
 
-    def action(self, event: str, now: float, room: bool = True) -> str:
-        """Return the reader's action for an event."""
-        return states.FETCH_TABLE[self.state(now, room)][event].action
+    def action(self, now: float, room: bool = True) -> str:
+        """Return the action when it is the partition's turn to fetch, by ``FETCH_TABLE``."""
+        return states.FETCH_TABLE[self.state(now, room)][states.TURN].action
 
     def raise_head(self, end: int) -> None:
         """Note a peer's claim that the partition reaches ``end`` (exclusive)."""
@@ -145,7 +143,7 @@ class PartitionFetcher:
         return taken
 
     def give_back(self, batch: RecordBatch) -> None:
-        """Note records that the reader has refused for lack of room, to request them again."""
+        """Note records that the role has refused for lack of room, to request them again."""
         self.raise_head(batch.end)
         self._asked_end = max(self.next_offset, min(self._asked_end, batch.offset))
         if batch.offset <= self.next_offset < batch.end:
@@ -162,10 +160,7 @@ class PartitionFetcher:
             self._count = max(1, self._count // 2)  # the same block again, not a larger one
 
     def claim(self, now: float, action: str) -> tuple[int, int] | None:
-        """Return the offsets to request now, if any (end exclusive).
-
-        ``action`` is from the state table.
-        """
+        """Return the offsets to request now (end exclusive), if any; for an ``action``."""
         start = max(self.next_offset, self._asked_end)
         if action == states.ASK_AGAIN:
             start = self.next_offset
@@ -174,13 +169,12 @@ class PartitionFetcher:
             self._count = min(self._count * 2, FETCH_BLOCK_COUNT)
         else:
             return None
-        count = min(self._count, self.gap_end() - start)
-        self._asked_end = start + count
+        self._asked_end = min(start + self._count, self.gap_end())
         if start == self.next_offset:
             self._quiet_since = now
             if self.unanswered_since is None:
                 self.unanswered_since = now
-        return start, start + count
+        return start, self._asked_end
 
     def deadline(self) -> float | None:
         """Return when to call ``claim`` again if nothing arrives."""

@@ -3,42 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import chain
 
 from dafka_core.config.node_options import MAX_RECORD_BYTES
-from dafka_core.errors import RecordTooLargeError
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.codec import subscription
-from dafka_core.protocol.histories import FollowedHistory
-from dafka_core.protocol.partition_fetcher import PartitionFetcher, ReorderBudget
-from dafka_core.protocol.partition_states import TURN
-from dafka_core.protocol.record_limits import error_of
+from dafka_core.protocol.followed_partition import Delivered, FollowedPartition
+from dafka_core.protocol.partition_fetcher import ReorderBudget
 from dafka_core.protocol.role import Outgoing, PeerNews
 from dafka_core.protocol.store_directory import StoreDirectory
 
 
 @dataclass(slots=True, eq=False)
-class RangeRead:
-    """One range of a partition: ``delivered`` fills until ``end`` is reached."""
+class RangeRead(FollowedPartition):
+    """One range of a partition: its records are ``delivered`` until ``end``, or until an error."""
 
-    fetcher: PartitionFetcher
-    end: int
-    delivered: list[RecordBatch] = field(default_factory=list)
-    history: FollowedHistory = field(default_factory=FollowedHistory)
-    parted_at: int | None = None
-    """Offset from which a newer history has replaced the delivered records."""
+    end: int = 0
+    delivered: list[Delivered] = field(default_factory=list)
     room: bool = True  # set to False to pause; requested records still arrive
-    failure: RecordTooLargeError | None = None  # reason why no records follow the delivered ones
-
-    def take(self, now: float, batch: RecordBatch) -> None:
-        """Deliver records if they are next, and of the history of those before."""
-        if self.history.is_stale(batch) or self.parted_at is not None:
-            return
-        self.parted_at = self.history.parted_by(batch.epoch, self.fetcher.next_offset)
-        if self.parted_at is None:
-            taken, self.parted_at = self.history.take(self.fetcher.take(now, batch))
-            self.delivered.extend(taken)
 
 
 class ReaderRole:
@@ -46,10 +28,10 @@ class ReaderRole:
 
     def __init__(self, address: str, *, limit_bytes: int = MAX_RECORD_BYTES) -> None:
         self.address = address
-        self._limit_bytes = limit_bytes
         self.directory = StoreDirectory(address)
         self.reorder_budget = ReorderBudget()
-        self.reads: dict[TopicPartition, list[RangeRead]] = {}
+        self.reads: list[RangeRead] = []
+        self._limit_bytes = limit_bytes
 
     def subscriptions(self) -> list[bytes]:
         """Subscribe to messages addressed to this node."""
@@ -59,20 +41,14 @@ class ReaderRole:
 
     def read(self, tp: TopicPartition, start: int, end: int) -> RangeRead:
         """Start to fetch ``[start, end)``; the next tick sends the request."""
-        read = RangeRead(PartitionFetcher(tp, start, self.reorder_budget), end)
-        read.fetcher.raise_head(end)
-        self.reads.setdefault(tp, []).append(read)
+        read = RangeRead(tp, start, self.reorder_budget, head=end, end=end)
+        self.reads.append(read)
         return read
 
     def forget(self, read: RangeRead) -> None:
         """Drop a range that is complete or cancelled."""
-        tp = read.fetcher.tp
-        reads = self.reads.get(tp, [])
-        if read in reads:
-            reads.remove(read)
-            read.fetcher.close()
-        if not reads:
-            self.reads.pop(tp, None)
+        self.reads.remove(read)
+        read.close()
 
     def on_message(self, now: float, message: m.Message, peer: str) -> list[Outgoing]:
         """Process greetings and answers."""
@@ -80,20 +56,22 @@ class ReaderRole:
             case m.StoreHello() | m.HeadsReply(query=m.UNSOLICITED):
                 self._retry_unanswered()
             case m.RecordTooLarge(requestor=self.address):
-                self._fail(message)
+                for read in self.reads:
+                    if read.tp == message.tp and read.next_offset < read.end:
+                        limit = self._limit_bytes, "this reader"
+                        read.delivered += read.skip_too_large(now, message, *limit)
         return self.directory.on_message(now, message)
 
     def on_batch(self, now: float, requestor: str, batch: RecordBatch) -> list[Outgoing]:
         """Process DIRECT-RECORDs addressed to this reader."""
         messages: list[Outgoing] = []
-        if requestor != self.address:
-            return messages
-        for read in self.reads.get(batch.tp, ()):
+        for read in self.reads if requestor == self.address else ():
             # Ranges may overlap, and C stores send one record more than requested.
-            if batch.offset < read.end:
+            if read.tp == batch.tp and batch.offset < read.end:
                 part = batch.between(batch.offset, min(batch.end, read.end))
-                read.take(now, part)
-                messages.extend(self._ask(now, read))
+                if not read.is_stale(part):
+                    read.delivered += read.follow(now, part)
+                messages += self._ask(now, read)
         return messages
 
     def on_subscribed(self, now: float, kind: type[m.Message], topic: str) -> list[Outgoing]:
@@ -113,30 +91,20 @@ class ReaderRole:
     def on_tick(self, now: float) -> list[Outgoing]:
         """Request missing records."""
         messages = self.directory.on_tick(now)
-        for read in self._all_reads():
-            messages.extend(self._ask(now, read))
+        for read in self.reads:
+            messages += self._ask(now, read)
         return messages
 
     def deadline(self, now: float) -> float | None:
         """Return the time of the next request."""
-        deadlines = [self.directory.deadline(now)]
-        deadlines.extend(read.fetcher.deadline() for read in self._all_reads() if read.room)
+        deadlines = [read.deadline() for read in self.reads if read.room]
+        deadlines.append(self.directory.deadline(now))
         return min((due for due in deadlines if due is not None), default=None)
 
-    def _fail(self, record: m.RecordTooLarge) -> None:
-        for read in self.reads.get(record.tp, ()):
-            is_next = read.fetcher.next_offset == record.sequence < read.end
-            if is_next and record.size_bytes > self._limit_bytes:
-                read.failure = error_of(record, self._limit_bytes, "this reader")
-
-    def _all_reads(self) -> chain[RangeRead]:
-        return chain.from_iterable(self.reads.values())
-
     def _retry_unanswered(self) -> None:
-        for read in self._all_reads():
-            read.fetcher.retry_unanswered()
+        for read in self.reads:
+            read.retry_unanswered()
 
     def _ask(self, now: float, read: RangeRead) -> list[Outgoing]:
-        action = read.fetcher.action(TURN, now, read.room)
-        offsets = read.fetcher.claim(now, action)
-        return [m.Fetch.of(self.address, read.fetcher.tp, *offsets)] if offsets else []
+        offsets = read.claim(now, read.action(now, read.room))
+        return [m.Fetch.of(self.address, read.tp, *offsets)] if offsets else []

@@ -16,8 +16,7 @@ from dafka_core.model.records import RecordBatch, StagedTransaction, TopicPartit
 from dafka_core.model.timestamps import MAX_AHEAD_US
 from dafka_core.nodes import store_loop
 from dafka_core.protocol import partition_fetcher, store_requests
-from dafka_core.protocol.consumer_role import ConsumerRole
-from dafka_core.protocol.loss_detector import Loss
+from dafka_core.protocol.consumer_role import ConsumerRole, Loss
 from dafka_core.protocol.messages import (
     Ack,
     DirectRecordBatches,
@@ -165,8 +164,9 @@ class Checkers:
     def on_lost(self, who: str, loss: Loss, stores: Collection[str]) -> None:
         """Records that a consumer takes for lost are on no disk of a store that it knows."""
         self._world.fault("records that nobody has", who, f"{loss}")
-        for store in () if loss.tp.partition in self.liars else stores:
-            disk = self.disks[store]
+        # A byzantine peer may have greeted the consumer as a store.
+        known = [self.disks[store] for store in stores if store in self.disks]
+        for disk in () if loss.tp.partition in self.liars else known:
             if max(loss.start, disk.earliest(loss.tp)) < min(loss.end, disk.end(loss.tp)):
                 self._world.fail(who, f"{LOST} {loss}, which {disk.name} has")
 
@@ -336,15 +336,14 @@ class Checkers:
             case StoreRole():
                 self._store(mesh, role)
             case ConsumerRole():
-                self._kept(mesh, role.scheduler.budget, list(role.fetchers.values()))
+                self._kept(mesh, role.scheduler.budget, list(role.partitions.values()))
                 for tp, (position, head) in role.positions().items():
                     self.never_backwards(mesh.name, (mesh.number, "head", tp), head)
                     if position > head:
                         self._world.fail(mesh.name, f"is at {position} beyond its head {head}")
-                self.most(mesh, "missing", len(role.scheduler), len(role.fetchers))
+                self.most(mesh, "missing", len(role.scheduler), len(role.partitions))
             case ReaderRole():
-                reads = [read for reads in role.reads.values() for read in reads]
-                self._kept(mesh, role.reorder_budget, [read.fetcher for read in reads])
+                self._kept(mesh, role.reorder_budget, role.reads)
             case ProducerRole():
                 self.never_backwards(mesh.name, (mesh.number, "durable"), role.durable)
                 self.most(mesh, "durable", role.durable, role.next_offset)

@@ -13,7 +13,8 @@ from dafka_core.model.timestamps import stamped_once
 from dafka_core.model.values import Longs
 from dafka_core.nodes.append_queue import AppendQueue
 from dafka_core.protocol import messages as m
-from dafka_core.protocol.histories import FollowedHistory, Histories
+from dafka_core.protocol.followed_partition import Delivered, FollowedPartition
+from dafka_core.protocol.histories import Histories
 from dafka_core.protocol.producer_role import ProducerRole
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_partition import StorePartition
@@ -72,17 +73,14 @@ class LivesOn(StorePartition):
         self.hosted, self.lost_to = hosted, NO_LIFE
 
 
-class FollowsAnything(FollowedHistory):
+class FollowsAnything(FollowedPartition):
     """A consumer takes whatever comes next by its offset."""
 
     def is_stale(self, batch: RecordBatch) -> bool:
         return False
 
-    def parted_by(self, epoch: Epoch | None, position: int) -> int | None:
-        return None
-
-    def take(self, taken: Sequence[RecordBatch]) -> tuple[Sequence[RecordBatch], int | None]:
-        return taken, None
+    def follow(self, now: float, batch: RecordBatch) -> Sequence[Delivered]:
+        return self.take(now, batch)
 
 
 class CountsAnyonesAcks(ProducerRole):

@@ -12,9 +12,9 @@ from dafka_core.model.values import Values
 from dafka_core.nodes import inbound
 from dafka_core.nodes.store_loop import StoreLoop
 from dafka_core.protocol.codec import decode
-from dafka_core.protocol.consumer_role import ConsumerRole
+from dafka_core.protocol.consumer_role import ConsumerRole, Loss
 from dafka_core.protocol.fetch_scheduler import FairQueue, FetchScheduler
-from dafka_core.protocol.loss_detector import Loss
+from dafka_core.protocol.followed_partition import FollowedPartition
 from dafka_core.protocol.messages import (
     Ack,
     DirectHead,
@@ -26,7 +26,6 @@ from dafka_core.protocol.messages import (
     HeadsReply,
     Message,
 )
-from dafka_core.protocol.partition_fetcher import PartitionFetcher
 from dafka_core.protocol.producer_role import ProducerRole
 from dafka_core.protocol.reader_role import ReaderRole
 from dafka_core.protocol.record_limits import RecordLimits
@@ -194,12 +193,12 @@ class StopsAfterBlock(ConsumerRole):
 class TakesPrefixes(ConsumerRole):
     """Trusts the subscription, which matches by prefix."""
 
-    def _fetcher(self, tp: TopicPartition, latest: int) -> PartitionFetcher | None:
+    def _partition(self, tp: TopicPartition, latest: int) -> FollowedPartition | None:
         if not any(tp.topic.startswith(own) for own in self._topics):
             return None
         known, self._topics = self._topics, {**self._topics, tp.topic: None}
         try:
-            return super()._fetcher(tp, latest)
+            return super()._partition(tp, latest)
         finally:
             self._topics = known
 
@@ -210,8 +209,8 @@ class LatestIsOneTooFew(ConsumerRole):
     def on_message(self, now: float, message: Message, peer: str) -> list[Outgoing]:
         if isinstance(message, Head | DirectHead):
             tp = message.tp
-            if tp not in self.fetchers:
-                self._fetcher(tp, message.sequence)
+            if tp not in self.partitions:
+                self._partition(tp, message.sequence)
         return super().on_message(now, message, peer)
 
 
@@ -219,9 +218,9 @@ class SkipsGaps(ConsumerRole):
     """A record that a PUB socket drops is never fetched: the next one is accepted."""
 
     def on_batch(self, now: float, requestor: str, batch: RecordBatch) -> list[Outgoing]:
-        fetcher = self.fetchers.get(batch.tp)
-        if fetcher is not None and batch.offset > fetcher.next_offset and self.room:
-            fetcher.next_offset = batch.offset
+        known = self.partitions.get(batch.tp)
+        if known is not None and batch.offset > known.next_offset and self.room:
+            known.next_offset = batch.offset
         return super().on_batch(now, requestor, batch)
 
 
@@ -229,8 +228,8 @@ class TakesTwice(ConsumerRole):
     """Ignores that it has had a record already."""
 
     def on_batch(self, now: float, requestor: str, batch: RecordBatch) -> list[Outgoing]:
-        fetcher = self.fetchers.get(batch.tp)
-        if fetcher is not None and batch.end <= fetcher.next_offset and self.room:
+        known = self.partitions.get(batch.tp)
+        if known is not None and batch.end <= known.next_offset and self.room:
             self.delivered.append(batch)
         return super().on_batch(now, requestor, batch)
 
@@ -246,7 +245,7 @@ class WaitsForWhatIsTrimmed(ConsumerRole):
     """Asks for ever for records that no store has any more."""
 
     def _lose(self, now: float, loss: Loss) -> None:
-        self.fetchers[loss.tp].unanswered_since = inf
+        self.partitions[loss.tp].unanswered_since = inf
 
 
 class ServesTheFirst(FetchScheduler):

@@ -247,7 +247,7 @@ DEFECTS = (
     Defect(
         "a broken connection takes its successor with it",
         "ours",
-        "producer-. waits",
+        "producer-. waits|consumer-. is at",
         changes=lambda: {(mesh, "Subscribers"): ForgetsRequestors},
         first=198,
     ),
@@ -306,7 +306,7 @@ DEFECTS = (
         "consumers follow any history",
         "ours",
         "was delivered a mixture",
-        changes=lambda: {(consumer_role, "FollowedHistory"): FollowsAnything},
+        changes=lambda: {(consumer_role, "FollowedPartition"): FollowsAnything},
         shape={**ZOMBIES, "acks": 1, "stores": 2, "consumers": 2},
     ),
     Defect(

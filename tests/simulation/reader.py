@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
-from dafka_core.model.records import PartitionInfo, TopicPartition
+from dafka_core.errors import HistoryChangedError
+from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.protocol.reader_role import RangeRead, ReaderRole
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_directory import StoreQuery
@@ -80,7 +81,8 @@ class ReaderHost(Host):
             self.world.after(0, self.give_up)
         read = self._read
         changed = read is not None and (
-            read.parted_at is not None or self._has_changed(read.fetcher.tp)
+            any(isinstance(each, HistoryChangedError) for each in read.delivered)
+            or self._has_changed(read.tp)
         )
         if read is not None and (changed or self._is_trimmed(read)):
             self.world.note(self.name, "reads what is trimmed, or was set aside")
@@ -91,9 +93,10 @@ class ReaderHost(Host):
         if read is not None:
             delivered, read.delivered = read.delivered, []
             for batch in delivered:
+                assert isinstance(batch, RecordBatch)
                 self.checkers.on_delivered(self.name, batch, self._position)
                 self._position = batch.end
-            if read.fetcher.next_offset >= read.end:
+            if read.next_offset >= read.end:
                 if self._position != read.end:
                     self.world.fail(self.name, f"ends at {self._position}, not at {read.end}")
                 self._role.forget(read)
@@ -115,9 +118,8 @@ class ReaderHost(Host):
 
     def _is_trimmed(self, read: RangeRead) -> bool:
         """No store has the next record any more, as ``Reader`` finds out by asking them."""
-        fetcher = read.fetcher
-        return fetcher.next_offset < read.end and all(
-            fetcher.next_offset < store.disk.earliest(fetcher.tp) for store in self.cluster.stores
+        return read.next_offset < read.end and all(
+            read.next_offset < store.disk.earliest(read.tp) for store in self.cluster.stores
         )
 
     def _has_heard(self, store: StoreHost) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from dafka_core import (
     Store,
 )
 from dafka_core.errors import HistoryChangedError
-from dafka_core.model.epochs import NO_LIFE
+from dafka_core.model.epochs import NO_LIFE, Epoch
 from dafka_core.model.records import TopicPartition
 from dafka_core.testing import wait_until
 from tests.integration.nodes.content import values
@@ -110,10 +111,10 @@ def test_a_slow_application_bounds_what_waits(
     reader = read(max_queued_bytes=1_000)
     batches = reader.read(tp, 0, COUNT, timeout_s=PATIENCE_S)
     first = next(batches)
-    [reading] = reader._reads
-    wait_until(lambda: not reading.range.room)
+    [reading] = reader._role.reads
+    wait_until(lambda: not reading.room)
     # Requested records still arrive; no further ones are requested.
-    assert reading.range.fetcher.next_offset < COUNT
+    assert reading.next_offset < COUNT
     assert first.offset == 0
     assert [*first.values, *joined(batches, first.end)] == values(COUNT)
 
@@ -121,12 +122,16 @@ def test_a_slow_application_bounds_what_waits(
 def test_a_changed_history_ends_a_read(read: Read, tp: TopicPartition) -> None:
     reader = read(max_queued_bytes=1_000)
     batches = reader.read(tp, 0, COUNT, timeout_s=PATIENCE_S)
-    first = next(batches)
-    [reading] = reader._reads
-    reading.range.parted_at = 1  # as if a store had reported another history from offset 1 on
+    yielded = [next(batches)]
+    role = reader._role
+    epoch = role.reads[0].epochs[-1]
+    newer = Epoch(epoch.number + 1, epoch.id, 1, 1, epoch.digest)
+    records = replace(RecordBatch.of(tp, 1, [b"other"]), epoch=newer)
+    reader._mesh.call(lambda now: role.on_batch(now, role.address, records))
     with pytest.raises(HistoryChangedError) as changed:
-        next(batches)
-    assert (changed.value.wanted, changed.value.position) == (1, first.end)
+        yielded.extend(batches)
+    assert (changed.value.wanted, changed.value.position) == (1, yielded[-1].end)
+    assert joined(iter(yielded), 0) == values(yielded[-1].end)
 
 
 def test_a_closed_reader_raises(read: Read, tp: TopicPartition) -> None:

@@ -40,8 +40,7 @@ from dafka_core.nodes.maintenance import usage_at_start
 from dafka_core.nodes.store_loop import StoreLoop
 from dafka_core.protocol.beacons import WELCOME, NodeBeacon, decode_tower_beacon, encode_node_beacon
 from dafka_core.protocol.codec import decode, encode
-from dafka_core.protocol.consumer_role import ConsumerRole, Start
-from dafka_core.protocol.loss_detector import Loss
+from dafka_core.protocol.consumer_role import ConsumerRole, Loss, Start
 from dafka_core.protocol.messages import Message
 from dafka_core.protocol.producer_role import ProducerRole
 from dafka_core.protocol.reader_role import ReaderRole
@@ -482,9 +481,11 @@ class ScriptedReader(Node):
         """Return the values of a range."""
         read = self.role.read(tp, start, end)
         self.mesh.wake(self.script.world.now)
-        self.script.until(lambda: read.fetcher.next_offset >= end, "the range is complete")
+        self.script.until(lambda: read.next_offset >= end, "the range is complete")
         self.role.forget(read)
-        return [bytes(value) for batch in read.delivered for value in batch.values]
+        batches = [each for each in read.delivered if isinstance(each, RecordBatch)]
+        assert batches == read.delivered
+        return [bytes(value) for batch in batches for value in batch.values]
 
 
 class Peer:

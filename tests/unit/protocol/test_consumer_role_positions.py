@@ -175,7 +175,7 @@ def test_histories_of_other_partitions_are_not_kept() -> None:
     for i in range(100):
         reply = HistoryReply(ME, UNSOLICITED, "S", TOPIC, f"P{i}", 5, NO_LIFE, history)
         assert role.on_message(0.0, reply, "") == []
-    assert set(role._histories) == {TP}
+    assert set(role.partitions) == {TP}
     assert len(role.delivered) == 1
 
 

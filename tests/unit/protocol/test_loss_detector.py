@@ -11,8 +11,7 @@ from dafka_core.model.epochs import EpochId
 from dafka_core.model.records import PartitionInfo
 from dafka_core.protocol import messages as m
 from dafka_core.protocol import timing
-from dafka_core.protocol.consumer_role import ConsumerRole, Start
-from dafka_core.protocol.loss_detector import Loss
+from dafka_core.protocol.consumer_role import ConsumerRole, Loss, Start
 from tests.unit.protocol.model import PARTITION, TOPIC, TP, batch_of, offsets_of
 
 ME, A, B = "21962C91115348329557DE71C90C3718", "A" * 32, "B" * 32

@@ -22,7 +22,6 @@ from dafka_core.protocol.partition_fetcher import (
     PartitionFetcher,
     ReorderBudget,
 )
-from dafka_core.protocol.partition_states import TURN
 from tests.unit.protocol.model import TOPIC, TP, batch_of, offsets_of
 
 
@@ -31,7 +30,7 @@ def fetcher_at(offset: int = 0, budget: ReorderBudget | None = None) -> Partitio
 
 
 def asked(fetcher: PartitionFetcher, now: float) -> tuple[int, int] | None:
-    return fetcher.claim(now, fetcher.action(TURN, now))
+    return fetcher.claim(now, fetcher.action(now))
 
 
 PIECES = st.tuples(st.integers(0, 60), st.integers(1, 20)).map(lambda p: (p[0], p[0] + p[1]))

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from dafka_core.errors import HistoryChangedError
+from dafka_core.model.epochs import Epoch
 from dafka_core.protocol import messages as m
 from dafka_core.protocol import timing
 from dafka_core.protocol.reader_role import RangeRead, ReaderRole
@@ -30,12 +34,12 @@ def direct(role: ReaderRole, start: int, end: int, now: float = 0.0) -> list[Out
 
 def taken(read: RangeRead) -> list[int]:
     """Return delivered records, and remove them as the node does."""
-    batches, read.delivered = read.delivered, []
-    return offsets_of(batches)
+    delivered, read.delivered = read.delivered, []
+    return offsets_of(delivered)
 
 
 def is_complete(read: RangeRead) -> bool:
-    return read.fetcher.next_offset >= read.end
+    return read.next_offset >= read.end
 
 
 def test_asks_for_the_range_with_the_next_tick() -> None:
@@ -129,7 +133,6 @@ def test_a_forgotten_range_releases_its_memory() -> None:
     assert role.reorder_budget.records == 40
     role.forget(read)
     assert role.reorder_budget.records == 10
-    role.forget(read)
     direct(role, 0, 30)
     direct(role, 40, 50)
     assert read.delivered == []
@@ -145,7 +148,7 @@ def test_two_reads_of_one_range_are_two() -> None:
     direct(role, 0, 5)
     assert [taken(read) for read in reads] == [[0, 1, 2, 3, 4]] * 2
     role.forget(reads[1])
-    assert [id(r) for r in role.reads[TP]] == [id(reads[0])]
+    assert [id(read) for read in role.reads] == [id(reads[0])]
 
 
 @pytest.mark.parametrize("kind", [m.Fetch, m.ConsumerHello])
@@ -188,15 +191,32 @@ def test_its_directory_asks_the_questions() -> None:
     assert role.directory.stores == []
 
 
+def test_records_of_a_newer_life_restart_a_range_after_an_error() -> None:
+    role, old = reader(), Epoch(1, 7, 1, 0, 0)
+    new = Epoch(2, 8, 1, 2, old.digest)
+    read = role.read(TP, 1, 5)
+    role.on_batch(0.0, ME, replace(batch_of(1, 4), epoch=old))
+    asked = role.on_batch(0.0, ME, replace(batch_of(2, 5), epoch=new))
+    assert asked == [fetch(2, 5)]
+    error = read.delivered.pop()
+    assert isinstance(error, HistoryChangedError)
+    assert (error.wanted, error.position) == (2, 4)
+    assert taken(read) == [1, 2, 3]
+    assert role.on_batch(0.0, ME, replace(batch_of(4, 5), epoch=old)) == []  # a replaced life's
+    role.on_batch(0.0, ME, replace(batch_of(2, 5), epoch=new))
+    assert taken(read) == [2, 3, 4]
+
+
 def test_a_read_fails_at_a_record_above_the_readers_limit() -> None:
     role = ReaderRole(ME, limit_bytes=10)
     read, later = role.read(TP, 0, 5), role.read(TP, 3, 5)
     role.on_tick(0.0)
     for offset, size_bytes, to in ((0, 10, ME), (1, 100, ME), (0, 100, STORE)):
         role.on_message(0.0, m.RecordTooLarge(to, *TP, offset, size_bytes), STORE)
-    assert (read.failure, later.failure) == (None, None)
+    assert read.delivered == later.delivered == []
     direct(role, 0, 2)
     role.on_message(0.0, m.RecordTooLarge(ME, *TP, 2, 100), STORE)
+    error = read.delivered.pop()
     assert taken(read) == [0, 1]
-    assert later.failure is None
-    assert "offset 2 has 100 bytes, and this reader takes at most 10" in str(read.failure)
+    assert later.delivered == []
+    assert "offset 2 has 100 bytes, and this reader takes at most 10" in str(error)
