@@ -82,7 +82,7 @@ class LossDetector:
             fetcher, first = fetchers.get(tp), question.available.get(tp)
             if fetcher is None or fetcher.next_offset != start:
                 continue  # the partition has advanced meanwhile
-            is_sure = first is not None and question.answered and not self._directory.discovery.lost
+            is_sure = first is not None and question.answered and not self._directory.lost
             wait_s = timing.LOSS_CHECK_S if is_sure else timing.ABSENT_STORE_S
             if fetcher.unanswered_s(now) >= wait_s:
                 found.extend(self._gaps(fetcher, first))

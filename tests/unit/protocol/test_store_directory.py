@@ -369,7 +369,7 @@ def test_a_lost_store_named_by_another_is_not_awaited() -> None:
         greet(stores, each)
     stores.on_peer_lost("S2")
     tell(stores, "S1", KnownStore("S2", "tcp://h:2", 7, here=True))
-    assert not stores.discovery.waits(0.0)
+    assert stores.awaited_stores == ()
 
 
 def test_the_newest_entry_counts() -> None:
