@@ -15,7 +15,7 @@ from dafka_core.nodes import tower_links
 from dafka_core.nodes.security import Security
 from dafka_core.nodes.tower_links import AWAY_S, MAX_LEARNED, Towers
 from dafka_core.protocol import timing
-from dafka_core.protocol.beacons import NodeBeacon, TowerPorts, encode_tower_address
+from dafka_core.protocol.beacons import NodeBeacon, encode_tower_address
 from dafka_core.testing import wait_until
 from tests.integration.nodes.content import stored, values
 from tests.integration.nodes.peers import ANY_PORTS, PATIENCE_S
@@ -84,14 +84,14 @@ def test_announced_towers_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
     made = Towers(own, config, context, poller, security)
     try:
         for port in range(1, 3 * MAX_LEARNED):
-            made._learn(0.0, encode_tower_address(TowerPorts("127.0.0.1", 100, port)))
+            made._learn(0.0, encode_tower_address(TowerAddress("127.0.0.1", 100, port)))
         assert len(made.known) == 1 + MAX_LEARNED
         # A silent tower is replaced, but none that an option names.
-        newest = TowerPorts("127.0.0.1", 100, 9_999)
+        newest = TowerAddress("127.0.0.1", 100, 9_999)
         made._learn(100.0, encode_tower_address(newest))
         assert len(made.known) == 1 + MAX_LEARNED
         assert made.known[0] == config.tower[0]
-        assert made.known[-1] == TowerAddress(*newest)
+        assert made.known[-1] == newest
         for garbage in ([b"T"], [b"T", b"*", b"1", b"2"], [b"T", b"h", b"0", b"2"], [b"T"] * 5):
             made._learn(200.0, garbage)
         assert made.invalid_count == 4
@@ -111,7 +111,7 @@ def test_a_learned_tower_may_be_replaced_while_it_has_an_event() -> None:
 
         def learn(now: float, *ports: int) -> None:
             for each in ports:
-                announcement = encode_tower_address(TowerPorts("127.0.0.1", 1, each))
+                announcement = encode_tower_address(TowerAddress("127.0.0.1", 1, each))
                 tower.send_multipart(announcement)
             last = TowerAddress("127.0.0.1", 1, ports[-1])
 

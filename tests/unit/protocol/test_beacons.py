@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dafka_core.config.node_options import TowerAddress
 from dafka_core.errors import ProtocolError
 from dafka_core.protocol.beacons import (
     ANSWER,
@@ -18,7 +19,6 @@ from dafka_core.protocol.beacons import (
     NodeBeacon,
     PeerTable,
     TowerBeacon,
-    TowerPorts,
     Twin,
     decode_node_beacon,
     decode_tower_address,
@@ -233,7 +233,7 @@ def test_any_frames_are_a_beacon_or_refused(frames: list[bytes]) -> None:
 
 @pytest.mark.parametrize("host", HOSTS)
 def test_the_address_of_a_tower_is_its_host_and_ports(host: str) -> None:
-    tower = TowerPorts(host, 5556, 65_535)
+    tower = TowerAddress(host, 5556, 65_535)
     frames = encode_tower_address(tower)
     assert frames == [b"T", host.encode(), b"5556", b"65535"]
     assert decode_tower_address(frames) == tower

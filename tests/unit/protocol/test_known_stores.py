@@ -49,10 +49,11 @@ def test_present_stores_are_written_at_an_interval() -> None:
     kept.known.meet(OTHER)
     kept.wall_us = 9_000
     kept.settle()
-    assert kept.known.deadline() == timing.KNOWN_STORE_WRITE_S
-    kept.known.on_tick(timing.KNOWN_STORE_WRITE_S)
+    due = kept.known.deadline()
+    assert due == timing.KNOWN_STORE_GRACE_S + timing.KNOWN_STORE_WRITE_S
+    kept.known.on_tick(due)
     assert kept.written == [StoreSeen(OTHER, "", 1_000), StoreSeen(OTHER, "", 9_000)]
-    assert kept.known.deadline() == 2 * timing.KNOWN_STORE_WRITE_S
+    assert kept.known.deadline() == due + timing.KNOWN_STORE_WRITE_S
 
 
 def test_a_requestor_receives_the_list_when_it_subscribes_and_changes_later() -> None:
