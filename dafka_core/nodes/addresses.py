@@ -111,16 +111,16 @@ def _check_named(config: NodeOptions) -> None:
         why = f"is not an address that peers can connect to: set one, or '{AUTO_HOST}'"
         raise ConfigError("host", host, why)
     with suppress(OSError):  # binding fails with the reason
+        address = numeric_host(resolve(host)[0][4])
+        if not is_loopback(address):
+            return
         if not is_loopback(host):
-            address = numeric_host(resolve(host)[0][4])
-            if not is_loopback(address):
-                return
             hint = f" ({host} is {address} on this machine, by its /etc/hosts)"
         for tower, address, own in _routes(config.tower):
             if own != address and not is_loopback(address):
                 why = (
-                    f"tower {tower} is on another machine, whose nodes cannot connect to this one "
-                    f"there{hint}: set it to {own}, this machine's address on the way there, or to "
+                    f"nodes on the machine of tower {tower} cannot connect to this one there"
+                    f"{hint}: set it to {own}, this machine's address on the way there, or to "
                     f"'{AUTO_HOST}'"
                 )
                 raise ConfigError("host", host, why)
@@ -136,7 +136,7 @@ def network_host() -> str:
 
 
 def is_elsewhere(host: str) -> bool:
-    """Return whether an address is another machine's, as far as routes tell; False for a name."""
+    """Return True for another machine's address, according to the routes; False for a name."""
     with suppress(OSError):
         if address_of(host) is not None and not is_loopback(host):
             address, own = _own_towards(host, 1)
@@ -148,11 +148,10 @@ def failed_lookups(hosts: Iterable[str]) -> dict[str, int | None]:
     """Return the error codes of the names that do not resolve now."""
     failures = {}
     for host in hosts:
-        if address_of(host) is None:
-            try:
-                resolve(host)
-            except OSError as error:
-                failures[host] = error.errno
+        try:
+            resolve(host)
+        except OSError as error:
+            failures[host] = error.errno
     return failures
 
 
@@ -275,12 +274,12 @@ def check_trusted(
         return
     if not config.may_be_open:
         why = (
-            f"opens {host} to other machines, and whoever reaches it reads and writes everything: "
-            f"{cure} (docs/security.md), or, in a trusted network, set insecure "
-            f"(or {INSECURE_ENVIRONMENT}=true in the environment)"
+            f"opens {host} to other machines, which can then read and write everything: {cure} "
+            f"(docs/security.md), or, in a trusted network, set insecure (or "
+            f"{INSECURE_ENVIRONMENT}=true in the environment)"
         )
         raise ConfigError(option, value, why)
     # A tower and a store warn about their ports; a warning of each node would repeat that.
     level = logging.INFO if option == "host" else logging.WARNING
-    text = "%s = '%s' asks for no keys: whoever reaches %s reads and writes everything"
+    text = "%s = '%s' requires no keys: any client of %s can read and write everything"
     _log.log(level, text, option, value, host, extra={"event": "open_port"})

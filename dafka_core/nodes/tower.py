@@ -293,8 +293,8 @@ def _reachable(bound_host: str, config: TowerOptions) -> str:
             why = f"tower {other} has a loopback address here: name its network address"
             raise ConfigError("join", str(other), why) from None
         why = (
-            f"tower {other} is on another machine, whose nodes cannot connect there: set it, and "
-            "pub_address, to tcp://*:PORT or this machine's address"
+            f"nodes on the machine of tower {other} cannot connect to it: set it, and pub_address, "
+            "to tcp://*:PORT or this machine's address"
         )
         raise ConfigError("sub_address", config.sub_address, why) from None
     except OSError as error:

@@ -95,20 +95,19 @@ class StoreQuery:
 
     def add_reply(self, reply: m.HeadsReply | m.TimesReply | m.HistoryReply) -> None:
         """Add a part of a store's answer."""
-        if isinstance(reply, m.HistoryReply):
-            self.parts[reply.store] = (1, {0})
-            self.histories[reply.store] = reply
-            return
-        known = self.parts.get(reply.store)
-        if known is None or known[0] != reply.parts:
+        part, parts = (0, 1) if isinstance(reply, m.HistoryReply) else (reply.part, reply.parts)
+        if self.parts.get(reply.store, (0,))[0] != parts:
             # The answer has more parts than the one to an earlier question.
-            known = self.parts[reply.store] = (reply.parts, set())
-        known[1].add(reply.part)
-        if isinstance(reply, m.HeadsReply):
-            for info in reply.entries:
-                self.add_head(info)
-        else:
-            self.times.setdefault(reply.store, {}).update(reply.entries)
+            self.parts[reply.store] = (parts, set())
+        self.parts[reply.store][1].add(part)
+        match reply:
+            case m.HeadsReply():
+                for info in reply.entries:
+                    self.add_head(info)
+            case m.TimesReply():
+                self.times.setdefault(reply.store, {}).update(reply.entries)
+            case m.HistoryReply():
+                self.histories[reply.store] = reply
 
 
 class StoreDirectory:
@@ -146,12 +145,12 @@ class StoreDirectory:
     @property
     def awaited_stores(self) -> tuple[str, ...]:
         """Return the stores that have not greeted yet."""
-        return self._in(NodeState.STORE, NodeState.RETURNING)
+        return tuple(each.node for each in self._in(NodeState.STORE, NodeState.RETURNING))
 
     @property
     def lost(self) -> tuple[str, ...]:
         """Return the stores that had greeted, and have not done so again."""
-        return self._in(NodeState.LOST, NodeState.RETURNING)
+        return tuple(each.node for each in self._in(NodeState.LOST, NodeState.RETURNING))
 
     @property
     def c_stores(self) -> list[str]:
@@ -169,19 +168,16 @@ class StoreDirectory:
 
         A store that no other store knows any more was forgotten; without other stores, none is.
         """
-        lists = [*self._known.values()]
-        # The newest entry for each store wins.
-        entries = sorted((each for known in lists for each in known), key=lambda k: k.seen_us)
-        known = {each.store: each for each in entries}
+        greeted, lists = self.greeted, [*self._known.values()]
+        entries = [each for known in lists for each in known]
         if not lists:
-            known = {name: KnownStore(name) for name in self.lost}
-        greeted = self.greeted
-        return [known[name] for name in sorted(known) if name not in greeted]
+            entries = [KnownStore(name) for name in self.lost]
+        newest = {each.store: each for each in sorted(entries, key=lambda each: each.seen_us)}
+        return [newest[name] for name in sorted(newest) if name not in greeted]
 
     def is_connected(self, store: str) -> bool:
         """Return True if messages are delivered in both directions."""
-        found = self.greeted.get(store)
-        return found is not None and found.receives_ours
+        return store in self.greeted and self.greeted[store].receives_ours
 
     def on_peer(self, now: float, news: PeerNews) -> None:
         """Process a node's announcement, connection or kind."""
@@ -216,23 +212,20 @@ class StoreDirectory:
 
     def give_up_late(self, now: float) -> None:
         """Stop waiting for nodes that have not greeted in time."""
-        for name in self._in(*AWAITED):
-            if now >= self._candidate(name).due:
-                self._apply(now, name, d.TIMEOUT)
+        for each in self._in(*AWAITED):
+            if now >= each.due:
+                self._apply(now, each.node, d.TIMEOUT)
 
-    def _in(self, *states: NodeState) -> tuple[str, ...]:
+    def _in(self, *states: NodeState) -> list[Candidate]:
         found = [*self._stores.values(), *self._others.values()]
-        return tuple(each.node for each in found if each.state in states)
-
-    def _candidate(self, node: str) -> Candidate:
-        return self._stores.get(node) or self._others.get(node) or Candidate(node)
+        return [each for each in found if each.state in states]
 
     def _apply(
         self, now: float, node: str, event: str, *, endpoint: str = "", round_trip_s: float = 0.0
     ) -> Candidate:
         """Apply an event to a candidate, and return it."""
-        self._now, each = now, self._candidate(node)
-        before = each.state
+        each = self._stores.get(node) or self._others.get(node) or Candidate(node)
+        self._now, before = now, each.state
         outcome = each.apply(now, event, endpoint=endpoint, round_trip_s=round_trip_s)
         if outcome is not None:
             self.outcomes.append(outcome)

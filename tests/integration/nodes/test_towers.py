@@ -54,7 +54,7 @@ def test_running_nodes_use_a_tower_that_joins(tmp_path: object) -> None:
 
 
 def test_a_tower_that_other_machines_cannot_reach_joins_none_there() -> None:
-    with pytest.raises(ConfigError, match="is on another machine") as refused:
+    with pytest.raises(ConfigError, match="nodes on the machine of tower") as refused:
         Tower(**ANY_PORTS, join="192.0.2.9")
     assert refused.value.option == "sub_address"
     anywhere = {"sub_address": "tcp://*:0", "pub_address": "tcp://127.0.0.1:0"}
@@ -145,6 +145,8 @@ def test_without_an_open_file_left_a_link_is_kept_unless_its_tower_is_not_truste
         monkeypatch.setattr(security, "is_tower", lambda key: is_trusted)
         with no_open_file_left():
             made.send(2.0 + AWAY_S)
+            made._learn(2.0, encode_tower_address(TowerAddress("127.0.0.1", 1, 2)))
+        assert (made.known, made.invalid_count) == ([*config.tower], 0)
         assert made._links[config.tower[0]] is before
         assert before.pub.closed is not is_trusted
         made.send(3.0 + AWAY_S)
