@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import fields
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import zmq
 
@@ -43,14 +43,6 @@ RETRY_S: Final = 0.5  # interval of a node's attempts to bind while the network 
 _SOMEWHERE: Final = ("192.0.2.1", "2001:db8::1")
 
 _log = logging.getLogger("dafka.nodes")
-
-
-class _Route(NamedTuple):
-    """A tower's address, and the address of this machine from which packets to it leave."""
-
-    tower: TowerAddress
-    address: str
-    own: str
 
 
 def new_address(config: SecurityOptions | None = None) -> str:
@@ -86,7 +78,7 @@ def own_host(config: NodeOptions) -> str:
         _check_named(config)
         return config.host
     routes = _routes(config.tower)
-    own = next((route.own for route in routes if not is_loopback(route.own)), "")
+    own = next((local for _, _, local in routes if not is_loopback(local)), "")
     for tower, address, local in routes:
         # Debian gives a machine's own name the address 127.0.1.1.
         is_debians = is_loopback(address) and address not in ("127.0.0.1", "::1")
@@ -101,7 +93,7 @@ def own_host(config: NodeOptions) -> str:
         if own and not is_loopback(local) and local != own:
             text = "tower %s is reached from %s, and peers connect to %s: see option host"
             _log.warning(text, tower, local, own)
-    return bracketed(own or routes[0].own)
+    return bracketed(own or routes[0][2])
 
 
 def _check_named(config: NodeOptions) -> None:
@@ -155,13 +147,12 @@ def failed_lookups(hosts: Iterable[str]) -> dict[str, int | None]:
     return failures
 
 
-def _routes(towers: Iterable[TowerAddress]) -> list[_Route]:
-    """Return the routes to the towers that can be reached now; raise OSError if none can."""
-    routes: list[_Route] = []
-    failures: list[str] = []
+def _routes(towers: Iterable[TowerAddress]) -> list[tuple[TowerAddress, str, str]]:
+    """Return the towers that can be reached now, as ``_own_towards``; raise OSError if none can."""
+    routes, failures = [], []
     for tower in towers:
         try:
-            routes.append(_Route(tower, *_own_towards(tower.host, tower.sub_port)))
+            routes.append((tower, *_own_towards(tower.host, tower.sub_port)))
         except OSError as error:
             failures.append(f"{tower.host}: {error.strerror}")
     if not routes:

@@ -21,7 +21,7 @@ from dafka_core.model.name_limits import check_node_address
 from dafka_core.system.hosts import ANY, HostPort, is_host, parse_endpoint
 
 BEACON: Final = b"B"
-# Node to tower.  It sorts before ``BEACON``, so that it is the first subscription of a tower.
+# Node to tower.  It sorts before ``BEACON``, so that it is a tower's first subscription.
 BEACON_WITH_KIND: Final = b"A"
 # Tower to nodes: a beacon whose first frame has the kind and address, for subscriptions.
 KIND: Final = b"K"
@@ -37,9 +37,7 @@ ANSWER: Final = "@"
 
 # The kinds of peers that each kind of node connects to.  Records go from producers and stores to
 # consumers, readers and stores, requests and acknowledgements back.  Producers have no messages for
-# each other, nor have consumers and readers.  Every program is a node of one of these kinds: the
-# console, the commands that list or check and Spark's source are readers, Spark's sink is a
-# producer, a gateway runs in a store.
+# each other, nor have consumers and readers.
 NEEDED_KINDS: Final = {"C": "PS", "P": "CRS", "R": "PS", "S": "CPRS"}
 
 # Limit of peers at once: each is a TCP connection, and any node may announce some.

@@ -120,7 +120,8 @@ class StoreDirectory:
         self.address = address
         self.outcomes = deque[Outcome](maxlen=MAX_OUTCOMES)  # drained by the node
         self._stores: dict[str, Candidate] = {}  # that have ever greeted
-        self._others = RecentNames[Candidate](MAX_PEERS)
+        self._awaited: dict[str, Candidate] = {}  # others, whose greeting is awaited
+        self._dismissed = RecentNames[Candidate](MAX_PEERS)
         self._known: dict[str, tuple[KnownStore, ...]] = {}  # each store's list of the others
         self._questions: dict[int, StoreQuery] = {}
         self._numbers = count(m.UNSOLICITED + 1)
@@ -217,14 +218,15 @@ class StoreDirectory:
                 self._apply(now, each.node, d.TIMEOUT)
 
     def _in(self, *states: NodeState) -> list[Candidate]:
-        found = [*self._stores.values(), *self._others.values()]
+        found = [*self._stores.values(), *self._awaited.values()]
         return [each for each in found if each.state in states]
 
     def _apply(
         self, now: float, node: str, event: str, *, endpoint: str = "", round_trip_s: float = 0.0
     ) -> Candidate:
         """Apply an event to a candidate, and return it."""
-        each = self._stores.get(node) or self._others.get(node) or Candidate(node)
+        groups = (self._stores, self._awaited, self._dismissed)
+        each = next((group[node] for group in groups if node in group), None) or Candidate(node)
         self._now, before = now, each.state
         outcome = each.apply(now, event, endpoint=endpoint, round_trip_s=round_trip_s)
         if outcome is not None:
@@ -234,19 +236,21 @@ class StoreDirectory:
         return each
 
     def _keep(self, each: Candidate) -> None:
-        """Keep a candidate in its new state; peers choose the names, so their number is limited."""
+        """Keep a candidate by its state; peers choose the names, so their number is limited."""
         is_new = each.has_greeted and each.node not in self._stores
         if is_new and len(self._stores) >= MAX_STORES:
             if lost := self.lost:
                 del self._stores[lost[0]]
             else:
                 each.state = NodeState.DISMISSED
+        for group in (self._awaited, self._dismissed):
+            group.pop(each.node, None)
         if each.has_greeted:
             self._stores[each.node] = each
-        elif each.state is not NodeState.UNKNOWN:
-            self._others.keep(each.node, each)
-            return
-        self._others.pop(each.node, None)
+        elif each.state is NodeState.DISMISSED:
+            self._dismissed.keep(each.node, each)
+        elif each.state in AWAITED and len(self._awaited) < MAX_PEERS:
+            self._awaited[each.node] = each
 
     # -- questions -------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Towers that nodes hear of while they run, and towers that go and come."""
+"""Towers that running nodes learn of, and towers that end and return."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def address(tower: Tower) -> TowerAddress:
     return TowerAddress(tower.host, tower.sub_port, tower.pub_port)
 
 
-def again(tower: Tower) -> Tower:
-    """A tower at the ports of one that is closed."""
+def restarted(tower: Tower) -> Tower:
+    """Return a new tower at the ports of a closed one."""
     return Tower(
         sub_address=f"tcp://127.0.0.1:{tower.sub_port}",
         pub_address=f"tcp://127.0.0.1:{tower.pub_port}",
@@ -71,7 +71,7 @@ def test_a_silent_tower_is_connected_to_anew(monkeypatch: pytest.MonkeyPatch) ->
         before = links[address(first)]
         first.close()
         wait_until(lambda: links[address(first)] is not before)
-        with again(first):
+        with restarted(first):
             wait_until(lambda: links[address(first)].heard_at > before.heard_at)
             assert reader._mesh.failure is None
 
@@ -122,7 +122,7 @@ def test_a_learned_tower_may_be_replaced_while_it_has_an_event() -> None:
 
             wait_until(is_known)
 
-        learn(0.0, *range(2, 2 + MAX_LEARNED))  # no tower is there, so ZeroMQ retries each
+        learn(0.0, *range(2, 2 + MAX_LEARNED))  # no tower has these ports, so ZeroMQ retries each
         oldest = made._links[TowerAddress("127.0.0.1", 1, 2)]
         wait_until(lambda: oldest.monitor.poll(0) > 0, "an event of the tower to be dropped")
         learn(100.0, 1_000)
@@ -144,8 +144,8 @@ def test_without_an_open_file_left_a_link_is_kept_unless_its_tower_is_not_truste
         made.send(1.0)
         monkeypatch.setattr(security, "is_tower", lambda key: is_trusted)
         with no_open_file_left():
-            made.send(2.0 + AWAY_S)
             made._learn(2.0, encode_tower_address(TowerAddress("127.0.0.1", 1, 2)))
+            made.send(2.0 + AWAY_S)
         assert (made.known, made.invalid_count) == ([*config.tower], 0)
         assert made._links[config.tower[0]] is before
         assert before.pub.closed is not is_trusted
@@ -159,7 +159,7 @@ def test_without_an_open_file_left_a_link_is_kept_unless_its_tower_is_not_truste
 def test_nodes_whose_towers_do_not_know_each_other_meet_at_a_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A producer and a consumer that never hear of each other: the store has both towers."""
+    """A producer and a consumer have different towers, and the store has both."""
     monkeypatch.setattr(timing, "HEADS_INTERVAL_S", 0.2)  # how often it asks the store
     with (
         Tower(**ANY_PORTS) as one,

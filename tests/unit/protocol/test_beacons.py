@@ -380,6 +380,16 @@ def test_a_peer_is_not_lost_while_all_towers_that_knew_it_are_away() -> None:
     assert peers.expire(15.0) == [("A", "tcp://h:0")]
 
 
+def test_a_returning_tower_gives_no_time_to_peers_that_only_others_announce() -> None:
+    peers = peers_with()
+    peers.hear(0.0, beacon("A", 0), "one")
+    for second in range(1, 5):
+        peers.hear(float(second), beacon(ME), "one")
+    peers.hear(4.5, beacon(ME), "two")
+    peers.hear(4.6, beacon(ME), "one")
+    assert peers.expire(4.6) == [("A", "tcp://h:0")]
+
+
 def test_peers_are_bounded() -> None:
     peers = peers_with()
     for port in range(MAX_PEERS):

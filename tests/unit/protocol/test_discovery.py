@@ -157,6 +157,18 @@ def test_no_round_trip_makes_the_wait_endless() -> None:
     assert not nodes.waits(timing.MAX_STORE_TIMEOUT_S)
 
 
+def test_the_wait_for_a_returning_store_begins_anew() -> None:
+    nodes = Nodes("S")
+    nodes.on_peer(0.0, PeerNews("S", round_trip_s=1000.0))
+    nodes.greet(1.0, "S")
+    nodes.on_peer_lost("S")
+    nodes.announce(2.0, "S")
+    assert nodes.waits(2.0 + timing.STORE_TIMEOUT_S - 0.01)
+    assert not nodes.waits(2.0 + timing.STORE_TIMEOUT_S)
+    [outcome] = nodes.outcomes
+    assert outcome.waited_s == timing.STORE_TIMEOUT_S
+
+
 def test_an_absent_store_is_awaited_only_when_a_tower_announces_it() -> None:
     nodes = Nodes()
     nodes.name(0.0, "S", here=False)
@@ -212,10 +224,10 @@ def test_names_chosen_by_peers_are_bounded_and_leave_room_for_stores() -> None:
     for number in range(MAX_STORES + 5):
         nodes.greet(0.0, f"S{number}")
     assert nodes.stores == [f"S{number}" for number in range(MAX_STORES)]
-    for number in range(2 * MAX_OUTCOMES):
-        nodes.announce(1.0, f"L{number}")
-        nodes.on_peer_lost(f"L{number}")
-    assert len(nodes.outcomes) == MAX_OUTCOMES
+    # The first nodes are awaited, and no later one takes the place of one of them.
+    nodes.give_up_late(timing.STORE_TIMEOUT_S)
+    given_up = [f"N{number}" for number in range(MAX_PEERS - MAX_OUTCOMES, MAX_PEERS)]
+    assert [outcome.node for outcome in nodes.outcomes] == given_up
     # Lost stores give way to new ones.
     for number in range(MAX_STORES):
         nodes.on_peer_lost(f"S{number}")

@@ -73,7 +73,8 @@ def test_a_requestor_receives_the_list_when_it_subscribes_and_changes_later() ->
 
 def test_a_starting_store_assumes_that_all_known_stores_are_present() -> None:
     kept = Kept(StoreSeen(OTHER, AT, 7), StoreSeen(ME, AT, 7))
-    kept.known.greeting(StoresKnown, READER)
+    greeting = kept.known.greeting(StoresKnown, READER)
+    assert greeting == StoresKnown(READER, ME, (KnownStore(OTHER, AT, 7, here=True),))
     kept.known.on_announced("N", AT)
     assert kept.told() is None
     assert kept.known.deadline() == timing.KNOWN_STORE_GRACE_S
