@@ -44,25 +44,25 @@ _log: Final = logging.getLogger("dafka.tower")
 
 
 class DiscoveredNodes:
-    """The nodes heard recently.  The tower's thread calls ``note``, any thread calls ``count``."""
+    """Nodes with recent beacons.  The tower's thread calls ``note``, any thread ``count``."""
 
     def __init__(self) -> None:
-        self._heard_at = RecentNames[float](MAX_PEERS)  # the longest silent node first
+        self._beacon_at = RecentNames[float](MAX_PEERS)  # the longest silent node first
 
     def note(self, now: float, node: str, endpoint: str) -> None:
         """Note the beacon of a node, and drop silent nodes."""
-        if node not in self._heard_at:
+        if node not in self._beacon_at:
             facts, extra = {"node": node, "endpoint": endpoint}, {"event": "node_came"}
             _log.info("node %(node)s has come, at %(endpoint)s", facts, extra=extra)
-        self._heard_at.keep(node, now)
-        while now - self._heard_at[silent := next(iter(self._heard_at))] >= SILENT_S:
-            del self._heard_at[silent]
+        self._beacon_at.keep(node, now)
+        while now - self._beacon_at[silent := next(iter(self._beacon_at))] >= SILENT_S:
+            del self._beacon_at[silent]
             _log.info("node %(node)s is silent", {"node": silent}, extra={"event": "node_went"})
 
     def count(self) -> int:
-        """Return the number of nodes heard recently."""
+        """Return the number of nodes with recent beacons."""
         since = time.monotonic() - SILENT_S
-        return sum(heard_at > since for heard_at in [*self._heard_at.values()])
+        return sum(beacon_at > since for beacon_at in [*self._beacon_at.values()])
 
 
 class Tower(Node):
@@ -78,7 +78,7 @@ class Tower(Node):
         place = relay.place
         self.host, self.sub_port, self.pub_port = place.host, place.sub_port, place.pub_port
         self.tower = str(place)  # for the ``tower`` option of nodes
-        self.heard = relay.heard  # the nodes that send beacons
+        self.heard = relay.nodes  # the nodes that send beacons
         self._thread = NodeThread("dafka-tower", relay.run)
         try:
             self._thread.start()
@@ -143,7 +143,7 @@ class _Relay:
     def __init__(self, config: TowerOptions, *, is_announced: bool) -> None:
         self.is_announced = is_announced
         self.invalid_count = self.beacon_count = 0
-        self.heard = DiscoveredNodes()
+        self.nodes = DiscoveredNodes()
         self.failure: BaseException | None = None
         self._announced_at = 0.0
         with contextlib.ExitStack() as made:
@@ -249,7 +249,7 @@ class _Relay:
         self.security.check_node(beacon.node, owner)
         self.beacon_count += 1
         endpoint = beacons.endpoint_of(beacon, self._seen_host(frames[0]))
-        self.heard.note(time.monotonic(), beacon.node, endpoint)
+        self.nodes.note(time.monotonic(), beacon.node, endpoint)
         for each in beacons.tower_beacons(beacon, endpoint):
             self._xpub.send_multipart(self.security.named(each, owner))
 

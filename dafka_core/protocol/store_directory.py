@@ -356,18 +356,18 @@ class StoreDirectory:
         if not questions:
             return []
         self.give_up_late(now)
-        is_complete = now >= self._settled_at and not self._in(*AWAITED)
+        all_found = now >= self._settled_at and not self._in(*AWAITED)
         for question in questions:
-            silent = now >= question.active_at + timing.C_STORE_SILENCE_S
-            ends_with_silence = self._ends_with_silence(question)
-            has_ended = silent or not ends_with_silence
-            if is_complete and has_ended and self.waits_for_others(question):
+            # Answers of C stores to GET-HEADS have no end.
+            needs_silence = isinstance(question.query, m.HeadsQuery) and bool(self.c_stores)
+            is_silent = now >= question.active_at + timing.C_STORE_SILENCE_S
+            has_ended = is_silent or not needs_silence
+            if is_complete := all_found and has_ended and self.waits_for_others(question):
                 question.rounds -= 1
-                question.answered = not question.rounds or not ends_with_silence
-                if not question.answered:
-                    messages.extend(self._ask(now, question))
-            elif now >= question.active_at + timing.QUERY_RETRY_S:
-                messages.extend(self._ask(now, question))
+                question.answered = question.rounds == 0 or not needs_silence
+            is_late = now >= question.active_at + timing.QUERY_RETRY_S
+            if not question.answered and (is_complete or is_late):
+                messages += self._ask(now, question)
         return messages
 
     def deadline(self, now: float) -> float | None:
@@ -390,6 +390,3 @@ class StoreDirectory:
         if not isinstance(query, m.HeadsQuery) or not self.c_stores:
             return [query]
         return [query, *(m.GetHeads(topic, self.address) for topic in query.topics or ("",))]
-
-    def _ends_with_silence(self, question: StoreQuery) -> bool:
-        return isinstance(question.query, m.HeadsQuery) and bool(self.c_stores)

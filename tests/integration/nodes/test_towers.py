@@ -13,11 +13,12 @@ from dafka_core import ConfigError, Consumer, Producer, Reader, Store, Tower
 from dafka_core.config.node_options import NodeOptions, TowerAddress
 from dafka_core.nodes import tower_links
 from dafka_core.nodes.security import Security
-from dafka_core.nodes.tower_links import AWAY_S, MAX_LEARNED, Towers
+from dafka_core.nodes.tower_links import AWAY_S, MAX_LEARNED, REFUSED_S, Towers
 from dafka_core.protocol import timing
 from dafka_core.protocol.beacons import NodeBeacon, encode_tower_address
 from dafka_core.testing import wait_until
 from tests.integration.nodes.content import stored, values
+from tests.integration.nodes.locked import Keys
 from tests.integration.nodes.peers import ANY_PORTS, PATIENCE_S
 from tests.open_files import no_open_file_left
 
@@ -72,7 +73,7 @@ def test_a_silent_tower_is_connected_to_anew(monkeypatch: pytest.MonkeyPatch) ->
         first.close()
         wait_until(lambda: links[address(first)] is not before)
         with restarted(first):
-            wait_until(lambda: links[address(first)].heard_at > before.heard_at)
+            wait_until(lambda: links[address(first)].received_at > before.received_at)
             assert reader._mesh.failure is None
 
 
@@ -154,6 +155,31 @@ def test_without_an_open_file_left_a_link_is_kept_unless_its_tower_is_not_truste
         assert after is not before
         assert before.pub.closed
         made._close(after)
+
+
+def test_a_refusal_is_logged_once_while_the_node_retries(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = Keys(tmp_path / "keys")
+    with zmq.Context() as context, Tower(**ANY_PORTS, **keys.of("tower")) as tower:
+        config, poller = NodeOptions.build({"tower": tower.tower}), zmq.Poller()
+        own = NodeBeacon("A" * 32, "127.0.0.1", 7)
+        made = Towers(own, config, context, poller, Security(config, context))
+        refused: list[object] = []  # connections
+
+        def is_refused_again() -> bool:
+            now = REFUSED_S * (1 + len(refused))
+            made.send(now)
+            assert not list(made.receive(now, dict(poller.poll(100))))
+            link = made._links[config.tower[0]]
+            if link.has_failed and (not refused or refused[-1] is not link):
+                refused.append(link)
+            return len(refused) == 3
+
+        wait_until(is_refused_again)
+        assert "set secret_key_file and allowed_keys" in made.refusals[tower.tower]
+        assert caplog.text.count("does not let this node in") == 1
+        made._close(made._links[config.tower[0]])
 
 
 def test_nodes_whose_towers_do_not_know_each_other_meet_at_a_store(
