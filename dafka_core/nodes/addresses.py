@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import fields
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import zmq
 
@@ -43,14 +43,6 @@ RETRY_S: Final = 0.5  # interval of a node's attempts to bind while the network 
 _SOMEWHERE: Final = ("192.0.2.1", "2001:db8::1")
 
 _log = logging.getLogger("dafka.nodes")
-
-
-class _Route(NamedTuple):
-    """A tower's address, and the address of this machine from which packets to it leave."""
-
-    tower: TowerAddress
-    address: str
-    own: str
 
 
 def new_address(config: SecurityOptions | None = None) -> str:
@@ -86,7 +78,7 @@ def own_host(config: NodeOptions) -> str:
         _check_named(config)
         return config.host
     routes = _routes(config.tower)
-    own = next((route.own for route in routes if not is_loopback(route.own)), "")
+    own = next((local for _, _, local in routes if not is_loopback(local)), "")
     for tower, address, local in routes:
         # Debian gives a machine's own name the address 127.0.1.1.
         is_debians = is_loopback(address) and address not in ("127.0.0.1", "::1")
@@ -101,7 +93,7 @@ def own_host(config: NodeOptions) -> str:
         if own and not is_loopback(local) and local != own:
             text = "tower %s is reached from %s, and peers connect to %s: see option host"
             _log.warning(text, tower, local, own)
-    return bracketed(own or routes[0].own)
+    return bracketed(own or routes[0][2])
 
 
 def _check_named(config: NodeOptions) -> None:
@@ -111,16 +103,16 @@ def _check_named(config: NodeOptions) -> None:
         why = f"is not an address that peers can connect to: set one, or '{AUTO_HOST}'"
         raise ConfigError("host", host, why)
     with suppress(OSError):  # binding fails with the reason
+        address = numeric_host(resolve(host)[0][4])
+        if not is_loopback(address):
+            return
         if not is_loopback(host):
-            address = numeric_host(resolve(host)[0][4])
-            if not is_loopback(address):
-                return
             hint = f" ({host} is {address} on this machine, by its /etc/hosts)"
         for tower, address, own in _routes(config.tower):
             if own != address and not is_loopback(address):
                 why = (
-                    f"tower {tower} is on another machine, whose nodes cannot connect to this one "
-                    f"there{hint}: set it to {own}, this machine's address on the way there, or to "
+                    f"nodes on the machine of tower {tower} cannot connect to this one there"
+                    f"{hint}: set it to {own}, this machine's address on the way there, or to "
                     f"'{AUTO_HOST}'"
                 )
                 raise ConfigError("host", host, why)
@@ -136,7 +128,7 @@ def network_host() -> str:
 
 
 def is_elsewhere(host: str) -> bool:
-    """Return whether an address is another machine's, as far as routes tell; False for a name."""
+    """Return True for another machine's address, according to the routes; False for a name."""
     with suppress(OSError):
         if address_of(host) is not None and not is_loopback(host):
             address, own = _own_towards(host, 1)
@@ -148,21 +140,19 @@ def failed_lookups(hosts: Iterable[str]) -> dict[str, int | None]:
     """Return the error codes of the names that do not resolve now."""
     failures = {}
     for host in hosts:
-        if address_of(host) is None:
-            try:
-                resolve(host)
-            except OSError as error:
-                failures[host] = error.errno
+        try:
+            resolve(host)
+        except OSError as error:
+            failures[host] = error.errno
     return failures
 
 
-def _routes(towers: Iterable[TowerAddress]) -> list[_Route]:
-    """Return the routes to the towers that can be reached now; raise OSError if none can."""
-    routes: list[_Route] = []
-    failures: list[str] = []
+def _routes(towers: Iterable[TowerAddress]) -> list[tuple[TowerAddress, str, str]]:
+    """Return the towers that can be reached now, as ``_own_towards``; raise OSError if none can."""
+    routes, failures = [], []
     for tower in towers:
         try:
-            routes.append(_Route(tower, *_own_towards(tower.host, tower.sub_port)))
+            routes.append((tower, *_own_towards(tower.host, tower.sub_port)))
         except OSError as error:
             failures.append(f"{tower.host}: {error.strerror}")
     if not routes:
@@ -275,12 +265,12 @@ def check_trusted(
         return
     if not config.may_be_open:
         why = (
-            f"opens {host} to other machines, and whoever reaches it reads and writes everything: "
-            f"{cure} (docs/security.md), or, in a trusted network, set insecure "
-            f"(or {INSECURE_ENVIRONMENT}=true in the environment)"
+            f"opens {host} to other machines, which can then read and write everything: {cure} "
+            f"(docs/security.md), or, in a trusted network, set insecure (or "
+            f"{INSECURE_ENVIRONMENT}=true in the environment)"
         )
         raise ConfigError(option, value, why)
     # A tower and a store warn about their ports; a warning of each node would repeat that.
     level = logging.INFO if option == "host" else logging.WARNING
-    text = "%s = '%s' asks for no keys: whoever reaches %s reads and writes everything"
+    text = "%s = '%s' requires no keys: any client of %s can read and write everything"
     _log.log(level, text, option, value, host, extra={"event": "open_port"})

@@ -27,7 +27,12 @@ from zmq.utils.monitor import parse_monitor_message
 
 from dafka_core.config.node_options import NodeOptions
 from dafka_core.errors import ProtocolError
-from dafka_core.nodes.connection_quotas import OBSERVED_BYTES, ConnectionQuotas, PeerRates
+from dafka_core.nodes.connection_quotas import (
+    OBSERVED_BYTES,
+    ConnectionQuotas,
+    PeerRates,
+    ends_of,
+)
 from dafka_core.nodes.inbound import Inbound
 from dafka_core.nodes.process_limits import PER_PEER, PER_PEER_APART, PeerRoom
 from dafka_core.nodes.security import RefusedNodeError, Security
@@ -47,6 +52,7 @@ from dafka_core.protocol import beacons
 from dafka_core.protocol.limits import max_frame_bytes
 from dafka_core.protocol.role import PeerNews
 from dafka_core.security.permissions import Permissions
+from dafka_core.system.hosts import HostPort, numeric_host
 
 FIRST_BEACONS_INTERVAL_S: Final = 0.02
 """Interval of beacons until a tower has returned one: a PUB socket drops messages that it sends
@@ -83,6 +89,7 @@ class _Connection:
     has_ended: bool = False  # since it was settled
     renewals: int = 0
     refusal: str = ""  # why the peer does not let this node in
+    numeric: str = ""  # the endpoint with an address instead of a host name
     family: AddressFamily = field(default_factory=AddressFamily)
 
     def begin(self, now: float, *, has_ended: bool) -> None:
@@ -123,13 +130,14 @@ class Peers:
         self.security = security
         self.tower_found = False  # until a tower answers
         self.beacon_due = 0.0
-        self.invalid_count = 0  # beacons that are invalid, or name an endpoint unusable for ZeroMQ
+        self.invalid_count = 0  # beacons
         self.renewal_count = 0  # connections made anew after ZeroMQ had given a peer up
         self._own = beacon.node
         self._max_frame_bytes = max_frame_bytes(config.max_record_bytes)
         self._connections: dict[str, _Connection] = {}  # by endpoint, of each peer in the table
         self._new: dict[str, None] = {}  # endpoints to connect to
         self._doubtful: dict[str, float] = {}  # ended connections, and when to make them anew
+        self._named: dict[str, str] = {}  # announced endpoints by numeric ones
         self._news: list[PeerNews] = []
         self._context = context
         self._config = config
@@ -310,10 +318,10 @@ class Peers:
             try:
                 self._connect(now, endpoint)
                 del self._new[endpoint]
-            except zmq.ZMQError:
+            except zmq.ZMQError:  # no free file descriptor: its next beacon announces it anew
+                self.room.refuse(now, self.table.node_at(endpoint), endpoint)
                 self.table.forget(endpoint)
                 self._forget(endpoint)
-                self.invalid_count += 1
 
     def _new_socket(self, endpoint: str) -> Socket:
         most = self._config.high_water_mark
@@ -362,7 +370,7 @@ class Peers:
         """Forget a peer that is not in the table any more."""
         self._disconnect(endpoint)
         self.security.claims.forget(endpoint)
-        del self._connections[endpoint]
+        self._named.pop(self._connections.pop(endpoint).numeric, None)
 
     def _renew(self, now: float, endpoint: str) -> None:
         self._disconnect(endpoint)
@@ -388,10 +396,17 @@ class Peers:
 
     def _receive_event(self, now: float, event: Mapping[str, Any]) -> None:
         kind, endpoint = event["event"], event["endpoint"].decode()
+        if endpoint not in self._connections:
+            # ZeroMQ reconnects to a host name, but its events contain the address from then on.
+            endpoint = self._named.get(endpoint, endpoint)
         self._apply_quotas(kind, event["value"], endpoint)
         connection = self._connections.get(endpoint)
         if connection is None:
             return
+        if kind == zmq.EVENT_CONNECTED and (address := ends_of(event["value"])[1]):
+            self._named.pop(connection.numeric, None)
+            connection.numeric = f"tcp://{HostPort(numeric_host(address), address[1])}"
+            self._named[connection.numeric] = endpoint
         if kind in _ROUND_TRIPS:
             if connection.tried_at:
                 round_trip_s = (now - connection.tried_at) / _ROUND_TRIPS[kind]

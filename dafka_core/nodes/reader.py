@@ -218,7 +218,7 @@ class Reader(Node):
     # -- in the loop -----------------------------------------------------------------------------
 
     def _on_round(self, now: float) -> bool:
-        outcomes = self._role.directory.discovery.outcomes
+        outcomes = self._role.directory.outcomes
         while outcomes:
             each = outcomes.popleft()
             kind = "store" if each.is_store else "node, perhaps a store,"

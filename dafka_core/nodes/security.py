@@ -267,9 +267,12 @@ class Security:
         """Note the key of the node at an endpoint; return True if it replaces a different key.
 
         Raises:
-            ProtocolError: the endpoint belongs to a different key.
+            RefusedNodeError: the endpoint belongs to a different key.
         """
-        return self.own is not None and self.claims.take(now, endpoint, key)
+        try:
+            return self.own is not None and self.claims.take(now, endpoint, key)
+        except ProtocolError as error:
+            self._refuse_node(str(error))
 
     # -- connections -----------------------------------------------------------------------------
 

@@ -10,7 +10,6 @@ import contextlib
 import logging
 import re
 import time
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -27,6 +26,7 @@ from dafka_core.nodes.threads import NodeThread
 from dafka_core.nodes.zmq_types import Socket
 from dafka_core.protocol import beacons
 from dafka_core.protocol.beacons import MAX_PEERS
+from dafka_core.protocol.limits import RecentNames
 from dafka_core.system.distribution import this_version
 from dafka_core.system.hosts import bracketed, is_any, is_ipv6, is_loopback, parse_endpoint, plain
 
@@ -44,31 +44,25 @@ _log: Final = logging.getLogger("dafka.tower")
 
 
 class DiscoveredNodes:
-    """The nodes heard recently.  The tower's thread calls ``note``, any thread calls ``count``."""
+    """Nodes with recent beacons.  The tower's thread calls ``note``, any thread ``count``."""
 
     def __init__(self) -> None:
-        self._heard_at = OrderedDict[str, float]()  # the longest silent node first
+        self._beacon_at = RecentNames[float](MAX_PEERS)  # the longest silent node first
 
     def note(self, now: float, node: str, endpoint: str) -> None:
         """Note the beacon of a node, and drop silent nodes."""
-        if node not in self._heard_at:
-            facts = {"node": node, "endpoint": endpoint}
-            _log.info(
-                "node %(node)s has come, at %(endpoint)s", facts, extra={"event": "node_came"}
-            )
-        self._heard_at[node] = now
-        self._heard_at.move_to_end(node)
-        while True:
-            node, heard_at = next(iter(self._heard_at.items()))
-            if heard_at > now - SILENT_S and len(self._heard_at) <= MAX_PEERS:
-                break
-            del self._heard_at[node]
-            _log.info("node %(node)s is silent", {"node": node}, extra={"event": "node_went"})
+        if node not in self._beacon_at:
+            facts, extra = {"node": node, "endpoint": endpoint}, {"event": "node_came"}
+            _log.info("node %(node)s has come, at %(endpoint)s", facts, extra=extra)
+        self._beacon_at.keep(node, now)
+        while now - self._beacon_at[silent := next(iter(self._beacon_at))] >= SILENT_S:
+            del self._beacon_at[silent]
+            _log.info("node %(node)s is silent", {"node": silent}, extra={"event": "node_went"})
 
     def count(self) -> int:
-        """Return the number of nodes heard recently."""
+        """Return the number of nodes with recent beacons."""
         since = time.monotonic() - SILENT_S
-        return sum(heard_at > since for heard_at in [*self._heard_at.values()])
+        return sum(beacon_at > since for beacon_at in [*self._beacon_at.values()])
 
 
 class Tower(Node):
@@ -81,9 +75,10 @@ class Tower(Node):
 
     def __init__(self, *, announce: Any = True, **options: Any) -> None:
         self._relay = relay = _Relay(TowerOptions.build(options), is_announced=announce)
-        self.host, self.sub_port, self.pub_port = relay.place
-        self.tower = str(TowerAddress(*relay.place))  # for the ``tower`` option of nodes
-        self.heard = relay.heard  # the nodes that send beacons
+        place = relay.place
+        self.host, self.sub_port, self.pub_port = place.host, place.sub_port, place.pub_port
+        self.tower = str(place)  # for the ``tower`` option of nodes
+        self.heard = relay.nodes  # the nodes that send beacons
         self._thread = NodeThread("dafka-tower", relay.run)
         try:
             self._thread.start()
@@ -148,9 +143,9 @@ class _Relay:
     def __init__(self, config: TowerOptions, *, is_announced: bool) -> None:
         self.is_announced = is_announced
         self.invalid_count = self.beacon_count = 0
-        self.heard = DiscoveredNodes()
+        self.nodes = DiscoveredNodes()
         self.failure: BaseException | None = None
-        self._told_at = 0.0
+        self._announced_at = 0.0
         with contextlib.ExitStack() as made:
             self._context = zmq.Context()
             made.callback(self._context.destroy, linger=0)
@@ -168,7 +163,7 @@ class _Relay:
             self._xpub.set(zmq.XPUB_MANUAL, 1)
             host, sub_port = _bind(self._xsub, "sub_address", config)
             _, pub_port = _bind(self._xpub, "pub_address", config)
-            self.place = beacons.TowerPorts(_reachable(host, config), sub_port, pub_port)
+            self.place = TowerAddress(_reachable(host, config), sub_port, pub_port)
             self._joined = self._join(config.join)
             self.stop_signal, self._stopped = (self._context.socket(zmq.PAIR) for _ in range(2))
             self._stopped.bind("inproc://stop")
@@ -193,8 +188,7 @@ class _Relay:
             connect(pub, tower.sub_endpoint, is_ipv6=is_ipv6(tower.host))
             announcements.append((pub, beacons.encode_tower_address(self.place)))
             if is_loopback(self.place.host) or not is_loopback(tower.host):
-                other = beacons.TowerPorts(tower.host, tower.sub_port, tower.pub_port)
-                announcements.append((self._xpub, beacons.encode_tower_address(other)))
+                announcements.append((self._xpub, beacons.encode_tower_address(tower)))
         return announcements
 
     def run(self) -> None:
@@ -208,8 +202,8 @@ class _Relay:
                 ready = dict(poller.poll(JOIN_INTERVAL_MS if self._joined or is_locked else None))
                 now = time.monotonic()
                 self.security.attend(now)
-                if self.is_announced and now >= self._told_at + JOIN_INTERVAL_MS / 1000:
-                    self._told_at = now
+                if self.is_announced and now >= self._announced_at + JOIN_INTERVAL_MS / 1000:
+                    self._announced_at = now
                     for socket, frames in self._joined:
                         socket.send_multipart(frames)
                 if self._stopped in ready:
@@ -255,7 +249,7 @@ class _Relay:
         self.security.check_node(beacon.node, owner)
         self.beacon_count += 1
         endpoint = beacons.endpoint_of(beacon, self._seen_host(frames[0]))
-        self.heard.note(time.monotonic(), beacon.node, endpoint)
+        self.nodes.note(time.monotonic(), beacon.node, endpoint)
         for each in beacons.tower_beacons(beacon, endpoint):
             self._xpub.send_multipart(self.security.named(each, owner))
 
@@ -273,12 +267,11 @@ def _bind(socket: Socket, option: str, config: TowerOptions) -> tuple[str, int]:
     address = str(getattr(config, option))
     try:
         where = parse_endpoint(re.sub(r":\*$", ":0", address))  # ZeroMQ's notation for any port
+        host = bracketed(where.host)
+        port = bind(socket, host, where.port)
     except ValueError:
         why = "must be tcp://HOST:PORT, as tcp://127.0.0.1:5556"
         raise ConfigError(option, address, why) from None
-    host = bracketed(where.host)
-    try:
-        port = bind(socket, host, where.port)
     except zmq.ZMQError as error:
         raise ConfigError(option, address, f"cannot be bound to: {why_unbound(error)}") from None
     check_closed(socket, option, address, config)
@@ -288,19 +281,22 @@ def _bind(socket: Socket, option: str, config: TowerOptions) -> tuple[str, int]:
 def _reachable(bound_host: str, config: TowerOptions) -> str:
     """Return the host at which others reach a tower; raise ConfigError if they cannot."""
     is_everywhere = is_any(bound_host)
+    host = network_host() if is_everywhere else bound_host
     if not config.join:
-        return network_host() if is_everywhere else bound_host
-    host = AUTO_HOST if is_everywhere else bound_host
+        return host
     try:
-        own = own_host(NodeOptions(tower=config.join, host=host))
+        own = own_host(NodeOptions(tower=config.join, host=AUTO_HOST if is_everywhere else host))
+        return host if is_loopback(own) else own
     except ConfigError:
-        why = f"tower {config.join[0]} is on another machine, whose nodes cannot connect there"
+        other = config.join[0]
         if is_everywhere:
-            why = f"tower {config.join[0]} has a loopback address here: name its network address"
-            raise ConfigError("join", str(config.join[0]), why) from None
-        cure = "set it, and pub_address, to tcp://*:PORT or this machine's address"
-        raise ConfigError("sub_address", config.sub_address, f"{why}: {cure}") from None
+            why = f"tower {other} has a loopback address here: name its network address"
+            raise ConfigError("join", str(other), why) from None
+        why = (
+            f"nodes on the machine of tower {other} cannot connect to it: set it, and pub_address, "
+            "to tcp://*:PORT or this machine's address"
+        )
+        raise ConfigError("sub_address", config.sub_address, why) from None
     except OSError as error:
         why = f"none can be reached ({error.strerror})"
         raise ConfigError("join", ", ".join(map(str, config.join)), why) from None
-    return network_host() if is_everywhere and is_loopback(own) else own

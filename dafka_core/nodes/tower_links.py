@@ -44,16 +44,17 @@ _log = logging.getLogger("dafka.mesh")
 
 @dataclass(slots=True)
 class _Link:
-    """The connection to one tower."""
+    """A tower, and the connection to it."""
 
     sub: Socket
     pub: Socket
     monitor: Socket
     key: str
     made_at: float
-    heard_at: float
-    attempt: int
-    is_refused: bool = False
+    received_at: float  # of the tower, as its refusal: a new connection keeps both
+    refusal: str = ""  # why the tower does not let this node in
+    attempt: int = 0  # after refusals; the allowed keys of towers take turns
+    has_failed: bool = False  # by a refusal
     family: AddressFamily = field(default_factory=AddressFamily)
     announces_kinds: bool | None = None
     """None until the first subscription of the tower shows it."""
@@ -75,7 +76,6 @@ class Towers:
         security: Security,
     ) -> None:
         self.invalid_count = 0
-        self.refusals: dict[str, str] = {}  # why towers do not let this node in, by tower
         self.is_announced = True  # sends beacons and connects to peers: both make it known
         self._security = security
         self._own = beacon
@@ -93,9 +93,15 @@ class Towers:
 
     @property
     def heard_at(self) -> dict[str, float]:
-        """Return the time when each was last heard or connected to (monotonic); thread-safe."""
+        """Return the time of each tower's last message or connection (monotonic); thread-safe."""
         links = [*self._links.items()]
-        return {str(tower): max(link.heard_at, link.made_at) for tower, link in links}
+        return {str(tower): max(link.received_at, link.made_at) for tower, link in links}
+
+    @property
+    def refusals(self) -> dict[str, str]:
+        """Return why towers do not let this node in, by tower; thread-safe."""
+        links = [*self._links.items()]
+        return {str(tower): link.refusal for tower, link in links if link.refusal}
 
     def receive(self, now: float, polled: Container[Socket]) -> Iterator[tuple[str, list[bytes]]]:
         """Yield the received messages about nodes, each with its tower."""
@@ -105,7 +111,7 @@ class Towers:
             for frames in received(link.monitor) if link.monitor in polled else ():
                 self._receive_event(now, tower, link, frames)
             for frames in received(link.sub) if link.sub in polled else ():
-                link.heard_at = now
+                link.received_at = now
                 if frames[0] == beacons.TOWER:
                     self._learn(now, frames)
                 else:
@@ -115,14 +121,17 @@ class Towers:
         """Send the beacon to active towers; reconnect to silent, refusing and untrusted ones."""
         for tower, link in self._links.items():
             link.made_at = link.made_at or now
-            is_silent = now >= max(link.made_at, link.heard_at) + self._away_s
-            is_refused = link.is_refused and now >= link.made_at + REFUSED_S
+            is_silent = now >= max(link.made_at, link.received_at) + self._away_s
+            has_failed = link.has_failed and now >= link.made_at + REFUSED_S
             is_trusted = self._security.is_tower(link.key)
-            if is_silent or is_refused or not is_trusted:
+            if is_silent or has_failed or not is_trusted:
                 # Without a free file descriptor the old link stays, and the next beacon retries.
                 with contextlib.suppress(zmq.ZMQError):
-                    attempt = link.attempt + is_refused
-                    self._links[tower] = self._connected(tower, now, link.heard_at, attempt)
+                    attempt = link.attempt + has_failed
+                    self._links[tower] = made = self._connected(
+                        tower, now, link.received_at, attempt
+                    )
+                    made.refusal = link.refusal
                 if self._links[tower] is not link or not is_trusted:
                     self._close(link)
             current = self._links[tower]
@@ -130,7 +139,7 @@ class Towers:
                 continue
             self._receive_subscriptions(current)
             # A node fails to start if no tower answers, and must not be known then.
-            if self.is_announced and link.heard_at and current.announces_kinds is not None:
+            if self.is_announced and link.received_at and current.announces_kinds is not None:
                 own = self._own if current.announces_kinds else self._own._replace(kind="")
                 current.pub.send_multipart(beacons.encode_node_beacon(own))
 
@@ -153,23 +162,24 @@ class Towers:
 
     def _learn(self, now: float, frames: list[bytes]) -> None:
         try:
-            found = TowerAddress(*beacons.decode_tower_address(frames))
+            found = beacons.decode_tower_address(frames)
             if found not in self._links and self._has_room(now):
-                # As if heard: it has time to answer before another one may replace it.
-                self._links[found] = self._connected(found, now, heard_at=now)
-        except (ProtocolError, zmq.ZMQError):  # the latter for an invalid host
+                # As if received: it has time to answer before another one may replace it.
+                self._links[found] = self._connected(found, now, received_at=now)
+        except ProtocolError:
             self.invalid_count += 1
+        except zmq.ZMQError:
+            pass  # no free file descriptor: towers repeat the announcement
 
     def _has_room(self, now: float) -> bool:
         """Return True if a tower can be added, after dropping a silent one if necessary."""
         learned = [each for each in self._links if each not in self._named]
         if len(learned) < MAX_LEARNED:
             return True
-        oldest = min(learned, key=lambda each: self._links[each].heard_at)
-        is_silent = now >= self._links[oldest].heard_at + self._away_s
+        oldest = min(learned, key=lambda each: self._links[each].received_at)
+        is_silent = now >= self._links[oldest].received_at + self._away_s
         if is_silent:
             self._close(self._links.pop(oldest))
-            self.refusals.pop(str(oldest), None)
         return is_silent
 
     def _receive_event(
@@ -179,17 +189,16 @@ class Towers:
         if event["event"] == zmq.EVENT_CONNECT_RETRIED:
             link.family.retry(now, (link.sub, tower.pub_endpoint), (link.pub, tower.sub_endpoint))
         elif event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-            link.is_refused = False
-            self.refusals.pop(str(tower), None)
+            link.has_failed, link.refusal = False, ""
         elif event["event"] & HANDSHAKE_FAILED:
             why = self._security.why_refused(event["event"], event["value"])
-            link.is_refused = bool(why) or self._security.own is not None
-            if why and self.refusals.get(str(tower)) != why:
-                self.refusals[str(tower)] = why
+            link.has_failed = bool(why) or self._security.own is not None
+            if why and link.refusal != why:
+                link.refusal = why
                 _log.warning("tower %s does not let this node in: %s", tower, why)
 
     def _connected(
-        self, tower: TowerAddress, now: float, heard_at: float = 0.0, attempt: int = 0
+        self, tower: TowerAddress, now: float, received_at: float = 0.0, attempt: int = 0
     ) -> _Link:
         key = self._security.tower_key(attempt)
         with contextlib.ExitStack() as made:
@@ -210,7 +219,7 @@ class Towers:
             made.pop_all()
         for socket in (sub, monitor):
             self._poller.register(socket, zmq.POLLIN)
-        return _Link(sub, pub, monitor, key, now, heard_at, attempt)
+        return _Link(sub, pub, monitor, key, now, received_at, attempt=attempt)
 
     def _close(self, link: _Link) -> None:
         if not link.pub.closed:

@@ -28,8 +28,8 @@ CHECK_S: Final = 1.0  # interval at which the loop checks for refusals to log
 FORBIDDEN: Final = "forbidden"
 
 REASONS: Final = ("message", "records", "beacon", "tower", FORBIDDEN)
-"""Reasons for refusing frames: invalid message, invalid records, invalid beacon or one with an
-unusable endpoint, invalid announcement of a tower, not allowed by the sender's key."""
+"""Reasons for refusing frames: invalid message, invalid records, invalid beacon, invalid
+announcement of a tower, not allowed by the sender's key."""
 
 _CAUSES: Final = {FORBIDDEN: "a key allows only what its file says (docs/security.md)"}
 _NO_PROTOCOL: Final = "the sender speaks another protocol, or a version unknown to this node"

@@ -10,17 +10,18 @@ which contain the kind of the node (docs/wire.md).
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import astuple, dataclass
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from dafka_core.config.node_options import TowerAddress
 from dafka_core.errors import ProtocolError
 from dafka_core.model.name_limits import check_node_address
 from dafka_core.system.hosts import ANY, HostPort, is_host, parse_endpoint
 
 BEACON: Final = b"B"
-# Node to tower.  It sorts before ``BEACON``, so that it is the first subscription of a tower.
+# Node to tower.  It sorts before ``BEACON``, so that it is a tower's first subscription.
 BEACON_WITH_KIND: Final = b"A"
 # Tower to nodes: a beacon whose first frame has the kind and address, for subscriptions.
 KIND: Final = b"K"
@@ -36,9 +37,7 @@ ANSWER: Final = "@"
 
 # The kinds of peers that each kind of node connects to.  Records go from producers and stores to
 # consumers, readers and stores, requests and acknowledgements back.  Producers have no messages for
-# each other, nor have consumers and readers.  Every program is a node of one of these kinds: the
-# console, the commands that list or check and Spark's source are readers, Spark's sink is a
-# producer, a gateway runs in a store.
+# each other, nor have consumers and readers.
 NEEDED_KINDS: Final = {"C": "PS", "P": "CRS", "R": "PS", "S": "CPRS"}
 
 # Limit of peers at once: each is a TCP connection, and any node may announce some.
@@ -47,7 +46,6 @@ MAX_HOST_BYTES: Final = 255  # the longest name DNS allows
 # A restarted node may still receive beacons of its earlier life, but only for a shorter time.
 TWIN_CONFIRMED_S: Final = 0.5
 
-_KIND: Final = re.compile(rb"[A-Z]")
 _FIRST_FRAME: Final = re.compile(rb"K([A-Z?@])([^\0]+)\0")
 
 
@@ -71,24 +69,66 @@ class TowerBeacon(NamedTuple):
     to: str = ""  # the only node to receive it, if the kind is ``ANSWER``
 
 
-class TowerPorts(NamedTuple):
-    """A tower's address, sent to other towers and to nodes."""
-
-    host: str
-    sub_port: int
-    pub_port: int
+def _ascii(frame: bytes) -> str:
+    if not frame.isascii():
+        raise ProtocolError("a beacon's frames are ASCII")
+    return frame.decode()
 
 
-def encode_tower_address(tower: TowerPorts) -> list[bytes]:
-    """Encode as four frames of text."""
-    return [TOWER, *(str(part).encode() for part in tower)]
+def _node(frame: bytes) -> str:
+    node = _ascii(frame)
+    check_node_address(node)
+    return node
 
 
-def decode_tower_address(frames: Sequence[bytes]) -> TowerPorts:
+def _host(frame: bytes) -> str:
+    host = _ascii(frame)
+    if len(host) > MAX_HOST_BYTES or not is_host(host):
+        raise ProtocolError("a beacon contains the name or the address of a host")
+    return host
+
+
+def _port(frame: bytes) -> int:
+    port = _ascii(frame)
+    if not port.isdecimal() or len(port) > 5 or not 0 < int(port) < 65_536:
+        raise ProtocolError("the port of a beacon must be between 1 and 65535")
+    return int(port)
+
+
+def _kind(frame: bytes) -> str:
+    if not re.fullmatch(rb"[A-Z]", frame):
+        raise ProtocolError("the kind of a node is one capital letter")
+    return frame.decode()
+
+
+# RFC 46's nodes may leave the host to the tower, which knows the sender's address.
+_PLAIN: Final = (_node, lambda frame: _host(frame) if frame else "", _port)
+# The messages to towers, by the first frame and the number of the others: what these contain.
+_TO_TOWERS: Final[dict[tuple[bytes, int], tuple[Callable[[bytes], Any], ...]]] = {
+    (BEACON, 3): _PLAIN,
+    (BEACON_WITH_KIND, 4): (*_PLAIN, _kind),
+    (BEACON_WITH_KIND, 5): (*_PLAIN, _kind, _node),
+    (TOWER, 3): (_host, _port, _port),
+}
+
+
+def _decoded(frames: Sequence[bytes], *tags: bytes) -> list[Any]:
+    """Return the contents of a message to towers that begins with one of some frames."""
+    tag, *others = frames or (b"",)
+    parsers = _TO_TOWERS.get((tag, len(others)))
+    if parsers is None or tag not in tags:
+        raise ProtocolError(f"a message to towers has an unknown form: {len(frames)} frames")
+    return [parse(frame) for parse, frame in zip(parsers, others, strict=True)]
+
+
+def encode_tower_address(tower: TowerAddress) -> list[bytes]:
+    """Encode a tower's address, for other towers and for nodes, as four frames of text."""
+    return [TOWER, *(str(part).encode() for part in astuple(tower))]
+
+
+def decode_tower_address(frames: Sequence[bytes]) -> TowerAddress:
     """Decode a tower's address; raise ProtocolError if it is invalid."""
-    if len(frames) != 4 or frames[0] != TOWER:
-        raise ProtocolError("a tower's address has four frames, the first one T")
-    return TowerPorts(_host(frames[1]), _port(frames[2]), _port(frames[3]))
+    return TowerAddress(*_decoded(frames, TOWER))
 
 
 def encode_node_beacon(beacon: NodeBeacon) -> list[bytes]:
@@ -100,19 +140,7 @@ def encode_node_beacon(beacon: NodeBeacon) -> list[bytes]:
 
 def decode_node_beacon(frames: Sequence[bytes]) -> NodeBeacon:
     """Decode any form of a node's beacon; raise ProtocolError if it is invalid."""
-    has_kind = len(frames) in (5, 6) and frames[0] == BEACON_WITH_KIND
-    if not has_kind and (len(frames) != 4 or frames[0] != BEACON):
-        raise ProtocolError(
-            "a node beacon has four frames, the first one B, or five or six, with A"
-        )
-    # RFC 46's nodes may leave the host to the tower, which knows the sender's address.
-    host = _host(frames[2]) if frames[2] else ""
-    beacon = NodeBeacon(_node(frames[1]), host, _port(frames[3]))
-    if not has_kind:
-        return beacon
-    if not _KIND.fullmatch(frames[4]):
-        raise ProtocolError("the kind of a node is one capital letter")
-    return beacon._replace(kind=frames[4].decode(), to=_node(frames[5]) if frames[5:] else "")
+    return NodeBeacon(*_decoded(frames, BEACON, BEACON_WITH_KIND))
 
 
 def encode_tower_beacon(beacon: TowerBeacon) -> list[bytes]:
@@ -190,22 +218,20 @@ class Twin(NamedTuple):
 
 @dataclass(slots=True)
 class _Peer:
-    """The known facts of the peer at an endpoint."""
-
     node: str
     beacon_at: float
     towers: set[str]
     """The towers that have announced it; while these are away, it does not count as silent."""
 
 
-class PeerTable:
-    """The peers a node is connected to."""
+class PeerTable(dict[str, _Peer]):
+    """The peers a node is connected to, by endpoint."""
 
     def __init__(self, node: str, port: int, *, expiry_s: float) -> None:
+        super().__init__()
         self._node = node
         self._port = f":{port}"
         self._expiry_s = expiry_s
-        self._peers: dict[str, _Peer] = {}  # by endpoint
         self._tower_beacon_at: dict[str, float] = {}
         self.replaced: list[str] = []
         """Nodes replaced at their endpoints, as by a restart with a fixed port; the caller clears
@@ -216,42 +242,35 @@ class PeerTable:
         self._announced_at: float | None = None  # for the first time
         self._twin_since = ("", 0.0)  # at which endpoint, and when
 
-    def __len__(self) -> int:
-        return len(self._peers)
-
-    def __contains__(self, endpoint: str) -> bool:
-        """Return True if a peer has this endpoint."""
-        return endpoint in self._peers
-
     def addresses(self) -> list[tuple[str, str]]:
         """Return node and endpoint of each peer."""
-        return [(peer.node, endpoint) for endpoint, peer in self._peers.items()]
+        return [(peer.node, endpoint) for endpoint, peer in self.items()]
 
     def is_new(self, beacon: TowerBeacon) -> bool:
         """Return True if a beacon's peer is not in the table."""
-        return beacon.node != self._node and beacon.endpoint not in self._peers
+        return beacon.node != self._node and beacon.endpoint not in self
 
     def node_at(self, endpoint: str) -> str:
         """Return the UUID of the peer at an endpoint."""
-        return self._peers[endpoint].node
+        return self[endpoint].node
 
     def knows(self, node: str) -> bool:
         """Return True if a node has an endpoint."""
-        return any(node == peer.node for peer in self._peers.values())
+        return any(node == peer.node for peer in self.values())
 
     def is_heard(self, now: float, endpoint: str) -> bool:
         """Return True if a peer's beacons arrive; without a tower none do."""
-        return now <= self._peers[endpoint].beacon_at + self._expiry_s
+        return now <= self[endpoint].beacon_at + self._expiry_s
 
     def forget(self, endpoint: str) -> None:
         """Note that no node is at an endpoint."""
-        del self._peers[endpoint]
+        del self[endpoint]
 
     def hear(self, now: float, beacon: TowerBeacon, tower: str = "") -> bool:
         """Process a tower's beacon; return True if its node is new and must be connected to."""
         if now - self._tower_beacon_at.get(tower, 0.0) > self._expiry_s:
             # The tower was away: no beacon could arrive, so no peer has been silent.
-            for peer in self._peers.values():
+            for peer in self.values():
                 if tower in peer.towers:
                     peer.beacon_at = now
         self._tower_beacon_at[tower] = now
@@ -263,12 +282,11 @@ class PeerTable:
             else:
                 self._note_twin(now, beacon.endpoint)
             return False
-        known = self._peers.get(beacon.endpoint)
+        known = self.get(beacon.endpoint)
         if known is None:
-            if len(self._peers) < MAX_PEERS:
-                self._peers[beacon.endpoint] = _Peer(beacon.node, now, {tower})
-                return True
-            return False
+            if is_accepted := len(self) < MAX_PEERS:
+                self[beacon.endpoint] = _Peer(beacon.node, now, {tower})
+            return is_accepted
         if known.node != beacon.node:
             self.replaced.append(known.node)
             known.node = beacon.node
@@ -291,36 +309,10 @@ class PeerTable:
         beacon_at = self._tower_beacon_at
         lost = [
             (peer.node, endpoint)
-            for endpoint, peer in self._peers.items()
+            for endpoint, peer in self.items()
             if peer.beacon_at + self._expiry_s
             < min(now, max(map(beacon_at.__getitem__, peer.towers)))
         ]
         for _, endpoint in lost:
-            del self._peers[endpoint]
+            del self[endpoint]
         return lost
-
-
-def _ascii(frame: bytes) -> str:
-    if not frame.isascii():
-        raise ProtocolError("a beacon's frames are ASCII")
-    return frame.decode()
-
-
-def _host(frame: bytes) -> str:
-    host = _ascii(frame)
-    if len(host) > MAX_HOST_BYTES or not is_host(host):
-        raise ProtocolError("a beacon contains the name or the address of a host")
-    return host
-
-
-def _port(frame: bytes) -> int:
-    port = _ascii(frame)
-    if not port.isdecimal() or len(port) > 5 or not 0 < int(port) < 65_536:
-        raise ProtocolError("the port of a beacon must be between 1 and 65535")
-    return int(port)
-
-
-def _node(frame: bytes) -> str:
-    node = _ascii(frame)
-    check_node_address(node)
-    return node

@@ -329,7 +329,7 @@ class LossDetector:
             partition, first = self._partitions.get(tp), question.available.get(tp)
             if partition is None or partition.next_offset != start:
                 continue  # unsubscribed, or advanced meanwhile
-            is_sure = first is not None and question.answered and not self._directory.discovery.lost
+            is_sure = first is not None and question.answered and not self._directory.lost
             wait_s = timing.LOSS_CHECK_S if is_sure else timing.ABSENT_STORE_S
             if partition.unanswered_s(now) >= wait_s:
                 yield from self._gaps(partition, first)

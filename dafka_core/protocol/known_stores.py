@@ -23,7 +23,7 @@ class KnownStores:
 
     Args:
         store: its own address.
-        met: the list on its disk.
+        known: the list on its disk.
         wall_us: clock, microseconds since 1970 UTC.
         write: passes an entry to the log.
     """
@@ -31,37 +31,36 @@ class KnownStores:
     def __init__(
         self,
         store: str,
-        met: Iterable[StoreSeen],
+        known: Iterable[StoreSeen],
         wall_us: Callable[[], int],
         write: Callable[[LogEntry], None],
     ) -> None:
-        self.endpoints: dict[str, tuple[str, ...]] = {}
-        """Flight endpoints of other present stores, by address."""
-        self.locations: tuple[str, ...] = ()  # this store's Flight endpoints; sent to requestors
         self.store = store
-        self._met = {each.store: each for each in met if each.store != store}
+        self.locations: tuple[str, ...] = ()  # this store's Flight endpoints; sent to requestors
+        self.endpoints: dict[str, tuple[str, ...]] = {}  # those of the other present stores
+        self._known = {each.store: each for each in known if each.store != store}
         self._wall_us = wall_us
         self._write = write
-        self._peers: dict[str, str] = {}  # endpoints of present ones
+        self._peers: dict[str, str] = {}  # endpoints of present nodes, which may be stores
         self._sent = RecentNames[int](MAX_PEERS)  # by requestor: the last change sent
         self._changes = 0
-        self._begins = True
-        self._settled_at = self._due = 0.0
+        self._is_starting = True  # until the beacons of present stores have arrived
+        self._due = 0.0
 
     @property
     def names(self) -> tuple[str, ...]:
         """Return all addresses."""
-        return tuple(self._met)
+        return tuple(self._known)
 
     @property
     def here(self) -> frozenset[str]:
         """Return the addresses of present stores."""
         # Called from other threads: each of the two copies is atomic.
-        return frozenset(tuple(self._met)).intersection(tuple(self._peers))
+        return frozenset(tuple(self._known)).intersection(tuple(self._peers))
 
     def on_announced(self, peer: str, endpoint: str) -> None:
         """Note the endpoint of a peer that may be a store."""
-        self._changes += peer in self._met
+        self._changes += peer in self._known
         if peer in self._peers or len(self._peers) < MAX_PEERS:
             self._peers[peer] = endpoint
 
@@ -72,10 +71,10 @@ class KnownStores:
 
     def meet(self, store: str) -> None:
         """Add or confirm a store; a new one is written at once."""
-        if store in self._met:
+        if store in self._known:
             if store not in self._peers:
                 self.on_announced(store, "")
-        elif len(self._met) < MAX_STORES:
+        elif len(self._known) < MAX_STORES:
             self._peers.setdefault(store, "")
             self._note(store)
 
@@ -83,13 +82,13 @@ class KnownStores:
         """Forget a store until it appears again; return False if it is present."""
         if store in self._peers:
             return False
-        self._changes += self._met.pop(store, None) is not None
+        self._changes += self._known.pop(store, None) is not None
         return True
 
     def on_peer_lost(self, peer: str) -> None:
         """Note that a peer was silent for too long."""
         self.endpoints.pop(peer, None)
-        if peer in self._met and peer in self._peers:
+        if peer in self._known and peer in self._peers:
             self._note(peer)
         self._peers.pop(peer, None)
 
@@ -112,33 +111,30 @@ class KnownStores:
         if self._sent.get(requestor, self._changes) == self._changes:
             return None
         self._sent[requestor] = self._changes
-        here = self._met if self._begins else self._peers
-        entries = tuple(KnownStore(*each, name in here) for name, each in self._met.items())
+        here = self._known if self._is_starting else self._peers
+        entries = tuple(KnownStore(*each, name in here) for name, each in self._known.items())
         return StoresKnown(requestor, self.store, entries)
 
     def on_tick(self, now: float) -> None:
         """Write the times of present stores at intervals."""
         if not self._due:
-            self._due, self._settled_at = (
-                now + timing.KNOWN_STORE_WRITE_S,
-                now + timing.KNOWN_STORE_GRACE_S,
-            )
-        if self._begins and now >= self._settled_at:
-            self._begins = False
-            self._changes += 1
-        if now >= self._due:
+            self._due = now + timing.KNOWN_STORE_GRACE_S
+        elif now >= self._due:
             self._due = now + timing.KNOWN_STORE_WRITE_S
-            for store in [name for name in self._met if name in self._peers]:
-                self._note(store)
+            if self._is_starting:
+                self._is_starting = False
+                self._changes += 1
+            else:
+                for store in [name for name in self._known if name in self._peers]:
+                    self._note(store)
 
     def deadline(self) -> float:
         """Return the time of the next write."""
-        return self._settled_at if self._begins else self._due
+        return self._due
 
     def _note(self, store: str) -> None:
-        known = self._met.get(store, StoreSeen(store))
-        self._met[store] = StoreSeen(
-            store, self._peers.get(store) or known.endpoint, self._wall_us()
-        )
-        self._write(self._met[store])
+        known = self._known.get(store, StoreSeen(store))
+        endpoint = self._peers.get(store) or known.endpoint
+        self._known[store] = StoreSeen(store, endpoint, self._wall_us())
+        self._write(self._known[store])
         self._changes += 1

@@ -148,7 +148,7 @@ class Takeover:
     @property
     def missing(self) -> Missing | None:
         """Return the missing stores, if any, also if it continues without them."""
-        waited = self.directory.discovery.awaited_stores
+        waited = self.directory.awaited_stores
         count = len(self.directory.stores) + len(waited)
         return self.lack or (Missing(count, waited) if waited else None)
 

@@ -1,4 +1,7 @@
-"""Questions to all stores, and their answers; ``discovery`` finds the stores.
+"""The stores that a requestor has found, and its questions to all of them.
+
+Every node that may be a store is a ``Candidate`` of ``discovery``.  A question is answered when no
+candidate's greeting is awaited, and all stores that have greeted have answered.
 
 Our stores greet with an empty reply, which shows that they answer queries (``HeadsQuery``,
 ``TimesQuery``).  An answer to a query has an end, so a requestor knows when it is complete, also if
@@ -8,6 +11,7 @@ when none has arrived for a while.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from itertools import count
@@ -15,15 +19,22 @@ from typing import Final
 
 from dafka_core.model.epochs import NO_LIFE, EpochId
 from dafka_core.model.records import KnownStore, PartitionInfo, TopicPartition
+from dafka_core.protocol import discovery as d
 from dafka_core.protocol import messages as m
 from dafka_core.protocol import timing
+from dafka_core.protocol.beacons import MAX_PEERS
 from dafka_core.protocol.codec import subscription
-from dafka_core.protocol.discovery import GREETS, HELLO, STORE_KIND, SUBSCRIPTION, Discovery
-from dafka_core.protocol.limits import MAX_STORES
+from dafka_core.protocol.discovery import AWAITED, Candidate, NodeState, Outcome
+from dafka_core.protocol.limits import MAX_STORES, RecentNames
 from dafka_core.protocol.role import Outgoing, PeerNews
 
-# Subscriptions of nodes with their own address, by kind (RFC 46).
-OWN: Final = (m.DirectRecord, m.Fetch, m.Ack, m.StoreHello, m.ConsumerHello)
+# Entries in the stores' lists of other stores, in total; a false list costs no more.
+MAX_KNOWN: Final = 10 * MAX_STORES
+MAX_OUTCOMES: Final = 100  # unread outcomes; the oldest are dropped
+
+# Subscriptions of nodes with their own address, by kind: RFC 46's, and to histories, which C nodes
+# do not know.  Ours subscribe to histories before they greet.
+_OWN: Final = (m.DirectRecord, m.Fetch, m.Ack, m.StoreHello, m.ConsumerHello, m.HistoryReply)
 
 
 @dataclass(slots=True)
@@ -84,49 +95,73 @@ class StoreQuery:
 
     def add_reply(self, reply: m.HeadsReply | m.TimesReply | m.HistoryReply) -> None:
         """Add a part of a store's answer."""
-        if isinstance(reply, m.HistoryReply):
-            self.parts[reply.store] = (1, {0})
-            self.histories[reply.store] = reply
-            return
-        known = self.parts.get(reply.store)
-        if known is None or known[0] != reply.parts:
+        part, parts = (0, 1) if isinstance(reply, m.HistoryReply) else (reply.part, reply.parts)
+        if self.parts.get(reply.store, (0,))[0] != parts:
             # The answer has more parts than the one to an earlier question.
-            known = self.parts[reply.store] = (reply.parts, set())
-        known[1].add(reply.part)
-        if isinstance(reply, m.HeadsReply):
-            for info in reply.entries:
-                self.add_head(info)
-        else:
-            self.times.setdefault(reply.store, {}).update(reply.entries)
+            self.parts[reply.store] = (parts, set())
+        self.parts[reply.store][1].add(part)
+        match reply:
+            case m.HeadsReply():
+                for info in reply.entries:
+                    self.add_head(info)
+            case m.TimesReply():
+                self.times.setdefault(reply.store, {}).update(reply.entries)
+            case m.HistoryReply():
+                self.histories[reply.store] = reply
 
 
 class StoreDirectory:
-    """The stores, and the open questions."""
+    """The candidates, the stores' lists of each other, and the open questions.
+
+    One thread changes it; any thread may read its properties.
+    """
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self.discovery = Discovery()
-        self._settled_at: float | None = None
-        self._has_beacon = False
+        self.outcomes = deque[Outcome](maxlen=MAX_OUTCOMES)  # drained by the node
+        self._stores: dict[str, Candidate] = {}  # that have ever greeted
+        self._awaited: dict[str, Candidate] = {}  # others, whose greeting is awaited
+        self._dismissed = RecentNames[Candidate](MAX_PEERS)
+        self._known: dict[str, tuple[KnownStore, ...]] = {}  # each store's list of the others
         self._questions: dict[int, StoreQuery] = {}
         self._numbers = count(m.UNSOLICITED + 1)
+        self._now = 0.0
+        self._settled_at: float | None = None
+        self._has_beacon = False
+
+    # -- the stores ------------------------------------------------------------------------------
+
+    @property
+    def greeted(self) -> dict[str, Candidate]:
+        """Return the stores that have greeted, by address."""
+        # A copy first: other threads call this, too.
+        stores = [*self._stores.items()]
+        return {name: each for name, each in stores if each.state is NodeState.GREETED}
 
     @property
     def stores(self) -> list[str]:
         """Return the addresses of the stores that have greeted."""
-        return list(self.discovery.greeted)
+        return list(self.greeted)
+
+    @property
+    def awaited_stores(self) -> tuple[str, ...]:
+        """Return the stores that have not greeted yet."""
+        return tuple(each.node for each in self._in(NodeState.STORE, NodeState.RETURNING))
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """Return the stores that had greeted, and have not done so again."""
+        return tuple(each.node for each in self._in(NodeState.LOST, NodeState.RETURNING))
 
     @property
     def c_stores(self) -> list[str]:
         """Return the addresses of those that answer no queries."""
-        greeted = self.discovery.greeted
-        return [name for name, store in greeted.items() if not store.answers_queries]
+        return [name for name, store in self.greeted.items() if not store.answers_queries]
 
     @property
     def endpoints(self) -> dict[str, tuple[str, ...]]:
         """Return the bulk endpoints of stores, by address."""
-        greeted = self.discovery.greeted
-        return {name: store.locations for name, store in greeted.items() if store.locations}
+        return {name: each.locations for name, each in self.greeted.items() if each.locations}
 
     @property
     def missing(self) -> list[KnownStore]:
@@ -134,19 +169,101 @@ class StoreDirectory:
 
         A store that no other store knows any more was forgotten; without other stores, none is.
         """
-        known, greeted = self.discovery.known(), self.discovery.greeted
-        if not self.discovery.lists:
-            known |= {name: KnownStore(name) for name in self.discovery.lost}
-        return [known[name] for name in sorted(known) if name not in greeted]
+        greeted, lists = self.greeted, [*self._known.values()]
+        entries = [each for known in lists for each in known]
+        if not lists:
+            entries = [KnownStore(name) for name in self.lost]
+        newest = {each.store: each for each in sorted(entries, key=lambda each: each.seen_us)}
+        return [newest[name] for name in sorted(newest) if name not in greeted]
 
     def is_connected(self, store: str) -> bool:
         """Return True if messages are delivered in both directions."""
-        found = self.discovery.greeted.get(store)
-        return found is not None and found.receives_ours
+        return store in self.greeted and self.greeted[store].receives_ours
+
+    def on_peer(self, now: float, news: PeerNews) -> None:
+        """Process a node's announcement, connection or kind."""
+        if not self._has_beacon:
+            self._has_beacon = True
+            settled_at = self._settled_at or now + timing.SETTLE_S
+            self._settled_at = max(settled_at, now + timing.SETTLE_AFTER_BEACON_S)
+        if news.endpoint:
+            self._apply(now, news.node, d.ANNOUNCEMENT, endpoint=news.endpoint)
+        if news.round_trip_s:
+            self._apply(now, news.node, d.CONNECTION, round_trip_s=news.round_trip_s)
+        if news.is_store is not None:
+            self._apply(now, news.node, d.STORE_KIND if news.is_store else d.OTHER_KIND)
+
+    def on_peer_lost(self, peer: str) -> None:
+        """Stop waiting for a node without beacons.
+
+        It may only be late. Then it will greet us again, but not subscribe again, since its own
+        connection to us has persisted.
+        """
+        self._apply(self._now, peer, d.LOSS)
+
+    def on_subscribed(self, now: float, kind: type[m.Message], topic: str) -> list[Outgoing]:
+        """Ask a store that subscribes to our hello, and so receives our messages from now on."""
+        if not topic or kind not in _OWN:
+            return []
+        event = d.HELLO if kind is m.ConsumerHello else d.SUBSCRIPTION
+        node = self._apply(now, topic, event)
+        node.answers_queries = node.answers_queries or kind is m.HistoryReply
+        node.receives_ours = node.receives_ours or event == d.HELLO
+        return self._ask_all(now) if event == d.HELLO else []
+
+    def give_up_late(self, now: float) -> None:
+        """Stop waiting for nodes that have not greeted in time."""
+        for each in self._in(*AWAITED):
+            if now >= each.due:
+                self._apply(now, each.node, d.TIMEOUT)
+
+    def _in(self, *states: NodeState) -> list[Candidate]:
+        found = [*self._stores.values(), *self._awaited.values()]
+        return [each for each in found if each.state in states]
+
+    def _apply(
+        self, now: float, node: str, event: str, *, endpoint: str = "", round_trip_s: float = 0.0
+    ) -> Candidate:
+        """Apply an event to a candidate, and return it."""
+        groups = (self._stores, self._awaited, self._dismissed)
+        each = next((group[node] for group in groups if node in group), None) or Candidate(node)
+        self._now, before = now, each.state
+        outcome = each.apply(now, event, endpoint=endpoint, round_trip_s=round_trip_s)
+        if outcome is not None:
+            self.outcomes.append(outcome)
+        if each.state is not before:
+            self._keep(each)
+        return each
+
+    def _keep(self, each: Candidate) -> None:
+        """Keep a candidate by its state; peers choose the names, so their number is limited."""
+        is_new = each.has_greeted and each.node not in self._stores
+        if is_new and len(self._stores) >= MAX_STORES:
+            if lost := self.lost:
+                del self._stores[lost[0]]
+            else:
+                each.state = NodeState.DISMISSED
+        for group in (self._awaited, self._dismissed):
+            group.pop(each.node, None)
+        if each.has_greeted:
+            self._stores[each.node] = each
+        elif each.state is NodeState.DISMISSED:
+            self._dismissed.keep(each.node, each)
+        elif each.state in AWAITED and len(self._awaited) < MAX_PEERS:
+            self._awaited[each.node] = each
+
+    # -- questions -------------------------------------------------------------------------------
 
     def waits_for_others(self, question: StoreQuery) -> bool:
-        """Return True if all greeted stores have answered, so that only others are awaited."""
-        return bool(self.discovery.greeted) and self._have_answered(question)
+        """Return True if all greeted stores have answered, so that only others are awaited.
+
+        C stores count when they receive the question.
+        """
+        greeted = self.greeted
+        return bool(greeted) and all(
+            question.has_answered(name) if store.answers_queries else store.receives_ours
+            for name, store in greeted.items()
+        )
 
     def subscriptions(self) -> list[bytes]:
         """Subscribe to the messages of stores to one requestor."""
@@ -192,26 +309,25 @@ class StoreDirectory:
         """Process greetings and answers."""
         match message:
             case m.StoreHello():
-                is_new = message.store not in self.discovery.greeted
-                store = self.discovery.apply(now, message.store, GREETS)
+                is_new = message.store not in self.greeted
+                store = self._apply(now, message.store, d.GREETS)
                 # A C store sends nothing more, and only now GET-HEADS is sent for it.
                 return self._ask_all(now) if is_new and store.receives_ours else []
             case m.StoreEndpoints():
-                store = self.discovery.apply(now, message.store, STORE_KIND)
+                store = self._apply(now, message.store, d.STORE_KIND)
                 store.locations = message.locations
             case m.HeadsReply(query=m.UNSOLICITED):
                 # The last message of a store's introduction: messages are delivered in both
                 # directions now.
-                self.discovery.apply(now, message.store, GREETS).answers_queries = True
+                self._apply(now, message.store, d.GREETS).answers_queries = True
                 return self._ask_all(now)
             case m.StoresKnown():
-                others = (each for each in message.entries if each.store != self.address)
-                self.discovery.on_known(now, message.store, others)
+                self._on_known(now, message)
             case m.HeadsReply() | m.TimesReply() | m.HistoryReply() if (
                 question := self._questions.get(message.query)
             ) is not None and question.is_answered_by(message):
                 # Messages are delivered in both directions, also if the store's greeting was lost.
-                self.discovery.apply(now, message.store, GREETS).answers_queries = True
+                self._apply(now, message.store, d.GREETS).answers_queries = True
                 known = message.store in question.parts or len(question.parts) < MAX_STORES
                 if known and not question.answered:
                     question.active_at = now
@@ -223,46 +339,35 @@ class StoreDirectory:
                         question.add_head(PartitionInfo(*message.tp, 0, message.end))
         return []
 
-    def on_subscribed(self, now: float, kind: type[m.Message], topic: str) -> list[Outgoing]:
-        """Ask a store that subscribes to our hello, and so receives our messages from now on."""
-        if not topic or kind not in (*OWN, m.HistoryReply):
-            return []
-        event = HELLO if kind is m.ConsumerHello else SUBSCRIPTION
-        node = self.discovery.apply(now, topic, event)
-        # C nodes do not subscribe to histories.  Ours do before they greet.
-        node.answers_queries = node.answers_queries or kind is m.HistoryReply
-        node.receives_ours = node.receives_ours or event == HELLO
-        return self._ask_all(now) if event == HELLO else []
-
-    def on_peer(self, now: float, news: PeerNews) -> None:
-        """Note a peer that may be a store."""
-        if not self._has_beacon:
-            self._has_beacon = True
-            settled_at = self._settled_at or now + timing.SETTLE_S
-            self._settled_at = max(settled_at, now + timing.SETTLE_AFTER_BEACON_S)
-        self.discovery.on_peer(now, news)
-
-    def on_peer_lost(self, peer: str) -> None:
-        """Stop waiting for a store that is gone.
-
-        It may only be late. Then it will greet us again, but not subscribe again, since its own
-        connection to us has persisted.
-        """
-        self.discovery.on_peer_lost(peer)
+    def _on_known(self, now: float, message: m.StoresKnown) -> None:
+        """Keep a store's list of the others, and wait for those that it names as present."""
+        stores = tuple(each for each in message.entries if each.store != self.address)
+        others = sum(len(known) for name, known in self._known.items() if name != message.store)
+        if others + len(stores) <= MAX_KNOWN:
+            self._known[message.store] = stores
+        for each in stores:
+            if each.here:
+                self._apply(now, each.store, d.NAMED, endpoint=each.endpoint)
 
     def on_tick(self, now: float) -> list[Outgoing]:
         """Complete the questions that are answered, and repeat the others in time."""
-        if self._settled_at is None:
-            self._settled_at = now + timing.SETTLE_S
-        messages: list[Outgoing] = []
-        for question in self._open():
-            if self._is_answered(now, question):
+        self._settled_at = self._settled_at or now + timing.SETTLE_S
+        questions, messages = self._open(), list[Outgoing]()
+        if not questions:
+            return []
+        self.give_up_late(now)
+        all_found = now >= self._settled_at and not self._in(*AWAITED)
+        for question in questions:
+            # Answers of C stores to GET-HEADS have no end.
+            needs_silence = isinstance(question.query, m.HeadsQuery) and bool(self.c_stores)
+            is_silent = now >= question.active_at + timing.C_STORE_SILENCE_S
+            has_ended = is_silent or not needs_silence
+            if is_complete := all_found and has_ended and self.waits_for_others(question):
                 question.rounds -= 1
-                question.answered = not question.rounds or not self._ends_with_silence(question)
-                if not question.answered:
-                    messages.extend(self._ask(now, question))
-            elif now >= question.active_at + timing.QUERY_RETRY_S:
-                messages.extend(self._ask(now, question))
+                question.answered = question.rounds == 0 or not needs_silence
+            is_late = now >= question.active_at + timing.QUERY_RETRY_S
+            if not question.answered and (is_complete or is_late):
+                messages += self._ask(now, question)
         return messages
 
     def deadline(self, now: float) -> float | None:
@@ -281,26 +386,7 @@ class StoreDirectory:
 
     def _ask(self, now: float, question: StoreQuery) -> list[Outgoing]:
         """Return the query, and GET-HEADS for stores that do not know queries."""
-        question.active_at = now
-        query = question.query
-        messages: list[Outgoing] = [query]
-        if isinstance(query, m.HeadsQuery) and self.c_stores:
-            messages.extend(m.GetHeads(topic, self.address) for topic in query.topics or ("",))
-        return messages
-
-    def _is_answered(self, now: float, question: StoreQuery) -> bool:
-        settled = self._settled_at is not None and now >= self._settled_at
-        if self.discovery.waits(now) or not settled or not self.waits_for_others(question):
-            return False
-        silent = now >= question.active_at + timing.C_STORE_SILENCE_S
-        return silent or not self._ends_with_silence(question)
-
-    def _have_answered(self, question: StoreQuery) -> bool:
-        """Return True if all greeted stores have; C stores when they receive the question."""
-        return all(
-            question.has_answered(name) if store.answers_queries else store.receives_ours
-            for name, store in self.discovery.greeted.items()
-        )
-
-    def _ends_with_silence(self, question: StoreQuery) -> bool:
-        return isinstance(question.query, m.HeadsQuery) and bool(self.c_stores)
+        query, question.active_at = question.query, now
+        if not isinstance(query, m.HeadsQuery) or not self.c_stores:
+            return [query]
+        return [query, *(m.GetHeads(topic, self.address) for topic in query.topics or ("",))]

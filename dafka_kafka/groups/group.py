@@ -27,34 +27,34 @@ from dafka_kafka.errors import KafkaError
 JOIN: Final = "a new member joins"
 REJOIN: Final = "a member joins again, as it was"
 CHANGE: Final = "a member joins again, with other protocols"
-SYNC: Final = "a member asks for its part"
-ASSIGN: Final = "the leader assigns"
-HEARTBEAT: Final = "a heartbeat comes"
+SYNC: Final = "a member requests its assignment"
+ASSIGN: Final = "the leader assigns partitions"
+HEARTBEAT: Final = "a heartbeat arrives"
 LEAVE: Final = "a member leaves, or its session ends"
 COMMIT: Final = "a member commits"
 SIMPLE_COMMIT: Final = "a client without a group commits"
-READY: Final = "all have joined, or the time for it is over"
-OVERDUE: Final = "the time to ask for parts is over"
+READY: Final = "all have joined, or the time to join is over"
+OVERDUE: Final = "the time to request assignments is over"
 DELETE: Final = "it is deleted, or moves to another gateway"
 
 REBALANCE: Final = "begins a rebalance"
 WAIT: Final = "waits for the others"
-CHECK: Final = "sees whether all have joined"
-REPEAT: Final = "says again what it said"
-GIVE: Final = "gives the member its part"
-TAKE: Final = "takes it"
+CHECK: Final = "checks if all have joined"
+REPEAT: Final = "repeats its answer"
+GIVE: Final = "sends the assignment"
+TAKE: Final = "accepts it"
 BEGIN: Final = "begins a generation"
-END: Final = "ends what waits"
+END: Final = "rejects open requests"
 
 
 class GroupState(Enum):
     """A state, with what it means."""
 
     EMPTY = "it has no members; it may have committed offsets"
-    PREPARING_REBALANCE = "members join, until all have, or the time for it is over"
-    COMPLETING_REBALANCE = "the leader has been told who has joined, and assigns partitions to them"
+    PREPARING_REBALANCE = "members join, until all have joined or the time to join is over"
+    COMPLETING_REBALANCE = "the leader knows the members, and assigns partitions to them"
     STABLE = "each member knows its partitions"
-    DEAD = "it is not at this gateway any more"
+    DEAD = "this gateway no longer coordinates it"
 
     @property
     def label(self) -> str:

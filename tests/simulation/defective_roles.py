@@ -274,7 +274,7 @@ class _GreetedOnly(StoreDirectory):
         known = message.store in self.stores
         found = super().on_message(now, message)
         if not known:
-            self.discovery._candidates.pop(message.store, None)
+            self._stores.pop(message.store, None)
         return found
 
 

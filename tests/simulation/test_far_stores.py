@@ -70,7 +70,7 @@ def test_what_only_a_far_store_has_is_found(round_trip_ms: int, most_s: float) -
     question, took_s = far.look(role)
     assert sum(info.end for info in question.heads.values()) == 40
     assert took_s < most_s
-    assert all(not outcome.is_given_up for outcome in role.directory.discovery.outcomes)
+    assert all(not outcome.is_given_up for outcome in role.directory.outcomes)
 
 
 def test_at_two_seconds_it_is_found_with_a_word() -> None:
@@ -79,7 +79,7 @@ def test_at_two_seconds_it_is_found_with_a_word() -> None:
     question, took_s = far.look(role)
     assert sum(info.end for info in question.heads.values()) == 40
     assert took_s < 20
-    (outcome,) = role.directory.discovery.outcomes
+    (outcome,) = role.directory.outcomes
     assert (outcome.node, outcome.is_store, outcome.is_given_up) == (far.far.address, True, False)
 
 
@@ -90,14 +90,14 @@ def test_a_store_that_cannot_connect_costs_three_seconds_once_and_is_named() -> 
     question, took_s = far.look(role)
     assert question.heads == {}
     assert 3 <= took_s < 3.5
-    (outcome,) = role.directory.discovery.outcomes
+    (outcome,) = role.directory.outcomes
     assert outcome == Outcome(far.far.address, outcome.endpoint, outcome.waited_s, True, True)
     assert outcome.endpoint.startswith(f"tcp://{far.far.name}:")
     far.world.run_until(far.world.now + 5)
     again, _ = role.directory.ask_heads(far.world.now, ())
     far.world.run_until(far.world.now + 0.1)
     role.on_tick(far.world.now)
-    assert not role.directory.discovery.waits(far.world.now)
+    assert role.directory.awaited_stores == ()
     assert again.heads == {}
 
 

@@ -108,7 +108,7 @@ def test_who_listens_for_others_says_what_is_open(
     monkeypatch.setenv("DAFKA_INSECURE", "true")
     with Gateway(store, listen="0.0.0.0:0", advertised="kafka.example.org:0") as gateway:
         assert gateway.advertised == ("kafka.example.org", gateway.listens.port)
-    assert "whoever reaches 0.0.0.0 " in caplog.text
+    assert "any client of 0.0.0.0 " in caplog.text
 
 
 def test_each_other_store_is_asked_by_one_thread_for_all_that_waits(

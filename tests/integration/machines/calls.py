@@ -1,7 +1,7 @@
 """Concurrent calls to a store while its machine vanishes.
 
-calls.py TOWER STORE        says "amid" when it is amid all of them, waits for a line of input, goes
-                            on, and prints for each what became of it, and after how many seconds
+calls.py TOWER STORE        prints "begun" when each call has begun, waits for a line of input,
+                            finishes the calls, and prints each call's outcome and duration
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from dafka_spark.source.partition_reader import fetch
 READ, PUT = TopicPartition("read", "A" * 32), TopicPartition("put", "B" * 32)
 TIMEOUT_S = 60.0
 RECORD, RECORDS = b"x" * (1 << 20), 60
-"""More than what a connection holds on its way."""
+"""More than a connection's buffers hold."""
 
 Steps = Iterator[int]
-"""One call: what came before the store vanished, and the outcome."""
+"""One call: it yields a first result before the store vanishes, and then the outcome."""
 
 
 def read(client: StoreClient) -> Steps:
@@ -98,7 +98,7 @@ def main(tower: str, far: str) -> None:
         }
         for steps in calls.values():
             next(steps)
-        print("amid", flush=True)
+        print("begun", flush=True)
         sys.stdin.readline()
         with ThreadPoolExecutor(len(calls)) as pool:
             outcomes = dict(

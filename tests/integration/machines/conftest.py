@@ -30,19 +30,19 @@ class Machines:
         self._nodes: dict[int, list[Node]] = {FIRST: [], SECOND: []}
 
     def tower(self, machine: int) -> str:
-        """The towers of a machine's nodes."""
+        """Return the towers of a machine's nodes."""
         return self.network.tower(machine)
 
     def start(
-        self, machine: int, what: str, *arguments: str, host: str = "", tower: str = ""
+        self, machine: int, kind: str, *arguments: str, host: str = "", tower: str = ""
     ) -> Node:
-        """Starts a node; ``host`` is the address to bind to, if not the machine's."""
+        """Start a node; ``host`` is the address to bind to, if not the machine's."""
         at = ("--tower", tower or self.tower(machine), "--host", host or self.network.host(machine))
-        return self._start(machine, what, [*arguments, *(() if what == "tower" else at)])
+        return self._start(machine, kind, [*arguments, *(() if kind == "tower" else at)])
 
-    def _start(self, machine: int, what: str, arguments: Sequence[str]) -> Node:
-        log = self._directory / f"{what}{machine}{len(self._nodes[machine])}.log"
-        node = Node(what, arguments, log, self.network.prefix(machine))
+    def _start(self, machine: int, kind: str, arguments: Sequence[str]) -> Node:
+        log = self._directory / f"{kind}{machine}{len(self._nodes[machine])}.log"
+        node = Node(kind, arguments, log, self.network.prefix(machine))
         self._nodes[machine].append(self._stack.enter_context(node))
         return node
 
@@ -52,7 +52,7 @@ class Machines:
         return self.start(machine, "store", "--dir", directory, *arguments).ready()
 
     def run(self, machine: int, module: str, *arguments: str) -> subprocess.Popen[str]:
-        """Starts a program of the tests."""
+        """Start a program of the tests."""
         command: Sequence[str] = [sys.executable, "-m", module, *arguments]
         process = subprocess.Popen(
             [*self.network.prefix(machine), *command],
@@ -74,22 +74,22 @@ class Machines:
                 node.kill()
 
     def hosts(self, machine: int, *lines: str) -> None:
-        """Put these lines first in a machine's file of hosts, instead of earlier ones."""
+        """Begin a machine's hosts file with these lines, in place of those added before."""
         assert isinstance(self.network, Namespaces)
         file = self.network.hosts(machine)
         own = self._own_hosts.setdefault(machine, file.read_text())
         file.write_text("\n".join([*lines, own]))
 
     def command(self, machine: int, script: str) -> None:
-        """Runs a script of the shell on a machine."""
+        """Run a shell script on a machine."""
         subprocess.run([*self.network.prefix(machine), "sh", "-c", script], check=True, timeout=60)
 
 
 @pytest.fixture
 def separate(machines: Machines) -> Machines:
-    """Machines that have networks and files of their own, as only namespaces give them."""
+    """Machines with their own networks and files, which needs namespaces."""
     if not isinstance(machines.network, Namespaces):
-        pytest.skip("an unprivileged user can make no namespaces here (unshare -rnm)")
+        pytest.skip("needs namespaces, which this user cannot create (unshare -rnm)")
     return machines
 
 

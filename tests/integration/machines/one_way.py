@@ -1,7 +1,7 @@
 """A driver and its tasks on a machine that accepts no connections.
 
-one_way.py OPTIONS...       options as NAME=VALUE; prints how many rows were written, and read, and
-                            why nothing was where that is so
+one_way.py OPTIONS...       options as NAME=VALUE; prints the rows written and read, or the error of
+                            each way of reading
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def read(given: dict[str, str], **others: str) -> int:
 
 
 def stream(given: dict[str, str]) -> int:
-    """Return the first batch of a streaming query."""
+    """Return the number of rows in the first batch of a streaming query."""
     options = SourceOptions.of({**given, "subscribe": TP.topic, "startingOffsets": "earliest"})
     reader = DafkaMicroBatchStream(full(), options.for_stream())
     start = reader.initialOffset()

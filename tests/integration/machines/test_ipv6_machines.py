@@ -26,7 +26,7 @@ NAMES = "127.0.0.1 localhost both four\n::1 localhost both six\n"
 
 
 class Machine:
-    """A machine of its own, with a network and names as a script of the shell makes them."""
+    """A machine with its own network, which a shell script sets up, and its own hosts file."""
 
     def __init__(self, stack: contextlib.ExitStack, directory: Path, script: str) -> None:
         self._stack, self._directory = stack, directory
@@ -37,12 +37,12 @@ class Machine:
         enter = ("nsenter", "-t", str(pid), "-U", "-n", "-m", "--preserve-credentials")
         self._enter: Sequence[str] = enter
 
-    def start(self, what: str, *arguments: str) -> Node:
-        log = self._directory / f"{what}.log"
-        return self._stack.enter_context(Node(what, arguments, log, self._enter))
+    def start(self, kind: str, *arguments: str) -> Node:
+        log = self._directory / f"{kind}.log"
+        return self._stack.enter_context(Node(kind, arguments, log, self._enter))
 
     def start_tower(self, host: str) -> str:
-        """Starts a tower that listens at a host; returns its address."""
+        """Start a tower that listens at a host; return its address."""
         at = ("--sub-address", f"tcp://{host}:0", "--pub-address", f"tcp://{host}:0")
         return str(self.start("tower", *at, "--insecure").ready()["tower"])
 
@@ -52,7 +52,7 @@ class Machine:
         return self.start("store", *at, *arguments).ready()
 
     def run(self, *arguments: str, given: str = "") -> str:
-        """Runs a command; returns its output."""
+        """Run a command; return its output."""
         done = subprocess.run(
             [*self._enter, sys.executable, "-m", "dafka_core.cli", *arguments],
             input=given,
@@ -66,7 +66,7 @@ class Machine:
         return done.stdout
 
     def check(self, tower: str, host: str) -> None:
-        """Passes a record through the mesh and back, and runs the checks."""
+        """Write and read a record, and run the checks."""
         at = ("--tower", tower, "--host", host, "--insecure")
         self.run("produce", "t", *at, given="one\n")
         assert self.run("consume", "t", "--from-beginning", "--count", "1", *at) == "one\n"

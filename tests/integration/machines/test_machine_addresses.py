@@ -25,11 +25,13 @@ def test_a_loopback_host_with_a_tower_elsewhere_is_refused(
     separate: Machines, tmp_path: Path
 ) -> None:
     said = refused(separate.start(SECOND, "store", "--dir", str(tmp_path / "d"), host="127.0.0.1"))
-    assert "is on another machine, whose nodes cannot connect to this one" in said
+    assert "nodes on the machine of tower" in said
     assert "set it to 10.77.0.2" in said
 
 
-def test_debians_name_for_the_machine_itself_is_refused(separate: Machines, tmp_path: Path) -> None:
+def test_a_loopback_address_of_the_hosts_file_is_refused(
+    separate: Machines, tmp_path: Path
+) -> None:
     separate.hosts(FIRST, "127.0.1.1 machine0")
     tower = f"machine0:{ports_of(separate.tower(FIRST))}"
     at = ("--dir", str(tmp_path / "d"))
@@ -40,7 +42,7 @@ def test_debians_name_for_the_machine_itself_is_refused(separate: Machines, tmp_
     assert "machine1 is 127.0.1.1" in said
 
 
-def test_the_second_tower_is_taken(separate: Machines, tmp_path: Path) -> None:
+def test_unreachable_towers_are_skipped(separate: Machines, tmp_path: Path) -> None:
     towers = f"nosuch:1:2,10.77.0.9:1:2,{separate.tower(SECOND)}"
     at = ("--dir", str(tmp_path / "d"))
     store = separate.start(SECOND, "store", *at, host="auto", tower=towers)
@@ -61,7 +63,7 @@ def test_a_node_waits_at_boot_for_the_network_and_for_names(
     assert "grpc://10.77.0.2:" in str(node.ready())
 
 
-def test_a_port_of_ones_own_is_taken_and_the_next_one(separate: Machines, tmp_path: Path) -> None:
+def test_a_node_takes_the_next_free_port_of_its_range(separate: Machines, tmp_path: Path) -> None:
     for number in (0, 1):
         at = ("--dir", str(tmp_path / f"d{number}"), "--port", "20000-20001")
         separate.start(SECOND, "store", *at).ready()
@@ -69,16 +71,16 @@ def test_a_port_of_ones_own_is_taken_and_the_next_one(separate: Machines, tmp_pa
     assert "option 'port' = '20000': is in use at 10.77.0.2" in said
 
 
-def test_a_node_on_the_towers_machine_that_others_cannot_reach_says_so(
+def test_a_loopback_host_beside_peers_on_other_machines_is_logged(
     separate: Machines, tmp_path: Path
 ) -> None:
     ports = separate.start(FIRST, "tower", *ANYWHERE).ready()
     at = f"{ports['sub_port']}:{ports['pub_port']}"
     store = separate.start(SECOND, "store", "--dir", str(tmp_path / "d"), tower=f"10.77.0.1:{at}")
     store.ready()
-    # Like Spark's driver there, with host auto, too.
+    # As Spark's driver on that machine, also with host auto.
     node = separate.start(FIRST, "consume", "t", host="auto", tower=f"127.0.0.1:{at}")
-    wait_until(lambda: "another machine cannot connect to it: name the tower" in node.said)
+    wait_until(lambda: "cannot connect to it: name the tower" in node.said)
 
 
 def test_a_tower_that_moves_to_another_address_is_found_by_its_name(
@@ -90,7 +92,7 @@ def test_a_tower_that_moves_to_another_address_is_found_by_its_name(
     separate.hosts(SECOND, "10.77.0.1 tower")
     store = separate.start(SECOND, "store", "--dir", str(tmp_path / "d"), host="auto", tower=at)
     store.ready()
-    # The machine vanished, and a new one has its name.
+    # The tower's machine is lost, and a new machine gets its name.
     separate.command(FIRST, "ip link set cable0 down")
     separate.hosts(SECOND, "10.77.0.2 tower")
     addresses = (f"tcp://*:{ports[name]}" for name in ("sub_port", "pub_port"))
@@ -100,12 +102,12 @@ def test_a_tower_that_moves_to_another_address_is_found_by_its_name(
     assert topics.end() == 0
 
 
-def test_a_tower_is_added_to_what_runs(separate: Machines, tmp_path: Path) -> None:
+def test_a_tower_is_added_to_a_running_mesh(separate: Machines, tmp_path: Path) -> None:
     separate.start(SECOND, "store", "--dir", str(tmp_path / "d")).ready()
     joins = ("--join", separate.tower(FIRST))
     added = separate.start(SECOND, "tower", *ANYWHERE, *joins).ready()["tower"]
     assert added.startswith("10.77.0.2:")
-    # The store, which knew only the other tower, is found through this one, also without the other.
+    # This tower announces the store, which was started with the other one, also when that is gone.
     assert separate.start(SECOND, "topics", tower=added).end() == 0
     separate.command(FIRST, "ip link set cable0 down")
     assert separate.start(SECOND, "topics", tower=added).end() == 0

@@ -1,6 +1,6 @@
 """A machine that connects to others and accepts no connections, as behind NAT.
 
-Its nodes announce an address that no other machine has a way to.
+Its nodes announce an address that no other machine can reach.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ def outcomes(machines: Machines, *words: str) -> dict[str, object]:
     return found
 
 
-def test_spark_reads_and_writes_where_nobody_can_connect_to_it(behind: Machines) -> None:
+def test_spark_reads_and_writes_without_inbound_connections(behind: Machines) -> None:
     store = behind.start_store(FIRST)
     found = outcomes(behind, f"tower={behind.tower(SECOND)}", f"host={PRIVATE}")
     assert [found[name] for name in ("written", "read", "streamed")] == [one_way.COUNT] * 3
-    # Errors of the mesh name the machine and the address to which it cannot connect.
+    # Errors of the mesh name the store and the address to which it cannot connect.
     assert f"{store['address']} cannot connect to this node at tcp://{PRIVATE}:" in str(
         found["mesh"]
     )
 
 
-def test_option_stores_needs_no_mesh_at_all(behind: Machines) -> None:
+def test_option_stores_needs_no_mesh(behind: Machines) -> None:
     store = behind.start_store(FIRST)
     uri = next(each for each in store["flight"] if each.startswith("grpc://"))
     nowhere = ("tower=127.0.0.1:1:2", f"stores={uri}")
@@ -49,7 +49,7 @@ def test_option_stores_needs_no_mesh_at_all(behind: Machines) -> None:
     assert "reads from the mesh; leave it out" in str(found["mesh"])
 
 
-def test_commands_where_nobody_can_connect_to_them_work_or_say_so(behind: Machines) -> None:
+def test_commands_without_inbound_connections_work_or_log_the_cause(behind: Machines) -> None:
     store = behind.start_store(FIRST)
     outcomes(behind, f"tower={behind.tower(SECOND)}")
     topics = behind.start(SECOND, "topics", host=PRIVATE)

@@ -15,6 +15,7 @@ from dafka_core.nodes.addresses import (
     options_beside,
     own_host,
 )
+from dafka_core.testing import wait_until
 from tests.integration.nodes.peers import ANY_PORTS, PATIENCE_S
 
 
@@ -71,6 +72,25 @@ def test_a_node_with_a_port_of_its_own_is_met_at_once_when_it_is_started_again(
         with Producer("t", tower=tower.tower, port=port) as producer:
             producer.publish(b"reached")
             producer.flush(PATIENCE_S)
+
+
+def test_a_peer_with_a_host_name_may_restart_without_a_warning(
+    tmp_path: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = {"host": "localhost", "port": "0"}
+    with Tower(**ANY_PORTS) as tower, Reader(tower=tower.tower) as reader:
+        peers = reader._mesh.peers
+        for _ in range(3):
+            with Store(str(tmp_path), tower=tower.tower, **options) as store:
+                assert reader.partitions(timeout_s=PATIENCE_S) == []
+                endpoint = store.parts.mesh.beacon.port
+                options["port"] = str(endpoint)
+                connection = peers._connections[f"tcp://localhost:{endpoint}"]
+                wait_until(lambda: not connection.has_ended)  # noqa: B023
+            wait_until(lambda: connection.has_ended)  # noqa: B023
+            wait_until(lambda: not peers._doubtful)
+    assert peers.renewal_count == 0
+    assert "made anew" not in caplog.text
 
 
 def test_towers_that_cannot_be_found_are_named() -> None:

@@ -172,6 +172,27 @@ def test_without_an_open_file_a_connection_is_renewed_later_and_logged(
     peer.wait_until_subscribed(subscription(DirectRecord, mesh.role.address))
 
 
+def test_without_an_open_file_a_new_peer_is_connected_to_later(
+    raw: Callable[..., RawPeer],
+    produce: Callable[..., Producer],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    mesh = produce("own", acks=2, beacon_interval_ms=100)._mesh
+
+    def new_socket(endpoint: str) -> zmq.Socket[bytes]:
+        raise zmq.ZMQError(errno.EMFILE)
+
+    with monkeypatch.context() as files:
+        files.setattr(mesh.peers, "_new_socket", new_socket)
+        peer = raw(subscription(Fetch))
+        wait_until(lambda: mesh.failure or "1 peers refused: open files limit" in caplog.text)
+        assert len(mesh.peers.table) == 0
+    peer.wait_until_subscribed(subscription(DirectRecord, mesh.role.address))
+    wait_until(lambda: not mesh.peers.room.refused)
+    assert mesh.invalid_count == 0  # its beacons are valid
+
+
 def test_a_node_whose_address_belongs_to_another_key_is_not_connected_to(
     raw: Callable[..., RawPeer],
     consume: Callable[..., Consumer],

@@ -192,15 +192,13 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 def test_without_keys_nothing_is_opened_to_other_machines_by_default(
     elsewhere: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    whoever = (
-        "to other machines, and whoever reaches it reads and writes everything: set secret_key"
-    )
-    with pytest.raises(ConfigError, match=whoever) as refused:
+    opened = "to other machines, which can then read and write everything: set secret_key"
+    with pytest.raises(ConfigError, match=opened) as refused:
         Tower(**ANY_PORTS)
     assert refused.value.option == "sub_address"
     with Tower(**ANY_PORTS, insecure=True) as tower:
-        assert "pub_address = 'tcp://127.0.0.1:0' asks for no keys: whoever" in caplog.text
-        with pytest.raises(ConfigError, match=whoever) as refused:
+        assert "pub_address = 'tcp://127.0.0.1:0' requires no keys: any client" in caplog.text
+        with pytest.raises(ConfigError, match=opened) as refused:
             Store(tmp_path / "store", tower=tower.tower)
         assert refused.value.option == "host"
         elsewhere.setenv("DAFKA_INSECURE", "yes")
@@ -208,7 +206,7 @@ def test_without_keys_nothing_is_opened_to_other_machines_by_default(
             Store(tmp_path / "store", tower=tower.tower)
         elsewhere.setenv("DAFKA_INSECURE", "true")
         with Store(tmp_path / "store", tower=tower.tower):
-            assert "flight_port = '0' asks for no keys: whoever" in caplog.text
+            assert "flight_port = '0' requires no keys: any client" in caplog.text
 
 
 def test_a_store_with_keys_may_serve_flight_to_other_machines(
@@ -219,7 +217,7 @@ def test_a_store_with_keys_may_serve_flight_to_other_machines(
         Store(tmp_path / "store", tower=tower.tower, **keys.of("store")) as store,
     ):
         assert store.locations[-1].startswith("grpc+tls://")
-    assert "asks for no keys" not in caplog.text
+    assert "requires no keys" not in caplog.text
 
 
 def test_a_refused_announcement_is_logged_as_such_beside_other_refusals(

@@ -1,4 +1,4 @@
-"""The tower, met by bare sockets."""
+"""A tower and bare sockets that are connected to it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def running() -> Iterator[Tower]:
 
 
 class Sockets:
-    """Bare ones, kept until the end of the test."""
+    """Bare sockets that exist until the end of the test."""
 
     def __init__(self) -> None:
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -52,8 +52,8 @@ def bare() -> Iterator[Sockets]:
     made.context.destroy(linger=0)
 
 
-def listener(bare: Sockets, tower: Tower) -> zmq.Socket[bytes]:
-    """Subscribed and greeted: it hears every beacon from now on."""
+def subscriber(bare: Sockets, tower: Tower) -> zmq.Socket[bytes]:
+    """Return a socket that receives every beacon from now on."""
     made = bare.make(zmq.SUB)
     made.subscribe(BEACON)
     made.subscribe(WELCOME)
@@ -62,8 +62,8 @@ def listener(bare: Sockets, tower: Tower) -> zmq.Socket[bytes]:
     return made
 
 
-def speaker(bare: Sockets, tower: Tower) -> zmq.Socket[bytes]:
-    """An XPUB, which receives the tower's subscriptions: it loses nothing from then on."""
+def publisher(bare: Sockets, tower: Tower) -> zmq.Socket[bytes]:
+    """Return an XPUB socket that has received the tower's subscriptions, so it drops nothing."""
     made = bare.make(zmq.XPUB)
     made.connect(f"tcp://127.0.0.1:{tower.sub_port}")
     for first in (BEACON_WITH_KIND, BEACON, TOWER):  # the first one shows the kind of the tower
@@ -73,21 +73,21 @@ def speaker(bare: Sockets, tower: Tower) -> zmq.Socket[bytes]:
 
 def test_every_new_subscriber_is_greeted(running: Tower, bare: Sockets) -> None:
     for _ in range(3):
-        listener(bare, running)
+        subscriber(bare, running)
 
 
 @pytest.mark.parametrize("host", ["", "127.0.0.1", "192.0.2.7", "node-7.example"])
 def test_beacons_reach_every_subscriber_with_their_endpoint(
     running: Tower, bare: Sockets, host: str
 ) -> None:
-    listeners = [listener(bare, running) for _ in range(2)]
+    subscribers = [subscriber(bare, running) for _ in range(2)]
     node = new_address()
-    speaker(bare, running).send_multipart(encode_node_beacon(NodeBeacon(node, host, 7000)))
+    publisher(bare, running).send_multipart(encode_node_beacon(NodeBeacon(node, host, 7000)))
     expected = encode_tower_beacon(TowerBeacon(node, f"tcp://{host or '127.0.0.1'}:7000"))
-    assert [heard.recv_multipart() for heard in listeners] == [expected, expected]
+    assert [each.recv_multipart() for each in subscribers] == [expected, expected]
 
 
-GARBAGE = [
+INVALID = [
     [b""],
     [b"B"],
     [b"B", b"", b"", b""],
@@ -106,41 +106,41 @@ GARBAGE = [
 ]
 
 
-def test_garbage_is_counted_and_passed_over(running: Tower, bare: Sockets) -> None:
-    heard, says = listener(bare, running), speaker(bare, running)
+def test_invalid_beacons_are_counted_and_dropped(running: Tower, bare: Sockets) -> None:
+    sub, pub = subscriber(bare, running), publisher(bare, running)
     good = NodeBeacon(new_address(), "127.0.0.1", 7000)
-    for frames in GARBAGE:
-        says.send_multipart(frames)
-        says.send_multipart(encode_node_beacon(good))
-        # The first that arrives after garbage is the good one: nothing of the garbage passed.
-        assert heard.recv_multipart()[1] == good.node.encode()
-    # Two do not match the subscription: they never left the speaker.
-    assert running.invalid_count == len([frames for frames in GARBAGE if frames[0][:1] == b"B"])
+    for frames in INVALID:
+        pub.send_multipart(frames)
+        pub.send_multipart(encode_node_beacon(good))
+        # The valid beacon arrives next, so the tower has dropped the invalid one.
+        assert sub.recv_multipart()[1] == good.node.encode()
+    # The others do not match the tower's subscriptions, so the XPUB socket did not send them.
+    assert running.invalid_count == len([frames for frames in INVALID if frames[0][:1] == b"B"])
 
 
 def test_subscribers_may_send_anything(running: Tower, bare: Sockets) -> None:
-    rude = bare.make(zmq.XSUB)
-    rude.connect(f"tcp://127.0.0.1:{running.pub_port}")
+    hostile = bare.make(zmq.XSUB)
+    hostile.connect(f"tcp://127.0.0.1:{running.pub_port}")
     for frames in ([b"hello"], [b"\x02"], [b""], [b"\x01B", b"more"], [b"\x00never subscribed"]):
-        rude.send_multipart(frames)
-    rude.send(b"\x01" + b"x" * 5_000)  # larger than any beacon: costs it the connection
-    heard = listener(bare, running)
+        hostile.send_multipart(frames)
+    hostile.send(b"\x01" + b"x" * 5_000)  # larger than any beacon: ends the connection
+    sub = subscriber(bare, running)
     wait_until(lambda: running.invalid_count >= 3)
     good = NodeBeacon(new_address(), "", 7000)
-    speaker(bare, running).send_multipart(encode_node_beacon(good))
-    assert heard.recv_multipart()[1] == good.node.encode()
+    publisher(bare, running).send_multipart(encode_node_beacon(good))
+    assert sub.recv_multipart()[1] == good.node.encode()
 
 
 def test_an_oversized_beacon_ends_only_its_own_connection(running: Tower, bare: Sockets) -> None:
-    heard, rude, polite = (
-        listener(bare, running),
-        speaker(bare, running),
-        speaker(bare, running),
+    sub, hostile, honest = (
+        subscriber(bare, running),
+        publisher(bare, running),
+        publisher(bare, running),
     )
-    rude.send_multipart([b"B", b"x" * 100_000, b"", b"7000"])
+    hostile.send_multipart([b"B", b"x" * 100_000, b"", b"7000"])
     good = NodeBeacon(new_address(), "", 7000)
-    polite.send_multipart(encode_node_beacon(good))
-    assert heard.recv_multipart()[1] == good.node.encode()
+    honest.send_multipart(encode_node_beacon(good))
+    assert sub.recv_multipart()[1] == good.node.encode()
 
 
 def test_wait_returns_when_it_has_stopped() -> None:
@@ -152,7 +152,7 @@ def test_wait_returns_when_it_has_stopped() -> None:
     assert tower.wait(0)
 
 
-def test_its_ports_are_free_again_after_it() -> None:
+def test_a_closed_tower_frees_its_ports() -> None:
     with Tower(**ANY_PORTS) as first:
         ports = first.sub_port, first.pub_port
     with Tower(

@@ -1,4 +1,4 @@
-"""Towers that nodes hear of while they run, and towers that go and come."""
+"""Towers that running nodes learn of, and towers that end and return."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from dafka_core import ConfigError, Consumer, Producer, Reader, Store, Tower
 from dafka_core.config.node_options import NodeOptions, TowerAddress
 from dafka_core.nodes import tower_links
 from dafka_core.nodes.security import Security
-from dafka_core.nodes.tower_links import AWAY_S, MAX_LEARNED, Towers
+from dafka_core.nodes.tower_links import AWAY_S, MAX_LEARNED, REFUSED_S, Towers
 from dafka_core.protocol import timing
-from dafka_core.protocol.beacons import NodeBeacon, TowerPorts, encode_tower_address
+from dafka_core.protocol.beacons import NodeBeacon, encode_tower_address
 from dafka_core.testing import wait_until
 from tests.integration.nodes.content import stored, values
+from tests.integration.nodes.locked import Keys
 from tests.integration.nodes.peers import ANY_PORTS, PATIENCE_S
 from tests.open_files import no_open_file_left
 
@@ -26,8 +27,8 @@ def address(tower: Tower) -> TowerAddress:
     return TowerAddress(tower.host, tower.sub_port, tower.pub_port)
 
 
-def again(tower: Tower) -> Tower:
-    """A tower at the ports of one that is closed."""
+def restarted(tower: Tower) -> Tower:
+    """Return a new tower at the ports of a closed one."""
     return Tower(
         sub_address=f"tcp://127.0.0.1:{tower.sub_port}",
         pub_address=f"tcp://127.0.0.1:{tower.pub_port}",
@@ -54,7 +55,7 @@ def test_running_nodes_use_a_tower_that_joins(tmp_path: object) -> None:
 
 
 def test_a_tower_that_other_machines_cannot_reach_joins_none_there() -> None:
-    with pytest.raises(ConfigError, match="is on another machine") as refused:
+    with pytest.raises(ConfigError, match="nodes on the machine of tower") as refused:
         Tower(**ANY_PORTS, join="192.0.2.9")
     assert refused.value.option == "sub_address"
     anywhere = {"sub_address": "tcp://*:0", "pub_address": "tcp://127.0.0.1:0"}
@@ -71,8 +72,8 @@ def test_a_silent_tower_is_connected_to_anew(monkeypatch: pytest.MonkeyPatch) ->
         before = links[address(first)]
         first.close()
         wait_until(lambda: links[address(first)] is not before)
-        with again(first):
-            wait_until(lambda: links[address(first)].heard_at > before.heard_at)
+        with restarted(first):
+            wait_until(lambda: links[address(first)].received_at > before.received_at)
             assert reader._mesh.failure is None
 
 
@@ -84,14 +85,14 @@ def test_announced_towers_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
     made = Towers(own, config, context, poller, security)
     try:
         for port in range(1, 3 * MAX_LEARNED):
-            made._learn(0.0, encode_tower_address(TowerPorts("127.0.0.1", 100, port)))
+            made._learn(0.0, encode_tower_address(TowerAddress("127.0.0.1", 100, port)))
         assert len(made.known) == 1 + MAX_LEARNED
         # A silent tower is replaced, but none that an option names.
-        newest = TowerPorts("127.0.0.1", 100, 9_999)
+        newest = TowerAddress("127.0.0.1", 100, 9_999)
         made._learn(100.0, encode_tower_address(newest))
         assert len(made.known) == 1 + MAX_LEARNED
         assert made.known[0] == config.tower[0]
-        assert made.known[-1] == TowerAddress(*newest)
+        assert made.known[-1] == newest
         for garbage in ([b"T"], [b"T", b"*", b"1", b"2"], [b"T", b"h", b"0", b"2"], [b"T"] * 5):
             made._learn(200.0, garbage)
         assert made.invalid_count == 4
@@ -111,7 +112,7 @@ def test_a_learned_tower_may_be_replaced_while_it_has_an_event() -> None:
 
         def learn(now: float, *ports: int) -> None:
             for each in ports:
-                announcement = encode_tower_address(TowerPorts("127.0.0.1", 1, each))
+                announcement = encode_tower_address(TowerAddress("127.0.0.1", 1, each))
                 tower.send_multipart(announcement)
             last = TowerAddress("127.0.0.1", 1, ports[-1])
 
@@ -122,7 +123,7 @@ def test_a_learned_tower_may_be_replaced_while_it_has_an_event() -> None:
 
             wait_until(is_known)
 
-        learn(0.0, *range(2, 2 + MAX_LEARNED))  # no tower is there, so ZeroMQ retries each
+        learn(0.0, *range(2, 2 + MAX_LEARNED))  # no tower has these ports, so ZeroMQ retries each
         oldest = made._links[TowerAddress("127.0.0.1", 1, 2)]
         wait_until(lambda: oldest.monitor.poll(0) > 0, "an event of the tower to be dropped")
         learn(100.0, 1_000)
@@ -144,7 +145,9 @@ def test_without_an_open_file_left_a_link_is_kept_unless_its_tower_is_not_truste
         made.send(1.0)
         monkeypatch.setattr(security, "is_tower", lambda key: is_trusted)
         with no_open_file_left():
+            made._learn(2.0, encode_tower_address(TowerAddress("127.0.0.1", 1, 2)))
             made.send(2.0 + AWAY_S)
+        assert (made.known, made.invalid_count) == ([*config.tower], 0)
         assert made._links[config.tower[0]] is before
         assert before.pub.closed is not is_trusted
         made.send(3.0 + AWAY_S)
@@ -154,10 +157,35 @@ def test_without_an_open_file_left_a_link_is_kept_unless_its_tower_is_not_truste
         made._close(after)
 
 
+def test_a_refusal_is_logged_once_while_the_node_retries(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = Keys(tmp_path / "keys")
+    with zmq.Context() as context, Tower(**ANY_PORTS, **keys.of("tower")) as tower:
+        config, poller = NodeOptions.build({"tower": tower.tower}), zmq.Poller()
+        own = NodeBeacon("A" * 32, "127.0.0.1", 7)
+        made = Towers(own, config, context, poller, Security(config, context))
+        refused: list[object] = []  # connections
+
+        def is_refused_again() -> bool:
+            now = REFUSED_S * (1 + len(refused))
+            made.send(now)
+            assert not list(made.receive(now, dict(poller.poll(100))))
+            link = made._links[config.tower[0]]
+            if link.has_failed and (not refused or refused[-1] is not link):
+                refused.append(link)
+            return len(refused) == 3
+
+        wait_until(is_refused_again)
+        assert "set secret_key_file and allowed_keys" in made.refusals[tower.tower]
+        assert caplog.text.count("does not let this node in") == 1
+        made._close(made._links[config.tower[0]])
+
+
 def test_nodes_whose_towers_do_not_know_each_other_meet_at_a_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A producer and a consumer that never hear of each other: the store has both towers."""
+    """A producer and a consumer have different towers, and the store has both."""
     monkeypatch.setattr(timing, "HEADS_INTERVAL_S", 0.2)  # how often it asks the store
     with (
         Tower(**ANY_PORTS) as one,

@@ -145,7 +145,7 @@ def test_stores_remember_each_other_and_report_it(world: Script) -> None:
     reader = world.reader()
     reader.partitions()
     assert set(reader.role.directory.stores) == {first.address, second.address}
-    assert not reader.role.directory.discovery.awaited_stores
+    assert not reader.role.directory.awaited_stores
     with pytest.raises(InvalidRequestError):
         world.result(first.queue.forget(second.address))
     second.stop()

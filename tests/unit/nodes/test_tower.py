@@ -1,4 +1,4 @@
-"""The number of nodes that a tower hears."""
+"""The number of nodes that send beacons to a tower."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from dafka_core.nodes import tower
 from dafka_core.nodes.tower import SILENT_S, DiscoveredNodes
 
 
-def test_a_node_counts_while_it_is_heard(caplog: pytest.LogCaptureFixture) -> None:
-    heard, now = DiscoveredNodes(), time.monotonic()
+def test_a_node_counts_while_its_beacons_arrive(caplog: pytest.LogCaptureFixture) -> None:
+    nodes, now = DiscoveredNodes(), time.monotonic()
     with caplog.at_level(logging.INFO, "dafka.tower"):
-        heard.note(now - 2 * SILENT_S, "A", "tcp://h:1")
-        heard.note(now, "B", "tcp://h:2")
-        heard.note(now, "B", "tcp://h:2")
-    assert heard.count() == 1
+        nodes.note(now - 2 * SILENT_S, "A", "tcp://h:1")
+        nodes.note(now, "B", "tcp://h:2")
+        nodes.note(now, "B", "tcp://h:2")
+    assert nodes.count() == 1
     assert [each.getMessage() for each in caplog.records] == [
         "node A has come, at tcp://h:1",
         "node B has come, at tcp://h:2",
@@ -27,7 +27,7 @@ def test_a_node_counts_while_it_is_heard(caplog: pytest.LogCaptureFixture) -> No
 
 def test_forged_nodes_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tower, "MAX_PEERS", 10)
-    heard, now = DiscoveredNodes(), time.monotonic()
+    nodes, now = DiscoveredNodes(), time.monotonic()
     for number in range(1_000):
-        heard.note(now, f"N{number}", "tcp://h:1")
-    assert heard.count() == 10
+        nodes.note(now, f"N{number}", "tcp://h:1")
+    assert nodes.count() == 10

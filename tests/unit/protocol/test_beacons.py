@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dafka_core.config.node_options import TowerAddress
 from dafka_core.errors import ProtocolError
 from dafka_core.protocol.beacons import (
     ANSWER,
@@ -18,7 +19,6 @@ from dafka_core.protocol.beacons import (
     NodeBeacon,
     PeerTable,
     TowerBeacon,
-    TowerPorts,
     Twin,
     decode_node_beacon,
     decode_tower_address,
@@ -233,7 +233,7 @@ def test_any_frames_are_a_beacon_or_refused(frames: list[bytes]) -> None:
 
 @pytest.mark.parametrize("host", HOSTS)
 def test_the_address_of_a_tower_is_its_host_and_ports(host: str) -> None:
-    tower = TowerPorts(host, 5556, 65_535)
+    tower = TowerAddress(host, 5556, 65_535)
     frames = encode_tower_address(tower)
     assert frames == [b"T", host.encode(), b"5556", b"65535"]
     assert decode_tower_address(frames) == tower
@@ -378,6 +378,16 @@ def test_a_peer_is_not_lost_while_all_towers_that_knew_it_are_away() -> None:
         assert peers.expire(float(second)) == []
     peers.hear(15.0, beacon(ME), "one")
     assert peers.expire(15.0) == [("A", "tcp://h:0")]
+
+
+def test_a_returning_tower_gives_no_time_to_peers_that_only_others_announce() -> None:
+    peers = peers_with()
+    peers.hear(0.0, beacon("A", 0), "one")
+    for second in range(1, 5):
+        peers.hear(float(second), beacon(ME), "one")
+    peers.hear(4.5, beacon(ME), "two")
+    peers.hear(4.6, beacon(ME), "one")
+    assert peers.expire(4.6) == [("A", "tcp://h:0")]
 
 
 def test_peers_are_bounded() -> None:

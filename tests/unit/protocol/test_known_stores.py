@@ -14,18 +14,18 @@ AT = "tcp://h:2"
 
 
 class Kept:
-    """A store's, with what it has written and a clock."""
+    """A store's list, with the entries that it has written and a clock."""
 
-    def __init__(self, *met: StoreSeen) -> None:
+    def __init__(self, *known: StoreSeen) -> None:
         self.written: list[LogEntry] = []
         self.wall_us = 1_000
-        self.known = KnownStores(ME, met, lambda: self.wall_us, self.written.append)
+        self.known = KnownStores(ME, known, lambda: self.wall_us, self.written.append)
         self.known.on_tick(0.0)
 
     def settle(self) -> None:
         self.known.on_tick(timing.KNOWN_STORE_GRACE_S)
 
-    def told(self) -> tuple[KnownStore, ...] | None:
+    def news(self) -> tuple[KnownStore, ...] | None:
         """Return the list sent to a reader now; None if it has not changed."""
         news = self.known.news(READER)
         return None if news is None else news.entries
@@ -39,7 +39,7 @@ def test_a_store_is_written_when_it_is_discovered_and_when_it_is_lost() -> None:
     assert kept.written == [StoreSeen(OTHER, AT, 1_000)]
     kept.wall_us = 5_000
     kept.known.on_peer_lost(OTHER)
-    kept.known.on_peer_lost("somebody")
+    kept.known.on_peer_lost("unknown")
     assert kept.written[1:] == [StoreSeen(OTHER, AT, 5_000)]
     assert kept.known.names == (OTHER,)
 
@@ -49,10 +49,11 @@ def test_present_stores_are_written_at_an_interval() -> None:
     kept.known.meet(OTHER)
     kept.wall_us = 9_000
     kept.settle()
-    assert kept.known.deadline() == timing.KNOWN_STORE_WRITE_S
-    kept.known.on_tick(timing.KNOWN_STORE_WRITE_S)
+    due = kept.known.deadline()
+    assert due == timing.KNOWN_STORE_GRACE_S + timing.KNOWN_STORE_WRITE_S
+    kept.known.on_tick(due)
     assert kept.written == [StoreSeen(OTHER, "", 1_000), StoreSeen(OTHER, "", 9_000)]
-    assert kept.known.deadline() == 2 * timing.KNOWN_STORE_WRITE_S
+    assert kept.known.deadline() == due + timing.KNOWN_STORE_WRITE_S
 
 
 def test_a_requestor_receives_the_list_when_it_subscribes_and_changes_later() -> None:
@@ -61,23 +62,24 @@ def test_a_requestor_receives_the_list_when_it_subscribes_and_changes_later() ->
     assert kept.known.news(READER) is None  # it has not announced that it understands them
     greeting = kept.known.greeting(StoresKnown, READER)
     assert greeting == StoresKnown(READER, ME, (KnownStore(OTHER, AT, 7),))
-    assert kept.told() is None
+    assert kept.news() is None
     kept.known.on_announced(OTHER, "tcp://h:3")
     kept.known.meet(OTHER)
-    assert kept.told() == (KnownStore(OTHER, AT, 7, here=True),)
-    assert kept.told() is None
+    assert kept.news() == (KnownStore(OTHER, AT, 7, here=True),)
+    assert kept.news() is None
     kept.known.on_peer_lost(OTHER)
-    assert kept.told() == (KnownStore(OTHER, "tcp://h:3", 1_000),)
+    assert kept.news() == (KnownStore(OTHER, "tcp://h:3", 1_000),)
 
 
 def test_a_starting_store_assumes_that_all_known_stores_are_present() -> None:
     kept = Kept(StoreSeen(OTHER, AT, 7), StoreSeen(ME, AT, 7))
-    kept.known.greeting(StoresKnown, READER)
+    greeting = kept.known.greeting(StoresKnown, READER)
+    assert greeting == StoresKnown(READER, ME, (KnownStore(OTHER, AT, 7, here=True),))
     kept.known.on_announced("N", AT)
-    assert kept.told() is None
+    assert kept.news() is None
     assert kept.known.deadline() == timing.KNOWN_STORE_GRACE_S
     kept.settle()
-    assert kept.told() == (KnownStore(OTHER, AT, 7),)
+    assert kept.news() == (KnownStore(OTHER, AT, 7),)
 
 
 def test_stores_are_bounded() -> None:
@@ -96,13 +98,13 @@ def test_an_absent_store_is_forgotten_until_it_returns() -> None:
     kept.known.on_announced(OTHER, AT)
     assert not kept.known.forget(OTHER)  # it would be known again at once
     kept.known.on_peer_lost(OTHER)
-    assert kept.told() == (KnownStore(OTHER, AT, 1_000),)
+    assert kept.news() == (KnownStore(OTHER, AT, 1_000),)
     assert kept.known.forget(OTHER)
-    assert kept.told() == ()
-    assert kept.known.forget("nobody")
-    assert kept.told() is None
+    assert kept.news() == ()
+    assert kept.known.forget("unknown")
+    assert kept.news() is None
     kept.known.meet(OTHER)
-    assert kept.told() == (KnownStore(OTHER, "", 1_000, here=True),)
+    assert kept.news() == (KnownStore(OTHER, "", 1_000, here=True),)
 
 
 def test_the_oldest_name_is_dropped() -> None:

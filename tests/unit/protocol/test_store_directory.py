@@ -346,14 +346,14 @@ def test_endpoints_of_forged_stores_are_bounded() -> None:
 AWAY = KnownStore("S3", "tcp://h:3", 5)
 
 
-def tell(of: StoreDirectory, teller: str, *known: KnownStore) -> None:
-    assert of.on_message(0.0, m.StoresKnown(ME, teller, known)) == []
+def send_list(of: StoreDirectory, sender: str, *known: KnownStore) -> None:
+    assert of.on_message(0.0, m.StoresKnown(ME, sender, known)) == []
 
 
 def test_known_stores_without_a_greeting_are_missing() -> None:
     stores = directory()
     greet(stores, "S1")
-    tell(stores, "S1", AWAY, KnownStore("S2", "tcp://h:2", 7, here=True), KnownStore(ME))
+    send_list(stores, "S1", AWAY, KnownStore("S2", "tcp://h:2", 7, here=True), KnownStore(ME))
     assert [each.store for each in stores.missing] == ["S2", "S3"]
     greet(stores, "S2")
     assert stores.missing == [AWAY]
@@ -363,34 +363,25 @@ def test_known_stores_without_a_greeting_are_missing() -> None:
     assert stores.missing == [AWAY]
 
 
-def test_a_lost_store_named_by_another_is_not_awaited() -> None:
-    stores = directory()
-    for each in ("S1", "S2"):
-        greet(stores, each)
-    stores.on_peer_lost("S2")
-    tell(stores, "S1", KnownStore("S2", "tcp://h:2", 7, here=True))
-    assert not stores.discovery.waits(0.0)
-
-
 def test_the_newest_entry_counts() -> None:
     stores = directory()
-    for teller, seen_us in (("S1", 5), ("S2", 9), ("S4", 7)):
-        greet(stores, teller)
-        tell(stores, teller, AWAY._replace(seen_us=seen_us))
+    for sender, seen_us in (("S1", 5), ("S2", 9), ("S4", 7)):
+        greet(stores, sender)
+        send_list(stores, sender, AWAY._replace(seen_us=seen_us))
     assert stores.missing == [AWAY._replace(seen_us=9)]
 
 
 def test_a_store_is_missing_as_long_as_any_store_knows_it() -> None:
     stores = directory()
-    for teller in ("S1", "S2"):
-        greet(stores, teller)
-        tell(stores, teller, AWAY)
-    tell(stores, "S1")
+    for sender in ("S1", "S2"):
+        greet(stores, sender)
+        send_list(stores, sender, AWAY)
+    send_list(stores, "S1")
     assert stores.missing == [AWAY]
     # Also of one that is away: it may be the only one that has not forgotten.
     stores.on_peer_lost("S2")
     assert stores.missing == [AWAY]
-    tell(stores, "S2")
+    send_list(stores, "S2")
     assert stores.missing == []
 
 
@@ -404,7 +395,7 @@ def test_without_lists_only_lost_stores_are_missing() -> None:
     greet(stores, "S2")
     assert stores.missing == []
     # A store with a list decides: stores outside of it are not missing.
-    tell(stores, "S1")
+    send_list(stores, "S1")
     stores.on_peer_lost("S2")
     assert stores.missing == []
 
@@ -433,8 +424,8 @@ def test_an_unrequested_history_comes_from_no_store() -> None:
     history = stores.ask_history(1.0, TP)[0]
     other = TP._replace(partition="B" * 32)
     for question, tp in ((heads, TP), (history, other)):
-        told = m.HistoryReply(ME, question.query.query, "P1", *tp, 5, NO_LIFE, ())
-        assert stores.on_message(1.0, told) == []
+        unasked = m.HistoryReply(ME, question.query.query, "P1", *tp, 5, NO_LIFE, ())
+        assert stores.on_message(1.0, unasked) == []
     assert stores.stores == ["S1"]
     reply(stores, heads, "S1", entry(9), now=1.0)
     assert answered(stores, heads, 1.0)
