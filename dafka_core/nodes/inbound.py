@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Container, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -17,7 +17,7 @@ import zmq
 
 from dafka_core.model.records import Neighbour
 from dafka_core.nodes.addresses import is_elsewhere
-from dafka_core.nodes.connection_quotas import ends_of, shut_down
+from dafka_core.nodes.connection_quotas import Connection
 from dafka_core.nodes.zmq_types import Socket
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.beacons import KINDS, MAX_PEERS, NodeBeacon, PeerTable, endpoint_of
@@ -33,6 +33,12 @@ _ADDRESS_LENGTH: Final = 32  # of the addresses of C nodes and ours
 # Further names are not counted, and such requestors are answered one by one.
 MAX_NAMES: Final = 100_000
 
+# Subscribers to the packed form of a record receive no single ones.
+_PACKED_FORMS: Final[dict[object, type[m.Message]]] = {
+    m.RecordBatchMessage: m.RecordMessage,
+    m.DirectRecordBatch: m.DirectRecord,
+}
+
 _log = logging.getLogger("dafka.mesh")
 
 
@@ -40,6 +46,7 @@ _log = logging.getLogger("dafka.mesh")
 class _Peer:
     kind: str = ""
     topics: dict[str, None] = field(default_factory=dict)
+    connection: Connection | None = None  # the last one
 
 
 class Inbound:
@@ -53,14 +60,13 @@ class Inbound:
         self._warns_of_loopback = is_loopback(own.host)
         self._table = table
         self._peers: dict[str, _Peer] = {}
-        self._connections: dict[int, tuple[str, object]] = {}  # node and address, by descriptor
         self._due = 0.0
         self._pause_s = REPEAT_S
         self._logged: frozenset[str] = frozenset()
 
     def apply(
         self,
-        descriptor: int,
+        connection: Connection | None,
         introduced: Announcement | None,
         kind: type[m.Message] | None,
         topic: str,
@@ -73,24 +79,26 @@ class Inbound:
         """
         if introduced is not None and subscribed:
             # A node that reconnects subscribes again.
-            self._meet(introduced.node, descriptor).kind = KINDS.get(introduced.letter, "")
-            self._peers[introduced.node].topics.clear()
+            peer = self._meet(introduced.node, connection)
+            peer.kind = KINDS.get(introduced.letter, "")
+            peer.topics.clear()
         elif len(topic) == _ADDRESS_LENGTH and kind is not m.RecordMessage:
-            self._meet(topic, descriptor if kind is m.DirectRecord and subscribed else -1)
-        elif kind is m.RecordMessage and (found := self._connections.get(descriptor)) is not None:
-            topics = self._meet(found[0], -1).topics
+            self._meet(topic, connection if kind is m.DirectRecord and subscribed else None)
+        elif kind is m.RecordMessage and connection is not None and connection.node:
+            topics = self._meet(connection.node, None).topics
             if not subscribed:
                 topics.pop(topic, None)
             elif len(topics) < MAX_TOPICS:
                 topics[topic] = None
 
-    def _meet(self, node: str, descriptor: int) -> _Peer:
+    def _meet(self, node: str, connection: Connection | None) -> _Peer:
         if node not in self._peers and len(self._peers) >= 2 * MAX_PEERS:
             known = {each for each, _ in self._table.addresses()}
             self._peers = {each: peer for each, peer in self._peers.items() if each in known}
-        if descriptor >= 0:
-            self._connections[descriptor] = node, ends_of(descriptor)[1]
-        return self._peers.setdefault(node, _Peer())
+        peer = self._peers.setdefault(node, _Peer())
+        if connection is not None:
+            connection.node, peer.connection = node, connection
+        return peer
 
     def neighbours(self) -> list[Neighbour]:
         """Return the peers that towers announce, in the order of their addresses."""
@@ -103,14 +111,15 @@ class Inbound:
 
     def unmet(self, nodes: Iterable[str]) -> list[str]:
         """Return those of the nodes that have not connected."""
-        return sorted(each for each in set(nodes) if each not in self._peers)
+        return sorted(set(nodes).difference(self._peers))
 
-    def end(self, nodes: Container[str]) -> None:
+    def end(self, nodes: Iterable[str]) -> None:
         """End the connections of some nodes."""
-        for descriptor, (node, address) in [*self._connections.items()]:
-            if node in nodes:
-                shut_down(descriptor, address)
-                del self._connections[descriptor]
+        for node in nodes:
+            peer = self._peers.get(node)
+            if peer is not None and peer.connection is not None:
+                peer.connection.shut_down()
+                peer.connection = None
 
     def warn_if_unreachable(self, endpoint: str) -> None:
         """Warn if a new peer is at an endpoint from which it cannot connect to this node."""
@@ -155,11 +164,9 @@ class Subscribers:
 
     def __init__(self, pub: Socket, *, pack: bool = True) -> None:
         self._pub = pub
-        self._pack = pack
-        self._single: Counter[str] = Counter()  # subscriptions to RECORD, by topic
-        self._packed: Counter[str] = Counter()  # subscriptions to its packed form
-        self._requestors: Counter[str] = Counter()  # connections that accept packed answers
-        self._epoch_ackers: Counter[str] = Counter()  # partitions with producers that know epochs
+        kinds = (m.RecordMessage, m.EpochAck, *(_PACKED_FORMS if pack else ()))
+        # Subscriptions of the counted kinds, by topic or address.
+        self._counts: dict[object, Counter[str]] = {kind: Counter() for kind in kinds}
         self._forms: dict[str, list[bool]] = {}  # of one topic, until a subscription changes them
 
     def apply(self, frame: bytes) -> tuple[bool, type[m.Message] | None, str]:
@@ -168,58 +175,50 @@ class Subscribers:
         Returns the parsed subscription.
         """
         subscribed, kind, topic = parsed = parse_subscription(frame)
+        prefix = frame[1:]
         if not subscribed:
             if frame[:1] == b"\x00":
-                self._pub.set(zmq.UNSUBSCRIBE, frame[1:])
-                if kind is m.DirectRecordBatch:
-                    self._forget(self._requestors, topic)
-                elif kind is m.EpochAck:
-                    self._forget(self._epoch_ackers, topic)
+                self._pub.set(zmq.UNSUBSCRIBE, prefix)
+                names = self._counts.get(kind)
+                if names and kind in (m.DirectRecordBatch, m.EpochAck):
+                    names[topic] -= 1
+                    if names[topic] <= 0:
+                        del names[topic]
             return parsed
-        self._pub.set(zmq.SUBSCRIBE, frame[1:])
-        if kind is m.RecordMessage:
-            self._count(self._single, topic)
+        self._pub.set(zmq.SUBSCRIBE, prefix)
+        is_counted = self._count(kind, topic)
         # A SUB socket sends its subscriptions in the order of their bytes, and the packed forms
         # come after the single ones.
-        elif kind is m.RecordBatchMessage and self._pack:
-            self._pub.set(zmq.UNSUBSCRIBE, subscription(m.RecordMessage) + frame[2:])
-            self._count(self._packed, topic)
-        elif kind is m.EpochAck:
-            self._count(self._epoch_ackers, topic)
-        elif kind is m.Ack and self._epoch_ackers[topic] > 0:
+        if is_counted and kind in _PACKED_FORMS:
+            self._pub.set(zmq.UNSUBSCRIBE, subscription(_PACKED_FORMS[kind]) + prefix[1:])
+        elif kind is m.Ack and topic in self._counts[m.EpochAck]:
             # The peer's earlier subscription, to EpochAck, contains more.
-            self._pub.set(zmq.UNSUBSCRIBE, frame[1:])
-        elif kind is m.DirectRecordBatch and self._pack and self._count(self._requestors, topic):
-            self._pub.set(zmq.UNSUBSCRIBE, subscription(m.DirectRecord) + frame[2:])
+            self._pub.set(zmq.UNSUBSCRIBE, prefix)
         return parsed
 
     def forms(self, topic: str, requestor: str) -> list[bool]:
         """Return the forms to send records in: packed (True), one by one (False), both or none."""
         if requestor:
-            return [requestor in self._requestors]
+            return [requestor in self._counts.get(m.DirectRecordBatch, ())]
         forms = self._forms.get(topic)
         if forms is None:
-            packed = _matching(self._packed, topic)
+            packed = self._matching(m.RecordBatchMessage, topic)
             # ZeroMQ does not report the end of every subscription, so the counts may be too high:
             # records are then sent in an unneeded form as well, which costs only time.
-            single = _matching(self._single, topic) - packed
+            single = self._matching(m.RecordMessage, topic) - packed
             forms = [form for form, count in ((True, packed), (False, single)) if count > 0]
             self._forms = {topic: forms}
         return forms
 
-    def _count(self, names: Counter[str], name: str) -> bool:
-        has_room = name in names or len(names) < MAX_NAMES
-        if has_room:
-            names[name] += 1
-            self._forms = {}
-        return has_room
+    def _count(self, kind: type[m.Message] | None, name: str) -> bool:
+        """Count a subscription; return False if its kind is not counted, or without room."""
+        names = self._counts.get(kind)
+        if names is None or (name not in names and len(names) >= MAX_NAMES):
+            return False
+        names[name] += 1
+        self._forms = {}
+        return True
 
-    @staticmethod
-    def _forget(names: Counter[str], name: str) -> None:
-        names[name] -= 1
-        if names[name] <= 0:
-            del names[name]
-
-
-def _matching(subscriptions: Counter[str], topic: str) -> int:
-    return sum(count for prefix, count in subscriptions.items() if topic.startswith(prefix))
+    def _matching(self, kind: type[m.Message], topic: str) -> int:
+        counts = self._counts.get(kind, Counter()).items()
+        return sum(count for prefix, count in counts if topic.startswith(prefix))

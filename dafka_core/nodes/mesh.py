@@ -34,7 +34,7 @@ from dafka_core.nodes.sockets import (
     send_packed,
 )
 from dafka_core.nodes.threads import InterruptibleCondition, NodeThread, weakly
-from dafka_core.nodes.traffic import MeshTraffic
+from dafka_core.nodes.traffic import REASONS, RECORDS, TOWER, MeshTraffic
 from dafka_core.nodes.zmq_types import Socket
 from dafka_core.protocol import timing
 from dafka_core.protocol.beacons import NodeBeacon
@@ -80,7 +80,7 @@ class Mesh(ProcessBound):
         self._round_ended = InterruptibleCondition()
         self._stopping = False
         self._decoder = BulkDecoder()
-        self.traffic = MeshTraffic(f"{kind} {role.address}", self._decoder)
+        self.traffic = MeshTraffic(f"{kind} {role.address}")
         raise_limit()
         with contextlib.ExitStack() as made:
             # Not a pair of ZeroMQ sockets: with a high-water mark of 1, one refuses to send for up
@@ -95,7 +95,6 @@ class Mesh(ProcessBound):
             self.security.check_address(role.address)
             self._quotas = ConnectionQuotas(
                 config.max_subscribed_bytes,
-                self.security.key_name,
                 encrypted=bool(config.secret_key_file),
                 option="max_subscribed_bytes",
             )
@@ -111,18 +110,19 @@ class Mesh(ProcessBound):
         self._poller.register(self._pub, zmq.POLLIN)
         if self.security.own is not None:
             self._poller.register(self.security.zap, zmq.POLLIN)
-        own_limit = announcement(kind, role.address, max_taken_bytes(config.max_record_bytes))
         # Used by the loop's thread only, once it has started.
         self.peers = Peers(
             self.beacon,
-            [own_limit, *role.subscriptions()],
             config,
             self._context,
             self._poller,
             tell_peers_apart,
             self.security,
             self._quotas,
+            self.traffic,
         )
+        own_limit = announcement(kind, role.address, max_taken_bytes(config.max_record_bytes))
+        self.peers.subscribe([own_limit, *role.subscriptions()])
         self._thread = NodeThread(f"dafka-{kind}", self._run)
 
     def _new_pub(self) -> Socket:
@@ -138,9 +138,12 @@ class Mesh(ProcessBound):
         return pub
 
     @property
-    def invalid_count(self) -> int:
-        """Return the number of invalid or forbidden messages and beacons, which were dropped."""
-        return sum(self.traffic.refused(self.peers).values())
+    def refused(self) -> dict[str, int]:
+        """Return the number of refused frames, by reason."""
+        counts = {reason: self.traffic.refused[reason] for reason in REASONS}
+        counts[RECORDS] = self._decoder.invalid_count
+        counts[TOWER] = self.peers.towers.invalid_count
+        return counts
 
     # -- called by the application's threads ----------------------------------------------------
 
@@ -347,13 +350,12 @@ class Mesh(ProcessBound):
         for node in lost:
             self.role.on_peer_lost(node)
         self.send(self.role.on_tick(now))
-        self.traffic.log_refused(now, self.peers)
+        self.traffic.log_refused(now, self.refused)
         return self._on_round(now)
 
     def _timeout_ms(self, now: float) -> int:
         deadline = self.role.deadline(now)
-        due = self.security.due(self.peers.due)
-        due = due if deadline is None else min(deadline, due)
+        due = self.peers.due if deadline is None else min(deadline, self.peers.due)
         return max(0, int((due - now) * 1000) + 1)
 
     def _run_calls(self, now: float) -> None:
@@ -383,13 +385,17 @@ class Mesh(ProcessBound):
         return size_bytes
 
     def _receive_subscriptions(self, now: float) -> None:
-        for frame, descriptor in received_subscriptions(self._pub, self.security, self._quotas):
+        received = received_subscriptions(self._pub, self.security, self._quotas)
+        for subscription, key, connection in received:
+            frame = self.security.granted(key, subscription)
+            if frame is None:
+                continue
             subscribed, kind, topic = self._subscribers.apply(frame)
             introduced = self.limits.apply(frame)
             if introduced is not None:
                 news = PeerNews(introduced.node, is_store=introduced.is_store)
                 self.role.on_peer(now, news)
-            self.peers.inbound.apply(descriptor, introduced, kind, topic, subscribed=subscribed)
+            self.peers.inbound.apply(connection, introduced, kind, topic, subscribed=subscribed)
             if subscribed and kind is not None:
                 self.send(self.role.on_subscribed(now, kind, topic))
         self.limits.refresh()

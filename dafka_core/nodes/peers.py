@@ -17,17 +17,21 @@ it needs (``NEEDED_KINDS``).  A peer is known by its endpoint:
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any, Final
+from typing import Final
 
 import zmq
-from zmq.utils.monitor import parse_monitor_message
 
 from dafka_core.config.node_options import NodeOptions
 from dafka_core.errors import ProtocolError
-from dafka_core.nodes.connection_quotas import OBSERVED_BYTES, ConnectionQuotas, PeerRates
+from dafka_core.nodes.connection_quotas import (
+    OBSERVED_BYTES,
+    ConnectionQuotas,
+    PeerRates,
+    monitor_events,
+)
 from dafka_core.nodes.inbound import Inbound
 from dafka_core.nodes.process_limits import PER_PEER, PER_PEER_APART, PeerRoom
 from dafka_core.nodes.security import RefusedNodeError, Security
@@ -38,10 +42,10 @@ from dafka_core.nodes.sockets import (
     close_watched,
     connect,
     new_socket,
-    received,
     watched,
 )
 from dafka_core.nodes.tower_links import REFUSED_S, Towers
+from dafka_core.nodes.traffic import BEACON, FORBIDDEN, MeshTraffic
 from dafka_core.nodes.zmq_types import Context, Socket
 from dafka_core.protocol import beacons
 from dafka_core.protocol.limits import max_frame_bytes
@@ -62,7 +66,7 @@ UNREACHED_S: Final = 10.0
 """Time after which a peer is logged that sends beacons but has no connection; the time doubles for
 each further report.  A busy or distant peer accepts a connection within a second."""
 
-_ROUND_TRIPS: Final[dict[object, int]] = {zmq.EVENT_CONNECTED: 1, zmq.EVENT_HANDSHAKE_SUCCEEDED: 3}
+_ROUND_TRIPS: Final[dict[int, int]] = {zmq.EVENT_CONNECTED: 1, zmq.EVENT_HANDSHAKE_SUCCEEDED: 3}
 """Minimum number of round trips since a connection was begun.  Both events are used: behind a
 relay, the first one shows only the distance to the relay."""
 
@@ -73,13 +77,12 @@ _log = logging.getLogger("dafka.mesh")
 
 @dataclass(slots=True)
 class _Connection:
-    """The connection to a peer, which is settled when it has lasted for ``UNREACHED_S``."""
+    """The connection to a peer."""
 
     since: float = 0.0  # begun, or ended for the first time since it was settled
     report_at: float = inf  # time of the next report that the peer has no connection
-    tried_at: float = 0.0  # start of the last attempt, until it is settled
+    tried_at: float = 0.0  # start of the last attempt
     made_at: float = inf
-    is_settled: bool = False
     has_ended: bool = False  # since it was settled
     renewals: int = 0
     refusal: str = ""  # why the peer does not let this node in
@@ -87,32 +90,29 @@ class _Connection:
 
     def begin(self, now: float, *, has_ended: bool) -> None:
         self.since, self.report_at, self.has_ended = now, now + UNREACHED_S, has_ended
-        self.tried_at, self.made_at = 0.0 if has_ended else now, inf
-        self.is_settled, self.family = False, AddressFamily()
+        self.family = AddressFamily()
 
-    def settle(self) -> None:
-        self.is_settled, self.has_ended = True, False
-        self.report_at, self.made_at, self.tried_at = inf, inf, 0.0
+    def is_settled(self, now: float) -> bool:
+        return now >= self.made_at + UNREACHED_S
 
 
 class Peers:
     """The peers that a node needs, and the connections to them.
 
     Args:
-        prefixes: the subscriptions at every peer.
         tell_apart: whether each peer has its own socket, so that senders are known.
     """
 
     def __init__(
         self,
         beacon: beacons.NodeBeacon,
-        prefixes: Iterable[bytes],
         config: NodeOptions,
         context: Context,
         poller: zmq.Poller,
         tell_apart: bool,
         security: Security,
         quotas: ConnectionQuotas,
+        traffic: MeshTraffic,
     ) -> None:
         apart = tell_apart or security.own is not None or config.max_peer_rate_bytes > 0
         expiry_s = config.peer_expiry_ms / 1000
@@ -120,10 +120,10 @@ class Peers:
         self.rates = PeerRates(config.max_peer_rate_bytes)
         self.room = PeerRoom(PER_PEER_APART if apart else PER_PEER)
         self.inbound = Inbound(beacon, self.table)
+        self.towers = Towers(beacon, config, context, poller, security)
         self.security = security
         self.tower_found = False  # until a tower answers
         self.beacon_due = 0.0
-        self.invalid_count = 0  # beacons that are invalid, or name an endpoint unusable for ZeroMQ
         self.renewal_count = 0  # connections made anew after ZeroMQ had given a peer up
         self._own = beacon.node
         self._max_frame_bytes = max_frame_bytes(config.max_record_bytes)
@@ -135,9 +135,9 @@ class Peers:
         self._config = config
         self._poller = poller
         self._quotas = quotas
+        self._traffic = traffic
         quotas.left_alone = self.rates.paused
-        self.towers = Towers(beacon, config, context, poller, security)
-        self._prefixes = dict.fromkeys(prefixes)
+        self._prefixes: dict[bytes, None] = {}  # the subscriptions at every peer
         self._polled_for: int = zmq.POLLIN
         self._monitors: dict[str, Socket] = {}
         self._sockets = {} if apart else {_ALL: self._new_socket(_ALL)}
@@ -163,8 +163,8 @@ class Peers:
         for tower, frames in self.towers.receive(now, polled):
             self._receive_beacon(now, tower, frames)
         for monitor in self._monitors.values():
-            for frames in received(monitor) if monitor in polled else ():
-                self._receive_event(now, parse_monitor_message(frames))
+            for event in monitor_events(monitor) if monitor in polled else ():
+                self._receive_event(now, *event)
         lost: list[str] = []
         if not self._quotas.unfinished:
             self._connect_all(now)
@@ -223,10 +223,9 @@ class Peers:
             return
         try:
             beacon = self._opened(now, frames)
-        except RefusedNodeError:
-            return  # already counted as refused
-        except ProtocolError:
-            self.invalid_count += 1
+        except ProtocolError as error:
+            is_forbidden = isinstance(error, RefusedNodeError)
+            self._traffic.refuse(FORBIDDEN if is_forbidden else BEACON, str(error))
             return
         endpoint, is_new = beacon.endpoint, self.table.is_new(beacon)
         if is_new:
@@ -310,10 +309,10 @@ class Peers:
             try:
                 self._connect(now, endpoint)
                 del self._new[endpoint]
-            except zmq.ZMQError:
+            except zmq.ZMQError as error:
                 self.table.forget(endpoint)
                 self._forget(endpoint)
-                self.invalid_count += 1
+                self._traffic.refuse(BEACON, f"endpoint {endpoint}: {error}")
 
     def _new_socket(self, endpoint: str) -> Socket:
         most = self._config.high_water_mark
@@ -336,7 +335,9 @@ class Peers:
         except zmq.ZMQError:
             self._close_socket(endpoint)
             raise
-        self._connections[endpoint].begin(now, has_ended=False)
+        connection = self._connections[endpoint]
+        connection.begin(now, has_ended=False)
+        connection.tried_at, connection.made_at = now, inf
 
     def _disconnect(self, endpoint: str) -> None:
         self.security.claims.prove(endpoint, is_proved=False)
@@ -386,61 +387,52 @@ class Peers:
                 *(node, endpoint, count, self._max_frame_bytes, self._config.max_record_bytes),
             )
 
-    def _receive_event(self, now: float, event: Mapping[str, Any]) -> None:
-        kind, endpoint = event["event"], event["endpoint"].decode()
-        self._apply_quotas(kind, event["value"], endpoint)
+    def _receive_event(self, now: float, event: int, value: int, endpoint: str) -> None:
+        if event == zmq.EVENT_CONNECTED:
+            sender = self.security.sender(endpoint)
+            limit_bytes = OBSERVED_BYTES + self._max_frame_bytes * sender.may_send_records
+            self._quotas.follow(value, endpoint, limit_bytes, sender)
+        elif event == zmq.EVENT_DISCONNECTED:
+            self._quotas.forget(value, endpoint)
         connection = self._connections.get(endpoint)
         if connection is None:
             return
-        if kind in _ROUND_TRIPS:
-            if connection.tried_at:
-                round_trip_s = (now - connection.tried_at) / _ROUND_TRIPS[kind]
-                news = PeerNews(self.table.node_at(endpoint), round_trip_s=round_trip_s)
-                self._news.append(news)
-            if kind == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                connection.made_at, connection.refusal = now, ""
-                self.security.claims.prove(endpoint, is_proved=True)
-        elif kind & HANDSHAKE_FAILED:
-            why = self.security.why_refused(kind, event["value"])
+        if event in _ROUND_TRIPS and connection.tried_at:
+            round_trip_s = (now - connection.tried_at) / _ROUND_TRIPS[event]
+            self._news.append(PeerNews(self.table.node_at(endpoint), round_trip_s=round_trip_s))
+        if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            connection.made_at, connection.refusal = now, ""
+            self.security.claims.prove(endpoint, is_proved=True)
+        elif event & HANDSHAKE_FAILED:
+            why = self.security.why_refused(event, value)
             if why and connection.refusal != why:
                 connection.refusal = why
                 text = "%s at %s does not let this node in: %s"
                 _log.warning(text, self.table.node_at(endpoint), endpoint, why)
-        elif kind == zmq.EVENT_CONNECT_RETRIED:
+        elif event == zmq.EVENT_CONNECT_RETRIED:
             self._doubtful.pop(endpoint, None)
             connection.tried_at = now
             socket = self._sockets.get(_ALL) or self._sockets[endpoint]
             connection.family.retry(now, (socket, endpoint))
-        else:
+        elif event == zmq.EVENT_DISCONNECTED:
             self.security.claims.prove(endpoint, is_proved=False)
             self._doubtful[endpoint] = now + DOUBT_S + (REFUSED_S if connection.refusal else 0)
-            connection.made_at = inf
-            if not connection.has_ended:
+            if connection.is_settled(now) or not connection.has_ended:
                 # A node that has ended is still announced for a while.
                 connection.begin(now, has_ended=True)
-
-    def _apply_quotas(self, event: int, descriptor: int, endpoint: str) -> None:
-        if event == zmq.EVENT_CONNECTED:
-            sends_records = self.security.sender(endpoint).may_send_records
-            limit_bytes = OBSERVED_BYTES + (self._max_frame_bytes if sends_records else 0)
-            self._quotas.follow(descriptor, endpoint, limit_bytes)
-        elif event == zmq.EVENT_DISCONNECTED:
-            self._quotas.forget(descriptor, endpoint)
+            connection.made_at = inf
 
     def _check_connections(self, now: float) -> None:
         """Log the peers without a connection to or from them, though their beacons arrive."""
-        for endpoint, connection in self._connections.items():
-            if now >= connection.made_at + UNREACHED_S:
-                connection.settle()
-            elif connection.report_at <= now < connection.made_at and self.table.is_heard(
-                now, endpoint
-            ):
-                connection.report_at = 2 * now - connection.since
+        for endpoint, each in self._connections.items():
+            is_due = each.report_at <= now < each.made_at
+            if is_due and self.table.is_heard(now, endpoint):
+                each.report_at = 2 * now - each.since
                 _log.warning(
                     "%s at %s keeps no connection, %.0f s long, though its beacons come: nothing "
                     "of it arrives here. It may have reached its limit of open files, then its log "
                     "names the limit that it needs; or something between the two drops packets",
-                    *(self.table.node_at(endpoint), endpoint, now - connection.since),
+                    *(self.table.node_at(endpoint), endpoint, now - each.since),
                 )
-        settled = [endpoint for endpoint, each in self._connections.items() if each.is_settled]
+        settled = [at for at, each in self._connections.items() if each.is_settled(now)]
         self.inbound.report(now, settled)

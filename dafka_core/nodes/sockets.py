@@ -21,7 +21,12 @@ from zmq.backend import (
 )
 
 from dafka_core.config.node_options import C_LAYOUT, LIVE_BATCH_BYTES
-from dafka_core.nodes.connection_quotas import ConnectionQuotas, descriptor_of, monitored
+from dafka_core.nodes.connection_quotas import (
+    Connection,
+    ConnectionQuotas,
+    descriptor_of,
+    monitored,
+)
 from dafka_core.nodes.security import Security
 from dafka_core.nodes.zmq_types import Context, Socket
 from dafka_core.protocol.beacons import MAX_PEERS
@@ -169,18 +174,17 @@ def received_frames(
 
 def received_subscriptions(
     socket: Socket, security: Security, quotas: ConnectionQuotas
-) -> Iterator[tuple[bytes, int]]:
-    """Yield the permitted parts of waiting subscriptions, with their connections' descriptors.
+) -> Iterator[tuple[bytes, str, Connection | None]]:
+    """Yield waiting subscriptions with the keys of their senders, which are allowed to connect.
 
-    A descriptor is -1 for subscriptions that ZeroMQ removes itself because a peer has gone.
+    Without a connection: ZeroMQ itself removes the subscriptions of a peer that has gone.
     """
     for (frame,) in received_frames(socket, quotas, 1):
-        descriptor = descriptor_of(frame)
-        quotas.subscribe(descriptor, frame.bytes)
-        key = security.owner(frame)
-        octets = None if key is None else security.granted(key, frame.bytes)
-        if octets is not None:
-            yield octets, descriptor
+        subscription, connection = frame.bytes, quotas.sender(frame)
+        if connection is not None:
+            quotas.subscribe(connection, subscription)
+        if (key := security.owner(frame, connection)) is not None:
+            yield subscription, key, connection
 
 
 def receive_burst(

@@ -285,7 +285,7 @@ class ForgetsRequestors(inbound.Subscribers):
     def apply(self, frame: bytes) -> tuple[bool, type[Message] | None, str]:
         subscribed, kind, topic = parsed = super().apply(frame)
         if not subscribed and kind is DirectRecordBatch:
-            self._requestors.pop(topic, None)
+            self._counts[DirectRecordBatch].pop(topic, None)
         return parsed
 
 

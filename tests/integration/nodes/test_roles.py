@@ -59,7 +59,7 @@ def lying(keys: Keys, tower: str, role: str) -> dict[str, Any]:
 
 def forbidden(node: Any) -> int:
     mesh = node.parts.mesh if isinstance(node, Store) else node.parts[0]
-    return int(mesh.traffic.refused(mesh.peers)["forbidden"])
+    return int(mesh.refused["forbidden"])
 
 
 def published(producer: Producer, *values: bytes) -> None:
@@ -109,10 +109,10 @@ def test_refused_subscriptions_are_logged_once_with_the_key(
     keys: Keys, store: Store, mallory: RawPeer, caplog: pytest.LogCaptureFixture
 ) -> None:
     mallory.wait_until_met(store.address)
-    before = store.parts.mesh.security.refusal_count
     for kind in (m.RecordMessage, m.Head, m.Ack):
         mallory.subscribe(subscription(kind, "secret"))
-    wait_until(lambda: store.parts.mesh.security.refusal_count >= before + 3)
+    mallory.subscribe(subscription(m.RecordMessage, "own.later"))
+    wait_until(lambda: store.parts.mesh.has_subscriber("own.later"))
     said = [each for each in caplog.messages if "to send a node with key mallory" in each]
     assert len(said) == 1
     assert said[0].startswith("refused to send a node with key mallory each ")
@@ -134,7 +134,7 @@ def test_a_node_with_an_unknown_address_or_key_is_logged_with_the_remedy(
     told = f"(the last one: key {keys.pair('store').public.decode()} of a node is not in {lacking})"
     wait_until(lambda: f"reason forbidden {told}" in caplog.text, "the client to say it")
     mesh = consumer.parts[0]
-    assert forbidden(consumer) > 0 == mesh.traffic.refused(mesh.peers)["beacon"]
+    assert forbidden(consumer) > 0 == mesh.refused["beacon"]
 
 
 def test_permissions_are_changed_at_run_time(
@@ -207,11 +207,12 @@ def test_an_announcement_at_the_place_of_another_node_takes_no_connection(
     producer = open_nodes.enter_context(Producer("t", **options(keys, tower)))
     producer.publish(b"0")
     producer.flush(PATIENCE_S)
-    peers, place = producer.parts[0].peers, endpoint_of(store.parts.mesh.beacon, "")
+    mesh, place = producer.parts[0], endpoint_of(store.parts.mesh.beacon, "")
+    peers = mesh.peers
 
-    def refuses(many: int = peers.invalid_count + 50) -> bool:
+    def refuses(many: int = mesh.refused["beacon"] + 50) -> bool:
         mallory.send_beacon(at(mallory, store.parts.mesh))
-        return bool(peers.invalid_count > many)
+        return bool(mesh.refused["beacon"] > many)
 
     wait_until(refuses)
     assert peers.table.node_at(place) == store.address

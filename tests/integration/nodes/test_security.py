@@ -13,18 +13,17 @@ import pytest
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from dafka_core import Consumer, Producer, Reader, Store, Tower, TowerNotFoundError
+from dafka_core import Consumer, Producer, Store, Tower, TowerNotFoundError
 from dafka_core.config.node_options import MAX_RECORD_BYTES, ReaderOptions
 from dafka_core.errors import ConfigError
 from dafka_core.nodes import addresses
-from dafka_core.nodes.connection_quotas import ends_of
+from dafka_core.nodes.connection_quotas import Connection, ends_of
 from dafka_core.nodes.security import Security
 from dafka_core.protocol import beacons
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import ConsumerHello, RecordMessage
 from dafka_core.protocol.record_limits import announcement
 from dafka_core.security.key_files import read_public, read_secret
-from dafka_core.security.permissions import NOBODY
 from dafka_core.testing import wait_until
 from tests.integration.nodes.locked import FAST, Keys
 from tests.integration.nodes.peers import ANY_PORTS, PATIENCE_S, RawPeer
@@ -249,19 +248,15 @@ def test_a_refused_announcement_is_logged_as_such_beside_other_refusals(
         )
 
 
-def test_only_the_connection_that_is_meant_is_ended(
-    keys: Keys, tower: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_connection_that_is_meant_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """ZeroMQ closes it, and another connection gets its number, during the check."""
-    with Reader(**joined(keys, "client", tower)) as node, ExitStack() as stack:
-        security = node._mesh.security
+    with ExitStack() as stack:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         ends: list[tuple[socket.socket, socket.socket]] = []
         for _ in range(2):
             theirs = stack.enter_context(socket.create_connection(listener.getsockname()))
             ends.append((theirs, stack.enter_context(listener.accept()[0])))
         (meant, ours), (other, others) = ends
-        security._inbound[ours.fileno()] = meant.getsockname(), "key", NOBODY
 
         def dup(descriptor: int) -> int:
             copy = real(descriptor)
@@ -270,7 +265,8 @@ def test_only_the_connection_that_is_meant_is_ended(
 
         real = os.dup
         monkeypatch.setattr(os, "dup", dup)
-        security._end(ours.fileno())
+        connection = Connection(ours.fileno(), meant.getsockname(), 0)
+        assert [connection.shut_down() for _ in range(2)] == [True, False]
         meant.settimeout(PATIENCE_S)
         assert meant.recv(1) == b""
         other.setblocking(False)

@@ -11,6 +11,7 @@ import pytest
 
 from dafka_core.model.records import Neighbour
 from dafka_core.nodes import inbound
+from dafka_core.nodes.connection_quotas import ConnectionQuotas, ends_of
 from dafka_core.nodes.inbound import Inbound, Subscribers
 from dafka_core.protocol.beacons import NodeBeacon, PeerTable, TowerBeacon
 from dafka_core.protocol.codec import parse_subscription, subscription
@@ -30,12 +31,16 @@ class Node:
         for peer in peers:
             table.hear(0.0, TowerBeacon(peer, f"tcp://{peer[0].lower()}:1"))
         self.inbound = Inbound(own, table)
+        self._quotas = ConnectionQuotas(1 << 20, encrypted=False)
 
     def subscribe(self, prefix: bytes, descriptor: int, *, ended: bool = False) -> None:
         frame = (b"\0" if ended else b"\1") + prefix
         _, kind, topic = parse_subscription(frame)
         introduced = parse_announcement(prefix)
-        self.inbound.apply(descriptor, introduced, kind, topic, subscribed=not ended)
+        connection = None
+        if descriptor >= 0:
+            connection = self._quotas.accepted(descriptor, ends_of(descriptor)[1])
+        self.inbound.apply(connection, introduced, kind, topic, subscribed=not ended)
 
 
 def announced(kind: str, node: str) -> bytes:
