@@ -32,10 +32,11 @@ from struct import Struct
 from typing import Any, Final
 
 import zmq
+from zmq import SyncContext as Context
+from zmq import SyncSocket as Socket
 from zmq.utils.monitor import parse_monitor_message
 
 from dafka_core.model.names import escape
-from dafka_core.nodes.zmq_types import Context, Socket
 from dafka_core.security.permissions import EVERYBODY, Permissions
 from dafka_core.security.throttles import LogThrottle
 
@@ -46,21 +47,20 @@ WIRE_FACTOR_ENCRYPTED: Final = 4  # CURVE adds 35 bytes to a topic of 20
 SKIPPED_FRAMES: Final = 10_000  # frames of an invalid message skipped in one turn, some 5 ms
 AHEAD_S: Final = 1.0  # a peer may send this much of its rate at once: records come in bursts
 
+# Without a message, above which a connection to a peer is observed more closely.  Only a message
+# with a record can be larger: the largest other one has 5.4 MB.
 OBSERVED_BYTES: Final = 8 << 20
-"""A connection that exceeds it without a message noted is observed more closely.  Only a message
-with a record can be larger: the largest other one has 5.4 MB."""
-
 OBSERVED_S: Final = 0.3  # in which the loop must have read a message that is complete
 
+# Memory by which a process may grow for an observed connection: this much, and 4 times what it has
+# sent.  If it grows by more, the message consists of tiny frames: ZeroMQ takes 64 bytes for one
+# that has 2 bytes on the wire.
 GROWTH_BYTES: Final = 64 << 20
 GROWTH_FACTOR: Final = 4
-"""Memory by which a process may grow for an observed connection: this much, and 4 times what it
-has sent.  If it grows by more, the message consists of tiny frames: ZeroMQ takes 64 bytes for one
-that has 2 bytes on the wire."""
 
+# Time after such a message in which growth is counted from before it: the process has the memory
+# then, and the next such message would not show.
 ALERT_S: Final = 600.0
-"""Time after such a message in which growth is counted from before it: the process has the memory
-then, and the next such message would not show."""
 
 _RECEIVED: Final = Struct("@128xQ")  # ``tcpi_bytes_received`` in Linux's ``struct tcp_info``
 _monitor_numbers = count()
@@ -167,7 +167,7 @@ class ConnectionQuotas:
         return None if descriptor < 0 else self.accepted(descriptor, ends_of(descriptor)[1])
 
     def accepted(self, descriptor: int, address: object) -> Connection:
-        """Return an accepted connection by its descriptor and the address of its peer."""
+        """Return the accepted connection of a descriptor and an address of a peer."""
         known = self._connections.get(descriptor)
         if known is None or not known.is_inbound or known.address != address:
             known = Connection(descriptor, address, self._inbound_bytes, is_inbound=True)

@@ -14,18 +14,19 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 import zmq
+from zmq import SyncSocket as Socket
 
 from dafka_core.config.node_options import NEEDED_NODES, NodeOptions
 from dafka_core.errors import ClosedError, NodeFailedError, NoStoreError, TowerNotFoundError
 from dafka_core.model.records import RecordBatch
 from dafka_core.nodes.addresses import bound, failed_lookups
 from dafka_core.nodes.connection_quotas import ConnectionQuotas
-from dafka_core.nodes.inbound import Subscribers
 from dafka_core.nodes.peers import Peers
 from dafka_core.nodes.process_limits import raise_limit
 from dafka_core.nodes.security import Security
 from dafka_core.nodes.sockets import (
     MOST_SOCKETS,
+    Subscribers,
     drop_stalled_peers,
     new_socket,
     receive_burst,
@@ -35,7 +36,6 @@ from dafka_core.nodes.sockets import (
 )
 from dafka_core.nodes.threads import InterruptibleCondition, NodeThread, weakly
 from dafka_core.nodes.traffic import REASONS, RECORDS, TOWER, MeshTraffic
-from dafka_core.nodes.zmq_types import Socket
 from dafka_core.protocol import timing
 from dafka_core.protocol.beacons import NodeBeacon
 from dafka_core.protocol.bulk_decoder import BulkDecoder
@@ -137,7 +137,6 @@ class Mesh(ProcessBound):
         self._quotas.watch(self._context, pub)
         return pub
 
-    @property
     def refused(self) -> dict[str, int]:
         """Return the number of refused frames, by reason."""
         counts = {reason: self.traffic.refused[reason] for reason in REASONS}
@@ -391,11 +390,12 @@ class Mesh(ProcessBound):
             if frame is None:
                 continue
             subscribed, kind, topic = self._subscribers.apply(frame)
-            introduced = self.limits.apply(frame)
-            if introduced is not None:
+            if (introduced := self.limits.apply(frame)) is not None:
+                self.peers.inbound.introduce(connection, introduced.node, introduced.letter)
                 news = PeerNews(introduced.node, is_store=introduced.is_store)
                 self.role.on_peer(now, news)
-            self.peers.inbound.apply(connection, introduced, kind, topic, subscribed=subscribed)
+            else:
+                self.peers.inbound.apply(connection, subscribed, kind, topic)
             if subscribed and kind is not None:
                 self.send(self.role.on_subscribed(now, kind, topic))
         self.limits.refresh()

@@ -23,16 +23,20 @@ from math import inf
 from typing import Final
 
 import zmq
+from zmq import SyncContext as Context
+from zmq import SyncSocket as Socket
 
 from dafka_core.config.node_options import NodeOptions
 from dafka_core.errors import ProtocolError
+from dafka_core.model.records import Neighbour
+from dafka_core.nodes.addresses import is_elsewhere
 from dafka_core.nodes.connection_quotas import (
     OBSERVED_BYTES,
+    Connection,
     ConnectionQuotas,
     PeerRates,
     monitor_events,
 )
-from dafka_core.nodes.inbound import Inbound
 from dafka_core.nodes.process_limits import PER_PEER, PER_PEER_APART, PeerRoom
 from dafka_core.nodes.security import RefusedNodeError, Security
 from dafka_core.nodes.sockets import (
@@ -46,31 +50,35 @@ from dafka_core.nodes.sockets import (
 )
 from dafka_core.nodes.tower_links import REFUSED_S, Towers
 from dafka_core.nodes.traffic import BEACON, FORBIDDEN, MeshTraffic
-from dafka_core.nodes.zmq_types import Context, Socket
 from dafka_core.protocol import beacons
+from dafka_core.protocol import messages as m
 from dafka_core.protocol.limits import max_frame_bytes
 from dafka_core.protocol.role import PeerNews
 from dafka_core.security.permissions import Permissions
+from dafka_core.system.hosts import is_loopback, parse_endpoint
 
+# Interval of beacons until a tower has returned one: a PUB socket drops messages that it sends
+# before the tower has accepted the connection.
 FIRST_BEACONS_INTERVAL_S: Final = 0.02
-"""Interval of beacons until a tower has returned one: a PUB socket drops messages that it sends
-before the tower has accepted the connection."""
-
 CONNECT_S: Final = 0.1  # in which the existing nodes connect to a new one; it takes some 30 ms
 
+# Time after the end of a connection in which ZeroMQ begins to reconnect, if at all: it gives up a
+# peer that has sent a frame above the limit, or data that is not ZeroMQ's.
 DOUBT_S: Final = 0.2
-"""Time after the end of a connection in which ZeroMQ begins to reconnect, if at all: it gives up a
-peer that has sent a frame above the limit, or data that is not ZeroMQ's."""
 
+# Time after which a peer is logged that sends beacons but has no connection; it doubles for each
+# further report.  A busy or distant peer accepts a connection within a second.
 UNREACHED_S: Final = 10.0
-"""Time after which a peer is logged that sends beacons but has no connection; the time doubles for
-each further report.  A busy or distant peer accepts a connection within a second."""
+REPEAT_S: Final = 10.0  # before the same missing peers are logged again; it doubles each time
 
+# Minimum number of round trips since a connection was begun.  Both events are used: behind a relay,
+# the first one shows only the distance to the relay.
 _ROUND_TRIPS: Final[dict[int, int]] = {zmq.EVENT_CONNECTED: 1, zmq.EVENT_HANDSHAKE_SUCCEEDED: 3}
-"""Minimum number of round trips since a connection was begun.  Both events are used: behind a
-relay, the first one shows only the distance to the relay."""
 
 _ALL: Final = ""  # the key of the one socket for all peers
+MAX_TOPICS: Final = 100  # of one peer that a map shows, since peers choose them
+MAX_KNOWN: Final = 2 * beacons.MAX_PEERS  # nodes that have connected: peers choose their addresses
+_ADDRESS_LENGTH: Final = 32  # of the addresses of C nodes and ours
 
 _log = logging.getLogger("dafka.mesh")
 
@@ -260,8 +268,7 @@ class Peers:
         return self.room.has_room(len(self.table))
 
     def _add(self, now: float, beacon: beacons.TowerBeacon) -> None:
-        text = "%(node)s: peer %(peer)s has come, at %(endpoint)s"
-        self._log("peer_came", text, beacon.node, beacon.endpoint)
+        self._log("peer_came", "has come, at %(endpoint)s", beacon.node, beacon.endpoint)
         self.room.refused.pop(beacon.endpoint, None)
         self.inbound.warn_if_unreachable(beacon.endpoint)
         self._connections[beacon.endpoint] = _Connection()
@@ -281,7 +288,7 @@ class Peers:
         self.towers.send(now)
         silent = self.table.expire(now)
         for node, endpoint in silent:
-            text = "%(node)s: peer %(peer)s at %(endpoint)s has gone, or its beacons do not come"
+            text = "at %(endpoint)s has gone, or its beacons do not come"
             self._log("peer_went", text, node, endpoint)
             self._forget(endpoint)
         self._check_connections(now)
@@ -293,7 +300,7 @@ class Peers:
 
     def _log(self, event: str, text: str, peer: str, endpoint: str) -> None:
         facts = {"node": self._own, "peer": peer, "endpoint": endpoint}
-        _log.info(text, facts, extra={"event": event})
+        _log.info(f"%(node)s: peer %(peer)s {text}", facts, extra={"event": event})
 
     # -- connections to peers --------------------------------------------------------------------
 
@@ -436,3 +443,111 @@ class Peers:
                 )
         settled = [at for at, each in self._connections.items() if each.is_settled(now)]
         self.inbound.report(now, settled)
+
+
+@dataclass(slots=True)
+class _Peer:
+    """A node that has connected."""
+
+    kind: str = ""
+    topics: dict[str, None] = field(default_factory=dict)
+    connection: Connection | None = None  # the last one
+
+
+class Inbound:
+    """The peers that have connected to a node's ``endpoint``, and those that should have.
+
+    Used by the loop's thread only, except ``unmet``.  ``table`` has the announced peers.
+    """
+
+    def __init__(self, own: beacons.NodeBeacon, table: beacons.PeerTable) -> None:
+        self.endpoint = beacons.endpoint_of(own, "")
+        self._warns_of_loopback = is_loopback(own.host)
+        self._table = table
+        self._peers: dict[str, _Peer] = {}
+        self._due = 0.0
+        self._pause_s = REPEAT_S
+        self._logged: frozenset[str] = frozenset()
+
+    def introduce(self, connection: Connection | None, node: str, letter: str) -> None:
+        """Note the node of a connection and the letter of its kind; it subscribes again then."""
+        peer = self._meet(node, connection)
+        peer.kind = beacons.KINDS.get(letter, "")
+        peer.topics.clear()
+
+    def apply(
+        self,
+        connection: Connection | None,
+        subscribed: bool,
+        kind: type[m.Message] | None,
+        topic: str,
+    ) -> None:
+        """Apply a subscription to a kind of messages with a topic or address, or its end."""
+        if len(topic) == _ADDRESS_LENGTH and kind is not m.RecordMessage:
+            self._meet(topic, connection if kind is m.DirectRecord and subscribed else None)
+        elif kind is m.RecordMessage and connection is not None and connection.node:
+            topics = self._meet(connection.node, None).topics
+            if not subscribed:
+                topics.pop(topic, None)
+            elif len(topics) < MAX_TOPICS:
+                topics[topic] = None
+
+    def _meet(self, node: str, connection: Connection | None) -> _Peer:
+        if node not in self._peers and len(self._peers) >= MAX_KNOWN:
+            known = {each for each, _ in self._table.addresses()}
+            self._peers = {each: peer for each, peer in self._peers.items() if each in known}
+        peer = self._peers.setdefault(node, _Peer())
+        if connection is not None:
+            connection.node, peer.connection = node, connection
+        return peer
+
+    def neighbours(self) -> list[Neighbour]:
+        """Return the peers that towers announce, in the order of their addresses."""
+        announced, unknown = sorted(self._table.addresses()), _Peer()
+        found = [(node, at, self._peers.get(node, unknown)) for node, at in announced]
+        return [
+            Neighbour(node, peer.kind, at, peer is not unknown, (*peer.topics,))
+            for node, at, peer in found
+        ]
+
+    def unmet(self, nodes: Iterable[str]) -> list[str]:
+        """Return those of the nodes that have not connected."""
+        return sorted(set(nodes).difference(self._peers))
+
+    def end(self, nodes: set[str]) -> None:
+        """End the connections of some nodes."""
+        for node in nodes & self._peers.keys():
+            if connection := self._peers[node].connection:
+                connection.shut_down()
+                self._peers[node].connection = None
+
+    def warn_if_unreachable(self, endpoint: str) -> None:
+        """Warn if a new peer is at an endpoint from which it cannot connect to this node."""
+        if self._warns_of_loopback and is_elsewhere(parse_endpoint(endpoint).host):
+            self._warns_of_loopback = False
+            _log.warning(
+                "this node is at %s, where %s on another machine cannot connect to it: name the "
+                "tower by its address in the network instead of 127.0.0.1, with host = auto, or "
+                "set option host to this machine's address there",
+                *(self.endpoint, endpoint),
+            )
+
+    def report(self, now: float, endpoints: Iterable[str]) -> None:
+        """Log the peers that have not connected, of those at ``endpoints`` that should have."""
+        nodes = {each: self._table.node_at(each) for each in endpoints}
+        unmet = frozenset(
+            each
+            for each, node in nodes.items()
+            if node not in self._peers and len(node) == _ADDRESS_LENGTH
+        )
+        if not unmet or (unmet <= self._logged and now < self._due):
+            return
+        self._pause_s = 2 * self._pause_s if unmet == self._logged else REPEAT_S
+        self._due, self._logged = now + self._pause_s, unmet
+        endpoint = min(unmet)
+        _log.warning(
+            "%d of %d peers have not connected to this node at %s, as %s at %s, though their "
+            "beacons come: nothing that it publishes or asks for reaches them. Is that an address "
+            "that they reach (option host), and does a firewall let the port pass (option port)?",
+            *(len(unmet), len(self._table), self.endpoint, nodes[endpoint], endpoint),
+        )

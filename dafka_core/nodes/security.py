@@ -13,13 +13,14 @@ from hashlib import blake2b
 from typing import Final
 
 import zmq
+from zmq import SyncContext as Context
+from zmq import SyncSocket as Socket
 from zmq.utils import z85
 
 from dafka_core.config.node_options import SecurityOptions
 from dafka_core.errors import ConfigError, ProtocolError
 from dafka_core.model.names import escape, quoted
 from dafka_core.nodes.connection_quotas import Connection
-from dafka_core.nodes.zmq_types import Context, Socket
 from dafka_core.protocol.authorization import granted, shown
 from dafka_core.protocol.codec import parse_subscription
 from dafka_core.protocol.messages import Message

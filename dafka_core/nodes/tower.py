@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import zmq
+from zmq import SyncSocket as Socket
 
 from dafka_core.config.node_options import AUTO_HOST, NodeOptions, TowerAddress, TowerOptions
 from dafka_core.errors import ConfigError, NodeFailedError, ProtocolError
@@ -29,7 +30,6 @@ from dafka_core.nodes.sockets import (
     received_subscriptions,
 )
 from dafka_core.nodes.threads import NodeThread
-from dafka_core.nodes.zmq_types import Socket
 from dafka_core.protocol import beacons
 from dafka_core.protocol.beacons import MAX_PEERS
 from dafka_core.system.distribution import this_version

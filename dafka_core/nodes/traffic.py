@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import inf
 from typing import Final
 
@@ -99,12 +99,12 @@ class MeshTraffic:
         self.refused[reason] += 1
         self._last[reason] = why
 
-    def log_refused(self, now: float, counts: Mapping[str, int]) -> None:
+    def log_refused(self, now: float, counts: Callable[[], Mapping[str, int]]) -> None:
         """Log the number of frames refused since the last report, by reason, if it is due."""
         if now < self._check_at:
             return
         self._check_at = now + CHECK_S
-        for reason, count in counts.items():
+        for reason, count in counts().items():
             logged_at, logged = self._logged.get(reason, (-inf, 0))
             if count == logged or now < logged_at + REPEAT_S:
                 continue

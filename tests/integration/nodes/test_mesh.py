@@ -15,8 +15,8 @@ import zmq
 
 from dafka_core import ConfigError, Consumer, Producer, Reader, Store, Tower, TowerNotFoundError
 from dafka_core.model.epochs import EpochId
-from dafka_core.nodes import inbound as module
-from dafka_core.nodes.inbound import Subscribers
+from dafka_core.nodes import sockets as module
+from dafka_core.nodes.sockets import Subscribers
 from dafka_core.protocol.codec import decode, encode, subscription
 from dafka_core.protocol.messages import (
     Ack,

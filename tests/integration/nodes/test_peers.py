@@ -15,7 +15,7 @@ from dafka_core import Consumer, NoStoreError, Producer, Reader, Store, Tower
 from dafka_core.config.node_options import LAYOUTS
 from dafka_core.model.records import TopicPartition
 from dafka_core.nodes import addresses, mesh, peers
-from dafka_core.nodes.inbound import Inbound
+from dafka_core.nodes.peers import Inbound
 from dafka_core.nodes.security import RefusedNodeError
 from dafka_core.nodes.sockets import close_watched, new_socket, watched
 from dafka_core.protocol.beacons import NodeBeacon, PeerTable, TowerBeacon
@@ -218,7 +218,7 @@ def test_unconnected_peers_are_logged_at_growing_intervals(said: Callable[[], li
     peers = [f"tcp://10.0.0.9:{port}" for port in (0, 1)]
     inbound.report(0.0, [])
     assert said() == []
-    inbound.apply(None, None, DirectRecord, OTHER, subscribed=True)
+    inbound.apply(None, True, DirectRecord, OTHER)
     inbound.report(10.0, peers)
     [line] = said()
     assert "1 of 2 peers have not connected to this node at tcp://10.0.0.1:7000" in line
@@ -229,7 +229,7 @@ def test_unconnected_peers_are_logged_at_growing_intervals(said: Callable[[], li
         times += [now] * len(said())
     assert times == [20, 40, 80]
     assert inbound.unmet([PEER, OTHER]) == [PEER]
-    inbound.apply(None, None, DirectRecord, PEER, subscribed=True)
+    inbound.apply(None, True, DirectRecord, PEER)
     inbound.report(1_000.0, peers)
     assert (said(), inbound.unmet([PEER, OTHER])) == ([], [])
 

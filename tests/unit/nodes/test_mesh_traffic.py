@@ -55,7 +55,7 @@ def test_each_reason_is_logged_at_once_and_then_once_a_minute(
     def logged(now: float) -> list[str]:
         caplog.clear()
         with caplog.at_level(logging.WARNING, "dafka.mesh"):
-            traffic.log_refused(now, traffic.refused)
+            traffic.log_refused(now, lambda: traffic.refused)
         return [each.getMessage() for each in caplog.records]
 
     assert logged(1_000.0) == []
