@@ -93,12 +93,12 @@ class Mesh(ProcessBound):
             self._context.set(zmq.MAX_SOCKETS, MOST_SOCKETS)
             self.security = Security(config, self._context)
             self.security.check_address(role.address)
-            self._quotas = ConnectionQuotas(
+            self.quotas = ConnectionQuotas(
                 config.max_subscribed_bytes,
                 encrypted=bool(config.secret_key_file),
                 option="max_subscribed_bytes",
             )
-            made.callback(self._quotas.close)
+            made.callback(self.quotas.close)
             self._pub = self._new_pub()
             host, port = bound(self._pub, config)
             self._resources = made.pop_all()
@@ -118,7 +118,7 @@ class Mesh(ProcessBound):
             self._poller,
             tell_peers_apart,
             self.security,
-            self._quotas,
+            self.quotas,
             self.traffic,
         )
         own_limit = announcement(kind, role.address, max_taken_bytes(config.max_record_bytes))
@@ -134,7 +134,7 @@ class Mesh(ProcessBound):
         pub.set(zmq.XPUB_MANUAL, 1)  # for ``Subscribers`` to apply
         pub.set(zmq.LINGER, LINGER_MS)  # the last ACK would be lost otherwise
         self.security.serve(pub)
-        self._quotas.watch(self._context, pub)
+        self.quotas.watch(self._context, pub)
         return pub
 
     def refused(self) -> dict[str, int]:
@@ -333,7 +333,7 @@ class Mesh(ProcessBound):
     def _round(self, more: bool) -> bool:
         ready = dict(self._poller.poll(0 if more else self._timeout_ms(time.monotonic())))
         now = time.monotonic()
-        self._quotas.rounds += 1
+        self.quotas.rounds += 1
         if self._wakened.fileno() in ready:
             self._wakened.recv(4_096)  # all wakes, a byte each
         self.security.attend(now)
@@ -362,7 +362,7 @@ class Mesh(ProcessBound):
             self._calls.popleft()(now)
 
     def _receive_messages(self, now: float, socket: Socket, peer: str, sender: Permissions) -> int:
-        others, size_bytes = receive_burst(socket, self._decoder, self._quotas)
+        others, size_bytes = receive_burst(socket, self._decoder, self.quotas)
         for requestor, batch in self._decoder.take():
             if self.traffic.admits_records(sender, batch):
                 self.send(self.role.on_batch(now, requestor, batch))
@@ -384,7 +384,7 @@ class Mesh(ProcessBound):
         return size_bytes
 
     def _receive_subscriptions(self, now: float) -> None:
-        received = received_subscriptions(self._pub, self.security, self._quotas)
+        received = received_subscriptions(self._pub, self.security, self.quotas)
         for subscription, key, connection in received:
             frame = self.security.granted(key, subscription)
             if frame is None:

@@ -98,7 +98,7 @@ class _Connection:
 
     def begin(self, now: float, *, has_ended: bool) -> None:
         self.since, self.report_at, self.has_ended = now, now + UNREACHED_S, has_ended
-        self.family = AddressFamily()
+        self.made_at, self.family = inf, AddressFamily()
 
     def is_settled(self, now: float) -> bool:
         return now >= self.made_at + UNREACHED_S
@@ -255,7 +255,7 @@ class Peers:
             # If another node has announced itself at this node's own endpoint, this node would
             # connect to itself, and take its own messages for those of the other node.
             return beacon
-        is_changed = self.security.expect(now, beacon.endpoint, key)
+        is_changed = self.security.claims.take(now, beacon.endpoint, key)
         if is_changed and (connection := self._connections.get(beacon.endpoint)) is not None:
             connection.refusal = "it has another key than before"
             if beacon.endpoint not in self._new:
@@ -342,9 +342,8 @@ class Peers:
         except zmq.ZMQError:
             self._close_socket(endpoint)
             raise
-        connection = self._connections[endpoint]
-        connection.begin(now, has_ended=False)
-        connection.tried_at, connection.made_at = now, inf
+        self._connections[endpoint].begin(now, has_ended=False)
+        self._connections[endpoint].tried_at = now
 
     def _disconnect(self, endpoint: str) -> None:
         self.security.claims.prove(endpoint, is_proved=False)

@@ -56,16 +56,13 @@ class Claims:
     def __init__(self) -> None:
         self._at: dict[str, _Claim] = {}
 
-    def __len__(self) -> int:
-        return len(self._at)
-
     def key_at(self, endpoint: str) -> str:
         """Return the key of the node at an endpoint; empty if none was announced."""
         claim = self._at.get(endpoint)
         return "" if claim is None else claim.key
 
     def take(self, now: float, endpoint: str, key: str) -> bool:
-        """Claim an endpoint for an announced key; return True if it replaces a different key.
+        """Note the announced key of an endpoint; return True if it replaces a different key.
 
         Raises:
             ProtocolError: a different key is proved at the endpoint, or may still be proved.
@@ -254,14 +251,6 @@ class Security:
         if announced != self.own.public and self._guest(key) is None:
             raise RefusedNodeError(f"key {key} of a node is not in {self._allowed.directory}")
         return frames, key
-
-    def expect(self, now: float, endpoint: str, key: str) -> bool:
-        """Note the key of the node at an endpoint; return True if it replaces a different key.
-
-        Raises:
-            ProtocolError: the endpoint belongs to a different key.
-        """
-        return self.own is not None and self.claims.take(now, endpoint, key)
 
     # -- connections -----------------------------------------------------------------------------
 

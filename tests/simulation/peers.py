@@ -93,7 +93,7 @@ class SimulatedPeers:
         mesh.security.check_node(beacon.node, key)
         if beacon.node == mesh.role.address:
             return beacon
-        is_others = mesh.security.expect(now, beacon.endpoint, key)
+        is_others = mesh.security.claims.take(now, beacon.endpoint, key)
         if is_others and beacon.endpoint in self.table:
             mesh.network.renew(mesh, beacon.endpoint)
         return beacon

@@ -208,4 +208,4 @@ def test_honest_peers_with_large_records_keep_their_connections(tower: str, tmp_
             assert record.value == LARGE
         producer.flush(PATIENCE_S)
         meshes = consumer._mesh, producer._mesh, store.parts.mesh
-        assert [each._quotas.count for each in meshes] == [0, 0, 0]
+        assert [each.quotas.count for each in meshes] == [0, 0, 0]
