@@ -74,10 +74,9 @@ class Connection:
     descriptor: int
     address: Any  # of the other end; empty if it has ended
     limit_bytes: int  # that may arrive without a message
-    source: str = ""  # the endpoint of the peer, or the endpoint that accepted it
+    endpoint: str = ""  # of the peer that the node has connected to; empty if it was accepted
     owner: Permissions = EVERYBODY  # of its key, at its last message
     # Of an accepted one: its key, the address of its node, and the size of its subscriptions.
-    is_inbound: bool = False
     key: str = ""
     node: str = ""
     subscribed_bytes: int = 0
@@ -132,8 +131,7 @@ class ConnectionQuotas:
     def watch(self, context: Context, socket: Socket) -> None:
         """Apply the quotas to the connections that a bound socket accepts from now on."""
         if sys.platform == "linux":  # no other system counts received bytes
-            monitor = monitored(context, socket, zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
-            self._monitors.append((socket, monitor))
+            self._monitors.append((socket, monitored(context, socket, zmq.EVENT_ACCEPTED)))
             _checker.add(self)
 
     def close(self) -> None:
@@ -146,17 +144,11 @@ class ConnectionQuotas:
                 monitor.close()
             self._monitors.clear()
 
-    def follow(self, descriptor: int, peer: str, limit_bytes: int, owner: Permissions) -> None:
+    def follow(self, descriptor: int, endpoint: str, limit_bytes: int, owner: Permissions) -> None:
         """Limit what may arrive without a message by a connection to the endpoint of a peer."""
         _, address = ends_of(descriptor)
-        if address[1:2] == (_port_in(peer),):
-            self._add(Connection(descriptor, address, limit_bytes, peer, owner))
-
-    def forget(self, descriptor: int, source: str) -> None:
-        """Drop an ended connection; one of another source may have its descriptor by now."""
-        connection = self._connections.get(descriptor)
-        if connection is not None and connection.source == source:
-            self._remove(descriptor)
+        if address[1:2] == (_port_in(endpoint),):
+            self._add(Connection(descriptor, address, limit_bytes, endpoint, owner))
 
     def sender(self, frame: zmq.Frame) -> Connection | None:
         """Return the accepted connection of a frame; None if ZeroMQ made the frame.
@@ -169,8 +161,8 @@ class ConnectionQuotas:
     def accepted(self, descriptor: int, address: object) -> Connection:
         """Return the accepted connection of a descriptor and an address of a peer."""
         known = self._connections.get(descriptor)
-        if known is None or not known.is_inbound or known.address != address:
-            known = Connection(descriptor, address, self._inbound_bytes, is_inbound=True)
+        if known is None or known.endpoint or known.address != address:
+            known = Connection(descriptor, address, self._inbound_bytes)
             self._add(known)
         return known
 
@@ -215,8 +207,8 @@ class ConnectionQuotas:
             return
         self.count += 1
         host, port = connection.address[:2]
-        peer = f"{host}:{port}" if connection.is_inbound else connection.source
-        if self._throttle.is_new(host if connection.is_inbound else peer):
+        peer = connection.endpoint or f"{host}:{port}"
+        if self._throttle.is_new(connection.endpoint or host):
             key = "" if connection.owner is EVERYBODY else escape(connection.owner.name)
             text = "ended the connection of %(peer)s%(key)s, which %(why)s (docs/security.md)"
             facts = {"peer": peer, "key": key and f" with key {key}", "why": why}
@@ -236,21 +228,21 @@ class ConnectionQuotas:
         """Shut down the connections above their quotas."""
         with self._lock:
             for _, monitor in self._monitors:
-                for event, descriptor, endpoint in monitor_events(monitor):
+                for _, descriptor, endpoint in monitor_events(monitor):
                     own, address = ends_of(descriptor)
-                    if event == zmq.EVENT_DISCONNECTED:
-                        self.forget(descriptor, endpoint)
-                    elif own[1:2] == (_port_in(endpoint),):
-                        self.accepted(descriptor, address).source = endpoint
+                    if own[1:2] == (_port_in(endpoint),):
+                        self.accepted(descriptor, address)
             for connection in [*self._connections.values()]:
                 received_bytes = _received_bytes(connection.descriptor)
-                if received_bytes is not None:
+                if received_bytes is None:
+                    self._remove(connection.descriptor)
+                else:
                     self._judge(now, connection, received_bytes)
 
     def _judge(self, now: float, each: Connection, received_bytes: int) -> None:
         unread_bytes = received_bytes - each.counted_bytes
         is_read, is_above = each.noted, unread_bytes > each.limit_bytes
-        if not each.is_inbound:
+        if each.endpoint:
             is_read, is_above = self._observe(now, each, unread_bytes)
         if is_above:
             why = f"has sent {unread_bytes} bytes without a complete message"
@@ -263,12 +255,15 @@ class ConnectionQuotas:
 
         The loop notes messages of observed connections only, so that others cost it nothing.
         """
-        if self.is_paused or each.source in self.left_alone:
+        if self.is_paused or each.endpoint in self.left_alone:
             self.observed.discard(each.descriptor)
             return True, False
         if unread_bytes <= OBSERVED_BYTES:
             return False, False
         if not each.observed_at:
+            if ends_of(each.descriptor)[1] != each.address:  # another connection has it by now
+                self._remove(each.descriptor)
+                return False, False
             each.observed_at, each.observed_rounds = now, self.rounds
             each.peak_bytes = _peak_bytes()
             self.observed.add(each.descriptor)

@@ -7,10 +7,10 @@ they pass functions for the loop to call.
 from __future__ import annotations
 
 import contextlib
-import socket as sockets
 import time
 from collections import deque
 from collections.abc import Callable
+from socket import EAI_NODATA, EAI_NONAME, socketpair
 from typing import Final, TypeVar
 
 import zmq
@@ -19,21 +19,12 @@ from zmq import SyncSocket as Socket
 from dafka_core.config.node_options import NEEDED_NODES, NodeOptions
 from dafka_core.errors import ClosedError, NodeFailedError, NoStoreError, TowerNotFoundError
 from dafka_core.model.records import RecordBatch
+from dafka_core.nodes import sockets
 from dafka_core.nodes.addresses import bound, failed_lookups
 from dafka_core.nodes.connection_quotas import ConnectionQuotas
 from dafka_core.nodes.peers import Peers
 from dafka_core.nodes.process_limits import raise_limit
 from dafka_core.nodes.security import Security
-from dafka_core.nodes.sockets import (
-    MOST_SOCKETS,
-    Subscribers,
-    drop_stalled_peers,
-    new_socket,
-    receive_burst,
-    received_subscriptions,
-    send_one_by_one,
-    send_packed,
-)
 from dafka_core.nodes.threads import InterruptibleCondition, NodeThread, weakly
 from dafka_core.nodes.traffic import REASONS, RECORDS, TOWER, MeshTraffic
 from dafka_core.protocol import timing
@@ -52,7 +43,7 @@ LINGER_MS: Final = 200  # time for the last messages to leave when a node ends
 CHECK_HOSTS_S: Final = 0.3  # without a tower before the node checks that the towers' names exist
 
 # The name does not exist; other failures may be temporary.
-_NO_HOST: Final = (sockets.EAI_NONAME, sockets.EAI_NODATA)
+_NO_HOST: Final = (EAI_NONAME, EAI_NODATA)
 
 T = TypeVar("T")
 
@@ -85,12 +76,12 @@ class Mesh(ProcessBound):
         with contextlib.ExitStack() as made:
             # Not a pair of ZeroMQ sockets: with a high-water mark of 1, one refuses to send for up
             # to a millisecond after its peer has received, and a lost wake costs a whole second.
-            self._waker, self._wakened = sockets.socketpair()
+            self._waker, self._wakened = socketpair()
             for each in (self._waker, self._wakened):
                 made.enter_context(each).setblocking(False)
             self._context = zmq.Context()
             made.callback(self._context.destroy)
-            self._context.set(zmq.MAX_SOCKETS, MOST_SOCKETS)
+            self._context.set(zmq.MAX_SOCKETS, sockets.MOST_SOCKETS)
             self.security = Security(config, self._context)
             self.security.check_address(role.address)
             self.quotas = ConnectionQuotas(
@@ -104,7 +95,7 @@ class Mesh(ProcessBound):
             self._resources = made.pop_all()
         letter = kind[0].upper() if config.connect_to == NEEDED_NODES else ""
         self.beacon = NodeBeacon(role.address, host, port, letter)
-        self._subscribers = Subscribers(self._pub)
+        self._subscribers = sockets.Subscribers(self._pub)
         self._poller = zmq.Poller()
         self._poller.register(self._wakened.fileno(), zmq.POLLIN)
         self._poller.register(self._pub, zmq.POLLIN)
@@ -128,8 +119,8 @@ class Mesh(ProcessBound):
     def _new_pub(self) -> Socket:
         """Return the socket for publishing, which receives subscriptions only."""
         most = self._config.high_water_mark
-        pub = new_socket(self._context, zmq.XPUB, MAX_HEADER_BYTES, most)
-        drop_stalled_peers(pub)
+        pub = sockets.new_socket(self._context, zmq.XPUB, MAX_HEADER_BYTES, most)
+        sockets.drop_stalled_peers(pub)
         pub.set(zmq.XPUB_VERBOSE, 1)  # report each peer's subscriptions,
         pub.set(zmq.XPUB_MANUAL, 1)  # for ``Subscribers`` to apply
         pub.set(zmq.LINGER, LINGER_MS)  # the last ACK would be lost otherwise
@@ -303,9 +294,9 @@ class Mesh(ProcessBound):
             self.traffic.add_sent(message)
         for packed in forms:
             if packed:
-                send_packed(self._pub, message)
+                sockets.send_packed(self._pub, message)
             else:
-                send_one_by_one(self._pub, message, self._config.wire)
+                sockets.send_one_by_one(self._pub, message, self._config.wire)
 
     def has_subscriber(self, topic: str) -> bool:
         """Return True if any peer receives the topic's records."""
@@ -362,7 +353,7 @@ class Mesh(ProcessBound):
             self._calls.popleft()(now)
 
     def _receive_messages(self, now: float, socket: Socket, peer: str, sender: Permissions) -> int:
-        others, size_bytes = receive_burst(socket, self._decoder, self.quotas)
+        others, size_bytes = sockets.receive_burst(socket, self._decoder, self.quotas)
         for requestor, batch in self._decoder.take():
             if self.traffic.admits_records(sender, batch):
                 self.send(self.role.on_batch(now, requestor, batch))
@@ -384,7 +375,7 @@ class Mesh(ProcessBound):
         return size_bytes
 
     def _receive_subscriptions(self, now: float) -> None:
-        received = received_subscriptions(self._pub, self.security, self.quotas)
+        received = sockets.received_subscriptions(self._pub, self.security, self.quotas)
         for subscription, key, connection in received:
             frame = self.security.granted(key, subscription)
             if frame is None:

@@ -29,6 +29,7 @@ from zmq import SyncSocket as Socket
 from dafka_core.config.node_options import NodeOptions
 from dafka_core.errors import ProtocolError
 from dafka_core.model.records import Neighbour
+from dafka_core.nodes import sockets
 from dafka_core.nodes.addresses import is_elsewhere
 from dafka_core.nodes.connection_quotas import (
     OBSERVED_BYTES,
@@ -39,15 +40,6 @@ from dafka_core.nodes.connection_quotas import (
 )
 from dafka_core.nodes.process_limits import PER_PEER, PER_PEER_APART, PeerRoom
 from dafka_core.nodes.security import RefusedNodeError, Security
-from dafka_core.nodes.sockets import (
-    HANDSHAKE_FAILED,
-    WAITING_MESSAGES,
-    AddressFamily,
-    close_watched,
-    connect,
-    new_socket,
-    watched,
-)
 from dafka_core.nodes.tower_links import REFUSED_S, Towers
 from dafka_core.nodes.traffic import BEACON, FORBIDDEN, MeshTraffic
 from dafka_core.protocol import beacons
@@ -94,11 +86,11 @@ class _Connection:
     has_ended: bool = False  # since it was settled
     renewals: int = 0
     refusal: str = ""  # why the peer does not let this node in
-    family: AddressFamily = field(default_factory=AddressFamily)
+    family: sockets.AddressFamily = field(default_factory=sockets.AddressFamily)
 
     def begin(self, now: float, *, has_ended: bool) -> None:
         self.since, self.report_at, self.has_ended = now, now + UNREACHED_S, has_ended
-        self.made_at, self.family = inf, AddressFamily()
+        self.made_at, self.family = inf, sockets.AddressFamily()
 
     def is_settled(self, now: float) -> bool:
         return now >= self.made_at + UNREACHED_S
@@ -323,9 +315,9 @@ class Peers:
 
     def _new_socket(self, endpoint: str) -> Socket:
         most = self._config.high_water_mark
-        most = min(most, WAITING_MESSAGES) if self._config.max_peer_rate_bytes else most
-        socket = new_socket(self._context, zmq.SUB, self._max_frame_bytes, most)
-        self._monitors[endpoint] = monitor = watched(self._context, socket)
+        most = min(most, sockets.WAITING_MESSAGES) if self._config.max_peer_rate_bytes else most
+        socket = sockets.new_socket(self._context, zmq.SUB, self._max_frame_bytes, most)
+        self._monitors[endpoint] = monitor = sockets.watched(self._context, socket)
         self._poller.register(monitor, zmq.POLLIN)
         for prefix in self._prefixes:
             socket.subscribe(prefix)
@@ -338,7 +330,7 @@ class Peers:
             socket = self._sockets[endpoint] = self._new_socket(endpoint)
         self.security.aim(socket, self.security.claims.key_at(endpoint))
         try:
-            connect(socket, endpoint)
+            sockets.connect(socket, endpoint)
         except zmq.ZMQError:
             self._close_socket(endpoint)
             raise
@@ -363,7 +355,7 @@ class Peers:
             self._quotas.unfinished.discard(socket)
             self._poller.register(socket, 0)
             self._poller.register(monitor, 0)
-            close_watched(socket, monitor)
+            sockets.close_watched(socket, monitor)
 
     def _forget(self, endpoint: str) -> None:
         """Forget a peer that is not in the table any more."""
@@ -398,8 +390,6 @@ class Peers:
             sender = self.security.sender(endpoint)
             limit_bytes = OBSERVED_BYTES + self._max_frame_bytes * sender.may_send_records
             self._quotas.follow(value, endpoint, limit_bytes, sender)
-        elif event == zmq.EVENT_DISCONNECTED:
-            self._quotas.forget(value, endpoint)
         connection = self._connections.get(endpoint)
         if connection is None:
             return
@@ -409,7 +399,7 @@ class Peers:
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             connection.made_at, connection.refusal = now, ""
             self.security.claims.prove(endpoint, is_proved=True)
-        elif event & HANDSHAKE_FAILED:
+        elif event & sockets.HANDSHAKE_FAILED:
             why = self.security.why_refused(event, value)
             if why and connection.refusal != why:
                 connection.refusal = why
