@@ -222,12 +222,16 @@ class Peers:
             self.beacon_due = now
             return
         try:
-            beacon = self._opened(now, frames)
+            beacon, is_other_key = self.security.announced(now, frames, self._own)
         except ProtocolError as error:
             is_forbidden = isinstance(error, RefusedNodeError)
             self._traffic.refuse(FORBIDDEN if is_forbidden else BEACON, str(error))
             return
         endpoint, is_new = beacon.endpoint, self.table.is_new(beacon)
+        if is_other_key and (connection := self._connections.get(endpoint)) is not None:
+            connection.refusal = "it has another key than before"
+            if endpoint not in self._new:
+                self._doubtful[endpoint] = now
         if is_new:
             self._news.append(PeerNews(beacon.node, endpoint))
         if is_new and not self._has_room(now):
@@ -238,21 +242,6 @@ class Peers:
             self.beacon_due = now
         if endpoint not in self.table:
             self.security.claims.forget(endpoint)
-
-    def _opened(self, now: float, frames: list[bytes]) -> beacons.TowerBeacon:
-        open_frames, key = self.security.opened(frames)
-        beacon = beacons.decode_tower_beacon(open_frames)
-        self.security.check_node(beacon.node, key)
-        if beacon.node == self._own:
-            # If another node has announced itself at this node's own endpoint, this node would
-            # connect to itself, and take its own messages for those of the other node.
-            return beacon
-        is_changed = self.security.claims.take(now, beacon.endpoint, key)
-        if is_changed and (connection := self._connections.get(beacon.endpoint)) is not None:
-            connection.refusal = "it has another key than before"
-            if beacon.endpoint not in self._new:
-                self._doubtful[beacon.endpoint] = now
-        return beacon
 
     def _has_room(self, now: float) -> bool:
         if self.room.count(now, len(self.table)) and self.room.refused:

@@ -22,6 +22,7 @@ from dafka_core.errors import ConfigError, ProtocolError
 from dafka_core.model.names import escape, quoted
 from dafka_core.nodes.connection_quotas import Connection
 from dafka_core.protocol.authorization import granted, shown
+from dafka_core.protocol.beacons import TowerBeacon, decode_tower_beacon
 from dafka_core.protocol.codec import parse_subscription
 from dafka_core.protocol.messages import Message
 from dafka_core.protocol.record_limits import parse_announcement
@@ -236,21 +237,26 @@ class Security:
         """Return a tower's beacon with the key of the announced node."""
         return frames if self.own is None else [*frames, owner.encode()]
 
-    def opened(self, frames: list[bytes]) -> tuple[list[bytes], str]:
-        """Return a tower's beacon without the key of its node, and that key.
+    def announced(self, now: float, frames: list[bytes], own: str) -> tuple[TowerBeacon, bool]:
+        """Return a tower's beacon to node ``own``, and whether its endpoint has a new key.
 
         Raises:
-            ProtocolError: the key is missing, or not allowed for a node (RefusedNodeError).
+            ProtocolError: the beacon is invalid, or its endpoint belongs to a different key.
+            RefusedNodeError: keys do not allow its node.
         """
-        if self.own is None:
-            return frames, ""
-        *frames, announced = frames
-        key = announced.decode("ascii", "replace")
-        if len(frames) != 3:
-            raise ProtocolError("a node with an allowed key is announced with that key")
-        if announced != self.own.public and self._guest(key) is None:
-            raise RefusedNodeError(f"key {key} of a node is not in {self._allowed.directory}")
-        return frames, key
+        key = ""
+        if self.own is not None:
+            *frames, announced = frames
+            if len(frames) != 3:
+                raise ProtocolError("a node with an allowed key is announced with that key")
+            key = announced.decode("ascii", "replace")
+            if announced != self.own.public and self._guest(key) is None:
+                raise RefusedNodeError(f"key {key} of a node is not in {self._allowed.directory}")
+        beacon = decode_tower_beacon(frames)
+        self.check_node(beacon.node, key)
+        # If another node has announced itself at this node's own endpoint, this node would connect
+        # to itself, and take its own messages for those of the other node.
+        return beacon, beacon.node != own and self.claims.take(now, beacon.endpoint, key)
 
     # -- connections -----------------------------------------------------------------------------
 

@@ -214,9 +214,9 @@ class Subscribers:
     that subscribes to the packed form receives no single records.
     """
 
-    def __init__(self, pub: Socket, *, pack: bool = True) -> None:
+    def __init__(self, pub: Socket) -> None:
         self._pub = pub
-        kinds = (m.RecordMessage, m.EpochAck, *(_PACKED_FORMS if pack else ()))
+        kinds = (m.RecordMessage, m.EpochAck, *_PACKED_FORMS)
         # Subscriptions of the counted kinds, by topic or address.
         self._counts: dict[object, Counter[str]] = {kind: Counter() for kind in kinds}
         self._forms: dict[str, list[bool]] = {}  # of one topic, until a subscription changes them
@@ -231,8 +231,8 @@ class Subscribers:
         if not subscribed:
             if frame[:1] == b"\x00":
                 self._pub.set(zmq.UNSUBSCRIBE, prefix)
-                names = self._counts.get(kind)
-                if names and kind in (m.DirectRecordBatch, m.EpochAck):
+                if kind in (m.DirectRecordBatch, m.EpochAck):
+                    names = self._counts[kind]
                     names[topic] -= 1
                     if names[topic] <= 0:
                         del names[topic]
@@ -251,7 +251,7 @@ class Subscribers:
     def forms(self, topic: str, requestor: str) -> list[bool]:
         """Return the forms to send records in: packed (True), one by one (False), both or none."""
         if requestor:
-            return [requestor in self._counts.get(m.DirectRecordBatch, ())]
+            return [requestor in self._counts[m.DirectRecordBatch]]
         forms = self._forms.get(topic)
         if forms is None:
             packed = self._matching(m.RecordBatchMessage, topic)
@@ -272,7 +272,7 @@ class Subscribers:
         return True
 
     def _matching(self, kind: type[m.Message], topic: str) -> int:
-        counts = self._counts.get(kind, Counter()).items()
+        counts = self._counts[kind].items()
         return sum(count for prefix, count in counts if topic.startswith(prefix))
 
 

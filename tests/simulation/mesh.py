@@ -92,8 +92,7 @@ class SimulatedMesh:
         self._apart = tell_peers_apart
         self._layout = RFC46_LAYOUT if style == RFC46 else C_LAYOUT
         self._pub = Pub()
-        pack = style != SINGLE
-        self.subscribers = Subscribers(cast("Any", self._pub), pack=pack)
+        self.subscribers = Subscribers(cast("Any", self._pub))
         self.limits = RecordLimits()
         self._burst = BulkDecoder()
         self._traffic = MeshTraffic(name)

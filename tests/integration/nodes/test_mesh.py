@@ -162,7 +162,7 @@ class Publisher:
         self._pub.set(zmq.XPUB_MANUAL, 1)
         self._pub.set(zmq.RCVTIMEO, 10_000)
         self._port = self._pub.bind_to_random_port("tcp://127.0.0.1")
-        self.subscribers = Subscribers(self._pub, pack=True)
+        self.subscribers = Subscribers(self._pub)
         self.connections: list[zmq.Socket[bytes]] = []
 
     def connect(self, requestor: str = REQUESTOR) -> zmq.Socket[bytes]:
