@@ -134,7 +134,7 @@ class Security:
     """The keys of a node or a tower; only for the thread that owns the sockets.
 
     ZeroMQ asks it to approve each connection (ZAP, RFC 27).  It learns a connection's key from
-    incoming messages, and ends connections whose keys are not allowed any more.  Without keys
+    incoming messages, and ends a connection if its key is not allowed any more.  Without keys
     every node has all permissions.
 
     Args:
@@ -296,9 +296,7 @@ class Security:
             key = z85.encode(frames[6]).decode()
         if self._guest(key) is not None:
             return [version, request, b"200", b"OK", key.encode(), b""]
-        text = (
-            "refused a connection from %s, whose key is %s: it is not in %s, or only as a tower's"
-        )
+        text = "refused a connection from %s with key %s: it is not in %s, or only as a tower's"
         host = frames[3].decode("ascii", "replace")
         self._warn(f"{host} {key}", text, host, key or "none", self._allowed.directory)
         return [version, request, b"400", b"not allowed", b"", b""]
@@ -323,13 +321,13 @@ class Security:
         own = self.own
         if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH and own is not None:
             key = own.public.decode()
-            return f"it refuses this node's key {key}, which has to be in its directory"
+            return f"it refuses this node's key {key}, which is not in its directory"
         if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and value == MISMATCH:
             if own is None:
                 return "it lets in owners of keys only: set secret_key_file and allowed_keys"
-            return "it has no key, and this node talks to owners of allowed keys only"
+            return "it has no key, and this node accepts owners of allowed keys only"
         if event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL and own is not None:
-            return "it has no key, or another one than it is to have by this node's allowed_keys"
+            return "it has no key, or not the one that this node's allowed_keys has for it"
         return ""
 
     # -- subscriptions and answers ---------------------------------------------------------------
@@ -355,12 +353,12 @@ class Security:
         if introduced is None:
             # Once for each key: a node subscribes to many kinds of messages at the same time.
             _, kind, topic = parse_subscription(frame)
-            text = "refused to send a node with key %s each %s of %r: its key allows it not"
+            text = "refused to send a node with key %s each %s of %r: its key does not allow it"
             named = "message" if kind is None else kind.__name__
             self._warn(key, text, owner.name, named, topic)
         elif owner.is_own(introduced.node):
-            text = f"key %s may be no store, which node %s says it is: add role {STORE} to %s.key"
-            self._warn(f"{key} {STORE}", text, owner.name, escape(introduced.node), owner.name)
+            text = f"node %s is a store, and its key %s is not: add role {STORE} to %s.key"
+            self._warn(f"{key} {STORE}", text, escape(introduced.node), owner.name, owner.name)
         else:
             node = escape(introduced.node)
             self._warn(f"{key} address", "node %s is %s", node, _foreign(owner))
@@ -381,6 +379,6 @@ class Security:
 def _foreign(owner: Permissions) -> str:
     """Describe an address that does not belong to a key."""
     return (
-        f"none of key {owner.name}, whose addresses begin with {owner.prefix}: where it is from "
-        f"before the key, list it under 'addresses' in {owner.name}.key"
+        f"not an address of key {owner.name}, as these begin with {owner.prefix}: if it is older "
+        f"than the key, list it under 'addresses' in {owner.name}.key"
     )

@@ -29,7 +29,7 @@ REASONS: Final = (MESSAGE, RECORDS, BEACON, TOWER, FORBIDDEN)
 """Reasons for refusing frames: invalid message, invalid records, invalid beacon or one with an
 unusable endpoint, invalid announcement of a tower, not allowed by the sender's key."""
 
-_CAUSES: Final = {FORBIDDEN: "a key allows only what its file says (docs/security.md)"}
+_CAUSES: Final = {FORBIDDEN: "the file of a key names its permissions (docs/security.md)"}
 _NO_PROTOCOL: Final = "the sender speaks another protocol, or a version unknown to this node"
 
 _log = logging.getLogger("dafka.mesh")
@@ -39,7 +39,7 @@ class MeshTraffic:
     """Counters of messages and records; not by topic, because peers could create too many."""
 
     def __init__(self, node: str) -> None:
-        self.refused = Counter[str]()  # frames by reason; see ``Mesh.refused`` for all of them
+        self.refused = Counter[str]()  # frames by reason; ``Mesh.refused`` adds others
         # As received, including duplicates and records that the node did not want.
         self.records_received = self.bytes_received = 0
         # Published to the followers of a topic; each counts once, for any number of followers.

@@ -96,7 +96,7 @@ def test_a_forbidden_topic_is_an_error_by_the_own_directory(
 ) -> None:
     with pytest.raises(NotAllowedError, match=r"mallory may produce 'own\.\*'.* produce to 't'"):
         Producer("t", **options(keys, tower, "mallory"))
-    with pytest.raises(ConfigError, match="is none of key mallory, whose addresses begin with"):
+    with pytest.raises(ConfigError, match="is not an address of key mallory, as these begin"):
         Producer("own.x", address="F" * 32, **options(keys, tower, "mallory"))
     consumer = open_nodes.enter_context(Consumer(**options(keys, tower, "mallory")))
     consumer.subscribe("own.x")
@@ -122,7 +122,7 @@ def test_a_node_with_an_unknown_address_or_key_is_logged_with_the_remedy(
     keys: Keys, tower: str, store: Store, open_nodes: ExitStack, caplog: pytest.LogCaptureFixture
 ) -> None:
     open_nodes.enter_context(raw(keys, tower, "mallory", address="F" * 32))
-    told = f"node {'F' * 32} is none of key mallory, whose addresses begin with "
+    told = f"node {'F' * 32} is not an address of key mallory, as these begin with "
     wait_until(lambda: told in caplog.text, "the tower to say it")
     assert "list it under 'addresses' in mallory.key" in caplog.text
     # A client without the store's key, which is no protocol error.
