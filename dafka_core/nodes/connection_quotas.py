@@ -168,9 +168,9 @@ class ConnectionQuotas:
 
     def note(self, descriptor: int) -> None:
         """Note that the loop has read a message of a connection."""
-        self.observed.discard(descriptor)
         if (connection := self._connections.get(descriptor)) is not None:
             connection.noted = True
+        self.observed.discard(descriptor)
 
     def subscribe(self, connection: Connection, frame: bytes) -> None:
         """Count a subscription, or its end, and shut the connection down above the quota."""
@@ -241,42 +241,38 @@ class ConnectionQuotas:
 
     def _judge(self, now: float, each: Connection, received_bytes: int) -> None:
         unread_bytes = received_bytes - each.counted_bytes
-        is_read, is_above = each.noted, unread_bytes > each.limit_bytes
-        if each.endpoint:
-            is_read, is_above = self._observe(now, each, unread_bytes)
-        if is_above:
+        if self._is_above(now, each, unread_bytes):
             why = f"has sent {unread_bytes} bytes without a complete message"
             self._end(each, f"{why}: its quota is {each.limit_bytes}")
-        elif is_read:
+        elif each.noted:
             each.counted_bytes, each.noted, each.observed_at = received_bytes, False, 0.0
 
-    def _observe(self, now: float, each: Connection, unread_bytes: int) -> tuple[bool, bool]:
-        """Return whether messages of a connection to a peer are read, and whether it is to end.
+    def _is_above(self, now: float, each: Connection, unread_bytes: int) -> bool:
+        """Return True if a connection is above its quota; observe one to a peer before.
 
         The loop notes messages of observed connections only, so that others cost it nothing.
         """
+        if not each.endpoint:
+            return unread_bytes > each.limit_bytes
         if self.is_paused or each.endpoint in self.left_alone:
-            self.observed.discard(each.descriptor)
-            return True, False
-        if unread_bytes <= OBSERVED_BYTES:
-            return False, False
+            self.note(each.descriptor)
+        if each.noted or unread_bytes <= OBSERVED_BYTES:
+            return False
         if not each.observed_at:
             if ends_of(each.descriptor)[1] != each.address:  # another connection has it by now
                 self._remove(each.descriptor)
-                return False, False
+                return False
             each.observed_at, each.observed_rounds = now, self.rounds
             each.peak_bytes = _peak_bytes()
             self.observed.add(each.descriptor)
-            return False, False
-        if each.descriptor not in self.observed:
-            return True, False
+            return False
         before_bytes, until = self._alert
         before_bytes = min(before_bytes, each.peak_bytes) if now < until else each.peak_bytes
         has_grown = _peak_bytes() > before_bytes + GROWTH_BYTES + GROWTH_FACTOR * unread_bytes
         if has_grown:
             self._alert = before_bytes, now + ALERT_S
         was_slow = now > each.observed_at + OBSERVED_S and self.rounds > each.observed_rounds + 1
-        return False, has_grown or (was_slow and unread_bytes > each.limit_bytes)
+        return has_grown or (was_slow and unread_bytes > each.limit_bytes)
 
 
 class _Checker:
@@ -352,8 +348,8 @@ class PeerRates:
                 "max_peer_rate_bytes: its messages are not read until it is below that rate again. "
                 "Peers were paused %(count)d times so far"
             )
-            facts = {"node": node, "endpoint": endpoint, "count": self.pause_count}
-            facts["bytes_per_s"] = self._bytes_per_s
+            facts = {"node": node, "endpoint": endpoint, "bytes_per_s": self._bytes_per_s}
+            facts["count"] = self.pause_count
             _log.warning(text, facts, extra={"event": "peer_left_alone"})
         return True
 
@@ -396,7 +392,7 @@ def monitor_events(monitor: Socket) -> Iterator[tuple[int, int, str]]:
 
 
 def descriptor_of(frame: zmq.Frame) -> int:
-    """Return the file descriptor that a frame came by; -1 if ZeroMQ made the frame."""
+    """Return the file descriptor of a frame's connection; -1 if ZeroMQ made the frame."""
     try:
         return int(frame.get(zmq.SRCFD))
     except zmq.ZMQError:

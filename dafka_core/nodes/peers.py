@@ -1,4 +1,4 @@
-"""The peers of a node, and its connections to them.
+"""The peers of a node: its connections to them, and theirs to it.
 
 RFC 46, Interconnection Model: a node connects "a second ZeroMQ SUB socket" to the XPUB socket of
 every node that it discovers.  Our towers announce kinds, so that a node discovers only peers that
@@ -435,7 +435,9 @@ class _Peer:
 class Inbound:
     """The peers that have connected to a node's ``endpoint``, and those that should have.
 
-    Used by the loop's thread only, except ``unmet``.  ``table`` has the announced peers.
+    They are known by their subscriptions at the node's XPUB socket: a node of ours announces its
+    kind first, every node subscribes to its own address, and a follower of a topic subscribes to
+    the topic's records.  Used by the loop's thread only, except ``unmet``.
     """
 
     def __init__(self, own: beacons.NodeBeacon, table: beacons.PeerTable) -> None:

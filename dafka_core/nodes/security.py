@@ -9,7 +9,6 @@ import contextlib
 import logging
 from collections import Counter
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import Final
 
 import zmq
@@ -95,35 +94,29 @@ class RefusedSubscriptions:
     """
 
     def __init__(self) -> None:
-        self._prefixes = Counter[bytes]()
+        self._counts = Counter[int]()  # by the hash of a prefix, which may have thousands of bytes
         self._is_full = False
 
     def __len__(self) -> int:
-        return len(self._prefixes)
+        return len(self._counts)
 
     def note(self, prefix: bytes) -> None:
         """Note that a subscription to a prefix was refused."""
-        self._is_full = self._is_full or len(self._prefixes) >= MOST_REFUSED
+        self._is_full = self._is_full or len(self._counts) >= MOST_REFUSED
         if not self._is_full:
-            self._prefixes[_digest(prefix)] += 1
+            self._counts[hash(prefix)] += 1
 
     def end(self, prefix: bytes) -> bool:
         """Note that ZeroMQ removes a subscription; return True if it was refused, as far as known.
 
         After too many refusals every one counts as refused: more messages are sent than needed.
         """
-        digest = _digest(prefix)
-        count = self._prefixes.pop(digest, 0)
+        count = self._counts.pop(hash(prefix), 0)
         if count > 1:
-            self._prefixes[digest] = count - 1
+            self._counts[hash(prefix)] = count - 1
         was_refused = count > 0 or self._is_full
-        self._is_full = self._is_full and bool(self._prefixes)
+        self._is_full = self._is_full and bool(self._counts)
         return was_refused
-
-
-def _digest(prefix: bytes) -> bytes:
-    """Return a short identifier of a prefix, which may have thousands of bytes."""
-    return blake2b(prefix, digest_size=16).digest()
 
 
 class RefusedNodeError(ProtocolError):
@@ -147,7 +140,7 @@ class Security:
         self.own: KeyPair | None = None  # without security
         self.claims = Claims()
         self._is_tower = is_tower
-        self._refused = RefusedSubscriptions()
+        self.refused = RefusedSubscriptions()
         self._admitted: dict[int, Connection] = {}  # by descriptor
         self._throttle = LogThrottle()
         self._self = EVERYBODY  # this node's permissions by its own directory, at its start
@@ -338,11 +331,11 @@ class Security:
             return frame
         if not key and frame[:1] == b"\0":
             # ZeroMQ itself removes it, because a connection has ended.
-            return None if self._refused.end(frame[1:]) else frame
+            return None if self.refused.end(frame[1:]) else frame
         allowed = granted(self._permissions(key), frame)
         if allowed is None:
             if frame[:1] != b"\0":
-                self._refused.note(frame[1:])
+                self.refused.note(frame[1:])
             self._warn_of_refusal(key, frame)
         return allowed
 

@@ -50,7 +50,7 @@ class SimulatedSecurity(Security):
         self.own = None
         self._is_tower = False
         self.claims = Claims()
-        self._refused = RefusedSubscriptions()
+        self.refused = RefusedSubscriptions()
         self._self = EVERYBODY
         self._allowed = cast("Any", keys)
         own = keys.find(name)

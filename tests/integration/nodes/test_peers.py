@@ -14,7 +14,7 @@ import zmq
 from dafka_core import Consumer, NoStoreError, Producer, Reader, Store, Tower
 from dafka_core.config.node_options import LAYOUTS
 from dafka_core.model.records import TopicPartition
-from dafka_core.nodes import addresses, mesh, peers
+from dafka_core.nodes import addresses, mesh, peers, sockets
 from dafka_core.nodes.peers import Inbound
 from dafka_core.nodes.security import RefusedNodeError
 from dafka_core.nodes.sockets import close_watched, new_socket, watched
@@ -150,26 +150,25 @@ def test_without_an_open_file_a_connection_is_renewed_later_and_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     peer = raw(subscription(Fetch))
-    mesh = produce("own", acks=2, beacon_interval_ms=100)._mesh
-    of_peers = mesh.peers
-    wait_until(lambda: len(of_peers._sockets) == 1)
-    [endpoint] = of_peers._sockets
-    tried: list[str] = []
+    own = produce("own", acks=2, beacon_interval_ms=100, max_record_bytes=SMALL_BYTES)
+    mesh, to = own._mesh, own.address
+    peer.wait_until_subscribed(subscription(DirectRecord, to))
+    tried: list[int] = []
 
-    def new_socket(endpoint: str) -> zmq.Socket[bytes]:
-        tried.append(endpoint)
+    def new_socket(*arguments: int) -> zmq.Socket[bytes]:
+        tried.append(1)
         raise zmq.ZMQError(errno.EMFILE)
 
     with monkeypatch.context() as files:
-        files.setattr(of_peers, "_new_socket", new_socket)
-        mesh.call_soon(lambda now: of_peers._renew(now, endpoint))
+        files.setattr(sockets, "new_socket", new_socket)
+        peer.send(DirectRecord(to, "own", to, 0, bytes(LARGE_BYTES)))  # ZeroMQ gives the peer up
         wait_until(lambda: mesh.failure or len(tried) >= 2, "another try")
         wait_until(lambda: "1 peers refused: open files limit" in caplog.text)
-    wait_until(lambda: mesh.failure or endpoint in of_peers._sockets, "the connection")
+        peer.subscribed.clear()
+    peer.wait_until_subscribed(subscription(DirectRecord, to))
     assert mesh.failure is None
-    wait_until(lambda: not of_peers.room.refused)
+    wait_until(lambda: not mesh.peers.room.refused)
     assert caplog.text.count("peers refused: open files limit") == 1
-    peer.wait_until_subscribed(subscription(DirectRecord, mesh.role.address))
 
 
 def test_a_node_whose_address_belongs_to_another_key_is_not_connected_to(
