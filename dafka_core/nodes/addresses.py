@@ -14,6 +14,7 @@ from dataclasses import fields
 from typing import Any, Final
 
 import zmq
+from zmq import SyncSocket as Socket
 
 from dafka_core.config.node_options import (
     AUTO_HOST,
@@ -23,7 +24,6 @@ from dafka_core.config.node_options import (
     TowerAddress,
 )
 from dafka_core.errors import ConfigError
-from dafka_core.nodes.zmq_types import Socket
 from dafka_core.security.key_files import own_prefix
 from dafka_core.system.hosts import (
     HostPort,

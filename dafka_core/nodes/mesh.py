@@ -7,35 +7,26 @@ they pass functions for the loop to call.
 from __future__ import annotations
 
 import contextlib
-import socket as sockets
 import time
 from collections import deque
 from collections.abc import Callable
+from socket import EAI_NODATA, EAI_NONAME, socketpair
 from typing import Final, TypeVar
 
 import zmq
+from zmq import SyncSocket as Socket
 
 from dafka_core.config.node_options import NEEDED_NODES, NodeOptions
 from dafka_core.errors import ClosedError, NodeFailedError, NoStoreError, TowerNotFoundError
 from dafka_core.model.records import RecordBatch
+from dafka_core.nodes import sockets
 from dafka_core.nodes.addresses import bound, failed_lookups
 from dafka_core.nodes.connection_quotas import ConnectionQuotas
-from dafka_core.nodes.inbound import Subscribers
 from dafka_core.nodes.peers import Peers
 from dafka_core.nodes.process_limits import raise_limit
 from dafka_core.nodes.security import Security
-from dafka_core.nodes.sockets import (
-    MOST_SOCKETS,
-    drop_stalled_peers,
-    new_socket,
-    receive_burst,
-    received_subscriptions,
-    send_one_by_one,
-    send_packed,
-)
 from dafka_core.nodes.threads import InterruptibleCondition, NodeThread, weakly
-from dafka_core.nodes.traffic import MeshTraffic
-from dafka_core.nodes.zmq_types import Socket
+from dafka_core.nodes.traffic import REASONS, RECORDS, TOWER, MeshTraffic
 from dafka_core.protocol import timing
 from dafka_core.protocol.beacons import NodeBeacon
 from dafka_core.protocol.bulk_decoder import BulkDecoder
@@ -52,7 +43,7 @@ LINGER_MS: Final = 200  # time for the last messages to leave when a node ends
 CHECK_HOSTS_S: Final = 0.3  # without a tower before the node checks that the towers' names exist
 
 # The name does not exist; other failures may be temporary.
-_NO_HOST: Final = (sockets.EAI_NONAME, sockets.EAI_NODATA)
+_NO_HOST: Final = (EAI_NONAME, EAI_NODATA)
 
 T = TypeVar("T")
 
@@ -80,67 +71,69 @@ class Mesh(ProcessBound):
         self._round_ended = InterruptibleCondition()
         self._stopping = False
         self._decoder = BulkDecoder()
-        self.traffic = MeshTraffic(f"{kind} {role.address}", self._decoder)
+        self.traffic = MeshTraffic(f"{kind} {role.address}")
         raise_limit()
         with contextlib.ExitStack() as made:
             # Not a pair of ZeroMQ sockets: with a high-water mark of 1, one refuses to send for up
             # to a millisecond after its peer has received, and a lost wake costs a whole second.
-            self._waker, self._wakened = sockets.socketpair()
+            self._waker, self._wakened = socketpair()
             for each in (self._waker, self._wakened):
                 made.enter_context(each).setblocking(False)
             self._context = zmq.Context()
             made.callback(self._context.destroy)
-            self._context.set(zmq.MAX_SOCKETS, MOST_SOCKETS)
+            self._context.set(zmq.MAX_SOCKETS, sockets.MOST_SOCKETS)
             self.security = Security(config, self._context)
             self.security.check_address(role.address)
-            self._quotas = ConnectionQuotas(
+            self.quotas = ConnectionQuotas(
                 config.max_subscribed_bytes,
-                self.security.key_name,
                 encrypted=bool(config.secret_key_file),
                 option="max_subscribed_bytes",
             )
-            made.callback(self._quotas.close)
+            made.callback(self.quotas.close)
             self._pub = self._new_pub()
             host, port = bound(self._pub, config)
             self._resources = made.pop_all()
         letter = kind[0].upper() if config.connect_to == NEEDED_NODES else ""
         self.beacon = NodeBeacon(role.address, host, port, letter)
-        self._subscribers = Subscribers(self._pub)
+        self._subscribers = sockets.Subscribers(self._pub)
         self._poller = zmq.Poller()
         self._poller.register(self._wakened.fileno(), zmq.POLLIN)
         self._poller.register(self._pub, zmq.POLLIN)
         if self.security.own is not None:
             self._poller.register(self.security.zap, zmq.POLLIN)
-        own_limit = announcement(kind, role.address, max_taken_bytes(config.max_record_bytes))
         # Used by the loop's thread only, once it has started.
         self.peers = Peers(
             self.beacon,
-            [own_limit, *role.subscriptions()],
             config,
             self._context,
             self._poller,
             tell_peers_apart,
             self.security,
-            self._quotas,
+            self.quotas,
+            self.traffic,
         )
+        own_limit = announcement(kind, role.address, max_taken_bytes(config.max_record_bytes))
+        self.peers.subscribe([own_limit, *role.subscriptions()])
         self._thread = NodeThread(f"dafka-{kind}", self._run)
 
     def _new_pub(self) -> Socket:
         """Return the socket for publishing, which receives subscriptions only."""
         most = self._config.high_water_mark
-        pub = new_socket(self._context, zmq.XPUB, MAX_HEADER_BYTES, most)
-        drop_stalled_peers(pub)
+        pub = sockets.new_socket(self._context, zmq.XPUB, MAX_HEADER_BYTES, most)
+        sockets.drop_stalled_peers(pub)
         pub.set(zmq.XPUB_VERBOSE, 1)  # report each peer's subscriptions,
         pub.set(zmq.XPUB_MANUAL, 1)  # for ``Subscribers`` to apply
         pub.set(zmq.LINGER, LINGER_MS)  # the last ACK would be lost otherwise
         self.security.serve(pub)
-        self._quotas.watch(self._context, pub)
+        self.quotas.watch(self._context, pub)
         return pub
 
-    @property
-    def invalid_count(self) -> int:
-        """Return the number of invalid or forbidden messages and beacons, which were dropped."""
-        return sum(self.traffic.refused(self.peers).values())
+    def refused(self) -> dict[str, int]:
+        """Return the number of refused frames, by reason."""
+        counts = {reason: self.traffic.refused[reason] for reason in REASONS}
+        counts[RECORDS] = self._decoder.invalid_count
+        counts[TOWER] = self.peers.towers.invalid_count
+        return counts
 
     # -- called by the application's threads ----------------------------------------------------
 
@@ -301,9 +294,9 @@ class Mesh(ProcessBound):
             self.traffic.add_sent(message)
         for packed in forms:
             if packed:
-                send_packed(self._pub, message)
+                sockets.send_packed(self._pub, message)
             else:
-                send_one_by_one(self._pub, message, self._config.wire)
+                sockets.send_one_by_one(self._pub, message, self._config.wire)
 
     def has_subscriber(self, topic: str) -> bool:
         """Return True if any peer receives the topic's records."""
@@ -331,7 +324,7 @@ class Mesh(ProcessBound):
     def _round(self, more: bool) -> bool:
         ready = dict(self._poller.poll(0 if more else self._timeout_ms(time.monotonic())))
         now = time.monotonic()
-        self._quotas.rounds += 1
+        self.quotas.rounds += 1
         if self._wakened.fileno() in ready:
             self._wakened.recv(4_096)  # all wakes, a byte each
         self.security.attend(now)
@@ -347,13 +340,12 @@ class Mesh(ProcessBound):
         for node in lost:
             self.role.on_peer_lost(node)
         self.send(self.role.on_tick(now))
-        self.traffic.log_refused(now, self.peers)
+        self.traffic.log_refused(now, self.refused)
         return self._on_round(now)
 
     def _timeout_ms(self, now: float) -> int:
         deadline = self.role.deadline(now)
-        due = self.security.due(self.peers.due)
-        due = due if deadline is None else min(deadline, due)
+        due = self.peers.due if deadline is None else min(deadline, self.peers.due)
         return max(0, int((due - now) * 1000) + 1)
 
     def _run_calls(self, now: float) -> None:
@@ -361,7 +353,7 @@ class Mesh(ProcessBound):
             self._calls.popleft()(now)
 
     def _receive_messages(self, now: float, socket: Socket, peer: str, sender: Permissions) -> int:
-        others, size_bytes = receive_burst(socket, self._decoder, self._quotas)
+        others, size_bytes = sockets.receive_burst(socket, self._decoder, self.quotas)
         for requestor, batch in self._decoder.take():
             if self.traffic.admits_records(sender, batch):
                 self.send(self.role.on_batch(now, requestor, batch))
@@ -383,13 +375,18 @@ class Mesh(ProcessBound):
         return size_bytes
 
     def _receive_subscriptions(self, now: float) -> None:
-        for frame, descriptor in received_subscriptions(self._pub, self.security, self._quotas):
+        received = sockets.received_subscriptions(self._pub, self.security, self.quotas)
+        for subscription, key, connection in received:
+            frame = self.security.granted(key, subscription)
+            if frame is None:
+                continue
             subscribed, kind, topic = self._subscribers.apply(frame)
-            introduced = self.limits.apply(frame)
-            if introduced is not None:
+            if (introduced := self.limits.apply(frame)) is not None:
+                self.peers.inbound.introduce(connection, introduced.node, introduced.letter)
                 news = PeerNews(introduced.node, is_store=introduced.is_store)
                 self.role.on_peer(now, news)
-            self.peers.inbound.apply(descriptor, introduced, kind, topic, subscribed=subscribed)
+            else:
+                self.peers.inbound.apply(connection, subscribed, kind, topic)
             if subscribed and kind is not None:
                 self.send(self.role.on_subscribed(now, kind, topic))
         self.limits.refresh()

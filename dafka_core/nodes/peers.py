@@ -1,4 +1,4 @@
-"""The peers of a node, and its connections to them.
+"""The peers of a node: its connections to them, and theirs to it.
 
 RFC 46, Interconnection Model: a node connects "a second ZeroMQ SUB socket" to the XPUB socket of
 every node that it discovers.  Our towers announce kinds, so that a node discovers only peers that
@@ -17,109 +17,104 @@ it needs (``NEEDED_KINDS``).  A peer is known by its endpoint:
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any, Final
+from typing import Final
 
 import zmq
-from zmq.utils.monitor import parse_monitor_message
+from zmq import SyncContext as Context
+from zmq import SyncSocket as Socket
 
 from dafka_core.config.node_options import NodeOptions
 from dafka_core.errors import ProtocolError
+from dafka_core.model.records import Neighbour
+from dafka_core.nodes import sockets
+from dafka_core.nodes.addresses import is_elsewhere
 from dafka_core.nodes.connection_quotas import (
     OBSERVED_BYTES,
+    Connection,
     ConnectionQuotas,
     PeerRates,
     ends_of,
+    monitor_events,
 )
-from dafka_core.nodes.inbound import Inbound
 from dafka_core.nodes.process_limits import PER_PEER, PER_PEER_APART, PeerRoom
 from dafka_core.nodes.security import RefusedNodeError, Security
-from dafka_core.nodes.sockets import (
-    HANDSHAKE_FAILED,
-    WAITING_MESSAGES,
-    AddressFamily,
-    close_watched,
-    connect,
-    new_socket,
-    received,
-    watched,
-)
 from dafka_core.nodes.tower_links import REFUSED_S, Towers
-from dafka_core.nodes.zmq_types import Context, Socket
+from dafka_core.nodes.traffic import BEACON, FORBIDDEN, MeshTraffic
 from dafka_core.protocol import beacons
+from dafka_core.protocol import messages as m
 from dafka_core.protocol.limits import max_frame_bytes
 from dafka_core.protocol.role import PeerNews
 from dafka_core.security.permissions import Permissions
-from dafka_core.system.hosts import HostPort, numeric_host
+from dafka_core.system.hosts import HostPort, is_loopback, numeric_host, parse_endpoint
 
+# Interval of beacons until a tower has returned one: a PUB socket drops messages that it sends
+# before the tower has accepted the connection.
 FIRST_BEACONS_INTERVAL_S: Final = 0.02
-"""Interval of beacons until a tower has returned one: a PUB socket drops messages that it sends
-before the tower has accepted the connection."""
-
 CONNECT_S: Final = 0.1  # in which the existing nodes connect to a new one; it takes some 30 ms
 
+# Time after the end of a connection in which ZeroMQ begins to reconnect, if at all: it gives up a
+# peer that has sent a frame above the limit, or data that is not ZeroMQ's.
 DOUBT_S: Final = 0.2
-"""Time after the end of a connection in which ZeroMQ begins to reconnect, if at all: it gives up a
-peer that has sent a frame above the limit, or data that is not ZeroMQ's."""
 
+# Time after which a peer is logged that sends beacons but has no connection; it doubles for each
+# further report.  A busy or distant peer accepts a connection within a second.
 UNREACHED_S: Final = 10.0
-"""Time after which a peer is logged that sends beacons but has no connection; the time doubles for
-each further report.  A busy or distant peer accepts a connection within a second."""
+REPEAT_S: Final = 10.0  # before the same missing peers are logged again; it doubles each time
 
-_ROUND_TRIPS: Final[dict[object, int]] = {zmq.EVENT_CONNECTED: 1, zmq.EVENT_HANDSHAKE_SUCCEEDED: 3}
-"""Minimum number of round trips since a connection was begun.  Both events are used: behind a
-relay, the first one shows only the distance to the relay."""
+# Minimum number of round trips since a connection was begun.  Both events are used: behind a relay,
+# the first one shows only the distance to the relay.
+_ROUND_TRIPS: Final[dict[int, int]] = {zmq.EVENT_CONNECTED: 1, zmq.EVENT_HANDSHAKE_SUCCEEDED: 3}
 
 _ALL: Final = ""  # the key of the one socket for all peers
+MAX_TOPICS: Final = 100  # of one peer that a map shows, since peers choose them
+MAX_KNOWN: Final = 2 * beacons.MAX_PEERS  # nodes that have connected: peers choose their addresses
+_ADDRESS_LENGTH: Final = 32  # of the addresses of C nodes and ours
 
 _log = logging.getLogger("dafka.mesh")
 
 
 @dataclass(slots=True)
 class _Connection:
-    """The connection to a peer, which is settled when it has lasted for ``UNREACHED_S``."""
+    """The connection to a peer."""
 
     since: float = 0.0  # begun, or ended for the first time since it was settled
     report_at: float = inf  # time of the next report that the peer has no connection
-    tried_at: float = 0.0  # start of the last attempt, until it is settled
+    tried_at: float = 0.0  # start of the last attempt
     made_at: float = inf
-    is_settled: bool = False
     has_ended: bool = False  # since it was settled
     renewals: int = 0
     refusal: str = ""  # why the peer does not let this node in
     numeric: str = ""  # the endpoint with an address instead of a host name
-    family: AddressFamily = field(default_factory=AddressFamily)
+    family: sockets.AddressFamily = field(default_factory=sockets.AddressFamily)
 
     def begin(self, now: float, *, has_ended: bool) -> None:
         self.since, self.report_at, self.has_ended = now, now + UNREACHED_S, has_ended
-        self.tried_at, self.made_at = 0.0 if has_ended else now, inf
-        self.is_settled, self.family = False, AddressFamily()
+        self.made_at, self.family = inf, sockets.AddressFamily()
 
-    def settle(self) -> None:
-        self.is_settled, self.has_ended = True, False
-        self.report_at, self.made_at, self.tried_at = inf, inf, 0.0
+    def is_settled(self, now: float) -> bool:
+        return now >= self.made_at + UNREACHED_S
 
 
 class Peers:
     """The peers that a node needs, and the connections to them.
 
     Args:
-        prefixes: the subscriptions at every peer.
         tell_apart: whether each peer has its own socket, so that senders are known.
     """
 
     def __init__(
         self,
         beacon: beacons.NodeBeacon,
-        prefixes: Iterable[bytes],
         config: NodeOptions,
         context: Context,
         poller: zmq.Poller,
         tell_apart: bool,
         security: Security,
         quotas: ConnectionQuotas,
+        traffic: MeshTraffic,
     ) -> None:
         apart = tell_apart or security.own is not None or config.max_peer_rate_bytes > 0
         expiry_s = config.peer_expiry_ms / 1000
@@ -127,10 +122,10 @@ class Peers:
         self.rates = PeerRates(config.max_peer_rate_bytes)
         self.room = PeerRoom(PER_PEER_APART if apart else PER_PEER)
         self.inbound = Inbound(beacon, self.table)
+        self.towers = Towers(beacon, config, context, poller, security)
         self.security = security
         self.tower_found = False  # until a tower answers
         self.beacon_due = 0.0
-        self.invalid_count = 0  # beacons
         self.renewal_count = 0  # connections made anew after ZeroMQ had given a peer up
         self._own = beacon.node
         self._max_frame_bytes = max_frame_bytes(config.max_record_bytes)
@@ -143,9 +138,9 @@ class Peers:
         self._config = config
         self._poller = poller
         self._quotas = quotas
+        self._traffic = traffic
         quotas.left_alone = self.rates.paused
-        self.towers = Towers(beacon, config, context, poller, security)
-        self._prefixes = dict.fromkeys(prefixes)
+        self._prefixes: dict[bytes, None] = {}  # the subscriptions at every peer
         self._polled_for: int = zmq.POLLIN
         self._monitors: dict[str, Socket] = {}
         self._sockets = {} if apart else {_ALL: self._new_socket(_ALL)}
@@ -171,8 +166,8 @@ class Peers:
         for tower, frames in self.towers.receive(now, polled):
             self._receive_beacon(now, tower, frames)
         for monitor in self._monitors.values():
-            for frames in received(monitor) if monitor in polled else ():
-                self._receive_event(now, parse_monitor_message(frames))
+            for event in monitor_events(monitor) if monitor in polled else ():
+                self._receive_event(now, *event)
         lost: list[str] = []
         if not self._quotas.unfinished:
             self._connect_all(now)
@@ -230,13 +225,16 @@ class Peers:
             self.beacon_due = now
             return
         try:
-            beacon = self._opened(now, frames)
-        except RefusedNodeError:
-            return  # already counted as refused
-        except ProtocolError:
-            self.invalid_count += 1
+            beacon, is_other_key = self.security.announced(now, frames, self._own)
+        except ProtocolError as error:
+            is_forbidden = isinstance(error, RefusedNodeError)
+            self._traffic.refuse(FORBIDDEN if is_forbidden else BEACON, str(error))
             return
         endpoint, is_new = beacon.endpoint, self.table.is_new(beacon)
+        if is_other_key and (connection := self._connections.get(endpoint)) is not None:
+            connection.refusal = "it has another key than before"
+            if endpoint not in self._new:
+                self._doubtful[endpoint] = now
         if is_new:
             self._news.append(PeerNews(beacon.node, endpoint))
         if is_new and not self._has_room(now):
@@ -248,29 +246,13 @@ class Peers:
         if endpoint not in self.table:
             self.security.claims.forget(endpoint)
 
-    def _opened(self, now: float, frames: list[bytes]) -> beacons.TowerBeacon:
-        open_frames, key = self.security.opened(frames)
-        beacon = beacons.decode_tower_beacon(open_frames)
-        self.security.check_node(beacon.node, key)
-        if beacon.node == self._own:
-            # If another node has announced itself at this node's own endpoint, this node would
-            # connect to itself, and take its own messages for those of the other node.
-            return beacon
-        is_changed = self.security.expect(now, beacon.endpoint, key)
-        if is_changed and (connection := self._connections.get(beacon.endpoint)) is not None:
-            connection.refusal = "it has another key than before"
-            if beacon.endpoint not in self._new:
-                self._doubtful[beacon.endpoint] = now
-        return beacon
-
     def _has_room(self, now: float) -> bool:
         if self.room.count(now, len(self.table)) and self.room.refused:
             self.inbound.end({node for node, _ in self.room.refused.values()})
         return self.room.has_room(len(self.table))
 
     def _add(self, now: float, beacon: beacons.TowerBeacon) -> None:
-        text = "%(node)s: peer %(peer)s has come, at %(endpoint)s"
-        self._log("peer_came", text, beacon.node, beacon.endpoint)
+        self._log("peer_came", "has come, at %(endpoint)s", beacon.node, beacon.endpoint)
         self.room.refused.pop(beacon.endpoint, None)
         self.inbound.warn_if_unreachable(beacon.endpoint)
         self._connections[beacon.endpoint] = _Connection()
@@ -290,7 +272,7 @@ class Peers:
         self.towers.send(now)
         silent = self.table.expire(now)
         for node, endpoint in silent:
-            text = "%(node)s: peer %(peer)s at %(endpoint)s has gone, or its beacons do not come"
+            text = "at %(endpoint)s has gone, or its beacons do not come"
             self._log("peer_went", text, node, endpoint)
             self._forget(endpoint)
         self._check_connections(now)
@@ -302,7 +284,7 @@ class Peers:
 
     def _log(self, event: str, text: str, peer: str, endpoint: str) -> None:
         facts = {"node": self._own, "peer": peer, "endpoint": endpoint}
-        _log.info(text, facts, extra={"event": event})
+        _log.info(f"%(node)s: peer %(peer)s {text}", facts, extra={"event": event})
 
     # -- connections to peers --------------------------------------------------------------------
 
@@ -325,9 +307,9 @@ class Peers:
 
     def _new_socket(self, endpoint: str) -> Socket:
         most = self._config.high_water_mark
-        most = min(most, WAITING_MESSAGES) if self._config.max_peer_rate_bytes else most
-        socket = new_socket(self._context, zmq.SUB, self._max_frame_bytes, most)
-        self._monitors[endpoint] = monitor = watched(self._context, socket)
+        most = min(most, sockets.WAITING_MESSAGES) if self._config.max_peer_rate_bytes else most
+        socket = sockets.new_socket(self._context, zmq.SUB, self._max_frame_bytes, most)
+        self._monitors[endpoint] = monitor = sockets.watched(self._context, socket)
         self._poller.register(monitor, zmq.POLLIN)
         for prefix in self._prefixes:
             socket.subscribe(prefix)
@@ -340,11 +322,12 @@ class Peers:
             socket = self._sockets[endpoint] = self._new_socket(endpoint)
         self.security.aim(socket, self.security.claims.key_at(endpoint))
         try:
-            connect(socket, endpoint)
+            sockets.connect(socket, endpoint)
         except zmq.ZMQError:
             self._close_socket(endpoint)
             raise
         self._connections[endpoint].begin(now, has_ended=False)
+        self._connections[endpoint].tried_at = now
 
     def _disconnect(self, endpoint: str) -> None:
         self.security.claims.prove(endpoint, is_proved=False)
@@ -364,7 +347,7 @@ class Peers:
             self._quotas.unfinished.discard(socket)
             self._poller.register(socket, 0)
             self._poller.register(monitor, 0)
-            close_watched(socket, monitor)
+            sockets.close_watched(socket, monitor)
 
     def _forget(self, endpoint: str) -> None:
         """Forget a peer that is not in the table any more."""
@@ -394,68 +377,167 @@ class Peers:
                 *(node, endpoint, count, self._max_frame_bytes, self._config.max_record_bytes),
             )
 
-    def _receive_event(self, now: float, event: Mapping[str, Any]) -> None:
-        kind, endpoint = event["event"], event["endpoint"].decode()
+    def _receive_event(self, now: float, event: int, value: int, endpoint: str) -> None:
         if endpoint not in self._connections:
             # ZeroMQ reconnects to a host name, but its events contain the address from then on.
             endpoint = self._named.get(endpoint, endpoint)
-        self._apply_quotas(kind, event["value"], endpoint)
+        if event == zmq.EVENT_CONNECTED:
+            sender = self.security.sender(endpoint)
+            limit_bytes = OBSERVED_BYTES + self._max_frame_bytes * sender.may_send_records
+            self._quotas.follow(value, endpoint, limit_bytes, sender)
         connection = self._connections.get(endpoint)
         if connection is None:
             return
-        if kind == zmq.EVENT_CONNECTED and (address := ends_of(event["value"])[1]):
+        if event == zmq.EVENT_CONNECTED and (address := ends_of(value)[1]):
             self._named.pop(connection.numeric, None)
             connection.numeric = f"tcp://{HostPort(numeric_host(address), address[1])}"
             self._named[connection.numeric] = endpoint
-        if kind in _ROUND_TRIPS:
-            if connection.tried_at:
-                round_trip_s = (now - connection.tried_at) / _ROUND_TRIPS[kind]
-                news = PeerNews(self.table.node_at(endpoint), round_trip_s=round_trip_s)
-                self._news.append(news)
-            if kind == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                connection.made_at, connection.refusal = now, ""
-                self.security.claims.prove(endpoint, is_proved=True)
-        elif kind & HANDSHAKE_FAILED:
-            why = self.security.why_refused(kind, event["value"])
+        if event in _ROUND_TRIPS and connection.tried_at:
+            round_trip_s = (now - connection.tried_at) / _ROUND_TRIPS[event]
+            self._news.append(PeerNews(self.table.node_at(endpoint), round_trip_s=round_trip_s))
+        if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            connection.made_at, connection.refusal = now, ""
+            self.security.claims.prove(endpoint, is_proved=True)
+        elif event & sockets.HANDSHAKE_FAILED:
+            why = self.security.why_refused(event, value)
             if why and connection.refusal != why:
                 connection.refusal = why
                 text = "%s at %s does not let this node in: %s"
                 _log.warning(text, self.table.node_at(endpoint), endpoint, why)
-        elif kind == zmq.EVENT_CONNECT_RETRIED:
+        elif event == zmq.EVENT_CONNECT_RETRIED:
             self._doubtful.pop(endpoint, None)
             connection.tried_at = now
             socket = self._sockets.get(_ALL) or self._sockets[endpoint]
             connection.family.retry(now, (socket, endpoint))
-        else:
+        elif event == zmq.EVENT_DISCONNECTED:
             self.security.claims.prove(endpoint, is_proved=False)
             self._doubtful[endpoint] = now + DOUBT_S + (REFUSED_S if connection.refusal else 0)
-            connection.made_at = inf
-            if not connection.has_ended:
+            if connection.is_settled(now) or not connection.has_ended:
                 # A node that has ended is still announced for a while.
                 connection.begin(now, has_ended=True)
-
-    def _apply_quotas(self, event: int, descriptor: int, endpoint: str) -> None:
-        if event == zmq.EVENT_CONNECTED:
-            sends_records = self.security.sender(endpoint).may_send_records
-            limit_bytes = OBSERVED_BYTES + (self._max_frame_bytes if sends_records else 0)
-            self._quotas.follow(descriptor, endpoint, limit_bytes)
-        elif event == zmq.EVENT_DISCONNECTED:
-            self._quotas.forget(descriptor, endpoint)
+            connection.made_at = inf
 
     def _check_connections(self, now: float) -> None:
         """Log the peers without a connection to or from them, though their beacons arrive."""
-        for endpoint, connection in self._connections.items():
-            if now >= connection.made_at + UNREACHED_S:
-                connection.settle()
-            elif connection.report_at <= now < connection.made_at and self.table.is_heard(
-                now, endpoint
-            ):
-                connection.report_at = 2 * now - connection.since
+        for endpoint, each in self._connections.items():
+            is_due = each.report_at <= now < each.made_at
+            if is_due and self.table.is_heard(now, endpoint):
+                each.report_at = 2 * now - each.since
                 _log.warning(
                     "%s at %s keeps no connection, %.0f s long, though its beacons come: nothing "
                     "of it arrives here. It may have reached its limit of open files, then its log "
                     "names the limit that it needs; or something between the two drops packets",
-                    *(self.table.node_at(endpoint), endpoint, now - connection.since),
+                    *(self.table.node_at(endpoint), endpoint, now - each.since),
                 )
-        settled = [endpoint for endpoint, each in self._connections.items() if each.is_settled]
+        settled = [at for at, each in self._connections.items() if each.is_settled(now)]
         self.inbound.report(now, settled)
+
+
+@dataclass(slots=True)
+class _Peer:
+    """A node that has connected."""
+
+    kind: str = ""
+    topics: dict[str, None] = field(default_factory=dict)
+    connection: Connection | None = None  # the last one
+
+
+class Inbound:
+    """The peers that have connected to a node's ``endpoint``, and those that should have.
+
+    They are known by their subscriptions at the node's XPUB socket: a node of ours announces its
+    kind first, every node subscribes to its own address, and a follower of a topic subscribes to
+    the topic's records.  Used by the loop's thread only, except ``unmet``.
+    """
+
+    def __init__(self, own: beacons.NodeBeacon, table: beacons.PeerTable) -> None:
+        self.endpoint = beacons.endpoint_of(own, "")
+        self._warns_of_loopback = is_loopback(own.host)
+        self._table = table
+        self._peers: dict[str, _Peer] = {}
+        self._due = 0.0
+        self._pause_s = REPEAT_S
+        self._logged: frozenset[str] = frozenset()
+
+    def introduce(self, connection: Connection | None, node: str, letter: str) -> None:
+        """Note the node of a connection and the letter of its kind; it subscribes again then."""
+        peer = self._meet(node, connection)
+        peer.kind = beacons.KINDS.get(letter, "")
+        peer.topics.clear()
+
+    def apply(
+        self,
+        connection: Connection | None,
+        subscribed: bool,
+        kind: type[m.Message] | None,
+        topic: str,
+    ) -> None:
+        """Apply a subscription to a kind of messages with a topic or address, or its end."""
+        if len(topic) == _ADDRESS_LENGTH and kind is not m.RecordMessage:
+            self._meet(topic, connection if kind is m.DirectRecord and subscribed else None)
+        elif kind is m.RecordMessage and connection is not None and connection.node:
+            topics = self._meet(connection.node, None).topics
+            if not subscribed:
+                topics.pop(topic, None)
+            elif len(topics) < MAX_TOPICS:
+                topics[topic] = None
+
+    def _meet(self, node: str, connection: Connection | None) -> _Peer:
+        if node not in self._peers and len(self._peers) >= MAX_KNOWN:
+            known = {each for each, _ in self._table.addresses()}
+            self._peers = {each: peer for each, peer in self._peers.items() if each in known}
+        peer = self._peers.setdefault(node, _Peer())
+        if connection is not None:
+            connection.node, peer.connection = node, connection
+        return peer
+
+    def neighbours(self) -> list[Neighbour]:
+        """Return the peers that towers announce, in the order of their addresses."""
+        announced, unknown = sorted(self._table.addresses()), _Peer()
+        found = [(node, at, self._peers.get(node, unknown)) for node, at in announced]
+        return [
+            Neighbour(node, peer.kind, at, peer is not unknown, (*peer.topics,))
+            for node, at, peer in found
+        ]
+
+    def unmet(self, nodes: Iterable[str]) -> list[str]:
+        """Return those of the nodes that have not connected."""
+        return sorted(set(nodes).difference(self._peers))
+
+    def end(self, nodes: set[str]) -> None:
+        """End the connections of some nodes."""
+        for node in nodes & self._peers.keys():
+            if connection := self._peers[node].connection:
+                connection.shut_down()
+                self._peers[node].connection = None
+
+    def warn_if_unreachable(self, endpoint: str) -> None:
+        """Warn if a new peer is at an endpoint from which it cannot connect to this node."""
+        if self._warns_of_loopback and is_elsewhere(parse_endpoint(endpoint).host):
+            self._warns_of_loopback = False
+            _log.warning(
+                "this node is at %s, where %s on another machine cannot connect to it: name the "
+                "tower by its address in the network instead of 127.0.0.1, with host = auto, or "
+                "set option host to this machine's address there",
+                *(self.endpoint, endpoint),
+            )
+
+    def report(self, now: float, endpoints: Iterable[str]) -> None:
+        """Log the peers that have not connected, of those at ``endpoints`` that should have."""
+        nodes = {each: self._table.node_at(each) for each in endpoints}
+        unmet = frozenset(
+            each
+            for each, node in nodes.items()
+            if node not in self._peers and len(node) == _ADDRESS_LENGTH
+        )
+        if not unmet or (unmet <= self._logged and now < self._due):
+            return
+        self._pause_s = 2 * self._pause_s if unmet == self._logged else REPEAT_S
+        self._due, self._logged = now + self._pause_s, unmet
+        endpoint = min(unmet)
+        _log.warning(
+            "%d of %d peers have not connected to this node at %s, as %s at %s, though their "
+            "beacons come: nothing that it publishes or asks for reaches them. Is that an address "
+            "that they reach (option host), and does a firewall let the port pass (option port)?",
+            *(len(unmet), len(self._table), self.endpoint, nodes[endpoint], endpoint),
+        )

@@ -9,22 +9,23 @@ import contextlib
 import logging
 from collections import Counter
 from dataclasses import dataclass
-from hashlib import blake2b
-from typing import Final, NoReturn
+from typing import Final
 
 import zmq
+from zmq import SyncContext as Context
+from zmq import SyncSocket as Socket
 from zmq.utils import z85
 
 from dafka_core.config.node_options import SecurityOptions
 from dafka_core.errors import ConfigError, ProtocolError
 from dafka_core.model.names import escape, quoted
-from dafka_core.nodes.connection_quotas import ends_of, shut_down
-from dafka_core.nodes.zmq_types import Context, Socket
+from dafka_core.nodes.connection_quotas import Connection
 from dafka_core.protocol.authorization import granted, shown
+from dafka_core.protocol.beacons import TowerBeacon, decode_tower_beacon
 from dafka_core.protocol.codec import parse_subscription
 from dafka_core.protocol.messages import Message
 from dafka_core.protocol.record_limits import parse_announcement
-from dafka_core.security.allowed_keys import LOOK_INTERVAL_S, AllowedKeys, unlisted
+from dafka_core.security.allowed_keys import AllowedKeys, unlisted
 from dafka_core.security.key_files import AllowedKey, KeyPair, read_secret
 from dafka_core.security.permissions import EVERYBODY, NOBODY, STORE, TOWER, Permissions, refused
 from dafka_core.security.throttles import LogThrottle
@@ -55,16 +56,13 @@ class Claims:
     def __init__(self) -> None:
         self._at: dict[str, _Claim] = {}
 
-    def __len__(self) -> int:
-        return len(self._at)
-
     def key_at(self, endpoint: str) -> str:
         """Return the key of the node at an endpoint; empty if none was announced."""
         claim = self._at.get(endpoint)
         return "" if claim is None else claim.key
 
     def take(self, now: float, endpoint: str, key: str) -> bool:
-        """Claim an endpoint for an announced key; return True if it replaces a different key.
+        """Note the announced key of an endpoint; return True if it replaces a different key.
 
         Raises:
             ProtocolError: a different key is proved at the endpoint, or may still be proved.
@@ -96,35 +94,29 @@ class RefusedSubscriptions:
     """
 
     def __init__(self) -> None:
-        self._prefixes = Counter[bytes]()
+        self._counts = Counter[int]()  # by the hash of a prefix, which may have thousands of bytes
         self._is_full = False
 
     def __len__(self) -> int:
-        return len(self._prefixes)
+        return len(self._counts)
 
     def note(self, prefix: bytes) -> None:
         """Note that a subscription to a prefix was refused."""
-        self._is_full = self._is_full or len(self._prefixes) >= MOST_REFUSED
+        self._is_full = self._is_full or len(self._counts) >= MOST_REFUSED
         if not self._is_full:
-            self._prefixes[_digest(prefix)] += 1
+            self._counts[hash(prefix)] += 1
 
     def end(self, prefix: bytes) -> bool:
         """Note that ZeroMQ removes a subscription; return True if it was refused, as far as known.
 
         After too many refusals every one counts as refused: more messages are sent than needed.
         """
-        digest = _digest(prefix)
-        count = self._prefixes.pop(digest, 0)
+        count = self._counts.pop(hash(prefix), 0)
         if count > 1:
-            self._prefixes[digest] = count - 1
+            self._counts[hash(prefix)] = count - 1
         was_refused = count > 0 or self._is_full
-        self._is_full = self._is_full and bool(self._prefixes)
+        self._is_full = self._is_full and bool(self._counts)
         return was_refused
-
-
-def _digest(prefix: bytes) -> bytes:
-    """Return a short identifier of a prefix, which may have thousands of bytes."""
-    return blake2b(prefix, digest_size=16).digest()
 
 
 class RefusedNodeError(ProtocolError):
@@ -135,7 +127,8 @@ class Security:
     """The keys of a node or a tower; only for the thread that owns the sockets.
 
     ZeroMQ asks it to approve each connection (ZAP, RFC 27).  It learns a connection's key from
-    incoming messages, and ends connections whose keys are not allowed any more.
+    incoming messages, and ends a connection if its key is not allowed any more.  Without keys
+    every node has all permissions.
 
     Args:
         is_tower: whether it also accepts keys that have only the role of a tower.
@@ -146,14 +139,11 @@ class Security:
     ) -> None:
         self.own: KeyPair | None = None  # without security
         self.claims = Claims()
-        self.refusal_count = 0  # connections, subscriptions and addresses that keys do not allow
-        self.refused_beacons, self.refused_node = 0, ""  # and why the last one was refused
         self._is_tower = is_tower
-        self._refused = RefusedSubscriptions()
-        # By descriptor: the peer's address, its key, and its permissions at its last message.
-        self._inbound: dict[int, tuple[object, str, Permissions]] = {}
-        self._said = LogThrottle()
-        self._due = 0.0
+        self.refused = RefusedSubscriptions()
+        self._admitted: dict[int, Connection] = {}  # by descriptor
+        self._throttle = LogThrottle()
+        self._self = EVERYBODY  # this node's permissions by its own directory, at its start
         if not config.secret_key_file:
             return
         own = read_secret(config.secret_key_file)
@@ -181,7 +171,7 @@ class Security:
 
     def check_address(self, address: str) -> None:
         """Raise ConfigError unless an address of this node belongs to its key."""
-        if self.own is not None and not self._self.is_own(address):
+        if not self._self.is_own(address):
             raise ConfigError("address", escape(address), f"is {_foreign(self._self)} everywhere")
 
     def check_consume(self, topic: str) -> None:
@@ -189,24 +179,17 @@ class Security:
 
         Otherwise only the logs of other nodes would report it.
         """
-        if self.own is not None:
-            owner = self._permissions(self.own.public.decode())
-            if not owner.may_consume(topic):
-                raise refused(owner, f"consume {quoted(topic)}")
+        owner = self._permissions(self.own.public.decode() if self.own else "")
+        if not owner.may_consume(topic):
+            raise refused(owner, f"consume {quoted(topic)}")
 
     def check_node(self, node: str, key: str) -> None:
         """Raise RefusedNodeError unless a node's address belongs to a key."""
         owner = self._permissions(key)
         if not owner.is_own(node):
-            self.refusal_count += 1
             why = f"node {escape(node)} is {_foreign(owner)}"
-            self._say(f"{key} address", "%s", why)
-            self._refuse_node(why)
-
-    def _refuse_node(self, why: str) -> NoReturn:
-        self.refused_beacons += 1
-        self.refused_node = why
-        raise RefusedNodeError(why)
+            self._warn(f"{key} address", "%s", why)
+            raise RefusedNodeError(why)
 
     def is_tower(self, key: str) -> bool:
         """Return True if a tower may have a key."""
@@ -247,32 +230,29 @@ class Security:
         """Return a tower's beacon with the key of the announced node."""
         return frames if self.own is None else [*frames, owner.encode()]
 
-    def opened(self, frames: list[bytes]) -> tuple[list[bytes], str]:
-        """Return a tower's beacon without the key of its node, and that key.
+    def announced(self, now: float, frames: list[bytes], own: str) -> tuple[TowerBeacon, bool]:
+        """Return a tower's beacon to node ``own``, and whether its endpoint has a new key.
 
         Raises:
-            ProtocolError: the key is missing, or not allowed for a node (RefusedNodeError).
+            ProtocolError: the beacon is invalid.
+            RefusedNodeError: keys do not allow its node, or its endpoint belongs to another key.
         """
-        if self.own is None:
-            return frames, ""
-        *frames, announced = frames
-        key = announced.decode("ascii", "replace")
-        if len(frames) != 3:
-            raise ProtocolError("a node with an allowed key is announced with that key")
-        if announced != self.own.public and self._guest(key) is None:
-            self._refuse_node(f"key {key} of a node is not in {self._allowed.directory}")
-        return frames, key
-
-    def expect(self, now: float, endpoint: str, key: str) -> bool:
-        """Note the key of the node at an endpoint; return True if it replaces a different key.
-
-        Raises:
-            RefusedNodeError: the endpoint belongs to a different key.
-        """
+        key = ""
+        if self.own is not None:
+            *frames, announced = frames
+            if len(frames) != 3:
+                raise ProtocolError("a node with an allowed key is announced with that key")
+            key = announced.decode("ascii", "replace")
+            if announced != self.own.public and self._guest(key) is None:
+                raise RefusedNodeError(f"key {key} of a node is not in {self._allowed.directory}")
+        beacon = decode_tower_beacon(frames)
+        self.check_node(beacon.node, key)
+        # If another node has announced itself at this node's own endpoint, this node would connect
+        # to itself, and take its own messages for those of the other node.
         try:
-            return self.own is not None and self.claims.take(now, endpoint, key)
+            return beacon, beacon.node != own and self.claims.take(now, beacon.endpoint, key)
         except ProtocolError as error:
-            self._refuse_node(str(error))
+            raise RefusedNodeError(str(error)) from None
 
     # -- connections -----------------------------------------------------------------------------
 
@@ -296,20 +276,14 @@ class Security:
             return
         with contextlib.suppress(zmq.Again):
             while True:
-                frames = self.zap.recv_multipart(zmq.NOBLOCK)
-                self.zap.send_multipart(self._answer(frames))
-        if now < self._due:
-            return
-        self._due = now + LOOK_INTERVAL_S
+                self.zap.send_multipart(self._answer(self.zap.recv_multipart(zmq.NOBLOCK)))
         if self._allowed.look(now):
             # A node with changed permissions connects and subscribes again, to what it may receive.
-            for descriptor, (_, key, allowed) in [*self._inbound.items()]:
-                if self._guest(key) is None or self._permissions(key) != allowed:
-                    self._end(descriptor)
-
-    def due(self, otherwise: float) -> float:
-        """Return the time of the next check, or ``otherwise`` if that is earlier."""
-        return otherwise if self.own is None else min(otherwise, self._due)
+            for each in [*self._admitted.values()]:
+                guest = self._guest(each.key)
+                if guest is None or guest.permissions != each.owner:
+                    each.shut_down()
+                    del self._admitted[each.descriptor]
 
     def _answer(self, frames: list[bytes]) -> list[bytes]:
         version, request = frames[:2]
@@ -318,53 +292,38 @@ class Security:
             key = z85.encode(frames[6]).decode()
         if self._guest(key) is not None:
             return [version, request, b"200", b"OK", key.encode(), b""]
-        self.refusal_count += 1
-        text = (
-            "refused a connection from %s, whose key is %s: it is not in %s, or only as a tower's"
-        )
+        text = "refused a connection from %s with key %s: it is not in %s, or only as a tower's"
         host = frames[3].decode("ascii", "replace")
-        self._say(f"{host} {key}", text, host, key or "none", self._allowed.directory)
+        self._warn(f"{host} {key}", text, host, key or "none", self._allowed.directory)
         return [version, request, b"400", b"not allowed", b"", b""]
 
-    def owner(self, frame: zmq.Frame) -> str | None:
+    def owner(self, frame: zmq.Frame, connection: Connection | None) -> str | None:
         """Return the key of a frame's sender on a bound socket; empty without security.
 
         None if the key is not allowed any more; the connection is ended then.
         """
-        if self.own is None:
+        if self.own is None or connection is None:
             return ""
-        try:
-            key = str(frame.get("User-Id"))
-            descriptor = int(frame.get(zmq.SRCFD))
-        except zmq.ZMQError:  # a subscription that ZeroMQ removes because its peer has gone
-            return ""
-        self._inbound[descriptor] = ends_of(descriptor)[1], key, self._permissions(key)
+        connection.key = key = str(frame.get("User-Id"))
+        connection.owner = self._permissions(key)
         if self._guest(key) is None:
-            self._end(descriptor)
+            connection.shut_down()
             return None
+        self._admitted[connection.descriptor] = connection
         return key
-
-    def key_name(self, descriptor: int) -> str:
-        """Return the name of the key of a connection; empty if it is unknown."""
-        _, key, allowed = self._inbound.get(descriptor, (None, "", NOBODY))
-        return escape(allowed.name) if key else ""
-
-    def _end(self, descriptor: int) -> None:
-        peer, _, _ = self._inbound.pop(descriptor)
-        shut_down(descriptor, peer)
 
     def why_refused(self, event: int, value: int) -> str:
         """Return the reason of a failed handshake; empty if it is unknown."""
         own = self.own
         if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH and own is not None:
             key = own.public.decode()
-            return f"it refuses this node's key {key}, which has to be in its directory"
+            return f"it refuses this node's key {key}, which is not in its directory"
         if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and value == MISMATCH:
             if own is None:
                 return "it lets in owners of keys only: set secret_key_file and allowed_keys"
-            return "it has no key, and this node talks to owners of allowed keys only"
+            return "it has no key, and this node accepts owners of allowed keys only"
         if event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL and own is not None:
-            return "it has no key, or another one than it is to have by this node's allowed_keys"
+            return "it has no key, or not the one that this node's allowed_keys has for it"
         return ""
 
     # -- subscriptions and answers ---------------------------------------------------------------
@@ -375,31 +334,30 @@ class Security:
             return frame
         if not key and frame[:1] == b"\0":
             # ZeroMQ itself removes it, because a connection has ended.
-            return None if self._refused.end(frame[1:]) else frame
+            return None if self.refused.end(frame[1:]) else frame
         allowed = granted(self._permissions(key), frame)
         if allowed is None:
-            self.refusal_count += 1
             if frame[:1] != b"\0":
-                self._refused.note(frame[1:])
-            self._say_refused(key, frame)
+                self.refused.note(frame[1:])
+            self._warn_of_refusal(key, frame)
         return allowed
 
-    def _say_refused(self, key: str, frame: bytes) -> None:
+    def _warn_of_refusal(self, key: str, frame: bytes) -> None:
         owner = self._permissions(key)
         # An announcement comes first, and must not suppress the log of later subscriptions.
         introduced = parse_announcement(frame[1:])
         if introduced is None:
             # Once for each key: a node subscribes to many kinds of messages at the same time.
             _, kind, topic = parse_subscription(frame)
-            text = "refused to send a node with key %s each %s of %r: its key allows it not"
+            text = "refused to send a node with key %s each %s of %r: its key does not allow it"
             named = "message" if kind is None else kind.__name__
-            self._say(key, text, owner.name, named, topic)
+            self._warn(key, text, owner.name, named, topic)
         elif owner.is_own(introduced.node):
-            text = f"key %s may be no store, which node %s says it is: add role {STORE} to %s.key"
-            self._say(f"{key} {STORE}", text, owner.name, escape(introduced.node), owner.name)
+            text = f"node %s is a store, and its key %s is not: add role {STORE} to %s.key"
+            self._warn(f"{key} {STORE}", text, escape(introduced.node), owner.name, owner.name)
         else:
             node = escape(introduced.node)
-            self._say(f"{key} address", "node %s is %s", node, _foreign(owner))
+            self._warn(f"{key} address", "node %s is %s", node, _foreign(owner))
 
     def shown(self, message: Message) -> Message | None:
         """Return the part of an answer that its requestor may receive; None if nothing."""
@@ -409,14 +367,14 @@ class Security:
         owner = self._self if self._self.is_own(requestor) else known and known.permissions
         return None if owner is None else shown(owner, message)
 
-    def _say(self, what: str, text: str, *facts: object) -> None:
-        if self._said.is_new(what):
+    def _warn(self, what: str, text: str, *facts: object) -> None:
+        if self._throttle.is_new(what):
             _log.warning(text, *facts, extra={"event": "key_refused"})
 
 
 def _foreign(owner: Permissions) -> str:
     """Describe an address that does not belong to a key."""
     return (
-        f"none of key {owner.name}, whose addresses begin with {owner.prefix}: where it is from "
-        f"before the key, list it under 'addresses' in {owner.name}.key"
+        f"not an address of key {owner.name}, as these begin with {owner.prefix}: if it is older "
+        f"than the key, list it under 'addresses' in {owner.name}.key"
     )

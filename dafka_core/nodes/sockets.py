@@ -7,6 +7,7 @@ the only ones here that cost Python time per record, so they do nothing else.
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -16,19 +17,32 @@ from typing import Final, cast
 
 import numpy as np
 import zmq
+from zmq import SyncContext as Context
+from zmq import SyncSocket as Socket
 from zmq.backend import (
     Socket as BareSocket,  # without the convenience code of zmq.Socket before each call
 )
 
 from dafka_core.config.node_options import C_LAYOUT, LIVE_BATCH_BYTES
-from dafka_core.nodes.connection_quotas import ConnectionQuotas, descriptor_of, monitored
+from dafka_core.nodes.connection_quotas import (
+    Connection,
+    ConnectionQuotas,
+    descriptor_of,
+    monitored,
+)
 from dafka_core.nodes.security import Security
-from dafka_core.nodes.zmq_types import Context, Socket
+from dafka_core.protocol import messages as m
 from dafka_core.protocol.beacons import MAX_PEERS
 from dafka_core.protocol.bulk_decoder import PACKED_IDS, BulkDecoder
-from dafka_core.protocol.codec import BatchNumbers, encode, encode_batch_prefix, pack_batch_numbers
+from dafka_core.protocol.codec import (
+    BatchNumbers,
+    encode,
+    encode_batch_prefix,
+    pack_batch_numbers,
+    parse_subscription,
+    subscription,
+)
 from dafka_core.protocol.limits import DIRECT_BATCH_BYTES, MAX_BATCH_COUNT, RUN_BYTES
-from dafka_core.protocol.messages import DirectRecord, RecordMessage, pack_times
 from dafka_core.protocol.role import OutgoingBatch
 from dafka_core.system.hosts import address_of, parse_endpoint
 
@@ -39,24 +53,33 @@ WAITING_MESSAGES: Final = 1_000  # of a paused peer, in this process: at most 32
 HANDSHAKE_MS: Final = 10_000  # until ZeroMQ closes an unfinished connection: it takes an open file
 IDLE_S: Final = 5  # without data before TCP probes the connection; also the probes' interval
 
+# A connection on which no data leaves for this time is closed, and the messages for it are freed,
+# as large ones take too much memory below the high-water mark.  The peer reconnects.
 STALLED_MS: Final = 10_000
-"""A connection on which no data leaves for this time is closed, and the messages for it are freed,
-as large ones take too much memory below the high-water mark.  The peer reconnects."""
 
+# Timeout of one attempt to connect.  A peer without room for more drops attempts, and TCP alone
+# would retry at growing intervals, up to a minute.
 CONNECT_TIMEOUT_MS: Final = 5_000
-"""Timeout of one attempt to connect.  A peer without room for more drops attempts, and TCP alone
-would retry at growing intervals, up to a minute."""
 
+# Limits on messages received from one socket in its turn.  The allocator returns larger buffers to
+# the system each time, and the system's zeroing of new ones would cost more than all else here.
 BURST_COUNT: Final = 65_536
 BURST_BYTES: Final = 16 << 20
-"""Limits on messages received from one socket in its turn.  The allocator returns larger buffers to
-the system each time, and the system's zeroing of new ones would cost more than all else here."""
-
 CONTROL_COUNT: Final = 1_000  # other messages received in a turn, each some 50 us of work
 
+# A peer with its own socket needs three, as two monitor it; some 300 peers would reach ZeroMQ's own
+# limit of 1,023 in all.
 MOST_SOCKETS: Final = 3 * MAX_PEERS + 100
-"""A peer with its own socket needs three, as two monitor it; some 300 peers would reach ZeroMQ's
-own limit of 1,023 in all."""
+
+# Of the requestors that accept packed answers, and of subscribed topics: peers choose the names.
+# Further names are not counted, and such requestors are answered one by one.
+MAX_NAMES: Final = 100_000
+
+# Subscribers to the packed form of a record receive no single ones.
+_PACKED_FORMS: Final[dict[object, type[m.Message]]] = {
+    m.RecordBatchMessage: m.RecordMessage,
+    m.DirectRecordBatch: m.DirectRecord,
+}
 
 _SEQUENCE = Struct(">Q")
 _RECORD_IDS = b"MD"
@@ -169,18 +192,88 @@ def received_frames(
 
 def received_subscriptions(
     socket: Socket, security: Security, quotas: ConnectionQuotas
-) -> Iterator[tuple[bytes, int]]:
-    """Yield the permitted parts of waiting subscriptions, with their connections' descriptors.
+) -> Iterator[tuple[bytes, str, Connection | None]]:
+    """Yield waiting subscriptions with the keys of their senders, which are allowed to connect.
 
-    A descriptor is -1 for subscriptions that ZeroMQ removes itself because a peer has gone.
+    Without a connection: ZeroMQ itself removes the subscriptions of a peer that has gone.
     """
     for (frame,) in received_frames(socket, quotas, 1):
-        descriptor = descriptor_of(frame)
-        quotas.subscribe(descriptor, frame.bytes)
-        key = security.owner(frame)
-        octets = None if key is None else security.granted(key, frame.bytes)
-        if octets is not None:
-            yield octets, descriptor
+        subscription, connection = frame.bytes, quotas.sender(frame)
+        if connection is not None:
+            quotas.subscribe(connection, subscription)
+        if (key := security.owner(frame, connection)) is not None:
+            yield subscription, key, connection
+
+
+class Subscribers:
+    """The subscriptions that an XPUB socket in manual mode reports, and how each is served.
+
+    Our nodes subscribe to both forms of a record, RECORD and its packed extension, because a
+    producer may be ours or a C node.  Our producers must not send both: the XPUB socket's manual
+    mode (ZeroMQ's XPUB_MANUAL) lets a node decide what each peer's subscription means, and a peer
+    that subscribes to the packed form receives no single records.
+    """
+
+    def __init__(self, pub: Socket) -> None:
+        self._pub = pub
+        kinds = (m.RecordMessage, m.EpochAck, *_PACKED_FORMS)
+        # Subscriptions of the counted kinds, by topic or address.
+        self._counts: dict[object, Counter[str]] = {kind: Counter() for kind in kinds}
+        self._forms: dict[str, list[bool]] = {}  # of one topic, until a subscription changes them
+
+    def apply(self, frame: bytes) -> tuple[bool, type[m.Message] | None, str]:
+        """Apply a subscription right after it was received: ZeroMQ applies it to its sender.
+
+        Returns the parsed subscription.
+        """
+        subscribed, kind, topic = parsed = parse_subscription(frame)
+        prefix = frame[1:]
+        if not subscribed:
+            if frame[:1] == b"\x00":
+                self._pub.set(zmq.UNSUBSCRIBE, prefix)
+                if kind in (m.DirectRecordBatch, m.EpochAck):
+                    names = self._counts[kind]
+                    names[topic] -= 1
+                    if names[topic] <= 0:
+                        del names[topic]
+            return parsed
+        self._pub.set(zmq.SUBSCRIBE, prefix)
+        is_counted = self._count(kind, topic)
+        # A SUB socket sends its subscriptions in the order of their bytes, and the packed forms
+        # come after the single ones.
+        if is_counted and kind in _PACKED_FORMS:
+            self._pub.set(zmq.UNSUBSCRIBE, subscription(_PACKED_FORMS[kind]) + prefix[1:])
+        elif kind is m.Ack and topic in self._counts[m.EpochAck]:
+            # The peer's earlier subscription, to EpochAck, contains more.
+            self._pub.set(zmq.UNSUBSCRIBE, prefix)
+        return parsed
+
+    def forms(self, topic: str, requestor: str) -> list[bool]:
+        """Return the forms to send records in: packed (True), one by one (False), both or none."""
+        if requestor:
+            return [requestor in self._counts[m.DirectRecordBatch]]
+        forms = self._forms.get(topic)
+        if forms is None:
+            packed = self._matching(m.RecordBatchMessage, topic)
+            # ZeroMQ does not report the end of every subscription, so the counts may be too high:
+            # records are then sent in an unneeded form as well, which costs only time.
+            single = self._matching(m.RecordMessage, topic) - packed
+            forms = [form for form, count in ((True, packed), (False, single)) if count > 0]
+            self._forms = {topic: forms}
+        return forms
+
+    def _count(self, kind: type[m.Message] | None, name: str) -> bool:
+        """Count a subscription; return False if its kind is not counted, or without room."""
+        names = self._counts.get(kind)
+        if names is None or (name not in names and len(names) >= MAX_NAMES):
+            return False
+        names[name] += 1
+        self._forms = {}
+        return True
+
+    def _matching(self, kind: type[m.Message], topic: str) -> int:
+        counts = self._counts[kind].items()
+        return sum(count for prefix, count in counts if topic.startswith(prefix))
 
 
 def receive_burst(
@@ -250,7 +343,7 @@ def send_one_by_one(socket: Socket, message: OutgoingBatch, layout: str) -> None
     if layout != C_LAYOUT:
         for offset, content in enumerate(batch.values, batch.offset):
             record = (*batch.tp, offset, content)
-            single = DirectRecord(requestor, *record) if requestor else RecordMessage(*record)
+            single = m.DirectRecord(requestor, *record) if requestor else m.RecordMessage(*record)
             socket.send_multipart(encode(single, layout))
         return
     prefix = encode_batch_prefix(requestor, batch.tp, packed=False)
@@ -273,7 +366,7 @@ def send_packed(socket: Socket, message: OutgoingBatch) -> None:
         stop = int(ends.searchsorted(ends[start] + limit_bytes, side="right")) - 1
         stop = min(max(stop, start + 1), start + MAX_BATCH_COUNT, batch.count)
         records = data[int(ends[start]) : int(ends[stop])]
-        times = pack_times(batch.times, start, stop)
+        times = m.pack_times(batch.times, start, stop)
         offset, runs = batch.offset + start, len(times) // RUN_BYTES
         numbers = BatchNumbers(offset, stop - start, batch.transaction, batch.epoch, runs)
         socket.send(prefix + pack_batch_numbers(numbers), zmq.SNDMORE)

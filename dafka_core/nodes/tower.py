@@ -14,16 +14,21 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import zmq
+from zmq import SyncSocket as Socket
 
 from dafka_core.config.node_options import AUTO_HOST, NodeOptions, TowerAddress, TowerOptions
 from dafka_core.errors import ConfigError, NodeFailedError, ProtocolError
 from dafka_core.nodes.addresses import bind, check_closed, network_host, own_host, why_unbound
-from dafka_core.nodes.connection_quotas import ConnectionQuotas, descriptor_of
+from dafka_core.nodes.connection_quotas import ConnectionQuotas
 from dafka_core.nodes.node import Node
 from dafka_core.nodes.security import Security
-from dafka_core.nodes.sockets import connect, new_socket, received_frames
+from dafka_core.nodes.sockets import (
+    connect,
+    new_socket,
+    received_frames,
+    received_subscriptions,
+)
 from dafka_core.nodes.threads import NodeThread
-from dafka_core.nodes.zmq_types import Socket
 from dafka_core.protocol import beacons
 from dafka_core.protocol.beacons import MAX_PEERS
 from dafka_core.protocol.limits import RecentNames
@@ -150,9 +155,8 @@ class _Relay:
             self._context = zmq.Context()
             made.callback(self._context.destroy, linger=0)
             self.security = Security(config, self._context, is_tower=True)
-            self._quotas = ConnectionQuotas(
-                MAX_SUBSCRIBED_BYTES, self.security.key_name, encrypted=bool(config.secret_key_file)
-            )
+            is_encrypted = bool(config.secret_key_file)
+            self._quotas = ConnectionQuotas(MAX_SUBSCRIBED_BYTES, encrypted=is_encrypted)
             made.callback(self._quotas.close)
             self._xsub = self._new_socket(zmq.XSUB)
             # Subscriptions of nodes are not forwarded: each would go to all nodes.
@@ -218,11 +222,8 @@ class _Relay:
             self.close()
 
     def _receive_subscriptions(self) -> None:
-        for (frame,) in received_frames(self._xpub, self._quotas, 1):
-            self._quotas.subscribe(descriptor_of(frame), frame.bytes)
-            if self.security.owner(frame) is None:
-                continue
-            action, prefix = frame.bytes[:1], frame.bytes[1:]
+        for frame, *_ in received_subscriptions(self._xpub, self.security, self._quotas):
+            action, prefix = frame[:1], frame[1:]
             # Others match no message of a tower, and would only take memory.
             if action in (b"\x00", b"\x01") and beacons.is_tower_subscription(prefix):
                 self._xpub.set(zmq.SUBSCRIBE if action == b"\x01" else zmq.UNSUBSCRIBE, prefix)
@@ -231,7 +232,8 @@ class _Relay:
 
     def _forward_beacons(self) -> None:
         for frames in received_frames(self._xsub, self._quotas, MAX_FRAMES):
-            if (owner := self.security.owner(frames[0])) is not None:
+            connection = self._quotas.sender(frames[0])
+            if (owner := self.security.owner(frames[0], connection)) is not None:
                 try:
                     self._forward(owner, frames)
                 except ProtocolError:

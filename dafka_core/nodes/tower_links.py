@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import zmq
+from zmq import SyncContext as Context
+from zmq import SyncSocket as Socket
 from zmq.utils.monitor import parse_monitor_message
 
 from dafka_core.config.node_options import NodeOptions, TowerAddress
@@ -28,7 +30,6 @@ from dafka_core.nodes.sockets import (
     received,
     watched,
 )
-from dafka_core.nodes.zmq_types import Context, Socket
 from dafka_core.protocol import beacons
 from dafka_core.protocol.limits import MAX_HEADER_BYTES
 

@@ -7,31 +7,29 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Callable, Mapping
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from dafka_core.errors import ProtocolError
 from dafka_core.model.records import RecordBatch
 from dafka_core.protocol.authorization import records_refusal, refusal
-from dafka_core.protocol.bulk_decoder import BulkDecoder
 from dafka_core.protocol.codec import decode
 from dafka_core.protocol.messages import DirectRecordBatches, Message
 from dafka_core.protocol.role import OutgoingBatch
 from dafka_core.security.permissions import EVERYBODY, Permissions
 
-if TYPE_CHECKING:
-    from dafka_core.nodes.peers import Peers
-
 REPEAT_S: Final = 60.0  # before the same reason is logged again
 CHECK_S: Final = 1.0  # interval at which the loop checks for refusals to log
 
+MESSAGE, RECORDS, BEACON, TOWER = "message", "records", "beacon", "tower"
 FORBIDDEN: Final = "forbidden"
 
-REASONS: Final = ("message", "records", "beacon", "tower", FORBIDDEN)
+REASONS: Final = (MESSAGE, RECORDS, BEACON, TOWER, FORBIDDEN)
 """Reasons for refusing frames: invalid message, invalid records, invalid beacon, invalid
 announcement of a tower, not allowed by the sender's key."""
 
-_CAUSES: Final = {FORBIDDEN: "a key allows only what its file says (docs/security.md)"}
+_CAUSES: Final = {FORBIDDEN: "the file of a key names its permissions (docs/security.md)"}
 _NO_PROTOCOL: Final = "the sender speaks another protocol, or a version unknown to this node"
 
 _log = logging.getLogger("dafka.mesh")
@@ -40,9 +38,8 @@ _log = logging.getLogger("dafka.mesh")
 class MeshTraffic:
     """Counters of messages and records; not by topic, because peers could create too many."""
 
-    def __init__(self, node: str, decoder: BulkDecoder) -> None:
-        self.invalid_count = 0  # messages, except records
-        self.forbidden_count = 0  # messages and records that keys do not allow
+    def __init__(self, node: str) -> None:
+        self.refused = Counter[str]()  # frames by reason; ``Mesh.refused`` adds others
         # As received, including duplicates and records that the node did not want.
         self.records_received = self.bytes_received = 0
         # Published to the followers of a topic; each counts once, for any number of followers.
@@ -51,7 +48,6 @@ class MeshTraffic:
         # Messages by the name of their type, except those that consist of records only.
         self.received, self.sent = Counter[str](), Counter[str]()
         self._node = node  # its name in the log
-        self._decoder = decoder  # counts invalid records
         self._check_at = 0.0
         self._logged: dict[str, tuple[float, int]] = {}  # time and count, by reason
         self._last: dict[str, str] = {}  # why the last frame was refused, by reason
@@ -63,13 +59,13 @@ class MeshTraffic:
 
     def add_sent(self, message: OutgoingBatch) -> None:
         """Count sent records."""
-        batch = message.batch
+        count, size_bytes = message.batch.count, message.batch.values.size_bytes
         if message.requestor:
-            self.direct_records += batch.count
-            self.direct_bytes += batch.values.size_bytes
+            self.direct_records += count
+            self.direct_bytes += size_bytes
         else:
-            self.live_records += batch.count
-            self.live_bytes += batch.values.size_bytes
+            self.live_records += count
+            self.live_bytes += size_bytes
 
     def add_sent_message(self, message: Message) -> None:
         """Count another message; the answer to a FETCH-BATCH contains records, too."""
@@ -81,7 +77,7 @@ class MeshTraffic:
     def admits_records(self, sender: Permissions, batch: RecordBatch) -> bool:
         """Count received records; return True if their sender may write them."""
         if why := records_refusal(sender, batch.tp):
-            self._forbid(why)
+            self.refuse(FORBIDDEN, why)
             return False
         self.add_received(batch)
         return True
@@ -91,35 +87,24 @@ class MeshTraffic:
         try:
             message = decode(frames)
         except ProtocolError as error:
-            self.invalid_count += 1
-            self._last[REASONS[0]] = str(error)
+            self.refuse(MESSAGE, str(error))
             return None
-        why = "" if sender is EVERYBODY else refusal(sender, message)
-        if why:
-            self._forbid(why)
-        return None if why else message
+        if sender is not EVERYBODY and (why := refusal(sender, message)):
+            self.refuse(FORBIDDEN, why)
+            return None
+        return message
 
-    def _forbid(self, why: str) -> None:
-        self.forbidden_count += 1
-        self._last[FORBIDDEN] = why
+    def refuse(self, reason: str, why: str) -> None:
+        """Count refused frames."""
+        self.refused[reason] += 1
+        self._last[reason] = why
 
-    def refused(self, peers: Peers) -> dict[str, int]:
-        """Return the number of refused frames, by reason."""
-        counts = (
-            *(self.invalid_count, self._decoder.invalid_count),
-            *(peers.invalid_count, peers.towers.invalid_count),
-            self.forbidden_count + peers.security.refused_beacons,
-        )
-        return dict(zip(REASONS, counts, strict=True))
-
-    def log_refused(self, now: float, peers: Peers) -> None:
+    def log_refused(self, now: float, counts: Callable[[], Mapping[str, int]]) -> None:
         """Log the number of frames refused since the last report, by reason, if it is due."""
         if now < self._check_at:
             return
         self._check_at = now + CHECK_S
-        if peers.security.refused_node:
-            self._last[FORBIDDEN], peers.security.refused_node = peers.security.refused_node, ""
-        for reason, count in self.refused(peers).items():
+        for reason, count in counts().items():
             logged_at, logged = self._logged.get(reason, (-inf, 0))
             if count == logged or now < logged_at + REPEAT_S:
                 continue

@@ -54,7 +54,7 @@ def of_mesh(mesh: Mesh) -> Iterator[Sample]:
     ):
         for message, count in (dict.fromkeys(ALWAYS_REPORTED, 0) | dict(counts)).items():
             yield Sample(metric, count, (message,))
-    for reason, count in traffic.refused(peers).items():
+    for reason, count in mesh.refused().items():
         yield Sample(d.FRAMES_REFUSED, count, (reason,))
     now = time.monotonic()
     for tower, heard_at in peers.towers.heard_at.items():

@@ -67,9 +67,9 @@ def doors(cluster: EmbeddedCluster) -> dict[str, list[str]]:
     with Producer("door", tower=cluster.tower, **cluster.key()) as producer:
         producer.publish(b"x")
         producer.flush(PATIENCE_S)
-        peers = producer._mesh.peers
+        found = producer._mesh.peers.table.addresses()
         [store] = cluster.stores
-        [mesh] = [each for each in peers._sockets if peers.table.node_at(each) == store]
+        [mesh] = [endpoint for node, endpoint in found if node == store]
     [tls] = [each for each in cluster.locations() if each.startswith("grpc+tls")]
     return {
         "tower": [f"{host}:{sub_port}", f"{host}:{pub_port}"],

@@ -9,7 +9,7 @@ from typing import Any
 from dafka_core.errors import ProtocolError
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.model.values import Values
-from dafka_core.nodes import inbound
+from dafka_core.nodes import sockets
 from dafka_core.nodes.store_loop import StoreLoop
 from dafka_core.protocol.codec import decode
 from dafka_core.protocol.consumer_role import ConsumerRole, Loss
@@ -278,13 +278,13 @@ class _GreetedOnly(StoreDirectory):
         return found
 
 
-class ForgetsRequestors(inbound.Subscribers):
+class ForgetsRequestors(sockets.Subscribers):
     """Takes the end of a broken connection for that of the peer, which is back already."""
 
     def apply(self, frame: bytes) -> tuple[bool, type[Message] | None, str]:
         subscribed, kind, topic = parsed = super().apply(frame)
         if not subscribed and kind is DirectRecordBatch:
-            self._requestors.pop(topic, None)
+            self._counts[DirectRecordBatch].pop(topic, None)
         return parsed
 
 

@@ -11,7 +11,6 @@ from typing import Any, cast
 from dafka_core.nodes.security import Claims, RefusedSubscriptions, Security
 from dafka_core.security.key_files import AllowedKey, KeyPair
 from dafka_core.security.permissions import EVERYBODY, Permissions, address_prefix
-from dafka_core.security.throttles import LogThrottle
 
 
 class Keys:
@@ -49,18 +48,17 @@ class SimulatedSecurity(Security):
 
     def __init__(self, keys: Keys, name: str) -> None:
         self.own = None
-        self.refusal_count = self.refused_beacons = 0
         self._is_tower = False
         self.claims = Claims()
-        self._refused = RefusedSubscriptions()
-        self._said = LogThrottle()
+        self.refused = RefusedSubscriptions()
+        self._self = EVERYBODY
         self._allowed = cast("Any", keys)
         own = keys.find(name)
         if own is not None:
             self.own = KeyPair(name.encode(), b"")
             self._self = own.permissions
 
-    def _say(self, what: str, text: str, *facts: object) -> None:
+    def _warn(self, what: str, text: str, *facts: object) -> None:
         """The world counts what is refused."""
 
     def expects(self, endpoint: str, key: str) -> bool:

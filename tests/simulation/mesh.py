@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from dafka_core.config.node_options import C_LAYOUT, MAX_RECORD_BYTES
 from dafka_core.config.node_options import RFC46 as RFC46_LAYOUT
 from dafka_core.model.records import RecordBatch
-from dafka_core.nodes.inbound import Subscribers
-from dafka_core.nodes.sockets import send_packed
-from dafka_core.nodes.traffic import MeshTraffic
+from dafka_core.nodes.sockets import Subscribers, send_packed
+from dafka_core.nodes.traffic import FORBIDDEN, MESSAGE, MeshTraffic
 from dafka_core.protocol.beacons import BEACON, NodeBeacon, tower_subscriptions
 from dafka_core.protocol.bulk_decoder import BulkDecoder
 from dafka_core.protocol.codec import decode, encode
@@ -93,11 +92,10 @@ class SimulatedMesh:
         self._apart = tell_peers_apart
         self._layout = RFC46_LAYOUT if style == RFC46 else C_LAYOUT
         self._pub = Pub()
-        pack = style != SINGLE
-        self.subscribers = Subscribers(cast("Any", self._pub), pack=pack)
+        self.subscribers = Subscribers(cast("Any", self._pub))
         self.limits = RecordLimits()
         self._burst = BulkDecoder()
-        self._traffic = MeshTraffic(name, self._burst)
+        self._traffic = MeshTraffic(name)
         self.security = SimulatedSecurity(network.keys, name)
         self._queued: Counter[Link] = Counter()
         self._told: deque[tuple[Link, bytes, str]] = deque()
@@ -125,8 +123,8 @@ class SimulatedMesh:
 
     @property
     def invalid_count(self) -> int:
-        """As ``Mesh`` has it, but for what keys do not allow."""
-        return self._traffic.invalid_count + self._burst.invalid_count
+        """Count refused frames as ``Mesh`` does, without those that keys do not allow."""
+        return self._traffic.refused[MESSAGE] + self._burst.invalid_count
 
     def trusts(self, endpoint: str, key: str) -> bool:
         """Return True if the node at an endpoint has the expected key, as CURVE checks."""
@@ -357,9 +355,9 @@ class SimulatedMesh:
     def _take_other(
         self, now: float, link: Link, sender: Permissions, frames: list[bytes], peer: str
     ) -> None:
-        before = self._traffic.forbidden_count
+        before = self._traffic.refused[FORBIDDEN]
         message = self._traffic.admitted(sender, frames)
-        if self._traffic.forbidden_count > before:
+        if self._traffic.refused[FORBIDDEN] > before:
             self._refuse(link, type(decode(frames)).__name__, str(frames))
         if message is None:
             return

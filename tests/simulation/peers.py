@@ -13,8 +13,6 @@ from dafka_core.protocol.beacons import (
     WELCOME,
     NodeBeacon,
     PeerTable,
-    TowerBeacon,
-    decode_tower_beacon,
     encode_node_beacon,
 )
 from dafka_core.protocol.role import PeerNews
@@ -51,10 +49,12 @@ class SimulatedPeers:
                 self.due = now
                 continue
             try:
-                beacon = self._opened(now, frames)
+                beacon, is_other_key = mesh.security.announced(now, frames, self._own.node)
             except ProtocolError:
                 mesh.world.refused["beacon"] += 1
                 continue
+            if is_other_key and beacon.endpoint in self.table:
+                mesh.network.renew(mesh, beacon.endpoint)
             if self.table.hear(now, beacon):
                 mesh.learn(PeerNews(beacon.node, beacon.endpoint))
                 mesh.network.connect(mesh, beacon.endpoint)
@@ -85,15 +85,3 @@ class SimulatedPeers:
         for node in lost:
             if not self.table.knows(node):
                 mesh.role.on_peer_lost(node)
-
-    def _opened(self, now: float, frames: list[bytes]) -> TowerBeacon:
-        mesh = self._mesh
-        open_frames, key = mesh.security.opened(frames)
-        beacon = decode_tower_beacon(open_frames)
-        mesh.security.check_node(beacon.node, key)
-        if beacon.node == mesh.role.address:
-            return beacon
-        is_others = mesh.security.expect(now, beacon.endpoint, key)
-        if is_others and beacon.endpoint in self.table:
-            mesh.network.renew(mesh, beacon.endpoint)
-        return beacon

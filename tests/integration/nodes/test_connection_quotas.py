@@ -13,12 +13,14 @@ import pytest
 from dafka_core import Consumer, Producer, Store
 from dafka_core.nodes import connection_quotas as module
 from dafka_core.nodes.connection_quotas import OBSERVED_BYTES, OBSERVED_S, ConnectionQuotas
+from dafka_core.security.permissions import Permissions
 from dafka_core.testing import wait_until
 from tests.integration.nodes.peers import PATIENCE_S
 
 SUBSCRIBED_BYTES = 1_000
 LIMIT_BYTES = 4 * OBSERVED_BYTES
 PART = bytes(1 << 20)
+MALLORY = Permissions("mallory", frozenset())
 
 LARGE = bytes(OBSERVED_BYTES + 1)
 LARGE_COUNT = 10
@@ -28,15 +30,24 @@ class Sender:
     """One end of a connection; the other end has a quota."""
 
     def __init__(self) -> None:
-        self.quotas = ConnectionQuotas(
-            SUBSCRIBED_BYTES, lambda descriptor: "mallory", encrypted=False
-        )
+        self.quotas = ConnectionQuotas(SUBSCRIBED_BYTES, encrypted=False)
         with socket.create_server(("127.0.0.1", 0)) as server:
             self.near = socket.create_connection(server.getsockname())
             self.far, _ = server.accept()
         self.descriptor = self.far.fileno()
         self.endpoint = f"tcp://peer:{self.near.getsockname()[1]}"
         self._times = count(1.0)
+
+    def follow(self, limit_bytes: int) -> None:
+        """Take the connection for one that the node has made."""
+        self.quotas.follow(self.descriptor, self.endpoint, limit_bytes, MALLORY)
+
+    def subscribe(self, *frames: bytes) -> None:
+        """Take the connection for one that the node has accepted."""
+        connection = self.quotas.accepted(self.descriptor, self.near.getsockname())
+        connection.owner = MALLORY
+        for each in frames:
+            self.quotas.subscribe(connection, each)
 
     def send(self, size_bytes: int) -> None:
         """Send and receive, as ZeroMQ's thread does."""
@@ -73,23 +84,18 @@ def sender() -> Iterator[Sender]:
         yield found
 
 
-def subscribe(sender: Sender, *frames: bytes) -> None:
-    for each in frames:
-        sender.quotas.subscribe(sender.descriptor, each)
-
-
 def test_a_descriptor_may_be_that_of_another_connection_by_now(sender: Sender) -> None:
-    """A socket reports the end of its connection, and does not know the newer one."""
+    """Events of a connection come later than its end."""
     quotas, other = sender.quotas, Sender()
     with other.near, other.far:
-        quotas.follow(other.descriptor, other.endpoint, OBSERVED_BYTES)
+        quotas.follow(other.descriptor, other.endpoint, OBSERVED_BYTES, MALLORY)
         os.dup2(sender.descriptor, other.descriptor)
-        quotas.end(other.descriptor, "is another one")
+        sender.send(2 * OBSERVED_BYTES)
+        sender.check(2)
     assert not sender.is_ended()
-    quotas.follow(sender.descriptor, sender.endpoint, OBSERVED_BYTES)
-    quotas.forget(sender.descriptor, "tcp://earlier:1")
-    quotas.follow(sender.descriptor, "tcp://earlier:1", OBSERVED_BYTES)
-    quotas.forget(sender.descriptor, "tcp://earlier:1")
+    assert not quotas.observed
+    sender.follow(OBSERVED_BYTES)
+    quotas.follow(sender.descriptor, "tcp://earlier:1", OBSERVED_BYTES, MALLORY)
     sender.send(2 * OBSERVED_BYTES)
     sender.check(2)
     assert sender.is_ended()
@@ -100,10 +106,10 @@ def test_subscriptions_above_the_quota_end_the_connection(
 ) -> None:
     half = bytes(SUBSCRIBED_BYTES // 2)
     for _ in range(10):
-        subscribe(sender, b"\1" + half, b"\1" + half, b"\0" + half, b"\0" + half)
-    subscribe(sender, b"\1" + half, b"\1" + half)
+        sender.subscribe(b"\1" + half, b"\1" + half, b"\0" + half, b"\0" + half)
+    sender.subscribe(b"\1" + half, b"\1" + half)
     assert not sender.is_ended()
-    subscribe(sender, b"\1x")
+    sender.subscribe(b"\1x")
     assert sender.is_ended()
     [line] = caplog.messages
     host, port = sender.near.getsockname()
@@ -111,7 +117,7 @@ def test_subscriptions_above_the_quota_end_the_connection(
 
 
 def test_unread_bytes_at_a_bound_socket_end_the_connection(sender: Sender) -> None:
-    subscribe(sender, b"\1")
+    sender.subscribe(b"\1")
     for _ in range(5):
         sender.send(2 * SUBSCRIBED_BYTES)
         sender.quotas.note(sender.descriptor)
@@ -128,7 +134,7 @@ def test_a_peer_may_send_any_number_of_messages_and_none_above_its_limit(
     sender: Sender, caplog: pytest.LogCaptureFixture
 ) -> None:
     quotas, descriptor = sender.quotas, sender.descriptor
-    quotas.follow(descriptor, sender.endpoint, LIMIT_BYTES)
+    sender.follow(LIMIT_BYTES)
     for _ in range(4):
         sender.send(OBSERVED_BYTES + 1)
         sender.check()
@@ -149,7 +155,7 @@ def test_a_peer_that_the_loop_does_not_read_from_keeps_its_connection(
     sender: Sender, reason: str
 ) -> None:
     quotas = sender.quotas
-    quotas.follow(sender.descriptor, sender.endpoint, OBSERVED_BYTES)
+    sender.follow(OBSERVED_BYTES)
     quotas.is_paused = reason == "paused"
     quotas.left_alone = {sender.endpoint} if reason == "left alone" else ()
     sender.send(2 * OBSERVED_BYTES)
@@ -167,7 +173,7 @@ def test_tiny_frames_are_known_by_the_memory_they_take(
     """After the first such message the process has the memory for the next one."""
     peak_bytes = 1 << 30
     monkeypatch.setattr(module, "_peak_bytes", lambda: peak_bytes)
-    sender.quotas.follow(sender.descriptor, sender.endpoint, LIMIT_BYTES)
+    sender.follow(LIMIT_BYTES)
     sender.send(OBSERVED_BYTES + 1)
     sender.check()
     peak_bytes += module.GROWTH_BYTES + module.GROWTH_FACTOR * OBSERVED_BYTES
@@ -179,7 +185,7 @@ def test_tiny_frames_are_known_by_the_memory_they_take(
     again = Sender()
     with again.near, again.far:
         again.quotas = sender.quotas
-        again.quotas.follow(again.descriptor, again.endpoint, LIMIT_BYTES)
+        again.follow(LIMIT_BYTES)
         again.send(OBSERVED_BYTES + 1)
         again.check(2)
         assert again.is_ended()
@@ -201,4 +207,4 @@ def test_honest_peers_with_large_records_keep_their_connections(tower: str, tmp_
             assert record.value == LARGE
         producer.flush(PATIENCE_S)
         meshes = consumer._mesh, producer._mesh, store.parts.mesh
-        assert [each._quotas.count for each in meshes] == [0, 0, 0]
+        assert [each.quotas.count for each in meshes] == [0, 0, 0]

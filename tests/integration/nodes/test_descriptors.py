@@ -131,7 +131,7 @@ def test_strangers_that_take_all_open_files_end_no_store_and_no_connection(
         producer = stack.enter_context(Producer("t", tower=tower, **keys.of("client")))
         producer.publish(b"before")
         producer.flush(PATIENCE_S)
-        [endpoint] = producer._mesh.peers._sockets
+        [(_, endpoint)] = producer._mesh.peers.table.addresses()
         place = json.loads(ready[0])["flight"][1] if of == "flight" else endpoint
         strangers = stack.enter_context(contextlib.ExitStack())
         for _ in range(2 * LIMIT):

@@ -15,8 +15,8 @@ import zmq
 
 from dafka_core import ConfigError, Consumer, Producer, Reader, Store, Tower, TowerNotFoundError
 from dafka_core.model.epochs import EpochId
-from dafka_core.nodes import inbound as module
-from dafka_core.nodes.inbound import Subscribers
+from dafka_core.nodes import sockets as module
+from dafka_core.nodes.sockets import Subscribers
 from dafka_core.protocol.codec import decode, encode, subscription
 from dafka_core.protocol.messages import (
     Ack,
@@ -162,7 +162,7 @@ class Publisher:
         self._pub.set(zmq.XPUB_MANUAL, 1)
         self._pub.set(zmq.RCVTIMEO, 10_000)
         self._port = self._pub.bind_to_random_port("tcp://127.0.0.1")
-        self.subscribers = Subscribers(self._pub, pack=True)
+        self.subscribers = Subscribers(self._pub)
         self.connections: list[zmq.Socket[bytes]] = []
 
     def connect(self, requestor: str = REQUESTOR) -> zmq.Socket[bytes]:

@@ -14,8 +14,8 @@ import zmq
 from dafka_core import Consumer, NoStoreError, Producer, Reader, Store, Tower
 from dafka_core.config.node_options import LAYOUTS
 from dafka_core.model.records import TopicPartition
-from dafka_core.nodes import addresses, mesh, peers
-from dafka_core.nodes.inbound import Inbound
+from dafka_core.nodes import addresses, mesh, peers, sockets
+from dafka_core.nodes.peers import Inbound
 from dafka_core.nodes.security import RefusedNodeError
 from dafka_core.nodes.sockets import close_watched, new_socket, watched
 from dafka_core.protocol.beacons import NodeBeacon, PeerTable, TowerBeacon
@@ -150,26 +150,25 @@ def test_without_an_open_file_a_connection_is_renewed_later_and_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     peer = raw(subscription(Fetch))
-    mesh = produce("own", acks=2, beacon_interval_ms=100)._mesh
-    of_peers = mesh.peers
-    wait_until(lambda: len(of_peers._sockets) == 1)
-    [endpoint] = of_peers._sockets
-    tried: list[str] = []
+    own = produce("own", acks=2, beacon_interval_ms=100, max_record_bytes=SMALL_BYTES)
+    mesh, to = own._mesh, own.address
+    peer.wait_until_subscribed(subscription(DirectRecord, to))
+    tried: list[int] = []
 
-    def new_socket(endpoint: str) -> zmq.Socket[bytes]:
-        tried.append(endpoint)
+    def new_socket(*arguments: int) -> zmq.Socket[bytes]:
+        tried.append(1)
         raise zmq.ZMQError(errno.EMFILE)
 
     with monkeypatch.context() as files:
-        files.setattr(of_peers, "_new_socket", new_socket)
-        mesh.call_soon(lambda now: of_peers._renew(now, endpoint))
+        files.setattr(sockets, "new_socket", new_socket)
+        peer.send(DirectRecord(to, "own", to, 0, bytes(LARGE_BYTES)))  # ZeroMQ gives the peer up
         wait_until(lambda: mesh.failure or len(tried) >= 2, "another try")
         wait_until(lambda: "1 peers refused: open files limit" in caplog.text)
-    wait_until(lambda: mesh.failure or endpoint in of_peers._sockets, "the connection")
+        peer.subscribed.clear()
+    peer.wait_until_subscribed(subscription(DirectRecord, to))
     assert mesh.failure is None
-    wait_until(lambda: not of_peers.room.refused)
+    wait_until(lambda: not mesh.peers.room.refused)
     assert caplog.text.count("peers refused: open files limit") == 1
-    peer.wait_until_subscribed(subscription(DirectRecord, mesh.role.address))
 
 
 def test_without_an_open_file_a_new_peer_is_connected_to_later(
@@ -190,7 +189,7 @@ def test_without_an_open_file_a_new_peer_is_connected_to_later(
         assert len(mesh.peers.table) == 0
     peer.wait_until_subscribed(subscription(DirectRecord, mesh.role.address))
     wait_until(lambda: not mesh.peers.room.refused)
-    assert mesh.invalid_count == 0  # its beacons are valid
+    assert mesh.refused()["beacon"] == 0  # its beacons are valid
 
 
 def test_a_node_whose_address_belongs_to_another_key_is_not_connected_to(
@@ -239,7 +238,7 @@ def test_unconnected_peers_are_logged_at_growing_intervals(said: Callable[[], li
     peers = [f"tcp://10.0.0.9:{port}" for port in (0, 1)]
     inbound.report(0.0, [])
     assert said() == []
-    inbound.apply(-1, None, DirectRecord, OTHER, subscribed=True)
+    inbound.apply(None, True, DirectRecord, OTHER)
     inbound.report(10.0, peers)
     [line] = said()
     assert "1 of 2 peers have not connected to this node at tcp://10.0.0.1:7000" in line
@@ -250,7 +249,7 @@ def test_unconnected_peers_are_logged_at_growing_intervals(said: Callable[[], li
         times += [now] * len(said())
     assert times == [20, 40, 80]
     assert inbound.unmet([PEER, OTHER]) == [PEER]
-    inbound.apply(-1, None, DirectRecord, PEER, subscribed=True)
+    inbound.apply(None, True, DirectRecord, PEER)
     inbound.report(1_000.0, peers)
     assert (said(), inbound.unmet([PEER, OTHER])) == ([], [])
 

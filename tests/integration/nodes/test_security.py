@@ -13,18 +13,17 @@ import pytest
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from dafka_core import Consumer, Producer, Reader, Store, Tower, TowerNotFoundError
+from dafka_core import Consumer, Producer, Store, Tower, TowerNotFoundError
 from dafka_core.config.node_options import MAX_RECORD_BYTES, ReaderOptions
 from dafka_core.errors import ConfigError
 from dafka_core.nodes import addresses
-from dafka_core.nodes.connection_quotas import ends_of
+from dafka_core.nodes.connection_quotas import Connection, ends_of
 from dafka_core.nodes.security import Security
 from dafka_core.protocol import beacons
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import ConsumerHello, RecordMessage
 from dafka_core.protocol.record_limits import announcement
 from dafka_core.security.key_files import read_public, read_secret
-from dafka_core.security.permissions import NOBODY
 from dafka_core.testing import wait_until
 from tests.integration.nodes.locked import FAST, Keys
 from tests.integration.nodes.peers import ANY_PORTS, PATIENCE_S, RawPeer
@@ -97,10 +96,10 @@ def test_a_key_is_let_in_when_it_is_allowed_and_shut_out_when_it_is_not(
     keys.make("late", "produce")
     late = joined(keys, "late", tower)
     own = read_public(keys.away / "late.key").key
-    why = f"it refuses this node's key {own}, which has to be in its directory"
+    why = f"it refuses this node's key {own}, which is not in its directory"
     wait_until_refused(why, **late)
     told = [each.getMessage() for each in caplog.records if own in each.getMessage()]
-    assert any(f"refused a connection from 127.0.0.1, whose key is {own}" in each for each in told)
+    assert any(f"refused a connection from 127.0.0.1 with key {own}" in each for each in told)
     shutil.copy(keys.away / "late.key", keys.allowed)
     producer = Producer("t", **late | {"publish_timeout_s": 5, "close_timeout_s": 0.1})
     open_nodes.push(lambda *error: producer.__exit__(GeneratorExit, GeneratorExit(), None))
@@ -120,7 +119,7 @@ def test_a_tower_is_trusted_by_its_key_only(keys: Keys, open_nodes: ExitStack) -
     wait_until_refused("it has no key", **joined(keys, "client", in_clear.tower))
     keys.make("false", "tower")
     false = open_nodes.enter_context(Tower(**ANY_PORTS, **keys.of("false")))
-    why = "it has no key, or another one than it is to have by this node's allowed_keys"
+    why = "it has no key, or not the one that this node's allowed_keys has for it"
     wait_until_refused(why, **joined(keys, "client", false.tower))
     # Of several allowed ones each has its turn.
     shutil.copy(keys.away / "false.key", keys.allowed)
@@ -237,29 +236,25 @@ def test_a_refused_announcement_is_logged_as_such_beside_other_refusals(
             return line
 
         assert said(client.key, announcement("store", own, MAX_RECORD_BYTES)) == (
-            f"key client may be no store, which node {own} says it is: add role store to client.key"
+            f"node {own} is a store, and its key client is not: add role store to client.key"
         )
         line = said(late.key, announcement("consumer", own, MAX_RECORD_BYTES))
-        assert line.startswith(f"node {own} is none of key late, whose addresses begin with ")
+        assert line.startswith(f"node {own} is not an address of key late, as these begin with ")
         line = said(late.key, subscription(RecordMessage, "secret"))
         assert line.startswith(
             "refused to send a node with key late each RecordMessage of 'secret'"
         )
 
 
-def test_only_the_connection_that_is_meant_is_ended(
-    keys: Keys, tower: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_connection_that_is_meant_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """ZeroMQ closes it, and another connection gets its number, during the check."""
-    with Reader(**joined(keys, "client", tower)) as node, ExitStack() as stack:
-        security = node._mesh.security
+    with ExitStack() as stack:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         ends: list[tuple[socket.socket, socket.socket]] = []
         for _ in range(2):
             theirs = stack.enter_context(socket.create_connection(listener.getsockname()))
             ends.append((theirs, stack.enter_context(listener.accept()[0])))
         (meant, ours), (other, others) = ends
-        security._inbound[ours.fileno()] = meant.getsockname(), "key", NOBODY
 
         def dup(descriptor: int) -> int:
             copy = real(descriptor)
@@ -268,7 +263,8 @@ def test_only_the_connection_that_is_meant_is_ended(
 
         real = os.dup
         monkeypatch.setattr(os, "dup", dup)
-        security._end(ours.fileno())
+        connection = Connection(ours.fileno(), meant.getsockname(), 0)
+        assert [connection.shut_down() for _ in range(2)] == [True, False]
         meant.settimeout(PATIENCE_S)
         assert meant.recv(1) == b""
         other.setblocking(False)

@@ -58,7 +58,7 @@ LARGE = bytes(1 << 20)
 PADDING = b"." * 20_000
 
 TP = TopicPartition("t", "P")
-QUOTAS = ConnectionQuotas(1 << 20, lambda descriptor: "", encrypted=False)
+QUOTAS = ConnectionQuotas(1 << 20, encrypted=False)
 MAX_FRAMES = 3
 """Of a valid message; those with more are skipped."""
 Ends = tuple[zmq.Socket[bytes], zmq.Socket[bytes]]

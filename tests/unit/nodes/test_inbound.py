@@ -10,8 +10,10 @@ from typing import Any, cast
 import pytest
 
 from dafka_core.model.records import Neighbour
-from dafka_core.nodes import inbound
-from dafka_core.nodes.inbound import Inbound, Subscribers
+from dafka_core.nodes import peers as module
+from dafka_core.nodes.connection_quotas import ConnectionQuotas, ends_of
+from dafka_core.nodes.peers import Inbound
+from dafka_core.nodes.sockets import Subscribers
 from dafka_core.protocol.beacons import NodeBeacon, PeerTable, TowerBeacon
 from dafka_core.protocol.codec import parse_subscription, subscription
 from dafka_core.protocol.limits import max_taken_bytes
@@ -30,12 +32,17 @@ class Node:
         for peer in peers:
             table.hear(0.0, TowerBeacon(peer, f"tcp://{peer[0].lower()}:1"))
         self.inbound = Inbound(own, table)
+        self._quotas = ConnectionQuotas(1 << 20, encrypted=False)
 
     def subscribe(self, prefix: bytes, descriptor: int, *, ended: bool = False) -> None:
         frame = (b"\0" if ended else b"\1") + prefix
         _, kind, topic = parse_subscription(frame)
-        introduced = parse_announcement(prefix)
-        self.inbound.apply(descriptor, introduced, kind, topic, subscribed=not ended)
+        connection = None
+        if descriptor >= 0:
+            connection = self._quotas.accepted(descriptor, ends_of(descriptor)[1])
+        if introduced := parse_announcement(prefix):
+            self.inbound.introduce(connection, introduced.node, introduced.letter)
+        self.inbound.apply(connection, not ended, kind, topic)
 
 
 def announced(kind: str, node: str) -> bytes:
@@ -73,7 +80,7 @@ def test_a_c_node_is_identified_by_the_subscription_to_its_own_address() -> None
 
 
 def test_names_that_peers_choose_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inbound, "MAX_PEERS", 5)
+    monkeypatch.setattr(module, "MAX_KNOWN", 10)
     node = Node(A)
     node.subscribe(announced("producer", A), 1)
     for number in range(100):
@@ -81,9 +88,9 @@ def test_names_that_peers_choose_take_bounded_memory(monkeypatch: pytest.MonkeyP
         node.subscribe(follows(f"t{number}"), 1)
     assert len(node.inbound.unmet(f"{number:032d}" for number in range(100))) >= 100 - 2 * 5
     assert node.inbound.neighbours()[0].kind == "producer"
-    for number in range(2 * inbound.MAX_TOPICS):
+    for number in range(2 * module.MAX_TOPICS):
         node.subscribe(follows(f"t{number}"), 1)
-    assert len(node.inbound.neighbours()[0].topics) == inbound.MAX_TOPICS
+    assert len(node.inbound.neighbours()[0].topics) == module.MAX_TOPICS
 
 
 def test_only_connections_of_the_given_nodes_are_ended() -> None:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import logging
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 
 from dafka_core.model.records import RecordBatch, TopicPartition
-from dafka_core.nodes.peers import Peers
 from dafka_core.nodes.traffic import CHECK_S, REPEAT_S, MeshTraffic
-from dafka_core.protocol.bulk_decoder import BulkDecoder
 from dafka_core.protocol.codec import encode
 from dafka_core.protocol.messages import DirectRecordBatches, Head
 from dafka_core.protocol.role import OutgoingBatch
@@ -22,7 +18,7 @@ BATCH = RecordBatch.of(TP, 5, [b"abc", b"de"])
 
 
 def test_records_are_counted_by_how_they_are_sent() -> None:
-    traffic = MeshTraffic("store S", BulkDecoder())
+    traffic = MeshTraffic("store S")
     traffic.add_received(BATCH)
     assert (traffic.records_received, traffic.bytes_received) == (2, 5)
     traffic.add_sent(OutgoingBatch(BATCH))
@@ -32,7 +28,7 @@ def test_records_are_counted_by_how_they_are_sent() -> None:
 
 
 def test_an_answer_with_many_partitions_is_one_message_and_all_their_records() -> None:
-    traffic = MeshTraffic("store S", BulkDecoder())
+    traffic = MeshTraffic("store S")
     other = RecordBatch.of(TopicPartition("t", "q"), 0, [b"x"])
     traffic.add_sent_message(DirectRecordBatches.of("R", [BATCH, other]))
     traffic.add_sent_message(Head("t", "p", 6))
@@ -42,47 +38,35 @@ def test_an_answer_with_many_partitions_is_one_message_and_all_their_records() -
 
 
 def test_refused_frames_are_counted_by_reason() -> None:
-    decoder = BulkDecoder()
-    traffic = MeshTraffic("store S", decoder)
+    traffic = MeshTraffic("store S")
     assert traffic.admitted(EVERYBODY, [b"no message"]) is None
     assert traffic.admitted(NOBODY, encode(Head("t", "p", 6))) is None
     assert not traffic.admits_records(NOBODY, BATCH)
     assert traffic.records_received == 0
     assert traffic.admitted(EVERYBODY, encode(Head("t", "p", 6))) == Head("t", "p", 6)
-    decoder.invalid_count = 2
-    refused = traffic.refused(peers_with(beacons=3, towers=4, forbidden=5))
-    assert refused == {"message": 1, "records": 2, "beacon": 3, "tower": 4, "forbidden": 7}
-
-
-def peers_with(*, beacons: int = 0, towers: int = 0, forbidden: int = 0) -> Peers:
-    """The counters that a node's peers have."""
-    security = SimpleNamespace(refused_beacons=forbidden, refused_node="")
-    peers = SimpleNamespace(invalid_count=beacons, security=security)
-    peers.towers = SimpleNamespace(invalid_count=towers)
-    return cast("Peers", peers)
+    assert traffic.refused == {"message": 1, "forbidden": 2}
 
 
 def test_each_reason_is_logged_at_once_and_then_once_a_minute(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    traffic = MeshTraffic("store S", BulkDecoder())
-    peers = peers_with()
+    traffic = MeshTraffic("store S")
 
     def logged(now: float) -> list[str]:
         caplog.clear()
         with caplog.at_level(logging.WARNING, "dafka.mesh"):
-            traffic.log_refused(now, peers)
+            traffic.log_refused(now, lambda: traffic.refused)
         return [each.getMessage() for each in caplog.records]
 
     assert logged(1_000.0) == []
     for _ in range(3):
         assert traffic.admitted(EVERYBODY, [b"no message"]) is None
-    peers.invalid_count = 1
+    traffic.refuse("beacon", "no host")
     assert logged(1_000.0 + CHECK_S / 2) == []
     first = logged(1_000.0 + CHECK_S)
     assert len(first) == 2
     assert "3 frames refused, reason message (the last one: " in first[0]
-    assert "store S: 1 frames refused, reason beacon;" in first[1]
+    assert "store S: 1 frames refused, reason beacon (the last one: no host);" in first[1]
     for _ in range(10):
         traffic.admitted(EVERYBODY, [b"no message"])
     assert logged(1_001.0 + REPEAT_S / 2) == []
