@@ -12,9 +12,9 @@ again until it arrives (``fetch_scheduler``, with the states of ``partition_stat
 arrives, it asks all stores for what they have, and reports a loss (``loss_detector``).
 
 A producer knows that all stores it needs have a record when ``acks`` of them have acknowledged its
-offset or a later one: ``ProducerRole.durable``.  A store acknowledges what its log has synced, and
-again with every HEAD (``store_role``).  Which of two producers' records count after a takeover is
-decided by ``histories``, and asked by ``producer_role.Takeover``.
+offset or a later one: ``ProducerRole.acknowledged``.  A store acknowledges what its log has synced,
+and again with every HEAD (``store_role``).  Which of two producers' records count after a takeover
+is decided by ``histories``, and asked by ``producer_role.Takeover``.
 
 ``discovery`` finds the stores, ``store_directory`` asks all of them a question and knows when the
 answer is complete, ``store_requests`` answers.  ``known_stores`` is a store's list of the others,

@@ -346,8 +346,8 @@ class Checkers:
                 reads = [read for reads in role.reads.values() for read in reads]
                 self._kept(mesh, role.reorder_budget, [read.fetcher for read in reads])
             case ProducerRole():
-                self.never_backwards(mesh.name, (mesh.number, "durable"), role.durable)
-                self.most(mesh, "durable", role.durable, role.next_offset)
+                self.never_backwards(mesh.name, (mesh.number, "durable"), role.acknowledged)
+                self.most(mesh, "durable", role.acknowledged, role.next_offset)
                 self.most(mesh, "acking stores", len(role.acked), MAX_ACKING_STORES)
                 kept = sum(len(batch.values) for batch in role.retained)
                 partly = len(role.retained[0].values) if role.retained else 0
