@@ -9,11 +9,10 @@ delays this, but loses nothing.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from dafka_core.model.epochs import (
     NO_LIFE,
@@ -51,7 +50,6 @@ MAX_ACKING_STORES: Final = 1_000
 HURRIES_PER_FETCH: Final = 5
 
 Replies = Mapping[str, m.HistoryReply]  # the stores' answers by address
-_Ask = Callable[[float], tuple[StoreQuery, list[Outgoing]]]
 _END: Final = attrgetter("end")
 
 
@@ -138,10 +136,8 @@ class Takeover:
     has_deletions: bool = False
 
     def __post_init__(self) -> None:
-        self._question: StoreQuery | None = None
-        self._due = 0.0
+        self._now = self._due = 0.0
         self._steps = self._run()
-        self._next = next(self._steps)
 
     @property
     def missing(self) -> Missing | None:
@@ -152,42 +148,28 @@ class Takeover:
 
     def on_tick(self, now: float) -> list[Outgoing]:
         """Ask the next question when the last one is answered."""
-        messages = self.directory.on_tick(now)
-        question = self._question
-        if question is not None and question.answered:
-            self.directory.forget(question)
-            self._question = None
-            try:
-                self._next = self._steps.send(question)
-            except StopIteration:
-                return messages
-            if self.lack is not None:
-                self._due = now + timing.TAKEOVER_RETRY_S
-        if self._question is None and now >= self._due:
-            self._question, asked = self._next(now)
-            messages += asked
-        return messages
+        self._now = now
+        return self.directory.on_tick(now) + next(self._steps, [])
 
-    def deadline(self, now: float) -> float | None:
+    def deadline(self, now: float) -> float:
         """Return the time of the next check."""
-        return self._due if self._question is None else self.directory.deadline(now)
+        return self.directory.deadline(now) or self._due
 
-    def _run(self) -> Generator[_Ask, StoreQuery, None]:
+    def _run(self) -> Generator[list[Outgoing], None, None]:
         directory, tp = self.directory, self.tp
         topics = [tp.topic, DELETIONS_TOPIC]
-        heads = yield partial(directory.ask_heads, topics=topics, rounds=ROUNDS)
+        heads = yield from self._answer(directory.ask_heads, topics=topics, rounds=ROUNDS)
         self.has_deletions = any(each.topic == DELETIONS_TOPIC for each in heads.heads)
-        prior = newest_life((yield partial(directory.ask_history, tp=tp)).histories)
+        answer = yield from self._answer(directory.ask_history, tp=tp)
+        prior = newest_life(answer.histories)
         while True:
             number = max(prior.number + 1, self.least_number, LEAST_NUMBER)
             life = new_life(number, self.life_id, self.acks)
-            answer = yield partial(directory.ask_history, tp=tp, life=life)
+            answer = yield from self._answer(directory.ask_history, tp=tp, life=life)
+            histories, c_stores = answer.histories, directory.c_stores
             replies = {
-                store: each
-                for store, each in answer.histories.items()
-                if each.promised[:2] == life[:2]
+                store: each for store, each in histories.items() if each.promised[:2] == life[:2]
             }
-            c_stores = directory.c_stores
             self.lack = missing(replies, c_stores, self.acks, directory.stores)
             if self.lack is None or self.ignore_missing:
                 # C stores do not know lives, so the life of these records is unknown.
@@ -195,7 +177,20 @@ class Takeover:
                 least = held.end if held and c_stores else 0
                 self.history = continued_history(replies, life, least)
                 return
-            prior = max(prior, newest_life(answer.histories))  # new stores may know a newer life
+            prior = max(prior, newest_life(histories))  # new stores may know a newer life
+            self._due = self._now + timing.TAKEOVER_RETRY_S
+            while self._now < self._due:
+                yield []
+
+    def _answer(
+        self, ask: Callable[..., tuple[StoreQuery, list[Outgoing]]], **arguments: Any
+    ) -> Generator[list[Outgoing], None, StoreQuery]:
+        question, messages = ask(self._now, **arguments)
+        yield messages
+        while not question.answered:
+            yield []
+        self.directory.forget(question)
+        return question
 
 
 class ProducerRole:
@@ -309,14 +304,13 @@ class ProducerRole:
 
     def on_batch(self, now: float, requestor: str, batch: RecordBatch) -> list[Outgoing]:
         """Process its own last record, fetched from a store."""
-        own = (requestor, batch.tp) == (self.address, self.tp)
-        if not own or batch.epoch not in (None, self.epoch):
-            return []
-        # Only if it is this record, and not an earlier producer's at the same offset.
+        is_own = (requestor, batch.tp) == (self.address, self.tp)
         last = batch.end - 1
-        if any(
-            each.offset <= last and each.values[last - each.offset] == batch.values[-1]
-            for each in self._retained_from(last)[:1]
+        # Only if it is this record, and not an earlier producer's at the same offset.
+        if (
+            is_own
+            and batch.epoch in (None, self.epoch)
+            and any(part.values == batch.values[-1:] for part in self._parts(last, batch.end))
         ):
             beyond, self.beyond = self.beyond, {}
             for store, end in beyond.items():
@@ -364,14 +358,12 @@ class ProducerRole:
             return []
         self._head_due = now + interval_s
         self._hurries = self._hurries + 1 if self.hurry else 0
-        doubtful = bool(self.beyond) and self.unacknowledged > 0
-        if self._hurries < HURRIES_PER_FETCH and not doubtful:
-            return self._head()
-        self._hurries = 0
-        return [
-            *self._head(),
-            m.Fetch(self.address, self.address, self.topic, self.next_offset - 1, 1),
-        ]
+        messages = self._head()
+        if self._hurries == HURRIES_PER_FETCH or (self.beyond and self.unacknowledged):
+            self._hurries = 0
+            last = self.next_offset - 1
+            messages.append(m.Fetch(self.address, self.address, self.topic, last, 1))
+        return messages
 
     def deadline(self, now: float) -> float | None:
         """Return the time of the next HEAD."""
@@ -426,25 +418,26 @@ class ProducerRole:
         before, self.acknowledged = self.acknowledged, ends[self._acks - 1]
         self.asked_for = None
         self._hurries = 0
-        for batch in self.retained:
-            start, end = max(before, batch.offset), min(self.acknowledged, batch.end)
-            if start >= end:
-                break
-            self.acknowledged_bytes += batch.between(start, end).values.size_bytes
+        acknowledged = self._parts(before, self.acknowledged)
+        self.acknowledged_bytes += sum(part.values.size_bytes for part in acknowledged)
         # RFC 46: records are kept until "at least one ACK", here until ``acks`` stores have them.
-        self.retained = self._retained_from(self.acknowledged)
+        del self.retained[: bisect_right(self.retained, self.acknowledged, key=_END)]
 
     def first_above(self, limit_bytes: int) -> tuple[int, int] | None:
         """Return offset and size of the first unacknowledged record above a limit."""
-        for batch in self.retained:
-            if batch.values.largest_bytes > limit_bytes:
-                for offset, value in enumerate(batch.values, batch.offset):
-                    if len(value) > limit_bytes and offset >= self.acknowledged:
-                        return offset, len(value)
+        for part in self._parts(self.acknowledged, self.next_offset):
+            if part.values.largest_bytes > limit_bytes:
+                sizes = enumerate(map(len, part.values), part.offset)
+                return next((offset, size) for offset, size in sizes if size > limit_bytes)
         return None
 
-    def _retained_from(self, offset: int) -> list[RecordBatch]:
-        return self.retained[bisect_right(self.retained, offset, key=_END) :]
+    def _parts(self, start: int, end: int) -> Iterator[RecordBatch]:
+        """Yield the retained records from ``start`` to ``end`` (exclusive)."""
+        for batch in self.retained[bisect_right(self.retained, start, key=_END) :]:
+            first, stop = max(batch.offset, start), min(batch.end, end)
+            if first >= stop:
+                return
+            yield batch.between(first, stop)
 
     def _answer(self, fetch: m.Fetch) -> list[Outgoing]:
         """Return records, which "SHALL be send according to their offset in ascending order"."""
@@ -455,13 +448,10 @@ class ProducerRole:
             return []
         answer: list[Outgoing] = []
         room_bytes = MAX_ANSWER_BYTES
-        for batch in self._retained_from(fetch.sequence):
-            start, end = max(batch.offset, fetch.sequence), min(batch.end, fetch.end)
-            if start >= end or room_bytes <= 0:
-                break
-            part = next(batch.between(start, end).split(end - start, room_bytes))
-            room_bytes -= part.values.size_bytes
-            answer.append(OutgoingBatch(part, fetch.requestor))
-            if part.end < end:
+        for part in self._parts(fetch.sequence, fetch.end):
+            fitting = next(part.split(part.count, room_bytes))
+            room_bytes -= fitting.values.size_bytes
+            answer.append(OutgoingBatch(fitting, fetch.requestor))
+            if fitting.end < part.end or room_bytes <= 0:
                 break
         return answer
