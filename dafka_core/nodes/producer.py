@@ -17,7 +17,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from math import inf
@@ -297,14 +297,11 @@ class Producer(Node):
             self._make_room()
         if not was_open:
             return
-        self._mesh.set_on_round(self._on_round)  # the garbage collector ends the weak reference
         try:
             left_s = started_s + self._config.close_timeout_s - time.monotonic()
             self.flush(max(round(left_s, 3), 0.0))
-        except DafkaError:
-            raise
         except BaseException as error:
-            if self.acknowledged < self._next_offset:
+            if not isinstance(error, DafkaError) and self.acknowledged < self._next_offset:
                 error.add_note(str(self._not_acknowledged(self._next_offset, 0.0)))
             raise
         finally:
@@ -405,7 +402,7 @@ _US: Final = timedelta(microseconds=1)
 
 
 def content_of(value: bytes | None, key: bytes | None, headers: Headers, envelope: str) -> bytes:
-    """Return the content of one record; raise as ``contents_of`` does."""
+    """Return the content of one record; raise as ``publish``."""
     pairs: list[Any] = list(headers or ())
     for pair in pairs:
         if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str)):
@@ -423,26 +420,17 @@ def content_of(value: bytes | None, key: bytes | None, headers: Headers, envelop
 def contents_of(
     values: Octets, keys: Octets | None, headers: Iterable[Headers] | None, envelope: str
 ) -> Values:
-    """Return the contents of many records.
-
-    Raises:
-        TypeError: a value, a key or a header has a wrong type.
-        ValueError: the number of keys or headers differs from that of values, or a record has too
-            many headers.
-        ConfigError: option ``envelope`` forbids them.
-    """
+    """Return the contents of many records; raise as ``publish``."""
     if hasattr(values, "buffers"):  # an Arrow array: recognised without importing Arrow
         return _contents_of_columns(values, keys, headers, envelope)
-    listed: list[bytes | None] = list(values)
+    listed: list[Any] = list(values)
     if keys is None and headers is None and set(map(type, listed)) <= {bytes}:
-        bare: list[bytes] = listed  # type: ignore[assignment]
-        made = values if isinstance(values, Values) else Values.of(bare)
+        made = values if isinstance(values, Values) else Values.of(listed)
         if envelope != AUTO or not len(made.starting_with(MAGIC)):
             return made
-    keys_of: list[bytes | None] = [None] * len(listed) if keys is None else list(keys)
-    headers_of: list[Headers] = [None] * len(listed) if headers is None else list(headers)
-    for each in (keys_of, headers_of):
-        _check_counts(len(listed), len(each))
+    keys_of = [None] * len(listed) if keys is None else list(keys)
+    headers_of = [None] * len(listed) if headers is None else list(headers)
+    _check_counts(listed, keys_of, headers_of)
     contents: list[bytes] = []
     for value, key, pairs in zip(listed, keys_of, headers_of, strict=True):
         try:
@@ -471,15 +459,14 @@ def _contents_of_columns(values: Any, keys: Any, headers: Any, envelope: str) ->
             kind = "lists of structs of two, a string and a binary"
             raise TypeError(f"headers beside an array must be {kind}")
         headers = headers.cast(HEADERS_TYPE)
-    for array in (keys, headers):
-        if array is not None:
-            _check_counts(len(values), len(array))
+    _check_counts(values, keys, headers)
     return Values.from_arrow(close_columns(values, keys, headers))
 
 
-def _check_counts(values: int, others: int) -> None:
-    if values != others:
-        raise ValueError(f"{values} values have {others} keys, or lists of headers")
+def _check_counts(values: Sized, *columns: Sized | None) -> None:
+    for each in columns:
+        if each is not None and len(each) != len(values):
+            raise ValueError(f"{len(values)} values have {len(each)} keys, or lists of headers")
 
 
 def _check_bytes(name: str, octets: object) -> None:
@@ -492,11 +479,7 @@ def _without_envelopes(envelope: str) -> ConfigError:
 
 
 def time_of(timestamp: datetime, last_us: int, now_us: int) -> int:
-    """Return a create time in microseconds since 1970 UTC.
-
-    Raises:
-        ConfigError: it has no time zone, or stores would not keep it.
-    """
+    """Return a create time in microseconds since 1970 UTC; raise as ``publish``."""
     given: Any = timestamp
     if not isinstance(given, datetime) or given.tzinfo is None:
         raise ConfigError("timestamp", timestamp, "must be a datetime with a time zone", "argument")
@@ -515,12 +498,7 @@ def time_of(timestamp: datetime, last_us: int, now_us: int) -> int:
 
 
 def _resume(mesh: Mesh, role: ProducerRole, options: ProducerOptions) -> None:
-    """Wait until the role has taken its partition over from an earlier producer.
-
-    Raises:
-        NoStoreError, MissingStoresError: stores did not answer within ``resume_timeout_s``.
-        TopicDeletedError: the topic was deleted, and nothing was written since.
-    """
+    """Wait until the role has taken its partition over from an earlier producer."""
     takeover, timeout_s = role.takeover, options.resume_timeout_s
     assert takeover is not None
     if not mesh.wait_until(lambda: role.takeover is None, timeout_s):

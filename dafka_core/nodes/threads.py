@@ -14,12 +14,10 @@ import time
 from collections.abc import Callable
 from math import inf
 from queue import Empty, SimpleQueue
-from typing import Final, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 from weakref import WeakMethod
 
 from dafka_core.system.closing import check_process
-
-LONGEST_S: Final = 1e6  # duration of one wait before the next one: the system accepts no infinity
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -63,7 +61,7 @@ class InterruptibleCondition:
             self._waiting.add(wake)
             while True:
                 found = condition()
-                remaining_s = min(deadline - time.monotonic(), LONGEST_S)
+                remaining_s = min(deadline - time.monotonic(), threading.TIMEOUT_MAX)
                 if found or remaining_s <= 0:
                     return found
                 with contextlib.suppress(Empty):
