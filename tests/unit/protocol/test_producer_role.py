@@ -71,7 +71,7 @@ def test_answers_are_right_after_any_acknowledgements(
     role = producer(acks=acks)
     role.resume((Epoch.first(LIFE)._replace(start=resumed_at),))
     ends = dict.fromkeys(STORES, 0)
-    durable = resumed_at
+    end = resumed_at
     for what, number, store in steps:
         if what == "publish":
             assert offsets_of([publish(role, number)]) == list(
@@ -82,15 +82,16 @@ def test_answers_are_right_after_any_acknowledgements(
             if number <= role.next_offset:
                 ends[store] = max(ends[store], number)
             # Distinct stores count: the one that is acks-th furthest decides.
-            durable = max(durable, sorted(ends.values())[-acks])
+            end = max(end, sorted(ends.values())[-acks])
         for start in range(role.next_offset + 2):
             count = number if what == "fetch" else MAX_FETCH_COUNT
             answer = offsets_of(fetched(role, start, count))
             expected = list(range(start, min(start + count, role.next_offset)))
             # The producer may have dropped what stores have, but never answers wrongly.
-            assert answer == expected or (answer == [] and start < durable)
-        assert role.acknowledged == durable
-        assert role.unacknowledged == role.next_offset - durable
+            assert answer == expected or (answer == [] and start < end)
+        assert role.acknowledged == end
+        assert role.acknowledged_bytes == values_of(resumed_at, end).size_bytes
+        assert role.unacknowledged == role.next_offset - end
 
 
 def test_only_acknowledged_batches_are_deleted() -> None:
@@ -124,7 +125,7 @@ def test_acknowledgements_of_unpublished_records_do_not_count() -> None:
 
 
 @pytest.mark.parametrize(
-    ("acks", "acknowledged", "durable"),
+    ("acks", "acks_received", "end"),
     [
         (1, [(9, "", ""), (3, "", "")], 9),  # the second one is late
         (2, [(10, "S1", ""), (10, "S1", "peer")], 0),  # two of one store are one
@@ -135,13 +136,13 @@ def test_acknowledgements_of_unpublished_records_do_not_count() -> None:
     ],
 )
 def test_each_store_counts_once(
-    acks: int, acknowledged: list[tuple[int, str, str]], durable: int
+    acks: int, acks_received: list[tuple[int, str, str]], end: int
 ) -> None:
     role = producer(acks=acks)
     publish(role, 10)
-    for each in acknowledged:
+    for each in acks_received:
         acknowledge(role, *each)
-    assert role.acknowledged == durable
+    assert role.acknowledged == end
 
 
 @pytest.mark.parametrize("ack", [m.Ack("P2", TOPIC, 4), m.Ack(PARTITION, "hell", 4)])
@@ -237,7 +238,7 @@ def test_heads_come_more_often_while_the_application_waits_for_acknowledgements(
     assert len(heads_at(role, range(20, 40))) <= 3
 
 
-def test_get_heads_is_answered_with_durable_records() -> None:
+def test_get_heads_is_answered_with_acknowledged_records() -> None:
     role = producer()
     assert role.on_message(0.0, m.GetHeads(TOPIC, "C"), "") == []
     publish(role, 5)
