@@ -63,6 +63,7 @@ class LocalLogs(ProcessBound):
         Raises:
             ClosedError: after ``close``.
         """
+        self.check_process()
         directory = location.directory
         if not (location.here and directory and location.session):
             return None

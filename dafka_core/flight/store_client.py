@@ -408,6 +408,7 @@ class PutStream(ProcessBound):
 
     @contextlib.contextmanager
     def _step(self) -> Iterator[Any]:
+        self.check_process()
         if self._failure is not None:
             raise self._failure
         if self._finished:
@@ -819,6 +820,7 @@ class StoreClient(ProcessBound):
         return found
 
     def _connected(self) -> flight.FlightClient:
+        self.check_process()
         with self._lock:
             if self._closed:
                 raise ClosedError("store's client")

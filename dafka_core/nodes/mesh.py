@@ -17,7 +17,13 @@ import zmq
 from zmq import SyncSocket as Socket
 
 from dafka_core.config.node_options import NEEDED_NODES, NodeOptions
-from dafka_core.errors import ClosedError, NodeFailedError, NoStoreError, TowerNotFoundError
+from dafka_core.errors import (
+    ClosedError,
+    ForkedError,
+    NodeFailedError,
+    NoStoreError,
+    TowerNotFoundError,
+)
 from dafka_core.model.records import RecordBatch
 from dafka_core.nodes import sockets
 from dafka_core.nodes.addresses import bound, failed_lookups
@@ -37,7 +43,7 @@ from dafka_core.protocol.record_limits import RecordLimits, announcement
 from dafka_core.protocol.role import Outgoing, OutgoingBatch, PeerNews, Role
 from dafka_core.protocol.store_directory import StoreDirectory, StoreQuery
 from dafka_core.security.permissions import Permissions
-from dafka_core.system.closing import ProcessBound
+from dafka_core.system.closing import ProcessBound, check_process
 
 LINGER_MS: Final = 200  # time for the last messages to leave when a node ends
 CHECK_HOSTS_S: Final = 0.3  # without a tower before the node checks that the towers' names exist
@@ -254,7 +260,8 @@ class Mesh(ProcessBound):
             self._waker.send(b"\0")
 
     def check(self) -> None:
-        """Raise NodeFailedError or ClosedError if the loop no longer runs."""
+        """Raise NodeFailedError, ClosedError or ForkedError if the loop does not run here."""
+        check_process(self.kind, self.process)
         if self.failure is not None:
             why = f"{type(self.failure).__name__}: {self.failure}"
             raise NodeFailedError(self.kind, why) from self.failure
@@ -273,6 +280,10 @@ class Mesh(ProcessBound):
             self._thread.join()
         else:
             self._resources.close()
+
+    def on_forked(self) -> None:
+        """Make callers that check only ``failure`` call ``check`` in a forked child."""
+        self.failure = ForkedError(self.kind, self.process)
 
     # -- called by the loop's thread only --------------------------------------------------------
 

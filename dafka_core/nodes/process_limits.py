@@ -19,12 +19,12 @@ PER_PEER_APART: Final = 5  # of a peer with a socket of its own, which two more 
 RESERVE: Final = 16  # for short-lived files, and peers that connect before their beacons arrive
 SCAN_INTERVAL_S: Final = 0.1  # of counts of open files: any node may announce thousands of peers
 MAX_REFUSED: Final = 10_000  # of the list of refused peers, since any node may announce some
-REPEAT_S: Final = 60.0  # interval of the log of refused peers,
-CHANGE_S: Final = 10.0  # if their number has changed
+REPORT_S: Final = 10.0  # shortest interval of logs of their number, if it changes
 
 _OPEN: Final = Path("/proc/self/fd" if sys.platform == "linux" else "/dev/fd")
 
-_log = logging.getLogger("dafka.nodes")
+_log: Final = logging.getLogger("dafka.nodes")
+_store_log: Final = logging.getLogger("dafka.store")
 
 
 def soft_limit() -> int:
@@ -60,10 +60,10 @@ class PeerRoom:
         self.refused: dict[str, tuple[str, float]] = {}
         self._per_peer = per_peer
         self._limit = soft_limit()
-        self._scan_due = 0.0
-        self._least: int | None = None
-        self._others = 0  # descriptors not used for peers; ``_least`` is the first count
-        self._logged = (0, 0.0)
+        self._scan_due = self._report_due = 0.0
+        self._others = 0  # descriptors not used for peers
+        self._least: int | None = None  # the first number of these
+        self._logged = 0  # the last reported number of refused peers
 
     def has_room(self, peer_count: int) -> bool:
         """Return True if one more peer fits, by the last count."""
@@ -79,10 +79,10 @@ class PeerRoom:
         except OSError:  # no descriptor is left for counting
             self._others = self._limit
             return True
-        # Known peers' descriptors may not be open yet; those beyond are for other things.
         others = count - self._per_peer * peer_count
-        self._least = others if self._least is None else self._least
-        self._others = max(others, self._least)
+        if self._least is None:
+            self._least = others
+        self._others = max(others, self._least)  # known peers' descriptors may not be open yet
         return True
 
     def refuse(self, now: float, node: str, endpoint: str) -> None:
@@ -91,17 +91,14 @@ class PeerRoom:
             self.refused[endpoint] = node, now
 
     def report(self, now: float, peer_count: int, expiry_s: float) -> None:
-        """Log the number of refused peers, if it has changed or was logged some time ago."""
-        self.refused = {
-            endpoint: (node, heard)
-            for endpoint, (node, heard) in self.refused.items()
-            if now - heard <= expiry_s
-        }
-        count, (logged, logged_at) = len(self.refused), self._logged
-        quiet_s = REPEAT_S if count == logged else CHANGE_S
-        if not (count or logged) or (logged and now - logged_at < quiet_s):
+        """Log the number of refused peers that still send beacons, if it has changed."""
+        for endpoint, (_, heard_at) in tuple(self.refused.items()):
+            if now - heard_at > expiry_s:
+                del self.refused[endpoint]
+        count = len(self.refused)
+        if count == self._logged or now < self._report_due:
             return
-        self._logged = count, now
+        self._logged, self._report_due = count, now + REPORT_S
         if not count:
             _log.warning("no peers are refused any more")
             return
@@ -121,26 +118,19 @@ ENOUGH_BYTES: Final = 1 << 30
 _OWN: Final = Path("/proc/self/cgroup")
 _GROUPS: Final = Path("/sys/fs/cgroup")
 
-_store_log = logging.getLogger("dafka.store")
-
 
 def memory_limit(own: Path = _OWN, groups: Path = _GROUPS) -> int | None:
-    """Return the lowest memory limit of this process's control groups in bytes, or None.
+    """Return the lowest memory limit in bytes of this process's control groups, if any.
 
-    ``own`` lists them, and ``groups`` is their root; in a container the own group may be topmost.
+    ``own`` names the group, and ``groups`` is the root of all; in a container the own group may be
+    topmost.
     """
+    lines = own.read_text().splitlines() if own.exists() else []
     limits = []
-    for line in own.read_text().splitlines() if own.exists() else ():
-        _, controllers, path = line.split(":", 2)
-        if not controllers:
-            root, name = groups, "memory.max"
-        elif "memory" in controllers.split(","):
-            root, name = groups / "memory", "memory.limit_in_bytes"
-        else:
-            continue
-        for each in (Path(path), *Path(path).parents):
+    for path in (Path(line.removeprefix("0::")) for line in lines if line.startswith("0::")):
+        for each in (path, *path.parents):
             with contextlib.suppress(OSError, ValueError):  # missing, or "max"
-                limits.append(int((root / str(each).lstrip("/") / name).read_text()))
+                limits.append(int((groups / str(each).lstrip("/") / "memory.max").read_text()))
     return min(limits, default=None)
 
 

@@ -1,31 +1,27 @@
 """The producer of applications.
 
-The path of a record: ``publish`` encodes it, gives it the next offset, puts it into ``_singles``
-and wakes the loop of the mesh; ``publish_many`` puts many at once into ``_outbox``.  The loop's
-next round, ``_on_round``, passes them as batches to the role (``ProducerRole.publish``), which
-keeps each batch until it is acknowledged, and to ``Mesh.send``, which writes them to the socket.
+The path of a record: ``publish`` encodes it, gives it the next offset, puts it into the last list
+of ``_outbox``, and wakes the loop of the mesh; ``publish_many`` adds a batch.  The loop's next
+round, ``_on_round``, passes the batches to the role (``ProducerRole.publish``), which keeps each
+until it is acknowledged, and to ``Mesh.send``, which writes them to the socket.
 
-A store acknowledges an offset when its disk has all records before it.  ``ProducerRole.durable`` is
-the offset that ``acks`` stores have reached, and ``flush`` waits until it reaches ``next_offset``:
-with ``acks`` set to the number of stores, all stores have the records then.
+A store acknowledges an offset when its disk has all records before it.
+``ProducerRole.acknowledged`` is the offset that ``acks`` stores have reached, and ``flush`` waits
+until it reaches ``next_offset``: with ``acks`` set to the number of stores, all stores have the
+records then.
 """
 
 from __future__ import annotations
 
-import atexit
 import logging
-import os
 import secrets
-import sys
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sized
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from math import inf
 from typing import Any, Final
-from weakref import WeakSet
 
 from dafka_core.config.node_options import IGNORE, ProducerOptions
 from dafka_core.config.options import check_argument
@@ -51,7 +47,7 @@ from dafka_core.model.timestamps import WallClock, shown_time
 from dafka_core.model.values import Values
 from dafka_core.nodes.addresses import new_address, options_beside
 from dafka_core.nodes.mesh import Mesh
-from dafka_core.nodes.node import Node, wait_for_dropped
+from dafka_core.nodes.node import Node, close_at_exit, ends_well
 from dafka_core.nodes.peers import CONNECT_S
 from dafka_core.nodes.reader import Reader
 from dafka_core.protocol.limits import MAX_SEQUENCE
@@ -121,16 +117,14 @@ class Producer(Node):
         )
         # A call waits for room with the turn, not the lock, so that its offsets are consecutive.
         self._turn, self._lock = threading.Lock(), threading.Lock()
-        self._outbox: list[tuple[Values, int]] = []  # for the role, with timestamps
-        self._singles: list[bytes] = []  # published one by one after the outbox
-        self._singles_us = 0  # their timestamp
+        # Published records that the role does not have yet, with their timestamps.
+        self._outbox: list[tuple[list[bytes] | Values, int]] = []
+        self._singles: list[bytes] | None = None  # the last of them, if ``publish`` may add to it
         self._clock = WallClock()
-        self._next_offset = 0
-        self._open_until = 0  # the offset before which ``publish`` needs no further checks
-        self._unacked_bytes, self._max_unacked_bytes = 0, config.max_unacked_bytes
-        self._unacked: deque[tuple[int, Values]] = deque()  # the role's batches, with their ends
+        self._next_offset = self._published_bytes = 0
+        # The offset and the bytes before which there is room, by the last acknowledgements.
+        self._max_offset = self._max_bytes = 0
         self._woken = False  # the loop has a wake-up pending
-        self._closed = False
         # Only sockets identify the C store of an acknowledgement; one ack does not need that.
         self._mesh = Mesh("producer", self._role, config, tell_peers_apart=config.acks > 1)
         self._mesh.start(self._on_round)
@@ -144,13 +138,15 @@ class Producer(Node):
         except BaseException:
             self._mesh.close()
             raise
-        self._is_open = True
-        _end_at_exit(self)
+        with self._lock:
+            self._is_open = True
+            self._make_room()
+        close_at_exit(self)
 
     @property
     def parts(self) -> tuple[Mesh, ProducerRole, int]:
         """The internals that metrics read, and the bytes of unacknowledged records."""
-        return self._mesh, self._role, self._unacked_bytes
+        return self._mesh, self._role, self._published_bytes - self._role.acknowledged_bytes
 
     @property
     def next_offset(self) -> int:
@@ -160,7 +156,7 @@ class Producer(Node):
     @property
     def acknowledged(self) -> int:
         """The offset before which all records are acknowledged."""
-        return self._role.durable
+        return self._role.acknowledged
 
     @property
     def limit(self) -> tuple[int, str]:
@@ -197,16 +193,17 @@ class Producer(Node):
             with self._lock:
                 offset = self._next_offset
                 if (
-                    offset < self._open_until
-                    and self._unacked_bytes < self._max_unacked_bytes
+                    offset < self._max_offset
+                    and self._published_bytes < self._max_bytes
                     and not self._turn.locked()
                 ):
-                    if not self._singles:
-                        self._singles_us = self._clock.now_us()
+                    singles = self._singles
+                    if singles is None:
+                        singles = self._new_singles()
                     # A signal may interrupt after each call, so the counts come before it.
                     self._next_offset = offset + 1
-                    self._unacked_bytes += size_bytes
-                    self._singles.append(content)
+                    self._published_bytes += size_bytes
+                    singles.append(content)
                     if not self._woken:
                         self._wake()
                     return offset
@@ -229,8 +226,8 @@ class Producer(Node):
         return self._publish(contents_of(values, keys, headers, self._config.envelope), timestamp)
 
     def _publish(self, contents: Values, timestamp: datetime | None) -> int:
+        self._check_open()  # before the turn, whose owner a forked child may lack
         with self._turn:
-            self._check_open()
             with self._lock:  # ``publish`` adds nothing from here on
                 first = self._next_offset
             now_us = self._clock.now_us
@@ -245,11 +242,12 @@ class Producer(Node):
                 raise RecordTooLargeError(self.topic, self.address, first + index, size, *limit)
             for start in range(0, len(contents), CHUNK_COUNT):
                 chunk = contents[start : start + CHUNK_COUNT]
+                count, size_bytes = len(chunk), chunk.size_bytes
                 self._wait_for_room()
                 with self._lock:
-                    self._put_singles()
-                    self._next_offset += len(chunk)
-                    self._unacked_bytes += chunk.size_bytes
+                    self._singles = None
+                    self._next_offset += count
+                    self._published_bytes += size_bytes
                     self._outbox.append((chunk, now_us() if time_us is None else time_us))
                     self._wake()
             return first
@@ -263,24 +261,23 @@ class Producer(Node):
                 remaining stores are fewer than ``acks``.
         """
         target, role = self._next_offset, self._role
-        if role.durable >= target:
+        self.check_process()
+        if role.acknowledged >= target:
             return
 
         def hurry(now: float) -> None:
             self._on_round(now)  # hands everything published to the role
             role.hurry = True
 
+        def is_done() -> bool:
+            if role.acknowledged < target:
+                self._check_progress()
+                return False
+            return True
+
         self._mesh.call_soon(hurry)
-        deadline = time.monotonic() + timeout_s
-        while role.durable < target:  # again if a refusal has ended the wait and was withdrawn
-            left_s = deadline - time.monotonic()
-            if not self._mesh.wait_until(
-                lambda: role.durable >= target or role.fenced_by or self._refused, left_s
-            ):
-                raise self._not_acknowledged(target - role.durable, timeout_s)
-            self._check_fenced()
-            if role.durable < target:
-                self._check_refused()
+        if not self._mesh.wait_until(is_done, timeout_s):
+            raise self._not_acknowledged(target, timeout_s)
 
     def close(self) -> None:
         """Wait up to ``close_timeout_s`` for acknowledgements, then end; may be called twice.
@@ -293,94 +290,60 @@ class Producer(Node):
 
     def end(self, *, started_s: float) -> None:
         """Close, with a ``close_timeout_s`` that began at ``started_s``."""
-        if self._closed:
+        with self._lock:
+            was_open, self._is_open = self._is_open, False
+            self._make_room()
+        if not was_open:
             return
-        self._refuse_more()
         try:
             left_s = started_s + self._config.close_timeout_s - time.monotonic()
             self.flush(max(round(left_s, 3), 0.0))
-        except DafkaError:
-            raise
         except BaseException as error:
-            self._add_unacked(error)
+            if not isinstance(error, DafkaError) and self.acknowledged < self._next_offset:
+                error.add_note(str(self._not_acknowledged(self._next_offset, 0.0)))
             raise
         finally:
-            self._is_open = False
             self._mesh.close()
 
     def _leave_with(self, error: BaseException | None) -> None:
-        if error is None or _ends_well(error) or self._closed:
+        if error is None or ends_well(error):
             self.close()
             return
-        # The application fails already: a wait would delay its error.
-        self._refuse_more()
-        self._is_open = False
-        self._mesh.close()
-        if lost := self._add_unacked(error):
+        try:
+            self.end(started_s=-inf)  # a wait would delay the application's error
+        except DafkaError as lost:
+            error.add_note(str(lost))
             _log.error("%s", lost)
 
-    def revive(self) -> None:
-        """Let the loop send the records of a producer that the application has dropped."""
-        self._mesh.set_on_round(self._on_round)
-
-    def close_dropped(self) -> None:
-        """Close a dropped producer."""
-        try:
-            self.close()
-        except DafkaError as error:
-            _report_lost(error)
-
-    def _refuse_more(self) -> None:
-        self._closed = True
-        with self._lock:
-            self._open()
-
-    def _not_acknowledged(self, count: int, waited_s: float) -> NotAcknowledgedError:
-        return NotAcknowledgedError(self.topic, self.address, count, waited_s, self._role.asked_for)
-
-    def _add_unacked(self, failure: BaseException) -> NotAcknowledgedError | None:
-        """Add a note about unacknowledged records to the error that ends the producer."""
-        count = self._next_offset - self.acknowledged
-        lost = self._not_acknowledged(count, 0.0) if count else None
-        if lost is not None:
-            failure.add_note(str(lost))
-        return lost
-
-    # -- under self._turn ------------------------------------------------------------------------
+    def _not_acknowledged(self, end: int, waited_s: float) -> NotAcknowledgedError:
+        count, asked_for = end - self.acknowledged, self._role.asked_for
+        return NotAcknowledgedError(self.topic, self.address, count, waited_s, asked_for)
 
     def _check_open(self) -> None:
-        if self._closed:
+        if not self._is_open:
             raise ClosedError("producer")
         self._mesh.check()
-        self._check_fenced()
 
-    def _check_fenced(self) -> None:
-        life, durable = self._role.fenced_by, self._role.durable
-        if life is not None and durable < self._next_offset:
-            facts = (life.number, durable, self._next_offset)
+    def _check_progress(self) -> None:
+        """Raise the error of unacknowledged records that stores will not acknowledge."""
+        if (life := self._role.fenced_by) is not None:
+            facts = (life.number, self.acknowledged, self._next_offset)
             raise ProducerFencedError(self.topic, self.address, *facts)
-
-    def _check_refused(self) -> None:
         if self._refused is not None:
             raise RecordTooLargeError(self.topic, self.address, *self._refused, *self._limit)
 
     def _wait_for_room(self) -> None:
-        self._check_open()
-        if self._has_room():
-            return
-        waited_s = self._config.publish_timeout_s
-        if not self._mesh.wait_until(lambda: self._has_room() or self._refused, waited_s):
-            count = self._next_offset - self._role.durable
-            raise BackPressureError(self.topic, self.address, count, waited_s)
-        self._check_open()
-        if not self._has_room():
-            self._check_refused()
+        def has_room() -> bool:
+            if self._next_offset < self._max_offset and self._published_bytes < self._max_bytes:
+                return True
+            self._check_open()
+            self._check_progress()
+            return False
 
-    def _has_room(self) -> bool:
-        return self._role.fenced_by is not None or (
-            self._next_offset - self._role.durable < self._config.max_unacked_records
-            and self._unacked_bytes < self._max_unacked_bytes
-        )
+        waited_s = self._config.publish_timeout_s
+        if not has_room() and not self._mesh.wait_until(has_room, waited_s):
+            count = self._next_offset - self.acknowledged
+            raise BackPressureError(self.topic, self.address, count, waited_s)
 
     # -- under self._lock ------------------------------------------------------------------------
 
@@ -389,54 +352,42 @@ class Producer(Node):
             self._woken = True
             self._mesh.wake()
 
-    def _put_singles(self) -> None:
-        if self._singles:
-            self._outbox.append((Values.of(self._singles), self._singles_us))
-            self._singles = []
+    def _new_singles(self) -> list[bytes]:
+        singles: list[bytes] = []
+        self._outbox.append((singles, self._clock.now_us()))
+        self._singles = singles  # after the append: a signal may interrupt between
+        return singles
 
-    def _open(self) -> None:
-        """Set the offset before which ``publish`` needs no further checks."""
-        is_shut = self._closed or self._role.fenced_by is not None
-        room = self._role.durable + self._config.max_unacked_records
-        self._open_until = 0 if is_shut else min(room, MAX_SEQUENCE + 1)
-
-    def _make_room(self, durable: int) -> None:
-        """Count the acknowledged records, which may be the first ones of a batch, no more."""
-        while self._unacked:
-            end, values = self._unacked[0]
-            count = len(values) - max(end - durable, 0)
-            if count <= 0:
-                return
-            self._unacked_bytes -= values[:count].size_bytes
-            if count < len(values):
-                self._unacked[0] = end, values[count:]
-                return
-            self._unacked.popleft()
+    def _make_room(self) -> None:
+        """Set the offset and the bytes before which there is room."""
+        role, config = self._role, self._config
+        is_shut = not self._is_open or role.fenced_by is not None
+        end = min(role.acknowledged + config.max_unacked_records, MAX_SEQUENCE + 1)
+        self._max_offset = 0 if is_shut else end
+        self._max_bytes = role.acknowledged_bytes + config.max_unacked_bytes
 
     # -- in the loop -----------------------------------------------------------------------------
 
     def _on_round(self, now: float) -> bool:
         with self._lock:
-            self._woken = False
-            self._put_singles()
+            self._woken, self._singles = False, None
             outbox, self._outbox = self._outbox, []
-            store = self._mesh.limits.smallest_store
-            before, self._limit = self._limit, (self._config.max_record_bytes, "this producer")
-            if store is not None and store.limit_bytes < self._limit[0]:
-                self._limit = (store.limit_bytes, f"store {store.node}")
-            self._make_room(self._role.durable)
-            self._open()
-        for values, time_us in outbox:
+            self._make_room()
+        published = [(Values.of(values), time_us) for values, time_us in outbox if len(values)]
+        for values, time_us in published:
             self._mesh.send(self._role.publish(now, values, time_us))
-            self._unacked.append((self._role.next_offset, values))
-        limit_bytes = self._limit[0]
-        too_large = limit_bytes < self._config.max_record_bytes and any(
-            values.largest_bytes > limit_bytes for values, _ in outbox
+        max_bytes, store = self._config.max_record_bytes, self._mesh.limits.smallest_store
+        limit_bytes, node = max_bytes, "this producer"
+        if store is not None and store.limit_bytes < max_bytes:
+            limit_bytes, node = store.limit_bytes, f"store {store.node}"
+        before_bytes, self._limit = self._limit[0], (limit_bytes, node)
+        too_large = limit_bytes < max_bytes and any(
+            values.largest_bytes > limit_bytes for values, _ in published
         )
-        if too_large or self._refused or limit_bytes < before[0]:
+        if too_large or self._refused or limit_bytes < before_bytes:
             found = self._role.first_above(limit_bytes)
-            taking = self._mesh.limits.stores_taking(found[1]) if found else inf
-            self._refused = found if taking < self._config.acks else None
+            is_refused = found and self._mesh.limits.stores_taking(found[1]) < self._config.acks
+            self._refused = found if is_refused else None
         return False
 
 
@@ -448,7 +399,7 @@ _US: Final = timedelta(microseconds=1)
 
 
 def content_of(value: bytes | None, key: bytes | None, headers: Headers, envelope: str) -> bytes:
-    """Return the content of one record; raise as ``contents_of`` does."""
+    """Return the content of one record; raise as ``publish``."""
     pairs: list[Any] = list(headers or ())
     for pair in pairs:
         if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str)):
@@ -466,26 +417,17 @@ def content_of(value: bytes | None, key: bytes | None, headers: Headers, envelop
 def contents_of(
     values: Octets, keys: Octets | None, headers: Iterable[Headers] | None, envelope: str
 ) -> Values:
-    """Return the contents of many records.
-
-    Raises:
-        TypeError: a value, a key or a header has a wrong type.
-        ValueError: the number of keys or headers differs from that of values, or a record has too
-            many headers.
-        ConfigError: option ``envelope`` forbids them.
-    """
+    """Return the contents of many records; raise as ``publish``."""
     if hasattr(values, "buffers"):  # an Arrow array: recognised without importing Arrow
         return _contents_of_columns(values, keys, headers, envelope)
-    listed: list[bytes | None] = list(values)
+    listed: list[Any] = list(values)
     if keys is None and headers is None and set(map(type, listed)) <= {bytes}:
-        bare: list[bytes] = listed  # type: ignore[assignment]
-        made = values if isinstance(values, Values) else Values.of(bare)
+        made = values if isinstance(values, Values) else Values.of(listed)
         if envelope != AUTO or not len(made.starting_with(MAGIC)):
             return made
-    keys_of: list[bytes | None] = [None] * len(listed) if keys is None else list(keys)
-    headers_of: list[Headers] = [None] * len(listed) if headers is None else list(headers)
-    for each in (keys_of, headers_of):
-        _check_counts(len(listed), len(each))
+    keys_of = [None] * len(listed) if keys is None else list(keys)
+    headers_of = [None] * len(listed) if headers is None else list(headers)
+    _check_counts(listed, keys_of, headers_of)
     contents: list[bytes] = []
     for value, key, pairs in zip(listed, keys_of, headers_of, strict=True):
         try:
@@ -514,15 +456,14 @@ def _contents_of_columns(values: Any, keys: Any, headers: Any, envelope: str) ->
             kind = "lists of structs of two, a string and a binary"
             raise TypeError(f"headers beside an array must be {kind}")
         headers = headers.cast(HEADERS_TYPE)
-    for array in (keys, headers):
-        if array is not None:
-            _check_counts(len(values), len(array))
+    _check_counts(values, keys, headers)
     return Values.from_arrow(close_columns(values, keys, headers))
 
 
-def _check_counts(values: int, others: int) -> None:
-    if values != others:
-        raise ValueError(f"{values} values have {others} keys, or lists of headers")
+def _check_counts(values: Sized, *columns: Sized | None) -> None:
+    for each in columns:
+        if each is not None and len(each) != len(values):
+            raise ValueError(f"{len(values)} values have {len(each)} keys, or lists of headers")
 
 
 def _check_bytes(name: str, octets: object) -> None:
@@ -535,11 +476,7 @@ def _without_envelopes(envelope: str) -> ConfigError:
 
 
 def time_of(timestamp: datetime) -> int:
-    """Return a create time in microseconds since 1970 UTC.
-
-    Raises:
-        ConfigError: it has no time zone.
-    """
+    """Return a create time in microseconds since 1970 UTC; raise as ``publish``."""
     given: Any = timestamp
     if not isinstance(given, datetime) or given.tzinfo is None:
         raise ConfigError("timestamp", timestamp, "must be a datetime with a time zone", "argument")
@@ -550,12 +487,7 @@ def time_of(timestamp: datetime) -> int:
 
 
 def _resume(mesh: Mesh, role: ProducerRole, options: ProducerOptions) -> None:
-    """Wait until the role has taken its partition over from an earlier producer.
-
-    Raises:
-        NoStoreError, MissingStoresError: stores did not answer within ``resume_timeout_s``.
-        TopicDeletedError: the topic was deleted, and nothing was written since.
-    """
+    """Wait until the role has taken its partition over from an earlier producer."""
     takeover, timeout_s = role.takeover, options.resume_timeout_s
     assert takeover is not None
     if not mesh.wait_until(lambda: role.takeover is None, timeout_s):
@@ -588,88 +520,5 @@ def _reader_beside(producer_options: ProducerOptions) -> Reader:
     options = options_beside(producer_options)
     try:
         return Reader(**options)
-    except ConfigError as error:
-        if error.option != "port":
-            raise
-    return Reader(**options | {"port": "0"})
-
-
-# -- the end of the process ---------------------------------------------------------------------
-#
-# The interpreter calls ``atexit`` functions while daemon threads still run, so producers can wait
-# for acknowledgements.  ``multiprocessing`` ends its forked children without these functions, and
-# calls finalizers of its own.  A killing signal, ``os._exit`` and ``os.exec`` call neither.
-
-EXIT_FAILED: Final = 1
-
-_AFTER_POOLS: Final = -100
-"""Priority of our finalizer: after queues and pools, whose threads may still publish."""
-
-_open: WeakSet[Producer] = WeakSet()
-_lost: Final = threading.Event()
-"""Set if records may be lost and no caller got an error."""
-
-_finalizers: list[object] = []
-
-
-def _end_at_exit(producer: Producer) -> None:
-    """Close the producer at the end of the process, if it is still open."""
-    _open.add(producer)
-    processes = sys.modules.get("multiprocessing.process")
-    if processes is not None and processes.parent_process() is not None and not _finalizers:
-        from multiprocessing.util import Finalize  # noqa: PLC0415 -- it is loaded here
-
-        _finalizers.append(Finalize(None, _end_child, exitpriority=_AFTER_POOLS))
-
-
-def _report_lost(error: DafkaError) -> None:
-    """Log that records may be lost, and set the process's exit code: no caller gets the error."""
-    logging.getLogger("dafka").error("%s", error)
-    _lost.set()
-
-
-def _end_all() -> None:
-    started_s = time.monotonic()  # one timeout for all: their loops run in parallel
-    for producer in tuple(_open):
-        try:
-            producer.end(started_s=started_s)
-        except DafkaError as error:
-            _report_lost(error)
-    wait_for_dropped()
-
-
-def _end_process() -> None:
-    _end_all()
-    if _lost.is_set():
-        # An ``atexit`` function cannot change the exit code.  The interpreter destroys attributes
-        # of ``sys`` last, after all other functions and destructors.
-        vars(sys)["_dafka_exit"] = _FailingExit()
-
-
-def _end_child() -> None:
-    _end_all()
-    error = sys.exc_info()[1]  # with which the child ends
-    if _lost.is_set() and (error is None or _ends_well(error)):
-        raise SystemExit(EXIT_FAILED)
-
-
-def _ends_well(error: BaseException) -> bool:
-    return isinstance(error, SystemExit) and not error.code
-
-
-class _FailingExit:
-    """Ends the process with an exit code when it is destroyed."""
-
-    def __del__(self, _exit: Callable[[int], object] = os._exit, _code: int = EXIT_FAILED) -> None:
-        _exit(_code)
-
-
-def _forget_producers() -> None:
-    """Forget, in a forked child, the producers of its parent."""
-    _lost.clear()
-    _open.clear()
-    _finalizers.clear()
-
-
-atexit.register(_end_process)
-os.register_at_fork(after_in_child=_forget_producers)
+    except ConfigError:  # the producer has the last port of its range
+        return Reader(**options | {"port": "0"})

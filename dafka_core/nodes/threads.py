@@ -8,15 +8,16 @@ unlocked lock" instead.  Here a waiting thread holds no lock, and waits in one C
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
+from math import inf
 from queue import Empty, SimpleQueue
-from typing import Final, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 from weakref import WeakMethod
 
-LONGEST_S: Final = 1e6  # duration of one wait before the next one: the system accepts no infinity
+from dafka_core.system.closing import check_process
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -37,74 +38,62 @@ class InterruptibleCondition:
     """Wakes waiting threads, which then check their condition again."""
 
     def __init__(self) -> None:
-        self._waiting: set[SimpleQueue[None] | _AsyncWaiter] = set()
+        self._waiting: set[Callable[[], None]] = set()  # the functions that wake them
 
     def notify(self) -> None:
         """Wake all waiting threads after a change, from any thread, with any locks held."""
-        for waiter in tuple(self._waiting):
-            if waiter.empty():  # otherwise its thread is about to check anyway
-                waiter.put(None)
+        for wake in tuple(self._waiting):
+            wake()
 
     def wait_until(self, condition: Callable[[], T], timeout_s: float | None) -> T:
         """Wait until ``condition()`` is true, at most ``timeout_s`` seconds (None: for ever).
 
         Returns the last result of ``condition``.  An error of ``condition`` ends the wait.
         """
-        started_s = time.monotonic()
-        waiter: SimpleQueue[None] = SimpleQueue()
+        deadline = inf if timeout_s is None else time.monotonic() + timeout_s
+        woken: SimpleQueue[None] = SimpleQueue()
+
+        def wake() -> None:
+            if woken.empty():  # otherwise the thread is about to check anyway
+                woken.put(None)
+
         try:
-            self._waiting.add(waiter)
+            self._waiting.add(wake)
             while True:
                 found = condition()
-                remaining_s = timeout_s
-                if timeout_s is not None:
-                    remaining_s = max(started_s + timeout_s - time.monotonic(), 0.0)
-                    remaining_s = min(remaining_s, LONGEST_S)
-                if found or remaining_s == 0:
+                remaining_s = min(deadline - time.monotonic(), threading.TIMEOUT_MAX)
+                if found or remaining_s <= 0:
                     return found
                 with contextlib.suppress(Empty):
-                    waiter.get(timeout=remaining_s)
+                    woken.get(timeout=remaining_s)
         finally:
-            self._waiting.discard(waiter)
+            self._waiting.discard(wake)
 
     async def wait_until_async(self, condition: Callable[[], T]) -> T:
         """Wait until ``condition()`` is true, without blocking the event loop.
 
         Other tasks run first, also if it is true at once: it may be so repeatedly.
         """
-        waiter = _AsyncWaiter()
-        try:
-            self._waiting.add(waiter)
-            await waiter.give_way()
-            while not (found := condition()):
-                await waiter.get()
-            return found
-        finally:
-            self._waiting.discard(waiter)
-
-
-class _AsyncWaiter:
-    """A coroutine's substitute for a queue of one."""
-
-    def __init__(self) -> None:
         # Applications without coroutines need not load it.
         import asyncio  # noqa: PLC0415
 
-        self._loop = asyncio.get_running_loop()
-        self._woken = asyncio.Event()
-        self.give_way = partial(asyncio.sleep, 0)
+        loop, woken = asyncio.get_running_loop(), asyncio.Event()
 
-    def empty(self) -> bool:
-        return not self._woken.is_set()
+        def wake() -> None:
+            # A coroutine dropped when its event loop was closed waits no more.
+            with contextlib.suppress(RuntimeError):
+                if not woken.is_set():
+                    loop.call_soon_threadsafe(woken.set)
 
-    def put(self, _: None) -> None:
-        # A coroutine dropped when its event loop was closed waits no more.
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._woken.set)
-
-    async def get(self) -> None:
-        await self._woken.wait()
-        self._woken.clear()
+        try:
+            self._waiting.add(wake)
+            await asyncio.sleep(0)
+            while not (found := condition()):
+                await woken.wait()
+                woken.clear()
+            return found
+        finally:
+            self._waiting.discard(wake)
 
 
 class NodeThread:
@@ -121,6 +110,7 @@ class NodeThread:
     def __init__(self, name: str, run: Callable[[], None]) -> None:
         self.started = self._ended = False
         self._run = run
+        self._process = os.getpid()
         self._changed = InterruptibleCondition()
         self._thread = threading.Thread(target=self._run_to_end, name=name, daemon=True)
 
@@ -134,7 +124,12 @@ class NodeThread:
             raise
 
     def join(self, timeout_s: float | None = None) -> bool:
-        """Wait for the thread's end; return True if it has ended; in the thread itself False."""
+        """Wait for the thread's end; return True if it has ended; in the thread itself False.
+
+        Raises:
+            ForkedError: it is a thread of this forked child's parent.
+        """
+        check_process(self._thread.name, self._process)
         if self._thread is threading.current_thread():
             return False
         return self._changed.wait_until(lambda: self._ended, timeout_s)

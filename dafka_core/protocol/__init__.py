@@ -13,9 +13,9 @@ arrives, it asks all stores for what they have, and reports a loss (``LossDetect
 ``consumer_role``).  ``followed_partition`` is a partition in a consumer or reader.
 
 A producer knows that all stores it needs have a record when ``acks`` of them have acknowledged its
-offset or a later one: ``ProducerRole.durable``.  A store acknowledges what its log has synced, and
-again with every HEAD (``store_role``).  Which of two producers' records count after a takeover is
-decided by ``histories``, and asked by ``producer_role.Takeover``.
+offset or a later one: ``ProducerRole.acknowledged``.  A store acknowledges what its log has synced,
+and again with every HEAD (``store_role``).  Which of two producers' records count after a takeover
+is decided by ``histories``, and asked by ``producer_role.Takeover``.
 
 ``store_directory`` finds all stores, asks them a question and knows when the answer is complete;
 ``discovery`` has the states of a node that may be a store, and ``store_requests`` answers.

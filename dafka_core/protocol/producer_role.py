@@ -2,18 +2,17 @@
 
 RFC 46: "A producer MUST NOT delete send records before receiving at least one ACK command."  An ACK
 names the last record that a store has on disk, and so all before it.  ``acks`` distinct stores
-have acknowledged each record before ``durable``.  Every HEAD makes a store repeat its ACK, so a
-lost one delays this, but loses nothing.
+have each record before ``acknowledged``.  Every HEAD makes a store repeat its ACK, so a lost one
+delays this, but loses nothing.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from dafka_core.model.epochs import (
     NO_LIFE,
@@ -44,7 +43,14 @@ LEAST_NUMBER: Final = 2
 # The limit of an epoch's field.  More required acknowledgements are encoded as this number.
 MAX_EPOCH_ACKS: Final = 255
 
+# Limit of stores whose acknowledgements are distinguished: peers choose the names.
+MAX_ACKING_STORES: Final = 1_000
+# C stores repeat no acknowledgement.  After this many urgent HEADs without an ACK the producer
+# fetches its last record: a store that has it has all before it.
+HURRIES_PER_FETCH: Final = 5
+
 Replies = Mapping[str, m.HistoryReply]  # the stores' answers by address
+_END: Final = attrgetter("end")
 
 
 class Missing(NamedTuple):
@@ -76,9 +82,7 @@ def missing(
     too, so that a later one that relies on the old number learns of it.
     """
     answered = {*replies, *others}
-    stores = {*known, *answered}
-    for reply in replies.values():
-        stores.update(reply.stores)
+    stores = answered.union(known, *(each.stores for each in replies.values()))
     newest = max((last_life(each.history) for each in replies.values()), default=NO_LIFE)
     before = max(newest.acks, 1)
     least = min([before, *(each.promised.acks for each in replies.values())])
@@ -88,11 +92,6 @@ def missing(
     if len(answered) >= needed:
         return None
     return Missing(needed, tuple(sorted(stores - answered)))
-
-
-def promised(replies: Replies, life: EpochId) -> dict[str, m.HistoryReply]:
-    """Return the answers of the stores that have given this life their promise."""
-    return {store: each for store, each in replies.items() if each.promised[:2] == life[:2]}
 
 
 def continued_history(replies: Replies, life: EpochId, least: int) -> History:
@@ -108,9 +107,6 @@ def continued_history(replies: Replies, life: EpochId, least: int) -> History:
         return (Epoch(*life, least, 0),)
     start = max(best.end, least)
     return with_epoch(best.history, Epoch(*life, start, digest(best.history)))
-
-
-_Ask = Callable[[float], tuple[StoreQuery, list[Outgoing]]]
 
 
 @dataclass(kw_only=True)
@@ -140,10 +136,8 @@ class Takeover:
     has_deletions: bool = False
 
     def __post_init__(self) -> None:
-        self._question: StoreQuery | None = None
-        self._due = 0.0
+        self._now = self._due = 0.0
         self._steps = self._run()
-        self._next = next(self._steps)
 
     @property
     def missing(self) -> Missing | None:
@@ -154,38 +148,28 @@ class Takeover:
 
     def on_tick(self, now: float) -> list[Outgoing]:
         """Ask the next question when the last one is answered."""
-        messages = self.directory.on_tick(now)
-        question = self._question
-        if question is not None and question.answered:
-            self.directory.forget(question)
-            self._question = None
-            try:
-                self._next = self._steps.send(question)
-            except StopIteration:
-                return messages
-            if self.lack is not None:
-                self._due = now + timing.TAKEOVER_RETRY_S
-        if self._question is None and now >= self._due:
-            self._question, asked = self._next(now)
-            messages += asked
-        return messages
+        self._now = now
+        return self.directory.on_tick(now) + next(self._steps, [])
 
-    def deadline(self, now: float) -> float | None:
+    def deadline(self, now: float) -> float:
         """Return the time of the next check."""
-        return self._due if self._question is None else self.directory.deadline(now)
+        return self.directory.deadline(now) or self._due
 
-    def _run(self) -> Generator[_Ask, StoreQuery, None]:
+    def _run(self) -> Generator[list[Outgoing], None, None]:
         directory, tp = self.directory, self.tp
         topics = [tp.topic, DELETIONS_TOPIC]
-        heads = yield partial(directory.ask_heads, topics=topics, rounds=ROUNDS)
+        heads = yield from self._answer(directory.ask_heads, topics=topics, rounds=ROUNDS)
         self.has_deletions = any(each.topic == DELETIONS_TOPIC for each in heads.heads)
-        prior = newest_life((yield partial(directory.ask_history, tp=tp)).histories)
+        answer = yield from self._answer(directory.ask_history, tp=tp)
+        prior = newest_life(answer.histories)
         while True:
             number = max(prior.number + 1, self.least_number, LEAST_NUMBER)
             life = new_life(number, self.life_id, self.acks)
-            answer = yield partial(directory.ask_history, tp=tp, life=life)
-            replies = promised(answer.histories, life)
-            c_stores = directory.c_stores
+            answer = yield from self._answer(directory.ask_history, tp=tp, life=life)
+            histories, c_stores = answer.histories, directory.c_stores
+            replies = {
+                store: each for store, each in histories.items() if each.promised[:2] == life[:2]
+            }
             self.lack = missing(replies, c_stores, self.acks, directory.stores)
             if self.lack is None or self.ignore_missing:
                 # C stores do not know lives, so the life of these records is unknown.
@@ -193,15 +177,20 @@ class Takeover:
                 least = held.end if held and c_stores else 0
                 self.history = continued_history(replies, life, least)
                 return
-            prior = max(prior, newest_life(answer.histories))  # new stores may know a newer life
+            prior = max(prior, newest_life(histories))  # new stores may know a newer life
+            self._due = self._now + timing.TAKEOVER_RETRY_S
+            while self._now < self._due:
+                yield []
 
-
-# Limit of stores whose acknowledgements are distinguished: peers choose the names.
-MAX_ACKING_STORES: Final = 1_000
-# C stores repeat no acknowledgement.  After this many urgent HEADs without an ACK the producer
-# fetches its last record: a store that has it has all before it.
-HURRIES_PER_FETCH: Final = 5
-_END: Final = attrgetter("end")
+    def _answer(
+        self, ask: Callable[..., tuple[StoreQuery, list[Outgoing]]], **arguments: Any
+    ) -> Generator[list[Outgoing], None, StoreQuery]:
+        question, messages = ask(self._now, **arguments)
+        yield messages
+        while not question.answered:
+            yield []
+        self.directory.forget(question)
+        return question
 
 
 class ProducerRole:
@@ -219,9 +208,6 @@ class ProducerRole:
         ignore_missing: bool = False,
     ) -> None:
         self.tp = tp
-        self._history: History = (Epoch.first(new_life(1, life_id, acks)),)
-        self.fenced_by: EpochId | None = None
-        """A newer life of this partition's producer, if any: this life has ended."""
         self.topic, self.address = tp
         self.takeover: Takeover | None = None
         """The takeover from an earlier producer with this address, while it lasts."""
@@ -234,14 +220,18 @@ class ProducerRole:
                 least_number=least_number,
                 ignore_missing=ignore_missing,
             )
+        self.fenced_by: EpochId | None = None
+        """A newer life of this partition's producer, if any: this life has ended."""
         self.next_offset = 0
-        self.durable = 0  # ``acks`` stores have all records before this offset on disk
+        self.acknowledged = 0  # ``acks`` stores have all records before this offset on disk
+        self.acknowledged_bytes = 0  # size of this life's records before it
         self.asked_for: int | None = None
         """A deleted record that stores have requested since the last ACK."""
         self.hurry = False  # the application waits for the acknowledgements
         self.acked: dict[str, int] = {}  # by store: the end of its records on disk
         self.beyond: dict[str, int] = {}  # likewise, for stores with more records than published
         self.retained: list[RecordBatch] = []  # unacknowledged; the first one perhaps in part
+        self._history: History = (Epoch.first(new_life(1, life_id, acks)),)
         self._acks = acks
         self._hurries = 0  # urgent HEADs since the last acknowledgement
         self._head_interval_s = head_interval_s
@@ -255,7 +245,7 @@ class ProducerRole:
     @property
     def unacknowledged(self) -> int:
         """Return the number of unacknowledged records."""
-        return self.next_offset - self.durable
+        return self.next_offset - self.acknowledged
 
     def subscriptions(self) -> list[bytes]:
         """Return RFC 46's Producer Subscriptions, and GET-HEADS, which C producers ignore."""
@@ -270,7 +260,7 @@ class ProducerRole:
         """Continue where an earlier producer has ended; the last epoch of ``history`` begins."""
         assert not self.retained
         self._history = history
-        self.next_offset = self.durable = self.epoch.start
+        self.next_offset = self.acknowledged = self.epoch.start
         self.takeover = None
 
     def publish(self, now: float, values: Values, time_us: int) -> list[Outgoing]:
@@ -289,33 +279,37 @@ class ProducerRole:
     def on_message(self, now: float, message: m.Message, peer: str) -> list[Outgoing]:
         """Process ACK, FETCH and GET-HEADS."""
         match message:
-            case m.EpochAck(partition=self.address, topic=self.topic):
+            case m.EpochAck(tp=self.tp):
                 # The life of records that came through C nodes is unknown, and so is that of their
                 # ACKs.
                 if message.life in (self.epoch.life, NO_LIFE):
                     self._on_ack(message.store, message.end)
                 self._note_life(message.life)
-            case m.Ack(partition=self.address, topic=self.topic):
+            case m.Ack(tp=self.tp):
                 self._on_ack(message.store or peer, message.end)
-            case m.HistoryReply(partition=self.address, topic=self.topic) if not self.takeover:
+            case m.HistoryReply(tp=self.tp) if not self.takeover:
                 return self._on_history(message)
-            case m.Fetch(partition=self.address, topic=self.topic):
+            case m.Fetch(tp=self.tp):
                 return self._answer(message)
-            case m.GetHeads(topic=self.topic) if self.durable:
-                # RFC 46: a producer "SHALL send a DIRECT-HEAD".  It names the last durable record,
-                # not the last published one: requestors expect to be able to read it from now on,
-                # also without this producer.  HEADs report the rest.
-                return [m.DirectHead(message.requestor, *self.tp, self.durable - 1)]
+            case m.GetHeads(topic=self.topic) if self.acknowledged:
+                # RFC 46: a producer "SHALL send a DIRECT-HEAD".  It names the last acknowledged
+                # record: requestors expect to be able to read it from now on, also without this
+                # producer.  HEADs report the rest.
+                return [m.DirectHead(message.requestor, *self.tp, self.acknowledged - 1)]
             case _ if self.takeover is not None:
                 return self.takeover.directory.on_message(now, message)
         return []
 
     def on_batch(self, now: float, requestor: str, batch: RecordBatch) -> list[Outgoing]:
         """Process its own last record, fetched from a store."""
-        own = (requestor, batch.tp) == (self.address, self.tp)
-        own = own and batch.epoch in (None, self.epoch)
+        is_own = (requestor, batch.tp) == (self.address, self.tp)
+        last = batch.end - 1
         # Only if it is this record, and not an earlier producer's at the same offset.
-        if own and batch.values[-1] == self._retained_value(batch.end - 1):
+        if (
+            is_own
+            and batch.epoch in (None, self.epoch)
+            and any(part.values == batch.values[-1:] for part in self._parts(last, batch.end))
+        ):
             beyond, self.beyond = self.beyond, {}
             for store, end in beyond.items():
                 self._on_ack(store, min(end, batch.end))
@@ -362,14 +356,12 @@ class ProducerRole:
             return []
         self._head_due = now + interval_s
         self._hurries = self._hurries + 1 if self.hurry else 0
-        doubtful = bool(self.beyond) and self.unacknowledged > 0
-        if self._hurries < HURRIES_PER_FETCH and not doubtful:
-            return self._head()
-        self._hurries = 0
-        return [
-            *self._head(),
-            m.Fetch(self.address, self.address, self.topic, self.next_offset - 1, 1),
-        ]
+        messages = self._head()
+        if self._hurries == HURRIES_PER_FETCH or (self.beyond and self.unacknowledged):
+            self._hurries = 0
+            last = self.next_offset - 1
+            messages.append(m.Fetch(self.address, self.address, self.topic, last, 1))
+        return messages
 
     def deadline(self, now: float) -> float | None:
         """Return the time of the next HEAD."""
@@ -419,46 +411,45 @@ class ProducerRole:
             return
         self.acked[store] = max(end, self.acked.get(store, 0))
         ends = sorted(self.acked.values(), reverse=True)
-        if len(ends) < self._acks or ends[self._acks - 1] <= self.durable:
+        if len(ends) < self._acks or ends[self._acks - 1] <= self.acknowledged:
             return
-        self.durable = ends[self._acks - 1]
+        before, self.acknowledged = self.acknowledged, ends[self._acks - 1]
         self.asked_for = None
         self._hurries = 0
+        acknowledged = self._parts(before, self.acknowledged)
+        self.acknowledged_bytes += sum(part.values.size_bytes for part in acknowledged)
         # RFC 46: records are kept until "at least one ACK", here until ``acks`` stores have them.
-        del self.retained[: bisect_right(self.retained, self.durable, key=_END)]
+        del self.retained[: bisect_right(self.retained, self.acknowledged, key=_END)]
 
     def first_above(self, limit_bytes: int) -> tuple[int, int] | None:
         """Return offset and size of the first unacknowledged record above a limit."""
-        for batch in self.retained:
-            if batch.values.largest_bytes > limit_bytes:
-                for offset, value in enumerate(batch.values, batch.offset):
-                    if len(value) > limit_bytes and offset >= self.durable:
-                        return offset, len(value)
+        for part in self._parts(self.acknowledged, self.next_offset):
+            if part.values.largest_bytes > limit_bytes:
+                sizes = enumerate(map(len, part.values), part.offset)
+                return next((offset, size) for offset, size in sizes if size > limit_bytes)
         return None
 
-    def _retained_value(self, offset: int) -> bytes | None:
-        index = bisect_right(self.retained, offset, key=_END)
-        if index == len(self.retained) or self.retained[index].offset > offset:
-            return None
-        batch = self.retained[index]
-        return batch.values[offset - batch.offset]
+    def _parts(self, start: int, end: int) -> Iterator[RecordBatch]:
+        """Yield the retained records from ``start`` to ``end`` (exclusive)."""
+        for batch in self.retained[bisect_right(self.retained, start, key=_END) :]:
+            first, stop = max(batch.offset, start), min(batch.end, end)
+            if first >= stop:
+                return
+            yield batch.between(first, stop)
 
     def _answer(self, fetch: m.Fetch) -> list[Outgoing]:
         """Return records, which "SHALL be send according to their offset in ascending order"."""
-        answer: list[Outgoing] = []
         # Never later records than requested: a requestor cannot use records after a gap.
         if not self.retained or self.retained[0].offset > fetch.sequence or self.fenced_by:
-            if self.asked_for is None and fetch.sequence < self.durable:
+            if self.asked_for is None and fetch.sequence < self.acknowledged:
                 self.asked_for = fetch.sequence
-            return answer
+            return []
+        answer: list[Outgoing] = []
         room_bytes = MAX_ANSWER_BYTES
-        for batch in self.retained[bisect_right(self.retained, fetch.sequence, key=_END) :]:
-            start, end = max(batch.offset, fetch.sequence), min(batch.end, fetch.end)
-            if start >= end or room_bytes <= 0:
-                break
-            part = next(batch.between(start, end).split(end - start, room_bytes))
-            room_bytes -= part.values.size_bytes
-            answer.append(OutgoingBatch(part, fetch.requestor))
-            if part.end < end:
+        for part in self._parts(fetch.sequence, fetch.end):
+            fitting = next(part.split(part.count, room_bytes))
+            room_bytes -= fitting.values.size_bytes
+            answer.append(OutgoingBatch(fitting, fetch.requestor))
+            if fitting.end < part.end or room_bytes <= 0:
                 break
         return answer

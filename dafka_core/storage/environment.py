@@ -34,6 +34,7 @@ from dafka_core.storage.open_environment import (
 )
 from dafka_core.storage.storage_errors import DATA_FILE, translated
 from dafka_core.storage.tables import Tables
+from dafka_core.system.closing import ProcessBound, check_process
 
 DEFAULT_MAP_BYTES = 1 << 40
 """Address space, not memory or disk: more than a store's disk is likely to have."""
@@ -54,7 +55,7 @@ class Space(NamedTuple):
     oldest_lease_s: float
 
 
-class Environment:
+class Environment(ProcessBound):
     """One directory.  Any number of threads may read; LMDB serialises writers.
 
     Its methods raise ClosedError after ``close``, and StoreError when LMDB or the disk fails.
@@ -183,17 +184,15 @@ class Environment:
         if opened is not None:
             self._closing.close()
 
-    def release_lock(self) -> None:
-        """Close the descriptor that holds the directory for writing.
-
-        The lock lasts until every copy of the descriptor is closed: in a forked child this leaves
-        it to the parent.
-        """
-        self._lock.close()
+    def on_forked(self) -> None:
+        """Leave the lock to the parent: it lasts until every copy of its descriptor is closed."""
+        if "_lock" in vars(self):
+            self._lock.close()
 
     @contextlib.contextmanager
     def _using(self) -> Iterator[Opened]:
         """Return the open environment, which is not closed inside."""
+        check_process("store's log", self.process)
         with self._changed:
             opened = self._opened
             if opened is None:

@@ -72,7 +72,7 @@ from dafka_core.storage.snapshot import (
     times_of,
 )
 from dafka_core.storage.tables import Tables
-from dafka_core.system.closing import ProcessBound
+from dafka_core.system.closing import Closing
 
 RULES: Final = "retention"
 """The name of the note with rules set while the store ran."""
@@ -191,7 +191,7 @@ _AGREED = "clock"
 """The name of the note with the newest time, to a minute, at which the clock was right."""
 
 
-class Log(ProcessBound):
+class Log(Closing):
     """The log in one directory, which is created if missing.
 
     ``map_size_bytes`` is address space: a log that has more, or twice its size at opening if that
@@ -539,8 +539,3 @@ class Log(ProcessBound):
     def close(self) -> None:
         """Wait for reads and writes to end, then close.  Idempotent."""
         self._env.close()
-
-    def on_forked(self) -> None:
-        """Leave the writer's lock to the parent."""
-        if "_env" in vars(self):
-            self._env.release_lock()

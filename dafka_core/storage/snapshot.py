@@ -158,17 +158,18 @@ class Snapshot(ProcessBound):
     @property
     def tables(self) -> Tables:
         """Return the log's tables; their results are valid until ``close``: copy them."""
+        self.check_process()
         return self._tables
 
     def info(self, tp: TopicPartition) -> PartitionInfo | None:
         """Return the available offsets of a partition; None if it is unknown."""
         with translated(self._directory):
-            return self._tables.info(tp)
+            return self.tables.info(tp)
 
     def infos(self, topic: str) -> list[PartitionInfo]:
         """Return the available offsets of a topic's partitions, in order of their names."""
         with translated(self._directory):
-            return self._tables.infos(topic)
+            return self.tables.infos(topic)
 
     def held(self, tp: TopicPartition, attempt: str = "") -> tuple[PartitionInfo | None, History]:
         """Return the available offsets of a partition, and their history.
@@ -180,13 +181,13 @@ class Snapshot(ProcessBound):
         """
         with translated(self._directory):
             row = self._row(tp, attempt)
-            return (row.info(tp), self._tables.lives.history(tp, row)) if row else (None, ())
+            return (row.info(tp), self.tables.lives.history(tp, row)) if row else (None, ())
 
     def blocks(self, tp: TopicPartition) -> PartitionBlocks | None:
         """Return a partition's blocks, while the snapshot is open; None if it is unknown."""
         with translated(self._directory):
-            row = self._tables.visible_row(tp)
-            return PartitionBlocks(self._tables, tp, row) if row else None
+            row = self.tables.visible_row(tp)
+            return PartitionBlocks(self.tables, tp, row) if row else None
 
     def newest_us(self, tp: TopicPartition, before: int) -> int:
         """Return the greatest timestamp up to the block with the last record below an offset."""
@@ -199,7 +200,7 @@ class Snapshot(ProcessBound):
     def record_sizes(self, tp: TopicPartition, start: int, end: int) -> list[int] | None:
         """Return the approximate size of a record by quarter of a range; None without records."""
         with translated(self._directory):
-            return record_sizes(self._tables, tp, start, end)
+            return record_sizes(self.tables, tp, start, end)
 
     def read(
         self, tp: TopicPartition, start: int, end: int, attempt: str = ""
@@ -220,16 +221,16 @@ class Snapshot(ProcessBound):
             if row is None:
                 return
             at = max(start, row.earliest)
-            for found in self._tables.blocks_between(tp, row, start, end):
-                block = self._tables.read_block(tp, found, Block.copied)
+            for found in self.tables.blocks_between(tp, row, start, end):
+                block = self.tables.read_block(tp, found, Block.copied)
                 batch = RecordBatch(tp, found.first, block.values, times=block.times)
                 yield batch.between(at, min(batch.end, end))
                 at = batch.end
 
     def _row(self, tp: TopicPartition, attempt: str) -> PartitionRow | None:
         if not attempt:
-            return self._tables.visible_row(tp)
-        row, own = self._tables.row(tp), attempt_octets(attempt)
+            return self.tables.visible_row(tp)
+        row, own = self.tables.row(tp), attempt_octets(attempt)
         if row is not None and row.staged is not None and row.staged.attempt == own:
             return row.with_staged_visible()
         if row is not None and row.committed is not None and row.committed.attempt == own:

@@ -10,9 +10,10 @@ import queue
 import threading
 from _queue import Empty, SimpleQueue  # the originals, which no library patches
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
-from typing import Any, Final, Self
+from functools import cache, wraps
+from typing import Any, Self
 from weakref import WeakSet
 
 from dafka_core.errors import ConfigError, ForkedError
@@ -64,17 +65,28 @@ class Closing(ABC):
 class ProcessBound(Closing):
     """A ``Closing`` with threads, sockets or files that only the process that made it can use.
 
-    In a forked child, which has the sockets and not the threads, every use of it raises
-    ForkedError; ``close`` does nothing there, since nothing of it is the child's.  It cannot be
+    A forked child has the sockets, and not the threads: there ``check_process`` raises ForkedError,
+    and ``close`` and destructors do nothing, since nothing of it is the child's.  It cannot be
     pickled.
     """
+
+    process: int
 
     def __new__(cls, *_arguments: Any, **_options: Any) -> Self:
         """Register the object for forked children."""
         check_threads()
         made = super().__new__(cls)
+        made.process = os.getpid()
         _made_here.add(made)
         return made
+
+    def __init_subclass__(cls) -> None:
+        for name in {"close", "_leave_with", "__del__"} & vars(cls).keys():
+            setattr(cls, name, _not_in_children(vars(cls)[name]))
+
+    def __enter__(self) -> Self:
+        self.check_process()
+        return super().__enter__()
 
     def __reduce__(self) -> tuple[object, ...]:
         raise TypeError(
@@ -82,48 +94,41 @@ class ProcessBound(Closing):
             "to this process; create one in the other process"
         )
 
+    def check_process(self) -> None:
+        """Raise ForkedError in a forked child of the process that made the object."""
+        check_process(type(self).__name__, self.process)
+
     def on_forked(self) -> None:
         """Close, in a forked child, descriptors that would keep resources of its parent."""
 
 
-def _refuse(inherited: object, name: str) -> Any:
-    if name in _INHERITED or name.startswith("__"):
-        return object.__getattribute__(inherited, name)
-    kind = type(inherited)
-    raise ForkedError(kind.__name__, int(kind.__dict__["owner"]))
+def check_process(what: str, owner: int) -> None:
+    """Raise ForkedError if this process is not the owner of ``what``."""
+    if owner != os.getpid():
+        raise ForkedError(what, owner)
 
 
-def _do_nothing(*_arguments: object) -> None:
-    pass
+def _not_in_children(end: Callable[..., None]) -> Callable[..., None]:
+    @wraps(end)
+    def call(bound: ProcessBound, *arguments: Any) -> None:
+        if bound.process == os.getpid():
+            end(bound, *arguments)
 
+    return call
 
-_INHERITED: Final = {
-    "__getattribute__": _refuse,
-    "__enter__": lambda inherited: _refuse(inherited, "enter"),
-    # A ``with`` that was entered before the fork calls the class's own ``__exit__``.
-    "_leave_with": _do_nothing,
-    "__del__": _do_nothing,
-    "close": _do_nothing,
-}
-"""Attributes of a parent's object in a forked child, for any class."""
 
 _made_here: WeakSet[ProcessBound] = WeakSet()
-_process: Final = [os.getpid()]
 
 
-def _disown() -> None:
-    # First of all: creating the classes below may start a collection, and gRPC's garbage would
-    # crash the child, too.
+def _leave_to_parent() -> None:
+    # First of all: a collection in the child would destroy gRPC's garbage, and crash.
     gc.freeze()
-    (owner,), _process[:] = tuple(_process), [os.getpid()]
     for each in tuple(_made_here):
         each.on_forked()
         # For ever: destructors of gRPC would wait for the parent's threads, also those at the
         # interpreter's end.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))
-        kind: Any = type(each)
-        each.__class__ = type(kind)(kind.__name__, (kind,), {**_INHERITED, "owner": owner})
     _made_here.clear()
 
 
-os.register_at_fork(after_in_child=_disown)
+os.register_at_fork(after_in_child=_leave_to_parent)

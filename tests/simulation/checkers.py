@@ -345,8 +345,8 @@ class Checkers:
             case ReaderRole():
                 self._kept(mesh, role.reorder_budget, role.reads)
             case ProducerRole():
-                self.never_backwards(mesh.name, (mesh.number, "durable"), role.durable)
-                self.most(mesh, "durable", role.durable, role.next_offset)
+                self.never_backwards(mesh.name, (mesh.number, "durable"), role.acknowledged)
+                self.most(mesh, "durable", role.acknowledged, role.next_offset)
                 self.most(mesh, "acking stores", len(role.acked), MAX_ACKING_STORES)
                 kept = sum(len(batch.values) for batch in role.retained)
                 partly = len(role.retained[0].values) if role.retained else 0

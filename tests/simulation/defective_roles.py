@@ -64,7 +64,7 @@ class ShiftedIndex(ProducerRole):
         for message in super()._answer(fetch):
             assert isinstance(message, OutgoingBatch)
             batch, kept = message.batch, self.retained[0]
-            if kept.offset < self.durable < kept.end and batch.offset >= self.durable:
+            if kept.offset < self.acknowledged < kept.end and batch.offset >= self.acknowledged:
                 values = kept.values[: min(len(batch.values), len(kept.values))]
                 batch = RecordBatch(batch.tp, batch.offset, values)
             answer.append(OutgoingBatch(batch, message.requestor))
@@ -77,7 +77,7 @@ class HangsOnRing(ProducerRole):
     hangs = False
 
     def on_message(self, now: float, message: Message, peer: str) -> list[Outgoing]:
-        reused = self.durable > CHUNK_COUNT and self.next_offset > 2 * CHUNK_COUNT
+        reused = self.acknowledged > CHUNK_COUNT and self.next_offset > 2 * CHUNK_COUNT
         if isinstance(message, Fetch) and reused and message.end >= self.next_offset:
             self.hangs = True
         return [] if self.hangs else super().on_message(now, message, peer)

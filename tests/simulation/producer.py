@@ -67,7 +67,7 @@ class ProducerHost(Host):
         life = self._life
         if self.gone or life is None:
             return self.gone
-        return self.up and life.role.takeover is None and life.role.durable >= self.target
+        return self.up and life.role.takeover is None and life.role.acknowledged >= self.target
 
     def start_another(self) -> None:
         """Start the producer again, while the running one continues."""
@@ -119,10 +119,12 @@ class ProducerHost(Host):
             return False
         if life.resumed_at is None:
             self._resume(life, mesh)
-        if role.durable > (life.resumed_at or 0):  # what an earlier life has left is not its own
+        if role.acknowledged > (
+            life.resumed_at or 0
+        ):  # what an earlier life has left is not its own
             said_by, acks = role.epoch.life, self.shape.acks
-            self.checkers.on_durable(self.name, self.tp, role.durable, acks, said_by)
-        if self.leaves and role.durable >= self.target and life is self._life:
+            self.checkers.on_durable(self.name, self.tp, role.acknowledged, acks, said_by)
+        if self.leaves and role.acknowledged >= self.target and life is self._life:
             self.world.note(self.name, "is done, and leaves")
             self.gone = True
             # Producers linger: what they have sent is under way already.

@@ -36,7 +36,7 @@ def has_published(producer: Producer, end: int) -> bool:
 
 
 def acknowledged_end(producer: Producer) -> int:
-    return producer._role.durable
+    return producer._role.acknowledged
 
 
 def has_acknowledged(producer: Producer, end: int) -> bool:

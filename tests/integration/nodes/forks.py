@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import pickle
@@ -9,8 +10,19 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from dafka_core import Consumer, EmbeddedCluster, ForkedError, Producer, Reader, Store, Tower
+from dafka_core import (
+    BackPressureError,
+    Consumer,
+    EmbeddedCluster,
+    ForkedError,
+    NotAcknowledgedError,
+    Producer,
+    Reader,
+    Store,
+    Tower,
+)
 from dafka_core.flight.local_log import LocalLogs
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.records import RecordBatch, TopicPartition
@@ -19,6 +31,12 @@ from tests.integration.nodes.peers import ANY_PORTS
 
 tower, directory, which = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
 SOON_S = 60.0
+FULL: dict[str, Any] = {
+    "tower": tower,
+    "max_unacked_records": 1,
+    "publish_timeout_s": 0.05,
+    "close_timeout_s": 0,
+}
 
 
 def refused(use: Callable[[], object]) -> str:
@@ -59,7 +77,7 @@ def uses() -> None:
         producer.flush(SOON_S)
         records = iter(consumer)
         assert next(records).value == b"0"
-        snapshot, logs, append_queue = log.snapshot(), LocalLogs(), store.append_queue
+        snapshot, logs = log.snapshot(), LocalLogs()
         opened = (hub, store, producer, consumer, reader, log, cluster, snapshot, logs)
 
         def child() -> None:
@@ -68,7 +86,6 @@ def uses() -> None:
                 lambda: producer.publish(b"of the child"),
                 lambda: producer.publish_many([b"of the child"]),
                 lambda: producer.flush(SOON_S),
-                lambda: producer.next_offset,
                 producer.__enter__,
                 lambda: consumer.poll(SOON_S),
                 lambda: next(records),
@@ -77,13 +94,10 @@ def uses() -> None:
                 lambda: consumer.subscribe("u"),
                 lambda: reader.partitions(timeout_s=SOON_S),
                 lambda: store.wait(0),
-                lambda: append_queue.discard([]),
                 lambda: hub.wait(0),
-                lambda: hub.tower,
                 lambda: log.end(TopicPartition("t", "p")),
                 lambda: snapshot.info(TopicPartition("t", "p")),
                 lambda: logs.open(StoreLocation("", ())),
-                lambda: cluster.tower,
             ):
                 print(refused(use))
             for each in opened:
@@ -117,6 +131,26 @@ def holds() -> None:
     store.close()
 
 
+def waits() -> None:
+    """A child refuses what a thread of its parent is doing, which holds its locks."""
+    tried, over = threading.Event(), threading.Event()
+
+    def publish() -> None:
+        while not over.is_set():
+            with contextlib.suppress(BackPressureError):
+                producer.publish(b"no room")
+            tried.set()
+
+    with contextlib.suppress(NotAcknowledgedError), Producer("t", **FULL) as producer:
+        producer.publish(b"0")
+        thread = threading.Thread(target=publish)
+        thread.start()
+        tried.wait()
+        in_fork(lambda: print(refused(lambda: producer.publish_many([b"of the child"]))))
+        over.set()
+        thread.join()
+
+
 class Work:
     """Use an own producer, or the parent's, in a child of multiprocessing."""
 
@@ -148,4 +182,4 @@ def multiprocess() -> None:
 
 
 if __name__ == "__main__":
-    {"uses": uses, "holds": holds, "multiprocess": multiprocess}[which]()
+    {"uses": uses, "holds": holds, "waits": waits, "multiprocess": multiprocess}[which]()

@@ -43,17 +43,23 @@ def said(tower: str, directory: Path, which: str) -> list[str]:
 
 def test_inherited_nodes_refuse_every_use(tower: str, store: Store, tmp_path: Path) -> None:
     lines = said(tower, tmp_path / "others", "uses")
-    kinds = ["Producer"] * 6 + ["Consumer"] * 5
-    kinds += ["Reader", "Store", "AppendQueue", "Tower", "Tower", "Log", "Snapshot", "LocalLogs"]
-    assert lines == [f"refused {kind}" for kind in (*kinds, "EmbeddedCluster")]
+    kinds = ["producer"] * 3 + ["Producer"] * 2 + ["consumer"] * 5 + ["reader"]
+    kinds += ["dafka-store", "dafka-tower", "store's log", "Snapshot", "LocalLogs"]
+    assert lines == [f"refused {kind}" for kind in kinds]
     wait_until(lambda: len(store.log.partitions("t")) == 2)
     held = [stored(store, "t", info.partition) for info in store.log.partitions("t")]
     assert sorted(held) == [[b"0", b"1", b"2"], [b"own"]]
 
 
+def test_a_child_does_not_wait_for_a_lock_of_its_parents_threads(
+    tower: str, tmp_path: Path
+) -> None:
+    assert said(tower, tmp_path, "waits") == ["refused producer"]
+
+
 def test_children_of_multiprocessing(tower: str, store: Store, tmp_path: Path) -> None:
     lines = said(tower, tmp_path / "others", "multiprocess")
-    assert lines[0] == "refused Producer"
+    assert lines[0] == "refused producer"
     assert lines[1].startswith("a Producer cannot be pickled")
     assert sorted(info.end for info in store.log.partitions("t")) == [1, 1, 1]
 

@@ -82,7 +82,7 @@ def test_lost_records_of_a_dropped_producer_are_logged(
     tower: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lost = threading.Event()  # this process's end shall not fail for it
-    monkeypatch.setattr("dafka_core.nodes.producer._lost", lost)
+    monkeypatch.setattr("dafka_core.nodes.node._lost", lost)
     before = threads()
     producer = Producer("t", tower=tower, close_timeout_s=0.1)
     address, nodes = producer.address, [producer]

@@ -362,7 +362,7 @@ class ScriptedProducer(Node):
 
     @property
     def durable(self) -> int:
-        return self.role.durable
+        return self.role.acknowledged
 
     def publish(self, count: int = 1, contents: Sequence[bytes] = ()) -> None:
         """Publish ``contents``, or numbered records."""

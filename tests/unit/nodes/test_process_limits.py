@@ -1,4 +1,4 @@
-"""The kernel's memory limits of a process, in both versions of control groups."""
+"""The memory limits of a process's control groups."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 from dafka_core.nodes.process_limits import ENOUGH_BYTES, memory_limit, warn_of_low_memory
 
 MIB = 1 << 20
-NONE_OF_VERSION_1 = "9223372036854771712"
 
 
 @pytest.fixture
@@ -19,8 +18,7 @@ def groups(tmp_path: Path) -> Path:
         "memory.max": "",
         "app/memory.max": f"{512 * MIB}",
         "app/store/memory.max": "max",
-        "memory/memory.limit_in_bytes": NONE_OF_VERSION_1,
-        "memory/box/memory.limit_in_bytes": f"{128 * MIB}",
+        "app/box/memory.max": f"{128 * MIB}",
     }.items():
         path = directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -34,8 +32,7 @@ def groups(tmp_path: Path) -> Path:
         ("0::/app/store", 512 * MIB),  # that of the group above it
         ("0::/", None),
         ("0::/elsewhere/app", None),
-        ("12:cpu,cpuacct:/app\n4:memory:/box", 128 * MIB),
-        ("4:memory:/docker/1234", int(NONE_OF_VERSION_1)),  # only the topmost is seen here
+        ("4:memory:/app/store\n0::/app/box", 128 * MIB),  # not of the first version
         ("", None),
     ],
 )

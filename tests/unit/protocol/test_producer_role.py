@@ -71,7 +71,7 @@ def test_answers_are_right_after_any_acknowledgements(
     role = producer(acks=acks)
     role.resume((Epoch.first(LIFE)._replace(start=resumed_at),))
     ends = dict.fromkeys(STORES, 0)
-    durable = resumed_at
+    end = resumed_at
     for what, number, store in steps:
         if what == "publish":
             assert offsets_of([publish(role, number)]) == list(
@@ -82,15 +82,16 @@ def test_answers_are_right_after_any_acknowledgements(
             if number <= role.next_offset:
                 ends[store] = max(ends[store], number)
             # Distinct stores count: the one that is acks-th furthest decides.
-            durable = max(durable, sorted(ends.values())[-acks])
+            end = max(end, sorted(ends.values())[-acks])
         for start in range(role.next_offset + 2):
             count = number if what == "fetch" else MAX_FETCH_COUNT
             answer = offsets_of(fetched(role, start, count))
             expected = list(range(start, min(start + count, role.next_offset)))
             # The producer may have dropped what stores have, but never answers wrongly.
-            assert answer == expected or (answer == [] and start < durable)
-        assert role.durable == durable
-        assert role.unacknowledged == role.next_offset - durable
+            assert answer == expected or (answer == [] and start < end)
+        assert role.acknowledged == end
+        assert role.acknowledged_bytes == values_of(resumed_at, end).size_bytes
+        assert role.unacknowledged == role.next_offset - end
 
 
 def test_only_acknowledged_batches_are_deleted() -> None:
@@ -116,15 +117,15 @@ def test_acknowledgements_of_unpublished_records_do_not_count() -> None:
     publish(role, 10)
     for end in (11, 2**40, MAX_SEQUENCE + 1):
         acknowledge(role, end)
-    assert role.durable == 0
+    assert role.acknowledged == 0
     assert fetched(role, 0, 100) == [batch_of(0, 10)]
     # Nor do they count later, when the records exist.
     publish(role, 1)
-    assert role.durable == 0
+    assert role.acknowledged == 0
 
 
 @pytest.mark.parametrize(
-    ("acks", "acknowledged", "durable"),
+    ("acks", "acks_received", "end"),
     [
         (1, [(9, "", ""), (3, "", "")], 9),  # the second one is late
         (2, [(10, "S1", ""), (10, "S1", "peer")], 0),  # two of one store are one
@@ -135,13 +136,13 @@ def test_acknowledgements_of_unpublished_records_do_not_count() -> None:
     ],
 )
 def test_each_store_counts_once(
-    acks: int, acknowledged: list[tuple[int, str, str]], durable: int
+    acks: int, acks_received: list[tuple[int, str, str]], end: int
 ) -> None:
     role = producer(acks=acks)
     publish(role, 10)
-    for each in acknowledged:
+    for each in acks_received:
         acknowledge(role, *each)
-    assert role.durable == durable
+    assert role.acknowledged == end
 
 
 @pytest.mark.parametrize("ack", [m.Ack("P2", TOPIC, 4), m.Ack(PARTITION, "hell", 4)])
@@ -149,7 +150,7 @@ def test_acknowledgements_for_other_producers_change_nothing(ack: m.Ack) -> None
     role = producer()
     publish(role, 10)
     role.on_message(0.0, ack, "")
-    assert role.durable == 0
+    assert role.acknowledged == 0
 
 
 def test_acknowledgements_of_a_lost_store_remain_valid() -> None:
@@ -158,7 +159,7 @@ def test_acknowledgements_of_a_lost_store_remain_valid() -> None:
     acknowledge(role, 10, store="S1")
     role.on_peer_lost("S1")
     acknowledge(role, 10, store="S2")
-    assert role.durable == 10
+    assert role.acknowledged == 10
 
 
 def test_names_of_stores_are_bounded() -> None:
@@ -170,7 +171,7 @@ def test_names_of_stores_are_bounded() -> None:
     # Known ones still count.
     acknowledge(role, 10, store="S1")
     acknowledge(role, 10, store="S2")
-    assert role.durable == 10
+    assert role.acknowledged == 10
 
 
 def test_an_answer_is_limited_in_bytes_but_has_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,7 +238,7 @@ def test_heads_come_more_often_while_the_application_waits_for_acknowledgements(
     assert len(heads_at(role, range(20, 40))) <= 3
 
 
-def test_get_heads_is_answered_with_durable_records() -> None:
+def test_get_heads_is_answered_with_acknowledged_records() -> None:
     role = producer()
     assert role.on_message(0.0, m.GetHeads(TOPIC, "C"), "") == []
     publish(role, 5)
@@ -269,7 +270,7 @@ def test_a_producer_ignores_records() -> None:
     publish(role, 3)
     for requestor in ("", "C", PARTITION):
         assert role.on_batch(0.0, requestor, batch_of(0, 9)) == []
-        assert (role.next_offset, role.durable) == (3, 0)
+        assert (role.next_offset, role.acknowledged) == (3, 0)
 
 
 def test_a_fetched_last_record_replaces_a_lost_acknowledgement() -> None:
@@ -285,9 +286,9 @@ def test_a_fetched_last_record_replaces_a_lost_acknowledgement() -> None:
     assert len(fetches) in (3, 4)
     for requestor in ("", "C"):
         role.on_batch(0.0, requestor, batch_of(2, 3))
-        assert role.durable == 0
+        assert role.acknowledged == 0
     role.on_batch(0.0, PARTITION, batch_of(2, 3))
-    assert role.durable == 3
+    assert role.acknowledged == 3
     assert not [
         each for i in range(20, 60) for each in role.on_tick(i / 5) if isinstance(each, m.Fetch)
     ]
@@ -299,7 +300,7 @@ def test_a_different_record_at_its_offset_is_no_acknowledgement() -> None:
     publish(role, 3)
     role.on_batch(0.0, PARTITION, RecordBatch.of(TP, 2, [b"of another life"]))
     role.on_batch(0.0, PARTITION, RecordBatch.of(TP, 7, [b"never published"]))
-    assert role.durable == 0
+    assert role.acknowledged == 0
 
 
 def test_a_fetched_record_counts_as_one_acknowledgement() -> None:
@@ -307,4 +308,4 @@ def test_a_fetched_record_counts_as_one_acknowledgement() -> None:
     publish(role, 3)
     role.on_batch(0.0, PARTITION, batch_of(2, 3))
     acknowledge(role, 3, "S1")
-    assert role.durable == 0
+    assert role.acknowledged == 0

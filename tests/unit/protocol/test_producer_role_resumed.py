@@ -66,7 +66,7 @@ def test_resumes_at_the_greatest_end_of_any_store() -> None:
     assert answer(role, 3, life=MINE, S1=7, S2=11) == []
     assert role.takeover is None
     assert role.epoch == Epoch(*MINE, 11, PRIOR.digest)
-    assert (role.next_offset, role.durable, role.unacknowledged) == (11, 11, 0)
+    assert (role.next_offset, role.acknowledged, role.unacknowledged) == (11, 11, 0)
     # Stores and consumers that lag behind receive the head at once.
     assert role.on_tick(timing.SETTLE_S) == [m.Head(TOPIC, PARTITION, 10)]
     batch = publish(role, 2, now=1.0)
@@ -91,7 +91,9 @@ def test_a_store_without_a_promise_is_asked_again() -> None:
     mine = EpochId(10, LIFE.id, 1)
     asked = role.on_tick(timing.SETTLE_S + timing.TAKEOVER_RETRY_S)
     assert asked == [m.HistoryQuery(PARTITION, 4, TOPIC, PARTITION, mine)]
-    answer(role, 4, life=mine, now=2.0, S1=7, S2=9)
+    answer(role, 4, life=mine, now=2.0, S1=7)
+    # A store keeps with its promise that an earlier life needed fewer acks.
+    answer(role, 4, life=mine._replace(acks=0), now=2.0, S2=9)
     assert role.epoch == Epoch(*mine, 9, PRIOR.digest)
 
 
@@ -162,7 +164,7 @@ def test_a_newer_life_fences_the_producer(message: m.Message) -> None:
     publish(role, 3)
     role.on_message(0.0, message, "S1")
     assert role.fenced_by == NEWER
-    assert (role.durable, role.unacknowledged) == (5, 3)
+    assert (role.acknowledged, role.unacknowledged) == (5, 3)
     # It is silent from now on: its records are unknown.
     assert role.publish(1.0, values_of(8, 9), 0) == []
     assert role.on_tick(9.0) == []
@@ -175,14 +177,14 @@ def test_only_its_own_lifes_acknowledgements_count() -> None:
     role = resumed()
     publish(role, 3)
     role.on_message(0.0, ack_of(PRIOR.life, 8), "S1")  # a store that another history was lost to
-    assert (role.durable, role.fenced_by) == (5, None)
+    assert (role.acknowledged, role.fenced_by) == (5, None)
     role.on_message(0.0, ack_of(EpochId(4, MINE.id - 1, 1), 8), "S1")
-    assert (role.durable, role.fenced_by) == (5, None)
+    assert (role.acknowledged, role.fenced_by) == (5, None)
     role.on_message(0.0, ack_of(MINE, 7), "S1")
-    assert (role.durable, role.fenced_by) == (7, None)
+    assert (role.acknowledged, role.fenced_by) == (7, None)
     # C nodes have carried these to the store: it does not know their life.
     role.on_message(0.0, ack_of(NO_LIFE, 8), "S1")
-    assert role.durable == 8
+    assert role.acknowledged == 8
 
 
 def test_lives_of_other_partitions_are_ignored() -> None:
@@ -207,9 +209,9 @@ def test_a_last_record_of_an_older_life_does_not_count() -> None:
     publish(role, 3)
     other = replace(batch_of(7, 8), epoch=PRIOR)
     role.on_batch(0.0, PARTITION, other)
-    assert role.durable == 5
+    assert role.acknowledged == 5
     role.on_batch(0.0, PARTITION, replace(other, epoch=role.epoch))
-    assert role.durable == 8
+    assert role.acknowledged == 8
 
 
 # -- stores that have more ------------------------------------------------------------------------
@@ -226,11 +228,11 @@ def test_the_producer_compares_its_last_record_with_a_store_that_has_more(acks: 
     assert fetch not in role.on_tick(1.0)
     for store in ("S1", "S2"):
         acknowledge(role, 9, store)
-    assert role.durable == 2
+    assert role.acknowledged == 2
     assert role.on_tick(2.0) == [m.Head(TOPIC, PARTITION, 4), fetch]
     # An earlier life's record at this offset may differ.
     role.on_batch(2.0, PARTITION, RecordBatch.of(TP, 4, [b"of another life"]))
-    assert role.durable == 2
+    assert role.acknowledged == 2
     assert fetch in role.on_tick(3.0)  # the answer may be lost, too
     role.on_batch(3.0, PARTITION, batch_of(4, 5))
     assert role.unacknowledged == 0
@@ -238,7 +240,7 @@ def test_the_producer_compares_its_last_record_with_a_store_that_has_more(acks: 
         acknowledge(role, 9, store)
     assert role.on_tick(4.0) == [m.Head(TOPIC, PARTITION, 4)]
     publish(role, 6)
-    assert role.durable == 5
+    assert role.acknowledged == 5
 
 
 def test_a_store_with_more_records_counts_up_to_its_acknowledgement() -> None:
@@ -248,7 +250,7 @@ def test_a_store_with_more_records_counts_up_to_its_acknowledgement() -> None:
         acknowledge(role, 4, store)
     publish(role, 7)
     role.on_batch(0.0, PARTITION, batch_of(9, 10))
-    assert role.durable == 4
+    assert role.acknowledged == 4
 
 
 def test_names_of_stores_that_have_more_are_bounded() -> None:

@@ -23,7 +23,6 @@ from dafka_core.protocol.producer_role import (
     missing,
     new_life,
     newest_life,
-    promised,
 )
 from dafka_core.protocol.store_directory import StoreDirectory
 from tests.unit.protocol.model import PARTITION, TOPIC, TP
@@ -107,14 +106,6 @@ def test_the_newest_life_known_to_stores() -> None:
     older = reply("S1", 7, (A, B), life=NO_LIFE)
     assert newest_life({"S1": older}) == B.life
     assert newest_life({"S1": older, "S2": reply("S2", 5, (A,))}) == LIFE
-
-
-def test_only_promises_to_this_life_count() -> None:
-    mine, other = reply("S1"), reply("S2", life=LIFE._replace(id=0xD))
-    assert promised({"S1": mine, "S2": other, "S3": reply("S3", life=A.life)}, LIFE) == {"S1": mine}
-    # A store keeps with it that a life before needed fewer acks.
-    folded = reply("S4", life=LIFE._replace(acks=1))
-    assert promised({"S2": other, "S4": folded}, LIFE) == {"S4": folded}
 
 
 @pytest.mark.parametrize(
