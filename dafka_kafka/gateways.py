@@ -22,7 +22,6 @@ from dafka_core.errors import InvalidRequestError
 from dafka_core.model.json_message import JsonMessage
 from dafka_core.model.names import INTERNAL
 from dafka_core.model.records import TopicPartition
-from dafka_core.nodes.append_queue import append
 from dafka_core.nodes.store_handle import StoreHandle
 from dafka_core.system.hosts import bracketed, is_host
 
@@ -183,7 +182,8 @@ class Gateways:
     def _say(self, what: Announcement) -> None:
         if self._said(self.own.address)[:1] != [what]:
             tp = TopicPartition(GATEWAYS_TOPIC, self.own.address)
-            append(self._store, tp, [what.packed()], timeout_s=ANNOUNCE_TIMEOUT_S)
+            append = self._store.append_queue.append
+            append(tp, [what.packed()], timeout_s=ANNOUNCE_TIMEOUT_S)
 
 
 def retract_former(store: StoreHandle) -> None:

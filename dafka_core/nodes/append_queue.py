@@ -7,10 +7,10 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, InvalidStateError
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from dafka_core.config.node_options import MAX_VALUE_BYTES
 from dafka_core.errors import ClosedError, DafkaError, InvalidRequestError, OffsetConflictError
@@ -48,31 +48,6 @@ MAX_PUT_BYTES: Final = 64 << 20
 the next group when it has written one."""
 
 
-@dataclass(slots=True, eq=False)
-class _Request:
-    """A writer's entry in the queue, and its future."""
-
-    entry: LogEntry
-    future: Future[Any]
-
-    @property
-    def batch(self) -> RecordBatch | None:
-        batch = self.entry.batch if isinstance(self.entry, Stage) else self.entry
-        return batch if isinstance(batch, RecordBatch) else None
-
-    @property
-    def size_bytes(self) -> int:
-        return self.batch.values.size_bytes if self.batch else 0
-
-    def end(self, error: BaseException | None = None) -> None:
-        # The store may have failed the future meanwhile, and the writer may have cancelled it.
-        with contextlib.suppress(InvalidStateError):
-            if error is not None:
-                self.future.set_exception(error)
-            else:
-                self.future.set_result(self.batch.end if self.batch else None)
-
-
 class AppendQueue(ProcessBound):
     """A queue of writers' log entries for the store's loop, with futures that complete on disk.
 
@@ -98,8 +73,30 @@ class AppendQueue(ProcessBound):
         self._changed = threading.Condition()
         # Ordered, unlike a set: the simulation must be repeatable.
         self._futures: dict[Future[Any], None] = {}
-        self._at_role: list[_Request] = []  # with entries that the role has accepted
+        # By the identity of the entry that the role has accepted; used in the loop only.
+        self._accepted: dict[int, tuple[LogEntry, Future[Any]]] = {}
         self._failure: BaseException | None = None
+
+    def append(self, tp: TopicPartition, contents: Sequence[bytes], *, timeout_s: float) -> range:
+        """Append records after those of other writers; return their offsets when they are on disk.
+
+        Blocks, so the loop must not call it.
+
+        Raises:
+            OffsetConflictError: others have kept writing there for ``timeout_s`` seconds.
+            InvalidRequestError: a record is larger than a store accepts.
+            TimeoutError: the disk takes longer.
+            DafkaError: the store has ended.
+        """
+        deadline = time.monotonic() + timeout_s
+        values = Values.of(contents)
+        while True:
+            start = self._log.end(tp)
+            try:
+                return range(start, self.put(RecordBatch(tp, start, values)).result(timeout_s))
+            except OffsetConflictError:
+                if time.monotonic() >= deadline:
+                    raise
 
     def put(self, batch: RecordBatch, notes: Notes | None = None) -> Future[int]:
         """Append a batch that begins exactly at its partition's end, together with notes.
@@ -138,10 +135,11 @@ class AppendQueue(ProcessBound):
     def discard(self, discards: Sequence[Discard]) -> Future[None]:
         """Discard attempts' staged records."""
         futures = self._submit(*discards)
-        if not futures:
-            futures = [Future()]
-            futures[0].set_result(None)
-        return futures[-1]  # entries are written in order
+        if futures:
+            return futures[-1]  # entries are written in order
+        nothing: Future[None] = Future()
+        nothing.set_result(None)
+        return nothing
 
     def forget(self, store: str) -> Future[None]:
         """Forget another store; fails with InvalidRequestError if it is present."""
@@ -171,12 +169,98 @@ class AppendQueue(ProcessBound):
                 self._submit(SetTransaction(tp, transaction))[0].result()
         return found
 
+    @property
+    def limit_bytes(self) -> int:
+        """Return the largest accepted record, here and at all other present stores."""
+        return self._smallest_limit()[0]
+
+    # -- from a writer to the role ---------------------------------------------------------------
+
+    def _submit(self, *entries: LogEntry) -> list[Future[Any]]:
+        futures: list[Future[Any]] = [Future() for _ in entries]
+        sizes = [batch.values.size_bytes if (batch := _batch(each)) else 0 for each in entries]
+        size_bytes = sum(sizes)
+        with self._changed:
+            self._changed.wait_for(
+                lambda: (
+                    self._failure
+                    or not self.size_bytes
+                    or self.size_bytes + size_bytes <= MAX_PUT_BYTES
+                )
+            )
+            failure = self._failure
+            if failure is None:
+                self._futures.update(dict.fromkeys(futures))
+                self.size_bytes += size_bytes
+        if failure is None:
+            for future, size in zip(futures, sizes, strict=True):
+                future.add_done_callback(partial(self._release, size))
+            accept = partial(self._accept, list(zip(entries, futures, strict=True)))
+            try:
+                self._mesh.call_soon(accept)
+            except DafkaError as error:
+                failure = error
+        if failure is not None:
+            for future in futures:
+                _complete(future, failure)
+        return futures
+
+    # Holds only the future: with the entry, which has the records, it would form a cycle, and the
+    # records would stay in memory until a garbage collection.
+    def _release(self, size_bytes: int, done: Future[Any]) -> None:
+        with self._changed:
+            self._futures.pop(done, None)
+            self.size_bytes -= size_bytes
+            self._changed.notify_all()
+
+    def _accept(self, entries: list[tuple[LogEntry, Future[Any]]], now: float) -> None:
+        """Pass entries to the role (in the loop)."""
+        for entry, future in entries:
+            accepted = self._too_large(_batch(entry)) or self._pass(now, entry)
+            if isinstance(accepted, DafkaError):
+                _complete(future, accepted)
+            else:
+                self._accepted[id(accepted)] = accepted, future
+
+    def _pass(self, now: float, entry: LogEntry) -> LogEntry | DafkaError:
+        role = self._role
+        match entry:
+            case RecordBatch():
+                # Now instead of in the log: other stores must receive the same times.
+                now_us, latest_us = self._log.now_us(), self._log.latest_us()
+                times = kept_times(entry.times, entry.count, now_us, latest_us)
+                return role.host(now, replace(entry, times=times))
+            case Stage():
+                return role.stage(entry)
+            case Commit():
+                return role.commit(now, entry)
+            case Forget() if not role.known.forget(entry.store):
+                return InvalidRequestError("address", entry.store, "is there: stop it first")
+        role.write(entry)
+        return entry
+
+    def _too_large(self, batch: RecordBatch | None) -> DafkaError | None:
+        largest_bytes = batch.values.largest_bytes if batch else 0
+        limit_bytes, at = self._smallest_limit()
+        if largest_bytes <= limit_bytes:
+            return None
+        why = f"a record has at most {limit_bytes} bytes {at} (option max_record_bytes)"
+        return InvalidRequestError("value", f"{largest_bytes} bytes", why)
+
+    def _smallest_limit(self) -> tuple[int, str]:
+        other = self._mesh.limits.smallest_store
+        if other is not None and other.limit_bytes < self._max_record_bytes:
+            return other.limit_bytes, f"at store {other.node}"
+        return self._max_record_bytes, "here"
+
+    # -- from the log to the writer --------------------------------------------------------------
+
     def on_written(
         self, entries: Sequence[LogEntry], outcomes: Sequence[DafkaError | None] = ()
     ) -> None:
         """Process the log's outcomes (in the loop)."""
         for entry, error in zip_longest(entries, outcomes):
-            self._end(entry, error or self._lost(entry))
+            self._complete(entry, error or self._lost(entry))
         with self._changed:
             self._changed.notify_all()  # ``wait`` waits for other nodes' entries, too
 
@@ -184,14 +268,7 @@ class AppendQueue(ProcessBound):
         """Fail accepted records that the role has dropped: they never reach the log."""
         for each in batches:
             end = self._role.next_offset(each.tp)
-            self._end(each, OffsetConflictError(*each.tp, each.offset, end))
-
-    def _end(self, entry: LogEntry, error: DafkaError | None) -> None:
-        # Entries return in the order in which the role accepted them, among other nodes'.
-        request = next((each for each in self._at_role if each.entry is entry), None)
-        if request is not None:
-            self._at_role.remove(request)
-            request.end(error)
+            self._complete(each, OffsetConflictError(*each.tp, each.offset, end))
 
     def _lost(self, entry: LogEntry) -> DafkaError | None:
         """Return the error of a client's records that another history has replaced since."""
@@ -207,109 +284,37 @@ class AppendQueue(ProcessBound):
                 return OffsetConflictError(*each.tp, start, end)
         return None
 
+    def _complete(self, entry: LogEntry, error: DafkaError | None) -> None:
+        _, future = self._accepted.pop(id(entry), (None, None))
+        if future is not None:
+            _complete(future, error, batch.end if (batch := _batch(entry)) else None)
+
     def fail(self, error: BaseException | None = None) -> None:
-        """Fail all requests: the store has ended."""
+        """Fail all requests, now and later: the store has ended."""
         with self._changed:
             self._failure = self._failure or error or ClosedError("store")
             futures = list(self._futures)
             self._changed.notify_all()
         for future in futures:
-            with contextlib.suppress(InvalidStateError):
-                future.set_exception(self._failure)
+            _complete(future, self._failure)
 
     def close(self) -> None:
         """Fail requests that are not on disk."""
         self.fail()
 
-    def _submit(self, *entries: LogEntry) -> list[Future[Any]]:
-        requests = [_Request(entry, Future()) for entry in entries]
-        size_bytes = sum(each.size_bytes for each in requests)
 
-        def has_room() -> bool:
-            return not self.size_bytes or self.size_bytes + size_bytes <= MAX_PUT_BYTES
+def _batch(entry: LogEntry) -> RecordBatch | None:
+    batch = entry.batch if isinstance(entry, Stage) else entry
+    return batch if isinstance(batch, RecordBatch) else None
 
-        given: list[_Request] = []
-        with self._changed:
-            self._changed.wait_for(lambda: self._failure or has_room())
-            for each in requests:
-                failure = self._failure or self._too_large(each.batch)
-                if failure is not None:
-                    each.end(failure)
-                    continue
-                self._futures[each.future] = None
-                self.size_bytes += each.size_bytes
-                given.append(each)
-        for each in given:
-            each.future.add_done_callback(partial(self._give_room_back, each.size_bytes))
-        try:
-            if given:
-                self._mesh.call_soon(partial(self._give_all, given))
-        except DafkaError as error:
-            for each in given:
-                each.end(error)
-        return [each.future for each in requests]
 
-    # Holds only the future: with the request, which has the records, it would form a cycle, and the
-    # records would stay in memory until a garbage collection.
-    def _give_room_back(self, size_bytes: int, done: Future[Any]) -> None:
-        with self._changed:
-            self._futures.pop(done, None)
-            self.size_bytes -= size_bytes
-            self._changed.notify_all()
-
-    def _give_all(self, requests: Sequence[_Request], now: float) -> None:
-        for request in requests:
-            given = self._give(now, request.entry)
-            if isinstance(given, DafkaError):
-                request.end(given)
-            else:
-                request.entry = given
-                self._at_role.append(request)
-
-    @property
-    def limit_bytes(self) -> int:
-        """Return the largest accepted record, here and at all other present stores."""
-        return self._smallest_limit()[0]
-
-    def _smallest_limit(self) -> tuple[int, str]:
-        other = self._mesh.limits.smallest_store
-        if other is not None and other.limit_bytes < self._max_record_bytes:
-            return other.limit_bytes, f"at store {other.node}"
-        return self._max_record_bytes, "here"
-
-    def _too_large(self, batch: RecordBatch | None) -> DafkaError | None:
-        largest_bytes = batch.values.largest_bytes if batch else 0
-        limit_bytes, at = self._smallest_limit()
-        if largest_bytes <= limit_bytes:
-            return None
-        why = f"a record has at most {limit_bytes} bytes {at} (option max_record_bytes)"
-        return InvalidRequestError("value", f"{largest_bytes} bytes", why)
-
-    def _give(self, now: float, entry: LogEntry) -> LogEntry | DafkaError:
-        """Pass an entry to the role; return the accepted entry, or an error."""
-        taken: LogEntry | None
-        batch = entry.batch if isinstance(entry, Stage) else entry
-        if isinstance(batch, RecordBatch):
-            refused = self._role.admitted.refusal(batch.tp)
-            if refused is not None:
-                return refused
-        match entry:
-            case RecordBatch():
-                # Now instead of in the log: other stores must receive the same times.
-                now_us, latest_us = self._log.now_us(), self._log.latest_us()
-                times = kept_times(entry.times, entry.count, now_us, latest_us)
-                taken, batch = self._role.host(now, replace(entry, times=times)), entry
-            case Stage():
-                taken, batch = self._role.stage(entry), entry.batch
-            case Commit():
-                return self._role.commit(now, entry)
-            case Forget() if not self._role.known.forget(entry.store):
-                return InvalidRequestError("address", entry.store, "is there: stop it first")
-            case _:
-                self._role.write(entry)
-                return entry
-        end = self._role.next_offset(batch.tp)
-        return taken or OffsetConflictError(*batch.tp, batch.offset, end)
+def _complete(future: Future[Any], error: BaseException | None, result: int | None = None) -> None:
+    # The store may have failed the future meanwhile, and the writer may have cancelled it.
+    with contextlib.suppress(InvalidStateError):
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
 
 
 def _noted(batch: RecordBatch, notes: Notes) -> RecordBatch:
@@ -319,40 +324,3 @@ def _noted(batch: RecordBatch, notes: Notes) -> RecordBatch:
     if len(notes) > MAX_NOTES:
         raise ValueError(f"a batch has at most {MAX_NOTES} notes, not {len(notes)}")
     return NotedBatch.with_notes(batch, notes) if notes else batch
-
-
-class Writable(Protocol):
-    """A store, or another owner of its log and queue."""
-
-    @property
-    def log(self) -> Log:
-        """Return the log."""
-
-    @property
-    def append_queue(self) -> AppendQueue:
-        """Return the queue."""
-
-
-def append(
-    store: Writable, tp: TopicPartition, contents: Sequence[bytes], *, timeout_s: float
-) -> range:
-    """Append records after those of other writers; return their offsets when they are on disk.
-
-    Blocks, so the loop must not call it.
-
-    Raises:
-        OffsetConflictError: others have kept writing there for ``timeout_s`` seconds.
-        InvalidRequestError: a record is larger than a store accepts.
-        TimeoutError: the disk takes longer.
-        DafkaError: the store has ended.
-    """
-    deadline = time.monotonic() + timeout_s
-    values = Values.of(contents)
-    while True:
-        start = store.log.end(tp)
-        put = store.append_queue.put(RecordBatch(tp, start, values))
-        try:
-            return range(start, put.result(timeout_s))
-        except OffsetConflictError:
-            if time.monotonic() >= deadline:
-                raise

@@ -17,7 +17,6 @@ from dafka_core.model.log_entries import Deletion, packed, parsed
 from dafka_core.model.names import DELETIONS_TOPIC, quoted
 from dafka_core.model.records import PartitionInfo, TopicPartition
 from dafka_core.model.timestamps import shown_time
-from dafka_core.nodes.append_queue import append
 from dafka_core.storage import Log
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ class Deletions:
         named += [PartitionInfo(*tp, 0, MAX_END, MAX_LIFE) for tp in sorted(ended)]
         if named:
             contents = packed(named, self.log.now_us(), self.append_queue.limit_bytes)
-            append(self, self._own, [*contents], timeout_s=WRITE_S)
+            self.append_queue.append(self._own, [*contents], timeout_s=WRITE_S)
             self.apply()
         left = {info.tp: info.earliest for info in self.log.partitions(topic)}
         gone = [left.get(info.tp, 0) - info.earliest for info in infos]

@@ -103,6 +103,7 @@ class Store(Node):
             if not log.clock.doubt():
                 log.discard_stale(config.staged_hours * 3600)
             self.address = kept_address(log.directory, config)
+            limits = StoreLimits(config.store_limits, by_key=bool(config.secret_key_file))
             self._role = role = StoreRole(
                 self.address,
                 log.lives,
@@ -112,24 +113,21 @@ class Store(Node):
                 least_number=int(time.time()),
                 met=log.met(),
                 wall_us=lambda: time.time_ns() // 1000,
-                limits=StoreLimits(config.store_limits, by_key=bool(config.secret_key_file)),
+                limits=limits,
             )
+            role.on_scan(usage_at_start(log, limits))
             self._log_writer = undo.enter_context(LogWriter(log, weakly(self._on_written, None)))
             self.archiver = LogArchiver(log, config.archive) if config.archive else None
             self.retention = _retention(log, config, self.archiver)
             self.deletions = Deletions(log, self.address)
             self.compressor = log.compressor(config.compress, config.compress_after_s)
-            admitted = role.admitted
-            admitted.on_scan(usage_at_start(log, admitted.limits))
             linker = log.linker if config.tamper_evidence else None
             self._merge_thread = undo.enter_context(
                 MergeThread(log, config.staged_hours, self.compressor, linker)
             )
             mesh = self._mesh = undo.enter_context(Mesh("store", role, config))
             mesh.peers.towers.is_announced = announce
-            scan = UsageScan(
-                log, admitted.limits, self.compressor, admitted.on_scan, mesh.call_soon
-            )
+            scan = UsageScan(log, limits, self.compressor, role.on_scan, mesh.call_soon)
             self.retention_control = undo.enter_context(
                 RetentionThread(log, self.retention, self.deletions, scan)
             )
@@ -138,12 +136,13 @@ class Store(Node):
                 _log.warning(text, {"archive": config.archive}, extra={"event": "archive_idle"})
             self.append_queue = AppendQueue(mesh, role, log, config.max_record_bytes)
             self.deletions.append_queue = self.append_queue
-            self._served: ServerContext | None = None
             self._flight = undo.enter_context(contextlib.ExitStack())
-            if config.flight_port != FLIGHT_OFF:
-                self._serve_flight()
+            served = self._serve_flight() if config.flight_port != FLIGHT_OFF else None
             self._reported_twin = ""  # endpoint of the last reported store with its address
             self._loop = StoreLoop(role, log, self._log_writer, mesh)
+            self.parts = StoreParts(
+                mesh, role, self._loop, self._log_writer.watch, self._merge_thread, served
+            )
             mesh.start(self._on_round)
             undo.pop_all()
         self._is_open = True
@@ -151,12 +150,6 @@ class Store(Node):
         facts["endpoint"] = endpoint_of(mesh.beacon, "")
         text = "store %(address)s in %(directory)s is started: version %(version)s, at %(endpoint)s"
         _log.info(text, facts, extra={"event": "store_started"})
-
-    @property
-    def parts(self) -> StoreParts:
-        """Return the internals."""
-        parts = self._mesh, self._role, self._loop, self._log_writer.watch, self._merge_thread
-        return StoreParts(*parts, self._served)
 
     @property
     def locations(self) -> tuple[str, ...]:
@@ -213,14 +206,14 @@ class Store(Node):
             facts, extra = {"address": self.address}, {"event": "store_stopped"}
             _log.info("store %(address)s has stopped", facts, extra=extra)
 
-    def _serve_flight(self) -> None:
+    def _serve_flight(self) -> ServerContext:
         """Serve the log over Arrow Flight until closed."""
         config, host = self.options, self._mesh.beacon.host.strip("[]")
         if not config.secret_key_file:
             cure = f"set it to {FLIGHT_OFF}, or set secret_key_file and allowed_keys"
             check_trusted(host, "flight_port", config.flight_port, config, cure)
         role, mesh = self._role, self._mesh  # not the store, which its threads must not keep alive
-        self._served = ServerContext(
+        served = ServerContext(
             self.log,
             self.append_queue,
             role.address,
@@ -228,13 +221,14 @@ class Store(Node):
             lambda: mesh.call(lambda now: mesh.peers.inbound.neighbours()),
             keys=ServerKeys(config.keys) if config.secret_key_file else None,
         )
-        self._served.retention = self.retention_control
-        self._served.deletions = self.deletions
+        served.retention = self.retention_control
+        served.deletions = self.deletions
         port, path = int(config.flight_port), socket_path(self.log.directory)
         flight = self._flight.enter_context(
-            FlightService(self._served, bind_host=host, port=port, socket_path=path)
+            FlightService(served, bind_host=host, port=port, socket_path=path)
         )
         role.known.locations = flight.location.locations
+        return served
 
     # -- in the loop -----------------------------------------------------------------------------
 
@@ -253,14 +247,8 @@ class Store(Node):
         """Run in the log writer's thread."""
         if isinstance(outcomes, BaseException):
             self.append_queue.fail(outcomes)
-        for entry in entries:
-            if isinstance(entry, SetAside | RestartPartition) and not isinstance(
-                outcomes, BaseException
-            ):
-                facts = {"partition": str(entry.tp), "start": entry.start}
-                _log.warning(_SET_ASIDE[type(entry)], facts, extra={"event": "records_set_aside"})
-            elif isinstance(entry, RecordBatch) and entry.tp.topic == DELETIONS_TOPIC:
-                self.retention_control.wake()
+        else:
+            self._report_written(entries)
 
         def acknowledge(now: float) -> None:
             if isinstance(outcomes, BaseException):
@@ -273,11 +261,18 @@ class Store(Node):
         with contextlib.suppress(ClosedError, NodeFailedError):
             self._mesh.call_soon(acknowledge)
 
+    def _report_written(self, entries: list[LogEntry]) -> None:
+        for entry in entries:
+            if isinstance(entry, SetAside | RestartPartition):
+                facts = {"partition": str(entry.tp), "start": entry.start}
+                _log.warning(_SET_ASIDE[type(entry)], facts, extra={"event": "records_set_aside"})
+            elif isinstance(entry, RecordBatch) and entry.tp.topic == DELETIONS_TOPIC:
+                self.retention_control.wake()
+
 
 def _retention(log: Log, config: StoreOptions, archiver: LogArchiver | None) -> Retention:
-    if not config.retain_until_read:
-        return Retention(log, config.retain, archiver)
-    names = [name.strip() for name in config.protected_queries.split(",")]
-    queries = ProtectedQueries(log, names)
-    until_read = config.retain_until_read
+    queries, until_read = None, config.retain_until_read
+    if until_read:
+        names = [name.strip() for name in config.protected_queries.split(",")]
+        queries = ProtectedQueries(log, names)
     return Retention(log, config.retain, archiver, until_read=until_read, readers=queries)

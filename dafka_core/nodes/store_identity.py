@@ -61,8 +61,7 @@ def address_of(directory: Path) -> str:
 
 def new_identity(directory: Path, config: SecurityOptions | None = None) -> str:
     """Write a new address for the files in ``directory``, and return it."""
-    address = new_address(config)
-    take_address(directory, address)
+    take_address(directory, address := new_address(config))
     return address
 
 
@@ -98,9 +97,8 @@ def check_directory(directory: Path | str) -> None:
     """Raise ConfigError for an empty name, which would be the working directory."""
     is_path = isinstance(directory, str | Path)
     if not is_path or not str(directory) or "\0" in str(directory):
-        raise ConfigError(
-            "directory", directory, "must name a directory; '.' is the working directory"
-        )
+        why = "must name a directory; '.' is the working directory"
+        raise ConfigError("directory", directory, why)
 
 
 def copied(address: str) -> str:

@@ -1,36 +1,33 @@
 """The loop of a store between role and log, and the thread that writes the log.
 
-It owns no socket and no thread, so the simulation runs it over a disk of its own.
+``StoreLoop`` owns no socket and no thread, so the simulation runs it over a disk of its own.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import chain
 from queue import Empty, SimpleQueue
 from typing import Final
 
 from dafka_core.errors import DafkaError, StoreError
 from dafka_core.model.log_entries import LogEntry
-from dafka_core.model.records import RecordBatch, TopicPartition, Transaction
+from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition, Transaction
 from dafka_core.nodes.disk_watch import DiskWatch
 from dafka_core.nodes.mesh import Mesh
 from dafka_core.nodes.threads import NodeThread
 from dafka_core.protocol import store_requests
 from dafka_core.protocol.messages import (
     HEADS,
-    ConsumerHello,
-    Fetch,
-    GetHeads,
     HeadsQuery,
     HeadsReply,
     TimesQuery,
     TimesReply,
 )
 from dafka_core.protocol.role import Outgoing, OutgoingBatch
-from dafka_core.protocol.store_requests import PublishCommitted, split_by_transaction
+from dafka_core.protocol.store_requests import FetchRange, HeadsRequest, PublishCommitted, Request
 from dafka_core.protocol.store_role import StoreRole
 from dafka_core.storage import Log
 from dafka_core.system.closing import ProcessBound
@@ -52,18 +49,20 @@ class LogWriter(ProcessBound):
             are on disk, synced; with the error if none of them is.  After an error no group is
             written any more.  Also called, without entries, if the log's directory is gone or
             unreadable.
+
+    Attributes:
+        busy: a group is being written.
+        watch: the thread's observations of the disk.
     """
 
     def __init__(
         self, log: Log, done: Callable[[list[LogEntry], Outcomes | BaseException], None]
     ) -> None:
+        self.busy = False
+        self.watch = DiskWatch(log.directory)
         self._log = log
         self._done = done
         self._groups: SimpleQueue[list[LogEntry] | None] = SimpleQueue()
-        self.busy = False
-        """True while a group is being written."""
-        self.watch = DiskWatch(log.directory)
-        """Its observations of the disk."""
         self._thread = NodeThread("dafka-log-writer", self._run)
         self._thread.start()
 
@@ -79,8 +78,9 @@ class LogWriter(ProcessBound):
         self._thread.join()
 
     def _run(self) -> None:
-        while (entries := self._next_group()) is not None:
-            try:
+        entries: list[LogEntry] | None = []
+        try:
+            while (entries := self._next_group()) is not None:
                 if not entries:
                     self._log.check_in_place()
                     self.watch.check_space(time.monotonic())
@@ -88,13 +88,12 @@ class LogWriter(ProcessBound):
                 self.watch.begin()
                 outcomes = self._log.write(entries)
                 self.watch.end(entries, outcomes)
-            except BaseException as error:  # noqa: BLE001 -- the store fails with it
-                self.watch.fail(error)
-                self._done(entries, error)
-                return
-            self.busy = False
-            self._done(entries, outcomes)
-            del entries, outcomes  # the thread keeps no group while it waits for the next one
+                self.busy = False
+                self._done(entries, outcomes)
+                del entries, outcomes  # the thread keeps no group while it waits for the next one
+        except BaseException as error:  # noqa: BLE001 -- the store fails with it
+            self.watch.fail(error)
+            self._done(entries or [], error)
 
     def _next_group(self) -> list[LogEntry] | None:
         """Return entries to write, an empty list after an idle time, or None to end."""
@@ -112,47 +111,39 @@ SERVE_BYTES: Final = 4 << 20
 """Records read and sent per round: between rounds the store stores records and serves others."""
 
 SERVE_REQUESTS: Final = 256
-"""Small requests, or records in them, that are answered per round."""
-
-_SMALL: Final = (Fetch, GetHeads, ConsumerHello, HeadsQuery, TimesQuery)
-"""Requests with answers that are usually small, so several are answered in a round."""
+"""Small requests, or records and heads in their answers, that are answered per round."""
 
 _log = logging.getLogger("dafka.store")
 
 
 class StoreLoop:
-    """A store's actions in each round of its loop."""
+    """A store's actions in each round of its loop.
+
+    Attributes:
+        damaged_count: unanswered requests for damaged parts of the log.
+    """
 
     def __init__(self, role: StoreRole, log: Log, log_writer: LogWriter, mesh: Mesh) -> None:
+        self.damaged_count = 0
         self._role = role
         self._log = log
         self._log_writer = log_writer
         self._mesh = mesh
         self._refused_count = 0
-        self.too_large_count = 0
-        """Records rejected because they exceed the store's limit."""
-        self.damaged_count = 0
-        """Unanswered requests for damaged parts of the log."""
 
     def on_round(self, now: float) -> bool:
         """Write entries and serve requests; return True if more requests wait."""
-        if self._role.pending_bytes and not self._log_writer.busy:
-            self._log_writer.write(self._role.take_pending())
-        self._mesh.set_receiving(self._role.pending_bytes < MAX_PENDING_BYTES)
-        too_large, self._role.too_large = self._role.too_large, []
-        self.too_large_count += len(too_large)
-        for error in too_large:
-            text = "%s. Until then nothing after it in this partition is stored here"
-            _log.error(text, error, extra={"event": "record_too_large"})
-        self._role.admitted.limits.report(now)
+        role = self._role
+        if role.pending_bytes and not self._log_writer.busy:
+            self._log_writer.write(role.take_pending())
+        self._mesh.set_receiving(role.pending_bytes < MAX_PENDING_BYTES)
         self._serve()
-        return bool(self._role.requests)
+        return bool(role.requests)
 
     def _serve(self) -> None:
         requests, sent = self._role.requests, 0
         for _ in range(SERVE_REQUESTS):
-            request = requests.take()
-            if request is None:
+            if (request := requests.take()) is None:
                 break
             try:
                 answer = self._answer(request)
@@ -162,7 +153,8 @@ class StoreLoop:
                 continue
             self._mesh.send(answer)
             sent += sum(map(_size, answer))
-            if not isinstance(request, _SMALL) or sent >= SERVE_REQUESTS:
+            is_packed = isinstance(request, FetchRange) and request.is_packed
+            if is_packed or isinstance(request, PublishCommitted) or sent >= SERVE_REQUESTS:
                 break
         if requests.refused_count > 2 * self._refused_count:
             self._refused_count = requests.refused_count
@@ -174,71 +166,71 @@ class StoreLoop:
         self.damaged_count += 1
         _log.error("%s", error, extra={"event": "log_damaged"})
 
-    def _answer(self, request: store_requests.Work) -> list[Outgoing]:
+    def _answer(self, request: Request) -> list[Outgoing]:
         match request:
-            case Fetch():
+            case FetchRange(is_packed=True):
+                return self._fetched_packed(request)
+            case FetchRange():
                 return self._fetched(request)
-            case store_requests.FetchMany():
-                return self._fetched_batches(request)
-            case GetHeads() | ConsumerHello() | store_requests.HeadsAfter():
-                return self._heads(store_requests.HeadsAfter.of(request))
+            case HeadsRequest():
+                return self._heads(request)
             case HeadsQuery():
                 each = [self._log.partitions(topic) for topic in request.topics or (None,)]
-                infos = list(chain.from_iterable(each))
-                return store_requests.replies(request, self._role.address, infos)
+                return store_requests.replies(request, self._role.address, chain(*each))
             case TimesQuery():
                 times = self._log.times(request.tp, request.sequence, request.end)
                 return store_requests.replies(request, self._role.address, times)
-            case store_requests.AnnounceHeads():
-                return store_requests.heads(self._log.partitions())
             case PublishCommitted():
                 return self._published(request)
 
-    def _heads(self, heads: store_requests.HeadsAfter) -> list[Outgoing]:
+    def _heads(self, request: HeadsRequest) -> list[Outgoing]:
         """Return the heads of one message; all at once would delay other requests, and beacons."""
-        if not heads.topics:
-            return []
-        infos = self._log.partitions_after(heads.topics[0] or None, heads.after, heads.most)
-        rest = heads.rest(infos)
+        infos, rest = request.page(self._log.partitions_after)
         if rest is not None:
             self._role.requests.put_back(rest)
-        if heads.requestor in self._role.packing:
-            query = HeadsQuery(heads.requestor, HEADS, ())
+        if request.requestor in self._role.packing:
+            query = HeadsQuery(request.requestor, HEADS, ())
             return store_requests.replies(query, self._role.address, infos)
-        return store_requests.heads(infos, heads.requestor)
+        return store_requests.heads(infos, request.requestor)
 
-    def _fetched(self, fetch: Fetch) -> list[Outgoing]:
+    def _fetched(self, fetch: FetchRange) -> list[Outgoing]:
         """Return the first records of a FETCH; the rest is queued again."""
-        batches = self._read(fetch.tp, fetch.sequence, fetch.end)
+        tp, wanted = fetch.wanted.tp, fetch.wanted
+        batches = self._read(tp, wanted.earliest, wanted.end)
         if not batches:
             return []
         end = batches[-1].end
         # Read after the records: if the transaction is not the last any more, they are sent as
         # older ones are, without a transaction.
-        state = self._log.transaction_state(fetch.tp)
-        last = state.transaction
-        records = _outgoing(batches, (last,) if last else (), fetch.requestor)
-        if end < fetch.end:
-            self._role.requests.put_back(Fetch.of(fetch.requestor, fetch.tp, end, fetch.end))
-            return records
-        return [*records, *store_requests.next_heads(fetch, state.end)]
+        state = self._log.transaction_state(tp)
+        last = (state.transaction,) if state.transaction else ()
+        records = _outgoing(batches, last, fetch.requestor)
+        if end < wanted.end:
+            self._role.requests.put_back(fetch.rest(end))
+        elif state.end > wanted.end:
+            # C nodes request 100,000 records at most, and the next ones only when they receive a
+            # head again (docs/wire.md, "For C nodes").
+            info = [PartitionInfo(*tp, 0, state.end)]
+            records += store_requests.heads(info, fetch.requestor) + store_requests.heads(info)
+        return records
 
-    def _fetched_batches(self, fetch: store_requests.FetchMany) -> list[Outgoing]:
+    def _fetched_packed(self, first: FetchRange) -> list[Outgoing]:
         """Return the first records of some partitions; the rest is queued again."""
-        wanted = fetch.take(SERVE_REQUESTS)
-        found = self._log.read_each(wanted, max_records=SERVE_COUNT, max_bytes=SERVE_BYTES)
-        fetch.add(wanted[len(found) :])
+        requests = self._role.requests
+        fetches = requests.take_packed(first, SERVE_REQUESTS)
+        ranges = [each.wanted for each in fetches]
+        found = self._log.read_each(ranges, max_records=SERVE_COUNT, max_bytes=SERVE_BYTES)
+        for fetch in fetches[len(found) :]:
+            requests.put_back(fetch)
         batches = []
-        for each, batch in zip(wanted, found, strict=False):
+        for fetch, batch in zip(fetches, found, strict=False):
             if isinstance(batch, StoreError):
                 self._report_damage(batch)
             elif batch is not None:
                 batches.append(batch)
-                if batch.end < each.end:
-                    fetch.add([each._replace(earliest=batch.end)])
-        if fetch.wanted:
-            self._role.requests.put_back(fetch)
-        return store_requests.fetched_batches(fetch.requestor, batches)
+                if batch.end < fetch.wanted.end:
+                    requests.put_back(fetch.rest(batch.end))
+        return store_requests.fetched_batches(first.requestor, batches)
 
     def _published(self, publish: PublishCommitted) -> list[Outgoing]:
         records: list[Outgoing] = []
@@ -249,7 +241,7 @@ class StoreLoop:
             if batches and batches[-1].end < publish.end:
                 self._role.requests.put_back(publish.rest(batches[-1].end))
                 return records
-        return [*records, *self._role.on_published(publish)]
+        return records + self._role.on_published(publish)
 
     def _read(self, tp: TopicPartition, start: int, end: int) -> list[RecordBatch]:
         """Return the first records of a range, within one round's limit; empty if not held."""
@@ -265,11 +257,8 @@ def _size(answer: Outgoing) -> int:
 
 
 def _outgoing(
-    batches: Iterable[RecordBatch], transactions: tuple[Transaction, ...], requestor: str = ""
+    batches: list[RecordBatch], transactions: tuple[Transaction, ...], requestor: str = ""
 ) -> list[Outgoing]:
     """Return the records as messages, each with its transaction among ``transactions``, if any."""
-    return [
-        OutgoingBatch(part, requestor)
-        for batch in batches
-        for part in split_by_transaction(batch, transactions)
-    ]
+    parts = (store_requests.split_by_transaction(batch, transactions) for batch in batches)
+    return [OutgoingBatch(part, requestor) for part in chain.from_iterable(parts)]

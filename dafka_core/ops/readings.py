@@ -211,13 +211,13 @@ class StoreReadings:
         yield from of_mesh(mesh)
         yield from _written(watch)
         yield Sample(d.SYNCS, store.log.syncs.counted)
-        yield Sample(d.TOO_LARGE, loop.too_large_count)
+        yield Sample(d.TOO_LARGE, role.too_large_count)
         yield Sample(d.DAMAGED, loop.damaged_count)
         yield Sample(d.PENDING, role.pending_bytes)
         yield Sample(d.PUTS, store.append_queue.size_bytes)
         yield Sample(d.REQUESTS, len(role.requests))
         yield Sample(d.REQUESTS_REFUSED, role.requests.refused_count)
-        for limit, count in role.admitted.limits.refused.items():
+        for limit, count in role.limits.refused.items():
             yield Sample(d.LIMITS_REACHED, count, (limit,))
         yield Sample(d.MERGES, merge_thread.merged_count)
         yield Sample(d.MERGE_SECONDS, merge_thread.merged_s)

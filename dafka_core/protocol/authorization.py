@@ -23,38 +23,26 @@ _WRITE: Final = "write to that topic, or to that partition"
 
 def refusal(key: Permissions, message: m.Message) -> str:
     """Return the reason why a sender may not send a message; empty if it may."""
-    needed = _missing_right(key, message)
-    return needed and f"a {type(message).__name__}: key {key.name} may not {needed}"
-
-
-def records_refusal(key: Permissions, tp: TopicPartition) -> str:
-    """Return the reason why a sender may not send records of a partition; empty if it may.
-
-    RFC 46: "only one producer SHALL ever publish to the same partition"; stores forward them.
-    """
-    if key.may_write(*tp):
-        return ""
-    return f"records of topic {tp.topic}, partition {tp.partition}: key {key.name} may not {_WRITE}"
-
-
-def _missing_right(key: Permissions, message: m.Message) -> str:
-    """Return the right that a message needs and its sender lacks; empty if it has it."""
+    may, right = False, "send it"
     match message:
         case m.ConsumerHello():
             may, right = key.is_own(message.consumer), _REQUEST
-        case (
-            m.Fetch()
-            | m.FetchBatch()
-            | m.GetHeads()
-            | m.HeadsQuery()
-            | m.TimesQuery()
-            | m.HistoryQuery()
-        ):
-            may, right = key.is_own(message.requestor) and _may_request(key, message), _REQUEST
-        case m.Ack(store=""):  # a C store's ACK names no store
-            may, right = key.is_store, _OF_STORE
+        case m.GetHeads() | m.HeadsQuery():
+            may, right = key.is_own(message.requestor), _REQUEST
+        case m.Fetch():
+            may = key.may_consume(message.topic) or key.may_write(*message.tp)
+            may, right = may and key.is_own(message.requestor), _REQUEST
+        case m.FetchBatch():
+            may = all(key.may_consume(each.topic) for each in message.entries)
+            may, right = may and key.is_own(message.requestor), _REQUEST
+        case m.HistoryQuery() if message.life != NO_LIFE:  # it takes the partition over
+            may, right = key.may_write(*message.tp) and key.is_own(message.requestor), _REQUEST
+        case m.TimesQuery() | m.HistoryQuery():
+            may, right = key.may_know(message.topic) and key.is_own(message.requestor), _REQUEST
         case m.HistoryReply():
             may, right = key.is_own(message.store) and key.may_write(*message.tp), _OF_STORE
+        case m.Ack(store=""):  # a C store's ACK names no store
+            may, right = key.is_store, _OF_STORE
         case (
             m.Ack()
             | m.EpochAck()
@@ -68,22 +56,17 @@ def _missing_right(key: Permissions, message: m.Message) -> str:
             may, right = all(key.may_write(*each[:2]) for each in message.entries), _WRITE
         case m.OfPartition():  # records, heads, and reports of records that are too large
             may, right = key.may_write(*message.tp), _WRITE
-        case _:
-            may, right = False, "send it"
-    return "" if may else right
+    return "" if may else f"a {type(message).__name__}: key {key.name} may not {right}"
 
 
-def _may_request(key: Permissions, message: m.Message) -> bool:
-    match message:
-        case m.Fetch():
-            return key.may_consume(message.topic) or key.may_write(*message.tp)
-        case m.FetchBatch():
-            return all(key.may_consume(each.topic) for each in message.entries)
-        case m.HistoryQuery() if message.life != NO_LIFE:  # it takes the partition over
-            return key.may_write(*message.tp)
-        case m.TimesQuery() | m.HistoryQuery():
-            return key.may_know(message.topic)
-    return True
+def records_refusal(key: Permissions, tp: TopicPartition) -> str:
+    """Return the reason why a sender may not send records of a partition; empty if it may.
+
+    RFC 46: "only one producer SHALL ever publish to the same partition"; stores forward them.
+    """
+    if key.may_write(*tp):
+        return ""
+    return f"records of topic {tp.topic}, partition {tp.partition}: key {key.name} may not {_WRITE}"
 
 
 def granted(key: Permissions, frame: bytes) -> bytes | None:

@@ -1,4 +1,4 @@
-"""Limits of a store: topics, partitions and bytes per owner, and the admitted partitions.
+"""Limits of a store: topics, partitions, and bytes per owner.
 
 A partition's owner follows from its address, which begins with digits of the owner's key
 (docs/security.md).  A partition on the disk is always continued, within its owner's byte limit. A
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
@@ -17,9 +17,7 @@ from typing import Final
 from dafka_core.config.node_options import StoreLimitError
 from dafka_core.model.log_entries import LogEntry, Stage
 from dafka_core.model.names import INTERNAL
-from dafka_core.model.records import PartitionLives, RecordBatch, TopicPartition
-from dafka_core.protocol.fetch_scheduler import FetchScheduler
-from dafka_core.protocol.store_partition import StorePartition
+from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.security.permissions import PREFIX_DIGITS
 
 PARTITIONS: Final = "max_partitions"
@@ -58,6 +56,7 @@ class StoreLimits:
         by_key: addresses begin with digits of keys; else each address is an owner.
 
     Attributes:
+        counts_bytes: bytes are limited.
         new: accepted partitions that may not be in the log yet; other threads may copy it.
         over: owners that have reached their byte limit.
         refused: the number of refusals by limit.
@@ -68,201 +67,108 @@ class StoreLimits:
     ) -> None:
         self._most = {name: most.get(name, 0) for name in LIMITS}
         self._digits = PREFIX_DIGITS if by_key else None
+        self.counts_bytes = self._most[KEY_BYTES] > 0
         self.new: dict[TopicPartition, None] = {}
         self.over: set[str] = set()
         self.refused = Counter(dict.fromkeys(LIMITS, 0))
-        self._topics = Counter[str]()  # stored and new ones
-        self._owners = Counter[str]()
-        self._partition_count = self._topic_count = 0
-        self._size_bytes = Counter[str]()  # at the last scan of the log
-        # Not in the scan: in the log's queue, or written since the scan began.
-        self._under_way, self._stored = Counter[str](), Counter[str]()
-        self._earlier = Counter[str]()  # written before the running scan
-        self._logged: dict[str, tuple[float, int]] = {}
+        # Stored and new partitions, by limit and by the name for which it counts them.
+        self._counts = Counter[tuple[str, str]]()
+        # Bytes by owner: found by the last scan, in the log's queue, and written since that scan
+        # began; ``_scanned`` of the written ones are found by the scan that runs now.
+        self._found = Counter[str]()
+        self._queued = Counter[str]()
+        self._written = Counter[str]()
+        self._scanned = Counter[str]()
         self._last: dict[str, StoreLimitError] = {}
-
-    @property
-    def counts_bytes(self) -> bool:
-        """Return True if bytes are limited."""
-        return self._most[KEY_BYTES] > 0
+        self._logged: dict[str, tuple[float, int]] = {}  # time and number of logged refusals
 
     def owner(self, tp: TopicPartition) -> str:
         """Return a partition's owner."""
         return tp.partition[: self._digits]
 
-    def why_not_new(self, tp: TopicPartition) -> StoreLimitError | None:
-        """Return the error that refuses a new partition, if any."""
-        is_topic = self._topics[tp.topic] > 0 or tp.topic.startswith(INTERNAL)
-        counts = (
-            (PARTITIONS, self._partition_count),
-            (TOPICS, -1 if is_topic else self._topic_count),
-            (OF_TOPIC, self._topics[tp.topic]),
-            (OF_KEY, self._owners[self.owner(tp)]),
-        )
-        for name, count in counts:
-            if 0 < self._most[name] <= count:
-                return self._error(name, tp)
-        return self.why_no_records(tp)
-
-    def why_no_records(self, tp: TopicPartition) -> StoreLimitError | None:
-        """Return the error that refuses records of a known partition, if any."""
-        is_over = bool(self.over) and self.owner(tp) in self.over
-        return self._error(KEY_BYTES, tp) if is_over else None
+    def check(self, tp: TopicPartition, *, is_new: bool) -> StoreLimitError | None:
+        """Return the error that refuses records, if any, and count it for the next log message."""
+        if not is_new and not self.over:
+            return None
+        owner, option = self.owner(tp), ""
+        if owner in self.over:
+            option = KEY_BYTES
+        for name, counted in self._counted_for(tp) if is_new else ():
+            if 0 < self._most[name] <= self._counts[name, counted]:
+                option = name
+                break
+        if not option:
+            return None
+        self.refused[option] += 1
+        error = self._last[option] = StoreLimitError(*tp, owner, option, self._most[option])
+        return error
 
     def add(self, tp: TopicPartition) -> None:
         """Count an accepted new partition."""
         self.new[tp] = None
-        self._count(tp)
+        self._counts.update(self._counted_for(tp))
 
-    def take(self, tp: TopicPartition, size_bytes: int) -> bool:
-        """Count records in the log's queue; return True if their owner has reached its limit."""
-        if not self.counts_bytes:
-            return False
-        owner = self.owner(tp)
-        self._under_way[owner] += size_bytes
-        return self._is_news(owner)
+    def queue(self, entry: LogEntry) -> set[str]:
+        """Count an entry in the log's queue; return its owner if that has reached its limit."""
+        return self._new_over(self._add(self._queued, entry, 1))
 
-    def store(self, tp: TopicPartition, size_bytes: int) -> None:
-        """Count queued records as written."""
-        owner = self.owner(tp)
-        self._under_way[owner] -= size_bytes
-        self._stored[owner] += size_bytes
-        if not self._under_way[owner]:
-            del self._under_way[owner]
+    def write(self, entry: LogEntry) -> None:
+        """Count a queued entry as written."""
+        self._add(self._queued, entry, -1)
+        self._add(self._written, entry, 1)
 
     def begin_scan(self) -> None:
         """Note the start of a scan of the log."""
-        self._earlier += self._stored
-        self._stored = Counter()
+        self._scanned = self._written.copy()
 
     def apply(self, held: Usage) -> set[str]:
         """Apply the result of a scan; return owners that crossed their limit either way."""
+        self._counts = Counter({(OF_TOPIC, topic): n for topic, n in held.topics.items()})
+        self._counts.update({(OF_KEY, owner): n for owner, n in held.owners.items()})
+        self._counts[PARTITIONS, ""] = held.topics.total()
+        self._counts[TOPICS, ""] = sum(not name.startswith(INTERNAL) for name in held.topics)
         self.new = {tp: None for tp in self.new if tp not in held.seen}
-        self._topics, self._owners = held.topics, held.owners
-        self._partition_count = held.topics.total()
-        self._topic_count = sum(not topic.startswith(INTERNAL) for topic in held.topics)
         for tp in self.new:
-            self._count(tp)
-        self._size_bytes, self._earlier = held.size_bytes, Counter()
+            self._counts.update(self._counted_for(tp))
+        self._found, self._written = held.size_bytes, self._written - self._scanned
+        self._scanned = Counter()
         before, self.over = self.over, set()
-        for owner in {*held.size_bytes, *self._under_way, *self._stored}:
-            self._is_news(owner)
+        self._queued = +self._queued  # without owners whose records are all written
+        self._new_over(*self._found, *self._queued, *self._written)
         return before ^ self.over
-
-    def check(self, tp: TopicPartition, *, is_new: bool) -> StoreLimitError | None:
-        """Return the error that refuses records, if any, and count it for the next log message."""
-        error = self.why_not_new(tp) if is_new else self.why_no_records(tp)
-        if error is not None:
-            self.refused[error.option] += 1
-            self._last[error.option] = error
-        return error
 
     def report(self, now: float) -> None:
         """Log the refusals since the last message, by limit."""
         for option, error in self._last.items():
             count = self.refused[option]
             logged_at, logged = self._logged.get(option, (-LOG_INTERVAL_S, 0))
-            if count == logged or now - logged_at < LOG_INTERVAL_S:
-                continue
-            self._logged[option] = now, count
-            _log.error(
-                "refused %(count)d times by limit %(option)s; the last one: %(why)s",
-                {"count": count - logged, "option": option, "why": str(error)},
-                extra={"event": "limit_reached"},
-            )
+            if count > logged and now - logged_at >= LOG_INTERVAL_S:
+                self._logged[option] = now, count
+                text = "refused %(count)d times by limit %(option)s; the last one: %(why)s"
+                facts = {"count": count - logged, "option": option, "why": str(error)}
+                _log.error(text, facts, extra={"event": "limit_reached"})
 
-    def _count(self, tp: TopicPartition) -> None:
-        self._partition_count += 1
-        self._topic_count += not (self._topics[tp.topic] or tp.topic.startswith(INTERNAL))
-        self._topics[tp.topic] += 1
-        self._owners[self.owner(tp)] += 1
+    def _counted_for(self, tp: TopicPartition) -> Iterator[tuple[str, str]]:
+        """Yield the limits that a new partition counts for, and the names that it counts under."""
+        yield PARTITIONS, ""
+        if not (self._counts[OF_TOPIC, tp.topic] or tp.topic.startswith(INTERNAL)):
+            yield TOPICS, ""
+        yield OF_TOPIC, tp.topic
+        yield OF_KEY, self.owner(tp)
 
-    def _is_news(self, owner: str) -> bool:
-        unseen = self._under_way, self._earlier, self._stored
-        size_bytes = self._size_bytes[owner] + sum(each[owner] for each in unseen)
-        if not 0 < self._most[KEY_BYTES] <= size_bytes or owner in self.over:
-            return False
-        self.over.add(owner)
-        return True
+    def _add(self, sizes: Counter[str], entry: LogEntry, sign: int) -> str:
+        """Count the bytes of an entry's records, if it has any; return their owner."""
+        batch = entry.batch if isinstance(entry, Stage) else entry
+        if not isinstance(batch, RecordBatch):
+            return ""
+        owner = self.owner(batch.tp)
+        sizes[owner] += sign * batch.values.size_bytes
+        return owner
 
-    def _error(self, option: str, tp: TopicPartition) -> StoreLimitError:
-        return StoreLimitError(*tp, self.owner(tp), option, self._most[option])
-
-
-class AdmittedPartitions:
-    """Admits partitions: all in the log, and new ones below the limits.
-
-    Args:
-        scheduler: fetches their missing records.
-        lives_of: returns the end and history of a partition on disk.
-    """
-
-    def __init__(
-        self,
-        scheduler: FetchScheduler,
-        lives_of: Callable[[TopicPartition], PartitionLives],
-        limits: StoreLimits,
-    ) -> None:
-        self.by_name: dict[TopicPartition, StorePartition] = {}
-        self.limits = limits
-        self._scheduler = scheduler
-        self._lives_of = lives_of
-
-    def find(self, tp: TopicPartition) -> StorePartition | None:
-        """Return a partition, new ones included; None if a limit refuses it."""
-        found = self.admit(tp)
-        return None if isinstance(found, StoreLimitError) else found
-
-    def admit(self, tp: TopicPartition) -> StorePartition | StoreLimitError:
-        """Return a partition, or the error that refuses it, which is counted."""
-        partition = self.by_name.get(tp)
-        if partition is None:
-            end, history, promised, _ = self._lives_of(tp)
-            if not end:
-                if (error := self.limits.check(tp, is_new=True)) is not None:
-                    return error
-                self.limits.add(tp)
-            fetcher = self._scheduler.fetcher(tp, end)
-            partition = self.by_name[tp] = StorePartition(fetcher, end, end, history, promised)
-        return partition
-
-    def refusal(self, tp: TopicPartition) -> StoreLimitError | None:
-        """Return and count the error that refuses a client's records, if any."""
-        is_known = tp in self.by_name or self._lives_of(tp).end > 0
-        return self.limits.check(tp, is_new=not is_known)
-
-    def refuses(self, partition: StorePartition, end: int) -> bool:
-        """Return True if records up to ``end`` are neither accepted nor fetched at present."""
-        fetcher = partition.fetcher
-        if end <= fetcher.next_offset or self.limits.check(fetcher.tp, is_new=False) is None:
-            return False
-        fetcher.raise_head(end)
-        self._scheduler.forget(fetcher.tp)
-        return True
-
-    def on_taken(self, batch: RecordBatch) -> None:
-        """Count records in the log's queue."""
-        if self.limits.take(batch.tp, batch.values.size_bytes):
-            self._change([self.limits.owner(batch.tp)])
-
-    def on_stored(self, entries: Iterable[LogEntry]) -> None:
-        """Count entries as written, or as dropped."""
-        for entry in entries if self.limits.counts_bytes else ():
-            batch = entry.batch if isinstance(entry, Stage) else entry
-            if isinstance(batch, RecordBatch):
-                self.limits.store(batch.tp, batch.values.size_bytes)
-
-    def on_scan(self, held: Usage) -> None:
-        """Apply a scan of the log: refused partitions continue if they have room again."""
-        self._change(self.limits.apply(held))
-
-    def _change(self, owners: Iterable[str]) -> None:
-        changed = set(owners)
-        for tp, partition in self.by_name.items() if changed else ():
-            if self.limits.owner(tp) not in changed:
-                continue
-            if self.limits.why_no_records(tp) is not None:
-                self._scheduler.forget(tp)
-            elif partition.fetcher.next_offset < partition.fetcher.head:
-                partition.fetcher.retry_unanswered()
-                self._scheduler.visit_soon(partition.fetcher)
+    def _new_over(self, *owners: str) -> set[str]:
+        """Add those owners to ``over`` that have reached their limit; return the new ones."""
+        limit, sizes = self._most[KEY_BYTES], (self._found, self._queued, self._written)
+        reached = {each for each in owners if 0 < limit <= sum(size[each] for size in sizes)}
+        reached -= self.over
+        self.over |= reached
+        return reached

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 from dafka_core.model.epochs import NO_LIFE, Epoch, EpochId, History, before, last_life
 from dafka_core.model.log_entries import RestartPartition, SetAside
-from dafka_core.model.records import RecordBatch, TopicPartition, Transaction
+from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition, Transaction
 from dafka_core.protocol import partition_states as states
 from dafka_core.protocol import timing
-from dafka_core.protocol.messages import Head, HistoryReply
+from dafka_core.protocol.known_stores import KnownStores
+from dafka_core.protocol.messages import UNSOLICITED, Head, HistoryQuery, HistoryReply
 from dafka_core.protocol.partition_fetcher import PartitionFetcher
 from dafka_core.protocol.partition_states import StoreState
 from dafka_core.protocol.role import Outgoing, OutgoingBatch
@@ -18,7 +20,7 @@ from dafka_core.protocol.role import Outgoing, OutgoingBatch
 
 @dataclass(slots=True)
 class StorePartition:
-    """One partition in a store."""
+    """A store's knowledge of one partition."""
 
     fetcher: PartitionFetcher
     durable: int  # readers see the records before this offset: they are on disk
@@ -69,19 +71,25 @@ class StorePartition:
         """Return the store's action for an event."""
         return states.STORE_TABLE[self.state][event].action
 
-    def restart_at(self, start: int, history: History) -> None:
-        """Continue at ``start``: no store has the records before it, which had this history."""
-        self.asides += 1
-        self.hosted = self.staged = None
-        self.history = history
-        self.visible_end = start
-        self.fetcher.begin(start)
+    def extend(self, batch: RecordBatch) -> RecordBatch:
+        """Extend the partition by its next batch; return it as the log must store it.
 
-    def on_begun(self, entry: SetAside | RestartPartition) -> None:
-        """Note that the log has set records aside."""
-        self.asides -= 1
-        if isinstance(entry, RestartPartition) and not self.asides:
-            self.durable = entry.start
+        A batch that does not belong to the ``staged`` transaction shows that the batch's sender has
+        that complete: it is stored without a transaction.
+        """
+        if self.staged is not None and batch.transaction != self.staged:
+            batch = replace(batch, transaction=None)
+        transaction = batch.transaction
+        self.staged = transaction if transaction and batch.end < transaction.end else None
+        if self.staged is None:
+            self.visible_end = batch.end
+        return batch
+
+    def truncate(self, end: int) -> None:
+        """Forget records from ``end`` on: the log does not have them, and will not."""
+        self.fetcher.begin(end)
+        self.history = before(self.history, end)
+        self.visible_end, self.staged = end, None
 
     def give_up(self, start: int, end: int, life: EpochId) -> None:
         """Yield the records from ``start`` on to a newer life, which requests them up to ``end``.
@@ -90,14 +98,97 @@ class StorePartition:
         other records at these offsets.
         """
         self.lost_to = max(self.newest, life)
-        self.winner = None
-        self.hosted = None
-        self.history = before(self.history, start)
-        self.visible_end = self.fetcher.head = start
+        self.winner = self.hosted = None
+        self.fetcher.head = start
+        self.truncate(start)
         self.durable = min(self.durable, start)
-        self.staged = None
-        self.fetcher.begin(start)
         self.fetcher.raise_head(end)
+
+    def restart_at(self, start: int, history: History) -> None:
+        """Continue at ``start``: no store has the records before it, which had this history."""
+        self.asides += 1
+        self.hosted = None
+        self.truncate(start)
+        self.history = history
+
+    def on_begun(self, entry: SetAside | RestartPartition) -> None:
+        """Note that the log has set records aside."""
+        self.asides -= 1
+        if isinstance(entry, RestartPartition) and not self.asides:
+            self.durable = entry.start
+
+
+class TrimmedElsewhere:
+    """Partitions of which this store lacks records that all other stores have deleted.
+
+    A store that was away for longer than the others keep records, or a new one, continues where the
+    others begin, as a consumer does (option ``on_data_loss``); its older records are set aside,
+    since a partition has no holes.  Silence of the others proves nothing: a store must announce
+    that it begins after the missing records, no peer may have sent them for a while, and the
+    announcing store's history must be as new as this store's own.
+    """
+
+    def __init__(self, known: KnownStores) -> None:
+        self._known = known
+        self._earliest: dict[TopicPartition, dict[str, int]] = {}  # offsets, by store
+        self._due = 0.0
+
+    def on_held(self, partition: StorePartition, store: str, info: PartitionInfo) -> None:
+        """Note another store's records of a partition."""
+        next_offset, starts = partition.fetcher.next_offset, self._earliest.get(info.tp)
+        if next_offset < info.earliest:
+            self._earliest.setdefault(info.tp, {})[store] = info.earliest
+        elif starts is not None and next_offset < info.end:
+            starts[store] = info.earliest  # it has the next record
+        elif starts is not None:
+            starts.pop(store, None)
+
+    def on_tick(
+        self, now: float, partitions: Mapping[TopicPartition, StorePartition]
+    ) -> list[Outgoing]:
+        """Ask for the history of partitions that have waited long enough."""
+        if not self._earliest or now < self._due:
+            return []
+        self._due = now + timing.STORE_LOSS_CHECK_S
+        asked: list[Outgoing] = []
+        for tp, starts in [*self._earliest.items()]:
+            partition = partitions[tp]
+            if partition.fetcher.next_offset >= max(starts.values(), default=0):
+                del self._earliest[tp]
+            elif self._waited(now, partition, ()):
+                asked.append(HistoryQuery(self._known.store, UNSOLICITED, *tp))
+        return asked
+
+    def deadline(self) -> float | None:
+        """Return the time of the next check."""
+        return self._due if self._earliest else None
+
+    def on_history(
+        self, now: float, partition: StorePartition, reply: HistoryReply
+    ) -> RestartPartition | None:
+        """Return the entry that restarts the partition where the others begin; None to wait."""
+        here = self._known.here
+        starts = {name: at for name, at in self._earliest.get(reply.tp, {}).items() if name in here}
+        start = min(starts.values(), default=-1)
+        if (
+            starts.get(reply.store) != start
+            or start <= partition.fetcher.next_offset
+            or last_life(reply.history) < last_life(partition.history)
+            or not self._waited(now, partition, reply.stores)
+        ):
+            return None
+        del self._earliest[reply.tp]
+        history, last = before(reply.history, start), reply.transaction
+        partition.restart_at(start, history)
+        last = last if last and last.end <= start else None
+        return RestartPartition(reply.tp, start, history, last)
+
+    def _waited(self, now: float, partition: StorePartition, known: Collection[str]) -> bool:
+        """Return True if no peer has sent the next record for long enough."""
+        away = {*self._known.names, *known} - self._known.here - {self._known.store}
+        wait_s = timing.ABSENT_STORE_S if away else timing.STORE_LOSS_S
+        is_busy = partition.commits or partition.asides
+        return not is_busy and partition.fetcher.unanswered_s(now) >= wait_s
 
 
 # Partitions announced at one time: this number of HEADs a second is cheap.  Beyond it the store no

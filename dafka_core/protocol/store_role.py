@@ -1,19 +1,30 @@
 """The store's role: accepts every partition in order, acknowledges durable records, serves them.
 
-The role decides; the node has the log.  ``take_pending`` returns the log's next entries, and
-``on_stored`` the messages to send after the log has processed them.  Requests to read wait in
-``requests``.  docs/states.md has the states of a partition.
+The role decides; the node has the log.  A record passes::
+
+    on_batch       from a producer or another store: the partition's next records become pending
+    host           the same for records of a client in the store's process
+    take_pending   the node passes the pending entries to the log, one group at a time
+    on_stored      the group is on disk, synced: returns an EpochAck for each of its partitions
+
+A producer counts the stores that have acknowledged a record (``ProducerRole.durable``).  A store
+repeats its EpochAck when it receives a durable record or a head again, and when the producer
+subscribes to acknowledgements.
+
+Requests to read wait in ``requests``.  docs/states.md has the states of a partition.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from itertools import zip_longest
+from itertools import filterfalse, zip_longest
+from typing import TypeGuard
 
 from dafka_core.config.node_options import MAX_RECORD_BYTES, StoreLimitError
-from dafka_core.errors import DafkaError, RecordTooLargeError
-from dafka_core.model.epochs import Epoch, before, epoch_at, last_life
+from dafka_core.errors import DafkaError, OffsetConflictError
+from dafka_core.model.epochs import Epoch, epoch_at, last_life
 from dafka_core.model.log_entries import (
     Commit,
     LogEntry,
@@ -23,10 +34,9 @@ from dafka_core.model.log_entries import (
     Stage,
     StoreSeen,
 )
-from dafka_core.model.records import PartitionInfo, PartitionLives, RecordBatch, TopicPartition
+from dafka_core.model.records import PartitionLives, RecordBatch, TopicPartition
 from dafka_core.protocol import messages as m
 from dafka_core.protocol import partition_states as states
-from dafka_core.protocol import store_requests, timing
 from dafka_core.protocol.beacons import MAX_PEERS
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.fetch_scheduler import FetchScheduler
@@ -35,87 +45,16 @@ from dafka_core.protocol.known_stores import KnownStores
 from dafka_core.protocol.limits import RecentNames
 from dafka_core.protocol.record_limits import error_of
 from dafka_core.protocol.role import Outgoing, PeerNews
-from dafka_core.protocol.store_limits import AdmittedPartitions, StoreLimits
-from dafka_core.protocol.store_partition import HostedPartitions, StorePartition
-from dafka_core.protocol.store_requests import PublishCommitted, continued
+from dafka_core.protocol.store_limits import StoreLimits, Usage
+from dafka_core.protocol.store_partition import HostedPartitions, StorePartition, TrimmedElsewhere
+from dafka_core.protocol.store_requests import (
+    HeadsRequest,
+    PublishCommitted,
+    RequestQueue,
+    requests_of,
+)
 
-
-class TrimmedElsewhere:
-    """Partitions of which this store lacks records that all other stores have deleted.
-
-    A store that was away for longer than the others keep records, or a new one, continues where the
-    others begin, as a consumer does (option ``on_data_loss``); its older records are set aside,
-    since a partition has no holes.  Silence of the others proves nothing: a store must announce
-    that it begins after the missing records, no peer may have sent them for a while, and the
-    announcing store's history must be as new as this store's own.
-    """
-
-    def __init__(self, known: KnownStores) -> None:
-        self._known = known
-        self._earliest: dict[TopicPartition, dict[str, int]] = {}
-        self._due = 0.0
-
-    def on_held(self, partition: StorePartition, store: str, info: PartitionInfo) -> None:
-        """Note another store's records of a partition."""
-        next_offset, starts = partition.fetcher.next_offset, self._earliest.get(info.tp)
-        if next_offset < info.earliest:
-            self._earliest.setdefault(info.tp, {})[store] = info.earliest
-        elif starts is not None and next_offset < info.end:
-            starts[store] = info.earliest  # it has the next record
-        elif starts is not None:
-            starts.pop(store, None)
-
-    def on_tick(
-        self, now: float, partitions: Mapping[TopicPartition, StorePartition]
-    ) -> list[Outgoing]:
-        """Ask for the history of partitions that have waited long enough."""
-        if not self._earliest or now < self._due:
-            return []
-        self._due = now + timing.STORE_LOSS_CHECK_S
-        asked: list[Outgoing] = []
-        for tp, starts in [*self._earliest.items()]:
-            partition = partitions[tp]
-            next_offset = partition.fetcher.next_offset
-            if next_offset >= max(starts.values(), default=0):
-                del self._earliest[tp]
-            elif self._waited(now, partition, ()):
-                asked.append(m.HistoryQuery(self._known.store, m.UNSOLICITED, *tp))
-        return asked
-
-    def deadline(self) -> float | None:
-        """Return the time of the next check."""
-        return self._due if self._earliest else None
-
-    def on_history(
-        self, now: float, partition: StorePartition, reply: m.HistoryReply
-    ) -> RestartPartition | None:
-        """Return the entry that restarts the partition where the others begin; None to wait."""
-        here = self._known.here
-        starts = {name: at for name, at in self._earliest.get(reply.tp, {}).items() if name in here}
-        if not starts or not self._waited(now, partition, reply.stores):
-            return None
-        start = min(starts.values())
-        is_newer = last_life(reply.history) >= last_life(partition.history)
-        if (
-            starts.get(reply.store) != start
-            or start <= partition.fetcher.next_offset
-            or not is_newer
-        ):
-            return None
-        del self._earliest[reply.tp]
-        history = before(reply.history, start)
-        partition.restart_at(start, history)
-        last = reply.transaction
-        return RestartPartition(
-            reply.tp, start, history, last if last and last.end <= start else None
-        )
-
-    def _waited(self, now: float, partition: StorePartition, known: Collection[str]) -> bool:
-        """Return True if no peer has sent the next record for long enough."""
-        away = {*self._known.names, *known} - self._known.here - {self._known.store}
-        wait_s = timing.ABSENT_STORE_S if away else timing.STORE_LOSS_S
-        is_busy = partition.commits or partition.asides
-        return not is_busy and partition.fetcher.unanswered_s(now) >= wait_s
+_log = logging.getLogger("dafka.store")
 
 
 class StoreRole:
@@ -131,6 +70,14 @@ class StoreRole:
         sync_interval_s: interval of asking other stores for their heads.
         limit_bytes: the largest record that can arrive.
         limits: on its contents.
+
+    Attributes:
+        partitions: all partitions in the log, and new ones below the limits.
+        pending: the log's next entries.
+        pending_bytes: size of their values, and one for each record or other entry.
+        packing: requestors that support HEADS-REPLY; the others get a message for each head.
+        too_large_count: records rejected because they exceed the store's limit.
+        on_dropped: receives accepted records that never reach the log.
     """
 
     def __init__(
@@ -147,27 +94,23 @@ class StoreRole:
         limits: StoreLimits | None = None,
     ) -> None:
         self.address = address
-        self.too_large: list[RecordTooLargeError] = []
-        """Errors of partitions that are blocked by a record, each once; drained by the node."""
-        self.on_dropped: Callable[[list[RecordBatch]], object] = lambda batches: None
-        """Receives accepted records that never reach the log."""
-        self.requests = store_requests.RequestQueue()
+        self.limits = limits or StoreLimits()
+        self.partitions: dict[TopicPartition, StorePartition] = {}
+        self.pending: list[LogEntry] = []
+        self.pending_bytes = 0
+        self.requests = RequestQueue()
         self.packing = RecentNames[None](MAX_PEERS)
-        """Requestors that support HEADS-REPLY; the others get a message for each head."""
+        self.too_large_count = 0
+        self.on_dropped: Callable[[list[RecordBatch]], object] = lambda batches: None
         self.scheduler = FetchScheduler(address)
-        self.admitted = AdmittedPartitions(self.scheduler, lives_of, limits or StoreLimits())
-        self.partitions = self.admitted.by_name
-        self._partition = self.admitted.find
-        self.pending: list[LogEntry] = []  # the log's next entries
-        self.pending_bytes = 0  # of values, and one for each record or entry
         self.known = KnownStores(address, met, wall_us, self.write)
         self.histories = Histories(self.known, hosting_id, least_number)
         self._trimmed = TrimmedElsewhere(self.known)
+        self._hosted = HostedPartitions()
         self._lives_of = lives_of
         self._limit_bytes = limit_bytes
         self._sync_interval_s = sync_interval_s
         self._sync_due = 0.0
-        self._hosted = HostedPartitions()
         self._acknowledge: dict[TopicPartition, StorePartition] = {}
         self._commit_s = 0.0  # when the last commit was accepted
 
@@ -183,6 +126,55 @@ class StoreRole:
             *(subscription(kind, self.address) for kind in (*own, *hellos)),
         ]
 
+    # -- partitions and their limits -------------------------------------------------------------
+
+    def _admit(self, tp: TopicPartition) -> StorePartition | StoreLimitError:
+        """Return a partition, new ones included, or the error that refuses it."""
+        partition = self.partitions.get(tp)
+        if partition is None:
+            end, history, promised, _ = self._lives_of(tp)
+            if not end:
+                if (error := self.limits.check(tp, is_new=True)) is not None:
+                    return error
+                self.limits.add(tp)
+            fetcher = self.scheduler.fetcher(tp, end)
+            partition = self.partitions[tp] = StorePartition(fetcher, end, end, history, promised)
+        return partition
+
+    def _find(self, tp: TopicPartition) -> StorePartition | None:
+        found = self._admit(tp)
+        return None if isinstance(found, StoreLimitError) else found
+
+    def _admit_client(self, tp: TopicPartition) -> StorePartition | StoreLimitError:
+        found = self._admit(tp)
+        if isinstance(found, StoreLimitError):
+            return found
+        return self.limits.check(tp, is_new=False) or found
+
+    def _is_refused(self, partition: StorePartition, end: int) -> bool:
+        """Return True if records up to ``end`` are neither accepted nor fetched at present."""
+        fetcher = partition.fetcher
+        if end <= fetcher.next_offset or self.limits.check(fetcher.tp, is_new=False) is None:
+            return False
+        fetcher.raise_head(end)
+        self.scheduler.forget(fetcher.tp)
+        return True
+
+    def on_scan(self, held: Usage) -> None:
+        """Apply a scan of the log: refused partitions continue if they have room again."""
+        self._on_limits_crossed(self.limits.apply(held))
+
+    def _on_limits_crossed(self, owners: set[str]) -> None:
+        for tp, partition in self.partitions.items() if owners else ():
+            owner, fetcher = self.limits.owner(tp), partition.fetcher
+            if owner in owners and owner in self.limits.over:
+                self.scheduler.forget(tp)
+            elif owner in owners and fetcher.next_offset < fetcher.head:
+                fetcher.retry_unanswered()
+                self.scheduler.visit_soon(fetcher)
+
+    # -- messages --------------------------------------------------------------------------------
+
     def on_message(self, now: float, message: m.Message, peer: str) -> list[Outgoing]:
         """Process heads, hellos and requests."""
         match message:
@@ -192,7 +184,7 @@ class StoreRole:
             case m.StoreEndpoints():
                 self.known.on_endpoints(message)
             case m.RecordTooLarge(requestor=self.address):
-                self._note_too_large(message)
+                self._on_too_large(message)
             case m.HeadsReply(requestor=self.address):
                 return self._on_heads(now, message)
             case m.HistoryQuery():
@@ -202,21 +194,26 @@ class StoreRole:
             case m.StoreHello() if message.store != self.address:
                 self.known.meet(message.store)
                 return [m.GetHeads("", self.address)]  # this store wants all records of the other
-            case m.Fetch() | m.GetHeads() | m.ConsumerHello() | m.TimesQuery():
-                self.requests.add(message, peer)
-            case m.HeadsQuery():
-                self.requests.add(message, peer)
-                return [news] if (news := self.known.news(message.requestor)) else []
-            case m.FetchBatch() if message.store == self.address:
-                self.requests.add(store_requests.FetchMany.of(message), peer)
+            case (
+                m.GetHeads()
+                | m.ConsumerHello()
+                | m.Fetch()
+                | m.FetchBatch(store=self.address)
+                | m.HeadsQuery()
+                | m.TimesQuery()
+            ):
+                for request in requests_of(message):
+                    self.requests.add(request, peer)
+                if isinstance(message, m.HeadsQuery):
+                    return [news] if (news := self.known.news(message.requestor)) else []
         return []
 
     def on_batch(self, now: float, requestor: str, batch: RecordBatch) -> list[Outgoing]:
         """Process records; the next ones become pending."""
-        partition = self._partition(batch.tp) if requestor in ("", self.address) else None
+        partition = self._find(batch.tp) if requestor in ("", self.address) else None
         if partition is None:
             return []
-        refused = self.admitted.refuses(partition, batch.end)
+        refused = self._is_refused(partition, batch.end)
         if refused or partition.action(states.RECORDS) == states.LEAVE:
             partition.fetcher.give_back(batch)
             return []
@@ -233,59 +230,6 @@ class StoreRole:
             self._acknowledge[batch.tp] = partition
         return self.scheduler.ask(now, partition.fetcher)
 
-    def host(self, now: float, batch: RecordBatch) -> RecordBatch | None:
-        """Accept a client's records if they are the partition's next; return the log's entry."""
-        partition = self._partition(batch.tp)
-        if partition is None or batch.offset != partition.visible_end:
-            return None
-        action = partition.action(states.PUT)
-        if action == states.REFUSE:
-            return None
-        if action == states.TAKE_OVER:
-            self._give_up_part(partition)
-        self._hosted.begin(now, batch.tp)
-        hosted = replace(batch, epoch=self.histories.hosted(partition, batch.offset))
-        self._write_taken(partition, partition.fetcher.take(now, hosted))
-        return hosted
-
-    def stage(self, stage: Stage) -> Stage | None:
-        """Accept records to stage, if their partition is admitted."""
-        partition = self._partition(stage.batch.tp)
-        if partition is None:
-            return None
-        # Records at the partition's end replace staged ones; see ``log_entries``.
-        at_end = stage.batch.offset == partition.visible_end
-        if at_end and partition.action(states.STAGE) == states.TAKE_OVER:
-            self._give_up_part(partition)
-        self.admitted.on_taken(stage.batch)
-        self.write(stage)
-        return stage
-
-    def commit(self, now: float, commit: Commit) -> Commit | StoreLimitError:
-        """Accept a commit if its partitions are admitted; return it with epochs, or the error."""
-        epochs, partitions = [], []
-        for staged in commit.transactions:
-            if isinstance(found := self.admitted.admit(staged.tp), StoreLimitError):
-                return found
-            partitions.append(found)
-        for partition, staged in zip(partitions, commit.transactions, strict=True):
-            partition.commits += 1
-            epochs.append(self.histories.hosted(partition, staged.start))
-        self._commit_s = now
-        self.write(commit := commit._replace(epochs=tuple(epochs)))
-        return commit
-
-    def write(self, entry: LogEntry) -> None:
-        """Append an entry to the log's queue."""
-        self.pending.append(entry)
-        batch = entry.batch if isinstance(entry, Stage) else entry
-        size = batch.values.size_bytes + len(batch.values) if isinstance(batch, RecordBatch) else 1
-        self.pending_bytes += size
-
-    def next_offset(self, tp: TopicPartition) -> int:
-        """Return the next offset that a partition accepts, which may be ahead of the disk."""
-        return known.visible_end if (known := self.partitions.get(tp)) else self._lives_of(tp).end
-
     def on_subscribed(self, now: float, kind: type[m.Message], topic: str) -> list[Outgoing]:
         """Greet requestors, and send peers what they may have missed."""
         if (greeting := self.known.greeting(kind, topic)) is not None:
@@ -298,7 +242,7 @@ class StoreRole:
         if kind is m.GetHeads and not topic:
             return [m.GetHeads("", self.address)]  # another store, which receives it now
         if kind is m.Head and not topic:
-            self.requests.add(store_requests.AnnounceHeads())
+            self.requests.add(HeadsRequest("", ("",)))  # C stores do not ask (docs/wire.md)
         if kind is m.Fetch:
             self.scheduler.retry_unanswered(topic)
         if kind is m.Ack and topic:
@@ -323,6 +267,7 @@ class StoreRole:
     def on_tick(self, now: float) -> list[Outgoing]:
         """Request missing records, and other stores' heads."""
         self.known.on_tick(now)
+        self.limits.report(now)
         messages = [*self.scheduler.ask_due(now), *self._hosted.on_tick(now), *self._take_acks()]
         if now >= self._sync_due:
             self._sync_due = now + self._sync_interval_s
@@ -335,6 +280,68 @@ class StoreRole:
         asked = (self.scheduler, self._hosted, self.histories, self.known, self._trimmed)
         deadlines = [self._sync_due, *(each.deadline() for each in asked)]
         return min(due for due in deadlines if due is not None)
+
+    # -- clients in the store's process ----------------------------------------------------------
+
+    def next_offset(self, tp: TopicPartition) -> int:
+        """Return the next offset that a partition accepts, which may be ahead of the disk."""
+        return known.visible_end if (known := self.partitions.get(tp)) else self._lives_of(tp).end
+
+    def host(self, now: float, batch: RecordBatch) -> RecordBatch | DafkaError:
+        """Accept a client's records if they are the partition's next; return the log's entry."""
+        partition = self._admit_client(batch.tp)
+        if isinstance(partition, StoreLimitError):
+            return partition
+        action = partition.action(states.PUT)
+        if batch.offset != partition.visible_end or action == states.REFUSE:
+            return OffsetConflictError(*batch.tp, batch.offset, partition.visible_end)
+        if action == states.TAKE_OVER:
+            self._give_up_part(partition)
+        self._hosted.begin(now, batch.tp)
+        hosted = replace(batch, epoch=self.histories.hosted(partition, batch.offset))
+        self._write_taken(partition, partition.fetcher.take(now, hosted))
+        return hosted
+
+    def stage(self, stage: Stage) -> Stage | StoreLimitError:
+        """Accept records to stage, if the limits admit them."""
+        partition = self._admit_client(stage.batch.tp)
+        if isinstance(partition, StoreLimitError):
+            return partition
+        # Records at the partition's end replace staged ones; see ``log_entries``.
+        at_end = stage.batch.offset == partition.visible_end
+        if at_end and partition.action(states.STAGE) == states.TAKE_OVER:
+            self._give_up_part(partition)
+        self.write(stage)
+        return stage
+
+    def commit(self, now: float, commit: Commit) -> Commit | StoreLimitError:
+        """Accept a commit if its partitions are admitted; return it with epochs, or the error."""
+        partitions = []
+        for staged in commit.transactions:
+            if isinstance(found := self._admit(staged.tp), StoreLimitError):
+                return found
+            partitions.append(found)
+        epochs = []
+        for partition, staged in zip(partitions, commit.transactions, strict=True):
+            partition.commits += 1
+            epochs.append(self.histories.hosted(partition, staged.start))
+        self._commit_s = now
+        self.write(commit := commit._replace(epochs=tuple(epochs)))
+        return commit
+
+    def _give_up_part(self, partition: StorePartition) -> None:
+        # A client writes where a transaction is incomplete: its sender may be gone for ever.
+        if partition.staged is not None:
+            self._truncate(partition, partition.visible_end)
+
+    # -- the log ---------------------------------------------------------------------------------
+
+    def write(self, entry: LogEntry) -> None:
+        """Append an entry to the log's queue."""
+        self.pending.append(entry)
+        self.pending_bytes += _size(entry)
+        if self.limits.counts_bytes:
+            self._on_limits_crossed(self.limits.queue(entry))
 
     def take_pending(self) -> list[LogEntry]:
         """Remove the log's next entries."""
@@ -349,17 +356,19 @@ class StoreRole:
         Returns the acknowledgements, and hosted records to publish.
         """
         published: list[Outgoing] = []
-        self.admitted.on_stored(entries)
         for entry, error in zip_longest(entries, outcomes):
-            if isinstance(entry, RecordBatch):
-                published.extend(self._on_batch_stored(entry, error))
-            elif isinstance(entry, Commit):
-                published.extend(self._on_committed(entry, error))
-            elif isinstance(entry, SetAside | RestartPartition):
-                self.partitions[entry.tp].on_begun(entry)
-                self.scheduler.visit_soon(self.partitions[entry.tp].fetcher)
-            elif isinstance(entry, Promise):
-                published.extend(self.histories.on_promised(self.partitions[entry.tp], entry.life))
+            if self.limits.counts_bytes:
+                self.limits.write(entry)
+            match entry:
+                case RecordBatch():
+                    published += self._on_batch_stored(entry, error)
+                case Commit():
+                    published += self._on_committed(entry, error)
+                case SetAside() | RestartPartition():
+                    self.partitions[entry.tp].on_begun(entry)
+                    self.scheduler.visit_soon(self.partitions[entry.tp].fetcher)
+                case Promise():
+                    published += self.histories.on_promised(self.partitions[entry.tp], entry.life)
         return [*self._take_acks(), *published]
 
     def on_published(self, publish: PublishCommitted) -> list[Outgoing]:
@@ -367,15 +376,11 @@ class StoreRole:
         return self._hosted.published(publish.tp, publish.end)
 
     def _write_taken(self, partition: StorePartition, taken: list[RecordBatch]) -> None:
-        for each in taken:
-            if not self.histories.extend(partition, each):
-                self._begin_anew(partition, each.offset)
+        for batch in taken:
+            if not self.histories.extend(partition, batch):
+                self._truncate(partition, batch.offset)
                 return
-            batch, partition.staged = continued(each, partition.staged)
-            if partition.staged is None:
-                partition.visible_end = batch.end
-            self.admitted.on_taken(batch)
-            self.write(batch)
+            self.write(partition.extend(batch))
 
     def _on_batch_stored(self, batch: RecordBatch, error: DafkaError | None) -> list[Outgoing]:
         partition = self.partitions[batch.tp]
@@ -384,7 +389,7 @@ class StoreRole:
         if error is not None:
             lives = self._lives_of(batch.tp)
             partition.history = lives.history
-            self._begin_anew(partition, lives.end)
+            self._truncate(partition, lives.end)
         elif batch.transaction is None or batch.end >= batch.transaction.end:
             partition.durable = batch.end
             self._acknowledge[batch.tp] = partition
@@ -409,48 +414,54 @@ class StoreRole:
             self.scheduler.visit_soon(partition.fetcher)
         return published
 
-    def _give_up_part(self, partition: StorePartition) -> None:
-        # A client writes where a transaction is incomplete: its sender may be gone for ever.
-        if partition.staged is not None:
-            self._begin_anew(partition, partition.visible_end)
+    def _truncate(self, partition: StorePartition, end: int) -> None:
+        """Drop pending records from ``end`` on, and fetch the partition from there."""
+        tp = partition.fetcher.tp
 
-    def _begin_anew(self, partition: StorePartition, end: int) -> None:
-        """Forget records from ``end`` on: the log does not have them, and will not."""
-        fetcher, dropped = partition.fetcher, list[RecordBatch]()
-        for entry in self.take_pending():
-            if isinstance(entry, RecordBatch) and entry.tp == fetcher.tp and entry.offset >= end:
-                dropped.append(entry)
-            else:
-                self.write(entry)
-        fetcher.begin(end)
-        partition.history = before(partition.history, end)
-        partition.visible_end, partition.staged = end, None
-        self.scheduler.visit_soon(fetcher)
-        self.admitted.on_stored(dropped)  # in fact dropped
+        def is_dropped(entry: LogEntry) -> TypeGuard[RecordBatch]:
+            return isinstance(entry, RecordBatch) and entry.tp == tp and entry.offset >= end
+
+        dropped = [*filter(is_dropped, self.pending)]
+        self.pending = [*filterfalse(is_dropped, self.pending)]
+        self.pending_bytes = sum(map(_size, self.pending))
+        for each in dropped if self.limits.counts_bytes else ():
+            self.limits.write(each)
+        partition.truncate(end)
+        self.scheduler.visit_soon(partition.fetcher)
         self.on_dropped(dropped)
 
-    def _note_too_large(self, record: m.RecordTooLarge) -> None:
+    def _take_acks(self) -> list[Outgoing]:
+        acks = [ack for each in self._acknowledge.values() for ack in self.histories.ack(each)]
+        self._acknowledge.clear()
+        return acks
+
+    # -- heads and histories of other nodes ------------------------------------------------------
+
+    def _on_too_large(self, record: m.RecordTooLarge) -> None:
         partition, offset = self.partitions.get(record.tp), record.sequence
         # For a smaller record the report is wrong: another node may still send it.
         if partition is None or record.size_bytes <= self._limit_bytes:
             return
         if partition.too_large != offset == partition.fetcher.next_offset:
             partition.too_large = offset
-            self.too_large.append(error_of(record, self._limit_bytes, f"store {self.address}"))
+            self.too_large_count += 1
+            error = error_of(record, self._limit_bytes, f"store {self.address}")
+            text = "%s. Until then nothing after it in this partition is stored here"
+            _log.error(text, error, extra={"event": "record_too_large"})
 
     def _on_head(self, now: float, tp: TopicPartition, end: int, *, direct: bool) -> list[Outgoing]:
-        partition = self._partition(tp)
+        partition = self._find(tp)
         if partition is None:
             return []
         if partition.durable >= end:
             self._acknowledge[tp] = partition
-        refused = self.admitted.refuses(partition, end)
+        refused = self._is_refused(partition, end)
         return [] if refused else self.scheduler.on_head(now, partition.fetcher, end, direct=direct)
 
     def _on_heads(self, now: float, heads: m.HeadsReply) -> list[Outgoing]:
         messages: list[Outgoing] = []
         for info in heads.entries:
-            partition = self._partition(info.tp)
+            partition = self._find(info.tp)
             if partition is not None and info.end:
                 self._trimmed.on_held(partition, heads.store, info)
                 messages += self._on_head(now, info.tp, info.end, direct=True)
@@ -459,10 +470,12 @@ class StoreRole:
         return messages
 
     def _on_history_query(self, query: m.HistoryQuery) -> list[Outgoing]:
-        partition = self._partition(query.tp) if query.requestor != self.address else None
-        if partition is not None and self.histories.on_query(partition, query):
+        partition = self._find(query.tp) if query.requestor != self.address else None
+        if partition is None:
+            return []
+        if self.histories.on_query(partition, query):
             self.write(Promise(query.tp, partition.promised))
-        if partition is None or self.histories.waits(partition, query):
+        if self.histories.waits(partition, query):
             return []
         last = self._lives_of(query.tp).transaction
         return [self.histories.reply(partition, query.requestor, query.query, last)]
@@ -486,7 +499,7 @@ class StoreRole:
             partition.asides += 1
             partition.give_up(start, end, winner.life)
 
-    def _take_acks(self) -> list[Outgoing]:
-        acks = [ack for each in self._acknowledge.values() for ack in self.histories.ack(each)]
-        self._acknowledge.clear()
-        return acks
+
+def _size(entry: LogEntry) -> int:
+    batch = entry.batch if isinstance(entry, Stage) else entry
+    return batch.values.size_bytes + len(batch.values) if isinstance(batch, RecordBatch) else 1

@@ -10,7 +10,6 @@ from typing import Any, Final
 from dafka_core.config.options import Options, option
 from dafka_core.errors import DafkaError
 from dafka_core.model.records import TopicPartition
-from dafka_core.nodes.append_queue import append
 from dafka_core.nodes.store_handle import StoreHandle
 from dafka_core.ops.findings import Finding, ok, problem
 from dafka_core.ops.metric_declarations import Sample, counter
@@ -75,12 +74,12 @@ class TopicEcho(ExtensionNode):
             self._failure = str(error)
 
     def _copy(self) -> None:
-        log = self._store.log
+        log, append = self._store.log, self._store.append_queue.append
         for info in log.partitions(self._topic):
             start = max(self._ends.get(info.tp, 0), info.earliest)
             while start < info.end and (batches := log.read(info.tp, start, info.end)):
                 values = [value for batch in batches for value in batch.values]
-                self._count += len(append(self._store, self._own, values, timeout_s=10.0))
+                self._count += len(append(self._own, values, timeout_s=10.0))
                 start = self._ends[info.tp] = batches[-1].end
 
 

@@ -13,7 +13,6 @@ from dafka_core.errors import DafkaError, InvalidRequestError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.records import PartitionInfo, TopicPartition, merge_heads
-from dafka_core.nodes.append_queue import append
 from dafka_core.nodes.store_handle import StoreHandle
 from dafka_kafka.errors import KafkaError
 from dafka_kafka.gateway_node import GatewayNode
@@ -187,9 +186,8 @@ class OffsetLog:
     async def _put(self, records: Sequence[GroupRecord]) -> int:
         """Appends records; returns the partition's end when they are on disk here."""
         packed = [each.packed() for each in records]
-        put = self._node.in_thread(
-            append, self._node.store, self.own, packed, timeout_s=APPEND_TIMEOUT_S
-        )
+        append = self._node.store.append_queue.append
+        put = self._node.in_thread(append, self.own, packed, timeout_s=APPEND_TIMEOUT_S)
         offsets = await put
         for offset, record in zip(offsets, records, strict=True):
             self.offsets.take(self.own.partition, record, offset)

@@ -13,7 +13,7 @@ from typing import Any
 
 from dafka_core.model import timestamps
 from dafka_core.nodes import traffic
-from dafka_core.protocol import consumer_role, producer_role, store_limits, store_role
+from dafka_core.protocol import consumer_role, producer_role, store_role
 from tests.simulation import hosts, mesh
 from tests.simulation.cluster import Roles
 from tests.simulation.defective_histories import (
@@ -338,9 +338,9 @@ DEFECTS = (
         "a store that was taken over from goes on with the same life",
         "ours",
         "two timestamps",
-        changes=lambda: {(store_limits, "StorePartition"): LivesOn},
+        changes=lambda: {(store_role, "StorePartition"): LivesOn},
         shape=TAKEOVERS,
-        first=219,
+        first=278,
     ),
     Defect(
         "ACKs count whosever records they are about",

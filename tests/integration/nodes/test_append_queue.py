@@ -20,7 +20,6 @@ from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.model.values import Values
 from dafka_core.nodes import append_queue
-from dafka_core.nodes.append_queue import append
 from dafka_core.testing import wait_until
 from tests.integration.nodes.content import values as content_values
 from tests.integration.nodes.peers import PATIENCE_S
@@ -113,8 +112,8 @@ def values(store: Store) -> list[bytes]:
 
 
 def test_records_are_on_disk_behind_each_other(store: Store) -> None:
-    assert append(store, OWN_PARTITION_TP, [b"1", b"2"], timeout_s=30) == range(2)
-    assert append(store, OWN_PARTITION_TP, [b"3"], timeout_s=30) == range(2, 3)
+    assert store.append_queue.append(OWN_PARTITION_TP, [b"1", b"2"], timeout_s=30) == range(2)
+    assert store.append_queue.append(OWN_PARTITION_TP, [b"3"], timeout_s=30) == range(2, 3)
     assert values(store) == [b"1", b"2", b"3"]
 
 
@@ -122,7 +121,9 @@ def test_of_many_that_write_there_each_is_written_once(store: Store) -> None:
     found: list[range] = []
 
     def write(name: bytes) -> None:
-        found.extend(append(store, OWN_PARTITION_TP, [name], timeout_s=30) for _ in range(20))
+        found.extend(
+            store.append_queue.append(OWN_PARTITION_TP, [name], timeout_s=30) for _ in range(20)
+        )
 
     threads = [threading.Thread(target=write, args=(name,)) for name in (b"a", b"b", b"c")]
     for each in threads:
@@ -146,14 +147,14 @@ def test_others_that_write_there_all_the_time_are_an_error_in_the_end(
 
     monkeypatch.setattr(store.append_queue, "put", late)
     with pytest.raises(OffsetConflictError):
-        append(store, OWN_PARTITION_TP, [b"mine"], timeout_s=0.2)
+        store.append_queue.append(OWN_PARTITION_TP, [b"mine"], timeout_s=0.2)
     assert set(values(store)) == {b"other"}
 
 
 def test_a_record_that_a_store_refuses_is_an_error(tower: str, tmp_path: Path) -> None:
     with Store(tmp_path, tower=tower, max_record_bytes=4_096) as store:
         with pytest.raises(InvalidRequestError):
-            append(store, OWN_PARTITION_TP, [bytes(4_097)], timeout_s=30)
-        assert append(store, OWN_PARTITION_TP, [bytes(4_096)], timeout_s=30) == range(1)
+            store.append_queue.append(OWN_PARTITION_TP, [bytes(4_097)], timeout_s=30)
+        assert store.append_queue.append(OWN_PARTITION_TP, [bytes(4_096)], timeout_s=30) == range(1)
     with pytest.raises(DafkaError):
-        append(store, OWN_PARTITION_TP, [b"1"], timeout_s=30)
+        store.append_queue.append(OWN_PARTITION_TP, [b"1"], timeout_s=30)

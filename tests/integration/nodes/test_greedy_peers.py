@@ -78,7 +78,7 @@ def test_a_greedy_peer_does_not_starve_honest_ones(
         took_s = min(honest(tower, f"beside{number}") for number in range(3))
         grown = anonymous_bytes() - before
         if kind == "records" and options is GUARDED:
-            refused = store.parts.role.admitted.limits.refused
+            refused = store.parts.role.limits.refused
             wait_until(lambda: refused["max_key_bytes"] > 0, "the greedy one to be refused")
             wait_until(lambda: mesh.peers.rates.pause_count > 0, "... and left alone")
         elif kind == "connections":

@@ -233,14 +233,14 @@ class ScriptedStore(Node):
             wall_us=script.now_us,
             limits=StoreLimits(self._limits, by_key=locked),
         )
-        self.role.admitted.on_scan(usage_at_start(self.log, self.role.admitted.limits))
+        self.role.on_scan(usage_at_start(self.log, self.role.limits))
         script.checkers.disks[address] = cast("Any", self.log)
         self.deletions = Deletions(self.log, address)
         self._join(self.role, self._on_round)
         mesh = cast("Any", self.mesh)
         self._loop = StoreLoop(self.role, self.log, cast("Any", self), mesh)
         self.queue = AppendQueue(mesh, self.role, self.log)
-        self.deletions.append_queue = cast("Any", self)
+        self.deletions.append_queue = cast("Any", _DeletionsQueue(self))
         self.busy = False
 
     def stop(self) -> None:
@@ -318,16 +318,18 @@ class ScriptedStore(Node):
         """Stage and commit numbered records."""
         self.commit(self.stage(tp, "E", start, end, version))
 
-    def put(self, batch: RecordBatch, notes: None = None) -> Future[int]:
-        """Put the record of a deletion, for ``Deletions``, which waits for it."""
-        future = self.submit(batch)
-        self.script.until(future.done)
-        return future
 
-    @property
-    def limit_bytes(self) -> int:
-        """Return the largest record that stores accept, for ``Deletions``."""
-        return self.queue.limit_bytes
+class _DeletionsQueue:
+    """The append queue of ``Deletions``, which waits in simulated time."""
+
+    def __init__(self, store: ScriptedStore) -> None:
+        self._store = store
+        self.limit_bytes = store.queue.limit_bytes
+
+    def append(self, tp: TopicPartition, contents: Sequence[bytes], *, timeout_s: float) -> range:
+        store, start = self._store, self._store.log.end(tp)
+        put = store.submit(RecordBatch.of(tp, start, contents))
+        return range(start, store.script.result(put))
 
 
 class ScriptedProducer(Node):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from dafka_core.errors import DafkaError, FencedError
+from dafka_core.errors import DafkaError, FencedError, OffsetConflictError
 from dafka_core.model.epochs import NO_LIFE, Epoch, EpochId, History, before, epoch_at, with_epoch
 from dafka_core.model.log_entries import Commit, LogEntry, Promise, SetAside, StoreSeen
 from dafka_core.model.records import (
@@ -209,7 +209,7 @@ def test_a_newer_lifes_records_replace_those_from_where_it_began() -> None:
     # Nothing of the partition is taken until that is done.
     store.receive(B, 5, 7)
     store.receive(A, 8, 9)
-    assert store.role.host(0.0, batch_of(5, 6)) is None
+    assert isinstance(store.role.host(0.0, batch_of(5, 6)), OffsetConflictError)
     assert store.write() == []
     assert (store.history, store.aside) == ((A,), [[A] * 3])
     (fetch,) = fetches_in(store.role.on_tick(1.0))

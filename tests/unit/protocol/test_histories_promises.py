@@ -6,7 +6,7 @@ import pytest
 
 from dafka_core.model.epochs import Epoch, EpochId
 from dafka_core.model.log_entries import Commit, Promise, SetAside
-from dafka_core.model.records import StagedTransaction
+from dafka_core.model.records import RecordBatch, StagedTransaction
 from dafka_core.protocol import histories
 from dafka_core.protocol import messages as m
 from tests.unit.protocol.model import PARTITION, TOPIC, TP, batch_of, batches_in
@@ -112,7 +112,7 @@ def test_a_promise_of_a_partition_without_records() -> None:
 
 def hosted_epoch(store: Store, start: int, end: int) -> Epoch:
     batch = store.role.host(0.0, batch_of(start, end))
-    assert batch is not None
+    assert isinstance(batch, RecordBatch)
     assert batch.epoch is not None
     messages = store.write()
     assert messages[0] == ack(batch.epoch.life, end)

@@ -113,7 +113,8 @@ class StoreWalk:
                 assert action == TAKE or self.role.pending == pending
             case states.PUT:
                 taken = self.role.host(0.0, batch)
-                assert (taken is not None) == (action != REFUSE and batch.offset == next_offset)
+                is_taken = isinstance(taken, RecordBatch)
+                assert is_taken == (action != REFUSE and batch.offset == next_offset)
             case states.STAGE:
                 assert self.role.stage(Stage(batch, ATTEMPT))
             case states.COMMIT:

@@ -8,7 +8,8 @@ from collections import Counter
 import pytest
 
 from dafka_core.config.node_options import StoreLimitError, StoreLimitOptions
-from dafka_core.model.records import TopicPartition
+from dafka_core.model.log_entries import Stage
+from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.protocol.messages import Head
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_limits import LIMITS, LOG_INTERVAL_S, StoreLimits, Usage
@@ -30,6 +31,10 @@ def held(*tps: TopicPartition, size_bytes: int = 0, seen: bool = True) -> Usage:
         Counter({A: size_bytes}),
         set(tps) if seen else set(),
     )
+
+
+def sized(tp: TopicPartition, size_bytes: int) -> RecordBatch:
+    return RecordBatch.of(tp, 0, [bytes(size_bytes)])
 
 
 def option(error: StoreLimitError | None) -> str:
@@ -56,31 +61,31 @@ def test_each_limit_refuses_what_is_above_it(
     most = 1 if name == "max_topics" else 2
     limits = StoreLimits({name: most}, by_key=True)
     for number in range(2):
-        assert limits.why_not_new(tp(number=number)) is None
+        assert limits.check(tp(number=number), is_new=True) is None
         limits.add(tp(number=number))
     if in_the_log:
         limits.begin_scan()
         limits.apply(held(*limits.new))
         assert not limits.new
-    error = limits.why_not_new(refused)
+    error = limits.check(refused, is_new=True)
     assert f"{name} = {most} (owner {refused.partition[:12]})" in str(error)
-    assert admitted is None or limits.why_not_new(admitted) is None
+    assert admitted is None or limits.check(admitted, is_new=True) is None
 
 
 def test_without_keys_an_address_is_an_owner() -> None:
     limits = StoreLimits({"max_partitions_per_key": 1})
     limits.add(tp())
-    assert limits.why_not_new(tp(number=1)) is None
-    assert option(limits.why_not_new(tp("u"))) == "max_partitions_per_key"
+    assert limits.check(tp(number=1), is_new=True) is None
+    assert option(limits.check(tp("u"), is_new=True)) == "max_partitions_per_key"
 
 
 def test_deleted_partitions_make_room() -> None:
     limits = StoreLimits({"max_topics": 1})
     limits.add(tp())
     limits.apply(held(tp()))
-    assert option(limits.why_not_new(tp("u"))) == "max_topics"
+    assert option(limits.check(tp("u"), is_new=True)) == "max_topics"
     limits.apply(Usage())
-    assert limits.why_not_new(tp("u")) is None
+    assert limits.check(tp("u"), is_new=True) is None
 
 
 def test_a_partition_that_arrived_during_a_scan_counts_after_it() -> None:
@@ -89,67 +94,66 @@ def test_a_partition_that_arrived_during_a_scan_counts_after_it() -> None:
     limits.add(tp("u"))
     limits.apply(held(tp()))
     assert list(limits.new) == [tp("u")]
-    assert option(limits.why_not_new(tp("v"))) == "max_partitions"
+    assert option(limits.check(tp("v"), is_new=True)) == "max_partitions"
 
 
 def test_internal_topics_do_not_count() -> None:
     limits = StoreLimits({"max_topics": 1, "max_partitions_per_key": 3}, by_key=True)
     for number in range(3):
-        assert limits.why_not_new(tp(f"__dafka.{number}")) is None
+        assert limits.check(tp(f"__dafka.{number}"), is_new=True) is None
         limits.add(tp(f"__dafka.{number}"))
-    assert limits.why_not_new(tp("t", B)) is None
-    assert option(limits.why_not_new(tp("__dafka.3"))) == "max_partitions_per_key"
+    assert limits.check(tp("t", B), is_new=True) is None
+    assert option(limits.check(tp("__dafka.3"), is_new=True)) == "max_partitions_per_key"
 
 
 def test_an_owner_at_its_byte_limit_is_refused_until_a_scan_finds_less() -> None:
     limits = StoreLimits({"max_key_bytes": 100}, by_key=True)
-    assert limits.why_no_records(tp()) is None
-    assert not limits.take(tp(), 60)
-    assert limits.take(tp("u"), 60)
-    assert not limits.take(tp(), 60)  # no news
-    assert option(limits.why_no_records(tp())) == "max_key_bytes"
-    assert option(limits.why_not_new(tp("v"))) == "max_key_bytes"
-    assert limits.why_no_records(tp("t", B)) is None
-    limits.store(tp(), 60)
+    assert limits.check(tp(), is_new=False) is None
+    assert limits.queue(sized(tp(), 60)) == set()
+    assert limits.queue(sized(tp("u"), 60)) == {A}
+    assert limits.queue(sized(tp(), 60)) == set()  # no news
+    assert option(limits.check(tp(), is_new=False)) == "max_key_bytes"
+    assert option(limits.check(tp("v"), is_new=True)) == "max_key_bytes"
+    assert limits.check(tp("t", B), is_new=False) is None
+    limits.write(sized(tp(), 60))
     limits.begin_scan()
     assert limits.apply(held(tp(), size_bytes=60)) == set()  # more is on its way
     for _ in range(2):
-        limits.store(tp(), 60)
+        limits.write(sized(tp(), 60))
     limits.begin_scan()
     assert limits.apply(held(tp(), size_bytes=180)) == set()
     limits.begin_scan()
     assert limits.apply(held(tp(), size_bytes=99)) == {A}
-    assert limits.why_no_records(tp()) is None
-    assert limits.take(tp(), 1)
+    assert limits.check(tp(), is_new=False) is None
+    assert limits.queue(sized(tp(), 1))
 
 
 def test_bytes_written_during_a_scan_count_after_it() -> None:
     limits = StoreLimits({"max_key_bytes": 100}, by_key=True)
-    limits.take(tp(), 50)
-    limits.store(tp(), 50)
+    limits.queue(sized(tp(), 50))
+    limits.write(sized(tp(), 50))
     limits.begin_scan()
-    limits.take(tp(), 40)
-    limits.store(tp(), 40)
+    limits.queue(sized(tp(), 40))
+    limits.write(sized(tp(), 40))
     assert not limits.apply(held(tp(), size_bytes=50))
-    assert limits.take(tp(), 10)
+    assert limits.queue(sized(tp(), 10))
 
 
 def test_without_a_limit_nothing_is_refused() -> None:
     limits = StoreLimits()
     for number in range(1_000):
         limits.add(tp(f"t{number}", number=number))
-        assert not limits.take(tp(), 1 << 40)
-    assert limits.why_not_new(tp()) is limits.why_no_records(tp()) is None
+        assert not limits.queue(sized(tp(), 1 << 20))
+    assert limits.check(tp(), is_new=True) is limits.check(tp(), is_new=False) is None
     assert not limits.counts_bytes
 
 
 def test_refusals_are_counted_and_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     limits = StoreLimits({"max_topics": 1})
     limits.add(tp())
-    error = limits.why_not_new(tp("u"))
     with caplog.at_level(logging.ERROR, "dafka.store"):
         for step in range(100):
-            assert str(limits.check(tp("u"), is_new=True)) == str(error)
+            error = limits.check(tp("u"), is_new=True)
             limits.report(step / 10)
         limits.report(LOG_INTERVAL_S)
         limits.report(3 * LOG_INTERVAL_S)
@@ -188,7 +192,7 @@ def asked(role: StoreRole, begin_s: float, end_s: float) -> int:
 
 def test_a_partition_on_disk_is_always_continued() -> None:
     role = store(Disk(**{TOPIC: 10}), max_partitions=1, max_topics=1, max_partitions_per_topic=1)
-    role.admitted.on_scan(Usage(Counter({"u": 1}), Counter({"P9": 1})))
+    role.on_scan(Usage(Counter({"u": 1}), Counter({"P9": 1})))
     role.on_batch(0.0, "", batch_of(10, 20))
     assert [each.offset for each in role.take_pending()] == [10]  # type: ignore[union-attr]
 
@@ -196,12 +200,12 @@ def test_a_partition_on_disk_is_always_continued() -> None:
 def test_a_new_partition_is_accepted_after_others_are_deleted() -> None:
     disk = Disk()
     role = store(disk, max_topics=1)
-    role.admitted.on_scan(Usage(Counter({"u": 1}), Counter({"P9": 1})))
+    role.on_scan(Usage(Counter({"u": 1}), Counter({"P9": 1})))
     role.on_batch(0.0, "", BATCH)
     assert asked(role, 1, 60) == 0
     assert not role.take_pending()
     assert not role.partitions
-    role.admitted.on_scan(Usage())
+    role.on_scan(Usage())
     assert fetches_in(head(role, 10, 61)) == [fetch(0, 10)]
     role.on_batch(61, ME, BATCH)
     assert disk.store(role) == [ack(10)]
@@ -215,7 +219,7 @@ def test_records_of_an_owner_at_its_limit_are_neither_accepted_nor_requested() -
     role.on_batch(0.1, "", batch_of(10, 20))
     assert asked(role, 1, 60) == 0
     assert not role.take_pending()
-    assert role.admitted.limits.refused["max_key_bytes"] > 50
+    assert role.limits.refused["max_key_bytes"] > 50
     # Durable records are acknowledged again, and others are not delayed.
     role.on_batch(60, "", BATCH)
     assert ack(10) in role.on_tick(60)
@@ -231,11 +235,11 @@ def test_refused_partitions_continue_when_a_scan_finds_room(is_fetching: bool) -
     disk.store(role)
     if is_fetching:
         assert fetches_in(head(role, 20, 0.5)) == [fetch(10, 20)]
-    role.admitted.limits.begin_scan()
-    role.admitted.on_scan(Usage(size_bytes=Counter({PARTITION: 2 * SIZE_BYTES}), seen={TP}))
+    role.limits.begin_scan()
+    role.on_scan(Usage(size_bytes=Counter({PARTITION: 2 * SIZE_BYTES}), seen={TP}))
     role.on_batch(0.6, ME, batch_of(10, 20))
     assert asked(role, 1, 60) == 0
-    role.admitted.on_scan(Usage(size_bytes=Counter({PARTITION: SIZE_BYTES}), seen={TP}))
+    role.on_scan(Usage(size_bytes=Counter({PARTITION: SIZE_BYTES}), seen={TP}))
     assert fetches_in(role.on_tick(61)) == [fetch(10, 20)]
     role.on_batch(61, ME, batch_of(10, 20))
     assert disk.store(role) == [ack(20)]
@@ -243,11 +247,12 @@ def test_refused_partitions_continue_when_a_scan_finds_room(is_fetching: bool) -
 
 def test_a_refused_client_receives_the_limit() -> None:
     role = store(Disk(), max_topics=1, max_key_bytes=SIZE_BYTES)
-    assert role.admitted.refusal(TP) is None
-    role.host(0.0, BATCH)
-    by_bytes = role.admitted.refusal(TP)
-    by_topics = role.admitted.refusal(TopicPartition("u", "P2"))
-    assert by_bytes is not None
-    assert by_topics is not None
-    assert [by_bytes.option, by_topics.option] == ["max_key_bytes", "max_topics"]
-    assert role.admitted.limits.refused.total() == 2
+    assert isinstance(role.host(0.0, BATCH), RecordBatch)
+    for refused in (role.host(0.0, batch_of(10, 20)), role.stage(Stage(batch_of(10, 20), A * 2))):
+        assert isinstance(refused, StoreLimitError)
+        assert refused.option == "max_key_bytes"
+    refused = role.host(0.0, batch_of(0, 10, topic="u", partition="P2"))
+    assert isinstance(refused, StoreLimitError)
+    assert refused.option == "max_topics"
+    assert role.limits.refused.total() == 3
+    assert role.take_pending() == [BATCH]

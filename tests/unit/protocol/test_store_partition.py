@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from dafka_core.errors import OffsetConflictError
 from dafka_core.model.epochs import Epoch, EpochId
 from dafka_core.model.records import RecordBatch, Transaction
 from dafka_core.protocol import store_partition, timing
@@ -54,6 +55,20 @@ def test_replaced_records_are_requested(start: int, history: tuple[Epoch, ...]) 
     assert made.state == StoreState.BEHIND
 
 
+def test_a_batch_continues_a_partial_transaction_or_proves_it_complete() -> None:
+    transaction = Transaction(1, 0, 20)
+    first = replace(batch_of(0, 9), transaction=transaction)
+    last = replace(batch_of(9, 20), transaction=transaction)
+    plain, another = batch_of(9, 12), replace(batch_of(9, 12), transaction=Transaction(2, 9, 15))
+    assert partition(0).extend(batch_of(0, 9)).transaction is None
+    for batch, stored, end in ((last, last, 20), (plain, plain, 12), (another, plain, 12)):
+        made = partition(0)
+        assert made.extend(first) == first
+        assert (made.staged, made.visible_end) == (transaction, 0)
+        assert made.extend(batch) == stored
+        assert (made.staged, made.visible_end) == (None, end)
+
+
 HOSTED = EpochId(1, 0, 1)
 """The first life of what clients write to the store."""
 
@@ -67,7 +82,7 @@ def heads_in(messages: list[Outgoing]) -> list[Outgoing]:
 def test_a_put_is_published_when_it_is_on_disk() -> None:
     disk = Disk()
     role = store(disk)
-    assert role.host(0.0, batch_of(0, 10))
+    assert isinstance(role.host(0.0, batch_of(0, 10)), RecordBatch)
     assert role.on_tick(0.0) == []
     assert role.pending_bytes == 10 * 9
     (batch,) = role.pending
@@ -84,22 +99,22 @@ def test_a_put_must_begin_where_the_partition_ends() -> None:
     disk = Disk()
     role = store(disk)
     assert role.next_offset(TP) == 0
-    assert not role.host(0.0, batch_of(1, 10))  # a gap
-    assert role.host(0.0, batch_of(0, 10))
+    assert isinstance(role.host(0.0, batch_of(1, 10)), OffsetConflictError)  # a gap
+    assert isinstance(role.host(0.0, batch_of(0, 10)), RecordBatch)
     assert role.next_offset(TP) == 10  # also while it is not on disk
     for overlapping in (batch_of(0, 10), batch_of(5, 15), batch_of(0, 1)):
-        assert not role.host(0.0, overlapping)
-    assert role.host(0.0, batch_of(10, 20))
+        assert isinstance(role.host(0.0, overlapping), OffsetConflictError)
+    assert isinstance(role.host(0.0, batch_of(10, 20)), RecordBatch)
     disk.store(role)
-    assert not role.host(0.0, batch_of(21, 22))
+    assert isinstance(role.host(0.0, batch_of(21, 22)), OffsetConflictError)
     assert disk.offsets() == list(range(20))
 
 
 def test_a_put_continues_after_the_records_of_an_earlier_life() -> None:
     role = store(Disk(**{TOPIC: 100}))
-    assert not role.host(0.0, batch_of(0, 10))
+    assert isinstance(role.host(0.0, batch_of(0, 10)), OffsetConflictError)
     assert role.next_offset(TP) == 100
-    assert role.host(0.0, batch_of(100, 110))
+    assert isinstance(role.host(0.0, batch_of(100, 110)), RecordBatch)
 
 
 def test_records_of_producers_are_not_published() -> None:
@@ -148,7 +163,7 @@ def test_kept_records_follow_a_put() -> None:
     disk = Disk()
     role = store(disk)
     role.on_batch(0.0, "", batch_of(10, 20))
-    assert role.host(0.0, batch_of(0, 10))
+    assert isinstance(role.host(0.0, batch_of(0, 10)), RecordBatch)
     disk.store(role)
     assert disk.offsets() == list(range(20))
     assert role.next_offset(TP) == 20
@@ -157,7 +172,7 @@ def test_kept_records_follow_a_put() -> None:
 def test_a_head_above_the_end_does_not_delay_a_put() -> None:
     role = store(Disk())
     head(role, 50)  # forged, or of an earlier life with lost records
-    assert role.host(0.0, batch_of(0, 10))
+    assert isinstance(role.host(0.0, batch_of(0, 10)), RecordBatch)
 
 
 def test_hosted_partitions_are_bounded() -> None:

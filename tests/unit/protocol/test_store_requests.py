@@ -16,21 +16,22 @@ from dafka_core.protocol.role import OutgoingBatch
 from dafka_core.protocol.store_directory import StoreDirectory
 from dafka_core.protocol.store_requests import (
     MAX_PENDING_REQUESTS,
-    AnnounceHeads,
-    FetchMany,
-    HeadsAfter,
-    PublishCommitted,
+    FetchRange,
+    HeadsRequest,
     Request,
     RequestQueue,
     fetched_batches,
     heads,
-    next_heads,
     replies,
+    requests_of,
 )
 from dafka_core.protocol.store_role import StoreRole
 from tests.unit.protocol.model import PARTITION, TOPIC
 
 ME = "3B6B7CF3E064452E83D012EC823A4DD9"
+
+
+Asked = m.Fetch | m.GetHeads | m.ConsumerHello | m.HeadsQuery | m.TimesQuery
 
 
 def store() -> StoreRole:
@@ -42,9 +43,13 @@ def asked(start: int, count: int = 10, requestor: str = "C", partition: str = PA
     return m.Fetch(partition, requestor, TOPIC, start, count)
 
 
-def queue(role: StoreRole, *requests: Request | m.FetchBatch) -> None:
+def queue(role: StoreRole, *requests: m.Message) -> None:
     for request in requests:
         assert role.on_message(0.0, request, "") == []
+
+
+def in_queue(*messages: Asked) -> list[Request]:
+    return [request for message in messages for request in requests_of(message)]
 
 
 def taken(role: StoreRole) -> list[Request]:
@@ -53,7 +58,6 @@ def taken(role: StoreRole) -> list[Request]:
     while role.requests:
         request = role.requests.take()
         assert request is not None
-        assert not isinstance(request, AnnounceHeads | HeadsAfter | FetchMany | PublishCommitted)
         requests.append(request)
     assert role.requests.take() is None
     return requests
@@ -67,7 +71,8 @@ def test_requestors_take_turns() -> None:
     many = [asked(0, partition=f"P{i}") for i in range(1_000)]
     late = [asked(0, partition=f"P{i}", requestor="C2") for i in range(3)]
     queue(role, *many, *late)
-    assert taken(role)[:7] == [many[0], late[0], many[1], late[1], many[2], late[2], many[3]]
+    first = in_queue(many[0], late[0], many[1], late[1], many[2], late[2], many[3])
+    assert taken(role)[:7] == first
 
 
 def test_many_requests_of_one_peer_leave_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +88,7 @@ def test_many_requests_of_one_peer_leave_room_for_others(monkeypatch: pytest.Mon
     queue(role, asked(9))
     requests = taken(role)
     assert (len(requests), len(role.requests)) == (183, 0)
-    assert role.requests.add(asked(0))
+    assert role.requests.add(in_queue(asked(0))[0])
 
 
 def fetch_batch(*partitions: str, requestor: str = "C", end: int = 5) -> m.FetchBatch:
@@ -96,20 +101,39 @@ def test_each_partition_of_a_fetch_batch_counts(monkeypatch: pytest.MonkeyPatch)
     names = [f"P{i}" for i in range(150)]
     queue(role, fetch_batch(*names[:80]), fetch_batch(*names[40:]))
     # The second one fills the room; repeated requests take none.
-    assert (len(role.requests), role.requests.refused_count) == (80, 90)
-    queue(role, fetch_batch(*names[80:]))
-    assert (len(role.requests), role.requests.refused_count) == (100, 140)
+    assert (len(role.requests), role.requests.refused_count) == (100, 50)
     queue(role, fetch_batch(*names, requestor="C2"), fetch_batch(*names, requestor="C3"))
     assert len(role.requests) == 100 + 50 + 33
-    work = role.requests.take()
-    assert isinstance(work, FetchMany)
-    assert [entry.partition for entry in work.take(3)] == names[:3]
-    assert len(role.requests) == 50 + 33
-    role.requests.put_back(work)
+    assert [each.wanted.partition for each in packed(role, 3)] == names[:3]
     assert len(role.requests) == 97 + 50 + 33
+    # The next requestor's turn.
+    assert [each.requestor for each in packed(role, 200)] == ["C2"] * 50
+    assert len(role.requests) == 97 + 33
     while role.requests.take():
         pass
     assert len(role.requests) == 0
+
+
+def packed(role: StoreRole, most: int) -> list[FetchRange]:
+    """Take the ranges that the next message answers."""
+    first = role.requests.take()
+    assert isinstance(first, FetchRange)
+    return role.requests.take_packed(first, most)
+
+
+def test_one_message_answers_adjacent_ranges_of_one_requestor() -> None:
+    queue = RequestQueue()
+    messages = (fetch_batch("P1", "P2"), asked(0), fetch_batch("P3"))
+    for message in (*messages, fetch_batch("P4", "P5", requestor="C2")):
+        for request in requests_of(message):
+            queue.add(request, "peer")
+    found = []
+    while (first := queue.take()) is not None:
+        assert isinstance(first, FetchRange)
+        taken = queue.take_packed(first, 9) if first.is_packed else [first]
+        found.append([each.wanted.partition for each in taken])
+    assert found == [["P1", "P2"], [PARTITION], ["P3"], ["P4", "P5"]]
+    assert len(queue) == 0
 
 
 def test_a_fetch_batch_for_another_store_is_ignored() -> None:
@@ -121,22 +145,16 @@ def test_a_fetch_batch_for_another_store_is_ignored() -> None:
 def test_a_continued_fetch_batch_is_joined_to_its_rest() -> None:
     role = store()
     queue(role, fetch_batch("P1", "P2", "P3"))
-    work = role.requests.take()
-    assert isinstance(work, FetchMany)
-    rest = [entry._replace(earliest=2) for entry in work.take(2)]
+    first, second = packed(role, 2)
     later = PartitionInfo(TOPIC, "P1", 5, 8), PartitionInfo(TOPIC, "P2", 0, 3)
     queue(role, m.FetchBatch(ME, "C", later))
-    work.add(rest)
-    role.requests.put_back(work)
-    again = role.requests.take()
-    assert isinstance(again, FetchMany)
-    assert sorted(again.wanted.values()) == [
+    role.requests.put_back(first.rest(2))
+    role.requests.put_back(second.rest(2))
+    assert [each.wanted for each in packed(role, 9)] == [
+        PartitionInfo(TOPIC, "P3", 0, 5),
         PartitionInfo(TOPIC, "P1", 2, 8),
         PartitionInfo(TOPIC, "P2", 0, 3),
-        PartitionInfo(TOPIC, "P3", 0, 5),
     ]
-    again.add([PartitionInfo(TOPIC, "P1", 8, 8 + MAX_FETCH_COUNT)])
-    assert again.wanted[TOPIC, "P1"] == PartitionInfo(TOPIC, "P1", 8, 8 + MAX_FETCH_COUNT)
     assert not role.requests
 
 
@@ -157,18 +175,18 @@ def test_small_batches_are_answered_in_one_message_and_large_ones_alone() -> Non
 
 def test_a_requestors_requests_are_served_in_the_order_of_their_arrival() -> None:
     role = store()
-    requests: list[Request] = [
+    requests: list[Asked] = [
         asked(0),
         m.GetHeads(TOPIC, "C"),
         m.GetHeads("", "C"),
-        m.ConsumerHello(ME, "C", (TOPIC,)),
+        m.ConsumerHello(ME, "C", (TOPIC, "u")),
         m.HeadsQuery("C", 1, ()),
         m.HeadsQuery("C", 2, ()),
         m.TimesQuery("C", 1, TOPIC, PARTITION, 0, 9),
         asked(0, partition="P2"),
     ]
     queue(role, *requests)
-    assert taken(role) == requests
+    assert taken(role) == in_queue(*requests)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +198,7 @@ def test_a_requestors_requests_are_served_in_the_order_of_their_arrival() -> Non
         (asked(0), asked(0, 99)),
         (asked(0), asked(99)),
         (m.GetHeads(TOPIC, "C"), m.GetHeads(TOPIC, "C")),
-        (m.ConsumerHello(ME, "C", ("a",)), m.ConsumerHello(ME, "C", ("a", "b"))),
+        (m.ConsumerHello(ME, "C", ("a", "b")), m.ConsumerHello(ME, "C", ("a", "b"))),
         (m.HeadsQuery("C", 1, ()), m.HeadsQuery("C", 1, ())),
         (
             m.TimesQuery("C", 1, TOPIC, PARTITION, 0, 9),
@@ -189,11 +207,11 @@ def test_a_requestors_requests_are_served_in_the_order_of_their_arrival() -> Non
     ],
 )
 def test_the_same_question_is_answered_once_and_the_newer_one_counts(
-    older: Request, newer: Request
+    older: Asked, newer: Asked
 ) -> None:
     role = store()
     queue(role, older, asked(7, requestor="C2"), newer)
-    assert taken(role) == [newer, asked(7, requestor="C2")]
+    assert taken(role) == in_queue(newer, asked(7, requestor="C2"))
     assert len(role.requests) == 0
 
 
@@ -201,18 +219,18 @@ def test_the_next_block_is_joined_to_the_one_before() -> None:
     # Readers ask for the next block while one is under way: neither may push the other out.
     role = store()
     queue(role, asked(0, 10), asked(10, 20), asked(30, 5))
-    assert taken(role) == [asked(0, 35)]
+    assert taken(role) == in_queue(asked(0, 35))
     # Together they are no more than one may ask for.
     queue(role, asked(0, MAX_FETCH_COUNT), asked(MAX_FETCH_COUNT, 1))
-    assert taken(role) == [asked(MAX_FETCH_COUNT, 1)]
+    assert taken(role) == in_queue(asked(MAX_FETCH_COUNT, 1))
 
 
 def test_the_rest_of_a_request_is_served_after_others() -> None:
     role = store()
     queue(role, asked(0, 100), asked(0, requestor="C2"))
-    assert role.requests.take() == asked(0, 100)
-    role.requests.put_back(asked(40, 60))
-    assert taken(role) == [asked(0, requestor="C2"), asked(40, 60)]
+    assert role.requests.take() == in_queue(asked(0, 100))[0]
+    role.requests.put_back(*in_queue(asked(40, 60)))
+    assert taken(role) == in_queue(asked(0, requestor="C2"), asked(40, 60))
 
 
 def test_a_newer_request_replaces_the_rest_of_an_older_one() -> None:
@@ -220,8 +238,8 @@ def test_a_newer_request_replaces_the_rest_of_an_older_one() -> None:
     queue(role, asked(0, 100))
     role.requests.take()
     queue(role, asked(7, 5))
-    role.requests.put_back(asked(40, 60))
-    assert taken(role) == [asked(7, 5)]
+    role.requests.put_back(*in_queue(asked(40, 60)))
+    assert taken(role) == in_queue(asked(7, 5))
 
 
 def test_the_next_block_is_joined_to_the_rest_of_the_one_before() -> None:
@@ -229,13 +247,13 @@ def test_the_next_block_is_joined_to_the_rest_of_the_one_before() -> None:
     queue(role, asked(0, 100))
     role.requests.take()
     queue(role, asked(100, 50))
-    role.requests.put_back(asked(40, 60))
-    assert taken(role) == [asked(40, 110)]
+    role.requests.put_back(*in_queue(asked(40, 60)))
+    assert taken(role) == in_queue(asked(40, 110))
     queue(role, asked(0, 100))
     role.requests.take()
-    role.requests.put_back(asked(40, 60))
+    role.requests.put_back(*in_queue(asked(40, 60)))
     queue(role, asked(100, 50))
-    assert taken(role) == [asked(40, 110)]
+    assert taken(role) == in_queue(asked(40, 110))
 
 
 def test_waiting_requests_are_bounded() -> None:
@@ -247,8 +265,8 @@ def test_waiting_requests_are_bounded() -> None:
     queue(role, asked(3, requestor="C0"))
     requests = taken(role)
     assert len(requests) == MAX_PENDING_REQUESTS
-    assert requests[0] == asked(3, requestor="C0")
-    assert requests[-1] == asked(0, requestor=f"C{MAX_PENDING_REQUESTS - 1}")
+    assert requests[:1] == in_queue(asked(3, requestor="C0"))
+    assert requests[-1:] == in_queue(asked(0, requestor=f"C{MAX_PENDING_REQUESTS - 1}"))
 
 
 # -- answers --------------------------------------------------------------------------------------
@@ -261,13 +279,21 @@ def test_heads_of_partitions_with_records_are_sent_to_all_or_to_one_requestor() 
     assert heads(infos, "C") == [m.DirectHead("C", "a", "P1", 8), m.DirectHead("C", "b", "P2", 2)]
 
 
-def test_a_requestor_of_a_part_receives_the_next_heads() -> None:
-    fetch = asked(0, 10)
-    for end in (0, 9, 10):
-        assert next_heads(fetch, end) == []
-    for end in (11, 99):
-        heads = [m.DirectHead("C", TOPIC, PARTITION, end - 1), m.Head(TOPIC, PARTITION, end - 1)]
-        assert next_heads(fetch, end) == heads
+def test_heads_are_sent_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_requests, "MAX_REPLY_ENTRIES", 2)
+    partitions = {"t": infos_of(5), "u": infos_of(1)}
+
+    def after(topic: str | None, tp: TopicPartition | None, most: int) -> list[PartitionInfo]:
+        found = partitions[topic or "t"]
+        return [each for each in found if tp is None or each.tp > tp][:most]
+
+    rest: HeadsRequest | None = HeadsRequest("C", ("t", "u"))
+    pages = []
+    while rest is not None:
+        infos, rest = rest.page(after)
+        pages.append(infos)
+    whole = partitions["t"]
+    assert pages == [whole[:2], whole[2:4], whole[4:], partitions["u"]]
 
 
 def infos_of(count: int) -> list[PartitionInfo]:
@@ -323,17 +349,23 @@ def test_heads_are_packed_for_requestors_that_support_it() -> None:
 
 def test_a_peer_with_invented_names_has_one_turn() -> None:
     queue = RequestQueue()
+
+    def add(message: m.Fetch, peer: str) -> None:
+        (request,) = requests_of(message)
+        queue.add(request, peer)
+
     for number in range(1_000):
-        queue.add(m.Fetch("P", f"name {number}", "t", 0, 10), "greedy")
+        add(m.Fetch("P", f"name {number}", "t", 0, 10), "greedy")
     for number in range(3):
-        queue.add(m.Fetch(f"P{number}", "honest", "t", 0, 10), "honest")
+        add(m.Fetch(f"P{number}", "honest", "t", 0, 10), "honest")
     taken = [queue.take() for _ in range(6)]
     names = ["name 0", "honest", "name 1", "honest", "name 2", "honest"]
-    assert [each.requestor for each in taken if isinstance(each, m.Fetch)] == names
+    assert [each.requestor for each in taken if each is not None] == names
     # The rest of a request waits after others of its peer.
-    assert queue.take() == m.Fetch("P", "name 3", "t", 0, 10)
-    rest = m.Fetch("P", "name 3", "t", 5, 5)
-    queue.put_back(rest)
+    fetch = queue.take()
+    assert isinstance(fetch, FetchRange)
+    assert fetch.requestor == "name 3"
+    queue.put_back(fetch.rest(5))
     while (request := queue.take()) is not None:
         final = request
-    assert final == rest
+    assert final == fetch.rest(5)

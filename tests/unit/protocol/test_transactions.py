@@ -26,9 +26,8 @@ from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_limits import StoreLimits
 from dafka_core.protocol.store_requests import (
     MAX_PUBLISHED_TRANSACTIONS,
-    AnnounceHeads,
+    HeadsRequest,
     PublishCommitted,
-    continued,
     split_by_transaction,
 )
 from dafka_core.protocol.store_role import StoreRole
@@ -81,7 +80,7 @@ def taken(role: StoreRole) -> list[LogEntry]:
 
 def test_staged_records_are_not_announced() -> None:
     role = role_at(10)
-    assert role.stage(staged(10, 20))
+    assert role.stage(staged(10, 20)) == staged(10, 20)
     assert role.pending_bytes == 10 * 9
     assert store(role, None) == []
     assert role.next_offset(TP) == 10
@@ -92,7 +91,7 @@ def test_staged_records_are_not_announced() -> None:
 
 def test_a_commit_is_acknowledged_and_then_published() -> None:
     role = role_at(10)
-    assert role.stage(staged(10, 20))
+    assert role.stage(staged(10, 20)) == staged(10, 20)
     assert isinstance(role.commit(0.0, commit(10, 20)), Commit)
     assert role.pending_bytes == 10 * 9 + 1
     entries = taken(role)
@@ -140,7 +139,7 @@ def test_records_that_arrive_during_a_commit_are_requested_after_it() -> None:
         role.commit(0.0, commit(10, 20))
         assert role.on_batch(0.0, "", batch_of(10, 15)) == []
         assert role.on_batch(0.0, "", batch_of(20, 25)) == []
-        assert not role.host(0.0, batch_of(10, 15))
+        assert isinstance(role.host(0.0, batch_of(10, 15)), OffsetConflictError)
         assert [type(entry) for entry in role.pending] == [Stage, Commit]
         store(role, None, outcome)
         (fetch,) = fetches_in(role.on_tick(0.1))
@@ -198,11 +197,11 @@ def test_partitions_of_commits_are_bounded() -> None:
         sync_interval_s=1_000.0,
         limits=StoreLimits({"max_partitions": 2}),
     )
-    assert role.stage(staged(0, 1))
+    assert role.stage(staged(0, 1)) == staged(0, 1)
     many = tuple(StagedTransaction(TOPIC, f"P{n}", A, 0, 1, 1) for n in range(5))
     assert isinstance(role.commit(0.0, Commit(many)), StoreLimitError)
-    assert role.admitted.limits.refused["max_partitions"] == 1
-    assert not role.stage(Stage(batch_of(0, 1, partition="P9"), A))
+    assert role.limits.refused["max_partitions"] == 1
+    assert isinstance(role.stage(Stage(batch_of(0, 1, partition="P9"), A)), StoreLimitError)
     assert [type(entry) for entry in taken(role)] == [Stage]
     assert len(role.partitions) == 2
     # None of them waits for a commit that was not taken.
@@ -256,7 +255,7 @@ def test_a_client_may_stage_over_a_partial_transaction() -> None:
     store(role, None)
     role.on_batch(0.0, "", in_transaction(10, 20, Transaction(3, 5, 30)))
     assert role.next_offset(TP) == 5
-    assert role.stage(staged(5, 8))
+    assert role.stage(staged(5, 8)) == staged(5, 8)
     (entry,) = taken(role)
     assert entry == staged(5, 8)
     role.commit(0.0, commit(5, 8))
@@ -268,8 +267,8 @@ def test_a_client_may_stage_over_a_partial_transaction() -> None:
 def test_a_client_may_write_over_a_partial_transaction() -> None:
     role = role_at(5)
     role.on_batch(0.0, "", in_transaction(5, 10, Transaction(3, 5, 30)))
-    assert not role.host(0.0, batch_of(10, 12))
-    assert role.host(0.0, batch_of(5, 8))
+    assert isinstance(role.host(0.0, batch_of(10, 12)), OffsetConflictError)
+    assert isinstance(role.host(0.0, batch_of(5, 8)), RecordBatch)
     assert taken(role) == [batch_of(5, 8)]
 
 
@@ -361,25 +360,14 @@ def test_the_rest_of_a_publication_precedes_newer_commits() -> None:
     store(role)
     role.on_subscribed(0.0, Head, "")
     role.requests.put_back(publish.rest(8))
-    assert role.requests.take() == AnnounceHeads()
+    assert role.requests.take() == HeadsRequest("", ("",))
     transactions = (Transaction(1, 0, 20), Transaction(2, 20, 25))
     assert role.requests.take() == PublishCommitted(TP, 8, 25, transactions)
 
 
-def test_a_batch_continues_a_partial_transaction_or_proves_it_complete() -> None:
-    transaction = Transaction(1, 0, 20)
-    first, last = in_transaction(0, 9, transaction), in_transaction(9, 20, transaction)
-    plain = batch_of(9, 12)
-    assert continued(first, None) == (first, transaction)
-    assert continued(last, transaction) == (last, None)
-    assert continued(plain, transaction) == (plain, None)
-    assert continued(plain, None)[0] is plain
-    assert continued(in_transaction(9, 12, Transaction(2, 9, 15)), transaction) == (plain, None)
-
-
 def test_hosted_batches_are_published() -> None:
     role = role_at(0)
-    assert role.host(0.0, batch_of(0, 5))
+    assert isinstance(role.host(0.0, batch_of(0, 5)), RecordBatch)
     messages = store(role)
     assert [message.batch for message in batches_in(messages)] == [batch_of(0, 5)]
     assert [type(message) for message in messages if not batches_in([message])] == [EpochAck, Head]

@@ -14,8 +14,8 @@ from dafka_core.protocol.known_stores import KnownStores
 from dafka_core.protocol.messages import HistoryQuery, HistoryReply
 from dafka_core.protocol.partition_fetcher import PartitionFetcher, ReorderBudget
 from dafka_core.protocol.partition_states import ASK_NEXT
-from dafka_core.protocol.store_partition import StorePartition
-from dafka_core.protocol.store_role import StoreRole, TrimmedElsewhere
+from dafka_core.protocol.store_partition import StorePartition, TrimmedElsewhere
+from dafka_core.protocol.store_role import StoreRole
 
 TP = TopicPartition("t", "A" * 32)
 OWN, ONE, TWO = "0" * 32, "1" * 32, "2" * 32
