@@ -6,7 +6,7 @@ over the batch's own buffer, and each column takes its parts from it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -345,87 +345,71 @@ def close_columns(
         ValueError: a header has no name, or a record has too many headers.
     """
     values = as_binary(values)
-    needed = ~valid(values)
+    columns, present = [values], [valid(values)]
+    flags = present[0] * np.uint8(HAS_VALUE)
+    needed = ~present[0]
     needed[Values.from_arrow(values).starting_with(MAGIC)] = True
-    columns = [(values, HAS_VALUE)]
     if keys is not None and keys.null_count < len(keys):
-        columns.insert(0, (as_binary(keys), HAS_KEY))
-        needed |= valid(keys)
+        columns, present = [as_binary(keys), values], [valid(keys), *present]
+        flags += present[0] * np.uint8(HAS_KEY)
+        needed |= present[0]
     counts = np.zeros(len(values), np.int64)
     if headers is not None:
         counts = pc.list_value_length(headers).fill_null(0).to_numpy().astype(np.int64)
         needed |= counts > 0
     if not needed.any():
         return values
-    return _Closing(columns, Runs(counts), needed).closed(headers)
+    rows = np.flatnonzero(needed)
+    parts = Runs(np.sum([needed, 2 * counts, *present], 0, np.int64))
+    heads_at, place = parts.firsts[rows], parts.firsts + needed
+    # The index of each part, counted column by column, and its length: heads have none.
+    order, base = np.empty(parts.total, np.int32), len(rows)
+    order[heads_at] = np.arange(len(rows))
+    lengths: list[npt.NDArray[Any]] = [np.zeros(len(rows), np.int32)]
+    for column, has in zip(columns, present, strict=True):
+        order[place[has]] = base + np.flatnonzero(has)
+        lengths.append(_lengths_of(column))
+        base, place = base + len(column), place + has
+    if headers is not None and counts.any():
+        names, contents = headers.flatten().flatten()
+        if names.null_count:
+            raise ValueError("a header's name is null")
+        at, every = Runs(counts).from_(place, step=2), base + np.arange(len(names))
+        order[at], order[at + 1] = every, every + len(names)
+        lengths += [_lengths_of(names), _lengths_of(contents) + valid(contents)]
+        columns += [as_binary(names), as_binary(contents)]
+    have_lengths: Flags = parts.spread(needed)
+    have_lengths[heads_at] = False
+    numbers = np.concatenate(lengths)[order[have_lengths]]
+    columns.insert(0, _heads(flags[rows], Runs(parts.counts[rows] - 1), numbers))
+    if any(column.type != pa.binary() for column in columns) or (
+        sum(column.nbytes for column in columns) > MAX_INT32
+    ):
+        columns = [column.cast(pa.large_binary()) for column in columns]
+    joined = pa.concat_arrays(columns).take(pa.array(order))
+    ends, data = Values.from_arrow(joined).columns()
+    return _array(ends[np.append(parts.firsts, parts.total)], data)
 
 
-class _Closing:
-    """Assembles rows from columns: head, if needed, key and value, if any, and headers."""
-
-    def __init__(
-        self, columns: Sequence[tuple[pa.Array, int]], headers: Runs, needed: Flags
-    ) -> None:
-        """Take columns of keys and values, each with its flag; ``needed`` rows get an envelope."""
-        self._rows = np.flatnonzero(needed)
-        self._headers = headers
-        self._columns = [column for column, _ in columns]
-        present = [valid(column) for column in self._columns]
-        flags = np.sum([has * flag for has, (_, flag) in zip(present, columns, strict=True)], 0)
-        self._flags: Octets = flags[self._rows].astype(np.uint8)
-        self._parts = Runs(np.sum([needed, 2 * headers.counts, *present], 0, np.int64))
-        firsts = self._parts.firsts
-        # The index of each part, counted column by column.
-        self._order = np.empty(self._parts.total, np.int32)
-        self._order[firsts[self._rows]] = np.arange(len(self._rows))
-        self._have_lengths: Flags = self._parts.spread(needed)
-        self._have_lengths[firsts[self._rows]] = False
-        before, place = len(self._rows), firsts + needed
-        for has in present:
-            self._order[place[has]] = before + np.flatnonzero(has)
-            before, place = before + len(has), place + has
-        names = headers.from_(place, step=2)
-        self._order[names] = before + np.arange(headers.total)
-        self._order[names + 1] = before + headers.total + np.arange(headers.total)
-
-    def closed(self, headers: pa.Array | None) -> pa.Array:
-        """Return the contents; ``headers`` are those of all rows."""
-        lengths = [np.zeros(len(self._rows), np.int32), *map(_lengths_of, self._columns)]
-        if headers is not None and self._headers.total:
-            names, values = headers.flatten().flatten()
-            if names.null_count:
-                raise ValueError("a header's name is null")
-            self._columns += [as_binary(names), as_binary(values)]
-            lengths += [_lengths_of(names), _lengths_of(values) + valid(values)]
-        heads = self._heads(np.concatenate(lengths)[self._order[self._have_lengths]])
-        columns = [heads, *self._columns]
-        if any(column.type != pa.binary() for column in columns) or (
-            sum(column.nbytes for column in columns) > MAX_INT32
-        ):
-            columns = [column.cast(pa.large_binary()) for column in columns]
-        joined = pa.concat_arrays(columns).take(pa.array(self._order))
-        ends, data = Values.from_arrow(joined).columns()
-        return _array(ends[np.append(self._parts.firsts, self._parts.total)], data)
-
-    def _heads(self, numbers: Longs) -> pa.Array:
-        runs = Runs(self._parts.counts[self._rows] - 1)
-        widths: Longs = np.ones(len(numbers), np.int64)
-        if numbers.max(initial=0) >= _BOUNDS[0]:
-            widths += np.searchsorted(_BOUNDS, numbers, side="right")
-        sizes = runs.sums(widths)
-        check_lengths(int(sizes.max()))
-        size_widths: Longs = 1 + (sizes > 0x7F)
-        heads = Runs(LENGTHS_AT + size_widths + sizes)
-        octets = np.empty(heads.total, np.uint8)
-        for at, octet in enumerate((*MAGIC, VERSION)):
-            octets[heads.firsts + at] = octet
-        octets[heads.firsts + LENGTHS_AT - 1] = self._flags
-        put_varints(octets, heads.firsts + LENGTHS_AT, sizes, size_widths)
-        before = widths.cumsum() - widths
-        of_row = np.append(before, 0)[runs.firsts]
-        starts = heads.firsts + LENGTHS_AT + size_widths
-        put_varints(octets, before + runs.spread(starts - of_row), numbers, widths)
-        return _array(np.append(heads.firsts, heads.total), octets)
+def _heads(flags: Octets, runs: Runs, lengths: Longs) -> pa.Array:
+    """Encode heads of envelopes; ``runs`` are each one's lengths."""
+    widths: Longs = np.ones(len(lengths), np.int64)
+    if lengths.max(initial=0) >= _BOUNDS[0]:
+        widths += np.searchsorted(_BOUNDS, lengths, side="right")
+    sizes = runs.sums(widths)
+    check_lengths(int(sizes.max()))
+    size_widths: Longs = 1 + (sizes > 0x7F)
+    heads = Runs(LENGTHS_AT + size_widths + sizes)
+    octets = np.empty(heads.total, np.uint8)
+    for at, octet in enumerate((*MAGIC, VERSION)):
+        octets[heads.firsts + at] = octet
+    octets[heads.firsts + LENGTHS_AT - 1] = flags
+    put_varints(octets, heads.firsts + LENGTHS_AT, sizes, size_widths)
+    places = widths.cumsum() - widths
+    of_row = np.append(places, 0)[runs.firsts]
+    starts = heads.firsts + LENGTHS_AT + size_widths
+    put_varints(octets, places + runs.spread(starts - of_row), lengths, widths)
+    return _array(np.append(heads.firsts, heads.total), octets)
 
 
 def put_varints(octets: Octets, at: Longs, numbers: Longs, widths: Longs) -> None:

@@ -49,7 +49,7 @@ class BulkDecoder:
         self.invalid_count = 0  # dropped messages that were no valid records
 
     def add(self, header: bytes, value: bytes | memoryview) -> None:
-        """Add one message whose header is not in ``buckets`` yet."""
+        """Add one message with a header that is not in ``buckets`` yet."""
         packed = header[:1] in PACKED_IDS
         size_bytes = codec.BATCH_NUMBERS_BYTES if packed else 8
         prefix = header[:-size_bytes]

@@ -64,8 +64,8 @@ def encode(message: m.Message, layout: str = C_LAYOUT) -> list[bytes]:
         frames = [command.id + topic, SIGNATURE + command.id + VERSION + fields]
     else:
         frames = [command.id + topic + b"\0" + VERSION + fields]
-    if isinstance(message, m.AnyRecord | m.DirectRecordBatches):
-        frames.append(message.value)
+    if command.content:
+        frames.append(getattr(message, command.content))
     return frames
 
 
@@ -115,7 +115,7 @@ def decode(frames: Sequence[bytes]) -> m.Message:
     if kind is None:
         raise ProtocolError(f"unknown command identifier {frames[0][:1]!r}")
     command = kind.command
-    headers = frames[: len(frames) - command.content]
+    headers = frames[: len(frames) - bool(command.content)]
     if len(headers) not in (1, 2):
         raise ProtocolError("the message has too few or too many frames for its command")
     if max(map(len, headers)) > command.max_bytes:
@@ -128,7 +128,7 @@ def decode(frames: Sequence[bytes]) -> m.Message:
     values = {name: each.unpack(fields) for name, each in command.fields[layout]}
     fields.finish()
     if command.content:
-        values["value"] = frames[-1]
+        values[command.content] = frames[-1]
     if not command.topic:
         if topic:
             raise ProtocolError("this command has no topic")

@@ -103,7 +103,7 @@ class Command(NamedTuple):
     id: bytes
     topic: str
     fields: dict[str, list[tuple[str, f.FieldKind]]]  # in the order of a frame, by layout
-    content: bool
+    content: str  # the field that is a frame of its own, if it has one
     max_bytes: int
 
 
@@ -133,17 +133,15 @@ def command(
     def declare(cls: type[_AnyMessage]) -> type[_AnyMessage]:
         made = dataclass(frozen=True, slots=True)(cls)
         hints = get_type_hints(made, include_extras=True)
-        made.kinds = {
-            each.name: hints[each.name].__metadata__[0]
-            for each in fields(made)
-            if each.name != "value"
-        }
+        names = [each.name for each in fields(made)]
+        content = "value" if "value" in names else ""
+        made.kinds = {name: hints[name].__metadata__[0] for name in names if name != content}
         names = frame.split() or [name for name in made.kinds if name != topic]
         layouts = {
             layout: [(name, made.kinds[name]) for name in each]
             for layout, each in ((C_LAYOUT, names), (RFC46, rfc46.split() or names))
         }
-        made.command = Command(id_, topic, layouts, "value" in hints, max_bytes)
+        made.command = Command(id_, topic, layouts, content, max_bytes)
         COMMANDS[id_[0]] = made
         return made
 
