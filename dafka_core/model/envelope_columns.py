@@ -137,18 +137,81 @@ def _numbers(columns: list[Octets]) -> Longs | None:
 
 
 def _of_any_shape(octets: Octets, ends: Longs, rows: Longs) -> Heads:
-    rows, flags, lengths = _fitting(octets, ends, rows)
+    """Decode the lengths of all heads in sequence, then leave out envelopes that are invalid."""
+    rows, flags, heads, bodies = _begun(octets, ends, rows)
+    sizes, stops = bodies - heads, ends[rows + 1]
+    runs = Runs(sizes)
+    packed = octets.take(runs.from_(heads))
+    are_last = packed < 0x80
+    with_lengths = np.flatnonzero(sizes)
+    ends_at = (runs.firsts + sizes - 1)[with_lengths]
+    fit = np.ones(len(rows), np.bool_)
+    fit[with_lengths] = are_last[ends_at]
+    # An unfinished last varint must not affect the next record.
+    are_last[ends_at] = True
+    numbers = packed.astype(np.int64)
+    if not are_last.all():
+        runs = Runs(runs.sums(are_last))
+        numbers, are_canonical = _decoded(packed, np.flatnonzero(are_last))
+        fit &= runs.sums(are_canonical) == runs.counts
+    own = (flags & HAS_KEY != 0).astype(np.int64) + (flags & HAS_VALUE != 0)
+    in_headers = runs.counts - own
+    fit &= (in_headers >= 0) & (in_headers % 2 == 0)
+    headers = Runs((in_headers // 2).clip(min=0))
+    names = headers.from_(runs.firsts + own, step=2)
+    # A value alone is in an envelope only if it begins with the magic.
+    alone = np.flatnonzero((flags == HAS_VALUE) & (in_headers == 0))
+    fit[alone] &= (stops - bodies)[alone] >= len(MAGIC)
+    for at, octet in enumerate(MAGIC):
+        fit[alone] &= octets.take(bodies[alone] + at, mode="clip") == octet
+    of_values = numbers[names + 1]
+    are_null: Flags = of_values == 0
+    numbers[names + 1] = of_values - ~are_null
+    sums = before(numbers)
+    of_row = sums[runs.firsts]
+    fit &= sums[runs.firsts + runs.counts] - of_row == stops - bodies
+    if not fit.all():
+        return _of_any_shape(octets, ends, rows[fit])
     parts = np.ones(len(ends) - 1, np.int64)
-    parts[rows] += lengths.runs.counts
+    parts[rows] += runs.counts
     # In the order of the buffer.
     order = Runs(parts)
     starts = np.empty(order.total + 1, np.int64)
     starts[-1] = ends[-1]
     starts[order.firsts] = ends[:-1]
-    places = lengths.runs.from_(order.firsts[rows] + 1)
-    starts[places] = lengths.starts
-    of_rows = flags, order.firsts, starts, lengths.headers.counts
-    return Heads(rows, *of_rows, places[lengths.names], lengths.are_null)
+    places = runs.from_(order.firsts[rows] + 1)
+    starts[places] = sums[:-1] + runs.spread(bodies - of_row)
+    return Heads(rows, flags, order.firsts, starts, headers.counts, places[names], are_null)
+
+
+def _begun(octets: Octets, ends: Longs, rows: Longs) -> tuple[Longs, Octets, Longs, Longs]:
+    """Return the rows that begin as envelopes, their flags, and where lengths begin and end."""
+    rows = rows[ends[rows + 1] - ends[rows] > LENGTHS_AT]
+    starts, stops = ends[rows] + LENGTHS_AT, ends[rows + 1]
+    flags, sizes = octets[starts - 1], octets[starts].astype(np.int64)
+    fit = (octets[starts - 2] == VERSION) & (flags <= HAS_KEY | HAS_VALUE)
+    heads = starts + 1
+    if sizes.max(initial=0) > 0x7F:
+        is_long, second = sizes > 0x7F, octets.take(heads, mode="clip").astype(np.int64)
+        sizes = np.where(is_long, sizes - 0x80 + (second << 7), sizes)
+        heads += is_long
+        # The shortest encoding, and of two bytes.
+        fit &= ~is_long | ((second > 0) & (second <= 0x7F))
+    bodies = heads + sizes
+    fit &= bodies <= stops
+    if fit.all():
+        return rows, flags, heads, bodies
+    return rows[fit], flags[fit], heads[fit], bodies[fit]
+
+
+def _decoded(packed: Octets, ends: Longs) -> tuple[Longs, Flags]:
+    """Decode varints with their last bytes at ``ends``; return numbers and their validity."""
+    firsts = np.concatenate(([0], ends[:-1] + 1))
+    widths = ends - firsts + 1
+    at = np.arange(len(packed)) - np.repeat(firsts, widths)
+    shifted = (packed & 0x7F).astype(np.int64) << 7 * at.clip(max=MAX_VARINT_BYTES)
+    are_canonical = (widths <= MAX_VARINT_BYTES) & ((widths == 1) | (packed[ends] != 0))
+    return np.add.reduceat(shifted, firsts), are_canonical
 
 
 class Runs:
@@ -187,89 +250,6 @@ def before(numbers: Longs | Flags) -> Longs:
     sums = np.zeros(len(numbers) + 1, np.int64)
     numbers.cumsum(out=sums[1:])
     return sums
-
-
-class _Lengths:
-    """The lengths in the heads of envelopes, decoded.
-
-    ``runs`` are the lengths of each record, ``headers`` its headers, and ``names`` the indices of
-    their names' lengths, each before its value's.  ``starts`` is where each part begins.  Records
-    that ``fit`` have valid lengths, and parts that end where the record ends.
-    """
-
-    def __init__(
-        self, octets: Octets, heads: Longs, bodies: Longs, stops: Longs, flags: Octets
-    ) -> None:
-        """Decode each record's lengths, from ``heads`` to ``bodies``; parts end at ``stops``."""
-        packed_runs = Runs(bodies - heads)
-        packed = octets.take(packed_runs.from_(heads))
-        are_last = packed < 0x80
-        ends_at = (packed_runs.firsts + packed_runs.counts - 1)[packed_runs.counts > 0]
-        fit = np.ones(len(heads), np.bool_)
-        fit[packed_runs.counts > 0] = are_last[ends_at]
-        # An unfinished last varint must not affect the next record.
-        are_last[ends_at] = True
-        if are_last.all():
-            self.runs, numbers = packed_runs, packed.astype(np.int64)
-        else:
-            self.runs = Runs(packed_runs.sums(are_last))
-            numbers, are_canonical = _decoded(packed, np.flatnonzero(are_last))
-            fit &= self.runs.sums(are_canonical) == self.runs.counts
-        own = (flags & HAS_KEY != 0).astype(np.int64) + (flags & HAS_VALUE != 0)
-        in_headers = self.runs.counts - own
-        fit &= (in_headers >= 0) & (in_headers % 2 == 0)
-        self.headers = Runs((in_headers // 2).clip(min=0))
-        self.names = self.headers.from_(self.runs.firsts + own, step=2)
-        # A value alone is in an envelope only if it begins with the magic.
-        alone = np.flatnonzero((flags == HAS_VALUE) & (in_headers == 0))
-        fit[alone] &= (stops - bodies)[alone] >= len(MAGIC)
-        for at, octet in enumerate(MAGIC):
-            fit[alone] &= octets.take(bodies[alone] + at, mode="clip") == octet
-        of_values = numbers[self.names + 1]
-        self.are_null: Flags = of_values == 0
-        numbers[self.names + 1] = of_values - ~self.are_null
-        sums = before(numbers)
-        of_row = sums[self.runs.firsts]
-        ends = sums[self.runs.firsts + self.runs.counts]
-        self.fit: Flags = fit & (ends - of_row == stops - bodies)
-        self.starts: Longs = sums[:-1] + self.runs.spread(bodies - of_row)
-
-
-def _decoded(packed: Octets, ends: Longs) -> tuple[Longs, Flags]:
-    """Decode varints with their last bytes at ``ends``; return numbers and their validity."""
-    firsts = np.concatenate(([0], ends[:-1] + 1))
-    widths = ends - firsts + 1
-    at = np.arange(len(packed)) - np.repeat(firsts, widths)
-    shifted = (packed & 0x7F).astype(np.int64) << 7 * at.clip(max=MAX_VARINT_BYTES)
-    are_canonical = (widths <= MAX_VARINT_BYTES) & ((widths == 1) | (packed[ends] != 0))
-    return np.add.reduceat(shifted, firsts), are_canonical
-
-
-def _fitting(octets: Octets, ends: Longs, rows: Longs) -> tuple[Longs, Octets, _Lengths]:
-    rows = rows[ends[rows + 1] - ends[rows] > LENGTHS_AT]
-    starts = ends[rows]
-    flags = octets[starts + LENGTHS_AT - 1]
-    rows = rows[(octets[starts + LENGTHS_AT - 2] == VERSION) & (flags <= HAS_KEY | HAS_VALUE)]
-    while True:
-        starts, stops = ends[rows] + LENGTHS_AT, ends[rows + 1]
-        flags, size = octets[starts - 1], octets[starts].astype(np.int64)
-        heads = starts + 1
-        if size.max(initial=0) > 0x7F:
-            is_long = size > 0x7F
-            second = octets.take(heads, mode="clip").astype(np.int64)
-            size = np.where(is_long, size - 0x80 + (second << 7), size)
-            heads += is_long
-            # Beyond the record, or not the shortest encoding, or longer than two bytes.
-            wrong = is_long & ((heads > stops) | (second == 0) | (second > 0x7F))
-        else:
-            wrong = np.zeros(len(rows), np.bool_)
-        wrong |= heads + size > stops
-        if not wrong.any():
-            lengths = _Lengths(octets, heads, heads + size, stops, flags)
-            wrong = ~lengths.fit
-            if not wrong.any():
-                return rows, flags, lengths
-        rows = rows[~wrong]
 
 
 def opened_columns(

@@ -178,7 +178,8 @@ def test_entries_are_limited(message: m.Message, name: str, entry: Any, most: in
 def test_topics_are_checked_one_by_one_and_together(kind: type[m.Message]) -> None:
     message = MESSAGES[kind]
     fitting = ("x" * 255,) * (MAX_HELLO_BYTES // 2 // 259)
-    changed(message, "topics", fitting)
+    longest = changed(message, "topics", fitting)
+    assert decode(encode(longest)) == longest
     with pytest.raises(ProtocolError, match=f"at most {MAX_HELLO_BYTES // 2} bytes"):
         changed(message, "topics", (*fitting, "x" * 255))
     for bad in ("", *BAD_NAMES.values()):
