@@ -1,5 +1,8 @@
 """The nine commands of RFC 46 and our extensions, as frozen objects that cannot be invalid.
 
+A class declares its message: ``command`` has the identifier and the order of a frame, annotations
+have the kinds of the fields.  ``codec`` encodes and decodes by this declaration.
+
 Sequences are as on the wire: inclusive, so ``Head.sequence`` is the last record's.  ``end`` is the
 offset after it, exclusive as everywhere else.
 """
