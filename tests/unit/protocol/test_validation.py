@@ -223,25 +223,25 @@ def test_invalid_histories_are_refused(layout: str, history: History, why: str) 
     good = (EPOCH, LATER)
     reply = m.HistoryReply("C", 1, "S", "t", "P", 10, NO_LIFE, good)
     frames = encode(reply, layout)
-    told = len(good).to_bytes(4, "big") + b"".join(map(Epoch.packed, good))
-    assert told in frames[-1]
-    lie = len(history).to_bytes(4, "big") + b"".join(map(Epoch.packed, history))
-    frames[-1] = frames[-1].replace(told, lie)
+    packed = len(good).to_bytes(4, "big") + b"".join(map(Epoch.packed, good))
+    assert packed in frames[-1]
+    false = len(history).to_bytes(4, "big") + b"".join(map(Epoch.packed, history))
+    frames[-1] = frames[-1].replace(packed, false)
     with pytest.raises(ProtocolError, match=why):
         decode(frames)
 
 
-LIES = [(3, 3), (4, 3), (3, 11), (2**63, 2**63 + 1), (3, 2**64 - 1)]
+INVALID_RANGES = [(3, 3), (4, 3), (3, 11), (2**63, 2**63 + 1), (3, 2**64 - 1)]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize(("start", "end"), LIES)
+@pytest.mark.parametrize(("start", "end"), INVALID_RANGES)
 def test_invalid_last_transactions_are_refused(layout: str, start: int, end: int) -> None:
     reply = m.HistoryReply("C", 1, "S", "t", "P", 10, NO_LIFE, (), (), Transaction(7, 3, 10))
     frames = encode(reply, layout)
-    told = Struct(">QQ").pack(3, 10)
-    assert frames[-1].endswith(told)
-    frames[-1] = frames[-1].removesuffix(told) + Struct(">QQ").pack(start, end)
+    packed = Struct(">QQ").pack(3, 10)
+    assert frames[-1].endswith(packed)
+    frames[-1] = frames[-1].removesuffix(packed) + Struct(">QQ").pack(start, end)
     with pytest.raises(ProtocolError, match=r"transaction|a sequence|an end"):
         decode(frames)
 
@@ -258,11 +258,11 @@ def test_histories_and_their_stores_are_limited(layout: str) -> None:
             replace(reply, **fields)
     # A false count allocates no memory.
     frames = encode(m.HistoryReply("C", 1, "S", "t", "P", 10, NO_LIFE, ()), layout)
-    for at in (-32, -28):  # behind them is a transaction
-        lie = bytearray(frames[-1])
-        lie[len(lie) + at : len(lie) + at + 4] = (1000).to_bytes(4, "big")
+    for at in (-32, -28):  # a transaction follows them
+        false = bytearray(frames[-1])
+        false[len(false) + at : len(false) + at + 4] = (1000).to_bytes(4, "big")
         with quickly_and_without_memory(), pytest.raises(ProtocolError, match="ends within"):
-            decode([*frames[:-1], bytes(lie)])
+            decode([*frames[:-1], bytes(false)])
 
 
 def test_largest_batches_are_not_refused() -> None:
