@@ -263,55 +263,45 @@ def opened_columns(
     rows = values.starting_with(MAGIC)
     if not len(rows):
         return None
-    parts: dict[str, list[pa.Array]] = {name: [] for name in names}
+    opened: dict[str, list[pa.Array]] = {name: [] for name in names}
     count = 0
     for start in range(0, len(values), PART_RECORDS):
         first, stop = rows.searchsorted((start, start + PART_RECORDS))
-        part = _Opened(values[start : start + PART_RECORDS], rows[first:stop] - start)
-        count += len(part.rows)
-        for name, columns in parts.items():
-            columns.append(part.column(name))
+        ends, data = values[start : start + PART_RECORDS].columns()
+        heads = heads_of(np.frombuffer(data, np.uint8), ends, rows[first:stop] - start)
+        parts = _array(heads.starts, data)
+        count += len(heads.rows)
+        for name, columns in opened.items():
+            columns.append(_headers(heads, parts) if name == HEADERS else _own(heads, parts, name))
     # One column after the other, so each frees its parts.
-    return {name: pa.concat_arrays(parts.pop(name)) for name in names} if count else None
+    return {name: pa.concat_arrays(opened.pop(name)) for name in names} if count else None
 
 
-class _Opened:
-    """The opened envelopes among ``rows``, the values that begin with the magic."""
+def _own(heads: Heads, parts: pa.Array, name: str) -> pa.BinaryArray:
+    """Return the column of values or keys."""
+    rows, firsts, flags = heads.rows, heads.firsts, heads.flags
+    places = firsts.copy() if name == VALUE else np.full(len(firsts), -1)
+    has = flags & (HAS_VALUE if name == VALUE else HAS_KEY) != 0
+    at = 1 + (flags & HAS_KEY).astype(np.int64) if name == VALUE else 1
+    places[rows] = np.where(has, firsts[rows] + at, -1)
+    return _taken(parts, places)
 
-    def __init__(self, values: Values, rows: Longs) -> None:
-        ends, data = values.columns()
-        self._heads = heads_of(np.frombuffer(data, np.uint8), ends, rows)
-        self._parts = _array(self._heads.starts, data)
-        self.rows = self._heads.rows
 
-    def column(self, name: str) -> pa.Array:
-        if name == HEADERS:
-            return self._headers()
-        firsts, flags = self._heads.firsts, self._heads.flags
-        places = firsts.copy() if name == VALUE else np.full(len(firsts), -1)
-        has = flags & (HAS_VALUE if name == VALUE else HAS_KEY) != 0
-        at = 1 + (flags & HAS_KEY).astype(np.int64) if name == VALUE else 1
-        places[self.rows] = np.where(has, firsts[self.rows] + at, -1)
-        return self._taken(places)
+def _headers(heads: Heads, parts: pa.Array) -> pa.ListArray:
+    counts = np.zeros(len(heads.firsts), np.int64)
+    counts[heads.rows] = heads.header_counts
+    values = np.where(heads.are_null, -1, heads.names + 1)
+    columns = [texts(_taken(parts, heads.names)), _taken(parts, values)]
+    pairs = pa.StructArray.from_arrays(columns, fields=list(HEADERS_TYPE.value_type))
+    ends = pa.array(before(counts), pa.int32())
+    return pa.ListArray.from_arrays(ends, pairs, HEADERS_TYPE, mask=pa.array(counts == 0))
 
-    def _headers(self) -> pa.ListArray:
-        heads = self._heads
-        counts = np.zeros(len(heads.firsts), np.int64)
-        counts[self.rows] = heads.header_counts
-        values = np.where(heads.are_null, -1, heads.names + 1)
-        pairs = pa.StructArray.from_arrays(
-            [texts(self._taken(heads.names)), self._taken(values)],
-            fields=list(HEADERS_TYPE.value_type),
-        )
-        ends = pa.array(before(counts), pa.int32())
-        return pa.ListArray.from_arrays(ends, pairs, HEADERS_TYPE, mask=pa.array(counts == 0))
 
-    def _taken(self, places: Longs) -> pa.BinaryArray:
-        """Return parts by index; null for -1."""
-        null = places < 0
-        indices = pa.array(places, mask=null if null.any() else None)
-        taken = self._parts.take(indices)
-        return taken if taken.type == pa.binary() else taken.cast(pa.binary())
+def _taken(parts: pa.Array, places: Longs) -> pa.BinaryArray:
+    """Return parts by index; null for -1."""
+    null = places < 0
+    taken = parts.take(pa.array(places, mask=null if null.any() else None))
+    return taken if taken.type == pa.binary() else taken.cast(pa.binary())
 
 
 def close_columns(
