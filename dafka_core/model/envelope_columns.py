@@ -6,7 +6,7 @@ over the batch's own buffer, and each column takes its parts from it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -137,18 +137,81 @@ def _numbers(columns: list[Octets]) -> Longs | None:
 
 
 def _of_any_shape(octets: Octets, ends: Longs, rows: Longs) -> Heads:
-    rows, flags, lengths = _fitting(octets, ends, rows)
+    """Decode the lengths of all heads in sequence, then leave out envelopes that are invalid."""
+    rows, flags, heads, bodies = _begun(octets, ends, rows)
+    sizes, stops = bodies - heads, ends[rows + 1]
+    runs = Runs(sizes)
+    packed = octets.take(runs.from_(heads))
+    are_last = packed < 0x80
+    with_lengths = np.flatnonzero(sizes)
+    ends_at = (runs.firsts + sizes - 1)[with_lengths]
+    fit = np.ones(len(rows), np.bool_)
+    fit[with_lengths] = are_last[ends_at]
+    # An unfinished last varint must not affect the next record.
+    are_last[ends_at] = True
+    numbers = packed.astype(np.int64)
+    if not are_last.all():
+        runs = Runs(runs.sums(are_last))
+        numbers, are_canonical = _decoded(packed, np.flatnonzero(are_last))
+        fit &= runs.sums(are_canonical) == runs.counts
+    own = (flags & HAS_KEY != 0).astype(np.int64) + (flags & HAS_VALUE != 0)
+    in_headers = runs.counts - own
+    fit &= (in_headers >= 0) & (in_headers % 2 == 0)
+    headers = Runs((in_headers // 2).clip(min=0))
+    names = headers.from_(runs.firsts + own, step=2)
+    # A value alone is in an envelope only if it begins with the magic.
+    alone = np.flatnonzero((flags == HAS_VALUE) & (in_headers == 0))
+    fit[alone] &= (stops - bodies)[alone] >= len(MAGIC)
+    for at, octet in enumerate(MAGIC):
+        fit[alone] &= octets.take(bodies[alone] + at, mode="clip") == octet
+    of_values = numbers[names + 1]
+    are_null: Flags = of_values == 0
+    numbers[names + 1] = of_values - ~are_null
+    sums = before(numbers)
+    of_row = sums[runs.firsts]
+    fit &= sums[runs.firsts + runs.counts] - of_row == stops - bodies
+    if not fit.all():
+        return _of_any_shape(octets, ends, rows[fit])
     parts = np.ones(len(ends) - 1, np.int64)
-    parts[rows] += lengths.runs.counts
+    parts[rows] += runs.counts
     # In the order of the buffer.
     order = Runs(parts)
     starts = np.empty(order.total + 1, np.int64)
     starts[-1] = ends[-1]
     starts[order.firsts] = ends[:-1]
-    places = lengths.runs.from_(order.firsts[rows] + 1)
-    starts[places] = lengths.starts
-    of_rows = flags, order.firsts, starts, lengths.headers.counts
-    return Heads(rows, *of_rows, places[lengths.names], lengths.are_null)
+    places = runs.from_(order.firsts[rows] + 1)
+    starts[places] = sums[:-1] + runs.spread(bodies - of_row)
+    return Heads(rows, flags, order.firsts, starts, headers.counts, places[names], are_null)
+
+
+def _begun(octets: Octets, ends: Longs, rows: Longs) -> tuple[Longs, Octets, Longs, Longs]:
+    """Return the rows that begin as envelopes, their flags, and where lengths begin and end."""
+    rows = rows[ends[rows + 1] - ends[rows] > LENGTHS_AT]
+    starts, stops = ends[rows] + LENGTHS_AT, ends[rows + 1]
+    flags, sizes = octets[starts - 1], octets[starts].astype(np.int64)
+    fit = (octets[starts - 2] == VERSION) & (flags <= HAS_KEY | HAS_VALUE)
+    heads = starts + 1
+    if sizes.max(initial=0) > 0x7F:
+        is_long, second = sizes > 0x7F, octets.take(heads, mode="clip").astype(np.int64)
+        sizes = np.where(is_long, sizes - 0x80 + (second << 7), sizes)
+        heads += is_long
+        # The shortest encoding, and of two bytes.
+        fit &= ~is_long | ((second > 0) & (second <= 0x7F))
+    bodies = heads + sizes
+    fit &= bodies <= stops
+    if fit.all():
+        return rows, flags, heads, bodies
+    return rows[fit], flags[fit], heads[fit], bodies[fit]
+
+
+def _decoded(packed: Octets, ends: Longs) -> tuple[Longs, Flags]:
+    """Decode varints with their last bytes at ``ends``; return numbers and their validity."""
+    firsts = np.concatenate(([0], ends[:-1] + 1))
+    widths = ends - firsts + 1
+    at = np.arange(len(packed)) - np.repeat(firsts, widths)
+    shifted = (packed & 0x7F).astype(np.int64) << 7 * at.clip(max=MAX_VARINT_BYTES)
+    are_canonical = (widths <= MAX_VARINT_BYTES) & ((widths == 1) | (packed[ends] != 0))
+    return np.add.reduceat(shifted, firsts), are_canonical
 
 
 class Runs:
@@ -189,89 +252,6 @@ def before(numbers: Longs | Flags) -> Longs:
     return sums
 
 
-class _Lengths:
-    """The lengths in the heads of envelopes, decoded.
-
-    ``runs`` are the lengths of each record, ``headers`` its headers, and ``names`` the indices of
-    their names' lengths, each before its value's.  ``starts`` is where each part begins.  Records
-    that ``fit`` have valid lengths, and parts that end where the record ends.
-    """
-
-    def __init__(
-        self, octets: Octets, heads: Longs, bodies: Longs, stops: Longs, flags: Octets
-    ) -> None:
-        """Decode each record's lengths, from ``heads`` to ``bodies``; parts end at ``stops``."""
-        packed_runs = Runs(bodies - heads)
-        packed = octets.take(packed_runs.from_(heads))
-        are_last = packed < 0x80
-        ends_at = (packed_runs.firsts + packed_runs.counts - 1)[packed_runs.counts > 0]
-        fit = np.ones(len(heads), np.bool_)
-        fit[packed_runs.counts > 0] = are_last[ends_at]
-        # An unfinished last varint must not affect the next record.
-        are_last[ends_at] = True
-        if are_last.all():
-            self.runs, numbers = packed_runs, packed.astype(np.int64)
-        else:
-            self.runs = Runs(packed_runs.sums(are_last))
-            numbers, are_canonical = _decoded(packed, np.flatnonzero(are_last))
-            fit &= self.runs.sums(are_canonical) == self.runs.counts
-        own = (flags & HAS_KEY != 0).astype(np.int64) + (flags & HAS_VALUE != 0)
-        in_headers = self.runs.counts - own
-        fit &= (in_headers >= 0) & (in_headers % 2 == 0)
-        self.headers = Runs((in_headers // 2).clip(min=0))
-        self.names = self.headers.from_(self.runs.firsts + own, step=2)
-        # A value alone is in an envelope only if it begins with the magic.
-        alone = np.flatnonzero((flags == HAS_VALUE) & (in_headers == 0))
-        fit[alone] &= (stops - bodies)[alone] >= len(MAGIC)
-        for at, octet in enumerate(MAGIC):
-            fit[alone] &= octets.take(bodies[alone] + at, mode="clip") == octet
-        of_values = numbers[self.names + 1]
-        self.are_null: Flags = of_values == 0
-        numbers[self.names + 1] = of_values - ~self.are_null
-        sums = before(numbers)
-        of_row = sums[self.runs.firsts]
-        ends = sums[self.runs.firsts + self.runs.counts]
-        self.fit: Flags = fit & (ends - of_row == stops - bodies)
-        self.starts: Longs = sums[:-1] + self.runs.spread(bodies - of_row)
-
-
-def _decoded(packed: Octets, ends: Longs) -> tuple[Longs, Flags]:
-    """Decode varints with their last bytes at ``ends``; return numbers and their validity."""
-    firsts = np.concatenate(([0], ends[:-1] + 1))
-    widths = ends - firsts + 1
-    at = np.arange(len(packed)) - np.repeat(firsts, widths)
-    shifted = (packed & 0x7F).astype(np.int64) << 7 * at.clip(max=MAX_VARINT_BYTES)
-    are_canonical = (widths <= MAX_VARINT_BYTES) & ((widths == 1) | (packed[ends] != 0))
-    return np.add.reduceat(shifted, firsts), are_canonical
-
-
-def _fitting(octets: Octets, ends: Longs, rows: Longs) -> tuple[Longs, Octets, _Lengths]:
-    rows = rows[ends[rows + 1] - ends[rows] > LENGTHS_AT]
-    starts = ends[rows]
-    flags = octets[starts + LENGTHS_AT - 1]
-    rows = rows[(octets[starts + LENGTHS_AT - 2] == VERSION) & (flags <= HAS_KEY | HAS_VALUE)]
-    while True:
-        starts, stops = ends[rows] + LENGTHS_AT, ends[rows + 1]
-        flags, size = octets[starts - 1], octets[starts].astype(np.int64)
-        heads = starts + 1
-        if size.max(initial=0) > 0x7F:
-            is_long = size > 0x7F
-            second = octets.take(heads, mode="clip").astype(np.int64)
-            size = np.where(is_long, size - 0x80 + (second << 7), size)
-            heads += is_long
-            # Beyond the record, or not the shortest encoding, or longer than two bytes.
-            wrong = is_long & ((heads > stops) | (second == 0) | (second > 0x7F))
-        else:
-            wrong = np.zeros(len(rows), np.bool_)
-        wrong |= heads + size > stops
-        if not wrong.any():
-            lengths = _Lengths(octets, heads, heads + size, stops, flags)
-            wrong = ~lengths.fit
-            if not wrong.any():
-                return rows, flags, lengths
-        rows = rows[~wrong]
-
-
 def opened_columns(
     values: Values, names: Collection[str] = (KEY, VALUE, HEADERS)
 ) -> dict[str, pa.Array] | None:
@@ -283,55 +263,45 @@ def opened_columns(
     rows = values.starting_with(MAGIC)
     if not len(rows):
         return None
-    parts: dict[str, list[pa.Array]] = {name: [] for name in names}
+    opened: dict[str, list[pa.Array]] = {name: [] for name in names}
     count = 0
     for start in range(0, len(values), PART_RECORDS):
         first, stop = rows.searchsorted((start, start + PART_RECORDS))
-        part = _Opened(values[start : start + PART_RECORDS], rows[first:stop] - start)
-        count += len(part.rows)
-        for name, columns in parts.items():
-            columns.append(part.column(name))
+        ends, data = values[start : start + PART_RECORDS].columns()
+        heads = heads_of(np.frombuffer(data, np.uint8), ends, rows[first:stop] - start)
+        parts = _array(heads.starts, data)
+        count += len(heads.rows)
+        for name, columns in opened.items():
+            columns.append(_headers(heads, parts) if name == HEADERS else _own(heads, parts, name))
     # One column after the other, so each frees its parts.
-    return {name: pa.concat_arrays(parts.pop(name)) for name in names} if count else None
+    return {name: pa.concat_arrays(opened.pop(name)) for name in names} if count else None
 
 
-class _Opened:
-    """The opened envelopes among ``rows``, the values that begin with the magic."""
+def _own(heads: Heads, parts: pa.Array, name: str) -> pa.BinaryArray:
+    """Return the column of values or keys."""
+    rows, firsts, flags = heads.rows, heads.firsts, heads.flags
+    places = firsts.copy() if name == VALUE else np.full(len(firsts), -1)
+    has = flags & (HAS_VALUE if name == VALUE else HAS_KEY) != 0
+    at = 1 + (flags & HAS_KEY).astype(np.int64) if name == VALUE else 1
+    places[rows] = np.where(has, firsts[rows] + at, -1)
+    return _taken(parts, places)
 
-    def __init__(self, values: Values, rows: Longs) -> None:
-        ends, data = values.columns()
-        self._heads = heads_of(np.frombuffer(data, np.uint8), ends, rows)
-        self._parts = _array(self._heads.starts, data)
-        self.rows = self._heads.rows
 
-    def column(self, name: str) -> pa.Array:
-        if name == HEADERS:
-            return self._headers()
-        firsts, flags = self._heads.firsts, self._heads.flags
-        places = firsts.copy() if name == VALUE else np.full(len(firsts), -1)
-        has = flags & (HAS_VALUE if name == VALUE else HAS_KEY) != 0
-        at = 1 + (flags & HAS_KEY).astype(np.int64) if name == VALUE else 1
-        places[self.rows] = np.where(has, firsts[self.rows] + at, -1)
-        return self._taken(places)
+def _headers(heads: Heads, parts: pa.Array) -> pa.ListArray:
+    counts = np.zeros(len(heads.firsts), np.int64)
+    counts[heads.rows] = heads.header_counts
+    values = np.where(heads.are_null, -1, heads.names + 1)
+    columns = [texts(_taken(parts, heads.names)), _taken(parts, values)]
+    pairs = pa.StructArray.from_arrays(columns, fields=list(HEADERS_TYPE.value_type))
+    ends = pa.array(before(counts), pa.int32())
+    return pa.ListArray.from_arrays(ends, pairs, HEADERS_TYPE, mask=pa.array(counts == 0))
 
-    def _headers(self) -> pa.ListArray:
-        heads = self._heads
-        counts = np.zeros(len(heads.firsts), np.int64)
-        counts[self.rows] = heads.header_counts
-        values = np.where(heads.are_null, -1, heads.names + 1)
-        pairs = pa.StructArray.from_arrays(
-            [texts(self._taken(heads.names)), self._taken(values)],
-            fields=list(HEADERS_TYPE.value_type),
-        )
-        ends = pa.array(before(counts), pa.int32())
-        return pa.ListArray.from_arrays(ends, pairs, HEADERS_TYPE, mask=pa.array(counts == 0))
 
-    def _taken(self, places: Longs) -> pa.BinaryArray:
-        """Return parts by index; null for -1."""
-        null = places < 0
-        indices = pa.array(places, mask=null if null.any() else None)
-        taken = self._parts.take(indices)
-        return taken if taken.type == pa.binary() else taken.cast(pa.binary())
+def _taken(parts: pa.Array, places: Longs) -> pa.BinaryArray:
+    """Return parts by index; null for -1."""
+    null = places < 0
+    taken = parts.take(pa.array(places, mask=null if null.any() else None))
+    return taken if taken.type == pa.binary() else taken.cast(pa.binary())
 
 
 def close_columns(
@@ -345,87 +315,71 @@ def close_columns(
         ValueError: a header has no name, or a record has too many headers.
     """
     values = as_binary(values)
-    needed = ~valid(values)
+    columns, present = [values], [valid(values)]
+    flags = present[0] * np.uint8(HAS_VALUE)
+    needed = ~present[0]
     needed[Values.from_arrow(values).starting_with(MAGIC)] = True
-    columns = [(values, HAS_VALUE)]
     if keys is not None and keys.null_count < len(keys):
-        columns.insert(0, (as_binary(keys), HAS_KEY))
-        needed |= valid(keys)
+        columns, present = [as_binary(keys), values], [valid(keys), *present]
+        flags += present[0] * np.uint8(HAS_KEY)
+        needed |= present[0]
     counts = np.zeros(len(values), np.int64)
     if headers is not None:
         counts = pc.list_value_length(headers).fill_null(0).to_numpy().astype(np.int64)
         needed |= counts > 0
     if not needed.any():
         return values
-    return _Closing(columns, Runs(counts), needed).closed(headers)
+    rows = np.flatnonzero(needed)
+    parts = Runs(np.sum([needed, 2 * counts, *present], 0, np.int64))
+    heads_at, place = parts.firsts[rows], parts.firsts + needed
+    # The index of each part, counted column by column, and its length: heads have none.
+    order, base = np.empty(parts.total, np.int32), len(rows)
+    order[heads_at] = np.arange(len(rows))
+    lengths: list[npt.NDArray[Any]] = [np.zeros(len(rows), np.int32)]
+    for column, has in zip(columns, present, strict=True):
+        order[place[has]] = base + np.flatnonzero(has)
+        lengths.append(_lengths_of(column))
+        base, place = base + len(column), place + has
+    if headers is not None and counts.any():
+        names, contents = headers.flatten().flatten()
+        if names.null_count:
+            raise ValueError("a header's name is null")
+        at, every = Runs(counts).from_(place, step=2), base + np.arange(len(names))
+        order[at], order[at + 1] = every, every + len(names)
+        lengths += [_lengths_of(names), _lengths_of(contents) + valid(contents)]
+        columns += [as_binary(names), as_binary(contents)]
+    have_lengths: Flags = parts.spread(needed)
+    have_lengths[heads_at] = False
+    numbers = np.concatenate(lengths)[order[have_lengths]]
+    columns.insert(0, _heads(flags[rows], Runs(parts.counts[rows] - 1), numbers))
+    if any(column.type != pa.binary() for column in columns) or (
+        sum(column.nbytes for column in columns) > MAX_INT32
+    ):
+        columns = [column.cast(pa.large_binary()) for column in columns]
+    joined = pa.concat_arrays(columns).take(pa.array(order))
+    ends, data = Values.from_arrow(joined).columns()
+    return _array(ends[np.append(parts.firsts, parts.total)], data)
 
 
-class _Closing:
-    """Assembles rows from columns: head, if needed, key and value, if any, and headers."""
-
-    def __init__(
-        self, columns: Sequence[tuple[pa.Array, int]], headers: Runs, needed: Flags
-    ) -> None:
-        """Take columns of keys and values, each with its flag; ``needed`` rows get an envelope."""
-        self._rows = np.flatnonzero(needed)
-        self._headers = headers
-        self._columns = [column for column, _ in columns]
-        present = [valid(column) for column in self._columns]
-        flags = np.sum([has * flag for has, (_, flag) in zip(present, columns, strict=True)], 0)
-        self._flags: Octets = flags[self._rows].astype(np.uint8)
-        self._parts = Runs(np.sum([needed, 2 * headers.counts, *present], 0, np.int64))
-        firsts = self._parts.firsts
-        # The index of each part, counted column by column.
-        self._order = np.empty(self._parts.total, np.int32)
-        self._order[firsts[self._rows]] = np.arange(len(self._rows))
-        self._have_lengths: Flags = self._parts.spread(needed)
-        self._have_lengths[firsts[self._rows]] = False
-        before, place = len(self._rows), firsts + needed
-        for has in present:
-            self._order[place[has]] = before + np.flatnonzero(has)
-            before, place = before + len(has), place + has
-        names = headers.from_(place, step=2)
-        self._order[names] = before + np.arange(headers.total)
-        self._order[names + 1] = before + headers.total + np.arange(headers.total)
-
-    def closed(self, headers: pa.Array | None) -> pa.Array:
-        """Return the contents; ``headers`` are those of all rows."""
-        lengths = [np.zeros(len(self._rows), np.int32), *map(_lengths_of, self._columns)]
-        if headers is not None and self._headers.total:
-            names, values = headers.flatten().flatten()
-            if names.null_count:
-                raise ValueError("a header's name is null")
-            self._columns += [as_binary(names), as_binary(values)]
-            lengths += [_lengths_of(names), _lengths_of(values) + valid(values)]
-        heads = self._heads(np.concatenate(lengths)[self._order[self._have_lengths]])
-        columns = [heads, *self._columns]
-        if any(column.type != pa.binary() for column in columns) or (
-            sum(column.nbytes for column in columns) > MAX_INT32
-        ):
-            columns = [column.cast(pa.large_binary()) for column in columns]
-        joined = pa.concat_arrays(columns).take(pa.array(self._order))
-        ends, data = Values.from_arrow(joined).columns()
-        return _array(ends[np.append(self._parts.firsts, self._parts.total)], data)
-
-    def _heads(self, numbers: Longs) -> pa.Array:
-        runs = Runs(self._parts.counts[self._rows] - 1)
-        widths: Longs = np.ones(len(numbers), np.int64)
-        if numbers.max(initial=0) >= _BOUNDS[0]:
-            widths += np.searchsorted(_BOUNDS, numbers, side="right")
-        sizes = runs.sums(widths)
-        check_lengths(int(sizes.max()))
-        size_widths: Longs = 1 + (sizes > 0x7F)
-        heads = Runs(LENGTHS_AT + size_widths + sizes)
-        octets = np.empty(heads.total, np.uint8)
-        for at, octet in enumerate((*MAGIC, VERSION)):
-            octets[heads.firsts + at] = octet
-        octets[heads.firsts + LENGTHS_AT - 1] = self._flags
-        put_varints(octets, heads.firsts + LENGTHS_AT, sizes, size_widths)
-        before = widths.cumsum() - widths
-        of_row = np.append(before, 0)[runs.firsts]
-        starts = heads.firsts + LENGTHS_AT + size_widths
-        put_varints(octets, before + runs.spread(starts - of_row), numbers, widths)
-        return _array(np.append(heads.firsts, heads.total), octets)
+def _heads(flags: Octets, runs: Runs, lengths: Longs) -> pa.Array:
+    """Encode heads of envelopes; ``runs`` are each one's lengths."""
+    widths: Longs = np.ones(len(lengths), np.int64)
+    if lengths.max(initial=0) >= _BOUNDS[0]:
+        widths += np.searchsorted(_BOUNDS, lengths, side="right")
+    sizes = runs.sums(widths)
+    check_lengths(int(sizes.max()))
+    size_widths: Longs = 1 + (sizes > 0x7F)
+    heads = Runs(LENGTHS_AT + size_widths + sizes)
+    octets = np.empty(heads.total, np.uint8)
+    for at, octet in enumerate((*MAGIC, VERSION)):
+        octets[heads.firsts + at] = octet
+    octets[heads.firsts + LENGTHS_AT - 1] = flags
+    put_varints(octets, heads.firsts + LENGTHS_AT, sizes, size_widths)
+    places = widths.cumsum() - widths
+    of_row = np.append(places, 0)[runs.firsts]
+    starts = heads.firsts + LENGTHS_AT + size_widths
+    put_varints(octets, places + runs.spread(starts - of_row), lengths, widths)
+    return _array(np.append(heads.firsts, heads.total), octets)
 
 
 def put_varints(octets: Octets, at: Longs, numbers: Longs, widths: Longs) -> None:

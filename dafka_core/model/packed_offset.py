@@ -21,6 +21,7 @@ import re
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from io import BytesIO
 from itertools import groupby
 from operator import attrgetter
 from typing import Final, NamedTuple
@@ -82,15 +83,15 @@ def unpack(text: str, max_bytes: int = MAX_BYTES) -> Unpacked:
         columns = [reader.column(len(tps)).tolist() for _ in range(3)]
         count = reader.size()
         parts = [reader.column(count, _UNSIGNED).tolist() for _ in range(3)]
-        if reader.left:
-            raise ValueError(f"it has {reader.left} bytes too many")
+        if reader.read(1):
+            raise ValueError("bytes follow its last column")
         table = [EpochId(*life) for life in zip(*parts, strict=True)]
         positions, start, rows = (
             {tp: number for tp, number in zip(tps, column, strict=True) if number >= 0}
             for column in columns
         )
         return Unpacked(positions, start, {tp: table[row] for tp, row in rows.items()})
-    except (zlib.error, struct.error, ValueError, IndexError) as error:
+    except (zlib.error, ValueError, IndexError) as error:
         raise ValueError(f"the packed offset is damaged: {error}") from None
 
 
@@ -122,23 +123,23 @@ def _column(numbers: Sequence[int] | np.ndarray, kind: str = _SIGNED) -> bytes:
     return np.array(numbers, kind).view(np.uint8).reshape(-1, 8).T.tobytes()
 
 
-class _Reader:
+class _Reader(BytesIO):
     """A reader of packed bytes; each method raises ValueError if too few bytes remain."""
 
-    def __init__(self, packed: bytes) -> None:
-        self._packed = packed
-        self._at = 0
-
-    @property
-    def left(self) -> int:
-        return len(self._packed) - self._at
+    def take(self, count: int) -> bytes:
+        octets = self.read(count)
+        if len(octets) < count:
+            raise ValueError("it ends too early")
+        return octets
 
     def size(self) -> int:
-        number: int = _SIZE.unpack(self._take(_SIZE.size))[0]
-        return number
+        return int.from_bytes(self.take(_SIZE.size), "little")
+
+    def name(self) -> str:
+        return text_of(self.take(self.size()))
 
     def names(self) -> Iterator[TopicPartition]:
-        topics = [(self._name(), self.size(), self.size()) for _ in range(self.size())]
+        topics = [(self.name(), self.size(), self.size()) for _ in range(self.size())]
         for topic, count, form in topics:
             if form == _ADDRESSES:
                 halves = [np.cumsum(self.column(count, _UNSIGNED)) for _ in range(2)]
@@ -146,17 +147,8 @@ class _Reader:
                 for start in range(0, len(digits), 32):
                     yield TopicPartition(topic, digits[start : start + 32])
             else:
-                yield from (TopicPartition(topic, self._name()) for _ in range(count))
+                yield from (TopicPartition(topic, self.name()) for _ in range(count))
 
     def column(self, count: int, kind: str = _SIGNED) -> np.ndarray:
-        planes = np.frombuffer(self._take(count * 8), np.uint8).reshape(8, count)
+        planes = np.frombuffer(self.take(count * 8), np.uint8).reshape(8, count)
         return np.frombuffer(planes.T.tobytes(), kind)
-
-    def _name(self) -> str:
-        return text_of(self._take(self.size()))
-
-    def _take(self, count: int) -> bytes:
-        if count > self.left:
-            raise ValueError("it ends too early")
-        self._at += count
-        return self._packed[self._at - count : self._at]

@@ -8,7 +8,7 @@ before it is equal for all records of a partition, so one dict lookup replaces d
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import compress
+from itertools import compress, pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy as np
 from dafka_core.errors import ProtocolError
 from dafka_core.model.epochs import Epoch
 from dafka_core.model.records import RecordBatch, TopicPartition, Transaction, joined_times
-from dafka_core.model.values import Longs, Values
+from dafka_core.model.values import Values
 from dafka_core.protocol import codec
 from dafka_core.protocol.fields import check_batch
 from dafka_core.protocol.limits import MAX_SEQUENCE
@@ -49,7 +49,7 @@ class BulkDecoder:
         self.invalid_count = 0  # dropped messages that were no valid records
 
     def add(self, header: bytes, value: bytes | memoryview) -> None:
-        """Add one message whose header is not in ``buckets`` yet."""
+        """Add one message with a header that is not in ``buckets`` yet."""
         packed = header[:1] in PACKED_IDS
         size_bytes = codec.BATCH_NUMBERS_BYTES if packed else 8
         prefix = header[:-size_bytes]
@@ -104,39 +104,39 @@ class BulkDecoder:
         ]
 
     def _packed(self, bucket: PartitionRecords) -> list[RecordBatch]:
-        batches: list[RecordBatch] = []
-        pieces: list[PackedRecords] = []
-        first = end = 0
-        of: tuple[Transaction | None, Epoch | None] = (None, None)
-
-        def finish() -> None:
-            if pieces:
-                (values, times), (transaction, epoch) = _joined(pieces), of
-                batches.append(RecordBatch(bucket.tp, first, values, transaction, times, epoch))
-                pieces.clear()
-
-        for numbers, value in zip(bucket.sequences, bucket.values, strict=True):
+        parts: list[_Part] = []
+        for header, value in zip(bucket.sequences, bucket.values, strict=True):
             try:
                 # The receive loop also finds a bucket for a header that lacks some of its numbers.
-                sequence, count, transaction, epoch, runs = codec.unpack_batch_numbers(numbers)
+                sequence, count, transaction, epoch, runs = codec.unpack_batch_numbers(header)
                 check_batch(sequence, count, transaction, epoch)
-                piece = unpack_batch(count, value, runs)
+                records = unpack_batch(count, value, runs)
             except ProtocolError:
                 self.invalid_count += 1
                 continue
-            if sequence != end or (transaction, epoch) != of:
-                finish()
-            if not pieces:
-                first, of = sequence, (transaction, epoch)
-            pieces.append(piece)
-            end = sequence + count
-        finish()
-        return batches
+            parts.append((sequence, sequence + count, (transaction, epoch), records))
+        if not parts:
+            return []
+        starts = [0]
+        for index, (one, other) in enumerate(pairwise(parts), 1):
+            if one[1] != other[0] or one[2] != other[2]:
+                starts.append(index)
+        return [
+            _joined(bucket.tp, parts[start:stop])
+            for start, stop in zip(starts, [*starts[1:], len(parts)], strict=True)
+        ]
 
 
-def _joined(pieces: list[PackedRecords]) -> tuple[Values, Longs | None]:
-    lengths = np.concatenate([piece.lengths for piece in pieces])
+_Part = tuple[int, int, tuple[Transaction | None, Epoch | None], PackedRecords]
+"""The records of one packed message, from their first offset to their end (exclusive)."""
+
+
+def _joined(tp: TopicPartition, parts: list[_Part]) -> RecordBatch:
+    offset, _, (transaction, epoch), _ = parts[0]
+    packed = [records for *_, records in parts]
+    lengths = np.concatenate([each.lengths for each in packed])
     ends = np.zeros(len(lengths) + 1, np.int64)
     lengths.cumsum(out=ends[1:], dtype=np.int64)
-    data = pieces[0].records if len(pieces) == 1 else b"".join([each.records for each in pieces])
-    return Values.from_columns(ends, data), joined_times([piece.times for piece in pieces])
+    data = packed[0].records if len(packed) == 1 else b"".join([each.records for each in packed])
+    times = joined_times([each.times for each in packed])
+    return RecordBatch(tp, offset, Values.from_columns(ends, data), transaction, times, epoch)

@@ -1,39 +1,55 @@
 """The nine commands of RFC 46 and our extensions, as frozen objects that cannot be invalid.
 
+A class declares its message: ``command`` has the identifier and the order of a frame, annotations
+have the kinds of the fields.  ``codec`` encodes and decodes by this declaration.
+
 Sequences are as on the wire: inclusive, so ``Head.sequence`` is the last record's.  ``end`` is the
 offset after it, exclusive as everywhere else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
 from struct import Struct
-from typing import ClassVar, Final, NamedTuple, Self, get_type_hints
+from typing import (
+    ClassVar,
+    Final,
+    NamedTuple,
+    Self,
+    TypeVar,
+    dataclass_transform,
+    get_type_hints,
+)
 
 import numpy as np
 import numpy.typing as npt
 
+from dafka_core.config.node_options import C_LAYOUT, RFC46
 from dafka_core.errors import ProtocolError
-from dafka_core.model.epochs import NO_LIFE, Epoch
+from dafka_core.model.epochs import NO_LIFE
 from dafka_core.model.records import (
     PartitionInfo,
     RecordBatch,
     TopicPartition,
-    Transaction,
     joined_times,
     times_between,
 )
 from dafka_core.model.values import Longs, Values
 from dafka_core.protocol import fields as f
+from dafka_core.protocol import limits
 from dafka_core.protocol.fields import check_batch
-from dafka_core.protocol.limits import LENGTH_BYTES, MAX_BATCH_COUNT, MAX_SEQUENCE, RUN_BYTES
 
 # Reserved query number: of a history without a question, and of the empty HEADS-REPLY with which
 # our stores greet.
 UNSOLICITED: Final = 0
 HEADS: Final = 2**64 - 1  # reserved query number of replies to GET-HEADS and CONSUMER-HELLO
 _ONE_RUN: Final = Struct("<qI")
+
+# Fields in the order of frames.
+_RECORD: Final = "partition topic sequence"
+_BATCH: Final = _RECORD + " count transaction epoch runs"
+_MAX_RANGES_BYTES: Final = limits.MAX_HEADER_BYTES + limits.MAX_FETCH_PARTITIONS * 560
 
 
 class PackedRecords(NamedTuple):
@@ -49,8 +65,8 @@ class PackedRecords(NamedTuple):
 
 def unpack_batch(count: int, value: bytes | memoryview, runs: int = 0) -> PackedRecords:
     """Decode the content of a packed message: ``count`` records and ``runs`` of timestamps."""
-    lengths_at = RUN_BYTES * runs
-    records_at = lengths_at + LENGTH_BYTES * count
+    lengths_at = limits.RUN_BYTES * runs
+    records_at = lengths_at + limits.LENGTH_BYTES * count
     if len(value) < records_at:
         raise ProtocolError("a batch is shorter than its lengths")
     lengths = np.frombuffer(value, "<u4", count, lengths_at)
@@ -73,7 +89,7 @@ def _unpack_times(count: int, value: bytes | memoryview, runs: int) -> Longs:
 
 
 def pack_times(times: Longs | None, start: int, stop: int) -> bytes:
-    """Encode the timestamps of records ``start`` to ``stop``, ``RUN_BYTES`` for each run."""
+    """Encode the timestamps of records ``start`` to ``stop``, ``limits.RUN_BYTES`` for each run."""
     if times is None:
         return b""
     if len(times) == 1:
@@ -82,19 +98,63 @@ def pack_times(times: Longs | None, start: int, stop: int) -> bytes:
     return times[:, 1].astype("<i8").tobytes() + times[:, 0].astype("<u4").tobytes()
 
 
+class Command(NamedTuple):
+    """The wire format of a message class."""
+
+    id: bytes
+    topic: str
+    fields: dict[str, list[tuple[str, f.FieldKind]]]  # in the order of a frame, by layout
+    content: str  # the field that is a frame of its own, if it has one
+    max_bytes: int
+
+
+COMMANDS: Final[dict[int, type[Message]]] = {}  # the message classes by their identifiers
+_AnyMessage = TypeVar("_AnyMessage", bound="Message")
+
+
+@dataclass_transform(frozen_default=True)
+def command(
+    id_: bytes,
+    topic: str = "",
+    frame: str = "",
+    *,
+    rfc46: str = "",
+    max_bytes: int = limits.MAX_HEADER_BYTES,
+) -> Callable[[type[_AnyMessage]], type[_AnyMessage]]:
+    """Declare a message: a frozen dataclass whose annotations are the kinds of its fields.
+
+    Args:
+        id_: its identifier.
+        topic: the field that is the topic of its frame, if it has one.
+        frame: the fields after the topic, if not all others in the order of the class.
+        rfc46: the same in the layout of RFC 46, if it differs.
+        max_bytes: the limit of a frame other than the content, which is field ``value``.
+    """
+
+    def declare(cls: type[_AnyMessage]) -> type[_AnyMessage]:
+        made = dataclass(frozen=True, slots=True)(cls)
+        hints = get_type_hints(made, include_extras=True)
+        names = [each.name for each in fields(made)]
+        content = "value" if "value" in names else ""
+        made.kinds = {name: hints[name].__metadata__[0] for name in names if name != content}
+        names = frame.split() or [name for name in made.kinds if name != topic]
+        layouts = {
+            layout: [(name, made.kinds[name]) for name in each]
+            for layout, each in ((C_LAYOUT, names), (RFC46, rfc46.split() or names))
+        }
+        made.command = Command(id_, topic, layouts, content, max_bytes)
+        COMMANDS[id_[0]] = made
+        return made
+
+    return declare
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
     """A message, validated at its creation, field by field and as a whole."""
 
+    command: ClassVar[Command]
     kinds: ClassVar[dict[str, f.FieldKind]]  # the kind of each field by its name; content has none
-
-    def __init_subclass__(cls) -> None:
-        hints = get_type_hints(cls, include_extras=True)
-        cls.kinds = {
-            name: hint.__metadata__[0]
-            for name, hint in hints.items()
-            if hasattr(hint, "__metadata__")
-        }
 
     def __post_init__(self) -> None:
         for name, kind in self.kinds.items():
@@ -130,6 +190,7 @@ class UpTo(OfPartition):
         return self.sequence + 1
 
 
+@dataclass(frozen=True)
 class Packed(OfPartition):
     """Extension: consecutive records in one message, all of one ``epoch`` and ``transaction``.
 
@@ -139,12 +200,14 @@ class Packed(OfPartition):
     """
 
     __slots__ = ()
-    sequence: int
-    count: int
+    topic: f.Topic
+    partition: f.Address
+    sequence: f.Offset
+    count: f.Number
     value: bytes
-    transaction: Transaction | None
-    epoch: Epoch | None
-    runs: int
+    transaction: f.MaybeTransaction = None
+    epoch: f.MaybeEpoch = None
+    runs: f.Number = 0
 
     def check(self) -> None:
         """Raise ProtocolError unless these are records of one transaction and epoch."""
@@ -168,7 +231,7 @@ class Reply(Message):
             raise ProtocolError("a part must be below the number of parts, which has 32 bits")
 
 
-@dataclass(frozen=True, slots=True)
+@command(b"M", "topic", _RECORD)
 class RecordMessage(OfPartition):
     """RECORD, from a producer to stores and consumers: "Topic is the name of the topic"."""
 
@@ -179,7 +242,7 @@ class RecordMessage(OfPartition):
     value: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@command(b"D", "requestor", _RECORD)
 class DirectRecord(OfPartition):
     """DIRECT-RECORD, the answer to a FETCH: "Topic is the address of the requestor"."""
 
@@ -190,7 +253,7 @@ class DirectRecord(OfPartition):
     value: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@command(b"F", "partition")
 class Fetch(OfPartition):
     """FETCH, requests missed records: "Topic is the address of the producer (partition)"."""
 
@@ -208,10 +271,11 @@ class Fetch(OfPartition):
     @property
     def end(self) -> int:
         """Return the offset after the last requested record, or the greatest one."""
-        return min(self.sequence + self.count, MAX_SEQUENCE + 1)
+        return min(self.sequence + self.count, limits.MAX_SEQUENCE + 1)
 
 
-@dataclass(frozen=True, slots=True)
+# RFC 46 gives ACK an address, C nodes send none.  There it can name the store.
+@command(b"K", "partition", "topic sequence", rfc46="store topic sequence")
 class Ack(UpTo):
     """ACK, from a store to a producer.  C nodes do not name the store (``store`` = "")."""
 
@@ -221,7 +285,7 @@ class Ack(UpTo):
     store: f.AnyAddress = ""
 
 
-@dataclass(frozen=True, slots=True)
+@command(b"I", "partition")
 class EpochAck(UpTo):
     """Extension: an ACK with the producer's ``life``, which has written the last record."""
 
@@ -237,7 +301,7 @@ class EpochAck(UpTo):
         return Ack(self.partition, self.topic, self.sequence, self.store)
 
 
-@dataclass(frozen=True, slots=True)
+@command(b"H", "topic", _RECORD)
 class Head(UpTo):
     """HEAD, from a producer: "the offset of the last published record"."""
 
@@ -246,7 +310,7 @@ class Head(UpTo):
     sequence: f.Offset
 
 
-@dataclass(frozen=True, slots=True)
+@command(b"E", "requestor", _RECORD)
 class DirectHead(UpTo):
     """DIRECT-HEAD, to one requestor: the answer to a GET-HEADS or a CONSUMER-HELLO."""
 
@@ -256,7 +320,7 @@ class DirectHead(UpTo):
     sequence: f.Offset
 
 
-@dataclass(frozen=True, slots=True)
+@command(b"G", "topic")
 class GetHeads(Message):
     """GET-HEADS: asks for the heads of a topic's partitions.
 
@@ -267,7 +331,7 @@ class GetHeads(Message):
     requestor: f.Address
 
 
-@dataclass(frozen=True, slots=True)
+@command(b"W", "store", max_bytes=limits.MAX_HELLO_BYTES)
 class ConsumerHello(Message):
     """CONSUMER-HELLO, from a consumer to one store: "all topic the consumer is subscribed to".
 
@@ -279,7 +343,7 @@ class ConsumerHello(Message):
     topics: f.Topics
 
 
-@dataclass(frozen=True, slots=True)
+@command(b"L", "consumer")
 class StoreHello(Message):
     """STORE-HELLO, from a store to one consumer; C stores may send it to all, then it is empty."""
 
@@ -287,37 +351,25 @@ class StoreHello(Message):
     store: f.Address
 
 
-@dataclass(frozen=True, slots=True)
+@command(b"r", "topic", _BATCH)
 class RecordBatchMessage(Packed):
     """Extension: RECORDs of one partition in one message, for nodes that subscribe to it."""
 
     requestor: ClassVar[str] = ""
-    topic: f.Topic
-    partition: f.Address
-    sequence: f.Offset
-    count: f.Number
-    value: bytes
-    transaction: f.MaybeTransaction = None
-    epoch: f.MaybeEpoch = None
-    runs: f.Number = 0
 
 
-@dataclass(frozen=True, slots=True)
-class DirectRecordBatch(Packed):
+@dataclass(frozen=True)
+class _ToRequestor(Message):
+    __slots__ = ()
+    requestor: f.Address
+
+
+@command(b"p", "requestor", _BATCH)
+class DirectRecordBatch(Packed, _ToRequestor):
     """Extension: DIRECT-RECORDs of one partition in one message."""
 
-    requestor: f.Address
-    topic: f.Topic
-    partition: f.Address
-    sequence: f.Offset
-    count: f.Number
-    value: bytes
-    transaction: f.MaybeTransaction = None
-    epoch: f.MaybeEpoch = None
-    runs: f.Number = 0
 
-
-@dataclass(frozen=True, slots=True)
+@command(b"B", "store", max_bytes=_MAX_RANGES_BYTES)
 class FetchBatch(Message):
     """Extension: FETCHes of many partitions, to a store that has announced the records."""
 
@@ -331,7 +383,7 @@ class FetchBatch(Message):
             raise ProtocolError("a FETCH-BATCH asks for one partition at least")
 
 
-@dataclass(frozen=True, slots=True)
+@command(b"C", "requestor", max_bytes=_MAX_RANGES_BYTES)
 class DirectRecordBatches(Message):
     """Extension: the answer to a FETCH-BATCH, records of many partitions in one message.
 
@@ -357,9 +409,9 @@ class DirectRecordBatches(Message):
             epochs.append(batch.epoch)
         packed = np.concatenate(lengths).astype("<u4").tobytes()
         times = joined_times([batch.times for batch in batches])
-        stamps = pack_times(times, 0, len(packed) // LENGTH_BYTES)
+        stamps = pack_times(times, 0, len(packed) // limits.LENGTH_BYTES)
         content = b"".join([stamps, packed, *values])
-        runs = len(stamps) // RUN_BYTES
+        runs = len(stamps) // limits.RUN_BYTES
         return cls(requestor, tuple(entries), tuple(epochs), runs, content)
 
     def check(self) -> None:
@@ -392,8 +444,8 @@ class DirectRecordBatches(Message):
 
     def _columns(self) -> tuple[PackedRecords, list[int]]:
         ends = np.cumsum([entry.end - entry.earliest for entry in self.entries])
-        if not len(ends) or not 1 <= ends[-1] <= MAX_BATCH_COUNT:
-            raise ProtocolError(f"a message has 1 to {MAX_BATCH_COUNT} records")
+        if not len(ends) or not 1 <= ends[-1] <= limits.MAX_BATCH_COUNT:
+            raise ProtocolError(f"a message has 1 to {limits.MAX_BATCH_COUNT} records")
         packed = unpack_batch(int(ends[-1]), self.value, self.runs)
         if packed.times is None:
             return packed, [0] * len(ends)
@@ -404,7 +456,7 @@ class DirectRecordBatches(Message):
         return packed, (run_ends + 1).tolist()
 
 
-@dataclass(frozen=True, slots=True)
+@command(b"Q", max_bytes=limits.MAX_HELLO_BYTES)
 class HeadsQuery(Message):
     """Extension: asks stores for their partitions of some topics (all topics if empty).
 
@@ -417,7 +469,7 @@ class HeadsQuery(Message):
     topics: f.Topics
 
 
-@dataclass(frozen=True, slots=True)
+@command(b"T")
 class TimesQuery(OfPartition):
     """Extension: asks stores for the timestamps of records ``[sequence, end)`` of a partition."""
 
@@ -429,7 +481,7 @@ class TimesQuery(OfPartition):
     end: f.End
 
 
-@dataclass(frozen=True, slots=True)
+@command(b"V")
 class HistoryQuery(OfPartition):
     """Extension: asks stores for the history of a partition.
 
@@ -444,7 +496,7 @@ class HistoryQuery(OfPartition):
     life: f.Life = NO_LIFE
 
 
-@dataclass(frozen=True, slots=True)
+@command(b"J", "requestor", max_bytes=limits.MAX_HELLO_BYTES)
 class HistoryReply(OfPartition):
     """Extension: a store's answer; also sent to a producer that a newer life has replaced.
 
@@ -472,21 +524,21 @@ class HistoryReply(OfPartition):
                 raise ProtocolError("a partition's last transaction ends where it does, or before")
 
 
-@dataclass(frozen=True, slots=True)
+@command(b"s", "requestor", max_bytes=limits.MAX_REPLY_BYTES)
 class HeadsReply(Reply):
     """Extension: the answer to a HEADS-QUERY."""
 
     entries: f.Heads
 
 
-@dataclass(frozen=True, slots=True)
+@command(b"u", "requestor", max_bytes=limits.MAX_REPLY_BYTES)
 class TimesReply(Reply):
     """Extension: the answer to a TIMES-QUERY."""
 
     entries: f.Times
 
 
-@dataclass(frozen=True, slots=True)
+@command(b"O", "requestor", _RECORD + " size_bytes")
 class RecordTooLarge(OfPartition):
     """Extension: in a FETCH's answer, in place of a record above the requestor's own limit."""
 
@@ -497,7 +549,7 @@ class RecordTooLarge(OfPartition):
     size_bytes: f.RecordSize
 
 
-@dataclass(frozen=True, slots=True)
+@command(b"N", "requestor")
 class StoreEndpoints(Message):
     """Extension: sends one requestor the bulk endpoints of a store (Arrow Flight).
 
@@ -509,7 +561,7 @@ class StoreEndpoints(Message):
     locations: f.Locations
 
 
-@dataclass(frozen=True, slots=True)
+@command(b"X", "requestor", max_bytes=limits.MAX_HELLO_BYTES)
 class StoresKnown(Message):
     """Extension: sends one requestor the list of all stores known to a store, also absent ones."""
 

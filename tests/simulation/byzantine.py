@@ -17,7 +17,8 @@ from dafka_core.protocol.beacons import (
     decode_tower_beacon,
     encode_node_beacon,
 )
-from dafka_core.protocol.codec import _COMMANDS, decode, subscription
+from dafka_core.protocol.codec import decode, subscription
+from dafka_core.protocol.messages import COMMANDS
 from dafka_core.protocol.record_limits import LEAST_BYTES, announcement
 from dafka_core.security.permissions import CONSUME, PRODUCE, Permissions
 from tests.simulation.corruption import corrupted
@@ -28,7 +29,7 @@ from tests.simulation.network import Link
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
 
-KINDS: Final = {command.id: kind.__name__ for kind, command in _COMMANDS.items()}
+KINDS: Final = {kind.command.id: kind.__name__ for kind in COMMANDS.values()}
 """Names of messages by their first byte."""
 
 MOST_PREFIXES: Final = 40
@@ -113,7 +114,7 @@ class ByzantinePeer:
         nodes = [host.permissions.prefix for host in self._cluster.hosts]
         nodes += [tp.partition for tp in self._cluster.partitions]
         names = [*self._cluster.shape.topics, *nodes, self.address, *self._forger.own]
-        kinds = [subscription(kind) for kind in _COMMANDS]
+        kinds = [subscription(kind) for kind in COMMANDS.values()]
         stores = [store.address for store in self._cluster.stores]
         limits = [announcement("store", each, 9_000_000) for each in [*stores, self.address]]
         limits.append(announcement("consumer", self.address, LEAST_BYTES))
@@ -189,7 +190,7 @@ class ByzantinePeer:
         if host.mesh is None:
             return
         address = host.mesh.role.address
-        prefixes = [subscription(kind, address) for kind in _COMMANDS]
+        prefixes = [subscription(kind, address) for kind in COMMANDS.values()]
         prefixes += [each for each in host.mesh.subscriptions if address.encode() in each]
         some = self._chance.sample(prefixes, min(5, len(prefixes)))
         new = dict.fromkeys(each for each in some if each not in self.subscriptions)

@@ -29,17 +29,20 @@ VECTORS = envelopes.vectors()
 
 def opened(contents: Sequence[bytes]) -> list[envelopes.Parts]:
     """Through the columns, as part of a larger buffer."""
-    values = Values.from_arrow(pa.array([b"before", *contents, b"after"], pa.binary()))[1:-1]
+    beside = pa.array([b"before", *contents, b"after"], pa.binary())
+    return parts_of(Values.from_arrow(beside)[1:-1])
+
+
+def parts_of(values: Values) -> list[envelopes.Parts]:
     found = opened_columns(values)
     if found is None:
-        return [(None, value, ()) for value in contents]
-    columns = found["key"], found["value"], found["headers"]
-    assert columns[2].type == HEADERS_TYPE
-    for column in columns:
+        return [(None, value, ()) for value in values]
+    assert found["headers"].type == HEADERS_TYPE
+    for column in found.values():
         column.validate(full=True)
-    keys, values_, headers = (column.to_pylist() for column in columns)
+    keys, contents, headers = (found[name].to_pylist() for name in ("key", "value", "headers"))
     pairs = [tuple((each["key"], each["value"]) for each in row or ()) for row in headers]
-    return list(zip(keys, values_, pairs, strict=True))
+    return list(zip(keys, contents, pairs, strict=True))
 
 
 def columns_of(parts: Sequence[envelopes.Parts]) -> tuple[pa.Array, pa.Array, pa.Array]:
@@ -186,15 +189,6 @@ def by_column(found: Heads) -> bool:
     return found.starts.dtype == np.int32
 
 
-def envelope_heads_opened(contents: Sequence[bytes]) -> list[envelopes.Parts]:
-    columns = opened_columns(Values.of([*contents]))
-    if columns is None:
-        return [(None, value, ()) for value in contents]
-    keys, values, headers = (columns[name].to_pylist() for name in ("key", "value", "headers"))
-    pairs = [tuple((each["key"], each["value"]) for each in row or ()) for row in headers]
-    return list(zip(keys, values, pairs, strict=True))
-
-
 @unhurried
 @given(records=of_one_shape())
 def test_both_methods_decode_the_same_heads(records: list[envelopes.Parts]) -> None:
@@ -202,7 +196,7 @@ def test_both_methods_decode_the_same_heads(records: list[envelopes.Parts]) -> N
     alike, any_ = heads(contents), heads([*contents, b"bare"])
     assert by_column(alike)
     assert not by_column(any_)
-    assert envelope_heads_opened(contents) == records
+    assert parts_of(Values.of(contents)) == records
     assert any_.starts.tolist() == [*alike.starts.tolist(), alike.starts[-1] + len(b"bare")]
     assert any_.firsts.tolist()[:-1] == alike.firsts.tolist()
     for name in ("rows", "flags", "header_counts", "names", "are_null"):
@@ -217,8 +211,8 @@ def test_an_invalid_envelope_is_found_among_others_of_its_shape(
     others += [content + bytes([octet]) for octet in range(256)]
     for other in others:
         beside = [content, other, content]
-        assert envelope_heads_opened(beside) == [parts, envelopes.opened(other), parts]
-        assert envelope_heads_opened(beside[1:]) == [envelopes.opened(other), parts]
+        assert parts_of(Values.of(beside)) == [parts, envelopes.opened(other), parts]
+        assert parts_of(Values.of(beside[1:])) == [envelopes.opened(other), parts]
 
 
 @unhurried
@@ -232,7 +226,7 @@ def test_a_changed_byte_in_a_head_is_read_as_specified(
     changed = bytearray(contents[-1])
     changed[min(at, len(changed) - 1)] = octet
     for beside in ([*contents, bytes(changed)], [bytes(changed), *contents], [bytes(changed)] * 2):
-        assert envelope_heads_opened(beside) == [envelopes.opened(each) for each in beside]
+        assert parts_of(Values.of(beside)) == [envelopes.opened(each) for each in beside]
 
 
 @pytest.mark.parametrize("changed", [{4: 2}, {5: HAS_KEY}, {5: 7}, {6: 3}, {7: 0x82}, {8: 0x80}])
@@ -243,7 +237,7 @@ def test_one_head_of_another_shape_selects_the_general_method(changed: dict[int,
     for at, octet in changed.items():
         other[at] = octet
     assert not by_column(heads([content, bytes(other), content]))
-    assert envelope_heads_opened([content, bytes(other)]) == [
+    assert parts_of(Values.of([content, bytes(other)])) == [
         (b"k1", b"value", ()),
         (None, bytes(other), ()),
     ]
@@ -254,4 +248,4 @@ def test_many_headers_select_the_general_method() -> None:
     more = closed(b"", b"", (("", None),) * (MAX_COLUMNS // 2))
     assert by_column(heads([most]))
     assert not by_column(heads([more]))
-    assert envelope_heads_opened([more]) == [envelopes.opened(more)]
+    assert parts_of(Values.of([more])) == [envelopes.opened(more)]

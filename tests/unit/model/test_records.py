@@ -58,8 +58,8 @@ def in_a_row(parts: list[list[bytes]]) -> list[RecordBatch]:
 def each_time(times: Longs | None) -> list[int]:
     """When each of the records was written."""
     assert times is not None
-    told: list[int] = np.repeat(times[:, 1], times[:, 0]).tolist()
-    return told
+    stamps: list[int] = np.repeat(times[:, 1], times[:, 0]).tolist()
+    return stamps
 
 
 @every_maker
@@ -179,8 +179,8 @@ def test_parts_respect_the_limits(
         assert part.times is not None
         assert part.times[:, 0].sum() == part.count
         assert (part.tp, part.transaction) == (TP, batch.transaction)
-    told = [time for part in found for time in each_time(part.times)]
-    assert told == each_time(times)
+    stamps = [time for part in found for time in each_time(part.times)]
+    assert stamps == each_time(times)
 
 
 def test_a_small_batch_is_not_split() -> None:

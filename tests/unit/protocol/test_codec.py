@@ -270,10 +270,10 @@ def test_subscriptions(message: type[m.Message], id_: bytes) -> None:
     assert subscription(message) == id_
     assert subscription(message, "tö\udcff") == id_ + "tö".encode() + b"\xff"
     for topic in ("", "tö\udcff"):
-        told = b"\x01" + subscription(message, topic)
-        assert parse_subscription(told) == (True, message, topic)
-        assert parse_subscription(told + b"\0") == (True, message, topic)
-        assert parse_subscription(b"\0" + told[1:]) == (False, message, topic)
+        frame = b"\x01" + subscription(message, topic)
+        assert parse_subscription(frame) == (True, message, topic)
+        assert parse_subscription(frame + b"\0") == (True, message, topic)
+        assert parse_subscription(b"\0" + frame[1:]) == (False, message, topic)
 
 
 @pytest.mark.parametrize("frame", [b"", b"\x01", b"\x01Z", b"\x01Zt", b"\0"])

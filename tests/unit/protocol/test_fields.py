@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,12 +18,8 @@ from dafka_core.protocol.limits import (
     MAX_FETCH_PARTITIONS,
     MAX_HELLO_BYTES,
     MAX_REPLY_ENTRIES,
-    MAX_SEQUENCE,
 )
 from tests.unit.protocol.costs import quickly_and_without_memory
-
-HEADS_REPLY = m.HeadsReply("C", 1, "S", 0, 1, (PartitionInfo("t", "P", 1, 2),))
-TIMES_REPLY = m.TimesReply("C", 1, "S", 0, 1, ((1, 2),))
 
 
 @given(st.binary(max_size=255))
@@ -53,55 +46,6 @@ def test_a_frame_is_read_to_its_end_and_no_further() -> None:
     # A false length allocates no memory.
     with quickly_and_without_memory(), pytest.raises(ProtocolError, match="ends within a field"):
         FrameReader(b"\xff\xff\xff\xffab").text(4)
-
-
-@pytest.mark.parametrize(
-    "entry",
-    [
-        PartitionInfo("", "P", 1, 2),
-        PartitionInfo("t", "", 1, 2),
-        PartitionInfo("t", "P", 3, 2),
-        PartitionInfo("t", "P", -1, 2),
-        PartitionInfo("t", "P", 1, MAX_SEQUENCE + 2),
-    ],
-)
-def test_head_entries_are_checked(entry: PartitionInfo) -> None:
-    with pytest.raises(ProtocolError):
-        replace(HEADS_REPLY, entries=(HEADS_REPLY.entries[0], entry))
-    with pytest.raises(ProtocolError):
-        replace(HEADS_REPLY, entries=(entry,))
-
-
-@pytest.mark.parametrize(
-    "entry",
-    [
-        PartitionInfo("", "P", 1, 2),
-        PartitionInfo("t", "P", 2, 2),
-        PartitionInfo("t", "P", 0, MAX_FETCH_COUNT + 1),
-        PartitionInfo("t", "P", MAX_SEQUENCE, MAX_SEQUENCE + 2),
-    ],
-)
-def test_ranges_are_checked(entry: PartitionInfo) -> None:
-    fetch = m.FetchBatch("S", "C", (PartitionInfo("t", "P", 0, MAX_FETCH_COUNT),))
-    with pytest.raises(ProtocolError):
-        replace(fetch, entries=(*fetch.entries, entry))
-    replace(fetch, entries=fetch.entries * MAX_FETCH_PARTITIONS)
-    with pytest.raises(ProtocolError, match="the count of entries must be between 0 and 1000"):
-        replace(fetch, entries=fetch.entries * (MAX_FETCH_PARTITIONS + 1))
-
-
-@pytest.mark.parametrize("entry", [(-1, 0), (0, -(2**63) - 1), (0, 2**63)])
-def test_time_entries_are_checked(entry: tuple[int, int]) -> None:
-    with pytest.raises(ProtocolError):
-        replace(TIMES_REPLY, entries=(TIMES_REPLY.entries[0], entry))
-
-
-@pytest.mark.parametrize("reply", [HEADS_REPLY, TIMES_REPLY])
-def test_replies_have_a_limited_number_of_entries(reply: m.HeadsReply | m.TimesReply) -> None:
-    entries: Any = reply.entries
-    replace(reply, entries=entries * MAX_REPLY_ENTRIES)
-    with pytest.raises(ProtocolError, match="the count of entries must be between 0 and 10000"):
-        replace(reply, entries=entries * (MAX_REPLY_ENTRIES + 1))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -10,15 +10,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dafka_core.config.node_options import LAYOUTS
 from dafka_core.errors import ProtocolError
 from dafka_core.model.name_limits import MAX_ADDRESS_BYTES, MAX_TOPIC_BYTES
-from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition, times_between
+from dafka_core.model.records import (
+    KnownStore,
+    PartitionInfo,
+    RecordBatch,
+    TopicPartition,
+    times_between,
+)
 from dafka_core.protocol import messages as m
+from dafka_core.protocol.codec import decode, encode
 from dafka_core.protocol.limits import (
     MAX_BATCH_COUNT,
     MAX_FETCH_COUNT,
+    MAX_FETCH_PARTITIONS,
     MAX_HELLO_BYTES,
+    MAX_REPLY_ENTRIES,
     MAX_SEQUENCE,
+    MAX_STORES,
     RUN_BYTES,
 )
 from tests.unit.protocol.strategies import COMMANDS, packed, runs_of
@@ -27,8 +38,11 @@ from tests.unit.protocol.vectors import VECTORS
 MESSAGES = {type(vector.message): vector.message for vector in VECTORS}
 FETCH = m.Fetch("P", "C", "t", 1, 2)
 HEAD = m.Head("t", "P", 1)
-HEADS_REPLY = m.HeadsReply("C", 1, "S", 0, 1, (PartitionInfo("t", "P", 1, 2),))
+HEAD_ENTRY = PartitionInfo("t", "P", 1, 2)
+HEADS_REPLY = m.HeadsReply("C", 1, "S", 0, 1, (HEAD_ENTRY,))
 TIMES_REPLY = m.TimesReply("C", 1, "S", 0, 1, ((1, 2),))
+RANGE = PartitionInfo("t", "P", 0, MAX_FETCH_COUNT)
+FETCH_BATCH = m.FetchBatch("S", "C", (RANGE,))
 TIMES_QUERY = m.TimesQuery("C", 1, "t", "P", 1, 2)
 
 MAY_BE_EMPTY = [
@@ -86,45 +100,86 @@ def test_names_have_at_most_255_bytes_that_the_wire_can_carry(
             changed(message, name, bad)
 
 
-@pytest.mark.parametrize(("message", "name"), fields_named("sequence"))
-def test_sequences_must_fit_signed_64_bits(message: m.Message, name: str) -> None:
-    for bad in (-1, MAX_SEQUENCE + 1, 2**64):
-        with pytest.raises(ProtocolError, match="a sequence must be between 0 and"):
+BAD_HEADS = [
+    PartitionInfo("", "P", 1, 2),
+    PartitionInfo("t", "", 1, 2),
+    PartitionInfo("t", "P", 3, 2),
+    PartitionInfo("t", "P", -1, 2),
+    PartitionInfo("t", "P", 1, MAX_SEQUENCE + 2),
+]
+BAD_RANGES = [
+    PartitionInfo("t", "P", 2, 2),
+    PartitionInfo("t", "P", 0, MAX_FETCH_COUNT + 1),
+    PartitionInfo("t", "P", MAX_SEQUENCE, MAX_SEQUENCE + 2),
+]
+BAD_NUMBERS = [
+    *((*each, MAX_SEQUENCE, "a sequence") for each in fields_named("sequence")),
+    *((*each, 2**64 - 1, "a query") for each in fields_named("query")),
+    (FETCH, "count", MAX_FETCH_COUNT, "a count"),
+    (TIMES_QUERY, "end", MAX_SEQUENCE + 1, "an end"),
+    (m.RecordTooLarge("C", "t", "P", 1, 2), "size_bytes", MAX_SEQUENCE, "a record's size"),
+]
+BAD_LISTS = [
+    *((HEADS_REPLY, "entries", (HEAD_ENTRY, bad), "must") for bad in BAD_HEADS),
+    *((HEADS_REPLY, "entries", (bad,), "must") for bad in BAD_HEADS),
+    *((FETCH_BATCH, "entries", (RANGE, bad), "must|a range has") for bad in BAD_HEADS + BAD_RANGES),
+    (FETCH_BATCH, "entries", (), "one partition at least"),
+    *((TIMES_REPLY, "entries", ((1, 2), bad), "must") for bad in ((-1, 0), (0, 2**63))),
+    *(
+        (MESSAGES[m.StoreEndpoints], "locations", bad, "endpoint")
+        for bad in ((), ("h:1",) * 9, ("",), ("g" * 401,), ("h:1", "a\nb"), ("grpc://é",))
+    ),
+    *(
+        (MESSAGES[m.StoresKnown], "entries", (KnownStore(*bad),), why)
+        for *bad, why in (
+            ("", "an address must have 1 to 255 bytes"),
+            ("S", "tcp://h", "an endpoint must be tcp://HOST:PORT"),
+            ("S", "tcp://h\n:1", "an endpoint must be tcp://HOST:PORT"),
+            ("S", "", 2**63, "a sequence must be between"),
+        )
+    ),
+]
+COUNTS = [
+    (HEADS_REPLY, "entries", HEAD_ENTRY, MAX_REPLY_ENTRIES),
+    (TIMES_REPLY, "entries", (1, 2), MAX_REPLY_ENTRIES),
+    (FETCH_BATCH, "entries", RANGE, MAX_FETCH_PARTITIONS),
+    (MESSAGES[m.StoresKnown], "entries", KnownStore("S"), MAX_STORES),
+    (MESSAGES[m.HistoryReply], "stores", "S", MAX_STORES),
+    (MESSAGES[m.StoreEndpoints], "locations", "g" * 400, 8),
+]
+
+
+@pytest.mark.parametrize(("message", "name", "most", "what"), BAD_NUMBERS)
+def test_numbers_are_limited(message: m.Message, name: str, most: int, what: str) -> None:
+    if not isinstance(message, m.Packed | m.TimesQuery):  # others limit these, too
+        for good in (0, most):
+            assert getattr(changed(message, name, good), name) == good
+    for bad in (-1, most + 1, 2**64):
+        with pytest.raises(ProtocolError, match=f"{what} must be between 0 and"):
             changed(message, name, bad)
 
 
-@pytest.mark.parametrize(("message", "name"), fields_named("query"))
-def test_queries_must_fit_64_bits(message: m.Message, name: str) -> None:
-    for good in (0, 2**64 - 1):
-        assert getattr(changed(message, name, good), name) == good
-    for bad in (-1, 2**64):
-        with pytest.raises(ProtocolError, match=f"a query must be between 0 and {2**64 - 1}"):
-            changed(message, name, bad)
+@pytest.mark.parametrize(("message", "name", "entries", "why"), BAD_LISTS)
+def test_entries_are_checked(message: m.Message, name: str, entries: Any, why: str) -> None:
+    with pytest.raises(ProtocolError, match=why):
+        changed(message, name, entries)
 
 
-@pytest.mark.parametrize(
-    ("message", "name", "most", "why"),
-    [
-        (FETCH, "sequence", MAX_SEQUENCE, "a sequence"),
-        (HEAD, "sequence", MAX_SEQUENCE, "a sequence"),
-        (FETCH, "count", MAX_FETCH_COUNT, "a count"),
-        (TIMES_QUERY, "end", MAX_SEQUENCE + 1, "an end"),
-        (m.RecordTooLarge("C", "t", "P", 1, 2), "size_bytes", MAX_SEQUENCE, "a record's size"),
-    ],
-)
-def test_numbers_are_limited(message: m.Message, name: str, most: int, why: str) -> None:
-    for good in (0, most):
-        assert getattr(changed(message, name, good), name) == good
-    for bad in (-1, most + 1):
-        with pytest.raises(ProtocolError, match=f"{why} must be between 0 and {most}"):
-            changed(message, name, bad)
+@pytest.mark.parametrize(("message", "name", "entry", "most"), COUNTS)
+def test_entries_are_limited(message: m.Message, name: str, entry: Any, most: int) -> None:
+    for layout in LAYOUTS:
+        longest = changed(message, name, (entry,) * most)
+        assert decode(encode(longest, layout)) == longest
+    with pytest.raises(ProtocolError, match=rf"must be between 0 and {most}|1 to {most} endpoints"):
+        changed(message, name, (entry,) * (most + 1))
 
 
 @pytest.mark.parametrize("kind", [m.ConsumerHello, m.HeadsQuery])
 def test_topics_are_checked_one_by_one_and_together(kind: type[m.Message]) -> None:
     message = MESSAGES[kind]
     fitting = ("x" * 255,) * (MAX_HELLO_BYTES // 2 // 259)
-    changed(message, "topics", fitting)
+    longest = changed(message, "topics", fitting)
+    assert decode(encode(longest)) == longest
     with pytest.raises(ProtocolError, match=f"at most {MAX_HELLO_BYTES // 2} bytes"):
         changed(message, "topics", (*fitting, "x" * 255))
     for bad in ("", *BAD_NAMES.values()):
@@ -142,16 +197,6 @@ def test_a_part_is_one_of_the_parts(reply: m.HeadsReply | m.TimesReply) -> None:
             replace(reply, part=part, parts=parts)
 
 
-@pytest.mark.parametrize(
-    "locations",
-    [(), ("grpc://h:1",) * 9, ("",), ("g" * 401,), ("grpc://h:1", "a\nb"), ("grpc://é",)],
-)
-def test_endpoints_are_checked(locations: tuple[str, ...]) -> None:
-    assert m.StoreEndpoints("C1", "S1", ("g" * 400,) * 8).locations[7] == "g" * 400
-    with pytest.raises(ProtocolError, match="endpoint"):
-        m.StoreEndpoints("C1", "S1", locations)
-
-
 def test_batches_of_many_partitions_arrive_unchanged() -> None:
     batches = [
         RecordBatch.of(TopicPartition("t", "P"), 7, [b"one", b"", b"ab"]),
@@ -161,11 +206,6 @@ def test_batches_of_many_partitions_arrive_unchanged() -> None:
     parts = [batch.between(batch.offset, batch.offset + 1) for batch in batches]
     assert list(m.DirectRecordBatches.of("C", batches).batches()) == batches
     assert list(m.DirectRecordBatches.of("C", parts).batches()) == parts
-
-
-def test_a_fetch_batch_requests_at_least_one_partition() -> None:
-    with pytest.raises(ProtocolError, match="one partition at least"):
-        m.FetchBatch("S", "C", ())
 
 
 def test_messages_of_a_partition_name_it() -> None:

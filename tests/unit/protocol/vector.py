@@ -27,3 +27,11 @@ def c(message: m.Message, *frames: str) -> Vector:
 
 def rfc46(message: m.Message, *frames: str) -> Vector:
     return Vector(message, [bytes.fromhex(frame) for frame in frames], RFC46)
+
+
+def both(message: m.Message, id_: str, topic: str, fields: str, *content: str) -> list[Vector]:
+    """Return a message in both layouts, which differ in what precedes the fields."""
+    return [
+        c(message, f"{id_} {topic} 00 01 {fields}", *content),
+        rfc46(message, f"{id_} {topic}", f"aaa5 {id_} 01 {fields}", *content),
+    ]
