@@ -37,7 +37,7 @@ def column(name: str) -> pa.Array:
 
 def fitting(text: str, column: Callable[[str], pa.Array] = column) -> list[int]:
     where = pickle.loads(pickle.dumps(Where.parse(text)))
-    mask = where.condition.mask(column).to_pylist()
+    mask = where.mask(column).to_pylist()
     return [row for row, fits in enumerate(mask) if fits]
 
 
