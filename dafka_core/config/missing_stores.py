@@ -53,16 +53,9 @@ def warning(store: KnownStore) -> str:
 def check_min_stores(
     option: str, least: int | None, there: int, missing: Sequence[KnownStore]
 ) -> None:
-    """Check that the required number of stores has answered.
+    """Raise ConfigError, which names the missing stores, if too few stores are there.
 
-    Args:
-        option: its name, for the error.
-        least: the required number; ``EVERY_STORE``; None requires none.
-        there: the number of stores that have answered.
-        missing: known stores that have not.
-
-    Raises:
-        ConfigError: too few stores have answered; it names those that are missing.
+    ``least`` is the required number, or ``EVERY_STORE``; None requires none.
     """
     if least is None or (there >= least and not (least == EVERY_STORE and missing)):
         return
