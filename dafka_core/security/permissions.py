@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from fnmatch import translate
-from functools import cached_property
+from fnmatch import fnmatchcase
 from hashlib import sha256
 from typing import Final
 
@@ -21,8 +19,6 @@ CONSUME: Final = "consume"
 ADMIN: Final = "admin"
 
 ROLES: Final = (TOWER, STORE, PRODUCE, CONSUME, ADMIN)
-"""Possible roles."""
-
 ALL_TOPICS: Final = ("*",)
 
 REPORTS: Final = {QUERIES_TOPIC: CONSUME, AUDIT_TOPIC: PRODUCE}
@@ -64,7 +60,7 @@ class Permissions:
         """
         if topic.startswith(INTERNAL):
             return self.is_store or self.is_admin or REPORTS.get(topic) in self.roles
-        return self.is_store or (PRODUCE in self.roles and _any(self._produce, topic))
+        return self.is_store or (PRODUCE in self.roles and _any(self.produce, topic))
 
     def may_write(self, topic: str, partition: str) -> bool:
         """Return True if records of a partition may come from it."""
@@ -72,7 +68,7 @@ class Permissions:
 
     def may_consume(self, topic: str) -> bool:
         """Return True if it may receive records of a topic, and know of them."""
-        return self.is_store or (CONSUME in self.roles and _any(self._consume, topic))
+        return self.is_store or (CONSUME in self.roles and _any(self.consume, topic))
 
     def may_know(self, topic: str) -> bool:
         """Return True if it may know a topic's partitions and their ends."""
@@ -87,17 +83,14 @@ class Permissions:
         """Return True if a node with that address is its own."""
         is_made = bool(self.prefix) and address.startswith(self.prefix)
         is_shared = self.is_store and address == SHARED_BY_STORES
-        return is_made or is_shared or _any(self._addresses, address)
+        return is_made or is_shared or _any(self.addresses, address)
 
     def made_own(self, address: str) -> str:
         """Return an own address derived from a permanent text."""
         return address if self.is_own(address) else self.prefix + address[len(self.prefix) :]
 
     def owns(self, address: str) -> bool:
-        """Return True if records of a partition may come from it: it is its own, or it is a store.
-
-        A store forwards every partition.
-        """
+        """Return True if records of a partition may come from it; a store forwards every one."""
         return self.is_store or self.is_own(address)
 
     @property
@@ -114,18 +107,6 @@ class Permissions:
     def is_admin(self) -> bool:
         """Return True if it may delete, trim, and set rules."""
         return ADMIN in self.roles
-
-    @cached_property
-    def _produce(self) -> re.Pattern[str] | None:
-        return _pattern(self.produce)
-
-    @cached_property
-    def _consume(self) -> re.Pattern[str] | None:
-        return _pattern(self.consume)
-
-    @cached_property
-    def _addresses(self) -> re.Pattern[str] | None:
-        return _pattern(self.addresses)
 
 
 EVERYBODY: Final = Permissions("everybody", frozenset(ROLES), addresses=("*",))
@@ -158,11 +139,7 @@ def address_prefix(public_key: bytes) -> str:
 
 
 def parse_roles(words: Iterable[str]) -> tuple[str, ...]:
-    """Parse roles from words with commas, in the order of ``ROLES``.
-
-    Raises:
-        ValueError: a word is no role, or no role is named.
-    """
+    """Parse roles from words with commas; raise ValueError if one is unknown, or without any."""
     named = {each.strip() for word in words for each in word.split(",")} - {""}
     for name in sorted(named.difference(ROLES)):
         near = nearest_name(name, ROLES)
@@ -180,9 +157,5 @@ def parse_patterns(words: Iterable[str]) -> tuple[str, ...]:
     )
 
 
-def _pattern(patterns: tuple[str, ...]) -> re.Pattern[str] | None:
-    return re.compile("|".join(map(translate, patterns))) if patterns else None
-
-
-def _any(pattern: re.Pattern[str] | None, name: str) -> bool:
-    return pattern is not None and pattern.match(name) is not None
+def _any(patterns: tuple[str, ...], name: str) -> bool:
+    return patterns == ALL_TOPICS or any(fnmatchcase(name, each) for each in patterns)

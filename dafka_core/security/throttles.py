@@ -9,12 +9,11 @@ from typing import Final
 
 from dafka_core.system.hosts import address_of, plain
 
-MOST_WRONG: Final = 10
-"""Wrong guesses of an address in a minute, after which its requests are refused."""
-
+MOST_WRONG: Final = 10  # guesses of an address in a minute; then its requests are refused
 MINUTE_S: Final = 60.0
-
 MAX_ADDRESSES: Final = 10_000  # addresses with counted wrong guesses; the oldest one is dropped
+SAY_AGAIN_S: Final = 60.0  # interval of the same message
+MOST_SAID: Final = 1_000  # different messages in that time; further ones are only counted
 
 
 class Guesses:
@@ -52,10 +51,6 @@ def guesser(address: str) -> str:
     if found is None or found.version == 4:
         return plain(address)
     return str(ip_network((found, 64), strict=False))
-
-
-SAY_AGAIN_S: Final = 60.0  # interval of the same message
-MOST_SAID: Final = 1_000  # different messages in that time; further ones are only counted
 
 
 class LogThrottle:
