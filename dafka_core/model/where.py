@@ -19,7 +19,7 @@ texts from the network, so every size is bounded; Arrow evaluates them for whole
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 from dafka_core.model.envelope_columns import opened_columns
 from dafka_core.model.name_limits import nearest
 from dafka_core.model.names import escape
-from dafka_core.model.positions import parse_moment
+from dafka_core.model.positions import parse_moment_us
 from dafka_core.model.records import UNKNOWN_US, RecordBatch, TopicPartition, joined_times
 from dafka_core.model.values import Longs, Values
 
@@ -65,11 +65,12 @@ _SIGNS: Final = {
 }
 _SYNONYMS: Final = {"==": EQUAL, "!=": UNEQUAL}
 
-_TOKEN: Final = re.compile(
-    r"\s*(?:(?P<hex>[xX]'[^']*')|(?P<text>'(?:[^']|'')*')|(?P<number>-?\d+(?![\w.]))"
-    r"|(?P<word>[A-Za-z_]\w*|`\w+`)|(?P<sign><=|>=|<>|!=|==|[=<>(),])|(?P<end>$))",
-    re.ASCII,
-)
+_SIGN: Final = "<=|>=|<>|!=|==|[=<>]"
+_NAME: Final = r"`\w+`|[a-z_]\w*"
+_NUMBER: Final = r"-?\d+(?![\w.])"
+_BINARY: Final = "x'[^']*'"
+_TEXT: Final = "'(?:[^']|'')*'"
+_ANY: Final = rf"{_BINARY}|{_TEXT}|[\w`.-]+|\S"  # for errors
 
 # A UTF-8 character in binary data, or a byte outside of any.
 _CHARACTER: Final = r"(?:[\x00-\x7f]|[\xc0-\xff][\x80-\xbf]*|[\x80-\xbf])"
@@ -182,34 +183,34 @@ class _Parser:
 
     def __init__(self, text: str) -> None:
         self.columns: list[str] = []
-        self._tokens = list(_tokens(text))
+        self._text = text
         self._at = 0
         self._depth = 0
         self._wildcards = 0
 
     def whole(self) -> _Condition:
-        if len(self._tokens) == 1:
+        if not self._text.strip():
             raise ValueError("must be a condition like key = 'a' AND offset >= 5; it is empty")
         condition = self._condition()
-        if self._kind != "end":
+        if self._text[self._at :].strip():
             raise self._expected("AND, OR or the end")
         return condition
 
     def _condition(self) -> _Condition:
         def conjunction() -> _Condition:
-            return _joined(self._list("AND", self._negation), is_and=True)
+            return _joined(self._list(r"AND\b", self._negation), is_and=True)
 
-        return _joined(self._list("OR", conjunction), is_and=False)
+        return _joined(self._list(r"OR\b", conjunction), is_and=False)
 
     def _negation(self) -> _Condition:
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise ValueError(f"must have at most {MAX_DEPTH} conditions within each other")
-        if self._accept("NOT"):
+        if self._accept(r"NOT\b"):
             condition = _not(self._negation())
-        elif self._accept("("):
+        elif self._accept(r"\("):
             condition = self._condition()
-            self._expect(")")
+            self._expect(r"\)", ")")
         else:
             condition = self._comparison()
         self._depth -= 1
@@ -217,33 +218,31 @@ class _Parser:
 
     def _comparison(self) -> _Condition:
         column = self._column()
-        sign = _SYNONYMS.get(self._word, self._word)
-        if sign in _SIGNS:
-            self._at += 1
-            return _of(column, sign, self._value(column))
-        is_null = self._accept("IS")
-        negated = self._accept("NOT")
+        if sign := self._accept(_SIGN):
+            return _of(column, _SYNONYMS.get(sign, sign), self._value(column))
+        is_null = self._accept(r"IS\b")
+        is_negated = self._accept(r"NOT\b")
         if is_null:
-            self._expect("NULL")
+            self._expect(r"NULL\b", "NULL")
             found = _of(column, IS_NULL)
-        elif self._accept(IN):
-            self._expect("(")
+        elif self._accept(r"IN\b"):
+            self._expect(r"\(", "(")
             found = _of(column, IN, self._list(",", lambda: self._value(column)))
-            self._expect(")")
-        elif self._accept("BETWEEN"):
+            self._expect(r"\)", ")")
+        elif self._accept(r"BETWEEN\b"):
             least = _of(column, AT_LEAST, self._value(column))
-            self._expect("AND")
+            self._expect(r"AND\b", "AND")
             found = _joined([least, _of(column, AT_MOST, self._value(column))], is_and=True)
-        elif self._accept(LIKE):
+        elif self._accept(r"LIKE\b"):
             if column in (OFFSET, TIMESTAMP):
                 raise ValueError(f"LIKE is for {', '.join(COLUMNS[:4])}, not for {column}")
             found = _of(column, LIKE, self._pattern())
         else:
             raise self._expected(f"{' '.join(_SIGNS)} IN BETWEEN LIKE or IS")
-        return _not(found) if negated else found
+        return _not(found) if is_negated else found
 
     def _column(self) -> str:
-        word = self._take("word", f"a column, one of {', '.join(COLUMNS)}")
+        word = self._expect(_NAME, f"a column, one of {', '.join(COLUMNS)}")
         name = word.strip("`").lower()
         if name not in COLUMNS:
             raise ValueError(f"has no column {word!r}: {nearest(name, COLUMNS)}")
@@ -253,29 +252,29 @@ class _Parser:
         return name
 
     def _value(self, column: str) -> Any:
-        is_binary = column in (KEY, VALUE)
         if column == OFFSET:
-            number = int(self._take("number", "a whole number"))
+            number = int(self._expect(_NUMBER, "a whole number"))
             if not -(2**63) <= number < 2**63:
                 raise ValueError(f"{number} is no offset")
             return number
-        if is_binary and self._kind == "hex":
-            return _from_hex(self._take("hex", ""))
         if column == TIMESTAMP:
-            self._accept("TIMESTAMP")
-            return parse_moment(self._text("a text in single quotes"))
-        text = self._text("a text in single quotes")
-        return text.encode() if is_binary else text
+            self._accept(r"TIMESTAMP\b")
+            return parse_moment_us(self._string())
+        if TYPES[column] != pa.binary():
+            return self._string()
+        if binary := self._accept(_BINARY):
+            return _from_hex(binary)
+        return self._string().encode()
 
     def _pattern(self) -> str:
-        text = self._text("a text in quotes")
+        text = self._string()
         self._wildcards += sum(text.strip("%").count(each) for each in "%_")
         if self._wildcards > MAX_WILDCARDS:
             raise ValueError(f"must have at most {MAX_WILDCARDS} of % and _ within texts of LIKE")
         return text
 
-    def _text(self, what: str) -> str:
-        text = self._take("text", what)[1:-1].replace("''", "'")
+    def _string(self) -> str:
+        text = self._expect(_TEXT, "a text in single quotes")[1:-1].replace("''", "'")
         if "\\" in text:
             raise ValueError(r"has a backslash in a text, which SQL reads in two ways: write X'5c'")
         try:
@@ -290,45 +289,27 @@ class _Parser:
             parts.append(part())
         return parts
 
-    @property
-    def _kind(self) -> str:
-        return self._tokens[self._at].lastgroup or ""
+    def _accept(self, pattern: str) -> str:
+        """Return the next token if it matches, and pass over it; else an empty text."""
+        match = self._next(pattern)
+        if match is not None:
+            self._at = match.end()
+        return "" if match is None else match[1]
 
-    @property
-    def _word(self) -> str:
-        """The next token in upper case, if it is a word or a sign."""
-        token = self._tokens[self._at]
-        return token[self._kind].upper() if self._kind in ("word", "sign") else ""
+    def _next(self, pattern: str) -> re.Match[str] | None:
+        regex = re.compile(rf"\s*({pattern})", re.ASCII | re.IGNORECASE)
+        return regex.match(self._text, self._at)
 
-    def _accept(self, word: str) -> bool:
-        found = self._word == word
-        self._at += found
-        return found
-
-    def _expect(self, word: str) -> None:
-        if not self._accept(word):
-            raise self._expected(word)
-
-    def _take(self, kind: str, what: str) -> str:
-        if self._kind != kind:
-            raise self._expected(what)
-        self._at += 1
-        return self._tokens[self._at - 1][kind]
+    def _expect(self, pattern: str, what: str) -> str:
+        if token := self._accept(pattern):
+            return token
+        raise self._expected(what)
 
     def _expected(self, what: str) -> ValueError:
-        token, kind = self._tokens[self._at], self._kind
-        found = "it ends" if kind == "end" else f"it has {token[kind]!r}"
-        return ValueError(f"must have {what} at character {token.start(kind) + 1}, but {found}")
-
-
-def _tokens(text: str) -> Iterator[re.Match[str]]:
-    at, text = 0, text.rstrip()
-    while match := _TOKEN.match(text, at):
-        yield match
-        if match.lastgroup == "end":
-            return
-        at = match.end()
-    raise ValueError(f"cannot be read from {text[at:].lstrip()[:20]!r} on")
+        match = self._next(_ANY)
+        at = len(self._text.rstrip()) if match is None else match.start(1)
+        found = "it ends" if match is None else f"it has {match[1][:50]!r}"
+        return ValueError(f"must have {what} at character {at + 1}, but {found}")
 
 
 def _from_hex(text: str) -> bytes:
