@@ -51,11 +51,7 @@ def escape(name: str) -> str:
 
 
 def unescape(text: str) -> str:
-    """Parse a printable form, the inverse of ``escape``; any byte may be escaped.
-
-    Raises:
-        ValueError: it has surrogates that represent no byte.
-    """
+    """Parse a printable form, the inverse of ``escape``; any byte may be escaped."""
     if "\\x" not in text:
         return text
     return text_of(_ESCAPED.sub(lambda each: bytes((int(each[1], 16),)), octets_of(text)))

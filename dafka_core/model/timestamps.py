@@ -1,13 +1,11 @@
 """Timestamps of records: each record has one, which is the same for all readers at all times.
 
-In Kafka's terms it is the *create time* of records that our producers publish: a producer stamps
-them once, and the stamps travel with the records.  Records without a stamp, from C producers and
-from clients that write at a store, have the *append time*: the first store of ours that receives
-them stamps them.
+In Kafka's terms it is the *create time* if our producers stamp their records.  Records without a
+stamp, from C producers and from clients that write at a store, have the *append time*: the first
+store of ours that receives them stamps them.
 
-Every store keeps the stamps in the order of the offsets: a record with an earlier stamp than the
-previous record's gets the previous record's stamp.  All stores have the same previous records, so
-their results agree.
+Stamps ascend with the offsets: a record with an earlier stamp than the previous record's gets that
+one's.  All stores have the same previous records, so their results agree.
 """
 
 from __future__ import annotations
@@ -24,9 +22,8 @@ from dafka_core.model.records import TopicPartition
 from dafka_core.model.values import Longs
 
 MAX_AHEAD_US: Final = 60_000_000
-"""Limit by which a stamp may be ahead of the clock of a store that receives it.  No later stamp of
-the partition can be below it, so a wrong clock would take effect for as long as it is ahead.
-Clocks that are set by a network differ by much less than this minute."""
+"""Limit by which a stamp may be ahead of the receiving store's clock: later stamps of the partition
+can't be below it.  Clocks that are set by a network differ by much less than this minute."""
 
 ANY_US: Final = 2**63 - 1  # no timestamp is later
 STEP_LASTS_US: Final = 60_000_000  # for a larger step of this machine's clock to be accepted
@@ -78,13 +75,13 @@ class AheadLog:
 
     def say(self, ahead_us: dict[TopicPartition, int]) -> None:
         """Log by how much the accepted records of these partitions were ahead."""
+        text = (
+            "%s: its records are stamped %.0f s ahead of this store's clock; it keeps its own time "
+            "for them.  Set the clock of their producer, or this one"
+        )
         for tp in ahead_us.keys() - self._logged:
             if len(self._logged) < MAX_SAID:
                 self._logged.add(tp)
-                text = (
-                    "%s: its records are stamped %.0f s ahead of this store's clock; it keeps its "
-                    "own time for them.  Set the clock of their producer, or this one"
-                )
                 _log.warning(text, tp, ahead_us[tp] / 1e6)
 
 
@@ -122,11 +119,8 @@ def in_order(
     the store's clock), has the store's time ``now_us``.
     """
     latest_us = now_us + MAX_AHEAD_US if latest_us is None else latest_us
-    if times is None:
-        return stamped_once(count, max(now_us, last_us))
-    if len(times) == 1:  # most batches are stamped once
-        time_us = int(times[0, 1])
-        time_us = now_us if time_us > latest_us else time_us
-        return stamped_once(count, max(time_us, last_us))
+    if times is None or len(times) == 1:  # most batches are stamped once
+        time_us = now_us if times is None else int(times[0, 1])
+        return stamped_once(count, max(now_us if time_us > latest_us else time_us, last_us))
     stamps = np.where(times[:, 1] > latest_us, now_us, times[:, 1])
     return np.column_stack((times[:, 0], np.maximum.accumulate(stamps.clip(last_us))))

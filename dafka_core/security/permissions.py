@@ -9,7 +9,7 @@ from hashlib import sha256
 from typing import Final
 
 from dafka_core.errors import NotAllowedError
-from dafka_core.model.name_limits import nearest_name
+from dafka_core.model.name_limits import nearest
 from dafka_core.model.names import AUDIT_TOPIC, INTERNAL, QUERIES_TOPIC, escape, quoted
 
 TOWER: Final = "tower"
@@ -142,9 +142,7 @@ def parse_roles(words: Iterable[str]) -> tuple[str, ...]:
     """Parse roles from words with commas; raise ValueError if one is unknown, or without any."""
     named = {each.strip() for word in words for each in word.split(",")} - {""}
     for name in sorted(named.difference(ROLES)):
-        near = nearest_name(name, ROLES)
-        cure = f"did you mean {near!r}?" if near else f"there are {', '.join(ROLES)}"
-        raise ValueError(f"{name!r} is no role; {cure}")
+        raise ValueError(f"{name!r} is no role; {nearest(name, ROLES)}")
     if not named:
         raise ValueError(f"there is no role; name one or several of {', '.join(ROLES)}")
     return tuple(role for role in ROLES if role in named)
