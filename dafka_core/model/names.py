@@ -69,9 +69,7 @@ def shown_partition(topic: str, partition: str) -> str:
 
 def printable(text: str) -> str:
     """Escape invisible characters; backslashes are unchanged."""
-    if text.isprintable():
-        return text
-    return "".join(_escaped(each) if _is_hidden(each) else each for each in text)
+    return text if text.isprintable() else "".join(map(_escaped, text))
 
 
 def is_plain(name: str) -> bool:
@@ -79,11 +77,9 @@ def is_plain(name: str) -> bool:
     return printable(name) == name
 
 
-def _is_hidden(character: str) -> bool:
-    return unicodedata.category(character) in HIDDEN and character not in JOINERS
-
-
 def _escaped(character: str) -> str:
+    if unicodedata.category(character) not in HIDDEN or character in JOINERS:
+        return character
     is_octet = "\udc80" <= character <= "\udcff"
     octets = octets_of(character) if is_octet else character.encode("utf-8", "surrogatepass")
     return "".join(f"\\x{each:02x}" for each in octets)

@@ -1,4 +1,4 @@
-"""Wrong tokens and passwords are counted by their sender."""
+"""Limits for guessed passwords, and for repeated log messages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,16 @@ import time
 
 import pytest
 
-from dafka_core.security.throttles import MAX_ADDRESSES, MINUTE_S, MOST_WRONG, Guesses, guesser
+from dafka_core.security.throttles import (
+    MAX_ADDRESSES,
+    MINUTE_S,
+    MOST_SAID,
+    MOST_WRONG,
+    SAY_AGAIN_S,
+    Guesses,
+    LogThrottle,
+    guesser,
+)
 
 
 def test_an_address_is_refused_for_a_minute(
@@ -43,3 +52,27 @@ def test_the_number_of_guessers_is_bounded() -> None:
     for number in range(MAX_ADDRESSES + 100):
         guesses.add_wrong(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}")
     assert len(guesses._wrong) == MAX_ADDRESSES
+
+
+def test_a_message_is_logged_once_a_minute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    said = LogThrottle()
+    assert [said.is_new(each) for each in ("a", "a", "b")] == [True, False, True]
+    now += SAY_AGAIN_S
+    assert [said.is_new(each) for each in ("b", "a", "a")] == [True, True, False]
+
+
+def test_the_number_of_messages_is_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    said = LogThrottle()
+    assert all(said.is_new(str(number)) for number in range(MOST_SAID))
+    assert not said.is_new("new")
+    now += SAY_AGAIN_S
+    assert said.is_new("new")
+    assert len(said._until) == 1
