@@ -61,22 +61,20 @@ class StoreLimitOptions(Options):
     """Limits on what a store keeps."""
 
     max_partitions: int = option(
-        1_000_000,
-        "partitions of all topics that the store accepts; each takes about 1 KB of memory",
-        minimum=1,
+        1_000_000, "accepted partitions of all topics; each takes about 1 KB of memory", minimum=1
     )
-    max_topics: int = option(100_000, "topics that the store accepts. 0: no limit", minimum=0)
+    max_topics: int = option(100_000, "accepted topics. 0: no limit", minimum=0)
     max_partitions_per_topic: int = option(
         0,
-        "partitions of one topic that the store accepts; each start of a producer without option "
-        "address adds one. 0: no limit",
+        "accepted partitions of one topic; each start of a producer without option address adds "
+        "one. 0: no limit",
         unit="partitions",
         minimum=0,
     )
     max_partitions_per_key: int = option(
         50_000,
-        "partitions that the store accepts from one key's owner (without keys, from one address), "
-        "so that no owner uses up max_partitions and max_topics. 0: no limit",
+        "accepted partitions of one key's owner (without keys, of one address), so that no owner "
+        "uses up max_partitions and max_topics. 0: no limit",
         unit="partitions",
         minimum=0,
     )
@@ -89,7 +87,7 @@ class StoreLimitOptions(Options):
 
     @property
     def store_limits(self) -> Mapping[str, int]:
-        """Return these limits by their names."""
+        """Return the limits by their names."""
         return {each.name: getattr(self, each.name) for each in fields(StoreLimitOptions)}
 
 
@@ -393,9 +391,7 @@ class ProducerOptions(NodeOptions):
     publish_timeout_s: float = option(60.0, "how long publish waits for room", minimum=0)
     close_timeout_s: float = option(30.0, "how long close waits for acknowledgements", minimum=0)
     resume_timeout_s: float = option(
-        10.0,
-        "how long a producer with option address waits for the stores to report its last offset",
-        minimum=0.01,
+        10.0, "how long a producer with option address waits for its last offset", minimum=0.01
     )
     resume_missing: str = option(
         FAIL,
@@ -445,15 +441,12 @@ class StoreOptions(StoreLimitOptions, NodeOptions):
     )
     flight_port: str = option(
         "0",
-        "port where Arrow Flight serves records in bulk; 0 lets the system choose, `off` disables "
-        "it",
+        "port of Arrow Flight, for records in bulk; 0 lets the system choose, `off` disables it",
         kind="0|PORT|off",
         parse=parse_flight_port,
     )
     staged_hours: float = option(
-        STAGED_HOURS,
-        "staged records are discarded after this time without an addition: their writer has died",
-        minimum=0.001,
+        STAGED_HOURS, "staged records without additions for longer are discarded", minimum=0.001
     )
     retain: tuple[RetentionRule, ...] = _rules(
         "maximum age or size of topics' records, as `flights*=7d,10GiB`. The first matching "

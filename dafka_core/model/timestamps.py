@@ -27,7 +27,7 @@ can't be below it.  Clocks that are set by a network differ by much less than th
 
 ANY_US: Final = 2**63 - 1  # no timestamp is later
 STEP_LASTS_US: Final = 60_000_000  # for a larger step of this machine's clock to be accepted
-MAX_SAID: Final = 10_000  # partitions whose stamps are logged as too far ahead
+MAX_LOGGED: Final = 10_000  # partitions whose stamps are logged as too far ahead
 
 _log: Final = logging.getLogger("dafka")
 
@@ -80,7 +80,7 @@ class AheadLog:
             "for them.  Set the clock of their producer, or this one"
         )
         for tp in ahead_us.keys() - self._logged:
-            if len(self._logged) < MAX_SAID:
+            if len(self._logged) < MAX_LOGGED:
                 self._logged.add(tp)
                 _log.warning(text, tp, ahead_us[tp] / 1e6)
 

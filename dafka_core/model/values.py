@@ -105,7 +105,7 @@ class Values(Sequence[bytes]):
         ends, buffer = self._offsets(), self._buffer
         if ends.dtype != np.int32:
             ends, buffer = self.columns()
-            if len(buffer) > np.iinfo(np.int32).max:
+            if ends[-1] > np.iinfo(np.int32).max:
                 raise OverflowError("an array of binary holds less than 2 GiB; take a part")
             ends = ends.astype(np.int32)
         buffers = [None, pa.py_buffer(ends), pa.py_buffer(buffer)]

@@ -21,8 +21,8 @@ from dafka_core.security.permissions import (
     STORE,
     Permissions,
     address_prefix,
+    described,
     refused,
-    told,
 )
 
 LOOK_INTERVAL_S: Final = 1.0  # interval of checks of the directory
@@ -216,4 +216,4 @@ def _change(old: AllowedKey | None, new: AllowedKey | None) -> str:
         return "has other credentials for Arrow Flight now"
     allowed = new.permissions
     addresses = f"; addresses {', '.join(allowed.addresses)}" if allowed.addresses else ""
-    return f"has other permissions now ({told(allowed)}{addresses})"
+    return f"has other permissions now ({described(allowed)}{addresses})"

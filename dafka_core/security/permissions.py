@@ -117,10 +117,10 @@ NOBODY: Final = Permissions("(revoked)", frozenset())
 
 def refused(owner: Permissions, asked: str) -> NotAllowedError:
     """Return the error for an operation that is not permitted."""
-    return NotAllowedError(escape(owner.name), told(owner), asked)
+    return NotAllowedError(escape(owner.name), described(owner), asked)
 
 
-def told(owner: Permissions) -> str:
+def described(owner: Permissions) -> str:
     """Describe an owner's permissions in a few words."""
     patterns = {PRODUCE: owner.produce, CONSUME: owner.consume}
     roles = sorted(owner.roles, key=ROLES.index)

@@ -12,8 +12,8 @@ from dafka_core.system.hosts import address_of, plain
 MOST_WRONG: Final = 10  # guesses of an address in a minute; then its requests are refused
 MINUTE_S: Final = 60.0
 MAX_ADDRESSES: Final = 10_000  # addresses with counted wrong guesses; the oldest one is dropped
-SAY_AGAIN_S: Final = 60.0  # interval of the same message
-MOST_SAID: Final = 1_000  # different messages in that time; further ones are only counted
+REPEAT_AFTER_S: Final = 60.0  # interval of the same message
+MAX_MESSAGES: Final = 1_000  # different messages in that time; further ones are only counted
 
 
 class Guesses:
@@ -66,7 +66,7 @@ class LogThrottle:
         with self._lock:
             while self._until and self._until[first := next(iter(self._until))] <= now:
                 del self._until[first]
-            if what in self._until or len(self._until) >= MOST_SAID:
+            if what in self._until or len(self._until) >= MAX_MESSAGES:
                 return False
-            self._until[what] = now + SAY_AGAIN_S
+            self._until[what] = now + REPEAT_AFTER_S
             return True

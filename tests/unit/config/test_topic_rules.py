@@ -116,7 +116,14 @@ def test_a_rule_that_never_applies_is_refused(rules: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "rules", ["audit=forever *=1d", "*=1d __dafka.queries=1d", "a?=1d a*=2d", "*[*]=1d a*=2d"]
+    "rules",
+    [
+        "audit=forever *=1d",
+        "*=1d __dafka.queries=1d",
+        "a?=1d a*=2d",
+        "*[*]=1d a*=2d",
+        "*]=1d [a]=2d",
+    ],
 )
 def test_rules_with_topics_of_their_own_are_accepted(rules: str) -> None:
     assert checked(parse_rules(rules)) == parse_rules(rules)

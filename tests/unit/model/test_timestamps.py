@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dafka_core.model.records import TopicPartition, times_between
 from dafka_core.model.timestamps import (
     MAX_AHEAD_US,
-    MAX_SAID,
+    MAX_LOGGED,
     STEP_LASTS_US,
     AheadLog,
     WallClock,
@@ -136,5 +136,5 @@ def test_it_is_said_once_of_each_partition(caplog: pytest.LogCaptureFixture) -> 
             ahead.say({TopicPartition("t", "P"): 2 * MAX_AHEAD_US})
         assert len(caplog.records) == 1
         assert "topic 't', partition P: its records are stamped 120 s ahead" in caplog.text
-        ahead.say({TopicPartition("t", str(n)): 2 * MAX_AHEAD_US for n in range(MAX_SAID + 5)})
-    assert len(caplog.records) == MAX_SAID
+        ahead.say({TopicPartition("t", str(n)): 2 * MAX_AHEAD_US for n in range(MAX_LOGGED + 5)})
+    assert len(caplog.records) == MAX_LOGGED

@@ -8,10 +8,10 @@ import pytest
 
 from dafka_core.security.throttles import (
     MAX_ADDRESSES,
+    MAX_MESSAGES,
     MINUTE_S,
-    MOST_SAID,
     MOST_WRONG,
-    SAY_AGAIN_S,
+    REPEAT_AFTER_S,
     Guesses,
     LogThrottle,
     guesser,
@@ -51,7 +51,8 @@ def test_the_number_of_guessers_is_bounded() -> None:
     guesses = Guesses()
     for number in range(MAX_ADDRESSES + 100):
         guesses.add_wrong(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}")
-    assert len(guesses._wrong) == MAX_ADDRESSES
+    assert guesses.add_wrong("10.0.0.0") == 1, "the oldest one is forgotten"
+    assert guesses.add_wrong("10.0.39.100") == 2
 
 
 def test_a_message_is_logged_once_a_minute(
@@ -61,7 +62,7 @@ def test_a_message_is_logged_once_a_minute(
     monkeypatch.setattr(time, "monotonic", lambda: now)
     said = LogThrottle()
     assert [said.is_new(each) for each in ("a", "a", "b")] == [True, False, True]
-    now += SAY_AGAIN_S
+    now += REPEAT_AFTER_S
     assert [said.is_new(each) for each in ("b", "a", "a")] == [True, True, False]
 
 
@@ -71,8 +72,8 @@ def test_the_number_of_messages_is_bounded(
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     said = LogThrottle()
-    assert all(said.is_new(str(number)) for number in range(MOST_SAID))
+    assert all(said.is_new(str(number)) for number in range(MAX_MESSAGES))
     assert not said.is_new("new")
-    now += SAY_AGAIN_S
-    assert said.is_new("new")
-    assert len(said._until) == 1
+    now += REPEAT_AFTER_S
+    assert all(said.is_new(f"new {number}") for number in range(MAX_MESSAGES))
+    assert not said.is_new("newest")
