@@ -28,21 +28,21 @@ class PrivateFile(Generic[T]):
 
     def read(self) -> T:
         """Return the parsed contents; raise ValueError with the reason while they are invalid."""
-        state, self._state = self._state, None
         try:
             status = self._path.stat()
-            now = status.st_ctime_ns, status.st_size, status.st_ino
-            octets = b"" if now == state else self._path.read_bytes()
+            state = status.st_ctime_ns, status.st_size, status.st_ino
+            if state == self._state:
+                return self._contents
+            octets = self._path.read_bytes()
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or "it is no path"
             raise ValueError(f"must be a file that '{self._made_by}' made ({reason})") from None
-        if now != state:
+        if others_can_read(status):
             cure = f"'chmod 600 {self._path}', and replace its secret if they have read it"
-            if others_can_read(status):
-                raise ValueError(f"{self._path} can be read by others: {cure}")
-            try:
-                self._contents = self._parse(octets)
-            except ValueError as error:
-                raise ValueError(f"{self._path} {error}") from None
-        self._state = now
+            raise ValueError(f"{self._path} can be read by others: {cure}")
+        try:
+            self._contents = self._parse(octets)
+        except ValueError as error:
+            raise ValueError(f"{self._path} {error}") from None
+        self._state = state
         return self._contents
