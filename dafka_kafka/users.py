@@ -16,9 +16,8 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from enum import IntEnum
-from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from dafka_core.errors import ConfigError
 from dafka_core.model.names import escape, printable, unescape
@@ -32,8 +31,8 @@ from dafka_core.security.permissions import (
     parse_patterns,
     parse_roles,
 )
+from dafka_core.security.private_file import PrivateFile
 from dafka_core.security.throttles import Guesses
-from dafka_core.system.files import others_can_read
 from dafka_kafka.errors import KafkaError
 
 # What a user of a gateway may do, in Kafka's terms: which operations on which resources.
@@ -356,18 +355,17 @@ class Users:
     """
 
     def __init__(self, file: str) -> None:
-        self._path = Path(file)
-        self._state: object = None
-        self._known: Mapping[str, _User] = {}
+        self._file = PrivateFile(file, "dafka kafka-user", _parse_users)
         self._secret = secrets.token_bytes(32)
         self.guesses = Guesses()
         """Wrong passwords, of whatever user."""
         self.threads = ThreadPoolExecutor(HASHING_THREADS, "dafka-kafka-password")
         """For ``knows``, which takes a processor while it lasts: nothing else waits there."""
         self._said = ""
-        why = self._read()
-        if why:
-            raise ConfigError("kafka_users", file, why)
+        try:
+            self._known = self._file.read()
+        except ValueError as error:
+            raise ConfigError("kafka_users", file, str(error)) from None
 
     def __contains__(self, name: str) -> bool:
         return name in self._known
@@ -393,9 +391,13 @@ class Users:
 
     def look(self) -> None:
         """Reads the file again if it is another one; while it is wrong nobody is let in."""
-        why = self._read()
-        if why and why != self._said:
-            _log.error("Kafka: users: %s: %s; nobody is let in", self._path, why)
+        why = ""
+        try:
+            self._known = self._file.read()
+        except ValueError as error:
+            self._known, why = {}, str(error)
+            if why != self._said:
+                _log.error("Kafka: users: %s; nobody is let in", why)
         self._said = why
 
     def verifier(self, mechanism: str, name: str) -> Verifier:
@@ -419,38 +421,30 @@ class Users:
             return False
         return hmac.compare_digest(given.stored_key, like.stored_key)
 
-    def _read(self) -> str:
+
+def _parse_users(octets: bytes) -> Mapping[str, _User]:
+    known: dict[str, _User] = {}
+    try:
+        lines = octets.decode().splitlines()
+    except ValueError:
+        raise ValueError("must be a file that 'dafka kafka-user' made (it is no text)") from None
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.startswith("#"):
+            continue
         try:
-            status = self._path.stat()
-            state = status.st_ctime_ns, status.st_size, status.st_ino
-            if state == self._state:
-                return self._said
-            self._known, self._state = {}, None
-            if others_can_read(status):
-                return f"others can read it: 'chmod 600 {self._path}'"
-            lines = self._path.read_text("utf-8").splitlines()
-        except (OSError, ValueError) as error:
-            self._known, self._state = {}, None
-            return f"must be a file that 'dafka kafka-user' writes ({_reason(error)})"
-        known: dict[str, _User] = {}
-        for number, line in enumerate(lines, 1):
-            if not line.strip() or line.startswith("#"):
-                continue
-            try:
-                _take(known, line)
-            except ValueError as error:
-                return f"line {number} {printable(str(error))}"
-        if not known:
-            return "has no user: 'dafka kafka-user add NAME --kafka-users FILE' adds one"
-        for name, user in known.items():
-            if user.rights is None:
-                cure = f"'dafka kafka-user change {name} --role ROLE' gives some"
-                return f"says nothing of the roles of user {printable(name)!r}: {cure}"
-            if not user.verifiers:
-                cure = f"'dafka kafka-user add {name}' gives one"
-                return f"has no password of user {printable(name)!r}: {cure}"
-        self._known, self._state = known, state
-        return ""
+            _take(known, line)
+        except ValueError as error:
+            raise ValueError(f"line {number} {printable(str(error))}") from None
+    if not known:
+        raise ValueError("has no user: 'dafka kafka-user add NAME --kafka-users FILE' adds one")
+    for name, user in known.items():
+        if user.rights is None:
+            cure = f"'dafka kafka-user change {name} --role ROLE' gives some"
+            raise ValueError(f"says nothing of the roles of user {printable(name)!r}: {cure}")
+        if not user.verifiers:
+            cure = f"'dafka kafka-user add {name}' gives one"
+            raise ValueError(f"has no password of user {printable(name)!r}: {cure}")
+    return known
 
 
 def _take(known: dict[str, _User], line: str) -> None:
@@ -463,7 +457,3 @@ def _take(known: dict[str, _User], line: str) -> None:
     if user.rights is not None:
         raise ValueError("gives a user roles a second time")
     known[permissions.name] = user._replace(rights=Rights(permissions))
-
-
-def _reason(error: Any) -> str:
-    return getattr(error, "strerror", None) or "it is no text"

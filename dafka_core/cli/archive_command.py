@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime, time
+from contextlib import suppress
+from datetime import UTC, date, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -16,6 +17,7 @@ from dafka_core.config.options import check_argument
 from dafka_core.errors import DafkaError
 from dafka_core.model.epochs import NO_LIFE
 from dafka_core.model.name_limits import check_topic
+from dafka_core.model.positions import parse_time_us
 from dafka_core.model.records import PartitionInfo, RecordBatch, merge_heads
 
 if TYPE_CHECKING:
@@ -140,16 +142,11 @@ def _note_failures(
 
 
 def _before_us(text: str | None) -> int:
-    now = datetime.now(UTC)
-    if text is None:
-        found = datetime.combine(now.date(), time(), UTC)
-    elif text == NOW:
-        found = now
-    else:
-        try:
-            found = datetime.fromisoformat(text)
-        except ValueError:
-            why = "must be a date or a time, such as 2026-01-31 or 2026-01-31T12:00:00Z, or now"
-            raise typer.BadParameter(why, param_hint="'--before'") from None
-        found = found if found.tzinfo else found.replace(tzinfo=UTC)
-    return int(found.timestamp()) * 1_000_000 + found.microsecond
+    """Parse a date (its start in UTC, by default today), ``now``, or as ``parse_time_us``."""
+    text = "0s" if text == NOW else text or f"{datetime.now(UTC).date()}"
+    with suppress(ValueError):
+        text = f"{date.fromisoformat(text)}T00:00Z"
+    try:
+        return parse_time_us(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{error}, a date, or {NOW}", param_hint="'--before'") from None

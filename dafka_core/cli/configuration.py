@@ -171,7 +171,7 @@ def _values(where: str, given: Mapping[str, Any], names: frozenset[str]) -> dict
 
 def _checked(name: str, value: Any, shown: str, kind: str) -> Any:
     try:
-        parsed = SETTINGS[name].parsed(name, value)
+        parsed = SETTINGS[name].declared()[name].checked(value)
     except ConfigError as error:
         raise ConfigError(shown, value, error.why, kind) from None
     if isinstance(value, list):

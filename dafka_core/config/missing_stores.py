@@ -6,6 +6,7 @@ Lists and queries name them, or fail if the user requires more stores than are p
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from dafka_core.config.options import parse_int
@@ -23,13 +24,10 @@ def parse_min_stores(value: Any) -> int:
     """Parse a number of stores, or ``all`` as ``EVERY_STORE``; raise ValueError for others."""
     if str(value).strip().lower() == ALL:
         return EVERY_STORE
-    try:
-        count = parse_int(value)
-    except ValueError as error:
-        raise ValueError(f"{error} or {ALL}") from None
-    if count < 1:
-        raise ValueError(f"must be at least 1, or {ALL}")
-    return count
+    with suppress(ValueError):
+        if (count := parse_int(value)) >= 1:
+            return count
+    raise ValueError(f"must be a whole number from 1 on, or {ALL}")
 
 
 def described(store: KnownStore) -> str:
@@ -53,16 +51,9 @@ def warning(store: KnownStore) -> str:
 def check_min_stores(
     option: str, least: int | None, there: int, missing: Sequence[KnownStore]
 ) -> None:
-    """Check that the required number of stores has answered.
+    """Raise ConfigError, which names the missing stores, if too few stores are there.
 
-    Args:
-        option: its name, for the error.
-        least: the required number; ``EVERY_STORE``; None requires none.
-        there: the number of stores that have answered.
-        missing: known stores that have not.
-
-    Raises:
-        ConfigError: too few stores have answered; it names those that are missing.
+    ``least`` is the required number, or ``EVERY_STORE``; None requires none.
     """
     if least is None or (there >= least and not (least == EVERY_STORE and missing)):
         return

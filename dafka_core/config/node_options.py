@@ -23,8 +23,9 @@ from dafka_core.config.topic_rules import (
     RULES,
     CompressionRule,
     RetentionRule,
-    checked_compression,
-    checked_rules,
+    checked,
+    parse_compression,
+    parse_rules,
 )
 from dafka_core.errors import ConfigError, PartitionError
 from dafka_core.model.envelope import AUTO, ENVELOPE, ENVELOPE_MEANING
@@ -61,22 +62,20 @@ class StoreLimitOptions(Options):
     """Limits on what a store keeps."""
 
     max_partitions: int = option(
-        1_000_000,
-        "partitions of all topics that the store accepts; each takes about 1 KB of memory",
-        minimum=1,
+        1_000_000, "accepted partitions of all topics; each takes about 1 KB of memory", minimum=1
     )
-    max_topics: int = option(100_000, "topics that the store accepts. 0: no limit", minimum=0)
+    max_topics: int = option(100_000, "accepted topics. 0: no limit", minimum=0)
     max_partitions_per_topic: int = option(
         0,
-        "partitions of one topic that the store accepts; each start of a producer without option "
-        "address adds one. 0: no limit",
+        "accepted partitions of one topic; each start of a producer without option address adds "
+        "one. 0: no limit",
         unit="partitions",
         minimum=0,
     )
     max_partitions_per_key: int = option(
         50_000,
-        "partitions that the store accepts from one key's owner (without keys, from one address), "
-        "so that no owner uses up max_partitions and max_topics. 0: no limit",
+        "accepted partitions of one key's owner (without keys, of one address), so that no owner "
+        "uses up max_partitions and max_topics. 0: no limit",
         unit="partitions",
         minimum=0,
     )
@@ -89,11 +88,12 @@ class StoreLimitOptions(Options):
 
     @property
     def store_limits(self) -> Mapping[str, int]:
-        """Return these limits by their names."""
+        """Return the limits by their names."""
         return {each.name: getattr(self, each.name) for each in fields(StoreLimitOptions)}
 
 
 INSECURE_ENVIRONMENT: Final = "DAFKA_INSECURE"
+_ENVIRONMENT: Final = "environment variable"
 
 
 class KeyFiles(NamedTuple):
@@ -107,7 +107,7 @@ NO_KEYS: Final = KeyFiles()
 
 
 def keys_in(options: Mapping[str, Any]) -> KeyFiles:
-    """Return the key files among options that may not have been checked yet."""
+    """Return the key files among unchecked options."""
     return KeyFiles(*(str(options.get(name) or "") for name in KeyFiles._fields))
 
 
@@ -141,11 +141,10 @@ class SecurityOptions(Options):
     )
 
     def __post_init__(self) -> None:
-        if self.secret_key_file and not self.allowed_keys:
-            why = "must name the directory of allowed keys, since secret_key_file is set"
-            raise ConfigError("allowed_keys", self.allowed_keys, why)
-        if self.allowed_keys and not self.secret_key_file:
+        if bool(self.secret_key_file) != bool(self.allowed_keys):
             why = "needs this node's own key as well: set option secret_key_file"
+            if self.secret_key_file:
+                why = "must name the directory of allowed keys, since secret_key_file is set"
             raise ConfigError("allowed_keys", self.allowed_keys, why)
 
     @property
@@ -155,23 +154,18 @@ class SecurityOptions(Options):
 
     @property
     def may_be_open(self) -> bool:
-        """Return True if ports without keys may be reachable from other machines.
-
-        Raises:
-            ConfigError: the environment variable is neither true nor false.
-        """
+        """Return True if ports without keys may be reachable from other machines."""
         value = os.environ.get(INSECURE_ENVIRONMENT) or "false"
         try:
             return parse_bool(value) or self.insecure
         except ValueError as error:
-            name, kind = INSECURE_ENVIRONMENT, "environment variable"
-            raise ConfigError(name, value, str(error), kind) from None
+            raise ConfigError(INSECURE_ENVIRONMENT, value, str(error), _ENVIRONMENT) from None
 
 
-TOWER_ENVIRONMENT = "DAFKA_TOWER"
+TOWER_ENVIRONMENT: Final = "DAFKA_TOWER"
 
-AUTO_HOST = "auto"  # for `host`: the address from which this machine reaches the towers
-FLIGHT_OFF = "off"  # for `flight_port`: the store is reached over the mesh only
+AUTO_HOST: Final = "auto"  # for `host`: the address from which this machine reaches the towers
+FLIGHT_OFF: Final = "off"  # for `flight_port`: the store is reached over the mesh only
 C_LAYOUT: Final = "c"
 RFC46: Final = "rfc46"
 LAYOUTS: Final = (C_LAYOUT, RFC46)  # for `wire`
@@ -214,10 +208,7 @@ class TowerAddress:
 def parse_towers(value: Any) -> tuple[TowerAddress, ...]:
     """Parse ``HOST[:SUB_PORT:PUB_PORT]``, several with commas or in a list; drop duplicates.
 
-    None means the environment's ``DAFKA_TOWER``, or else the default.
-
-    Raises:
-        ValueError: a tower is invalid; ConfigError if it is the environment's.
+    None means ``towers_of_environment``.  Raises ValueError if a tower is invalid.
     """
     if value is None:
         return towers_of_environment()
@@ -227,6 +218,16 @@ def parse_towers(value: Any) -> tuple[TowerAddress, ...]:
     return tuple(dict.fromkeys(_tower(str(word).strip()) for word in words))
 
 
+def _tower(word: str) -> TowerAddress:
+    match = _TOWER.fullmatch(word)
+    if match is None or not is_host(match["host"]):
+        raise ValueError(f"must be {TOWERS}, as {DEFAULT_TOWER}; got {word!r}")
+    ports = int(match["sub"] or DEFAULT_SUB_PORT), int(match["pub"] or DEFAULT_PUB_PORT)
+    if not all(0 < port < 65_536 for port in ports):
+        raise ValueError("must have ports in 1 to 65535")
+    return TowerAddress(match["host"], *ports)
+
+
 def towers_of_environment() -> tuple[TowerAddress, ...]:
     """Return the towers that ``DAFKA_TOWER`` names, or the default.
 
@@ -234,16 +235,18 @@ def towers_of_environment() -> tuple[TowerAddress, ...]:
         ConfigError: one is invalid, or a Spark session in this process has other ones.
     """
     value = os.environ.get(TOWER_ENVIRONMENT) or DEFAULT_TOWER
-    try:
-        towers = parse_towers(value)
-    except ValueError as error:
-        raise ConfigError(TOWER_ENVIRONMENT, value, str(error), "environment variable") from None
+    why = ""
     if (spark := _tower_in_spark(value)) != value:
         why = (
             f"the Spark session has {spark!r}, with which its JVM started. Set it before the "
             "session starts, or name the tower with option 'tower'"
         )
-        raise ConfigError(TOWER_ENVIRONMENT, value, why, "environment variable")
+    try:
+        towers = parse_towers(value)
+    except ValueError as error:
+        why = str(error)
+    if why:
+        raise ConfigError(TOWER_ENVIRONMENT, value, why, _ENVIRONMENT)
     return towers
 
 
@@ -256,16 +259,6 @@ def _tower_in_spark(value: str) -> str:
             found = context._jvm.java.lang.System.getenv(TOWER_ENVIRONMENT)  # noqa: SLF001
             return found or DEFAULT_TOWER
     return value
-
-
-def _tower(word: str) -> TowerAddress:
-    match = _TOWER.fullmatch(word)
-    if match is None or not is_host(match["host"]):
-        raise ValueError(f"must be {TOWERS}, as {DEFAULT_TOWER}; got {word!r}")
-    ports = int(match["sub"] or DEFAULT_SUB_PORT), int(match["pub"] or DEFAULT_PUB_PORT)
-    if not all(0 < port < 65_536 for port in ports):
-        raise ValueError("must have ports in 1 to 65535")
-    return TowerAddress(match["host"], *ports)
 
 
 def parse_host(value: Any) -> str:
@@ -295,16 +288,21 @@ def parse_flight_port(value: Any) -> str:
     raise ValueError(f"must be a port (0 lets the system choose) or {FLIGHT_OFF}")
 
 
+def _towers(meaning: str) -> tuple[TowerAddress, ...]:
+    return option((), meaning, kind=TOWERS, parse=parse_towers)
+
+
+def _rules(meaning: str) -> tuple[RetentionRule, ...]:
+    return option((), meaning, kind=RULES, parse=lambda value: checked(parse_rules(value)))
+
+
 @dataclass(frozen=True)
 class NodeOptions(SecurityOptions):
     """Options of every node."""
 
-    tower: tuple[TowerAddress, ...] = option(
-        (),
+    tower: tuple[TowerAddress, ...] = _towers(
         "towers to join through, separated by commas. Default: DAFKA_TOWER in the environment, or "
-        "else 127.0.0.1:5556:5557",
-        kind=TOWERS,
-        parse=parse_towers,
+        "else 127.0.0.1:5556:5557"
     )
     host: str = option(
         "127.0.0.1",
@@ -319,20 +317,14 @@ class NodeOptions(SecurityOptions):
         kind=PORTS,
         parse=parse_ports,
     )
-    tower_timeout_s: float = option(
-        10.0, "how long to search for a tower before failing", minimum=0.01
-    )
+    tower_timeout_s: float = option(10.0, "how long to search for a tower", minimum=0.01)
     wait_for_tower: bool = option(
         False,
         "retry for ever instead of failing without a tower, also while the network is down and "
         "names do not resolve",
     )
-    beacon_interval_ms: int = option(
-        1_000, "interval of a node's beacons to the towers", minimum=10
-    )
-    peer_expiry_ms: int = option(
-        4_000, "a peer that is silent for longer is considered gone", minimum=100
-    )
+    beacon_interval_ms: int = option(1_000, "interval of beacons to the towers", minimum=10)
+    peer_expiry_ms: int = option(4_000, "silence after which a peer counts as gone", minimum=100)
     high_water_mark: int = option(
         50_000,
         f"messages, each of up to {LIVE_BATCH_BYTES >> 10} KiB or one record, queued per peer "
@@ -367,9 +359,7 @@ class NodeOptions(SecurityOptions):
         "these connect to it as well (docs/wire.md)",
         choices=(NEEDED_NODES, ALL_NODES),
     )
-    wire: str = option(
-        C_LAYOUT, "layout of the frames sent; nodes understand both", choices=LAYOUTS
-    )
+    wire: str = option(C_LAYOUT, "layout of sent frames; nodes understand both", choices=LAYOUTS)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -390,31 +380,19 @@ class NodeOptions(SecurityOptions):
 class ProducerOptions(NodeOptions):
     """Options of a producer."""
 
-    acks: int = option(
-        1, "stores that must have a record on disk before it is acknowledged", minimum=1
-    )
+    acks: int = option(1, "stores that sync a record before it is acknowledged", minimum=1)
     allow_control_characters: bool = option(
         False,
         "publish to a topic whose name has control characters or bytes that are not UTF-8 "
         "(reading never needs it)",
     )
     envelope: str = option(AUTO, ENVELOPE_MEANING, choices=ENVELOPE)
-    max_unacked_records: int = option(
-        500_000, "publish waits while this many are not acknowledged", minimum=1
-    )
-    max_unacked_bytes: int = option(
-        256 << 20, "publish waits while this much is not acknowledged", minimum=1
-    )
-    publish_timeout_s: float = option(
-        60.0, "how long publish waits for room before failing", minimum=0
-    )
-    close_timeout_s: float = option(
-        30.0, "how long close waits for acknowledgements before failing", minimum=0
-    )
+    max_unacked_records: int = option(500_000, "limit at which publish waits", minimum=1)
+    max_unacked_bytes: int = option(256 << 20, "limit at which publish waits", minimum=1)
+    publish_timeout_s: float = option(60.0, "how long publish waits for room", minimum=0)
+    close_timeout_s: float = option(30.0, "how long close waits for acknowledgements", minimum=0)
     resume_timeout_s: float = option(
-        10.0,
-        "how long a producer with option address waits for the stores to report its last offset",
-        minimum=0.01,
+        10.0, "how long a producer with option address waits for its last offset", minimum=0.01
     )
     resume_missing: str = option(
         FAIL,
@@ -429,9 +407,7 @@ class ProducerOptions(NodeOptions):
         "`fail` raises TopicDeletedError, `ignore` continues after the deleted records",
         choices=(FAIL, IGNORE),
     )
-    head_interval_ms: int = option(
-        1_000, "interval of announcements of the last offset", minimum=10
-    )
+    head_interval_ms: int = option(1_000, "interval of announcing the last offset", minimum=10)
 
 
 @dataclass(frozen=True)
@@ -439,12 +415,8 @@ class ConsumerOptions(NodeOptions):
     """Options of a consumer."""
 
     envelope: str = option(AUTO, ENVELOPE_MEANING, choices=ENVELOPE)
-    max_queued_records: int = option(
-        200_000, "records queued for the application before receiving pauses", minimum=1
-    )
-    max_queued_bytes: int = option(
-        64 << 20, "bytes queued for the application before receiving pauses", minimum=1
-    )
+    max_queued_records: int = option(200_000, "queue at which receiving pauses", minimum=1)
+    max_queued_bytes: int = option(64 << 20, "queue at which receiving pauses", minimum=1)
     on_data_loss: str = option(
         FAIL,
         "if no node has a partition's next records any more: `fail` raises DataLossError, `skip` "
@@ -458,9 +430,7 @@ class ConsumerOptions(NodeOptions):
 class ReaderOptions(NodeOptions):
     """Options of a reader."""
 
-    max_queued_bytes: int = option(
-        64 << 20, "bytes of a range queued for the application", minimum=1
-    )
+    max_queued_bytes: int = option(64 << 20, "queue of a range's records", minimum=1)
 
 
 @dataclass(frozen=True)
@@ -472,15 +442,12 @@ class StoreOptions(StoreLimitOptions, NodeOptions):
     )
     flight_port: str = option(
         "0",
-        "port where Arrow Flight serves records in bulk; 0 lets the system choose, `off` disables "
-        "it",
+        "port of Arrow Flight, for records in bulk; 0 lets the system choose, `off` disables it",
         kind="0|PORT|off",
         parse=parse_flight_port,
     )
     staged_hours: float = option(
-        STAGED_HOURS,
-        "staged records are discarded after this time without an addition: their writer has died",
-        minimum=0.001,
+        STAGED_HOURS, "staged records without additions for longer are discarded", minimum=0.001
     )
     max_timestamp_ahead_s: float = option(
         MAX_AHEAD_US / 1e6,
@@ -488,19 +455,13 @@ class StoreOptions(StoreLimitOptions, NodeOptions):
         "store's time instead, and the gateway refuses them",
         minimum=0,
     )
-    retain: tuple[RetentionRule, ...] = option(
-        (),
+    retain: tuple[RetentionRule, ...] = _rules(
         "maximum age or size of topics' records, as `flights*=7d,10GiB`. The first matching "
-        "pattern applies; records of topics without one are kept for ever. Several by spaces",
-        kind=RULES,
-        parse=checked_rules,
+        "pattern applies; records of topics without one are kept for ever. Several by spaces"
     )
-    retain_until_read: tuple[RetentionRule, ...] = option(
-        (),
+    retain_until_read: tuple[RetentionRule, ...] = _rules(
         "limits, as `flights*=30d,100GiB`, up to which records are kept beyond the rules of "
-        "`retain` until protected queries have read them. Several by spaces",
-        kind=RULES,
-        parse=checked_rules,
+        "`retain` until protected queries have read them. Several by spaces"
     )
     protected_queries: str = option(
         "*",
@@ -519,12 +480,10 @@ class StoreOptions(StoreLimitOptions, NodeOptions):
         "compression of topics' cold blocks, as `flights*=zstd`. The first matching pattern "
         "applies; blocks of topics without one are not compressed. Several by spaces",
         kind=COMPRESSION,
-        parse=checked_compression,
+        parse=lambda value: checked(parse_compression(value)),
     )
     compress_after_s: float = option(
-        600.0,
-        "age of a block's newest record from which the block is cold and compressed",
-        minimum=0,
+        600.0, "age of a block's newest record at which the block is compressed", minimum=0
     )
     tamper_evidence: bool = option(False, "keep digests that reveal records changed on disk")
 
@@ -539,10 +498,7 @@ class TowerOptions(SecurityOptions):
     pub_address: str = option(
         "tcp://127.0.0.1:5557", "where nodes receive beacons; port 0 lets the system choose"
     )
-    join: tuple[TowerAddress, ...] = option(
-        (),
+    join: tuple[TowerAddress, ...] = _towers(
         "other towers, separated by commas: all of these towers announce each other, and their "
-        "nodes then join through every one",
-        kind=TOWERS,
-        parse=parse_towers,
+        "nodes then join through every one"
     )

@@ -31,22 +31,36 @@ T = TypeVar("T")
 
 
 class OptionInfo(NamedTuple):
-    """One row of an options table."""
+    """One row of an options table, and the checks of its values; ``field`` is a dataclass's."""
 
     name: str
     kind: str
     default: object
     unit: str
     meaning: str
-
-
-class _Declaration(NamedTuple):
-    info: OptionInfo
-    parse: Callable[[Any], Any]
-    minimum: float | None
-    maximum: float | None
-    choices: Sequence[str]
+    parse: Callable[[Any], Any] = str
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: Sequence[str] = ()
     field: str = ""
+
+    def checked(self, value: Any) -> Any:
+        """Parse a value; raise ConfigError if it is invalid."""
+        try:
+            parsed = self.parse(value)
+        except ConfigError:  # from the environment variable that replaces the option
+            raise
+        except (ValueError, TypeError) as error:
+            raise ConfigError(self.name, value, str(error)) from None
+        if self.choices and parsed not in self.choices:
+            raise ConfigError(self.name, value, f"must be one of {', '.join(self.choices)}")
+        if parsed is None or isinstance(parsed, (str, tuple)):
+            return parsed
+        if self.minimum is not None and parsed < self.minimum:
+            raise ConfigError(self.name, value, f"must be at least {self.minimum}")
+        if self.maximum is not None and parsed > self.maximum:
+            raise ConfigError(self.name, value, f"must be at most {self.maximum}")
+        return parsed
 
 
 def option(
@@ -66,9 +80,9 @@ def option(
     about valid values; without it the default's type decides.
     """
     kind = " or ".join(choices) or kind or type(default).__name__
-    info = OptionInfo("", kind, default, unit, meaning)
-    declared = _Declaration(info, parse or _parser_of(type(default)), minimum, maximum, choices)
-    return dataclasses.field(default=default, metadata={"option": declared})
+    made = parse or _PARSERS[type(default)]
+    info = OptionInfo("", kind, default, unit, meaning, made, minimum, maximum, choices)
+    return dataclasses.field(default=default, metadata={"option": info})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,23 +98,31 @@ class Options:
     @classmethod
     def build(cls, given: Mapping[str, Any]) -> Self:
         """Parse options by their users' names; raise ConfigError if one is unknown or invalid."""
-        declared = _declarations(cls)
+        declared = cls.declared()
         values: dict[str, Any] = {}
         for name, value in given.items():
             if name not in declared:
                 raise ConfigError(name, value, unknown(name, declared))
-            values[declared[name].field] = _checked(name, value, declared[name])
+            values[declared[name].field] = declared[name].checked(value)
         return cls(**values)
 
     @classmethod
-    def parsed(cls, name: str, value: Any) -> Any:
-        """Parse the value of an existing option; raise ConfigError if it is invalid."""
-        return _checked(name, value, _declarations(cls)[name])
+    def declared(cls) -> Mapping[str, OptionInfo]:
+        """Return the options by their users' names, in the order of their declaration."""
+        found = {}
+        for field in dataclasses.fields(cls):
+            if info := field.metadata.get("option"):
+                word = field.name.rpartition("_")[2] if info.kind in ("int", "float") else ""
+                unit = info.unit or UNITS.get(word, "")
+                maximum = MOST.get(unit) if info.maximum is None else info.maximum
+                name = cls.RENAME(field.name)
+                found[name] = info._replace(name=name, unit=unit, maximum=maximum, field=field.name)
+        return found
 
     @classmethod
     def table(cls) -> list[OptionInfo]:
-        """Return the options as rows, in the order of their declaration."""
-        return [each.info for each in _declarations(cls).values()]
+        """Return the options that help and documentation list."""
+        return list(cls.declared().values())
 
 
 def unknown(name: str, known: Iterable[str]) -> str:
@@ -120,43 +142,6 @@ def check_argument(name: str, value: Any, check: Callable[[Any], None]) -> None:
         raise ConfigError(name, shown, error.reason) from None
     except (TypeError, AttributeError):
         raise ConfigError(name, value, why) from None
-
-
-def _declarations(cls: type[Options]) -> Mapping[str, _Declaration]:
-    """Return the options by their users' names."""
-    found = {}
-    for field in dataclasses.fields(cls):
-        if declared := field.metadata.get("option"):
-            info = declared.info
-            word = field.name.rpartition("_")[2] if info.kind in ("int", "float") else ""
-            unit = info.unit or UNITS.get(word, "")
-            maximum = MOST.get(unit) if declared.maximum is None else declared.maximum
-            name = cls.RENAME(field.name)
-            info = info._replace(name=name, unit=unit)
-            found[name] = declared._replace(field=field.name, info=info, maximum=maximum)
-    return found
-
-
-def _checked(name: str, value: Any, declared: _Declaration) -> Any:
-    try:
-        parsed = declared.parse(value)
-    except ConfigError:  # from the environment variable that replaces the option
-        raise
-    except (ValueError, TypeError) as error:
-        raise ConfigError(name, value, str(error)) from None
-    if declared.choices and parsed not in declared.choices:
-        raise ConfigError(name, value, f"must be one of {', '.join(declared.choices)}")
-    if parsed is None or isinstance(parsed, (str, tuple)):
-        return parsed
-    if declared.minimum is not None and parsed < declared.minimum:
-        raise ConfigError(name, value, f"must be at least {declared.minimum}")
-    if declared.maximum is not None and parsed > declared.maximum:
-        raise ConfigError(name, value, f"must be at most {declared.maximum}")
-    return parsed
-
-
-def _parser_of(kind: type) -> Callable[[Any], Any]:
-    return {bool: parse_bool, int: parse_int, float: parse_float, str: parse_str}[kind]
 
 
 def parse_bool(value: Any) -> bool:
@@ -195,3 +180,6 @@ def parse_str(value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise ValueError("must be a string that is not empty")
     return value
+
+
+_PARSERS: Final = {bool: parse_bool, int: parse_int, float: parse_float, str: parse_str}

@@ -11,10 +11,10 @@ applies; a topic without a rule is kept for ever, and not compressed::
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from fnmatch import fnmatchcase
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from dafka_core.model.names import INTERNAL, escape, unescape
 from dafka_core.model.positions import UNITS_US, parse_duration_us
@@ -48,6 +48,18 @@ class RetentionRule(NamedTuple):
     age_s: float | None = None
     size_bytes: int | None = None
 
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse a rule; raise ValueError if it is invalid."""
+        pattern, _, limits = text.rpartition("=")
+        if not pattern:
+            raise ValueError(f"must be {RULES}, as 'flights*=7d,10GiB'; got {escape(text)!r}")
+        words = [] if limits == FOREVER else limits.split(",")
+        found: dict[str, Any] = dict(map(_limit, words))
+        if len(found) < len(words):
+            raise ValueError(f"must have one age and one size at most; got {limits!r}")
+        return cls(unescape(pattern), **found)
+
     def fits(self, topic: str) -> bool:
         """Return True if the rule applies to a topic."""
         if topic.startswith(INTERNAL):
@@ -66,6 +78,14 @@ class CompressionRule(NamedTuple):
     pattern: str
     codec: str
 
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse a rule; raise ValueError if it is invalid."""
+        pattern, _, codec = text.rpartition("=")
+        if not pattern or codec not in CODECS:
+            raise ValueError(f"must be {COMPRESSION}, as 'flights*=zstd'; got {escape(text)!r}")
+        return cls(unescape(pattern), codec)
+
     def fits(self, topic: str) -> bool:
         """Return True if the rule applies to a topic."""
         return fnmatchcase(topic, self.pattern)
@@ -77,74 +97,29 @@ class CompressionRule(NamedTuple):
 _R = TypeVar("_R", RetentionRule, CompressionRule)
 
 
-def parse_rule(text: str) -> RetentionRule:
-    """Parse a retention rule; raise ValueError if it is invalid."""
-    pattern, equals, limits = text.rpartition("=")
-    if not equals or not pattern:
-        raise ValueError(f"must be {RULES}, as 'flights*=7d,10GiB'; got {escape(text)!r}")
-    words = [] if limits == FOREVER else limits.split(",")
-    found = dict(map(_limit, words))
-    if len(found) < len(words):
-        raise ValueError(f"must have one age and one size at most; got {limits!r}")
-    size = found.get("size_bytes")
-    return RetentionRule(unescape(pattern), found.get("age_s"), None if size is None else int(size))
-
-
-def _limit(word: str) -> tuple[str, float]:
-    with suppress(ValueError):  # for ages, M is not m
-        if word == word.lower() and 0 < (age_s := parse_duration_us(word) / 10**6) <= MAX_AGE_S:
-            return "age_s", age_s
-    if (match := _SIZE.fullmatch(word.lower())) and match[2] in _SIZES_BY_NAME:
-        size = float(match[1]) * _SIZES_BY_NAME[match[2]]
-        if 1 <= size <= _MAX_BYTES:
-            return "size_bytes", size
-    raise ValueError(
-        f"must have limits as 90s, 30m, 12h, 7d, 4w, 500MB, 10GiB, or {FOREVER}; got {word!r}"
-    )
-
-
-def _parse_compression_rule(text: str) -> CompressionRule:
-    pattern, equals, codec = text.rpartition("=")
-    if not equals or not pattern or codec not in CODECS:
-        raise ValueError(f"must be {COMPRESSION}, as 'flights*=zstd'; got {escape(text)!r}")
-    return CompressionRule(unescape(pattern), codec)
-
-
 def parse_rules(value: Any) -> tuple[RetentionRule, ...]:
     """Parse retention rules, separated by spaces or semicolons or in a list."""
-    return _parse(value, RetentionRule, parse_rule, RULES)
-
-
-def checked_rules(value: Any) -> tuple[RetentionRule, ...]:
-    """Parse a user's retention rules; raise ValueError if one never applies.
-
-    Rules already in force are not checked again.
-    """
-    return check_each_counts(parse_rules(value))
+    return _parse(value, RetentionRule, RULES)
 
 
 def parse_compression(value: Any) -> tuple[CompressionRule, ...]:
     """Parse compression rules, as ``parse_rules``."""
-    return _parse(value, CompressionRule, _parse_compression_rule, COMPRESSION)
+    return _parse(value, CompressionRule, COMPRESSION)
 
 
-def checked_compression(value: Any) -> tuple[CompressionRule, ...]:
-    """Parse a user's compression rules, as ``checked_rules``."""
-    return check_each_counts(parse_compression(value))
-
-
-def rule_of(topic: str, rules: Iterable[RetentionRule]) -> RetentionRule | None:
+def rule_of(topic: str, rules: Iterable[_R]) -> _R | None:
     """Return the first rule for a topic; None if its records are kept for ever."""
     return next((rule for rule in rules if rule.fits(topic)), None)
 
 
 def codec_of(topic: str, rules: Iterable[CompressionRule]) -> str:
     """Return the codec for a topic, or ``none``."""
-    return next((rule.codec for rule in rules if rule.fits(topic)), NONE)
+    rule = rule_of(topic, rules)
+    return NONE if rule is None else rule.codec
 
 
-def check_each_counts(rules: tuple[_R, ...]) -> tuple[_R, ...]:
-    """Return the rules; raise ValueError if one follows another that matches all of its topics."""
+def checked(rules: tuple[_R, ...]) -> tuple[_R, ...]:
+    """Return a user's new rules; raise ValueError if one never applies, after an earlier one."""
     for number, later in enumerate(rules):
         if earlier := next((each for each in rules[:number] if _covers(each, later)), None):
             raise ValueError(
@@ -162,14 +137,27 @@ def _covers(earlier: _R, later: _R) -> bool:
     return earlier.pattern == later.pattern or (is_plain and earlier.fits(later.pattern))
 
 
-def _parse(value: Any, kind: type[_R], parse: Callable[[str], _R], syntax: str) -> tuple[_R, ...]:
+def _parse(value: Any, kind: type[_R], syntax: str) -> tuple[_R, ...]:
     if isinstance(value, kind):
         return (value,)
     if isinstance(value, str):
-        return tuple(parse(word) for word in _SEPARATORS.split(value) if word)
+        return tuple(kind.parse(word) for word in _SEPARATORS.split(value) if word)
     if not isinstance(value, Iterable):
         raise ValueError(f"must be rules, as {syntax}")
-    return tuple(rule for each in value for rule in _parse(each, kind, parse, syntax))
+    return tuple(rule for each in value for rule in _parse(each, kind, syntax))
+
+
+def _limit(word: str) -> tuple[str, float]:
+    with suppress(ValueError):  # for ages, M is not m
+        if word == word.lower() and 0 < (age_s := parse_duration_us(word) / 10**6) <= MAX_AGE_S:
+            return "age_s", age_s
+    if (match := _SIZE.fullmatch(word.lower())) and match[2] in _SIZES_BY_NAME:
+        size = float(match[1]) * _SIZES_BY_NAME[match[2]]
+        if 1 <= size <= _MAX_BYTES:
+            return "size_bytes", int(size)
+    raise ValueError(
+        f"must have limits as 90s, 30m, 12h, 7d, 4w, 500MB, 10GiB, or {FOREVER}; got {word!r}"
+    )
 
 
 def _shown_pattern(pattern: str) -> str:

@@ -17,11 +17,7 @@ MAX_ADDRESS_BYTES: Final = 255
 
 
 def text_size_bytes(text: str) -> int:
-    """Return the length of a topic or address on the wire.
-
-    Raises:
-        ProtocolError: no bytes decode to this text.
-    """
+    """Return the length of a name on the wire; raise ProtocolError if no bytes decode to it."""
     if text.isascii():
         return len(text)
     try:
@@ -79,8 +75,7 @@ _MOST_COMPARED: Final = 64  # characters compared of each name
 def nearest_name(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that ``name`` is probably a misspelling of, or None.
 
-    A misspelling has one missing, added, wrong or swapped letter for each four letters, or lacks
-    the end of the name.  'others' is not near to 'orders'.
+    A misspelling has one wrong letter for each four, or lacks the end of the name.
     """
     wanted = _fold(name)
     if len(wanted) < _LEAST:

@@ -51,11 +51,7 @@ def escape(name: str) -> str:
 
 
 def unescape(text: str) -> str:
-    """Parse a printable form, the inverse of ``escape``; any byte may be escaped.
-
-    Raises:
-        ValueError: it has surrogates that represent no byte.
-    """
+    """Parse a printable form, the inverse of ``escape``; any byte may be escaped."""
     if "\\x" not in text:
         return text
     return text_of(_ESCAPED.sub(lambda each: bytes((int(each[1], 16),)), octets_of(text)))
@@ -73,9 +69,7 @@ def shown_partition(topic: str, partition: str) -> str:
 
 def printable(text: str) -> str:
     """Escape invisible characters; backslashes are unchanged."""
-    if text.isprintable():
-        return text
-    return "".join(_escaped(each) if _is_hidden(each) else each for each in text)
+    return text if text.isprintable() else "".join(map(_escaped, text))
 
 
 def is_plain(name: str) -> bool:
@@ -83,11 +77,9 @@ def is_plain(name: str) -> bool:
     return printable(name) == name
 
 
-def _is_hidden(character: str) -> bool:
-    return unicodedata.category(character) in HIDDEN and character not in JOINERS
-
-
 def _escaped(character: str) -> str:
+    if unicodedata.category(character) not in HIDDEN or character in JOINERS:
+        return character
     is_octet = "\udc80" <= character <= "\udcff"
     octets = octets_of(character) if is_octet else character.encode("utf-8", "surrogatepass")
     return "".join(f"\\x{each:02x}" for each in octets)

@@ -107,18 +107,6 @@ def parse_duration_us(value: Any, unit: str = "") -> int:
     return int(Decimal(match[1]) * UNITS_US[match[2] or unit])
 
 
-def parse_moment(text: str) -> dt.datetime:
-    """Parse a time in ISO 8601 with its zone."""
-    try:
-        moment = dt.datetime.fromisoformat(text.strip())
-    except ValueError as error:
-        raise ValueError(f"must be {ISO_FORM} ({error})") from None
-    if moment.tzinfo is None:
-        # Spark does not pass spark.sql.session.timeZone to Python sources.
-        raise ValueError("has no time zone: write Z at its end for UTC, or an offset like +01:00")
-    return moment
-
-
 def parse_time_us(text: str) -> int:
     """Parse a time in ISO 8601, or how long ago it was, as microseconds since 1970 UTC."""
     word = text.strip()
@@ -132,5 +120,11 @@ def parse_time_us(text: str) -> int:
 
 def parse_moment_us(text: str) -> int:
     """Parse a time in ISO 8601 with its zone, as microseconds since 1970 UTC."""
-    since = parse_moment(text) - dt.datetime.fromtimestamp(0, dt.UTC)
-    return since // dt.timedelta(microseconds=1)
+    try:
+        moment = dt.datetime.fromisoformat(text.strip())
+    except ValueError as error:
+        raise ValueError(f"must be {ISO_FORM} ({error})") from None
+    if moment.tzinfo is None:
+        # Spark does not pass spark.sql.session.timeZone to Python sources.
+        raise ValueError("has no time zone: write Z at its end for UTC, or an offset like +01:00")
+    return (moment - dt.datetime.fromtimestamp(0, dt.UTC)) // dt.timedelta(microseconds=1)

@@ -83,13 +83,13 @@ class AheadLog:
 
     def add(self, ahead_us: dict[TopicPartition, int]) -> None:
         """Log by how much the accepted records of these partitions were ahead."""
+        text = (
+            "%s: its records are stamped %.0f s ahead of this store's clock; it keeps its own time "
+            "for them.  Set the clock of their producer, or this one"
+        )
         for tp in ahead_us.keys() - self._logged:
             if len(self._logged) < MAX_LOGGED:
                 self._logged.add(tp)
-                text = (
-                    "%s: its records are stamped %.0f s ahead of this store's clock; it keeps its "
-                    "own time for them.  Set the clock of their producer, or this one"
-                )
                 _log.warning(text, tp, ahead_us[tp] / 1e6)
 
 

@@ -33,29 +33,28 @@ class Values(Sequence[bytes]):
 
     __slots__ = ("_buffer", "_ends", "_list")
 
-    def __init__(self) -> None:
-        """Create an empty sequence; see ``of``, ``from_columns`` and ``from_arrow``."""
-        self._list: list[bytes] | None = None
-        self._ends: npt.NDArray[np.integer] | None = _NONE
-        self._buffer: memoryview = memoryview(b"")
+    def __init__(
+        self,
+        ends: npt.NDArray[np.integer] | None = _NONE,
+        buffer: Bytes = b"",
+        items: list[bytes] | None = None,
+    ) -> None:
+        """See ``of``, ``from_columns`` and ``from_arrow``."""
+        self._ends = ends  # and the buffer is valid with it
+        self._buffer = memoryview(buffer)
+        self._list = items
 
     @classmethod
     def of(cls, values: Iterable[bytes]) -> Self:
         """Return values from objects; takes ownership of a list."""
         if isinstance(values, cls):
             return values
-        made = cls()
-        made._list = values if isinstance(values, list) else list(values)
-        made._ends = None
-        return made
+        return cls(None, items=values if isinstance(values, list) else list(values))
 
     @classmethod
     def from_columns(cls, ends: npt.NDArray[np.integer], buffer: Bytes) -> Self:
         """Return values ``buffer[ends[i] : ends[i + 1]]``, without a copy."""
-        made = cls()
-        made._ends = ends
-        made._buffer = memoryview(buffer)
-        return made
+        return cls(ends, buffer)
 
     @classmethod
     def from_arrow(cls, array: pa.Array) -> Self:
@@ -99,18 +98,14 @@ class Values(Sequence[bytes]):
         return self._list
 
     def to_arrow(self) -> pa.BinaryArray:
-        """Return an Arrow array of binary, without a copy of the values.
-
-        Raises:
-            OverflowError: they have 2 GiB or more, which the type cannot hold.
-        """
+        """Return an Arrow array of binary, without a copy; raise OverflowError from 2 GiB on."""
         # Nodes that don't use Arrow need not load it.
         import pyarrow as pa  # noqa: PLC0415
 
         ends, buffer = self._offsets(), self._buffer
         if ends.dtype != np.int32:
             ends, buffer = self.columns()
-            if len(buffer) > np.iinfo(np.int32).max:
+            if ends[-1] > np.iinfo(np.int32).max:
                 raise OverflowError("an array of binary holds less than 2 GiB; take a part")
             ends = ends.astype(np.int32)
         buffers = [None, pa.py_buffer(ends), pa.py_buffer(buffer)]

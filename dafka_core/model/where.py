@@ -19,10 +19,9 @@ texts from the network, so every size is bounded; Arrow evaluates them for whole
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -31,7 +30,7 @@ import pyarrow.compute as pc
 from dafka_core.model.envelope_columns import opened_columns
 from dafka_core.model.name_limits import nearest
 from dafka_core.model.names import escape
-from dafka_core.model.positions import parse_moment
+from dafka_core.model.positions import parse_moment_us
 from dafka_core.model.records import UNKNOWN_US, RecordBatch, TopicPartition, joined_times
 from dafka_core.model.values import Longs, Values
 
@@ -53,7 +52,7 @@ MAX_WILDCARDS: Final = 32
 """In the texts of all LIKE, besides % at the ends: a text of thousands takes RE2 two seconds for a
 record of 64 KiB."""
 
-AND, OR, IN, LIKE, IS_NULL = "AND", "OR", "IN", "LIKE", "IS NULL"
+IN, LIKE, IS_NULL = "IN", "LIKE", "IS NULL"
 EQUAL, UNEQUAL, LESS, AT_MOST, GREATER, AT_LEAST = "=", "<>", "<", "<=", ">", ">="
 
 _SIGNS: Final = {
@@ -66,16 +65,19 @@ _SIGNS: Final = {
 }
 _SYNONYMS: Final = {"==": EQUAL, "!=": UNEQUAL}
 
-_TOKEN: Final = re.compile(
-    r"\s*(?:(?P<hex>[xX]'[^']*')|(?P<text>'(?:[^']|'')*')|(?P<number>-?\d+(?![\w.]))"
-    r"|(?P<word>[A-Za-z_]\w*|`\w+`)|(?P<sign><=|>=|<>|!=|==|[=<>(),])|(?P<end>$))",
-    re.ASCII,
-)
+_SIGN: Final = "<=|>=|<>|!=|==|[=<>]"
+_NAME: Final = r"`\w+`|[a-z_]\w*"
+_NUMBER: Final = r"-?\d+(?![\w.])"
+_BINARY: Final = "x'[^']*'"
+_TEXT: Final = "'(?:[^']|'')*'"
+_ANY: Final = rf"{_BINARY}|{_TEXT}|[\w`.-]+|\S"  # for errors
 
 # A UTF-8 character in binary data, or a byte outside of any.
 _CHARACTER: Final = r"(?:[\x00-\x7f]|[\xc0-\xff][\x80-\xbf]*|[\x80-\xbf])"
 
+T = TypeVar("T")
 Column = Callable[[str], pa.Array]  # returns a batch's column of a name, of the type in `TYPES`
+Mask = Callable[[Column], pa.BooleanArray]  # whether each record of a batch matches; null: unknown
 
 
 class Comparison(NamedTuple):
@@ -116,75 +118,64 @@ def _quoted(character: str) -> str:
     return character if plain else f"\\x{ord(character):02x}"
 
 
-@dataclass(frozen=True)
-class Negated:
-    """The negation of a condition."""
+class _Condition(NamedTuple):
+    """A part of a condition, and the comparisons that every record matching it meets."""
 
-    part: Condition
-
-    def mask(self, column: Column) -> pa.BooleanArray:
-        """See ``Comparison``."""
-        return pc.invert(self.part.mask(column))
+    mask: Mask
+    needed: tuple[Comparison, ...] = ()
 
 
-@dataclass(frozen=True)
-class Joined:
-    """The conjunction or disjunction of conditions."""
-
-    operator: str
-    parts: tuple[Condition, ...]
-
-    @classmethod
-    def of(cls, operator: str, parts: Sequence[Condition]) -> Condition:
-        """Join conditions: ``a AND (b AND c)`` is ``a AND b AND c``."""
-        flat: list[Condition] = []
-        for each in parts:
-            flat += each.parts if isinstance(each, Joined) and each.operator == operator else [each]
-        return cls(operator, tuple(flat)) if len(flat) > 1 else flat[0]
-
-    def mask(self, column: Column) -> pa.BooleanArray:
-        """See ``Comparison``; evaluates no part after the result is known for all records."""
-        join = pc.and_kleene if self.operator == AND else pc.or_kleene
-
-        def joined(mask: pa.BooleanArray, part: Condition) -> pa.BooleanArray:
-            undecided = mask.true_count if self.operator == AND else mask.false_count
-            return join(mask, part.mask(column)) if undecided or mask.null_count else mask
-
-        return reduce(joined, self.parts[1:], self.parts[0].mask(column))
+def _of(column: str, operator: str, value: Any = None) -> _Condition:
+    comparison = Comparison(column, operator, value)
+    return _Condition(comparison.mask, (comparison,))
 
 
-Condition = Comparison | Negated | Joined
+def _not(part: _Condition) -> _Condition:
+    return _Condition(lambda column: pc.invert(part.mask(column)))
+
+
+def _joined(parts: Sequence[_Condition], *, is_and: bool) -> _Condition:
+    if len(parts) == 1:
+        return parts[0]
+    join = pc.and_kleene if is_and else pc.or_kleene
+
+    def mask(column: Column) -> pa.BooleanArray:
+        found = parts[0].mask(column)
+        for each in parts[1:]:
+            if found.null_count or (found.true_count if is_and else found.false_count):
+                found = join(found, each.mask(column))  # else it is known for all records
+        return found
+
+    needed = [comparison for each in parts for comparison in each.needed]
+    return _Condition(mask, tuple(needed) if is_and else ())
 
 
 @dataclass(frozen=True)
 class Where:
-    """A condition on records: the text as written, its meaning, and the columns that it uses."""
+    """A condition on records.
+
+    Attributes:
+        text: as written.
+        mask: its meaning.
+        needed: comparisons that every matching record meets.
+        columns: those that it uses.
+    """
 
     text: str
-    condition: Condition
-    columns: frozenset[str]
+    mask: Mask = field(compare=False, repr=False)
+    needed: tuple[Comparison, ...] = field(compare=False, repr=False)
+    columns: frozenset[str] = field(compare=False, repr=False)
 
     @classmethod
     def parse(cls, text: str) -> Where:
-        """Parse a condition.
-
-        Raises:
-            ValueError: the text is invalid; the error's sentence explains why.
-        """
+        """Parse a condition; raise ValueError with a sentence if it is invalid."""
         if len(text) > MAX_CHARACTERS:
             raise ValueError(f"must have at most {MAX_CHARACTERS} characters, it has {len(text)}")
         parser = _Parser(text)
-        return cls(text, parser.whole(), frozenset(parser.columns))
+        return cls(text, *parser.whole(), frozenset(parser.columns))
 
-    @property
-    def needed(self) -> list[Comparison]:
-        """Return comparisons that every matching record meets."""
-        match self.condition:
-            case Joined(operator="AND", parts=parts):
-                return [each for each in parts if isinstance(each, Comparison)]
-            case Comparison() as comparison:
-                return [comparison]
-        return []
+    def __reduce__(self) -> tuple[object, ...]:
+        return (Where.parse, (self.text,))
 
 
 class _Parser:
@@ -192,69 +183,66 @@ class _Parser:
 
     def __init__(self, text: str) -> None:
         self.columns: list[str] = []
-        self._tokens = list(_tokens(text))
+        self._text = text
         self._at = 0
         self._depth = 0
         self._wildcards = 0
 
-    def whole(self) -> Condition:
-        if len(self._tokens) == 1:
+    def whole(self) -> _Condition:
+        if not self._text.strip():
             raise ValueError("must be a condition like key = 'a' AND offset >= 5; it is empty")
         condition = self._condition()
-        if self._kind != "end":
+        if self._text[self._at :].strip():
             raise self._expected("AND, OR or the end")
         return condition
 
-    def _condition(self) -> Condition:
-        return self._joined(OR, lambda: self._joined(AND, self._negation))
+    def _condition(self) -> _Condition:
+        def conjunction() -> _Condition:
+            return _joined(self._list(r"AND\b", self._negation), is_and=True)
 
-    def _joined(self, operator: str, part: Callable[[], Condition]) -> Condition:
-        parts = [part()]
-        while self._accept(operator):
-            parts.append(part())
-        return Joined.of(operator, parts)
+        return _joined(self._list(r"OR\b", conjunction), is_and=False)
 
-    def _negation(self) -> Condition:
+    def _negation(self) -> _Condition:
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise ValueError(f"must have at most {MAX_DEPTH} conditions within each other")
-        if self._accept("NOT"):
-            condition: Condition = Negated(self._negation())
-        elif self._accept("("):
+        if self._accept(r"NOT\b"):
+            condition = _not(self._negation())
+        elif self._accept(r"\("):
             condition = self._condition()
-            self._expect(")")
+            self._expect(r"\)", ")")
         else:
             condition = self._comparison()
         self._depth -= 1
         return condition
 
-    def _comparison(self) -> Condition:
+    def _comparison(self) -> _Condition:
         column = self._column()
-        sign = _SYNONYMS.get(self._word, self._word)
-        if sign in _SIGNS:
-            self._at += 1
-            return Comparison(column, sign, self._value(column))
-        is_null = self._accept("IS")
-        negated = self._accept("NOT")
+        if sign := self._accept(_SIGN):
+            return _of(column, _SYNONYMS.get(sign, sign), self._value(column))
+        is_null = self._accept(r"IS\b")
+        is_negated = self._accept(r"NOT\b")
         if is_null:
-            self._expect("NULL")
-            found: Condition = Comparison(column, IS_NULL, None)
-        elif self._accept(IN):
-            found = Comparison(column, IN, self._values(column))
-        elif self._accept("BETWEEN"):
-            least = Comparison(column, AT_LEAST, self._value(column))
-            self._expect(AND)
-            found = Joined(AND, (least, Comparison(column, AT_MOST, self._value(column))))
-        elif self._accept(LIKE):
+            self._expect(r"NULL\b", "NULL")
+            found = _of(column, IS_NULL)
+        elif self._accept(r"IN\b"):
+            self._expect(r"\(", "(")
+            found = _of(column, IN, self._list(",", lambda: self._value(column)))
+            self._expect(r"\)", ")")
+        elif self._accept(r"BETWEEN\b"):
+            least = _of(column, AT_LEAST, self._value(column))
+            self._expect(r"AND\b", "AND")
+            found = _joined([least, _of(column, AT_MOST, self._value(column))], is_and=True)
+        elif self._accept(r"LIKE\b"):
             if column in (OFFSET, TIMESTAMP):
                 raise ValueError(f"LIKE is for {', '.join(COLUMNS[:4])}, not for {column}")
-            found = Comparison(column, LIKE, self._pattern())
+            found = _of(column, LIKE, self._pattern())
         else:
             raise self._expected(f"{' '.join(_SIGNS)} IN BETWEEN LIKE or IS")
-        return Negated(found) if negated else found
+        return _not(found) if is_negated else found
 
     def _column(self) -> str:
-        word = self._take("word", f"a column, one of {', '.join(COLUMNS)}")
+        word = self._expect(_NAME, f"a column, one of {', '.join(COLUMNS)}")
         name = word.strip("`").lower()
         if name not in COLUMNS:
             raise ValueError(f"has no column {word!r}: {nearest(name, COLUMNS)}")
@@ -263,38 +251,30 @@ class _Parser:
             raise ValueError(f"must have at most {MAX_COMPARISONS} comparisons")
         return name
 
-    def _values(self, column: str) -> list[Any]:
-        self._expect("(")
-        values = [self._value(column)]
-        while self._accept(","):
-            values.append(self._value(column))
-        self._expect(")")
-        return values
-
     def _value(self, column: str) -> Any:
-        is_binary = column in (KEY, VALUE)
         if column == OFFSET:
-            number = int(self._take("number", "a whole number"))
+            number = int(self._expect(_NUMBER, "a whole number"))
             if not -(2**63) <= number < 2**63:
                 raise ValueError(f"{number} is no offset")
             return number
-        if is_binary and self._kind == "hex":
-            return _from_hex(self._take("hex", ""))
         if column == TIMESTAMP:
-            self._accept("TIMESTAMP")
-            return parse_moment(self._text("a text in single quotes"))
-        text = self._text("a text in single quotes")
-        return text.encode() if is_binary else text
+            self._accept(r"TIMESTAMP\b")
+            return parse_moment_us(self._string())
+        if TYPES[column] != pa.binary():
+            return self._string()
+        if binary := self._accept(_BINARY):
+            return _from_hex(binary)
+        return self._string().encode()
 
     def _pattern(self) -> str:
-        text = self._text("a text in quotes")
+        text = self._string()
         self._wildcards += sum(text.strip("%").count(each) for each in "%_")
         if self._wildcards > MAX_WILDCARDS:
             raise ValueError(f"must have at most {MAX_WILDCARDS} of % and _ within texts of LIKE")
         return text
 
-    def _text(self, what: str) -> str:
-        text = self._take("text", what)[1:-1].replace("''", "'")
+    def _string(self) -> str:
+        text = self._expect(_TEXT, "a text in single quotes")[1:-1].replace("''", "'")
         if "\\" in text:
             raise ValueError(r"has a backslash in a text, which SQL reads in two ways: write X'5c'")
         try:
@@ -303,46 +283,33 @@ class _Parser:
             raise ValueError("has a character that is not Unicode in a text") from None
         return text
 
-    @property
-    def _kind(self) -> str:
-        return self._tokens[self._at].lastgroup or ""
+    def _list(self, separator: str, part: Callable[[], T]) -> list[T]:
+        parts = [part()]
+        while self._accept(separator):
+            parts.append(part())
+        return parts
 
-    @property
-    def _word(self) -> str:
-        """The next token in upper case, if it is a word or a sign."""
-        token = self._tokens[self._at]
-        return token[self._kind].upper() if self._kind in ("word", "sign") else ""
+    def _accept(self, pattern: str) -> str:
+        """Return the next token if it matches, and pass over it; else an empty text."""
+        match = self._next(pattern)
+        if match is not None:
+            self._at = match.end()
+        return "" if match is None else match[1]
 
-    def _accept(self, word: str) -> bool:
-        found = self._word == word
-        self._at += found
-        return found
+    def _next(self, pattern: str) -> re.Match[str] | None:
+        regex = re.compile(rf"\s*({pattern})", re.ASCII | re.IGNORECASE)
+        return regex.match(self._text, self._at)
 
-    def _expect(self, word: str) -> None:
-        if not self._accept(word):
-            raise self._expected(word)
-
-    def _take(self, kind: str, what: str) -> str:
-        token = self._tokens[self._at]
-        if token.lastgroup != kind:
-            raise self._expected(what)
-        self._at += 1
-        return token[kind]
+    def _expect(self, pattern: str, what: str) -> str:
+        if token := self._accept(pattern):
+            return token
+        raise self._expected(what)
 
     def _expected(self, what: str) -> ValueError:
-        token, kind = self._tokens[self._at], self._kind
-        found = "it ends" if kind == "end" else f"it has {token[kind]!r}"
-        return ValueError(f"must have {what} at character {token.start(kind) + 1}, but {found}")
-
-
-def _tokens(text: str) -> Iterator[re.Match[str]]:
-    at, text = 0, text.rstrip()
-    while match := _TOKEN.match(text, at):
-        yield match
-        if match.lastgroup == "end":
-            return
-        at = match.end()
-    raise ValueError(f"cannot be read from {text[at:].lstrip()[:20]!r} on")
+        match = self._next(_ANY)
+        at = len(self._text.rstrip()) if match is None else match.start(1)
+        found = "it ends" if match is None else f"it has {match[1][:50]!r}"
+        return ValueError(f"must have {what} at character {at + 1}, but {found}")
 
 
 def _from_hex(text: str) -> bytes:
@@ -393,7 +360,7 @@ def kept(batch: RecordBatch, where: Where, *, opens: bool) -> MatchedRecords:
             made.update(_made(batch, name, opens=opens))
         return made[name]
 
-    return kept_by(batch, where.condition.mask(column))
+    return kept_by(batch, where.mask(column))
 
 
 def kept_by(batch: RecordBatch, mask: pa.BooleanArray) -> MatchedRecords:

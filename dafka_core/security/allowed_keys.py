@@ -18,10 +18,11 @@ from dafka_core.security.permissions import (
     EVERYBODY,
     PREFIX_DIGITS,
     ROLES,
+    STORE,
     Permissions,
     address_prefix,
+    described,
     refused,
-    told,
 )
 
 LOOK_INTERVAL_S: Final = 1.0  # interval of checks of the directory
@@ -41,11 +42,7 @@ class _File(NamedTuple):
 
 
 def own_permissions(config: SecurityOptions) -> Permissions:
-    """Return a node's own permissions by its own directory; all without a key.
-
-    Raises:
-        ConfigError: the key or the directory is invalid.
-    """
+    """Return a node's own permissions by its own directory; all without a key."""
     if not config.secret_key_file:
         return EVERYBODY
     public = read_secret(config.secret_key_file).public
@@ -54,12 +51,7 @@ def own_permissions(config: SecurityOptions) -> Permissions:
 
 
 def check_produce(config: SecurityOptions, topic: str) -> None:
-    """Check early whether stores would refuse a producer's records.
-
-    Raises:
-        NotAllowedError: the node's directory does not permit its key to produce to the topic.
-        ConfigError: the key or the directory is invalid.
-    """
+    """Raise NotAllowedError early if stores would refuse a producer's records."""
     owner = own_permissions(config)
     if not owner.may_produce(topic):
         raise refused(owner, f"produce to {quoted(topic)}")
@@ -148,20 +140,15 @@ class AllowedKeys:
                 _log.info("key %(name)s (%(key)s) %(what)s", facts, extra={"event": "key_changed"})
 
     def _read(self) -> list[str]:
-        """Read the directory; return the errors of its files.
-
-        Raises:
-            OSError: it cannot be read at present; the known keys stay.
-        """
+        """Read the directory; return its errors; raise OSError if it is temporarily unreadable."""
         wrong, found = [], {}
         try:
             if self.directory.stat().st_mode & stat.S_IWOTH:
                 wrong = [_OPEN]
             else:
                 with os.scandir(self.directory) as entries:
-                    public = [each for each in entries if each.name.endswith(PUBLIC)]
-                public.sort(key=lambda each: each.name)
-                found = {each.name: self._file(each) for each in public}
+                    public = {each.name: each for each in entries if each.name.endswith(PUBLIC)}
+                found = {name: self._file(public[name]) for name in sorted(public)}
         except OSError as error:
             if error.errno in _PASSING:
                 raise
@@ -216,8 +203,9 @@ class AllowedKeys:
                 if each.token_digest:  # a file written by hand may have none
                     tokens[each.token_digest] = each
         self._keys, self._by_prefix, self._by_token = keys, prefixes, tokens
-        allowed = [(each, each.permissions) for each in keys.values()]
-        self._with_addresses = [each for each, may in allowed if may.addresses or may.is_store]
+        self._with_addresses = [
+            each for each in keys.values() if each.permissions.addresses or STORE in each.roles
+        ]
         return wrong
 
 
@@ -228,4 +216,4 @@ def _change(old: AllowedKey | None, new: AllowedKey | None) -> str:
         return "has other credentials for Arrow Flight now"
     allowed = new.permissions
     addresses = f"; addresses {', '.join(allowed.addresses)}" if allowed.addresses else ""
-    return f"has other permissions now ({told(allowed)}{addresses})"
+    return f"has other permissions now ({described(allowed)}{addresses})"

@@ -21,16 +21,13 @@ if TYPE_CHECKING:
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric import ec
 
-SERVER_NAME: Final = "dafka-store"
-"""The subject of every store's certificate.  Clients trust certificates, not names of hosts."""
-
+SERVER_NAME: Final = "dafka-store"  # subject of all certificates, which clients trust, not hosts
 HEADER: Final = "authorization"
 SCHEME: Final = "Bearer "  # prefix of a token in a header: RFC 6750
 VALID_DAYS: Final = 3_650  # lifetime of a certificate: a key is revoked by its file, not by time
 _TOKEN: Final = b"dafka: a token for Arrow Flight, version 1"
 _TLS_KEY: Final = b"dafka: a key for TLS, version 1"
-_ORDER: Final = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
-"""Order of the curve P-256."""
+_ORDER: Final = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551  # of curve P-256
 
 
 class TlsPair(NamedTuple):

@@ -1,4 +1,4 @@
-"""Keys in files, in the format of ZeroMQ's certificates, which ``zmq.auth`` reads and writes.
+"""Keys in files, in the format of ZeroMQ's certificates (CZMQ's ``zcert``).
 
 ``NAME.key_secret`` is for its owner alone; ``NAME.key`` is public, with its owner's permissions and
 its credentials for Arrow Flight (``credentials``).
@@ -9,13 +9,11 @@ from __future__ import annotations
 import os
 import re
 import struct
-import tempfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import zmq
-from zmq.auth import create_certificates, load_certificate
 from zmq.utils import z85
 
 from dafka_core.config.node_options import SecurityOptions
@@ -29,16 +27,24 @@ from dafka_core.security.permissions import (
     parse_patterns,
     parse_roles,
 )
-from dafka_core.system.files import make_directory, move, others_can_read, replace_file
+from dafka_core.security.private_file import PrivateFile
+from dafka_core.system.files import make_directory, open_new, replace_file
 
 PUBLIC: Final = ".key"
 SECRET: Final = ".key_secret"  # noqa: S105 -- no secret
-"""Suffixes of key files."""
 
 FROM_ENVIRONMENT: Final = "env:"
 """Prefix of an environment variable's name in place of a file's name."""
 
 _SECRET_DIGITS: Final = 40
+
+_TEXT: Final = """\
+# A {}, in the format of ZeroMQ's certificates (docs/security.md)
+
+metadata
+curve
+    public-key = "{}"
+"""
 
 TOKEN: Final = "token-sha256"  # noqa: S105 -- no token
 CERTIFICATE: Final = "certificate"
@@ -68,14 +74,16 @@ class KeyPair(NamedTuple):
 
 
 class AllowedKey(NamedTuple):
-    """A public key in Z85, and its owner's permissions."""
+    """A public key in Z85, and its owner's permissions.
+
+    The digest of its token is empty in a file written by hand without it.  Only stores have a
+    certificate, as one line.
+    """
 
     key: str
     permissions: Permissions
     token_digest: str = ""
-    """Digest of its token; empty in a file written by hand without it."""
     certificate: str = ""
-    """A store's certificate, as one line."""
 
     @property
     def name(self) -> str:
@@ -97,8 +105,7 @@ def new_key(
         patterns: of ``Permissions``: ``produce``, ``consume`` and ``addresses``.
 
     Raises:
-        ConfigError: the name is unsuitable for a file, exists already, or a pattern cannot be
-            written into the file.
+        ConfigError: the name is unsuitable for a file or exists, or a pattern cannot be written.
         OSError: the directory cannot be created or written to.
     """
     if not _NAME.fullmatch(name):
@@ -109,38 +116,31 @@ def new_key(
             why = "a key's file cannot contain '\"', a line break, or invalid UTF-8: write '?'"
             raise ConfigError(option, escape(pattern), why)
     make_directory(directory, 0o700)
-    made: list[Path] = []
-    # Written in a hidden directory, and moved when it is complete.
-    with tempfile.TemporaryDirectory(prefix=".new-", dir=directory) as hidden:
-        public, secret = map(Path, create_certificates(hidden, name))
-        secret.chmod(0o600)
-        # ZeroMQ's library writes metadata into the secret file only.
-        given = {"roles": roles, **patterns}
-        facts = {each: ", ".join(given[each]) for each in _PERMISSIONS if each in given}
-        _, own = load_certificate(secret)
-        assert own is not None
-        facts |= _credentials(own, name, roles)
-        public.write_bytes(_with_metadata(public.read_text(), facts).encode())
-        try:
-            for path in (secret, public):
-                move((path, directory / path.name), replaces=False)
-                made.append(directory / path.name)
-        except FileExistsError:
-            for path in made:
-                path.unlink()
-            why = f"a key of that name exists in {directory} already, and is unchanged"
-            raise ConfigError("name", name, why, "argument") from None
-    return directory / public.name, directory / secret.name
+    public, secret = zmq.curve_keypair()
+    given = {"roles": roles, **patterns}
+    facts = {each: ", ".join(given[each]) for each in _PERMISSIONS if each in given}
+    facts |= _credentials(secret, name, roles)
+    public_file, secret_file = directory / f"{name}{PUBLIC}", directory / f"{name}{SECRET}"
+    text = _TEXT.format("secret key: only its owner may read this file", public.decode())
+    try:
+        with (
+            open_new(secret_file, 0o600, replaces=False) as own,
+            open_new(public_file, replaces=False) as shown,
+        ):
+            own.write(f'{text}    secret-key = "{secret.decode()}"\n'.encode())
+            text = _TEXT.format("public key: nodes with this file admit its owner", public.decode())
+            shown.write(_with_metadata(text, facts).encode())
+    except FileExistsError:
+        why = f"a key of that name exists in {directory} already, and is unchanged"
+        raise ConfigError("name", name, why, "argument") from None
+    return public_file, secret_file
 
 
 def renew(directory: Path, name: str) -> AllowedKey:
     """Renew the credentials for Arrow Flight in a key's public file.
 
-    Certificates expire, and a file written by hand has none.
-
-    Raises:
-        ConfigError: the key or its secret is missing in the directory.
-        OSError: the file cannot be written.
+    Certificates expire, and a file written by hand has none.  Raises ConfigError if the key or its
+    secret is missing in the directory.
     """
     public = directory / f"{name}{PUBLIC}"
     own = read_secret(str(public.with_suffix(SECRET)))
@@ -156,39 +156,27 @@ def renew(directory: Path, name: str) -> AllowedKey:
 
 
 def read_secret(file: str) -> KeyPair:
-    """Read a node's own key from a file, or from an environment variable: ``env:NAME``.
+    """Read a node's own key from a file or an environment variable (``env:NAME``).
 
-    Raises:
-        ConfigError: it is invalid, cannot be read, or others can read it.
+    Raises ConfigError if it is invalid, cannot be read, or others can read it.
     """
     try:
         if file.startswith(FROM_ENVIRONMENT):
             return _from_environment(file.removeprefix(FROM_ENVIRONMENT))
-        return _from_file(Path(file))
+        return PrivateFile(file, "dafka keys new", _parse_secret).read()
     except ValueError as error:
         raise ConfigError("secret_key_file", file, str(error)) from None
 
 
-def _from_file(path: Path) -> KeyPair:
+def _parse_secret(octets: bytes) -> KeyPair:
     try:
-        status = path.stat()
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "it is no path"
-        raise ValueError(f"must be a file that 'dafka keys new' made ({reason})") from None
-    if others_can_read(status):
-        why = f"others can read {path}: 'chmod 600 {path}', or make a new key if they have"
-        raise ValueError(why)
-    try:
-        public, secret = load_certificate(path)
-        is_whole = secret is None or zmq.curve_public(secret) == public
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read ({error.strerror})") from None
+        public, secret = _halves(octets)
+        if secret and zmq.curve_public(secret) != public:
+            raise ValueError
     except (ValueError, zmq.ZMQError):
-        is_whole = False
-    if not is_whole:
-        raise ValueError(f"{path} holds no key, or not a whole one: 'dafka keys new' makes them")
-    if secret is None:
-        raise ValueError(f"{path} has a public key only: name the file that ends in {SECRET}")
+        raise ValueError("holds no key, or not a whole one: 'dafka keys new' makes them") from None
+    if not secret:
+        raise ValueError(f"has a public key only: name the file that ends in {SECRET}")
     return KeyPair(public, secret)
 
 
@@ -213,11 +201,7 @@ def own_prefix(config: SecurityOptions) -> str:
 
 
 def read_public(path: Path) -> AllowedKey:
-    """Read a public key and its metadata.
-
-    Raises:
-        ValueError: the file is invalid; the text has the reason.
-    """
+    """Read a public file; raise ValueError with the reason if it is invalid."""
     try:
         return parse_public(path.stem, path.read_bytes())
     except OSError as error:
@@ -225,22 +209,11 @@ def read_public(path: Path) -> AllowedKey:
 
 
 def parse_public(name: str, octets: bytes) -> AllowedKey:
-    """Parse the contents of a public file.
-
-    Raises:
-        ValueError: they are invalid; the text has the reason.
-    """
-    try:
-        text = octets.decode("utf-8-sig")
-        halves = dict(_KEY.findall(text))
-        public = halves["public"].encode()
-        if len(z85.decode(public)) != 32:
-            raise ValueError
-    except (ValueError, KeyError, struct.error):  # invalid Z85
-        raise ValueError("holds no public key, or not a whole one") from None
-    if "secret" in halves:
+    """Parse a public file's contents; raise ValueError with the reason if they are invalid."""
+    public, secret = _halves(octets)
+    if secret:
         raise ValueError(f"holds a secret key, which is for its owner alone: name it NAME{SECRET}")
-    facts = _metadata(text)
+    facts = _metadata(octets.decode("utf-8-sig"))
     if "roles" not in facts:
         raise ValueError("has no roles: 'dafka keys new --role ROLE' writes them")
     roles = frozenset(parse_roles([facts["roles"]]))
@@ -252,12 +225,20 @@ def parse_public(name: str, octets: bytes) -> AllowedKey:
     return AllowedKey(public.decode(), owner, facts.get(TOKEN, ""), certificate)
 
 
-def _metadata(text: str) -> dict[str, str]:
-    """Parse the metadata of a public file.
+def _halves(octets: bytes) -> tuple[bytes, bytes]:
+    """Return the public and the secret half of a key in a file, in Z85; the latter may be empty."""
+    try:
+        halves = dict(_KEY.findall(octets.decode("utf-8-sig")))
+        public, secret = halves["public"].encode(), halves.get("secret", "").encode()
+        if len(z85.decode(public)) != 32:
+            raise ValueError
+    except (ValueError, KeyError, struct.error):  # invalid Z85
+        raise ValueError("holds no public key, or not a whole one") from None
+    return public, secret
 
-    Raises:
-        ValueError: a line is unknown, and might be meant to restrict the owner.
-    """
+
+def _metadata(text: str) -> dict[str, str]:
+    """Parse the metadata of a public file; an unknown line might be meant to restrict its owner."""
     facts: dict[str, str] = {}
     section = ""
     for number, line in enumerate(map(str.rstrip, text.split("\n")), 1):

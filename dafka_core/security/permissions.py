@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from fnmatch import translate
-from functools import cached_property
+from fnmatch import fnmatchcase
 from hashlib import sha256
 from typing import Final
 
 from dafka_core.errors import NotAllowedError
-from dafka_core.model.name_limits import nearest_name
+from dafka_core.model.name_limits import nearest
 from dafka_core.model.names import AUDIT_TOPIC, INTERNAL, QUERIES_TOPIC, escape, quoted
 
 TOWER: Final = "tower"
@@ -21,8 +19,6 @@ CONSUME: Final = "consume"
 ADMIN: Final = "admin"
 
 ROLES: Final = (TOWER, STORE, PRODUCE, CONSUME, ADMIN)
-"""Possible roles."""
-
 ALL_TOPICS: Final = ("*",)
 
 REPORTS: Final = {QUERIES_TOPIC: CONSUME, AUDIT_TOPIC: PRODUCE}
@@ -64,7 +60,7 @@ class Permissions:
         """
         if topic.startswith(INTERNAL):
             return self.is_store or self.is_admin or REPORTS.get(topic) in self.roles
-        return self.is_store or (PRODUCE in self.roles and _any(self._produce, topic))
+        return self.is_store or (PRODUCE in self.roles and _any(self.produce, topic))
 
     def may_write(self, topic: str, partition: str) -> bool:
         """Return True if records of a partition may come from it."""
@@ -72,7 +68,7 @@ class Permissions:
 
     def may_consume(self, topic: str) -> bool:
         """Return True if it may receive records of a topic, and know of them."""
-        return self.is_store or (CONSUME in self.roles and _any(self._consume, topic))
+        return self.is_store or (CONSUME in self.roles and _any(self.consume, topic))
 
     def may_know(self, topic: str) -> bool:
         """Return True if it may know a topic's partitions and their ends."""
@@ -87,17 +83,14 @@ class Permissions:
         """Return True if a node with that address is its own."""
         is_made = bool(self.prefix) and address.startswith(self.prefix)
         is_shared = self.is_store and address == SHARED_BY_STORES
-        return is_made or is_shared or _any(self._addresses, address)
+        return is_made or is_shared or _any(self.addresses, address)
 
     def made_own(self, address: str) -> str:
         """Return an own address derived from a permanent text."""
         return address if self.is_own(address) else self.prefix + address[len(self.prefix) :]
 
     def owns(self, address: str) -> bool:
-        """Return True if records of a partition may come from it: it is its own, or it is a store.
-
-        A store forwards every partition.
-        """
+        """Return True if records of a partition may come from it; a store forwards every one."""
         return self.is_store or self.is_own(address)
 
     @property
@@ -115,18 +108,6 @@ class Permissions:
         """Return True if it may delete, trim, and set rules."""
         return ADMIN in self.roles
 
-    @cached_property
-    def _produce(self) -> re.Pattern[str] | None:
-        return _pattern(self.produce)
-
-    @cached_property
-    def _consume(self) -> re.Pattern[str] | None:
-        return _pattern(self.consume)
-
-    @cached_property
-    def _addresses(self) -> re.Pattern[str] | None:
-        return _pattern(self.addresses)
-
 
 EVERYBODY: Final = Permissions("everybody", frozenset(ROLES), addresses=("*",))
 """The permissions of all nodes in a cluster without security."""
@@ -136,10 +117,10 @@ NOBODY: Final = Permissions("(revoked)", frozenset())
 
 def refused(owner: Permissions, asked: str) -> NotAllowedError:
     """Return the error for an operation that is not permitted."""
-    return NotAllowedError(escape(owner.name), told(owner), asked)
+    return NotAllowedError(escape(owner.name), described(owner), asked)
 
 
-def told(owner: Permissions) -> str:
+def described(owner: Permissions) -> str:
     """Describe an owner's permissions in a few words."""
     patterns = {PRODUCE: owner.produce, CONSUME: owner.consume}
     roles = sorted(owner.roles, key=ROLES.index)
@@ -158,16 +139,10 @@ def address_prefix(public_key: bytes) -> str:
 
 
 def parse_roles(words: Iterable[str]) -> tuple[str, ...]:
-    """Parse roles from words with commas, in the order of ``ROLES``.
-
-    Raises:
-        ValueError: a word is no role, or no role is named.
-    """
+    """Parse roles from words with commas; raise ValueError if one is unknown, or without any."""
     named = {each.strip() for word in words for each in word.split(",")} - {""}
     for name in sorted(named.difference(ROLES)):
-        near = nearest_name(name, ROLES)
-        cure = f"did you mean {near!r}?" if near else f"there are {', '.join(ROLES)}"
-        raise ValueError(f"{name!r} is no role; {cure}")
+        raise ValueError(f"{name!r} is no role; {nearest(name, ROLES)}")
     if not named:
         raise ValueError(f"there is no role; name one or several of {', '.join(ROLES)}")
     return tuple(role for role in ROLES if role in named)
@@ -180,9 +155,5 @@ def parse_patterns(words: Iterable[str]) -> tuple[str, ...]:
     )
 
 
-def _pattern(patterns: tuple[str, ...]) -> re.Pattern[str] | None:
-    return re.compile("|".join(map(translate, patterns))) if patterns else None
-
-
-def _any(pattern: re.Pattern[str] | None, name: str) -> bool:
-    return pattern is not None and pattern.match(name) is not None
+def _any(patterns: tuple[str, ...], name: str) -> bool:
+    return patterns == ALL_TOPICS or any(fnmatchcase(name, each) for each in patterns)

@@ -9,12 +9,11 @@ from typing import Final
 
 from dafka_core.system.hosts import address_of, plain
 
-MOST_WRONG: Final = 10
-"""Wrong guesses of an address in a minute, after which its requests are refused."""
-
+MOST_WRONG: Final = 10  # guesses of an address in a minute; then its requests are refused
 MINUTE_S: Final = 60.0
-
 MAX_ADDRESSES: Final = 10_000  # addresses with counted wrong guesses; the oldest one is dropped
+REPEAT_AFTER_S: Final = 60.0  # interval of the same message
+MAX_MESSAGES: Final = 1_000  # different messages in that time; further ones are only counted
 
 
 class Guesses:
@@ -54,10 +53,6 @@ def guesser(address: str) -> str:
     return str(ip_network((found, 64), strict=False))
 
 
-SAY_AGAIN_S: Final = 60.0  # interval of the same message
-MOST_SAID: Final = 1_000  # different messages in that time; further ones are only counted
-
-
 class LogThrottle:
     """Logs each message once a minute, and a limited number of them.  Thread-safe."""
 
@@ -71,7 +66,7 @@ class LogThrottle:
         with self._lock:
             while self._until and self._until[first := next(iter(self._until))] <= now:
                 del self._until[first]
-            if what in self._until or len(self._until) >= MOST_SAID:
+            if what in self._until or len(self._until) >= MAX_MESSAGES:
                 return False
-            self._until[what] = now + SAY_AGAIN_S
+            self._until[what] = now + REPEAT_AFTER_S
             return True

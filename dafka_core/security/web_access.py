@@ -15,21 +15,22 @@ from urllib.parse import urlsplit
 
 from dafka_core.errors import ConfigError
 from dafka_core.model.names import printable
+from dafka_core.security.private_file import PrivateFile
 from dafka_core.security.throttles import MOST_WRONG, Guesses, guesser
-from dafka_core.system.files import open_new, others_can_read
+from dafka_core.system.files import open_new
 from dafka_core.system.hosts import address_of, is_loopback
 
 MIN_CHARACTERS: Final = 16
 MAX_CHARACTERS: Final = 1_024
 """Length limit of a token.  Generated ones have 43 characters, for 256 bits."""
 
-_TOKEN: Final = re.compile(rf"[!-~]{{{MIN_CHARACTERS},{MAX_CHARACTERS}}}")
+_TOKEN: Final = re.compile(rb"[!-~]{%d,%d}" % (MIN_CHARACTERS, MAX_CHARACTERS))
 
 _log: Final = logging.getLogger("dafka.security")
 
 
 class Answer(IntEnum):
-    """The result for a token, as an HTTP status."""
+    """The result for a token: an HTTP status."""
 
     RIGHT = 200
     WRONG = 401
@@ -40,7 +41,6 @@ WHY: Final = {
     Answer.WRONG: "a token is needed: send 'Authorization: Bearer TOKEN'",
     Answer.TOO_MANY: f"{MOST_WRONG} wrong tokens came from this address within a minute: wait one",
 }
-"""Explanations of the refusals."""
 
 
 def new_token() -> str:
@@ -49,11 +49,7 @@ def new_token() -> str:
 
 
 def write_token(path: Path) -> None:
-    """Create a file with a new token, for its owner alone.
-
-    Raises:
-        OSError: it exists, or cannot be created.
-    """
+    """Create a file with a new token, for its owner alone; raise OSError if it exists."""
     with open_new(path, 0o600, replaces=False) as file:
         file.write(f"{new_token()}\n".encode())
 
@@ -65,25 +61,21 @@ class Door:
         what: the protected service, for the log.
         option: the option that named the file, for errors.
         file: has the token, and is reread when it changes; without a file a token is generated.
-
-    Raises:
-        ConfigError: the file has no token, or others can read it.
     """
 
     def __init__(self, what: str, option: str, file: str = "") -> None:
         self._what = what
-        self._path = Path(file)
-        self._has_file = bool(file)
-        self._state: object = None
+        self._file = PrivateFile(file, "dafka keys token FILE", _parse_token) if file else None
         self._logged = ""
         self._lock = threading.Lock()
         self._guesses = Guesses()
         self.wrong_count = 0
         """Number of wrong tokens."""
-        self.token = "" if file else new_token()
-        """The valid token; empty while its file is invalid."""
-        if why := self._read():
-            raise ConfigError(option, file, why)
+        try:
+            self.token = self._file.read() if self._file else new_token()
+            """The valid token; empty while its file is invalid."""
+        except ValueError as error:
+            raise ConfigError(option, file, str(error)) from None
 
     def judge(self, token: str, address: str) -> Answer:
         """Judge a token from an address."""
@@ -110,34 +102,22 @@ class Door:
         return hmac.new(key.encode(), text.encode(), "sha256").hexdigest()
 
     def _reread(self) -> None:
-        why = self._read()
-        if why and why != self._logged:
-            _log.error("%s: %s; no request is admitted", self._what, why)
+        if self._file is None:
+            return
+        why = ""
+        try:
+            self.token = self._file.read()
+        except ValueError as error:
+            self.token, why = "", str(error)
+            if why != self._logged:
+                _log.error("%s: %s; no request is admitted", self._what, why)
         self._logged = why
 
-    def _read(self) -> str:
-        """Read the file if it has changed; return its error."""
-        if not self._has_file:
-            return ""
-        try:
-            status = self._path.stat()
-            state = status.st_ctime_ns, status.st_size, status.st_ino
-            if state == self._state:
-                return ""
-            self.token, self._state = "", None
-            if others_can_read(status):
-                return f"{self._path} can be read by others: 'chmod 600 {self._path}'"
-            with self._path.open(encoding="ascii") as file:
-                token = file.read(MAX_CHARACTERS + 2).strip()
-        except (OSError, ValueError) as error:
-            self.token, self._state = "", None
-            reason = getattr(error, "strerror", None) or "it is no text"
-            return f"{self._path} must be a file that 'dafka keys token FILE' makes ({reason})"
-        if not _TOKEN.fullmatch(token):
-            least = f"{MIN_CHARACTERS} or more characters without spaces"
-            return f"{self._path} must have one line of {least}"
-        self.token, self._state = token, state
-        return ""
+
+def _parse_token(octets: bytes) -> str:
+    if not _TOKEN.fullmatch(token := octets.strip()):
+        raise ValueError(f"must be one line of {MIN_CHARACTERS} or more characters without spaces")
+    return token.decode()
 
 
 def bearer(header: str) -> str | None:
@@ -147,13 +127,9 @@ def bearer(header: str) -> str | None:
 
 
 def is_own_name(host: str, names: Collection[str], *, is_local: bool) -> bool:
-    """Return True if a header ``Host`` names this machine.
+    """Return True if a header ``Host`` names this machine; other names may point to its address.
 
-    Other names may point to its IP address, too.
-
-    Args:
-        names: its own names.
-        is_local: only this machine reaches the port.
+    ``is_local`` is true if only this machine reaches the port.
     """
     try:
         name = (urlsplit(f"//{host}").hostname or "").lower()

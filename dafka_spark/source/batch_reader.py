@@ -6,9 +6,8 @@ apply the whole condition.
 
 from __future__ import annotations
 
-import datetime as dt
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -29,8 +28,6 @@ Spans = Mapping[TopicPartition, tuple[int, int]]
 """The offsets to read of each partition: the first one, and the end (exclusive)."""
 
 _ALL: Final = (-(2**63), 2**63 - 1)
-_EPOCH: Final = dt.datetime.fromtimestamp(0, dt.UTC)
-_MICROSECOND: Final = dt.timedelta(microseconds=1)
 
 
 class DafkaBatchReader(PartitionReader, DataSourceReader):
@@ -77,8 +74,8 @@ def narrow(
         if column in ("topic", "partition") and operator in (EQUAL, IN):
             names = set(value) if operator == IN else {value}
             spans = {tp: spans[tp] for tp in spans if escape(getattr(tp, column)) in names}
-    spans = _intersect(spans, dict.fromkeys(spans, _bounds(conditions, "offset", int)))
-    times = _bounds(conditions, "timestamp", lambda time: (time - _EPOCH) // _MICROSECOND)
+    spans = _intersect(spans, dict.fromkeys(spans, _bounds(conditions, "offset")))
+    times = _bounds(conditions, "timestamp")
     if times == _ALL or not spans:
         return spans
     if times[0] >= times[1]:
@@ -87,15 +84,13 @@ def narrow(
     return _intersect(spans, reader.spans_for_times(times_us, spans, snapshot))
 
 
-def _bounds(
-    conditions: Iterable[Comparison], column: str, number: Callable[[Any], int]
-) -> tuple[int, int]:
+def _bounds(conditions: Iterable[Comparison], column: str) -> tuple[int, int]:
     """Return the first number that all conditions on a column allow, and the end (exclusive)."""
     start, end = _ALL
     for name, operator, value in conditions:
         if name != column or operator == IS_NULL:
             continue
-        numbers = [number(each) for each in (value if operator == IN else [value])]
+        numbers: Sequence[int] = value if operator == IN else [value]
         if operator in (EQUAL, IN, GREATER, AT_LEAST):
             start = max(start, min(numbers, default=_ALL[1]) + (operator == GREATER))
         if operator in (EQUAL, IN, LESS, AT_MOST):

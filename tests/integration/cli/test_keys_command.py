@@ -78,7 +78,7 @@ def test_what_is_wrong_with_keys_is_an_exit_code(tmp_path: Path) -> None:
     (tmp_path / "n.key_secret").chmod(0o644)
     listed = run("keys", "show", "--keys", str(tmp_path))
     assert listed.returncode == 1
-    assert "others can read" in listed.stdout.decode()
+    assert "can be read by others" in listed.stdout.decode()
     (tmp_path / "n.key_secret").unlink()
     (tmp_path / "n.key").write_text("nothing")
     listed = run("keys", "show", "--keys", str(tmp_path))

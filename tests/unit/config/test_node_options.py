@@ -1,13 +1,16 @@
-"""Towers, topics and ports, as users write them."""
+"""Options of nodes: towers, ports, names, keys and limits."""
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import pytest
 
 from dafka_core.config.node_options import (
     NodeOptions,
+    ReaderOptions,
+    StoreLimitError,
     StoreOptions,
     TowerAddress,
     TowerOptions,
@@ -162,3 +165,31 @@ def test_valid_ports(given: object, ports: list[int]) -> None:
 def test_invalid_ports(given: str) -> None:
     with pytest.raises(ValueError, match="must be a port"):
         parse_ports(given)
+
+
+def test_one_option_without_the_other_is_refused() -> None:
+    for table in (ReaderOptions, TowerOptions):
+        with pytest.raises(ConfigError, match="must name the directory of allowed keys"):
+            table.build({"secret_key_file": "f"})
+        with pytest.raises(ConfigError, match="set option secret_key_file"):
+            table.build({"allowed_keys": "d"})
+
+
+def test_limits_have_names() -> None:
+    limits = StoreOptions.build({"max_topics": "7"}).store_limits
+    assert limits["max_topics"] == 7
+    assert limits["max_key_bytes"] == 0
+    assert all(name.startswith("max_") for name in limits)
+
+
+def test_an_invalid_limit_is_refused() -> None:
+    with pytest.raises(ConfigError, match="'max_partitions' = 0: must be at least 1"):
+        StoreOptions.build({"max_partitions": 0})
+
+
+def test_the_error_names_the_limit_and_the_remedy() -> None:
+    error = StoreLimitError("t", "P", "O", "max_topics", 7)
+    assert str(pickle.loads(pickle.dumps(error))) == (
+        "topic 't', partition P: the store accepts no records of it, by its option max_topics = 7 "
+        "(owner O): free space there with retention or a deletion, or raise the option"
+    )

@@ -13,12 +13,9 @@ from dafka_core.config.node_options import StoreOptions
 from dafka_core.config.topic_rules import (
     CompressionRule,
     RetentionRule,
-    check_each_counts,
-    checked_compression,
-    checked_rules,
+    checked,
     codec_of,
     parse_compression,
-    parse_rule,
     parse_rules,
     rule_of,
 )
@@ -66,8 +63,8 @@ MB = 1_000_000
     ],
 )
 def test_valid_retention_rules(text: str, rule: RetentionRule) -> None:
-    assert parse_rule(text) == rule
-    assert parse_rule(str(rule)) == rule
+    assert RetentionRule.parse(text) == rule
+    assert RetentionRule.parse(str(rule)) == rule
 
 
 @pytest.mark.parametrize(
@@ -77,7 +74,7 @@ def test_valid_retention_rules(text: str, rule: RetentionRule) -> None:
 )  # fmt: skip
 def test_invalid_retention_rules(text: str) -> None:
     with pytest.raises(ValueError, match=r"^must (be PATTERN=|have )") as raised:
-        parse_rule(text)
+        RetentionRule.parse(text)
     assert len(str(raised.value)) < 150
 
 
@@ -114,15 +111,22 @@ def test_a_rule_that_never_applies_is_refused(rules: str) -> None:
     with pytest.raises(
         ValueError, match=r"which never applies: '.*' before it matches the same topics"
     ):
-        checked_rules(rules)
+        checked(parse_rules(rules))
     assert len(parse_rules(rules)) == len(rules.split())  # a store may have kept them
 
 
 @pytest.mark.parametrize(
-    "rules", ["audit=forever *=1d", "*=1d __dafka.queries=1d", "a?=1d a*=2d", "*[*]=1d a*=2d"]
+    "rules",
+    [
+        "audit=forever *=1d",
+        "*=1d __dafka.queries=1d",
+        "a?=1d a*=2d",
+        "*[*]=1d a*=2d",
+        "*]=1d [a]=2d",
+    ],
 )
 def test_rules_with_topics_of_their_own_are_accepted(rules: str) -> None:
-    assert checked_rules(rules) == parse_rules(rules)
+    assert checked(parse_rules(rules)) == parse_rules(rules)
 
 
 def test_options_refuse_rules_that_never_apply() -> None:
@@ -130,12 +134,12 @@ def test_options_refuse_rules_that_never_apply() -> None:
     with pytest.raises(ConfigError, match=re.escape(says)):
         StoreOptions.build({"retain": ["*=1d", "audit=7d"]})
     with pytest.raises(ValueError, match="which never applies"):
-        checked_compression("*=zstd __dafka.queries=none")
+        checked(parse_compression("*=zstd __dafka.queries=none"))
 
 
 @given(*[st.text("ab*?[]", min_size=1, max_size=4)] * 2, st.text("ab", min_size=1, max_size=4))
 def test_refused_rules_never_apply(earlier: str, later: str, topic: str) -> None:
     try:
-        check_each_counts((CompressionRule(earlier, "lz4"), CompressionRule(later, "zstd")))
+        checked((CompressionRule(earlier, "lz4"), CompressionRule(later, "zstd")))
     except ValueError:
         assert fnmatchcase(topic, earlier) or not fnmatchcase(topic, later)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from typing import Any
 
 import pytest
@@ -79,7 +78,7 @@ def test_bounds_outside_of_a_partition_are_refused(
 
 
 SPANS: Spans = {A: (0, 10), B: (5, 20), ODD: (0, 3)}
-TIME = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+TIME = 1_767_225_600_000_000
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from dafka_core.flight.server_keys import NEEDS, authorize
 from dafka_core.flight.where_get import GetWhereRequest
 from dafka_core.model.names import DELETIONS_TOPIC
 from dafka_core.model.records import TopicPartition
-from dafka_core.security.permissions import EVERYBODY, Permissions, told
+from dafka_core.security.permissions import EVERYBODY, Permissions, described
 
 OWN, OTHER = "AB" * 8 + "1" * 16, "CD" * 16
 ATTEMPT = "A" * 32
@@ -138,7 +138,7 @@ def test_who_may_produce_everything_deletes_nothing() -> None:
         authorize(owner, r.PutRequest(DELETIONS_TOPIC, OWN, 0))
 
 
-def test_what_a_key_may_is_told_in_a_few_words() -> None:
+def test_permissions_are_described_in_a_few_words() -> None:
     owner = Permissions("k", frozenset({"consume", "produce", "admin"}), ("a*", "b"), addresses=())
-    assert told(owner) == "produce 'a*', 'b'; consume; admin"
-    assert told(Permissions("k", frozenset({"consume"}), consume=())) == "consume nothing"
+    assert described(owner) == "produce 'a*', 'b'; consume; admin"
+    assert described(Permissions("k", frozenset({"consume"}), consume=())) == "consume nothing"

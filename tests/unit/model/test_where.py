@@ -37,7 +37,7 @@ def column(name: str) -> pa.Array:
 
 def fitting(text: str, column: Callable[[str], pa.Array] = column) -> list[int]:
     where = pickle.loads(pickle.dumps(Where.parse(text)))
-    mask = where.condition.mask(column).to_pylist()
+    mask = where.mask(column).to_pylist()
     return [row for row, fits in enumerate(mask) if fits]
 
 
@@ -123,13 +123,13 @@ def test_columns_are_not_made_after_the_result_is_known() -> None:
         ("key = ", "must have a text in single quotes at character 6, but it ends"),
         ("key = 5", "must have a text in single quotes at character 7, but it has '5'"),
         ("key = NULL", "must have a text in single quotes at character 7, but it has 'NULL'"),
-        ('key = "a"', "cannot be read from '\"a\"' on"),
-        ("key = 'a", "cannot be read from"),
+        ('key = "a"', "must have a text in single quotes at character 7, but it has '\"'"),
+        ("key = 'a", 'must have a text in single quotes at character 7, but it has "\'"'),
         ("offset = 'a'", "must have a whole number at character 10"),
-        ("offset > 5.5", "cannot be read from '5.5' on"),
+        ("offset > 5.5", "must have a whole number at character 10, but it has '5.5'"),
         ("offset = 99999999999999999999", "99999999999999999999 is no offset"),
         ("offset LIKE '5%'", "LIKE is for key, value, topic, partition, not for offset"),
-        ("key LIKE X'00'", "must have a text in quotes"),
+        ("key LIKE X'00'", "must have a text in single quotes"),
         ("topic = X'00'", "must have a text in single quotes"),
         ("key = X'0'", "must have pairs of hexadecimal digits in X'0'"),
         (r"key = 'a\n'", "has a backslash in a text"),

@@ -31,7 +31,7 @@ def _replaced(old: str, new: str) -> Callable[[Path], object]:
 WRONG: list[tuple[Callable[[Path], object], str]] = [
     (_replaced("public-key", "key"), "n.key holds no public key"),
     (_replaced('public-key = "', 'public-key = "x'), "n.key holds no public key, or not a whole"),
-    (_replaced("roles", "rolls"), "n.key has line 8, which is no line of a key"),
+    (_replaced("roles", "rolls"), "n.key has line 4, which is no line of a key"),
     (_replaced('    roles = "produce"\n', ""), "n.key has no roles"),
     (_replaced("produce", "prodce"), "'prodce' is no role; did you mean 'produce'?"),
     (lambda path: path.write_bytes(b"\xff\xfe"), "n.key holds no public key"),

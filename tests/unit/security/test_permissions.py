@@ -19,7 +19,7 @@ def test_roles_are_named_in_any_order() -> None:
     assert parse_roles(["consume, store", "tower"]) == ("tower", "store", "consume")
     for words, why in (
         (["stroe"], "did you mean 'store'"),
-        (["x"], "there are tower, store"),
+        (["x"], "must be one of tower, store"),
         ([" "], "no role"),
     ):
         with pytest.raises(ValueError, match=why):

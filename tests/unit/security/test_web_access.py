@@ -115,8 +115,9 @@ def test_a_changed_token_applies_at_once(file: Path, caplog: pytest.LogCaptureFi
         assert door.judge("", "10.0.0.1") is Answer.WRONG
         assert door.sign("text") != signed
     told = [each.getMessage() for each in caplog.records if each.levelno == logging.ERROR]
-    why = f"{file} can be read by others: 'chmod 600 {file}'"
-    assert told == [f"the console: {why}; no request is admitted"]
+    cure = f"'chmod 600 {file}', and replace its secret if they have read it"
+    why = f"{file} can be read by others: {cure}; no request is admitted"
+    assert told == [f"the console: {why}"]
     replace(file, f"{old}\n")
     assert door.sign("text") == signed
 
@@ -128,7 +129,7 @@ def test_a_changed_token_applies_at_once(file: Path, caplog: pytest.LogCaptureFi
         ("short", "16 or more characters"),
         ("two words of a token", "without spaces"),
         ("x" * 10_000, "16 or more characters"),
-        ("ä" * 20, "it is no text"),
+        ("ä" * 20, "16 or more characters"),
     ],
 )
 def test_files_without_a_token(file: Path, text: str, why: str) -> None:
