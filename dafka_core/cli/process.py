@@ -158,12 +158,18 @@ STEP_BYTES: Final = 32 << 20
 """The heap grows by this: the size of a group of records that is written to disk."""
 
 
+ARROW_POOL: Final = "ARROW_DEFAULT_MEMORY_POOL"
+"""Chooses Arrow's allocator when it is imported."""
+
+
 def keep_freed_memory() -> None:
-    """Make glibc keep freed memory for reuse; other C libraries ignore it.
+    """Make glibc keep freed memory for reuse, up to a limit; other C libraries ignore it.
 
     Otherwise a store, which needs large buffers for every group of records, spends more than half
-    of its time in the kernel zeroing new pages.
+    of its time in the kernel zeroing new pages.  Arrow uses glibc, too: its own allocators keep any
+    amount, as for a compressed batch, which a store refuses only when it is open.
     """
+    os.environ.setdefault(ARROW_POOL, "system")
     with suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_M_MMAP_THRESHOLD, LARGEST_KEPT_BYTES)

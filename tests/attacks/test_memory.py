@@ -10,11 +10,14 @@ from itertools import repeat
 from pathlib import Path
 from typing import NamedTuple
 
+import pyarrow as pa
 import pytest
 import zmq
+from pyarrow import flight
 
-from dafka_core import Consumer, Producer
+from dafka_core import Consumer, Producer, Reader
 from dafka_core.config.node_options import NodeOptions
+from dafka_core.flight.requests import PutRequest
 from dafka_core.protocol.codec import encode
 from dafka_core.protocol.messages import RecordMessage
 from dafka_core.testing import wait_until
@@ -180,3 +183,24 @@ def test_quotas_are_those_of_owners_of_keys_too(
         if who is Attacker.INSIDER:
             assert "with key mallory, which" in caplog.text
         world.publish()
+
+
+def test_a_compressed_batch_is_refused_and_its_memory_is_returned(world: World) -> None:
+    """33 kB of zstd take 1 GiB of memory once they are opened."""
+    victim = world.victims["store"]
+    before_mib = victim.begin()
+    with Reader(tower=world.tower) as reader:
+        wait_until(reader.endpoints, "the store is discovered")
+        ((*_, uri),) = reader.endpoints().values()
+    schema = pa.schema([("value", pa.binary())])
+    batch = pa.record_batch([pa.array([bytes(1 << 20)] * 1_000, pa.binary())], schema)
+    command = flight.FlightDescriptor.for_command(PutRequest("compressed", "P", 0).packed())
+    write_options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with flight.connect(uri) as client:
+        options = flight.FlightCallOptions(write_options=write_options)
+        writer, _ = client.do_put(command, schema, options)
+        with pytest.raises(flight.FlightError, match="1000 records, 1048576000 bytes"):  # noqa: PT012
+            writer.write_batch(batch)
+            writer.close()
+    wait_until(lambda: victim.memory_mib("VmRSS") - before_mib < 250, "the memory is returned")
+    check_honest_work(world, "beside-compressed")
