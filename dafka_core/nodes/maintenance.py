@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -172,12 +172,19 @@ class MergeThread(LogThread):
 INTERVAL_S: Final = 10.0
 """Interval of retention passes."""
 
+COMPARE_S: Final = 300.0
+"""Interval of comparisons of the clock with those of other stores."""
+
 RETENTION_BUSY_SHARE: Final = 0.1
 """The largest share of the time for a pass, while records keep arriving."""
 
 
 class RetentionThread(LogThread):
     """Executes deletions, then retention, then the scan of the remaining records.
+
+    Args:
+        clocks_us: returns the clocks of other stores by their addresses, before records are deleted
+            by age.
 
     Attributes:
         is_set: rules were set while the store ran, instead of those of its option.
@@ -189,8 +196,11 @@ class RetentionThread(LogThread):
         retention: Retention,
         deletions: Deletions | None = None,
         scan: UsageScan | None = None,
+        clocks_us: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
         self._retention = retention
+        self._clocks_us = clocks_us
+        self._compare_at = 0.0
         self._option_rules = retention.rules
         kept = log.retention.kept_rules()
         self.is_set = kept is not None
@@ -223,7 +233,10 @@ class RetentionThread(LogThread):
         self.wake()
 
     def _pass(self) -> float:
-        before = self.given_up
+        before, now = self.given_up, time.monotonic()
+        if now >= self._compare_at and any(rule.age_s is not None for rule in self.rules):
+            self._log.clock.compare_stores(self._clocks_us())
+            self._compare_at = now + COMPARE_S
         if self._retention.rules:
             self._run_steps(self._retention.steps())
         count = self.given_up - before

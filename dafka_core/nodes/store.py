@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from dafka_core.config.node_options import FLIGHT_OFF, StoreOptions
-from dafka_core.errors import ClosedError, NodeFailedError, StoreError
+from dafka_core.errors import ClosedError, DafkaError, NodeFailedError, StoreError
 from dafka_core.flight.server import FlightService
 from dafka_core.flight.server_context import ServerContext
 from dafka_core.flight.server_keys import ServerKeys
-from dafka_core.flight.store_location import socket_path
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.flight.store_location import StoreLocation, socket_path
 from dafka_core.model.epochs import LIFE_ID_BITS
 from dafka_core.model.log_entries import LogEntry, RestartPartition, SetAside
 from dafka_core.model.names import DELETIONS_TOPIC
@@ -52,6 +53,9 @@ _SET_ASIDE: Final[dict[type, str]] = {
     "more; this store continues there, and its own records are set aside ('dafka store aside')",
 }
 """Log messages about records removed from their partition."""
+
+CLOCK_S: Final = 2.0
+"""Timeout for another store's clock: retention waits for it."""
 
 _log = logging.getLogger("dafka.store")
 
@@ -129,7 +133,9 @@ class Store(Node):
             mesh.peers.towers.is_announced = announce
             scan = UsageScan(log, limits, self.compressor, role.on_scan, mesh.call_soon)
             self.retention_control = undo.enter_context(
-                RetentionThread(log, self.retention, self.deletions, scan)
+                RetentionThread(
+                    log, self.retention, self.deletions, scan, weakly(self._clocks_us, {})
+                )
             )
             if self.archiver is not None and not self.retention.rules:
                 text = "nothing is archived in %(archive)s until there is a rule of retention"
@@ -229,6 +235,17 @@ class Store(Node):
         )
         role.known.locations = flight.location.locations
         return served
+
+    def _clocks_us(self) -> dict[str, int]:
+        """Return the clocks of the other present stores, as far as they answer over Flight."""
+        found = {}
+        for store, locations in self.endpoints.items():
+            with (
+                contextlib.suppress(DafkaError),
+                StoreClient(StoreLocation(store, locations), self.options.keys) as client,
+            ):
+                found[store] = client.clock_us(timeout_s=CLOCK_S)
+        return found
 
     # -- in the loop -----------------------------------------------------------------------------
 

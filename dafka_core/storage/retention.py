@@ -163,7 +163,7 @@ _log = logging.getLogger("dafka.store")
 
 
 class StoreClock:
-    """A clock that is in doubt while it differs too much from the log, or from its earlier time.
+    """A clock that is in doubt while it differs too much from the log, its earlier time or stores.
 
     Args:
         agreed_us: the newest right time in the log; None: the log is new.
@@ -193,6 +193,7 @@ class StoreClock:
         self._lead_us = max(agreed_us, earliest_us) - self._began_us
         self._is_start = True  # that time is the log's, which may have been closed for long
         self._doubted: tuple[int, int] | None = None  # since when, and the wall clock's lead then
+        self._apart = ""  # the difference to another store's clock, if it is too large
 
     def now_us(self) -> int:
         """Return the time for records without a timestamp.
@@ -213,7 +214,23 @@ class StoreClock:
     def doubt(self) -> str:
         """Return why the clock is in doubt, and nothing may be deleted by age; else ""."""
         wall_us, right_us = self._read_clocks()
-        return self._why(wall_us - right_us) if self._doubted else ""
+        return self._why(wall_us - right_us) if self._doubted else self._apart
+
+    def compare_stores(self, clocks_us: Mapping[str, int]) -> None:
+        """Compare the clock with those of other stores, by their addresses."""
+        wall_us, _ = self._read_clocks()
+        store, other_us = max(
+            clocks_us.items(), key=lambda each: abs(wall_us - each[1]), default=("", wall_us)
+        )
+        before, self._apart = self._apart, ""
+        if abs(wall_us - other_us) > JUMP_US:
+            than = f"the clock of store {store}"
+            self._apart = _difference(wall_us - other_us, than)
+            if not before:
+                text = (
+                    "%(why)s: nothing is deleted by age until both agree.  Synchronize them (NTP)"
+                )
+                _log.warning(text, {"why": self._apart}, extra={"event": "retention_clock"})
 
     def compare(self, time_us: int) -> int:
         """Compare the clock with a timestamp of records that arrive, if the log was new.
@@ -256,6 +273,10 @@ class StoreClock:
     def _why(self, ahead_us: int) -> str:
         if self._wall_us() < self._earliest_us:
             return f"the store's clock is before {shown_time(self._earliest_us)}"
-        way = "ahead of" if ahead_us > 0 else "behind"
         than = "the newest time in the log" if self._is_start else "its time before it jumped"
-        return f"the store's clock is {abs(ahead_us) / 3.6e9:.1f} h {way} {than}"
+        return _difference(ahead_us, than)
+
+
+def _difference(ahead_us: int, than: str) -> str:
+    way = "ahead of" if ahead_us > 0 else "behind"
+    return f"the store's clock is {abs(ahead_us) / 3.6e9:.1f} h {way} {than}"

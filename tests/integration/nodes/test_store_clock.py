@@ -178,3 +178,31 @@ def test_what_is_staged_is_not_discarded_by_a_clock_that_is_ahead(
     clock.wrong_us = 30 * DAY_US
     with start() as store:
         assert [each.tp for each in store.log.staged()] == [tp]
+
+
+def test_a_new_store_whose_clock_is_ahead_of_another_ones_deletes_nothing(
+    start: Start,
+    tower: str,
+    tmp_path: Path,
+    produce: Callable[..., Producer],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Both doubt their clocks: neither knows which one is wrong."""
+    producer = produce("t")
+    with Store(tmp_path / "other", tower=tower) as other:
+        producer.publish_many(values(100))
+        producer.flush(PATIENCE_S)
+        tp = TopicPartition("t", producer.address)
+        # Of the server's process, which both stores share: one of them answers with another time.
+        monkeypatch.setattr(
+            "dafka_core.flight.store_client.StoreClient.clock_us",
+            lambda *_, **__: now_us() - 2 * DAY_US,
+        )
+        with start(retain="t=1d") as store:
+            wait_until(lambda: store.log.end(tp) == 100, "the records are copied")
+            wait_until(lambda: other.address in store.endpoints, "it has met the other store")
+            retained(store)
+            store.retention_control._compare_at = 0.0
+            retained(store)
+            assert f"h ahead of the clock of store {other.address}" in store.log.clock.doubt()
+            assert store.log.read(tp, 0, 1)

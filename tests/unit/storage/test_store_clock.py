@@ -54,6 +54,25 @@ def test_a_clock_that_agrees_with_the_log_is_believed() -> None:
         assert machine.clock.compare(ANY_US) == machine.right_us()
 
 
+def test_a_clock_that_differs_from_another_stores_is_in_doubt_until_both_agree(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    machine = Machine(RIGHT_US)
+    for behind_us, why in (
+        (JUMP_US, ""),
+        (DAY_US, "the store's clock is 24.0 h ahead of the clock of store B"),
+        (-DAY_US, "the store's clock is 24.0 h behind the clock of store B"),
+        (0, ""),
+    ):
+        clocks_us = {"A": machine.wall_us(), "B": machine.wall_us() - behind_us}
+        machine.clock.compare_stores(clocks_us)
+        assert machine.after(0) == why
+        assert machine.stamp_error_us() == 0
+    assert caplog.text.count("nothing is deleted by age until both agree") == 1
+    machine.clock.compare_stores({})
+    assert machine.after(0) == ""
+
+
 def test_a_clock_ahead_of_the_log_at_the_start_is_in_doubt_until_it_is_set_right(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
