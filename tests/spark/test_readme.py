@@ -101,7 +101,7 @@ def test_the_example_of_a_test(dafka_cluster: EmbeddedCluster, dafka_topic: str)
 def test_the_example_of_flight(topics: Topics, capsys: pytest.CaptureFixture[str]) -> None:
     with EmbeddedCluster() as cluster:
         Topics(topics.spark, cluster).produce("greetings", ["hello", "brokerless", "world"])
-        run("flight", "A client in ten lines", {"location": cluster.locations()[-1]})
+        run("flight", "Stores over Arrow Flight", {"location": cluster.locations()[-1]})
     printed = capsys.readouterr().out
     assert "offset: [[0,1,2]]" in printed
     assert re.search(r"│ +3 │ +10 │", printed)

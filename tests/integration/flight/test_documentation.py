@@ -73,25 +73,25 @@ def mib(size_bytes: int) -> str:
 @pytest.mark.parametrize(
     ("limit", "value"),
     [
-        ("ticket, command, criteria", f"{limits.MAX_REQUEST_BYTES:,} octets"),
+        ("ticket, command, criteria", f"{limits.MAX_REQUEST_BYTES:,} bytes"),
         (
             "ranges of one get",
-            f"{limits.MAX_RANGES:,}, in a ticket of {limits.MAX_MANY_BYTES:,} octets",
+            f"{limits.MAX_RANGES:,}, in a ticket of {limits.MAX_MANY_BYTES:,} bytes",
         ),
         (
             "ticket with a condition",
             (
-                f"{limits.MAX_WHERE_BYTES:,} octets; {MAX_CHARACTERS:,} characters, "
+                f"{limits.MAX_WHERE_BYTES:,} bytes; {MAX_CHARACTERS:,} characters, "
                 f"{MAX_COMPARISONS} comparisons, {MAX_DEPTH} within each other, "
                 f"{MAX_WILDCARDS} wildcards within texts of LIKE"
             ),
         ),
-        ("body of an action", f"{limits.MAX_ACTION_BYTES:,} octets"),
+        ("body of an action", f"{limits.MAX_ACTION_BYTES:,} bytes"),
         ("topics of a request for heads", f"{limits.MAX_NAMES:,}"),
         ("times of a request for offsets", f"{limits.MAX_TIMES:,}"),
         (
             "partitions of a request about transactions",
-            f"{limits.MAX_TRANSACTIONS:,}, in a body of {limits.MAX_TRANSACTIONS_BYTES:,} octets",
+            f"{limits.MAX_TRANSACTIONS:,}, in a body of {limits.MAX_TRANSACTIONS_BYTES:,} bytes",
         ),
         (
             "batch that is read",

@@ -48,7 +48,7 @@ TRIED = {
         "tests/integration/testing/test_topic_echo.py::"
         "test_the_extension_of_the_page_copies_a_topic_and_is_measured"
     ),
-    "docs/flight.md | A client in ten lines | python": f"{README}example_of_flight",
+    "docs/flight.md | Stores over Arrow Flight | python": f"{README}example_of_flight",
     "docs/flight.md | * | json": FLIGHT,
     "docs/from_kafka.md | A job, ported | diff": f"{README}example_of_a_ported_job",
     "docs/metrics.md | Switching it on | python": f"{README}example_without_spark",
