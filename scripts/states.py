@@ -1,6 +1,6 @@
-"""Writes the tables of states into docs/states.md: ``python scripts/states.py``.
+"""Write the tables of states into docs/states.md: ``python scripts/states.py``.
 
-``--check`` only compares, and fails if the page is behind.
+``--check`` only compares, and fails if the page is out of date.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TABLES: dict[str, Mapping[Any, Mapping[str, tuple[str, str | KafkaError]]]] = {
 
 
 def markdown(table: Mapping[Any, Mapping[str, tuple[str, str | KafkaError]]]) -> str:
-    """A row for each state; for each event what is done, and which states may follow."""
+    """Return a table with a row for each state: for each event the action and the next states."""
     events = list(dict.fromkeys(event for reactions in table.values() for event in reactions))
     rows = [["state", "meaning", *events], ["---"] * (len(events) + 2)]
     for state, reactions in table.items():
@@ -40,15 +40,15 @@ def markdown(table: Mapping[Any, Mapping[str, tuple[str, str | KafkaError]]]) ->
 
 
 def shown(action: str | KafkaError) -> str:
-    """What is done, or the error that is answered."""
+    """Return the action, or the name of the error in the answer."""
     return f"`{action.name}`" if isinstance(action, KafkaError) else action
 
 
 def updated(text: str) -> str:
-    """The page's text with the tables as the code has them now.
+    """Return the page's text with the current tables.
 
     Raises:
-        ValueError: the text has not got exactly one place for each table.
+        ValueError: the text does not have exactly one place for each table.
     """
     for name, table in TABLES.items():
         begin, end = f"<!-- generated: {name} -->", "<!-- end -->"
@@ -60,12 +60,12 @@ def updated(text: str) -> str:
 
 
 def main() -> None:
-    """Updates the page, or says that it needs to be."""
+    """Update the page, or check it."""
     text = PAGE.read_text(encoding="utf-8")
     if "--check" not in sys.argv[1:]:
         PAGE.write_text(updated(text), encoding="utf-8")
     elif updated(text) != text:
-        sys.exit("docs/states.md is behind the code: run python scripts/states.py")
+        sys.exit("docs/states.md is out of date: run python scripts/states.py")
 
 
 if __name__ == "__main__":
