@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from math import inf
 
 import pytest
 
@@ -86,8 +87,8 @@ def test_a_peer_with_a_host_name_may_restart_without_a_warning(
                 endpoint = store.parts.mesh.beacon.port
                 options["port"] = str(endpoint)
                 connection = peers._connections[f"tcp://localhost:{endpoint}"]
-                wait_until(lambda: not connection.has_ended)  # noqa: B023
-            wait_until(lambda: connection.has_ended)  # noqa: B023
+                wait_until(lambda: connection.made_at < inf)  # noqa: B023
+            wait_until(lambda: connection.made_at == inf)  # noqa: B023
             wait_until(lambda: not peers._doubtful)
     assert peers.renewal_count == 0
     assert "made anew" not in caplog.text
