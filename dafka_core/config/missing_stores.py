@@ -27,7 +27,7 @@ def parse_min_stores(value: Any) -> int:
     with suppress(ValueError):
         if (count := parse_int(value)) >= 1:
             return count
-    raise ValueError(f"must be a whole number from 1 on, or {ALL}")
+    raise ValueError(f"must be a whole number, at least 1, or {ALL}")
 
 
 def described(store: KnownStore) -> str:

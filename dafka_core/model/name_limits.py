@@ -107,6 +107,6 @@ def _fold(name: str) -> str:
 
 
 def _slips(one: str, other: str, most: int) -> int:
-    if other.startswith(one) and one:
+    if other.startswith(one):
         return min(len(other) - len(one), most)
     return OSA.distance(one, other, score_cutoff=most)

@@ -42,9 +42,9 @@ FORMS: Final = (
 class Position(NamedTuple):
     """A position in each partition.
 
-    By ``base``, ``number`` is a number of records after the ``earliest`` or before the ``latest``
-    offset; an ``offset``; a ``time`` in microseconds since 1970 UTC; or, for ``ago``, microseconds
-    before now by the stores' clocks.
+    By ``base``, ``number`` counts records after the ``earliest`` or before the ``latest`` offset,
+    or is an ``offset``, a ``time`` in microseconds since 1970 UTC, or (``ago``) microseconds before
+    now by the stores' clocks.
     """
 
     base: str

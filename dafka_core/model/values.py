@@ -16,6 +16,7 @@ Bytes = bytes | bytearray | memoryview
 Longs = npt.NDArray[np.int64]
 
 _NONE = np.zeros(1, np.int64)
+_EMPTY = memoryview(b"")
 
 # A loop over fewer objects is faster than NumPy, as for a consumer that receives single records.
 FEW: Final = 200
@@ -36,12 +37,12 @@ class Values(Sequence[bytes]):
     def __init__(
         self,
         ends: npt.NDArray[np.integer] | None = _NONE,
-        buffer: Bytes = b"",
+        buffer: memoryview = _EMPTY,
         items: list[bytes] | None = None,
     ) -> None:
         """See ``of``, ``from_columns`` and ``from_arrow``."""
         self._ends = ends  # and the buffer is valid with it
-        self._buffer = memoryview(buffer)
+        self._buffer = buffer
         self._list = items
 
     @classmethod
@@ -49,12 +50,12 @@ class Values(Sequence[bytes]):
         """Return values from objects; takes ownership of a list."""
         if isinstance(values, cls):
             return values
-        return cls(None, items=values if isinstance(values, list) else list(values))
+        return cls(None, _EMPTY, values if isinstance(values, list) else list(values))
 
     @classmethod
     def from_columns(cls, ends: npt.NDArray[np.integer], buffer: Bytes) -> Self:
         """Return values ``buffer[ends[i] : ends[i + 1]]``, without a copy."""
-        return cls(ends, buffer)
+        return cls(ends, memoryview(buffer))
 
     @classmethod
     def from_arrow(cls, array: pa.Array) -> Self:

@@ -152,13 +152,9 @@ def _joined(parts: Sequence[_Condition], *, is_and: bool) -> _Condition:
 
 @dataclass(frozen=True)
 class Where:
-    """A condition on records.
+    """A condition on records: its text, the mask that it means, and the columns that it uses.
 
-    Attributes:
-        text: as written.
-        mask: its meaning.
-        needed: comparisons that every matching record meets.
-        columns: those that it uses.
+    ``needed`` are comparisons that every matching record meets.
     """
 
     text: str
@@ -321,14 +317,9 @@ def _from_hex(text: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class MatchedRecords:
-    """The matching records of a completely searched range.
+    """The matching records of a completely searched range, ``offset`` to ``end`` (exclusive).
 
-    Attributes:
-        tp: the partition.
-        offset, end: the range (exclusive).
-        offsets: those of the matching records, ascending.
-        values: their contents.
-        times: their timestamps, as those of ``RecordBatch``.
+    They have ascending ``offsets``; ``times`` are as those of ``RecordBatch``.
     """
 
     tp: TopicPartition

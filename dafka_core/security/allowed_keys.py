@@ -63,13 +63,9 @@ def unlisted(public: bytes) -> Permissions:
 
 
 class AllowedKeys:
-    """The public keys in a directory, kept up to date.
+    """The public keys in a directory, kept up to date; ConfigError if they are invalid at first.
 
-    Args:
-        is_second: another instance in this process logs changes of the directory.
-
-    Raises:
-        ConfigError: it is no directory, or a file in it is invalid.
+    With ``is_second`` another instance in this process logs changes of the directory.
     """
 
     def __init__(self, directory: str, *, is_second: bool = False) -> None:

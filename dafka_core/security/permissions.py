@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from fnmatch import translate
+from functools import lru_cache
 from hashlib import sha256
 from typing import Final
 
@@ -156,4 +158,11 @@ def parse_patterns(words: Iterable[str]) -> tuple[str, ...]:
 
 
 def _any(patterns: tuple[str, ...], name: str) -> bool:
-    return patterns == ALL_TOPICS or any(fnmatchcase(name, each) for each in patterns)
+    if patterns == ALL_TOPICS:
+        return True
+    return patterns != () and _regex(patterns).match(name) is not None
+
+
+@lru_cache(10_000)
+def _regex(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(map(translate, patterns)))
