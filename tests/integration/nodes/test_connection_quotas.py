@@ -91,9 +91,10 @@ def test_a_descriptor_may_be_that_of_another_connection_by_now(sender: Sender) -
         quotas.follow(other.descriptor, other.endpoint, OBSERVED_BYTES, MALLORY)
         os.dup2(sender.descriptor, other.descriptor)
         sender.send(2 * OBSERVED_BYTES)
-        sender.check(2)
+        sender.check()
+        assert not quotas.observed
+        sender.check()
     assert not sender.is_ended()
-    assert not quotas.observed
     sender.follow(OBSERVED_BYTES)
     quotas.follow(sender.descriptor, "tcp://earlier:1", OBSERVED_BYTES, MALLORY)
     sender.send(2 * OBSERVED_BYTES)
@@ -114,6 +115,20 @@ def test_subscriptions_above_the_quota_end_the_connection(
     [line] = caplog.messages
     host, port = sender.near.getsockname()
     assert f"{host}:{port} with key mallory, which subscribes to more than 1000 bytes" in line
+
+
+def test_subscriptions_of_an_ended_connection_do_not_count_for_the_next_one(
+    sender: Sender,
+) -> None:
+    half, other = b"\1" + bytes(SUBSCRIBED_BYTES // 2), Sender()
+    with other.near, other.far:
+        other.subscribe(half, half)
+        os.dup2(sender.descriptor, other.descriptor)
+        sender.quotas, sender.descriptor = other.quotas, other.descriptor
+        sender.subscribe(half, half)
+        assert not sender.is_ended()
+        sender.subscribe(half)
+        assert sender.is_ended()
 
 
 def test_unread_bytes_at_a_bound_socket_end_the_connection(sender: Sender) -> None:

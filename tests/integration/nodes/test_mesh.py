@@ -14,9 +14,11 @@ import pytest
 import zmq
 
 from dafka_core import ConfigError, Consumer, Producer, Reader, Store, Tower, TowerNotFoundError
+from dafka_core.config.node_options import C_LAYOUT
 from dafka_core.model.epochs import EpochId
+from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.nodes import sockets as module
-from dafka_core.nodes.sockets import Subscribers
+from dafka_core.nodes.sockets import Subscribers, send_one_by_one, send_packed
 from dafka_core.protocol.codec import decode, encode, subscription
 from dafka_core.protocol.messages import (
     Ack,
@@ -24,7 +26,10 @@ from dafka_core.protocol.messages import (
     DirectRecordBatch,
     EpochAck,
     Message,
+    RecordBatchMessage,
+    RecordMessage,
 )
+from dafka_core.protocol.role import OutgoingBatch
 from tests.integration.nodes.peers import ANY_PORTS, PATIENCE_S
 
 NODES: dict[str, Callable[..., Any]] = {
@@ -169,6 +174,7 @@ class Publisher:
     def connect(self, requestor: str = REQUESTOR) -> zmq.Socket[bytes]:
         """A connection of a node that takes both forms of answers."""
         socket = self._context.socket(zmq.SUB)
+        socket.set(zmq.RCVTIMEO, 10_000)
         for kind in (DirectRecord, DirectRecordBatch):
             socket.subscribe(subscription(kind, requestor))
         socket.connect(f"tcp://127.0.0.1:{self._port}")
@@ -176,11 +182,12 @@ class Publisher:
         self.take(2)
         return socket
 
-    def connect_producer(self, *kinds: type[Message]) -> zmq.Socket[bytes]:
+    def connect_producer(self, *kinds: type[Message], topic: str = REQUESTOR) -> zmq.Socket[bytes]:
         """A connection of a producer, to which such acknowledgements are sent."""
         socket = self._context.socket(zmq.SUB)
+        socket.set(zmq.RCVTIMEO, 10_000)
         for kind in kinds:
-            socket.subscribe(subscription(kind, REQUESTOR))
+            socket.subscribe(subscription(kind, topic))
         socket.connect(f"tcp://127.0.0.1:{self._port}")
         self.connections.append(socket)
         self.take(len(kinds))
@@ -191,6 +198,11 @@ class Publisher:
         message = EpochAck(REQUESTOR, "t", sequence, "S", LIFE)
         for each in (message, message.plain):
             self._pub.send_multipart(encode(each))
+
+    def publish(self, message: OutgoingBatch) -> None:
+        """Send records in both forms, as a node does if peers of both kinds subscribe."""
+        send_one_by_one(self._pub, message, C_LAYOUT)
+        send_packed(self._pub, message)
 
     def take(self, count: int) -> None:
         """Wait for ``count`` subscriptions, or ends of them."""
@@ -218,6 +230,22 @@ def test_a_late_end_of_a_connection_does_not_affect_its_successor(
     after.close()
     publisher.take(2)
     assert publisher.subscribers.forms("t", REQUESTOR) == [False]
+
+
+def test_a_node_that_takes_packed_records_receives_no_single_ones(publisher: Publisher) -> None:
+    ours = publisher.connect()
+    for kind in (RecordMessage, RecordBatchMessage):
+        ours.subscribe(subscription(kind, "t"))
+    publisher.take(2)
+    theirs = publisher.connect_producer(RecordMessage, topic="t")
+    assert publisher.subscribers.forms("t", "") == [True, False]
+    tp = TopicPartition("t", "P")
+    for requestor in ("", REQUESTOR):
+        for offset in range(2):
+            publisher.publish(OutgoingBatch(RecordBatch.of(tp, offset, [b"x"]), requestor))
+    found = [decode(ours.recv_multipart()) for _ in range(4)]
+    assert [type(each) for each in found] == [RecordBatchMessage] * 2 + [DirectRecordBatch] * 2
+    assert isinstance(decode(theirs.recv_multipart()), RecordMessage)
 
 
 def received(socket: zmq.Socket[bytes], sequence: int) -> list[type]:
