@@ -202,7 +202,7 @@ class AppendQueue(ProcessBound):
                 failure = error
         if failure is not None:
             for future in futures:
-                _complete(future, failure)
+                _end(future, failure)
         return futures
 
     # Holds only the future: with the entry, which has the records, it would form a cycle, and the
@@ -218,7 +218,7 @@ class AppendQueue(ProcessBound):
         for entry, future in entries:
             accepted = self._too_large(_batch(entry)) or self._pass(now, entry)
             if isinstance(accepted, DafkaError):
-                _complete(future, accepted)
+                _end(future, accepted)
             else:
                 self._accepted[id(accepted)] = accepted, future
 
@@ -287,7 +287,7 @@ class AppendQueue(ProcessBound):
     def _complete(self, entry: LogEntry, error: DafkaError | None) -> None:
         _, future = self._accepted.pop(id(entry), (None, None))
         if future is not None:
-            _complete(future, error, batch.end if (batch := _batch(entry)) else None)
+            _end(future, error, batch.end if (batch := _batch(entry)) else None)
 
     def fail(self, error: BaseException | None = None) -> None:
         """Fail all requests, now and later: the store has ended."""
@@ -296,7 +296,7 @@ class AppendQueue(ProcessBound):
             futures = list(self._futures)
             self._changed.notify_all()
         for future in futures:
-            _complete(future, self._failure)
+            _end(future, self._failure)
 
     def close(self) -> None:
         """Fail requests that are not on disk."""
@@ -308,7 +308,7 @@ def _batch(entry: LogEntry) -> RecordBatch | None:
     return batch if isinstance(batch, RecordBatch) else None
 
 
-def _complete(future: Future[Any], error: BaseException | None, result: int | None = None) -> None:
+def _end(future: Future[Any], error: BaseException | None, result: int | None = None) -> None:
     # The store may have failed the future meanwhile, and the writer may have cancelled it.
     with contextlib.suppress(InvalidStateError):
         if error is not None:

@@ -13,26 +13,24 @@ if TYPE_CHECKING:
 
 
 class StoreHandle(Protocol):
-    """A running ``Store``.  All parts are thread-safe; after its end they raise DafkaError."""
+    """A running ``Store``.  All parts are thread-safe; after its end they raise DafkaError.
 
-    @property
-    def address(self) -> str:
-        """The store's address, which lasts as long as its directory."""
+    Attributes:
+        address: the store's address, which lasts as long as its directory.
+        options: the options that the store was started with; ``keys`` are its keys.
+        log: the records, for reading: ``partitions``, ``read``, ``snapshot`` and ``changes``.
+        append_queue: ``append`` writes records to a partition of the store's own; ``put`` returns a
+            future that completes when records are on disk.
+        retention_control: ``rules`` returns the retention rules, ``replace`` changes them.
+        deletions: ``delete`` deletes a topic's records here and at the other stores.
+    """
 
-    @property
-    def options(self) -> StoreOptions:
-        """The options that the store was started with; ``keys`` are its keys."""
-
-    @property
-    def log(self) -> Log:
-        """The records, for reading: ``partitions``, ``read``, ``snapshot`` and ``changes``."""
-
-    @property
-    def append_queue(self) -> AppendQueue:
-        """The queue of appends: ``put`` returns a future that completes when records are on disk.
-
-        ``append`` of its module appends to a partition of the store's own.
-        """
+    address: str
+    options: StoreOptions
+    log: Log
+    append_queue: AppendQueue
+    retention_control: RetentionThread
+    deletions: Deletions
 
     @property
     def endpoints(self) -> dict[str, tuple[str, ...]]:
@@ -45,11 +43,3 @@ class StoreHandle(Protocol):
     @property
     def stores_here(self) -> frozenset[str]:
         """The addresses of the known stores that are in the mesh now."""
-
-    @property
-    def retention_control(self) -> RetentionThread:
-        """The retention rules of the store: ``rules`` returns and ``replace`` changes them."""
-
-    @property
-    def deletions(self) -> Deletions:
-        """Deletion of topics: ``delete`` deletes the records here and at the other stores."""

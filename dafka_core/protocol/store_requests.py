@@ -28,7 +28,7 @@ from dafka_core.protocol.role import Outgoing, OutgoingBatch
 # Unpublished transactions of one partition that are remembered: a client may commit faster than the
 # mesh accepts.  The records of older ones are sent as plain records.
 MAX_PUBLISHED_TRANSACTIONS: Final = 64
-# Requests that wait for an answer, some 30 MB. A single peer may fill the queue; above the limit
+# Requests that wait for an answer, some 40 MB. A single peer may fill the queue; above the limit
 # every other peer still has its share, so the queue has at most twice the limit.  A share that
 # follows the number of peers suits one reader as well as a thousand: so this is no option.
 MAX_PENDING_REQUESTS: Final = 65_536

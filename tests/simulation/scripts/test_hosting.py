@@ -183,6 +183,19 @@ def test_a_store_answers_get_heads_hello_and_fetch(
         assert found == [DirectRecord(peer.address, *tps[1], n, b"%d" % n) for n in numbers]
 
 
+@pytest.mark.parametrize(("count", "next_heads"), [(11, 0), (10, 1)])
+def test_a_requestor_of_a_part_receives_the_next_head(
+    world: Script, store: ScriptedStore, peer: Peer, count: int, next_heads: int
+) -> None:
+    """C nodes fetch the next block when they receive a head again."""
+    store.append(TP, 0, 11)
+    peer.received.clear()
+    peer.send(Fetch(TP.partition, peer.address, TP.topic, 0, count))
+    peer.wait_for(DirectRecord, count)
+    world.run(0.1)
+    assert peer.messages(DirectHead) == [DirectHead(peer.address, *TP, 10)] * next_heads
+
+
 def test_a_fetch_batch_is_answered_in_few_messages(world: Script) -> None:
     held = {
         "A": [b"a0", b"a1"],

@@ -97,6 +97,11 @@ def test_a_consumer_requests_in_its_own_name(message: m.Message) -> None:
     assert refusal(OWNER, message)  # the answer would go to a foreign address
 
 
+def test_a_fetch_batch_needs_the_right_to_each_of_its_topics() -> None:
+    entries = (PartitionInfo("t", P, 0, 1), PartitionInfo("u", P, 0, 1))
+    assert "may not ask for it" in refusal(READER, m.FetchBatch(S, R, entries))
+
+
 @pytest.mark.parametrize("message", OF_ANYBODY)
 def test_any_key_may_ask_for_heads_in_its_own_name(message: m.Message) -> None:
     assert not refusal(READER, message)
