@@ -1,8 +1,7 @@
-"""``dafka`` in processes that need no time to import what it is made of.
+"""``dafka`` in processes that start without importing its modules.
 
-Most of what a process of a test costs is the start of its Python.  These are forked from one that
-has imported everything and has done nothing yet.  The tests of what starts or ends a process are
-without this.
+Starting Python is most of the cost of a test's process.  These are forked from a server that has
+imported everything and done nothing else.  Tests of the start or end of a process do without.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _SERVER.set_forkserver_preload(
         "dafka_core.flight.store_client",
         *(f"dafka_core.nodes.{node}" for node in ("consumer", "producer", "reader", "store")),
         "dafka_core.nodes.tower",
-        "typer._adapters",  # what it imports at its first call
+        "typer._adapters",  # imported at Typer's first call
         "pytest",  # the main module of this process, which each child imports
         __name__,
     ]
@@ -36,15 +35,14 @@ _SERVER.set_forkserver_preload(
 
 
 class Forked:
-    """``dafka`` with ``arguments``, and pipes; what of ``subprocess.Popen`` is needed.
+    """``dafka`` with ``arguments`` and pipes; has the used methods of ``subprocess.Popen``.
 
     Args:
         arguments: of the command line.
         errors: the file for its standard error.
-        environment: all that it is to have.
+        environment: its complete environment.
         text: whether its pipes carry text.
-        streams: standard streams, by number, that are a file in place of what they would be; None
-            has one closed.
+        streams: by number, files that replace standard streams; None closes one.
     """
 
     def __init__(
@@ -105,7 +103,7 @@ class Forked:
 
 
 class ForkedCluster(EmbeddedCluster):
-    """As an ``EmbeddedCluster``."""
+    """An ``EmbeddedCluster`` of forked nodes."""
 
     def _node(self, kind: str, arguments: Sequence[str]) -> _NodeProcess:
         return ForkedNode(kind, arguments)

@@ -1,5 +1,6 @@
-"""Programs that publish ten records and end in one of many ways: ``python -m`` this, a tower, how
-and the producer's ``close_timeout_s``.
+"""Programs that publish ten records and end in one of many ways.
+
+Arguments: a tower, the way, and the producer's ``close_timeout_s``.
 """
 
 from __future__ import annotations

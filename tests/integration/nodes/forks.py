@@ -1,4 +1,7 @@
-"""Programs that fork while nodes are open: ``python -m`` this, a tower, a directory and which."""
+"""Programs that fork while nodes are open.
+
+Arguments: a tower, a directory, and the name of the program.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ def refused(use: Callable[[], object]) -> str:
 
 
 def in_fork(work: Callable[[], None]) -> None:
-    """Runs in a forked child, which ends as programs do; its exit code is the program's."""
+    """Run ``work`` in a forked child; its exit code, if any, becomes the program's."""
     child = os.fork()
     if child == 0:
         work()

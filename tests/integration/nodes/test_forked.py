@@ -41,7 +41,7 @@ def said(tower: str, directory: Path, which: str) -> list[str]:
     return out.splitlines()
 
 
-def test_inherited_nodes_refuse_every_use(tower: str, store: Store, tmp_path: Path) -> None:
+def test_inherited_nodes_refuse_to_work(tower: str, store: Store, tmp_path: Path) -> None:
     lines = said(tower, tmp_path / "others", "uses")
     kinds = ["producer"] * 3 + ["Producer"] * 2 + ["consumer"] * 5 + ["reader"]
     kinds += ["dafka-store", "dafka-tower", "store's log", "Snapshot", "LocalLogs"]

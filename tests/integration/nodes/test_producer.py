@@ -51,8 +51,12 @@ def test_offsets_count_up_and_flushed_records_are_on_disk(store: Store, produce:
     assert producer.publish_many([]) == 20_003
     assert producer.publish(b"") == 20_003
     assert producer.next_offset == 20_004
+    mixed = values(2_000)
+    for one, other in zip(mixed[::2], mixed[1::2], strict=True):
+        producer.publish(one)
+        producer.publish_many([other])
     producer.flush(PATIENCE_S)
-    assert stored(store, "t", producer.address) == [*values(20_003), b""]
+    assert stored(store, "t", producer.address) == [*values(20_003), b"", *mixed]
     producer.flush(0)  # all is acknowledged
 
 
