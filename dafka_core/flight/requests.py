@@ -219,7 +219,8 @@ class OffsetsRequest(ActionRequest, frozen=True):
     """Return the first offsets with a time (since the epoch UTC) or a later one.
 
     {v, times: [[topic, partition, microseconds], ...]} -> {v, offsets: [offset or null, ...],
-    now_us: the store's clock, clock_doubt: why the store does not trust it, or empty}
+    now_us: the store's clock, clock_doubt: why the store does not trust it, or empty,
+    refusal: why the store accepts no records, or empty}
     """
 
     action: ClassVar[str] = "dafka.offsets.v1"
@@ -658,6 +659,8 @@ class Offsets(JsonMessage, frozen=True):
     """The store's clock."""
     clock_doubt: str = ""
     """Why the store does not trust it, or empty."""
+    refusal: str = ""
+    """Why the store accepts no records, or empty."""
 
 
 Sizes = tuple[Annotated[int, Meta(ge=0)], ...]

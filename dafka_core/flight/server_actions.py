@@ -185,7 +185,8 @@ def _offsets(context: ServerContext, request: OffsetsRequest, caller: Caller) ->
         if caller.is_gone():
             return
         found.append(context.log.offset_for_time(TopicPartition(topic, partition), time_us))
-    yield Offsets(tuple(found), time.time_ns() // 1_000, context.log.clock.doubt())
+    refusal = str(context.backend.refusal or "")
+    yield Offsets(tuple(found), time.time_ns() // 1_000, context.log.clock.doubt(), refusal)
 
 
 def _sizes(context: ServerContext, request: SizesRequest, caller: Caller) -> Iterator[RecordSizes]:

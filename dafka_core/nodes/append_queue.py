@@ -84,6 +84,8 @@ class AppendQueue(ProcessBound):
 
     Attributes:
         size_bytes: size of all writers' values in the queue.
+        refusal: the error of new requests, while the disk is full.  Earlier ones wait for room, so
+            that none is reported as failed and written later.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class AppendQueue(ProcessBound):
         self._futures: dict[Future[Any], None] = {}
         self._at_role: list[_Request] = []  # with entries that the role has accepted
         self._failure: BaseException | None = None
+        self.refusal: DafkaError | None = None
 
     def put(self, batch: RecordBatch, notes: Notes | None = None) -> Future[int]:
         """Append a batch that begins exactly at its partition's end, together with notes.
@@ -217,6 +220,12 @@ class AppendQueue(ProcessBound):
             with contextlib.suppress(InvalidStateError):
                 future.set_exception(self._failure)
 
+    def refuse(self, error: DafkaError | None) -> None:
+        """Refuse new requests with an error; None accepts them again."""
+        with self._changed:
+            self.refusal = error
+            self._changed.notify_all()
+
     def close(self) -> None:
         """Fail requests that are not on disk."""
         self.fail()
@@ -230,9 +239,9 @@ class AppendQueue(ProcessBound):
 
         given: list[_Request] = []
         with self._changed:
-            self._changed.wait_for(lambda: self._failure or has_room())
+            self._changed.wait_for(lambda: self._failure or self.refusal or has_room())
             for each in requests:
-                failure = self._failure or self._too_large(each.batch)
+                failure = self._failure or self.refusal or self._too_large(each.batch)
                 if failure is not None:
                     each.end(failure)
                     continue

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from dafka_core.config.node_options import FLIGHT_OFF, StoreOptions
-from dafka_core.errors import ClosedError, NodeFailedError, StoreError
+from dafka_core.errors import ClosedError, DiskFullError, NodeFailedError, StoreError
 from dafka_core.flight.server import FlightService
 from dafka_core.flight.server_context import ServerContext
 from dafka_core.flight.server_keys import ServerKeys
@@ -70,7 +70,8 @@ class StoreParts(NamedTuple):
 class Store(Node):
     """Replicates every partition into ``directory``, from construction until ``close``.
 
-    The store acknowledges a record when it is on disk, synced.
+    The store acknowledges a record when it is on disk, synced.  While the disk is full, it accepts
+    no records, and serves those that it has.
 
     Args:
         directory: created if missing; only one store at a time may have it open.
@@ -143,6 +144,7 @@ class Store(Node):
                 self._serve_flight()
             self._reported_twin = ""  # endpoint of the last reported store with its address
             self._loop = StoreLoop(role, log, self._log_writer, mesh)
+            self._log_writer.on_room = weakly(self._on_room, None)
             mesh.start(self._on_round)
             undo.pop_all()
         self._is_open = True
@@ -271,6 +273,12 @@ class Store(Node):
         # A loop that has ended acknowledges nothing; the records are stored nevertheless.
         with contextlib.suppress(ClosedError, NodeFailedError):
             self._mesh.call_soon(acknowledge)
+
+    def _on_room(self, error: DiskFullError | None) -> None:
+        """Run in the log writer's thread."""
+        self.append_queue.refuse(error)
+        with contextlib.suppress(ClosedError, NodeFailedError):
+            self._mesh.call_soon(lambda _: self._role.on_room(is_full=error is not None))
 
 
 def _retention(log: Log, config: StoreOptions, archiver: LogArchiver | None) -> Retention:

@@ -207,6 +207,7 @@ class AdmittedPartitions:
         self.limits = limits
         self._scheduler = scheduler
         self._lives_of = lives_of
+        self._is_full = False  # the disk
 
     def find(self, tp: TopicPartition) -> StorePartition | None:
         """Return a partition, new ones included; None if a limit refuses it."""
@@ -234,7 +235,9 @@ class AdmittedPartitions:
     def refuses(self, partition: StorePartition, end: int) -> bool:
         """Return True if records up to ``end`` are neither accepted nor fetched at present."""
         fetcher = partition.fetcher
-        if end <= fetcher.next_offset or self.limits.check(fetcher.tp, is_new=False) is None:
+        if end <= fetcher.next_offset:
+            return False
+        if not self._is_full and self.limits.check(fetcher.tp, is_new=False) is None:
             return False
         fetcher.raise_head(end)
         self._scheduler.forget(fetcher.tp)
@@ -256,12 +259,17 @@ class AdmittedPartitions:
         """Apply a scan of the log: refused partitions continue if they have room again."""
         self._change(self.limits.apply(held))
 
+    def on_room(self, *, is_full: bool) -> None:
+        """Accept and fetch no records while the disk is full; continue when it has room."""
+        self._is_full = is_full
+        self._change(map(self.limits.owner, self.by_name))
+
     def _change(self, owners: Iterable[str]) -> None:
         changed = set(owners)
         for tp, partition in self.by_name.items() if changed else ():
             if self.limits.owner(tp) not in changed:
                 continue
-            if self.limits.why_no_records(tp) is not None:
+            if self._is_full or self.limits.why_no_records(tp) is not None:
                 self._scheduler.forget(tp)
             elif partition.fetcher.next_offset < partition.fetcher.head:
                 partition.fetcher.retry_unanswered()

@@ -362,6 +362,10 @@ class StoreRole:
                 published.extend(self.histories.on_promised(self.partitions[entry.tp], entry.life))
         return [*self._take_acks(), *published]
 
+    def on_room(self, *, is_full: bool) -> None:
+        """Accept no records while the disk is full."""
+        self.admitted.on_room(is_full=is_full)
+
     def on_published(self, publish: PublishCommitted) -> list[Outgoing]:
         """Return the head after all of the committed records are published."""
         return self._hosted.published(publish.tp, publish.end)
