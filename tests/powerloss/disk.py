@@ -37,7 +37,7 @@ class Event(NamedTuple):
 
 
 def compiled(directory: Path) -> Path:
-    """Compile the recorder; ends the program with the remedy if there is no compiler."""
+    """Compile the recorder; exit with a remedy if no compiler is installed."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         sys.exit("the recorder of power cuts needs a C compiler: install the package gcc or clang")
@@ -178,7 +178,7 @@ class Disk:
         self._top = top
 
     def apply(self, event: Event, *, is_done: bool = True) -> None:
-        """Apply an event; one that is not done has no part that is certainly durable."""
+        """Apply an event; if it is not done, none of it is certainly durable."""
         syncs = is_done and self._syncs
         match event.kind:
             case "open" | "empty":

@@ -70,7 +70,7 @@ os.fsync(fd)
 
 
 def recorded(root: Path, program: str) -> disk.Disk:
-    """Return the disk after a Python program, with all that a recorder noted of it."""
+    """Return the disk after a Python program, from the recorded events."""
     root.mkdir()
     found, log = disk.Disk(root), root.with_name("log")
     command = [sys.executable, "-c", program, str(root)]

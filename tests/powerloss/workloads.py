@@ -1,8 +1,8 @@
-"""Programs that write to disk, and what must be there after a power cut.
+"""Workloads for power cuts, and checks of the disks that cuts leave.
 
-``python -m tests.powerloss.workloads NAME DIRECTORY SEED`` runs one.  It appends to the file
-``acknowledged`` what it is about to do, and what it has done: a disk after a power cut must have
-the last state that was done, or the one that was about to be.
+``python -m tests.powerloss.workloads NAME DIRECTORY SEED`` runs one.  It appends each state to the
+file ``acknowledged``, before and after the step that leads to it.  After a power cut the disk must
+have the last completed state, or the one that had begun.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -17,7 +19,7 @@ from typing import Any, Final
 from dafka_core import Producer
 from dafka_core.archive import layout, manifest
 from dafka_core.config.topic_rules import parse_compression
-from dafka_core.model.log_entries import Commit, LogEntry, SetAside, Stage
+from dafka_core.model.log_entries import Commit, LogEntry, NotedBatch, SetAside, Stage
 from dafka_core.model.records import RecordBatch, StagedTransaction, TopicPartition
 from dafka_core.nodes import store_backup
 from dafka_core.storage import Log, append_area, block, block_writer
@@ -29,33 +31,36 @@ from tests.integration.storage.processes import values_of
 ACKNOWLEDGED: Final = "acknowledged"
 
 State = Any
-"""What a workload has on disk, as JSON."""
+"""The state of a workload on disk, as JSON."""
 
 
 class Workload:
-    """A program, and the check of what it has left on disk."""
+    """A program that writes to disk in steps, and the check of its disk."""
 
     def __init__(self, root: Path, seed: int) -> None:
         self.root, self.chance = root, Random(seed)
 
     def prepare(self) -> None:
-        """Create what is on disk before."""
+        """Create the files that exist before the workload."""
 
     def run(self) -> None:
-        """Do the work; each step by ``step``."""
+        """Do the work, each part of it in a ``step``."""
         raise NotImplementedError
 
     def state(self) -> State:
-        """Return what is on disk, after checking that it is whole; it may be repaired."""
+        """Check the disk, and return its state; the check may change it afterwards."""
         raise NotImplementedError
 
-    def acknowledge(self, kind: str, state: State) -> None:
-        """Note a state that is about to be, or that is done."""
+    @contextmanager
+    def step(self, state: State) -> Iterator[None]:
+        """Note that a step to a state has begun, then that it is done."""
         with (self.root / ACKNOWLEDGED).open("ab", buffering=0) as file:
-            file.write(f"{json.dumps([kind, state])}\n".encode())
+            file.write(f"{json.dumps(['begun', state])}\n".encode())
+            yield
+            file.write(f"{json.dumps(['done', state])}\n".encode())
 
     def check(self, acknowledged: bytes) -> None:
-        """Raise AssertionError if the disk has not what was acknowledged."""
+        """Raise an error if the disk has neither the last done state nor the begun one."""
         allowed: list[State] = [self.first]
         for line in acknowledged.decode().splitlines(keepends=True):
             if line.endswith("\n"):  # else it was being written
@@ -65,7 +70,7 @@ class Workload:
         assert found in allowed, f"{found} is none of {allowed}"
 
     first: State = None
-    """What is on disk before the first step."""
+    """The state before the first step."""
 
 
 PARTITIONS: Final = [TopicPartition("t", name) for name in "pqrs"]
@@ -85,6 +90,7 @@ def read_log(directory: Path) -> State:
             transaction = log.transaction_state(each.tp).transaction
             version = transaction.version if transaction else -1
             found[each.partition] = [each.earliest, each.end, version]
+        found["notes"] = {name: note.decode() for name, note in log.notes("list").items()}
         found["aside"] = [[each.partition, each.start, each.end] for each in log.aside()]
     damage = [each for part in store_backup.verify(str(directory)) for each in part.found]
     assert damage == []
@@ -92,9 +98,9 @@ def read_log(directory: Path) -> State:
 
 
 class LogWork(Workload):
-    """Appends, transactions, retention, records set aside, merges, compression and links."""
+    """Appends with notes, transactions, retention, records set aside, and the work beside them."""
 
-    first: State = {"aside": []}  # noqa: RUF012 -- read only
+    first: State = {"aside": [], "notes": {}}  # noqa: RUF012 -- read only
 
     def run(self) -> None:
         block.MAX_BLOCK_BYTES = 100_000
@@ -135,20 +141,21 @@ class LogWork(Workload):
 
     def _write(self, entries: list[LogEntry], **changed: State) -> None:
         state = {**self._state, **changed}
-        self.acknowledge("begun", state)
-        assert not any(self._log.write(entries))
-        self.acknowledge("done", state)
+        with self.step(state):
+            assert not any(self._log.write(entries))
         self._state = state
 
     def _append(self) -> None:
         entries: list[LogEntry] = []
-        rows = {}
+        rows, listed = {}, dict(self._state["notes"])
         for tp in self.chance.sample(PARTITIONS, self.chance.randint(1, 4)):
             row = rows[tp.partition] = self._row(tp)
             count = self.chance.choice((1, 2, 10, 200, 1500))
-            entries.append(self._batch(tp, row[1], count))
-            row[1] += count
-        self._write(entries, **rows)
+            batch = self._batch(tp, row[1], count)
+            notes = {f"list {tp.partition}": b"%d" % batch.end}  # as the Kafka gateway writes
+            entries.append(NotedBatch.with_notes(batch, notes))
+            row[1], listed[f"list {tp.partition}"] = batch.end, f"{batch.end}"
+        self._write(entries, **rows, notes=listed)
 
     def _commit(self) -> None:
         rows, commits = {}, []
@@ -172,9 +179,8 @@ class LogWork(Workload):
         if row[0] < row[1]:
             row[0] = self.chance.randint(row[0], row[1])
             state = {**self._state, tp.partition: row}
-            self.acknowledge("begun", state)
-            assert self._log.trim(tp, row[0]) == row[0]
-            self.acknowledge("done", state)
+            with self.step(state):
+                assert self._log.trim(tp, row[0]) == row[0]
             self._state = state
 
     def _aside(self) -> None:
@@ -216,24 +222,22 @@ class BackupWork(Workload):
 
     def run(self) -> None:
         store, (one, two, restored) = str(self.root / "store"), map(str, self._made)
-        self._step(0, "store", "backup", store, one)
+        with self.step([True, False, False]):
+            dafka("store", "backup", store, one)
         self._append(self.root / "store")
-        self._step(1, "store", "backup", store, two, "--since", one)
-        self._step(2, "store", "restore", restored, "--from", two)
-
-    def _step(self, number: int, *words: str) -> None:
-        self.acknowledge("begun", [each <= number for each in range(3)])
-        dafka(*words)
-        self.acknowledge("done", [each <= number for each in range(3)])
+        with self.step([True, True, False]):
+            dafka("store", "backup", store, two, "--since", one)
+        with self.step([True, True, True]):
+            dafka("store", "restore", restored, "--from", two)
 
     def state(self) -> State:
         found = [each.exists() for each in self._made]
-        for backup, there in zip(self._made[:2], found[:2], strict=True):
-            if there:
+        for backup, exists in zip(self._made[:2], found[:2], strict=True):
+            if exists:
                 Backup(backup).check_file()
                 again = self.root / f"{backup.name}.again"
                 store_backup.restore(backup, again)
-                assert {*read_log(again)} == {*"pqrs", "aside"}
+                assert {*read_log(again)} == {*"pqrs", "aside", "notes"}
         if found[2]:
             assert read_log(self._made[2]) == read_log(self.root / "two.again")
         read_log(self.root / "store")
@@ -248,15 +252,14 @@ class ArchiveWork(Workload):
     def run(self) -> None:
         manifest.FOLD = 2  # type: ignore[misc]
         for end in (30, 50, 60):
-            self.acknowledge("begun", end)
-            records.archived(self.root / "archive", records.A, end)
-            self.acknowledge("done", end)
+            with self.step(end):
+                records.archived(self.root / "archive", records.A, end)
 
     def state(self) -> State:
         manifest.FOLD = 2  # type: ignore[misc]
         directory = self.root / "archive"
-        is_there = (directory / layout.MANIFEST).exists() if directory.exists() else False
-        found = records.offsets_in_manifest(directory, records.A) if is_there else []
+        exists = (directory / layout.MANIFEST).exists()
+        found = records.offsets_in_manifest(directory, records.A) if exists else []
         assert found == [*range(len(found))]
         records.archived(directory, records.A, 70)
         for offsets in (records.offsets_in_manifest, records.offsets_in_files):
@@ -280,13 +283,11 @@ class CopyWork(Workload):
             with Producer("kept", tower=cluster.tower) as producer:
                 producer.publish_many(CONTENT)
                 producer.flush(60)
-            self._step(["whole", "previous"], "a.jsonl", cluster.tower)
-            self._step(["whole", "whole"], "b.jsonl", cluster.tower, "--overwrite")
-
-    def _step(self, state: State, name: str, tower: str, *more: str) -> None:
-        self.acknowledge("begun", state)
-        dafka("copy", "kept", str(self.root / name), "--tower", tower, *more)
-        self.acknowledge("done", state)
+            words = "copy", "kept", "--tower", cluster.tower
+            with self.step(["whole", "previous"]):
+                dafka(*words, str(self.root / "a.jsonl"))
+            with self.step(["whole", "whole"]):
+                dafka(*words, str(self.root / "b.jsonl"), "--overwrite")
 
     def state(self) -> State:
         return [*map(self._found, ("a.jsonl", "b.jsonl"))]
