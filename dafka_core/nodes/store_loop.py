@@ -65,7 +65,8 @@ class LogWriter(ProcessBound):
         self.watch = DiskWatch(log.directory)
         """Its observations of the disk."""
         self.on_room: Callable[[DiskFullError | None], None] = lambda _: None
-        """Called in the thread with the error while the disk is full, then with None."""
+        """Called in the thread with an error if the disk becomes full, and with None if it has
+        room again."""
         self._thread = NodeThread("dafka-log-writer", self._run)
         self._thread.start()
 
@@ -106,8 +107,9 @@ class LogWriter(ProcessBound):
             try:
                 outcomes = self._log.write(entries)
             except DiskFullError as error:
+                if self.watch.full is None:
+                    self.on_room(error)
                 self.watch.wait_for_room(error)
-                self.on_room(error)
                 if self._next_group() is None:
                     return None
                 self._log.check_in_place()

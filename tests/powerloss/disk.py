@@ -17,9 +17,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from random import Random
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 PAGE, SECTOR = 4096, 512
+
+ZEROS: Final = bytes(PAGE)
+
+V = TypeVar("V")
 
 _HEADER: Final = struct.Struct("=8sQqIIIIQ")
 
@@ -67,83 +71,67 @@ def events(log: Path) -> Iterator[Event]:
 
 
 class File:
-    """A file: its contents at the last sync, and all writes since."""
+    """A file: the versions of each page since the last sync, the synced one first."""
 
     def __init__(self, content: bytes = b"") -> None:
-        self.durable = bytearray(content)
-        self.sizes = [len(content)]
-        self.writes: list[tuple[int, bytes]] = []
+        self.sizes = [0]
+        self._pages: dict[int, list[bytes]] = {}
         self.is_mapped = False
+        self.write(0, content, is_synced=True)
+        self.sync()
 
     def write(self, offset: int, data: bytes, *, is_synced: bool) -> None:
-        size = max(self.sizes[-1], offset + len(data))
-        self.sizes.append(size)
-        self.writes.append((offset, data))
-        if is_synced:  # by O_DSYNC: these sectors and the size, but no other sector
-            sectors = range(offset // SECTOR * SECTOR, offset + len(data), SECTOR)
-            content = self.content(sectors[0], sectors[-1] + SECTOR)
-            self.writes = [part for each in self.writes for part in _outside(each, sectors)]
-            self.durable.extend(bytes(max(size - len(self.durable), 0)))
-            self.durable[sectors[0] : sectors[-1] + SECTOR] = content
-            self.sizes = [size]
+        """Write data; ``is_synced`` by O_DSYNC, which includes only these sectors."""
+        end = offset + len(data)
+        self.sizes.append(max(self.sizes[-1], end))
+        for at in range(offset // PAGE * PAGE, end, PAGE):
+            versions = self._pages.setdefault(at, [ZEROS])
+            first, last = max(at, offset), min(at + PAGE, end)
+            part = data[first - offset : last - offset]
+            page = versions[-1][: first - at] + part + versions[-1][last - at :]
+            versions.append(page)
+            if is_synced:
+                start, stop = _sectors(first - at, last - at)
+                versions[:] = [each[:start] + page[start:stop] + each[stop:] for each in versions]
+        if is_synced:
+            self.sizes = self.sizes[-1:]
 
     def resize(self, size: int) -> None:
         if size < self.sizes[-1]:
-            self.writes.append((size, bytes(self.sizes[-1] - size)))
+            self.write(size, bytes(self.sizes[-1] - size), is_synced=False)
         self.sizes.append(size)
 
     def sync(self) -> None:
-        self.durable[:] = self.content(0, self.sizes[-1])
-        self.sizes, self.writes = self.sizes[-1:], []
+        self.sizes = self.sizes[-1:]
+        self._pages = {at: versions[-1:] for at, versions in self._pages.items()}
 
-    def content(self, start: int, stop: int) -> bytearray:
-        """Return the newest content of a range."""
-        found = self.durable[start:stop]
-        found.extend(bytes(max(min(stop, self.sizes[-1]) - start - len(found), 0)))
-        for write in self.writes:
-            _apply(found, start, *write)
-        return found
+    def newest(self) -> bytes:
+        size = self.sizes[-1]
+        pages = (self._pages.get(at, [ZEROS])[-1] for at in range(0, size, PAGE))
+        return b"".join(pages)[:size]
 
     def left(self, chance: Random, bias: float) -> bytes:
         """Return contents that a power cut may leave; ``bias`` is the share of newest pages."""
-        size = self.sizes[-1] if chance.random() < bias else chance.choice(self.sizes)
-        content = bytearray(self.durable)
-        content.extend(bytes(max(max(self.sizes) - len(content), 0)))
-        pages: dict[int, list[tuple[int, bytes]]] = {}
-        for offset, data in self.writes:
-            for page in range(offset // PAGE * PAGE, offset + len(data), PAGE):
-                pages.setdefault(page, []).append((offset, data))
-        if self.is_mapped:  # LMDB's list of readers: pages of it may be written at any time
-            for page in range(0, size, PAGE):
-                if chance.random() < 0.5:
-                    content[page : page + PAGE] = chance.randbytes(PAGE)
-        for page, writes in pages.items():
-            unit = PAGE if bias in (0, 1) else chance.choice((PAGE, PAGE, PAGE, SECTOR))
-            for start in range(page, page + PAGE, unit):
-                is_newest = chance.random() < bias
-                count = len(writes) if is_newest else chance.randint(0, len(writes))
-                for offset, data in writes[: 0 if bias == 0 else count]:
-                    _apply_within(content, start, start + unit, offset, data)
-        return bytes(content[: self.sizes[0] if bias == 0 else size])
+        size = _version(self.sizes, chance, bias)
+        content = bytearray()
+        for at in range(0, size, PAGE):
+            versions = self._pages.get(at, [ZEROS])
+            if self.is_mapped and chance.random() < 0.5:  # LMDB's list of readers
+                versions = [chance.randbytes(PAGE)]
+            unit = chance.choice((PAGE, PAGE, PAGE, SECTOR)) if len(versions) > 1 else PAGE
+            for start in range(0, PAGE, unit):
+                content += _version(versions, chance, bias)[start : start + unit]
+        return bytes(content[:size])
 
 
-def _outside(write: tuple[int, bytes], sectors: range) -> Iterator[tuple[int, bytes]]:
-    offset, data = write
-    start, stop = sectors[0], sectors[-1] + SECTOR
-    if offset < start:
-        yield offset, data[: start - offset]
-    if offset + len(data) > stop:
-        yield max(offset, stop), data[max(stop - offset, 0) :]
+def _sectors(first: int, last: int) -> tuple[int, int]:
+    return first // SECTOR * SECTOR, -(-last // SECTOR) * SECTOR
 
 
-def _apply(content: bytearray, start: int, offset: int, data: bytes) -> None:
-    _apply_within(content, 0, len(content), offset - start, data)
-
-
-def _apply_within(content: bytearray, start: int, stop: int, offset: int, data: bytes) -> None:
-    first, last = max(start, offset), min(stop, offset + len(data), len(content))
-    if first < last:
-        content[first:last] = memoryview(data)[first - offset : last - offset]
+def _version(versions: Sequence[V], chance: Random, bias: float) -> V:
+    if bias == 0:
+        return versions[0]
+    return versions[-1] if chance.random() < bias else chance.choice(versions)
 
 
 class Directory:
@@ -225,7 +213,7 @@ class Disk:
     def newest(self, name: str) -> bytes:
         """Return the newest content of a file in the top directory."""
         node = self._find(str(self._root / name))
-        return bytes(node.content(0, node.sizes[-1])) if isinstance(node, File) else b""
+        return node.newest() if isinstance(node, File) else b""
 
     def left(self, target: Path, chance: Random, *, without: Sequence[str] = ()) -> str:
         """Create the files that a power cut may leave now; return how it chose."""
@@ -250,14 +238,12 @@ class Disk:
     ) -> None:
         target.mkdir(exist_ok=True)
         for name, states in directory.names.items():
-            if names is not None:
-                node = names.get(id(directory), {}).get(name)
-            elif bias == 0:
-                node = states[0]
-            else:
-                node = states[-1] if chance.random() < bias else chance.choice(states)
             if name in without:
                 continue
+            if names is not None:
+                node = names.get(id(directory), {}).get(name)
+            else:
+                node = _version(states, chance, bias)
             if isinstance(node, Directory):
                 self._write(node, target / name, chance, bias, names)
             elif node is not None:
@@ -275,7 +261,7 @@ class Disk:
             if isinstance(node, Directory):
                 self._check(node, path / name)
             elif not node.is_mapped:
-                assert node.content(0, node.sizes[-1]) == (path / name).read_bytes(), path / name
+                assert node.newest() == (path / name).read_bytes(), path / name
 
     def _load(self, path: Path) -> Node:
         node: Node
