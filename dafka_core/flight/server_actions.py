@@ -185,7 +185,7 @@ def _offsets(context: ServerContext, request: OffsetsRequest, caller: Caller) ->
         if caller.is_gone():
             return
         found.append(context.log.offset_for_time(TopicPartition(topic, partition), time_us))
-    refusal = str(context.backend.refusal or "")
+    refusal = context.backend.refusal.why if context.backend.refusal else ""
     yield Offsets(tuple(found), time.time_ns() // 1_000, context.log.clock.doubt(), refusal)
 
 

@@ -13,7 +13,13 @@ from itertools import zip_longest
 from typing import Any, Final, Protocol
 
 from dafka_core.config.node_options import MAX_VALUE_BYTES
-from dafka_core.errors import ClosedError, DafkaError, InvalidRequestError, OffsetConflictError
+from dafka_core.errors import (
+    ClosedError,
+    DafkaError,
+    DiskFullError,
+    InvalidRequestError,
+    OffsetConflictError,
+)
 from dafka_core.model.log_entries import (
     MAX_NOTE_BYTES,
     MAX_NOTE_NAME_BYTES,
@@ -102,7 +108,7 @@ class AppendQueue(ProcessBound):
         self._futures: dict[Future[Any], None] = {}
         self._at_role: list[_Request] = []  # with entries that the role has accepted
         self._failure: BaseException | None = None
-        self.refusal: DafkaError | None = None
+        self.refusal: DiskFullError | None = None
 
     def put(self, batch: RecordBatch, notes: Notes | None = None) -> Future[int]:
         """Append a batch that begins exactly at its partition's end, together with notes.
@@ -220,7 +226,7 @@ class AppendQueue(ProcessBound):
             with contextlib.suppress(InvalidStateError):
                 future.set_exception(self._failure)
 
-    def refuse(self, error: DafkaError | None) -> None:
+    def refuse(self, error: DiskFullError | None) -> None:
         """Refuse new requests with an error; None accepts them again."""
         with self._changed:
             self.refusal = error

@@ -129,10 +129,10 @@ def test_a_clock_in_doubt_is_reported() -> None:
 
 
 def test_a_full_disk_is_a_problem() -> None:
-    full = served("A", refusal="store at /s: the disk is full: free some space")
+    full = served("A", refusal="the disk is full: free some space")
     severity, says = only(Facts(stores=(full, served("B"))), "disks")
     assert severity is PROBLEM
-    assert says.startswith("store A accepts no records: store at /s: the disk is full")
+    assert says.startswith("store A accepts no records: the disk is full")
     assert found(Facts(stores=(served("B"),)), "disks") == []
 
 
