@@ -73,6 +73,23 @@ def test_a_full_disk_refuses_records_until_it_has_room_and_serves_those_that_it_
     assert watch.full is None
 
 
+def test_a_write_without_room_waits_and_the_following_ones_are_refused(store: Store) -> None:
+    """A write that was reported as failed must not be on disk later."""
+    queue = store.append_queue
+    first, second = (
+        RecordBatch.of(TopicPartition("t", name), 0, [os.urandom(1 << 20)] * 8) for name in "PQ"
+    )
+    with limited(resource.RLIMIT_FSIZE, 4 << 20):
+        waiting = queue.put(first)
+        wait_until(lambda: store.parts.disk_watch.full is not None)
+        with pytest.raises(DiskFullError):
+            queue.put(second).result(PATIENCE_S)
+        assert not waiting.done()
+    assert waiting.result(PATIENCE_S) == 8
+    assert store.log.end(second.tp) == 0
+    assert queue.put(second).result(PATIENCE_S) == 8
+
+
 def test_a_store_ends_while_its_disk_is_full(
     store: Store, produce: Callable[..., Producer]
 ) -> None:
