@@ -39,9 +39,14 @@ def test_a_full_disk_refuses_records_until_it_has_room_and_serves_those_that_it_
     published = [b"%08d" % number + os.urandom(2_000) for number in range(6_000)]
     other = RecordBatch.of(TopicPartition("u", "P"), 0, [b"x"])
     with limited(resource.RLIMIT_FSIZE, 4 << 20):
-        for first in range(0, len(published), 100):
+        for first in range(0, len(published) - 100, 100):
             producer.publish_many(published[first : first + 100])
         wait_until(lambda: watch.full is not None)
+        fetcher = store.parts.role.partitions[tp].fetcher
+        accepted = store.parts.mesh.call(lambda _: fetcher.next_offset)
+        producer.publish_many(published[-100:])
+        wait_until(lambda: fetcher.head == len(published))  # it knows of these, and takes none
+        assert fetcher.next_offset == accepted
         with pytest.raises(NotAcknowledgedError, match="does its disk have room"):
             producer.flush(0.05)
         with pytest.raises(DiskFullError, match=f"{log.directory}: the disk is full"):
