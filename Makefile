@@ -1,7 +1,7 @@
 # Every target makes the environment .venv by itself, and again when what it is made from changed.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-live quick test test-all tests rewritten soak fuzz fuzz-kafka chaos lint unit bench docs package audit hashes env java clean
+.PHONY: help demo demo-live quick test test-all tests rewritten soak fuzz fuzz-kafka chaos powerloss lint unit bench docs package audit hashes env java clean
 
 BIN := .venv/bin
 # Workers of Spark run the same Python as the driver.
@@ -67,6 +67,9 @@ bench: java env ## figures beside their references, as JSON lines and a table
 chaos: java env ## faults on real processes; SEED=n, ROUNDS=n and TABLE=n as you like (docs/chaos.md)
 	@$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(if $(ROUNDS),--rounds $(ROUNDS)) \
 		$(if $(TABLE),--table $(TABLE))
+
+powerloss: env ## IMAGES=1000 disks that a power cut may leave, each opened and compared; or SEED=7 alone
+	@$(BIN)/python -m tests.powerloss $(if $(IMAGES),--images $(IMAGES)) $(SEED)
 
 docs: env ## the pages as a site, in build/docs
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict

@@ -231,7 +231,7 @@ class NotAcknowledgedError(PartitionError):
     asked_for: int | None = None
 
     def _sentence(self, **facts: object) -> str:
-        why = "Is a store running ('dafka store')?"
+        why = "Is a store running, and does its disk have room ('dafka status')?"
         if self.asked_for is not None:
             why = (
                 f"A store asks for record {self.asked_for}, which was acknowledged, and the "
@@ -319,6 +319,11 @@ class StoreError(DafkaError):
     def __post_init__(self) -> None:
         self.directory = str(self.directory)
         super().__post_init__()
+
+
+@dataclass(eq=False)
+class DiskFullError(StoreError):
+    """A store's disk is full: nothing of the write is on it, and what is there can be read."""
 
 
 @dataclass(eq=False)

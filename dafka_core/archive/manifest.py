@@ -386,9 +386,15 @@ def publish(manifest: Manifest, files: Sequence[ArchivedFile]) -> None:
     """
     with translated(manifest.directory):
         moves = [(staged_path(manifest, file), path_of(manifest, file)) for file in files]
-        for day in sorted({path.parent for _, path in moves}):
+        days = sorted({path.parent for _, path in moves})
+        for day in days:
             make_directory(day, below=manifest.directory)
-        move(*((staged, path) for staged, path in moves if staged.exists()))
+        for staged, path in moves:
+            # A rename could lose both names in a power cut. The staged one is removed afterwards.
+            with contextlib.suppress(FileExistsError):  # from a writer that was killed after this
+                os.link(staged, path)
+        for day in days:
+            sync(day)
 
 
 def recover(manifest: Manifest) -> None:

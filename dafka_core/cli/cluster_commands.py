@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dafka_core.ops.checks import Facts
 
 
-OK, SILENT, AWAY, WRONG = "ok", "silent", "away", "wrong"
+OK, SILENT, AWAY, FULL, WRONG = "ok", "silent", "away", "full", "wrong"
 
 SETTLE_S: Final = 1.5
 """Time in which nodes connect to a new node and announce their kind."""
@@ -79,6 +79,8 @@ def _states(facts: Facts) -> Iterator[State]:
             yield State("store", store.store, SILENT, store.failure)
         elif not store.locations and not store.connects:
             yield State("store", store.store, SILENT, "not connected, and does not serve Flight")
+        elif store.refusal:
+            yield State("store", store.store, FULL, store.refusal)
         else:
             yield State("store", store.store, OK)
     for known in facts.away:
@@ -92,11 +94,14 @@ def _why_not(states: list[State], least: int | None) -> str:
         return "no tower responds"
     here = stores.count(OK)
     if not here:
-        return "no store responds"
+        return "no store accepts records" if FULL in stores else "no store responds"
     if least is not None and least != EVERY_STORE:
         return f"{here} stores respond, and {least} are required" if here < least else ""
     gone = len(stores) - here
-    return f"{gone} of {len(stores)} stores do not respond" if gone else ""
+    if not gone:
+        return ""
+    full = f", or are {FULL}" if FULL in stores else ""
+    return f"{gone} of {len(stores)} stores do not respond{full}"
 
 
 def nodes(*, as_json: AsJson = False, **options: Any) -> None:

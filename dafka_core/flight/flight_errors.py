@@ -51,7 +51,11 @@ FLIGHT_ERRORS: Final = (flight.FlightError, pa.ArrowException, OSError)
 
 _TLS_ERRORS: Final = {
     "certificate has expired": "its certificate has expired: run 'dafka keys renew NAME' where its "
-    "secret is, copy NAME.key to all machines, and restart it",
+    "secret is, copy NAME.key to all machines, and restart it; unless this machine's clock is "
+    "ahead",
+    "certificate is not yet valid": "its certificate is not valid yet: this machine's clock is "
+    "behind, or that of the machine where the key was made was ahead; set the clock (NTP), or run "
+    "'dafka keys renew NAME'",
     "certificate verify failed": "its certificate does not belong to a store in this client's "
     "directory of allowed keys: copy its NAME.key there, unless another program has taken its "
     "address",

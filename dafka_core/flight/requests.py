@@ -221,7 +221,8 @@ class OffsetsRequest(ActionRequest, frozen=True):
     With ``after_all``, return offsets from which on all records are so late.
 
     {v, times: [[topic, partition, microseconds], ...], after_all: bool?} -> {v, offsets: [offset or
-    null, ...], now_us: the store's clock, clock_doubt: why the store does not trust it, or empty}
+    null, ...], now_us: the store's clock, clock_doubt: why the store does not trust it, or empty,
+    refusal: why the store accepts no records, or empty}
     """
 
     action: ClassVar[str] = "dafka.offsets.v1"
@@ -661,6 +662,8 @@ class Offsets(JsonMessage, frozen=True):
     """The store's clock."""
     clock_doubt: str = ""
     """Why the store does not trust it, or empty."""
+    refusal: str = ""
+    """Why the store accepts no records, or empty."""
 
 
 Sizes = tuple[Annotated[int, Meta(ge=0)], ...]

@@ -186,7 +186,8 @@ def _offsets(context: ServerContext, request: OffsetsRequest, caller: Caller) ->
             return
         tp = TopicPartition(topic, partition)
         found.append(context.log.offset_for_time(tp, time_us, after_all=request.after_all))
-    yield Offsets(tuple(found), time.time_ns() // 1_000, context.log.clock.doubt())
+    refusal = context.backend.refusal.why if context.backend.refusal else ""
+    yield Offsets(tuple(found), time.time_ns() // 1_000, context.log.clock.doubt(), refusal)
 
 
 def _sizes(context: ServerContext, request: SizesRequest, caller: Caller) -> Iterator[RecordSizes]:

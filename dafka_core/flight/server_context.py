@@ -19,6 +19,7 @@ from concurrent.futures import Future
 from math import inf
 from typing import Final, Protocol, Self, TypeVar
 
+from dafka_core.errors import DiskFullError
 from dafka_core.flight import limits
 from dafka_core.flight.flight_errors import BUSY, CLOSING, IDLE, OTHER_STORE, UnavailableError
 from dafka_core.flight.grpc_workarounds import (
@@ -222,6 +223,9 @@ R = TypeVar("R", bound=Request)
 
 class StoreBackend(Protocol):
     """The service's writer: a node's ``AppendQueue``.  Each future completes on disk, synced."""
+
+    refusal: DiskFullError | None
+    """The error of requests, while the disk is full."""
 
     def put(self, batch: RecordBatch) -> Future[int]:
         """Append at the partition's end, which the future returns; may block."""

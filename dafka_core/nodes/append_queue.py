@@ -13,7 +13,13 @@ from itertools import zip_longest
 from typing import Any, Final
 
 from dafka_core.config.node_options import MAX_VALUE_BYTES
-from dafka_core.errors import ClosedError, DafkaError, InvalidRequestError, OffsetConflictError
+from dafka_core.errors import (
+    ClosedError,
+    DafkaError,
+    DiskFullError,
+    InvalidRequestError,
+    OffsetConflictError,
+)
 from dafka_core.model.log_entries import (
     MAX_NOTE_BYTES,
     MAX_NOTE_NAME_BYTES,
@@ -59,6 +65,8 @@ class AppendQueue(ProcessBound):
 
     Attributes:
         size_bytes: size of all writers' values in the queue.
+        refusal: the error of new requests, while the disk is full.  Earlier ones wait for room, so
+            that none is reported as failed and written later.
     """
 
     def __init__(
@@ -76,6 +84,7 @@ class AppendQueue(ProcessBound):
         # By the identity of the entry that the role has accepted; used in the loop only.
         self._accepted: dict[int, tuple[LogEntry, Future[Any]]] = {}
         self._failure: BaseException | None = None
+        self.refusal: DiskFullError | None = None
 
     def append(self, tp: TopicPartition, contents: Sequence[bytes], *, timeout_s: float) -> range:
         """Append records after those of other writers; return their offsets when they are on disk.
@@ -184,11 +193,12 @@ class AppendQueue(ProcessBound):
             self._changed.wait_for(
                 lambda: (
                     self._failure
+                    or self.refusal
                     or not self.size_bytes
                     or self.size_bytes + size_bytes <= MAX_PUT_BYTES
                 )
             )
-            failure = self._failure
+            failure = self._failure or self.refusal
             if failure is None:
                 self._futures.update(dict.fromkeys(futures))
                 self.size_bytes += size_bytes
@@ -297,6 +307,12 @@ class AppendQueue(ProcessBound):
             self._changed.notify_all()
         for future in futures:
             _end(future, self._failure)
+
+    def refuse(self, error: DiskFullError | None) -> None:
+        """Refuse new requests with an error; None accepts them again."""
+        with self._changed:
+            self.refusal = error
+            self._changed.notify_all()
 
     def close(self) -> None:
         """Fail requests that are not on disk."""

@@ -1,6 +1,6 @@
 """A log writer's observations of its disk: amounts, durations and errors.
 
-It logs a slow or nearly full disk while the store still runs.  A disk error ends the store.
+It logs a slow, full or nearly full disk while the store runs.  Other disk errors end the store.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from dafka_core.errors import DafkaError
+from dafka_core.errors import DafkaError, DiskFullError
 from dafka_core.model.histograms import Durations
 from dafka_core.model.log_entries import LogEntry, Promise, SetAside, Stage
 from dafka_core.model.records import RecordBatch
@@ -73,6 +73,7 @@ class DiskWatch:
         slow_at: end of the last of them (monotonic); None without any.
         begun_at: start of the group that is being written (monotonic); None without any.
         failure: error that ended the writing.
+        full: error of the group that waits for room on the disk; None if none waits.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -86,7 +87,8 @@ class DiskWatch:
         self.slow_at: float | None = None
         self.begun_at: float | None = None
         self.failure: BaseException | None = None
-        self._slow_logged_at = self._low_logged_at = -SAY_AGAIN_S
+        self.full: DiskFullError | None = None
+        self._slow_logged_at = self._low_logged_at = self._full_logged_at = -SAY_AGAIN_S
         self._slow_logged_count = 0
         self._checked_at = -CHECK_S
 
@@ -98,6 +100,10 @@ class DiskWatch:
         """Note that it is on disk."""
         now = time.monotonic()
         took_s, self.begun_at = now - (self.begun_at or now), None
+        if self.full is not None:
+            self.full, took_s = None, 0.0  # it has waited for room
+            text = "the disk below %s has room again: the store accepts records"
+            _log.warning(text, self.directory, extra={"event": "disk_has_room"})
         self.appends.add(took_s)
         for entry, error in zip(entries, outcomes, strict=True):
             if error is not None:
@@ -124,6 +130,14 @@ class DiskWatch:
         counts[0] += count
         counts[1] += size_bytes
 
+    def wait_for_room(self, error: DiskFullError) -> None:
+        """Note that the group waits until the disk has room."""
+        self.full, now = error, time.monotonic()
+        if now - self._full_logged_at >= SAY_AGAIN_S:
+            self._full_logged_at = now
+            text = "%s. Until then the store accepts no records, and serves those that it has"
+            _log.error(text, error, extra={"event": "disk_full"})
+
     def fail(self, error: BaseException) -> None:
         """Note that writing has failed for good."""
         self.begun_at, self.failure = None, error
@@ -141,7 +155,8 @@ class DiskWatch:
             self._low_logged_at = now
             text = (
                 "the disk below %(directory)s is nearly full: %(free_bytes)d of %(size_bytes)d "
-                "bytes are free. The store ends when it is full; make room, or set a retention"
+                "bytes are free. When it is full, the store accepts no records: free some space, "
+                "or set a retention"
             )
             facts = {"directory": str(self.directory), **disk._asdict()}
             _log.warning(text, facts, extra={"event": "disk_nearly_full"})

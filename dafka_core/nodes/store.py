@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from dafka_core.config.node_options import FLIGHT_OFF, StoreOptions
-from dafka_core.errors import ClosedError, DafkaError, NodeFailedError, StoreError
+from dafka_core.errors import ClosedError, DafkaError, DiskFullError, NodeFailedError, StoreError
 from dafka_core.flight.server import FlightService
 from dafka_core.flight.server_context import ServerContext
 from dafka_core.flight.server_keys import ServerKeys
@@ -74,7 +74,8 @@ class StoreParts(NamedTuple):
 class Store(Node):
     """Replicates every partition into ``directory``, from construction until ``close``.
 
-    The store acknowledges a record when it is on disk, synced.
+    The store acknowledges a record when it is on disk, synced.  While the disk is full, it accepts
+    no records, and serves those that it has.
 
     Args:
         directory: created if missing; only one store at a time may have it open.
@@ -146,6 +147,7 @@ class Store(Node):
             served = self._serve_flight() if config.flight_port != FLIGHT_OFF else None
             self._reported_twin = ""  # endpoint of the last reported store with its address
             self._loop = StoreLoop(role, log, self._log_writer, mesh)
+            self._log_writer.on_room = weakly(self._on_room, None)
             self.parts = StoreParts(
                 mesh, role, self._loop, self._log_writer.watch, self._merge_thread, served
             )
@@ -285,6 +287,12 @@ class Store(Node):
                 _log.warning(_SET_ASIDE[type(entry)], facts, extra={"event": "records_set_aside"})
             elif isinstance(entry, RecordBatch) and entry.tp.topic == DELETIONS_TOPIC:
                 self.retention_control.wake()
+
+    def _on_room(self, error: DiskFullError | None) -> None:
+        """Run in the log writer's thread."""
+        self.append_queue.refuse(error)
+        with contextlib.suppress(ClosedError, NodeFailedError):
+            self._mesh.call_soon(lambda _: self._role.on_room(is_full=error is not None))
 
 
 def _retention(log: Log, config: StoreOptions, archiver: LogArchiver | None) -> Retention:

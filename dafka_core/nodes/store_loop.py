@@ -12,7 +12,7 @@ from itertools import chain
 from queue import Empty, SimpleQueue
 from typing import Final
 
-from dafka_core.errors import DafkaError, StoreError
+from dafka_core.errors import DafkaError, DiskFullError, StoreError
 from dafka_core.model.log_entries import LogEntry
 from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition, Transaction
 from dafka_core.nodes.disk_watch import DiskWatch
@@ -47,12 +47,14 @@ class LogWriter(ProcessBound):
         log: no other thread writes to it.
         done: called in the thread after each group: with the entries and their outcomes when they
             are on disk, synced; with the error if none of them is.  After an error no group is
-            written any more.  Also called, without entries, if the log's directory is gone or
-            unreadable.
+            written any more, but a group waits for room while the disk is full.  Also called,
+            without entries, if the log's directory is gone or unreadable.
 
     Attributes:
         busy: a group is being written.
         watch: the thread's observations of the disk.
+        on_room: called in the thread with an error if the disk becomes full, and with None if it
+            has room again.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class LogWriter(ProcessBound):
         self._log = log
         self._done = done
         self._groups: SimpleQueue[list[LogEntry] | None] = SimpleQueue()
+        self.on_room: Callable[[DiskFullError | None], None] = lambda _: None
         self._thread = NodeThread("dafka-log-writer", self._run)
         self._thread.start()
 
@@ -86,7 +89,9 @@ class LogWriter(ProcessBound):
                     self.watch.check_space(time.monotonic())
                     continue
                 self.watch.begin()
-                outcomes = self._log.write(entries)
+                outcomes = self._written(entries)
+                if outcomes is None:
+                    return
                 self.watch.end(entries, outcomes)
                 self.busy = False
                 self._done(entries, outcomes)
@@ -94,6 +99,23 @@ class LogWriter(ProcessBound):
         except BaseException as error:  # noqa: BLE001 -- the store fails with it
             self.watch.fail(error)
             self._done(entries or [], error)
+
+    def _written(self, entries: list[LogEntry]) -> Outcomes | None:
+        """Write a group, when the disk has room; None if the store is closed before."""
+        while True:
+            try:
+                outcomes = self._log.write(entries)
+            except DiskFullError as error:
+                if self.watch.full is None:
+                    self.on_room(error)
+                self.watch.wait_for_room(error)
+                if self._next_group() is None:
+                    return None
+                self._log.check_in_place()
+            else:
+                if self.watch.full is not None:
+                    self.on_room(None)
+                return outcomes
 
     def _next_group(self) -> list[LogEntry] | None:
         """Return entries to write, an empty list after an idle time, or None to end."""
@@ -136,7 +158,8 @@ class StoreLoop:
         role = self._role
         if role.pending_bytes and not self._log_writer.busy:
             self._log_writer.write(role.take_pending())
-        self._mesh.set_receiving(role.pending_bytes < MAX_PENDING_BYTES)
+        is_full = self._log_writer.watch.full is not None  # then records are refused
+        self._mesh.set_receiving(is_full or role.pending_bytes < MAX_PENDING_BYTES)
         self._serve()
         return bool(role.requests)
 

@@ -55,6 +55,7 @@ class StoreFacts(NamedTuple):
         rules: its retention rules; None if unknown.
         rules_set: the rules were set while it ran.
         clock_doubt: why it distrusts its clock; empty if it does not.
+        refusal: why it accepts no records; empty if it does.
     """
 
     store: str
@@ -71,6 +72,7 @@ class StoreFacts(NamedTuple):
     rules: tuple[str, ...] | None = None
     rules_set: bool = False
     clock_doubt: str = ""
+    refusal: str = ""
 
     @property
     def is_named(self) -> bool:
@@ -231,6 +233,14 @@ def check_clocks(facts: Facts) -> Iterator[Finding]:
     yield from found or [ok("clocks", f"the clocks agree within {CLOCKS_S:g} s")]
 
 
+def check_disks(facts: Facts) -> Iterator[Finding]:
+    """Check that the stores accept records."""
+    for each in facts.stores:
+        if each.refusal:
+            sentence = f"{each.name} accepts no records: {each.refusal}"
+            yield problem("disks", sentence, "its readers and other stores are unaffected")
+
+
 def check_versions(facts: Facts) -> Iterator[Finding]:
     """Check that stores know the requests of this version."""
     for each in facts.stores:
@@ -273,6 +283,7 @@ CHECKS: Final[Sequence[Check]] = (
     check_ways,
     check_topics,
     check_clocks,
+    check_disks,
     check_versions,
     check_files,
     check_retention,

@@ -83,6 +83,7 @@ def _query(
         ahead_s=clock.now_us / 1e6 - (began + ended) / 2,
         unsure_s=(ended - began) / 2,
         clock_doubt=clock.clock_doubt,
+        refusal=clock.refusal,
         lacks=tuple(sorted(set(ACTIONS) - knows)),
         more=tuple(sorted(knows - set(ACTIONS))),
         file=_access(location),

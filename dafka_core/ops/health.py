@@ -104,6 +104,9 @@ def _of_disk(store: Store) -> Iterator[Finding]:
     if watch.failure is not None:
         yield problem(LIFE, f"writing has stopped: {watch.failure}", "check its disk")
         return
+    if watch.full is not None:
+        yield problem("disk", watch.full.why, "until then the store accepts no records")
+        return
     try:
         store.log.check_in_place()
         disk = Disk.of(directory)
@@ -119,7 +122,11 @@ def _of_disk(store: Store) -> Iterator[Finding]:
         yield warning("disk", why, "find other programs that use the disk: producers wait for it")
     free = f"{disk.free_bytes} of {disk.size_bytes} bytes are free below {directory}"
     if disk.free_bytes < FULL_BYTES:
-        yield problem("disk", f"the disk is full: {free}", "free some space, or the store ends")
+        yield problem(
+            "disk",
+            f"the disk is full: {free}",
+            "free some space: the store accepts no records when none is left",
+        )
     elif disk.is_low:
         yield warning("disk", f"the disk is nearly full: {free}", "free some, or set a retention")
     else:

@@ -101,6 +101,7 @@ class StoreRole:
         self.requests = RequestQueue()
         self.packing = RecentNames[None](MAX_PEERS)
         self.too_large_count = 0
+        self._is_full = False  # the disk
         self.on_dropped: Callable[[list[RecordBatch]], object] = lambda batches: None
         self.scheduler = FetchScheduler(address)
         self.known = KnownStores(address, met, wall_us, self.write)
@@ -154,7 +155,9 @@ class StoreRole:
     def _is_refused(self, partition: StorePartition, end: int) -> bool:
         """Return True if records up to ``end`` are neither accepted nor fetched at present."""
         fetcher = partition.fetcher
-        if end <= fetcher.next_offset or self.limits.check(fetcher.tp, is_new=False) is None:
+        if end <= fetcher.next_offset:
+            return False
+        if not self._is_full and self.limits.check(fetcher.tp, is_new=False) is None:
             return False
         fetcher.raise_head(end)
         self.scheduler.forget(fetcher.tp)
@@ -164,10 +167,15 @@ class StoreRole:
         """Apply a scan of the log: refused partitions continue if they have room again."""
         self._on_limits_crossed(self.limits.apply(held))
 
+    def on_room(self, *, is_full: bool) -> None:
+        """Accept and fetch no records while the disk is full; continue when it has room."""
+        self._is_full = is_full
+        self._on_limits_crossed(set(map(self.limits.owner, self.partitions)))
+
     def _on_limits_crossed(self, owners: set[str]) -> None:
         for tp, partition in self.partitions.items() if owners else ():
             owner, fetcher = self.limits.owner(tp), partition.fetcher
-            if owner in owners and owner in self.limits.over:
+            if owner in owners and (self._is_full or owner in self.limits.over):
                 self.scheduler.forget(tp)
             elif owner in owners and fetcher.next_offset < fetcher.head:
                 fetcher.retry_unanswered()

@@ -36,8 +36,9 @@ from dafka_core.storage.storage_errors import DATA_FILE, translated
 from dafka_core.storage.tables import Tables
 from dafka_core.system.closing import ProcessBound, check_process
 
-DEFAULT_MAP_BYTES = 1 << 40
-"""Address space, not memory or disk: more than a store's disk is likely to have."""
+DEFAULT_MAP_BYTES = 1 << 43
+"""Address space, not memory or disk: more than a store's disk has, so that the map never has to
+grow.  It is half of ext4's largest file, and a sixteenth of a process's address space."""
 
 T = TypeVar("T")
 

@@ -194,11 +194,10 @@ _AGREED = "clock"
 class Log(Closing):
     """The log in one directory, which is created if missing.
 
-    ``map_size_bytes`` is address space: a log that has more, or twice its size at opening if that
-    is
-    more, must be opened again.  ``clock_us`` gives microseconds since the epoch UTC, and
-    ``steady_us`` is monotonic (default: the former).  Timestamps of producers may be ahead of it by
-    ``max_ahead_us``.  Only a check opens a log ``unchecked``: rows
+    ``map_size_bytes`` is address space: beyond it, or twice the file's size at opening if that is
+    more, writes raise DiskFullError until the log is opened again.  ``clock_us`` gives microseconds
+    since the epoch UTC, and ``steady_us`` is monotonic (default: the former).  Timestamps of
+    producers may be ahead of it by ``max_ahead_us``.  Only a check opens a log ``unchecked``: rows
     of partitions may be missing, and it must not be written.
 
     Every method raises ClosedError after ``close``, and StoreError at damage (topic, partition and

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
+import logging
 import mmap
 import os
 import struct
+import tempfile
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -33,6 +36,8 @@ from dafka_core.system.files import OWNERS_ALONE, make_directory, mode_within, s
 #     "format"               ->  the format's number
 #     "cold of ", id         ->  offset up to which a partition's blocks were scanned, checksum
 
+
+_log = logging.getLogger("dafka.store")
 
 FORMAT_KEY: Final = b"format"
 FORMAT_VALUE: Final = struct.Struct("<I")
@@ -96,6 +101,10 @@ the upper layer, a directory of this machine.  A process that opened the file ea
 the lower layer's file, so readers open it after the store has.  A reader in another container has
 another overlay, and does not find its lease there."""
 
+ANY_FILE_SYSTEM: Final = "DAFKA_ANY_FILE_SYSTEM"
+"""The environment's variable that allows them, as in gVisor and rootless Podman, which report local
+directories as 9p or FUSE."""
+
 _STATFS_BYTES: Final = 1_024
 """More than any system's ``struct statfs``, which begins with the type, a long."""
 
@@ -155,14 +164,7 @@ def open_environment(directory: Path, *, map_size_bytes: int) -> Opened:
         if 0 < size_bytes <= 2 * mmap.PAGESIZE and _is_unused(data.read_bytes()):
             os.truncate(data, 0)
         _reserve_readers(directory)
-        env = lmdb.Environment(
-            str(directory),
-            map_size=affordable_bytes(max(map_size_bytes, 2 * size_bytes)),
-            max_dbs=len(_TABLES),
-            max_readers=MAX_READERS,
-            create=False,
-            mode=mode_within(directory),
-        )
+        env = _environment(directory, affordable_bytes(max(map_size_bytes, 2 * size_bytes)))
     try:
         with translated(directory, opening=True):
             sync(data)  # a new file's header, before a transaction makes it longer
@@ -174,6 +176,25 @@ def open_environment(directory: Path, *, map_size_bytes: int) -> Opened:
         env.close()
         raise
     return opened
+
+
+def _environment(directory: Path, map_size_bytes: int) -> lmdb.Environment:
+    """Open LMDB's environment with the largest map that the file system supports."""
+    while True:
+        try:
+            return lmdb.Environment(
+                str(directory),
+                map_size=map_size_bytes,
+                max_dbs=len(_TABLES),
+                max_readers=MAX_READERS,
+                create=False,
+                mode=mode_within(directory),
+            )
+        except lmdb.Error as error:
+            # The largest file of a FAT is 4 GiB, of ext3 2 TiB.
+            if getattr(error, "code", 0) != errno.EOVERFLOW or map_size_bytes <= MIN_MAP_BYTES:
+                raise
+            map_size_bytes //= 2
 
 
 def _is_unused(head: bytes) -> bool:
@@ -223,12 +244,34 @@ def files_at(directory: Path) -> tuple[tuple[int, int], ...]:
 def check_local(directory: Path) -> None:
     """Raise StoreError if the directory is on a file system that a store cannot use."""
     name = not_local(directory)
-    if name is not None:
+    if name is None:
+        return
+    if os.environ.get(ANY_FILE_SYSTEM) != "true":
         raise StoreError(
             directory,
             f"it is on {name}, where maps, locks and syncs are not reliable: give the store a "
-            "directory on a local disk",
+            f"directory on a local disk, or set {ANY_FILE_SYSTEM}=true in the environment if a "
+            "container reports a local disk so",
         )
+    _check_map(directory, name)
+    text = (
+        "the store in %s is on %s: it may lose records in a power cut, if syncs do not reach a disk"
+    )
+    _log.warning(text, directory, name, extra={"event": "file_system_not_local"})
+
+
+def _check_map(directory: Path, name: str) -> None:
+    """Raise StoreError if a map does not contain what is written: LMDB would read other records."""
+    with tempfile.TemporaryFile(dir=directory, buffering=0) as file:
+        file.write(bytes(mmap.PAGESIZE))
+        with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+            before = mapped[:]
+            os.pwrite(file.fileno(), _STATFS_BYTES * b"x", 0)
+            if before == mapped[:]:
+                why = (
+                    f"it is on {name}, where maps do not contain what is written: use a local disk"
+                )
+                raise StoreError(directory, why)
 
 
 def lock_writer(directory: Path) -> int:

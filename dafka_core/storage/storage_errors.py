@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
+import resource
 import struct
 from collections.abc import Iterator
 from pathlib import Path
 
 import lmdb
 
-from dafka_core.errors import StoreError
+from dafka_core.errors import DiskFullError, StoreError
 
 MAX_READERS = 1024
 """Read transactions at one time, those of leases included; each costs 64 bytes of memory."""
@@ -20,7 +22,10 @@ DATA_FILE = "data.mdb"
 BACKUP_MANIFEST = "backup.json"
 """Marks a directory as a backup (``backup.py``)."""
 
-_DISK_CODES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+_FULL_CODES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+_FULL_BYTES = 1 << 20
+"""A disk with less free space is full: LMDB writes as much at a time."""
 
 
 @contextlib.contextmanager
@@ -38,7 +43,7 @@ def translated(directory: Path, opening: bool = False) -> Iterator[None]:
     except (lmdb.CorruptedError, lmdb.PageNotFoundError) as error:
         raise damaged(directory, str(error)) from error
     except (lmdb.Error, OSError) as error:
-        raise StoreError(directory, _disk_reason(error)) from error
+        raise _of_disk(directory, error) from error
 
 
 def damaged(directory: Path, why: str) -> StoreError:
@@ -59,22 +64,43 @@ def foreign(directory: Path, why: str) -> StoreError:
     )
 
 
-def _disk_reason(error: lmdb.Error | OSError) -> str:
-    code = error.errno if isinstance(error, OSError) else getattr(error, "code", 0)
-    if isinstance(error, lmdb.DiskError) or code in _DISK_CODES:
-        # LMDB reports EIO for a write that a disk accepted in part, as a disk does when it becomes
-        # full.
-        otherwise = "; if the disk has free space, replace it: it is failing"
-        cure = f"free some space{otherwise if code == errno.EIO else ''}"
-        return f"the disk is full or fails ({error}); nothing of this was written: {cure}"
-    if isinstance(error, lmdb.PanicError):
-        return f"an earlier write failed halfway ({error}); restart the store"
+def _of_disk(directory: Path, error: lmdb.Error | OSError) -> StoreError:
     if isinstance(error, lmdb.MapFullError):
-        return (
-            "the address space of its map is full; nothing of this was written: restart "
-            "the store, which maps twice the file's size, without a limit of address space "
-            "(ulimit -v)"
+        why = (
+            "the address space of its map is full; nothing of this was written: restart the store "
+            "without a limit of address space (ulimit -v)"
         )
-    if isinstance(error, lmdb.ReadersFullError):
-        return f"more than {MAX_READERS} concurrent reads ({error})"
-    return f"{error}"
+        return DiskFullError(directory, why)
+    code = error.errno if isinstance(error, OSError) else getattr(error, "code", 0)
+    if code in _FULL_CODES or (code == errno.EIO and _has_no_room(directory)):
+        why = f"the disk is full ({error}); nothing of this was written: free some space"
+        return DiskFullError(directory, why)
+    why = f"{error}"
+    if code == errno.EIO or isinstance(error, lmdb.DiskError):
+        why = (
+            f"the disk fails ({error}); nothing of this was written. It has free space, so it may "
+            "be broken: see the system's log, and start the store with an empty directory on "
+            "another disk; it copies all records that other stores and producers still have"
+        )
+    elif isinstance(error, lmdb.PanicError):
+        why = f"an earlier write failed halfway ({error}); restart the store"
+    elif isinstance(error, lmdb.ReadersFullError):
+        why = f"more than {MAX_READERS} concurrent reads ({error})"
+    return StoreError(directory, why)
+
+
+def _has_no_room(directory: Path) -> bool:
+    """Return True if a disk accepts no page more.
+
+    LMDB reports a write that the disk has accepted in part as EIO, as it does if the disk becomes
+    full, or the file reaches the process's limit (ulimit -f).
+    """
+    try:
+        disk, size_bytes = os.statvfs(directory), (directory / DATA_FILE).stat().st_size
+    except OSError:
+        return False
+    limit_bytes, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    room_bytes = disk.f_bavail * disk.f_frsize
+    if limit_bytes != resource.RLIM_INFINITY:
+        room_bytes = min(room_bytes, limit_bytes - size_bytes)
+    return room_bytes < _FULL_BYTES

@@ -55,9 +55,12 @@ def move(*moves: tuple[Path, Path], replaces: bool = True) -> None:
         if replaces:
             made.replace(path)
         else:
-            _move_to_free_name(made, path)
+            _link(made, path)
     for directory in {path.parent for _, path in moves}:
         sync(directory)
+    for made, _ in moves:
+        # Not before: a power cut could lose both names of a file.
+        made.unlink(missing_ok=True)
 
 
 def sync(path: Path) -> None:
@@ -104,7 +107,8 @@ def _sync_all(path: Path) -> None:
     sync(path)
 
 
-def _move_to_free_name(made: Path, path: Path) -> None:
+def _link(made: Path, path: Path) -> None:
+    """Give a file another name, which must be free; without hard links, only the other name."""
     try:
         os.link(made, path)  # replaces nothing, unlike a rename
     except OSError as error:
@@ -112,8 +116,6 @@ def _move_to_free_name(made: Path, path: Path) -> None:
             raise
         _check_missing(path, replaces=False)
         made.rename(path)
-    else:
-        made.unlink()
 
 
 def _check_missing(path: Path, replaces: bool) -> None:

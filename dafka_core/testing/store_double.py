@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from dafka_core.config.node_options import NO_KEYS, KeyFiles
+from dafka_core.errors import DiskFullError
 from dafka_core.flight.server import FlightService
 from dafka_core.flight.server_context import ServerContext
 from dafka_core.flight.server_keys import ServerKeys
@@ -37,6 +38,7 @@ class LogBackend(Closing):
         self.open = threading.Event()
         self.open.set()
         self.failure: Exception | None = None
+        self.refusal: DiskFullError | None = None
         self.taken: list[RecordBatch] = []
         self.others: dict[str, tuple[str, ...]] = {}
         self._log = log

@@ -16,6 +16,7 @@ from dafka_core.errors import (
     ConfigError,
     DafkaError,
     DataLossError,
+    DiskFullError,
     FencedError,
     FetchTimeoutError,
     ForkedError,
@@ -159,6 +160,11 @@ ERRORS: list[tuple[DafkaError, dict[str, object], str]] = [
             "topic 't', partition P: 2 stores have to say how far it goes, and S1, S2 do not "
             "answer; start them, or wait longer (option resume_timeout_s). "
         ),
+    ),
+    (
+        DiskFullError("data", "the disk is full"),
+        {"directory": "data", "why": "the disk is full"},
+        "store at data: the disk is full",
     ),
     (
         StoreError(Path("data") / "store", "it is not a directory"),

@@ -42,6 +42,38 @@ def test_what_is_committed_is_published_and_the_rest_removed(manifest: Manifest)
     assert not staged.directory.exists()
 
 
+def test_a_power_cut_while_a_file_is_published_leaves_one_of_its_names(
+    manifest: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file system without a journal may keep either directory's change, or both."""
+    real = os.fsync
+    seen: list[tuple[bool, bool]] = []
+
+    def fsync(descriptor: int) -> None:
+        if Path(f"/proc/self/fd/{descriptor}").readlink().name.startswith("day="):
+            there = manifest_module.path_of(manifest, file(staged)).exists()
+            seen.append((there, manifest_module.staged_path(manifest, file(staged)).exists()))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with Staging(manifest) as staged:
+        stage(staged)
+        assert manifest.commit([file(staged)])
+    assert seen[-1] == (True, True)
+    assert not staged.directory.exists()
+
+
+def test_a_file_is_published_though_its_writer_was_killed_meanwhile(manifest: Manifest) -> None:
+    with Staging(manifest) as staged:
+        stage(staged)
+        assert manifest.commit([file(staged)])
+        path = manifest_module.path_of(manifest, file(staged))
+        make_directory(path.parent)
+        os.link(manifest_module.staged_path(manifest, file(staged)), path)
+    assert path.read_text() == "x"
+    assert not staged.directory.exists()
+
+
 def test_a_living_writer_s_files_are_left_alone(manifest: Manifest) -> None:
     with Staging(manifest) as staged:
         stage(staged)

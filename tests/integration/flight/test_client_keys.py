@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -83,6 +85,13 @@ def test_a_store_is_asked_by_tls_however_it_is_named(keys: KeyDirectory, locked:
     assert refusal(named, keys.files("reader")) == ""
 
 
+def replace_certificate(keys: KeyDirectory, certificate: str) -> None:
+    path = keys.allowed / "store.key"
+    kept = [line for line in path.read_text().splitlines() if "certificate" not in line]
+    kept.insert(kept.index("metadata") + 1, f'    certificate = "{certificate}"')
+    path.write_text("\n".join([*kept, ""]))
+
+
 def test_an_expired_certificate_is_named(
     keys: KeyDirectory,
     directory: Path,
@@ -91,18 +100,34 @@ def test_an_expired_certificate_is_named(
 ) -> None:
     """Of a store that was started before."""
     own = read_secret(str(keys.away / "store.key_secret")).secret
-    path = keys.allowed / "store.key"
-    kept = [line for line in path.read_text().splitlines() if "certificate" not in line]
-    old = new_certificate(own, "store", 0)
-    kept.insert(kept.index("metadata") + 1, f'    certificate = "{old}"')
-    path.write_text("\n".join([*kept, ""]))
+    replace_certificate(keys, new_certificate(own, "store", 0))
     files = keys.files("reader")
     monkeypatch.setattr(server_keys, "has_expired", lambda certificate: False)
     with Served(directory, keys=keys.files("store")) as locked:
         assert "its certificate has expired" in refusal(locked.tcp, files)
+        assert "this machine's clock is ahead" in refusal(locked.tcp, files)
     with caplog.at_level(logging.WARNING, "dafka.security"):
         ClientKeys(files)
     assert "the certificate in store.key has expired: 'dafka keys renew store'" in caplog.text
+
+
+def test_a_client_with_a_clock_that_is_days_behind_is_named(
+    keys: KeyDirectory, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = read_secret(str(keys.away / "store.key_secret")).secret
+
+    class Ahead(dt.datetime):
+        @classmethod
+        def now(cls, tz: dt.tzinfo | None = None) -> Self:
+            return super().now(tz) + dt.timedelta(days=2)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dafka_core.security.credentials.dt.datetime", Ahead)
+        replace_certificate(keys, new_certificate(own, "store"))
+    with Served(directory, keys=keys.files("store")) as locked:
+        why = refusal(locked.tcp, keys.files("reader"))
+    assert "its certificate is not valid yet" in why
+    assert "this machine's clock is behind" in why
 
 
 def test_a_store_that_is_trusted_no_more_is_not_asked_again(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
-import subprocess
-import sys
+import resource
 import time
 from collections.abc import Callable
 from functools import partial
@@ -19,64 +19,108 @@ from dafka_core import (
     Store,
     StoreError,
 )
-from dafka_core.model.records import TopicPartition
+from dafka_core.errors import DiskFullError
+from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log
 from dafka_core.testing import wait_until
+from tests.integration.cli.processes import run
 from tests.integration.nodes.content import values
 from tests.integration.nodes.peers import PATIENCE_S
-
-FILE_LIMIT_BYTES = 4 << 20
-
-LIMITED_STORE = f"""
-import resource, runpy, sys
-resource.setrlimit(resource.RLIMIT_FSIZE, ({FILE_LIMIT_BYTES}, {FILE_LIMIT_BYTES}))
-sys.argv[0] = "dafka"
-runpy.run_module("dafka_core.cli", run_name="__main__")
-"""
-"""A file that must not grow is what a full disk looks like to a store."""
+from tests.integration.storage.limits import limited
 
 
-def test_a_full_disk_ends_the_store_and_nothing_is_acknowledged_that_is_not_stored(
-    tower: str, produce: Callable[..., Producer], tmp_path: Path
+def test_a_full_disk_refuses_records_until_it_has_room_and_serves_those_that_it_has(
+    tower: str, store: Store, produce: Callable[..., Producer]
 ) -> None:
     producer = produce("t")
-    command = [sys.executable, "-c", LIMITED_STORE, "store", "--dir", str(tmp_path)]
-    process = subprocess.Popen([*command, "--tower", tower], stderr=subprocess.PIPE, text=True)
-    try:
-        # Random bytes: no compression makes them smaller.
-        published = [b"%08d" % n + os.urandom(2_000) for n in range(4)]
-        published *= 1_500
-        for first in range(0, len(published), 100):
+    tp = TopicPartition("t", producer.address)
+    watch, log = store.parts.disk_watch, store.log
+    # Random bytes: no compression makes them smaller.
+    published = [b"%08d" % number + os.urandom(2_000) for number in range(6_000)]
+    other = RecordBatch.of(TopicPartition("u", "P"), 0, [b"x"])
+    producer.publish_many(published[:500])
+    producer.flush(PATIENCE_S)
+    with limited(resource.RLIMIT_FSIZE, 4 << 20):
+        for first in range(500, len(published) - 100, 100):
             producer.publish_many(published[first : first + 100])
-        _, said = process.communicate(timeout=PATIENCE_S)
-    finally:
-        process.kill()
-        process.wait()
-    assert process.returncode == 1
-    last = said.splitlines()[-1]
-    assert last.startswith(f"dafka: store at {tmp_path}: the disk is full or fails")
-    with pytest.raises(NotAcknowledgedError) as missing:
+        wait_until(lambda: watch.full is not None)
+        fetcher = store.parts.role.partitions[tp].fetcher
+        accepted = store.parts.mesh.call(lambda _: fetcher.next_offset)
+        producer.publish_many(published[-100:])
+        wait_until(lambda: fetcher.head == len(published))  # it knows of these, and takes none
+        assert fetcher.next_offset == accepted
+        with pytest.raises(NotAcknowledgedError, match="does its disk have room"):
+            producer.flush(0.05)
+        with pytest.raises(DiskFullError, match=f"{log.directory}: the disk is full"):
+            store.append_queue.put(other).result(PATIENCE_S)
+        with Consumer(tower=tower) as consumer:
+            consumer.subscribe("t")
+            held, found = log.end(tp), list[bytes]()
+            assert 500 <= held < len(published)
+            for batch in consumer.batches(PATIENCE_S):
+                found += batch.values
+                if len(found) >= held:
+                    break
+        assert found[:held] == published[:held]
+        status = run("status", "--json", "--tower", tower)
+        assert status.returncode == 1
+        (state,) = [
+            each for each in map(json.loads, status.stdout.splitlines()) if each["what"] == "store"
+        ]
+        assert (state["name"], state["state"]) == (store.address, "full")
+        assert "the disk is full" in state["why"]
+        assert b"no store accepts records" in status.stderr
+        assert watch.full is not None
+        assert log.end(tp) == held
+        assert not store.wait(0.0)
+    producer.flush(PATIENCE_S)
+    batches = log.read(tp, 0, len(published))
+    assert [value for batch in batches for value in batch.values] == published
+    assert store.append_queue.put(other).result(PATIENCE_S) == 1
+    assert watch.full is None
+
+
+def test_a_write_without_room_waits_and_the_following_ones_are_refused(store: Store) -> None:
+    """A write that was reported as failed must not be on disk later."""
+    queue = store.append_queue
+    first, second = (
+        RecordBatch.of(TopicPartition("t", name), 0, [os.urandom(1 << 20)] * 8) for name in "PQ"
+    )
+    with limited(resource.RLIMIT_FSIZE, 4 << 20):
+        waiting = queue.put(first)
+        wait_until(lambda: store.parts.disk_watch.full is not None)
+        with pytest.raises(DiskFullError):
+            queue.put(second).result(PATIENCE_S)
+        assert not waiting.done()
+    assert waiting.result(PATIENCE_S) == 8
+    assert store.log.end(second.tp) == 0
+    assert queue.put(second).result(PATIENCE_S) == 8
+
+
+def test_a_store_ends_while_its_disk_is_full(
+    store: Store, produce: Callable[..., Producer]
+) -> None:
+    with limited(resource.RLIMIT_FSIZE, 4 << 20):
+        producer = produce("t")
+        producer.publish_many([os.urandom(2_000)] * 4_000)
+        wait_until(lambda: store.parts.disk_watch.full is not None)
+        store.close()
+    with Log(store.log.directory) as log:
+        assert log.end(TopicPartition("t", producer.address)) < 4_000
+    with pytest.raises(NotAcknowledgedError):
         producer.flush(0.05)
-    with Log(tmp_path) as log:
-        acknowledged = len(published) - missing.value.count
-        assert acknowledged <= log.end(TopicPartition("t", producer.address)) < len(published)
-    # With room again the store continues.
-    with Store(tmp_path, tower=tower) as store:
-        producer.flush(PATIENCE_S)
-        batches = store.log.read(TopicPartition("t", producer.address), 0, len(published))
-        assert [v for batch in batches for v in batch.values] == published
 
 
 def test_a_disk_that_fails_ends_a_store_in_the_application(
     store: Store, produce: Callable[..., Producer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(batches: object) -> None:
-        raise StoreError(store.log.directory, "the disk is full")
+        raise StoreError(store.log.directory, "the disk fails")
 
     monkeypatch.setattr(store.log, "write", refuse)
     producer = produce("t")
     producer.publish(b"0")
-    with pytest.raises(StoreError, match="the disk is full"):
+    with pytest.raises(StoreError, match="the disk fails"):
         store.wait(PATIENCE_S)
     with pytest.raises(NotAcknowledgedError):
         producer.flush(0.05)

@@ -64,7 +64,7 @@ class Disk:
 
 def refused() -> AbstractContextManager[object]:
     """What is done here is refused with a sentence."""
-    return pytest.raises(StoreError, match=r"No space left|the disk is full or fails")
+    return pytest.raises(StoreError, match=r"No space left|the disk is full")
 
 
 def readers(disk: Disk) -> None:

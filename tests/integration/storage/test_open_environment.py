@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 import resource
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import lmdb
 import pytest
@@ -53,6 +55,41 @@ def test_a_file_system_of_other_machines_is_refused(
     monkeypatch.setattr(open_environment, "not_local", lambda _: "NFS")
     with pytest.raises(StoreError, match=r"it is on NFS, where .* are not reliable: give"):
         Log(tmp_path)
+
+
+def test_a_file_system_that_is_declared_local_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(open_environment, "not_local", lambda _: "9p")
+    monkeypatch.setenv(open_environment.ANY_FILE_SYSTEM, "true")
+    with Log(tmp_path) as store:
+        store.append([RecordBatch.of(TP, 0, [b"a"])])
+    assert f"the store in {tmp_path} is on 9p" in caplog.text
+    assert "data.mdb" in {path.name for path in tmp_path.iterdir()}
+    monkeypatch.setattr(os, "pwrite", lambda *_: 0)  # a map that does not contain it
+    with pytest.raises(StoreError, match="it is on 9p, where maps do not contain what is written"):
+        Log(tmp_path)
+
+
+def test_a_map_is_larger_than_a_disk_or_as_large_as_the_file_system_supports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, sizes = lmdb.Environment, list[int]()
+
+    def limited_environment(path: str, *, map_size: int, **options: Any) -> lmdb.Environment:
+        sizes.append(map_size)
+        if map_size > 1 << 41:
+            error = lmdb.Error("Value too large for defined data type")
+            monkeypatch.setattr(error, "code", errno.EOVERFLOW, raising=False)
+            raise error
+        return real(path, map_size=map_size, **options)
+
+    disk = os.statvfs(tmp_path)
+    assert disk.f_blocks * disk.f_frsize < DEFAULT_MAP_BYTES
+    monkeypatch.setattr(lmdb, "Environment", limited_environment)
+    with Log(tmp_path) as store:
+        store.append([RecordBatch.of(TP, 0, [b"a"])])
+    assert sizes == [DEFAULT_MAP_BYTES, DEFAULT_MAP_BYTES // 2, DEFAULT_MAP_BYTES // 4]
 
 
 def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:

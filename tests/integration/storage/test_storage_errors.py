@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import resource
 import struct
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from dafka_core.errors import StoreError
+from dafka_core.errors import DiskFullError, StoreError
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log
 from dafka_core.storage.storage_errors import MAX_READERS, translated
@@ -85,7 +86,8 @@ def test_more_reads_at_one_time_than_there_may_be_are_refused(tmp_path: Path) ->
 
 
 DAMAGED = "Its files are damaged: move the directory away"
-FULL = "the disk is full or fails .*nothing of this was written"
+FULL = "the disk is full .*nothing of this was written: free some space$"
+FAILS = "the disk fails .*nothing of this was written.*on another disk"
 
 
 @pytest.mark.parametrize(
@@ -97,9 +99,9 @@ FULL = "the disk is full or fails .*nothing of this was written"
         (lmdb.CorruptedError("page 7"), True, f"page 7. {DAMAGED}"),
         (lmdb.PageNotFoundError("page 7"), False, f"page 7. {DAMAGED}"),
         (struct.error("4 bytes"), False, rf"a key or a row is invalid .*4 bytes.*{DAMAGED}"),
-        (lmdb.DiskError("no space"), False, FULL),
-        (OSError(errno.EDQUOT, "quota"), False, f"{FULL}: free some space$"),
-        (OSError(errno.EIO, "no answer"), False, f"{FULL}: .*replace it: it is failing$"),
+        (lmdb.DiskError("no answer"), False, FAILS),
+        (OSError(errno.EDQUOT, "quota"), False, FULL),
+        (OSError(errno.EIO, "no answer"), False, FAILS),
         (OSError(errno.EACCES, "not allowed"), True, "not allowed$"),
         (lmdb.PanicError("halfway"), False, "an earlier write failed .*restart the store"),
         (lmdb.BadTxnError("ended"), False, ": ended$"),
@@ -112,6 +114,24 @@ def test_each_error_says_what_would_be_right(
         raise error
     assert caught.value.directory == str(tmp_path)
     assert caught.value.__cause__ is error
+
+
+def test_a_write_that_a_full_disk_accepts_in_part_is_not_a_failing_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data.mdb").write_bytes(bytes(8192))
+    error = OSError(errno.EIO, "no answer")
+    with (
+        limited(resource.RLIMIT_FSIZE, 8192 + 4096),
+        pytest.raises(DiskFullError, match=FULL),
+        translated(tmp_path),
+    ):
+        raise error
+    real = os.statvfs(tmp_path)
+    full = os.statvfs_result((*real[:4], 3, *real[5:]))  # f_bavail
+    monkeypatch.setattr(os, "statvfs", lambda _: full)
+    with pytest.raises(DiskFullError, match=FULL), translated(tmp_path):
+        raise error
 
 
 def test_errors_of_others_are_left_as_they_are(tmp_path: Path) -> None:

@@ -128,6 +128,14 @@ def test_a_clock_in_doubt_is_reported() -> None:
     assert "48.0 h ahead of the log; synchronize it (NTP)" in says
 
 
+def test_a_full_disk_is_a_problem() -> None:
+    full = served("A", refusal="the disk is full: free some space")
+    severity, says = only(Facts(stores=(full, served("B"))), "disks")
+    assert severity is PROBLEM
+    assert says.startswith("store A accepts no records: the disk is full")
+    assert found(Facts(stores=(served("B"),)), "disks") == []
+
+
 def test_a_slow_answer_does_not_make_a_clock_wrong() -> None:
     slow = Facts(stores=(served("A", 61.0, unsure_s=2.0),))
     assert only(slow, "clocks")[0] is OK

@@ -109,6 +109,25 @@ def test_a_file_that_comes_meanwhile_is_not_replaced(tmp_path: Path) -> None:
     ]
 
 
+def test_a_file_has_its_first_name_until_the_other_one_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").mkdir()
+    made, path = tmp_path / "a" / "made", tmp_path / "name"
+    made.write_bytes(b"x")
+    real, seen = os.fsync, []
+
+    def fsync(descriptor: int) -> None:
+        if Path(f"/proc/self/fd/{descriptor}").readlink() == tmp_path:
+            seen.append((made.exists(), path.exists()))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    move((made, path), replaces=False)
+    assert seen == [(True, True)]
+    assert not made.exists()
+
+
 @pytest.mark.parametrize("is_there", [False, True])
 def test_a_file_system_without_links_gets_the_file_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_there: bool
