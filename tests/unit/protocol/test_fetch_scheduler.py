@@ -30,7 +30,7 @@ def told_of(count: int) -> ConsumerRole:
 
 
 def asked_of_store(messages: list[Outgoing]) -> list[str]:
-    """Return the requested partitions, all of them from the store that has them."""
+    """Return the requested partitions; the store that has them is asked for each."""
     assert fetches_in(messages) == []
     batches = [message for message in messages if isinstance(message, FetchBatch)]
     assert {batch.store for batch in batches} <= {STORE}

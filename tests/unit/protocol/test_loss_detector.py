@@ -253,7 +253,7 @@ def test_with_wait_a_loss_is_reported_once() -> None:
     assert cluster.queries == asked
     cluster.role.on_batch(cluster.now, ME, batch_of(0, 20))
     assert offsets_of(cluster.role.delivered) == list(range(20))
-    # The next gap is another one.
+    # The next gap is a second loss.
     assert cluster.pass_time(LATER_S)[0][:4] == (TP, 20, 50, 50)
 
 
