@@ -393,7 +393,7 @@ class Consumer(Node):
 
     def _on_loss(self, loss: Loss) -> None:
         if loss.is_beginning:
-            text = "%(tp)s: begins at offset %(offset)d, the earliest there is"
+            text = "%(tp)s: begins at offset %(offset)d, the earliest that a store has"
             facts = {"tp": str(loss.tp), "offset": loss.end}
             _log.info(text, facts, extra={"event": "consumer_begins"})
             return

@@ -132,9 +132,8 @@ class Reader(Node):
         query = self._mesh.query(
             directory, lambda now: directory.ask_heads(now, topics or ()), timeout_s
         )
-        wanted = None if topics is None else set(topics)
-        heads = sorted(query.heads.values())
-        return [info for info in heads if wanted is None or info.topic in wanted]
+        wanted = {tp.topic for tp in query.heads} if topics is None else set(topics)
+        return [info for info in sorted(query.heads.values()) if info.topic in wanted]
 
     def times(
         self, tp: TopicPartition, start: int, end: int, *, timeout_s: float

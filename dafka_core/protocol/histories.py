@@ -58,6 +58,12 @@ class Histories:
         if epoch is not None and partition.has_lost(epoch):
             self._unclear[batch.tp] = None  # the winner may have lost its records since
             return False
+        winner = partition.winner.history if partition.winner else ()
+        # An older epoch ends where the winner's next one begins; late records exceed that.
+        is_older = epoch is not None and epoch.life < last_life(winner)
+        if is_older and epoch_at(winner, batch.end - 1) != epoch:
+            self._unclear[batch.tp] = None
+            return False
         if epoch is None or not history or epoch == history[-1]:
             return True
         end = partition.fetcher.next_offset

@@ -88,10 +88,10 @@ class RecordLimits:
             if found in self._announced or len(self._announced) < MAX_PEERS:
                 self._announced[found] += 1
             return found
-        if found in self._announced:
+        if self._announced[found] > 1:
             self._announced[found] -= 1
-            if not self._announced[found]:
-                del self._announced[found]
+        else:
+            self._announced.pop(found, None)
         return None
 
     def refresh(self) -> None:
@@ -109,9 +109,8 @@ class RecordLimits:
 
         Any thread may call this.
         """
-        return Counter(
-            letter for letter, _ in {(each.letter, each.node) for each in [*self._announced]}
-        )
+        nodes = {(each.letter, each.node) for each in [*self._announced]}
+        return Counter(letter for letter, _ in nodes)
 
     def stores_taking(self, size_bytes: int) -> int:
         """Count the stores that accept a record of this size, without those that have no limit."""
@@ -125,8 +124,7 @@ class RecordLimits:
         one peer is replaced by the head: the other peers fetch it.
         """
         if isinstance(message, DirectRecordBatches):
-            limit_bytes = self._by_node.get(message.requestor, inf)
-            if len(message.value) <= limit_bytes:
+            if len(message.value) <= self._by_node.get(message.requestor, inf):
                 return [message]
             each = (OutgoingBatch(batch, message.requestor) for batch in message.batches())
             return [part for batch in each for part in self.kept(batch)]
@@ -134,11 +132,10 @@ class RecordLimits:
             return [message]
         batch, requestor = message.batch, message.requestor
         limit_bytes = self._by_node.get(requestor, inf) if requestor else self._smallest_bytes
-        if limit_bytes == inf or batch.values.size_bytes <= limit_bytes:
+        if batch.values.size_bytes <= limit_bytes:
             return [message]
-        kept: list[Outgoing] = []
+        kept, start = list[Outgoing](), batch.offset
         lengths = np.diff(batch.values.columns()[0])
-        start = batch.offset
         for index in np.flatnonzero(lengths > limit_bytes).tolist():
             offset, size_bytes = batch.offset + index, int(lengths[index])
             if start < offset:

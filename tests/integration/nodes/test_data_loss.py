@@ -84,7 +84,7 @@ def test_skipped_records_and_a_late_beginning_are_logged(
     caplog.set_level(logging.INFO, "dafka.consumer")
     consumer = consume("t", start="earliest")
     assert next_values(consumer, 50) == values(50, 50)
-    assert f"{of_partition}begins at offset 50, the earliest there is" in caplog.messages
+    assert f"{of_partition}begins at offset 50, the earliest that a store has" in caplog.messages
     assert consumer.skipped == {}
     caplog.clear()
     consumer = consume("t", start={}, on_data_loss="skip")

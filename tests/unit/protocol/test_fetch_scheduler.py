@@ -30,7 +30,7 @@ def told_of(count: int) -> ConsumerRole:
 
 
 def asked_of_store(messages: list[Outgoing]) -> list[str]:
-    """Return the requested partitions, all of them from the store that has them."""
+    """Return the requested partitions; the store that has them is asked for each."""
     assert fetches_in(messages) == []
     batches = [message for message in messages if isinstance(message, FetchBatch)]
     assert {batch.store for batch in batches} <= {STORE}
@@ -120,6 +120,22 @@ def test_waiting_partitions_count_as_unanswered(monkeypatch: pytest.MonkeyPatch)
     for now in range(10):
         role.on_tick(float(now))
     assert len(role.scheduler.unanswered(20.0, 10.0)) == 20
+
+
+def test_partitions_beyond_the_limit_wait_for_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch_scheduler, "MAX_UNDER_WAY", 3)
+    role, asked = told_of(0), list[Outgoing]()
+    for i in range(5):
+        asked += role.on_message(0.0, DirectHead(ME, TOPIC, f"P{i}", 0), STORE)
+    assert [fetch.partition for fetch in fetches_in(asked)] == ["P0", "P1", "P2"]
+    role.on_tick(0.0)
+    assert role.deadline(0.0) == timing.FETCH_RETRY_S
+    # A place becomes free, and the loop must not wait before it requests the next partition.
+    role.on_batch(0.1, ME, batch_of(0, 1, TOPIC, "P1"))
+    due = role.deadline(0.1)
+    assert due is not None
+    assert due <= 0.1
+    assert [fetch.partition for fetch in fetches_in(role.on_tick(0.1))] == ["P3"]
 
 
 def test_unsubscribing_makes_room() -> None:

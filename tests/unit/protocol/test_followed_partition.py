@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -30,9 +31,9 @@ def followed(*batches: RecordBatch) -> FollowedPartition:
     return partition
 
 
-def change(delivered: list[Delivered]) -> tuple[int, int]:
-    """Return the restart and the former position of the last error."""
-    error = delivered.pop()
+def change(delivered: Sequence[Delivered]) -> tuple[int, int]:
+    """Return the restart and the former position by the error, which is last."""
+    error = delivered[-1]
     assert isinstance(error, HistoryChangedError)
     return error.wanted, error.position
 
@@ -73,7 +74,7 @@ def test_records_of_another_history_are_not_delivered() -> None:
     assert partition.follow(0.0, of(A, 2, 5)) == [of(A, 2, 5)]
     delivered = partition.follow(0.0, of(B, 5, 7))
     assert change(delivered) == (0, 7)  # the divergence is unknown
-    assert delivered == [of(B, 5, 7)]
+    assert [*delivered[:-1]] == [of(B, 5, 7)]
     assert (partition.epochs, partition.head) == ((), 8)
 
 
@@ -106,7 +107,7 @@ def test_a_life_that_began_before_the_next_record_has_diverged() -> None:
     assert partition.follow(0.0, of(OTHER, 4, 6)) == []
     delivered = partition.follow(0.0, of(A, 2, 4))
     assert change(delivered) == (OTHER.start, 4)
-    assert delivered == [of(A, 2, 4)]
+    assert [*delivered[:-1]] == [of(A, 2, 4)]
     assert (partition.next_offset, partition.head) == (3, 6)
 
 

@@ -101,6 +101,17 @@ def test_a_record_of_any_store_is_never_lost() -> None:
     assert cluster.pass_time(SOON_S)[0][:4] == (TP, 1, 50, 50)
 
 
+def test_an_answer_about_a_later_offset_proves_no_loss() -> None:
+    cluster = Cluster(FAIL, {A: (0, 100), B: None}, start={TOPIC: {PARTITION: 50}})
+    assert cluster.pass_time(timing.LOSS_CHECK_S + 1) == []
+    # The question is open when the application goes back: its answer is about offset 50.
+    assert cluster.queries > 0
+    cluster.role.seek(TP, 0)
+    assert cluster.pass_time(2 * timing.LOSS_CHECK_S) == []
+    cluster.held[B] = (0, 100)
+    assert cluster.pass_time(LATER_S) == []
+
+
 def test_a_store_that_was_present_may_have_them_for_a_while() -> None:
     cluster = Cluster(FAIL, {A: (50, 100), B: None})
     # It does not answer, and then its beacons end.
@@ -253,7 +264,7 @@ def test_with_wait_a_loss_is_reported_once() -> None:
     assert cluster.queries == asked
     cluster.role.on_batch(cluster.now, ME, batch_of(0, 20))
     assert offsets_of(cluster.role.delivered) == list(range(20))
-    # The next gap is another one.
+    # The next gap is a second loss.
     assert cluster.pass_time(LATER_S)[0][:4] == (TP, 20, 50, 50)
 
 

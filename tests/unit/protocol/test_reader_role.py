@@ -202,9 +202,12 @@ def test_records_of_a_newer_life_restart_a_range_after_an_error() -> None:
     assert isinstance(error, HistoryChangedError)
     assert (error.wanted, error.position) == (2, 4)
     assert taken(read) == [1, 2, 3]
-    assert role.on_batch(0.0, ME, replace(batch_of(4, 5), epoch=old)) == []  # a replaced life's
-    role.on_batch(0.0, ME, replace(batch_of(2, 5), epoch=new))
-    assert taken(read) == [2, 3, 4]
+    role.on_batch(0.0, ME, replace(batch_of(2, 4), epoch=new))
+    assert taken(read) == [2, 3]
+    role.on_batch(0.0, ME, replace(batch_of(4, 5), epoch=Epoch(1, 9, 1, 0, 0)))  # a replaced life
+    assert read.delivered == []
+    role.on_batch(0.0, ME, replace(batch_of(4, 5), epoch=new))
+    assert taken(read) == [4]
 
 
 def test_a_read_fails_at_a_record_above_the_readers_limit() -> None:
