@@ -69,6 +69,11 @@ class LogWriter(ProcessBound):
         self._thread = NodeThread("dafka-log-writer", self._run)
         self._thread.start()
 
+    @property
+    def is_full(self) -> bool:
+        """Return True while a group waits for room on the disk."""
+        return self.watch.full is not None
+
     def write(self, entries: list[LogEntry]) -> None:
         """Write a group in the thread; only while it is not ``busy``."""
         assert not self.busy
@@ -158,8 +163,8 @@ class StoreLoop:
         role = self._role
         if role.pending_bytes and not self._log_writer.busy:
             self._log_writer.write(role.take_pending())
-        is_full = self._log_writer.watch.full is not None  # then records are refused
-        self._mesh.set_receiving(is_full or role.pending_bytes < MAX_PENDING_BYTES)
+        # While the disk is full, records are refused.
+        self._mesh.set_receiving(self._log_writer.is_full or role.pending_bytes < MAX_PENDING_BYTES)
         self._serve()
         return bool(role.requests)
 

@@ -17,6 +17,8 @@ class SimulatedAppender:
         done: called when a group is on disk, some time later.
     """
 
+    is_full = False
+
     def __init__(
         self, world: World, disk: Disk, done: Callable[[list[LogEntry], Outcomes], None]
     ) -> None:

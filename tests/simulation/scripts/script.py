@@ -211,6 +211,7 @@ class ScriptedStore(Node):
     """A store with a log on a real disk; ``start`` starts it again."""
 
     roles = (STORE,)
+    is_full = False  # the disk
 
     def __init__(self, script: Script, name: str, limits: dict[str, int]) -> None:
         super().__init__(script, name)
