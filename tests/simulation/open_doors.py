@@ -97,7 +97,7 @@ DOORS: Final = (
         "StoreQuery.is_answered_by",
         "lost: .* reader-. reads",
         changes=lambda: {(store_directory, "StoreQuery"): _TakesAnyAnswer},
-        first=100,
+        first=220,
         shape={
             **LOCKED,
             "byzantine": 1,
