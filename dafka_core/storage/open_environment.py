@@ -43,8 +43,8 @@ FORMAT_KEY: Final = b"format"
 FORMAT_VALUE: Final = struct.Struct("<I")
 
 FORMAT: Final = 5
-"""In earlier formats the timestamps of a partition never went back, and blocks had no bounds of
-them."""
+"""In earlier formats the timestamps of a partition never went back, and blocks did not have the
+greatest one so far."""
 
 _PREFIX: Final = b"cold of "
 _OFFSET: Final = struct.Struct(">Q")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from dafka_core.config.node_options import LAYOUTS
-from dafka_core.model.records import TopicPartition
+from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.limits import MAX_SEQUENCE
 from dafka_core.protocol.messages import (
@@ -50,6 +50,23 @@ def test_consumers_with_producer_and_store(world: Script) -> None:
     late = world.consumer("hello", name="late")
     late.wait_for(b"HELLO MATE", b"HELLO ATEM", b"HELLO TEMA")
     assert store.held(producer.tp) == (0, 3)
+
+
+def test_records_after_missing_ones_do_not_answer_a_fetch(world: Script) -> None:
+    tp = tp_of("trimmed")
+    with world.log("a") as log:
+        log.append([RecordBatch.of(tp, 0, values(10))])
+        log.trim(tp, 5)
+    world.checkers.liars.add(tp.partition)  # nobody has published its records
+    store, peer = world.store("a"), world.peer()
+    peer.subscribe(subscription(DirectRecord, peer.address))
+    peer.wait_until_subscribed(subscription(Fetch))
+    peer.send(Fetch(tp.partition, peer.address, tp.topic, 0, 10))
+    world.run(5)
+    assert peer.messages(DirectRecord) == []
+    peer.send(Fetch(tp.partition, peer.address, tp.topic, 5, 5))
+    world.until(lambda: len(peer.messages(DirectRecord)) == 5)
+    assert store.held(tp) == (5, 10)
 
 
 @both_layouts
