@@ -297,7 +297,7 @@ class Producer(Node):
             return
         try:
             left_s = started_s + self._config.close_timeout_s - time.monotonic()
-            self.flush(max(round(left_s, 3), 0.0))
+            self.flush(max(0.0, round(left_s, 1)))
         except BaseException as error:
             if not isinstance(error, DafkaError) and self.acknowledged < self._next_offset:
                 error.add_note(str(self._not_acknowledged(self._next_offset, 0.0)))

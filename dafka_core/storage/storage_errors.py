@@ -96,7 +96,8 @@ def _has_no_room(directory: Path) -> bool:
     full, or the file reaches the process's limit (ulimit -f).
     """
     try:
-        disk, size_bytes = os.statvfs(directory), (directory / DATA_FILE).stat().st_size
+        disk = os.statvfs(directory)
+        size_bytes = max((each.stat().st_size for each in directory.iterdir()), default=0)
     except OSError:
         return False
     limit_bytes, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
