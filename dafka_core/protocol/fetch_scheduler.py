@@ -185,7 +185,7 @@ class FetchScheduler:
         if action == states.FORGET:
             self.forget(tp)
             return None
-        if fetcher.unanswered_since is not None and action != states.WAIT and self._waiting:
+        if fetcher.unanswered_s(now) > 0 and action != states.WAIT and self._waiting:
             self._under_way.pop(tp, None)  # perhaps no node has it: the others first
         is_full = tp not in self._under_way and len(self) >= MAX_UNDER_WAY and not in_turn
         if action == states.POSTPONE or is_full:

@@ -56,6 +56,16 @@ class StorePartition:
         history = self.winner.history if self.winner else ()
         return epoch.life < last_life(history) and epoch not in history
 
+    def is_superseded(self, reply: HistoryReply) -> bool:
+        """Return True if the winner's last answer counts no more: it has a newer one, or has lost.
+
+        A producer that has won may end, and leave its records to no store.
+        """
+        if self.winner is None:
+            return False
+        is_newer = last_life(reply.history) > last_life(self.winner.history)
+        return is_newer or reply.store == self.winner.store
+
     @property
     def state(self) -> StoreState:
         """Return the partition's state (docs/states.md)."""

@@ -492,7 +492,7 @@ class StoreRole:
         if partition := self.partitions.get(reply.tp):
             start = self.histories.wins_at(partition, reply)
             self._set_aside(partition, start, reply.end, epoch_at(reply.history, reply.end))
-            if start is not None or (partition.winner and reply.store == partition.winner.store):
+            if start is not None or partition.is_superseded(reply):
                 partition.winner = reply
             if entry := self._trimmed.on_history(now, partition, reply):
                 self.write(entry)
@@ -502,6 +502,8 @@ class StoreRole:
     ) -> None:
         """Yield the records from ``start`` on to the history of ``winner``, up to ``end``."""
         if start is not None and winner is not None:
+            if partition.staged is not None:  # the log drops the whole part
+                start = min(start, partition.visible_end)
             # After all queued entries: those are set aside, too.
             self.write(SetAside(partition.fetcher.tp, start))
             partition.asides += 1

@@ -114,6 +114,21 @@ def test_a_partition_announced_again_and_again_delays_no_other(
     assert asked == {"dead", "P"}
 
 
+def test_a_request_just_sent_is_not_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two peers announce a partition at once, and others wait: it is under way, and stays so."""
+    monkeypatch.setattr(fetch_scheduler, "MAX_UNDER_WAY", 1)
+    role = told_of(0)
+    first = role.on_message(0.0, DirectHead(ME, TOPIC, "A", 0), STORE)
+    assert [fetch.partition for fetch in fetches_in(first)] == ["A"]
+    assert role.on_message(0.0, DirectHead(ME, TOPIC, "B", 0), STORE) == []
+    again = role.on_message(0.0, DirectHead(ME, TOPIC, "A", 0), STORE)
+    assert {fetch.partition for fetch in fetches_in([*again, *role.on_tick(0.0)])} <= {"A"}
+    assert role.deadline(0.0) == timing.FETCH_RETRY_S
+    # Later, it is: the others first.
+    role.on_message(0.1, DirectHead(ME, TOPIC, "A", 0), STORE)
+    assert [fetch.partition for fetch in fetches_in(role.on_tick(0.1))] == ["B"]
+
+
 def test_waiting_partitions_count_as_unanswered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch_scheduler, "MAX_UNDER_WAY", 3)
     role = told_of(20)
