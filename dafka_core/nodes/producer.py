@@ -376,11 +376,9 @@ class Producer(Node):
         published = [(Values.of(values), time_us) for values, time_us in outbox if len(values)]
         for values, time_us in published:
             self._mesh.send(self._role.publish(now, values, time_us))
-        max_bytes, store = self._config.max_record_bytes, self._mesh.limits.smallest_store
-        limit_bytes, node = max_bytes, "this producer"
-        if store is not None and store.limit_bytes < max_bytes:
-            limit_bytes, node = store.limit_bytes, f"store {store.node}"
-        before_bytes, self._limit = self._limit[0], (limit_bytes, node)
+        max_bytes, before_bytes = self._config.max_record_bytes, self._limit[0]
+        self._limit = self._mesh.limits.with_stores(max_bytes, "this producer")
+        limit_bytes = self._limit[0]
         too_large = limit_bytes < max_bytes and any(
             values.largest_bytes > limit_bytes for values, _ in published
         )
