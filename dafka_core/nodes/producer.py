@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Iterable, Sized
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from math import inf
 from typing import Any, Final
 
@@ -42,6 +42,7 @@ from dafka_core.model.epochs import LIFE_ID_BITS
 from dafka_core.model.log_entries import Deletion, TopicDeletedError, parsed
 from dafka_core.model.name_limits import check_node_address, check_topic
 from dafka_core.model.names import DELETIONS_TOPIC, NOT_PLAIN, escape, is_plain
+from dafka_core.model.positions import moment_us
 from dafka_core.model.records import TopicPartition
 from dafka_core.model.timestamps import WallClock, shown_time
 from dafka_core.model.values import Values
@@ -392,8 +393,6 @@ class Producer(Node):
 # -- the contents of records --------------------------------------------------------------------
 
 _ARROW_TYPES: Final = ("binary", "string", "large_binary", "large_string")
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_US: Final = timedelta(microseconds=1)
 
 
 def content_of(value: bytes | None, key: bytes | None, headers: Headers, envelope: str) -> bytes:
@@ -478,7 +477,7 @@ def time_of(timestamp: datetime) -> int:
     given: Any = timestamp
     if not isinstance(given, datetime) or given.tzinfo is None:
         raise ConfigError("timestamp", timestamp, "must be a datetime with a time zone", "argument")
-    return (timestamp - _EPOCH) // _US
+    return moment_us(timestamp)
 
 
 # -- resuming a partition -----------------------------------------------------------------------
