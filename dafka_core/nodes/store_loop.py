@@ -123,14 +123,14 @@ class LogWriter(ProcessBound):
             try:
                 outcomes = self._log.write(entries)
             except DiskFullError as error:
-                if self.watch.full is None:
+                if not self.is_full:
                     self.on_room(error)
                 self.watch.wait_for_room(error)
                 if self._next_group() is None:
                     return None
                 self._log.check_in_place()
             else:
-                if self.watch.full is not None:
+                if self.is_full:
                     self.on_room(None)
                 return outcomes
 
