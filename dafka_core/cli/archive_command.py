@@ -143,7 +143,10 @@ def _note_failures(
 
 def _before_us(text: str | None) -> int:
     """Parse a date (its start in UTC, by default today), ``now``, or as ``parse_time_us``."""
-    text = "0s" if text == NOW else text or f"{datetime.now(UTC).date()}"
+    if text is None:
+        text = f"{datetime.now(UTC).date()}"
+    elif text == NOW:
+        text = "0s"
     with suppress(ValueError):
         text = f"{date.fromisoformat(text)}T00:00Z"
     try:

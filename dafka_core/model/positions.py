@@ -127,4 +127,9 @@ def parse_moment_us(text: str) -> int:
     if moment.tzinfo is None:
         # Spark does not pass spark.sql.session.timeZone to Python sources.
         raise ValueError("has no time zone: write Z at its end for UTC, or an offset like +01:00")
+    return moment_us(moment)
+
+
+def moment_us(moment: dt.datetime) -> int:
+    """Return a time with its zone as microseconds since 1970 UTC."""
     return (moment - dt.datetime.fromtimestamp(0, dt.UTC)) // dt.timedelta(microseconds=1)

@@ -251,17 +251,14 @@ class AppendQueue(ProcessBound):
 
     def _too_large(self, batch: RecordBatch | None) -> DafkaError | None:
         largest_bytes = batch.values.largest_bytes if batch else 0
-        limit_bytes, at = self._smallest_limit()
+        limit_bytes, store = self._smallest_limit()
         if largest_bytes <= limit_bytes:
             return None
-        why = f"a record has at most {limit_bytes} bytes {at} (option max_record_bytes)"
+        why = f"a record has at most {limit_bytes} bytes at {store} (option max_record_bytes)"
         return InvalidRequestError("value", f"{largest_bytes} bytes", why)
 
     def _smallest_limit(self) -> tuple[int, str]:
-        other = self._mesh.limits.smallest_store
-        if other is not None and other.limit_bytes < self._max_record_bytes:
-            return other.limit_bytes, f"at store {other.node}"
-        return self._max_record_bytes, "here"
+        return self._mesh.limits.with_stores(self._max_record_bytes, "this store")
 
     # -- from the log to the writer --------------------------------------------------------------
 

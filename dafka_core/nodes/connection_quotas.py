@@ -115,9 +115,8 @@ class ConnectionQuotas:
         # peer within a message aborts the process (a defect of libzmq).
         self.unfinished: set[Socket] = set()
         self.rounds = 0  # of the loop
-        self.count = 0  # ended connections
-        self.is_paused = False  # the loop reads no messages from peers,
-        self.left_alone: Container[str] = ()  # or none from these endpoints
+        self.is_paused = False  # the loop reads no messages from peers
+        self.paused_endpoints: Container[str] = ()  # it reads none from these
         factor = WIRE_FACTOR_ENCRYPTED if encrypted else WIRE_FACTOR
         self._subscribed_bytes = subscribed_bytes
         self._inbound_bytes = factor * subscribed_bytes
@@ -205,7 +204,6 @@ class ConnectionQuotas:
         self._remove(connection.descriptor)
         if not connection.shut_down():
             return
-        self.count += 1
         host, port = connection.address[:2]
         peer = connection.endpoint or f"{host}:{port}"
         if self._throttle.is_new(connection.endpoint or host):
@@ -254,7 +252,7 @@ class ConnectionQuotas:
         """
         if not each.endpoint:
             return unread_bytes > each.limit_bytes
-        if self.is_paused or each.endpoint in self.left_alone:
+        if self.is_paused or each.endpoint in self.paused_endpoints:
             self.note(each.descriptor)
         if each.noted or unread_bytes <= OBSERVED_BYTES:
             return False

@@ -22,7 +22,7 @@ SLOW_S: Final = 1.0
 """A group that takes longer is slow: a healthy disk takes some milliseconds, and every producer
 waits for it."""
 
-SAY_AGAIN_S: Final = 60.0
+WARN_INTERVAL_S: Final = 60.0
 """Interval of warnings about a slow or nearly full disk."""
 
 CHECK_S: Final = 10.0
@@ -88,7 +88,7 @@ class DiskWatch:
         self.begun_at: float | None = None
         self.failure: BaseException | None = None
         self.full: DiskFullError | None = None
-        self._slow_logged_at = self._low_logged_at = self._full_logged_at = -SAY_AGAIN_S
+        self._slow_logged_at = self._low_logged_at = self._full_logged_at = -WARN_INTERVAL_S
         self._slow_logged_count = 0
         self._checked_at = -CHECK_S
 
@@ -133,7 +133,7 @@ class DiskWatch:
     def wait_for_room(self, error: DiskFullError) -> None:
         """Note that the group waits until the disk has room."""
         self.full, now = error, time.monotonic()
-        if now - self._full_logged_at >= SAY_AGAIN_S:
+        if now - self._full_logged_at >= WARN_INTERVAL_S:
             self._full_logged_at = now
             text = "%s. Until then the store accepts no records, and serves those that it has"
             _log.error(text, error, extra={"event": "disk_full"})
@@ -151,7 +151,7 @@ class DiskWatch:
             disk = Disk.of(self.directory)
         except OSError:
             return  # the log reports that itself
-        if disk.is_low and now - self._low_logged_at >= SAY_AGAIN_S:
+        if disk.is_low and now - self._low_logged_at >= WARN_INTERVAL_S:
             self._low_logged_at = now
             text = (
                 "the disk below %(directory)s is nearly full: %(free_bytes)d of %(size_bytes)d "
@@ -162,7 +162,7 @@ class DiskWatch:
             _log.warning(text, facts, extra={"event": "disk_nearly_full"})
 
     def _warn_slow(self, now: float, took_s: float) -> None:
-        if now - self._slow_logged_at < SAY_AGAIN_S:
+        if now - self._slow_logged_at < WARN_INTERVAL_S:
             return
         count = self.slow_count - self._slow_logged_count
         self._slow_logged_at, self._slow_logged_count = now, self.slow_count

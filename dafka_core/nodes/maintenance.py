@@ -313,28 +313,28 @@ class UsageScan:
         if state == self._scanned or began < self._due:
             return
         self._call_soon(lambda now: self._limits.begin_scan())
-        held = Usage()
+        usage = Usage()
         new = set(self._limits.new.copy())
         infos: list[PartitionInfo] = []
-        for found in _counted(self._log, self._limits, held):
-            held.seen.update(info.tp for info in found if info.tp in new)
+        for found in _counted(self._log, self._limits, usage):
+            usage.seen.update(info.tp for info in found if info.tp in new)
             infos += found if self._limits.counts_bytes else ()
             yield
         if self._limits.counts_bytes:
-            yield from self._measure(infos, held, anew=state[1] != self._scanned[1])
+            yield from self._measure(infos, usage, anew=state[1] != self._scanned[1])
         self._scanned = state
         self._due = time.monotonic() + (time.monotonic() - began) / SHARE
-        self._call_soon(lambda now: self._done(held))
+        self._call_soon(lambda now: self._done(usage))
 
-    def _measure(self, infos: list[PartitionInfo], held: Usage, *, anew: bool) -> Iterator[None]:
+    def _measure(self, infos: list[PartitionInfo], usage: Usage, *, anew: bool) -> Iterator[None]:
         self._blocks.keep_only(() if anew else {info.tp for info in infos})
         with_records = (info for info in infos if info.earliest < info.end)
         damaged: dict[TopicPartition, StoreError] = {}
         sizes = yield from self._blocks.look_at(with_records, damaged)
         for tp, blocks in sizes.items():
-            held.size_bytes[self._limits.owner(tp)] += sum(each.size_bytes for each in blocks)
+            usage.size_bytes[self._limits.owner(tp)] += sum(each.size_bytes for each in blocks)
         for staged in self._log.staged():
-            held.size_bytes[self._limits.owner(staged.tp)] += staged.size_bytes
+            usage.size_bytes[self._limits.owner(staged.tp)] += staged.size_bytes
         # Each damaged partition is reported once, all new ones in one line.
         new, self._damaged = damaged.keys() - self._damaged, set(damaged)
         if new:
@@ -348,19 +348,19 @@ class UsageScan:
 
 def usage_at_start(log: Log, limits: StoreLimits) -> Usage:
     """Return the contents of a log without sizes, before its store has a loop."""
-    held = Usage()
-    for _ in _counted(log, limits, held):
+    usage = Usage()
+    for _ in _counted(log, limits, usage):
         pass
-    return held
+    return usage
 
 
-def _counted(log: Log, limits: StoreLimits, held: Usage) -> Iterator[list[PartitionInfo]]:
+def _counted(log: Log, limits: StoreLimits, usage: Usage) -> Iterator[list[PartitionInfo]]:
     found = log.partitions_after(None, None, PAGE)
     while found:
         for info in found:
             if info.earliest < info.end:
-                held.topics[info.topic] += 1
-                held.owners[limits.owner(info.tp)] += 1
+                usage.topics[info.topic] += 1
+                usage.owners[limits.owner(info.tp)] += 1
         yield found
         found = log.partitions_after(None, found[-1].tp, PAGE)
 

@@ -153,7 +153,7 @@ class Mesh(ProcessBound):
             TowerNotFoundError: no tower answered within ``tower_timeout_s``, and
                 ``wait_for_tower`` is not set.
         """
-        self.set_on_round(weakly(on_round, False))
+        self._on_round = weakly(on_round, False)
         try:
             self._thread.start()
             self._wait_for_tower()
@@ -178,10 +178,6 @@ class Mesh(ProcessBound):
         refusals = self.peers.towers.refusals.items()
         why = "; ".join(map("tower {0[0]} does not let this node in: {0[1]}".format, refusals))
         raise TowerNotFoundError(self._towers, waited_s, sorted(failures), diagnosis=why)
-
-    def set_on_round(self, on_round: Callable[[float], bool]) -> None:
-        """Set the function that the loop calls at the end of each round, and keep it alive."""
-        self._on_round = on_round
 
     def call_soon(self, function: Callable[[float], object]) -> None:
         """Make the loop call ``function(now)``."""
@@ -212,13 +208,13 @@ class Mesh(ProcessBound):
         return await self._round_ended.wait_until_async(self._or_ended(condition))
 
     def _or_ended(self, condition: Callable[[], T]) -> Callable[[], T]:
-        def look() -> T:
+        def check_found() -> T:
             found = condition()
             if not found:
                 self.check()
             return found
 
-        return look
+        return check_found
 
     def query(
         self,
@@ -329,7 +325,6 @@ class Mesh(ProcessBound):
             self.failure = error
         finally:
             self._resources.close()
-            self.set_on_round(lambda now: False)  # so that the loop does not keep the node alive
             self._round_ended.notify()
 
     def _round(self, more: bool) -> bool:

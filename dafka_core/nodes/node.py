@@ -55,7 +55,7 @@ class Node(ProcessBound):
         return self._is_open
 
     def end(self, *, started_s: float) -> None:
-        """Close; a timeout for that began at ``started_s``."""
+        """Close; a timeout of that counts from ``started_s``."""
         self.close()
 
     def __del__(self) -> None:
@@ -71,7 +71,7 @@ class Node(ProcessBound):
 
 
 _dropped: set[Node] = set()
-_closed: Final = InterruptibleCondition()  # notified when one of these is
+_closed: Final = InterruptibleCondition()  # notified when a dropped node is closed
 _ending: WeakSet[Node] = WeakSet()  # nodes to close at the end of the process
 _lost: Final = threading.Event()  # set if records may be lost and no caller got an error
 _finalizers: list[object] = []

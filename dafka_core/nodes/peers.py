@@ -123,7 +123,7 @@ class Peers:
         self.room = PeerRoom(PER_PEER_APART if apart else PER_PEER)
         self.inbound = Inbound(beacon, self.table)
         self.towers = Towers(beacon, config, context, poller, security)
-        self.security = security
+        self._security = security
         self.tower_found = False  # until a tower answers
         self.beacon_due = 0.0
         self.renewal_count = 0  # connections made anew after ZeroMQ had given a peer up
@@ -139,7 +139,7 @@ class Peers:
         self._poller = poller
         self._quotas = quotas
         self._traffic = traffic
-        quotas.left_alone = self.rates.paused
+        quotas.paused_endpoints = self.rates.paused
         self._prefixes: dict[bytes, None] = {}  # the subscriptions at every peer
         self._polled_for: int = zmq.POLLIN
         self._monitors: dict[str, Socket] = {}
@@ -183,7 +183,7 @@ class Peers:
         for endpoint, socket in self._sockets.items():
             if socket in polled:
                 node = self.table.node_at(endpoint) if endpoint != _ALL else ""
-                yield endpoint, socket, node, self.security.sender(endpoint)
+                yield endpoint, socket, node, self._security.sender(endpoint)
 
     def on_received(self, now: float, endpoint: str, node: str, size_bytes: int) -> None:
         """Count received bytes, and pause a peer that has sent too much."""
@@ -225,7 +225,7 @@ class Peers:
             self.beacon_due = now
             return
         try:
-            beacon, is_other_key = self.security.announced(now, frames, self._own)
+            beacon, is_other_key = self._security.announced(now, frames, self._own)
         except ProtocolError as error:
             is_forbidden = isinstance(error, RefusedNodeError)
             self._traffic.refuse(FORBIDDEN if is_forbidden else BEACON, str(error))
@@ -237,19 +237,20 @@ class Peers:
                 self._doubtful[endpoint] = now
         if is_new:
             self._news.append(PeerNews(beacon.node, endpoint))
-        if is_new and not self._has_room(now):
+            self._count_files(now)
+        if is_new and not self.room.has_room(len(self.table)):
             self.room.refuse(now, beacon.node, endpoint)
         elif self.table.hear(now, beacon, tower):
             self._add(now, beacon)
         elif self.table.replaced:
             self.beacon_due = now
         if endpoint not in self.table:
-            self.security.claims.forget(endpoint)
+            self._security.claims.forget(endpoint)
 
-    def _has_room(self, now: float) -> bool:
+    def _count_files(self, now: float) -> None:
+        """Count the open files, and end the connections of the refused peers."""
         if self.room.count(now, len(self.table)) and self.room.refused:
             self.inbound.end({node for node, _ in self.room.refused.values()})
-        return self.room.has_room(len(self.table))
 
     def _add(self, now: float, beacon: beacons.TowerBeacon) -> None:
         self._log("peer_came", "has come, at %(endpoint)s", beacon.node, beacon.endpoint)
@@ -276,7 +277,7 @@ class Peers:
             self._log("peer_went", text, node, endpoint)
             self._forget(endpoint)
         self._check_connections(now)
-        self._has_room(now)
+        self._count_files(now)
         self.room.report(now, len(self.table), self._config.peer_expiry_ms / 1000)
         lost = [*(node for node, _ in silent), *self.table.replaced]
         self.table.replaced.clear()
@@ -320,7 +321,7 @@ class Peers:
         socket = self._sockets.get(_ALL)
         if socket is None:
             socket = self._sockets[endpoint] = self._new_socket(endpoint)
-        self.security.aim(socket, self.security.claims.key_at(endpoint))
+        self._security.aim(socket, self._security.claims.key_at(endpoint))
         try:
             sockets.connect(socket, endpoint)
         except zmq.ZMQError:
@@ -330,7 +331,7 @@ class Peers:
         self._connections[endpoint].tried_at = now
 
     def _disconnect(self, endpoint: str) -> None:
-        self.security.claims.prove(endpoint, is_proved=False)
+        self._security.claims.prove(endpoint, is_proved=False)
         self._doubtful.pop(endpoint, None)
         self.rates.forget(endpoint)
         if endpoint in self._new:
@@ -352,7 +353,7 @@ class Peers:
     def _forget(self, endpoint: str) -> None:
         """Forget a peer that is not in the table any more."""
         self._disconnect(endpoint)
-        self.security.claims.forget(endpoint)
+        self._security.claims.forget(endpoint)
         self._named.pop(self._connections.pop(endpoint).numeric, None)
 
     def _renew(self, now: float, endpoint: str) -> None:
@@ -382,7 +383,7 @@ class Peers:
             # ZeroMQ reconnects to a host name, but its events contain the address from then on.
             endpoint = self._named.get(endpoint, endpoint)
         if event == zmq.EVENT_CONNECTED:
-            sender = self.security.sender(endpoint)
+            sender = self._security.sender(endpoint)
             limit_bytes = OBSERVED_BYTES + self._max_frame_bytes * sender.may_send_records
             self._quotas.follow(value, endpoint, limit_bytes, sender)
         connection = self._connections.get(endpoint)
@@ -397,9 +398,9 @@ class Peers:
             self._news.append(PeerNews(self.table.node_at(endpoint), round_trip_s=round_trip_s))
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             connection.made_at, connection.refusal = now, ""
-            self.security.claims.prove(endpoint, is_proved=True)
+            self._security.claims.prove(endpoint, is_proved=True)
         elif event & sockets.HANDSHAKE_FAILED:
-            why = self.security.why_refused(event, value)
+            why = self._security.why_refused(event, value)
             if why and connection.refusal != why:
                 connection.refusal = why
                 text = "%s at %s does not let this node in: %s"
@@ -410,7 +411,7 @@ class Peers:
             socket = self._sockets.get(_ALL) or self._sockets[endpoint]
             connection.family.retry(now, (socket, endpoint))
         elif event == zmq.EVENT_DISCONNECTED:
-            self.security.claims.prove(endpoint, is_proved=False)
+            self._security.claims.prove(endpoint, is_proved=False)
             self._doubtful[endpoint] = now + DOUBT_S + (REFUSED_S if connection.refusal else 0)
             if connection.is_settled(now) or not connection.has_ended:
                 # A node that has ended is still announced for a while.

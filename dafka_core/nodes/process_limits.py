@@ -33,8 +33,8 @@ def soft_limit() -> int:
     return sys.maxsize if soft == resource.RLIM_INFINITY else soft
 
 
-def raise_limit() -> int:
-    """Raise the process's soft limit of open files to the hard one; return the new soft limit.
+def raise_limit() -> None:
+    """Raise the process's soft limit of open files to the hard one.
 
     The soft limit is for programs with ``select()``, which breaks at descriptors above 1,023.
     Others raise it at their start, as Go's runtime and Java do.
@@ -43,7 +43,6 @@ def raise_limit() -> int:
     if soft != hard:
         with contextlib.suppress(OSError, ValueError):  # some systems have a lower maximum
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return soft_limit()
 
 
 def _open_count() -> int:

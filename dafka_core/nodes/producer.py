@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Iterable, Sized
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from math import inf
 from typing import Any, Final
 
@@ -42,6 +42,7 @@ from dafka_core.model.epochs import LIFE_ID_BITS
 from dafka_core.model.log_entries import Deletion, TopicDeletedError, parsed
 from dafka_core.model.name_limits import check_node_address, check_topic
 from dafka_core.model.names import DELETIONS_TOPIC, NOT_PLAIN, escape, is_plain
+from dafka_core.model.positions import moment_us
 from dafka_core.model.records import TopicPartition
 from dafka_core.model.timestamps import WallClock, shown_time
 from dafka_core.model.values import Values
@@ -376,11 +377,9 @@ class Producer(Node):
         published = [(Values.of(values), time_us) for values, time_us in outbox if len(values)]
         for values, time_us in published:
             self._mesh.send(self._role.publish(now, values, time_us))
-        max_bytes, store = self._config.max_record_bytes, self._mesh.limits.smallest_store
-        limit_bytes, node = max_bytes, "this producer"
-        if store is not None and store.limit_bytes < max_bytes:
-            limit_bytes, node = store.limit_bytes, f"store {store.node}"
-        before_bytes, self._limit = self._limit[0], (limit_bytes, node)
+        max_bytes, before_bytes = self._config.max_record_bytes, self._limit[0]
+        self._limit = self._mesh.limits.with_stores(max_bytes, "this producer")
+        limit_bytes = self._limit[0]
         too_large = limit_bytes < max_bytes and any(
             values.largest_bytes > limit_bytes for values, _ in published
         )
@@ -394,8 +393,6 @@ class Producer(Node):
 # -- the contents of records --------------------------------------------------------------------
 
 _ARROW_TYPES: Final = ("binary", "string", "large_binary", "large_string")
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_US: Final = timedelta(microseconds=1)
 
 
 def content_of(value: bytes | None, key: bytes | None, headers: Headers, envelope: str) -> bytes:
@@ -480,7 +477,7 @@ def time_of(timestamp: datetime) -> int:
     given: Any = timestamp
     if not isinstance(given, datetime) or given.tzinfo is None:
         raise ConfigError("timestamp", timestamp, "must be a datetime with a time zone", "argument")
-    return (timestamp - _EPOCH) // _US
+    return moment_us(timestamp)
 
 
 # -- resuming a partition -----------------------------------------------------------------------

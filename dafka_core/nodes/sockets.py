@@ -297,7 +297,7 @@ def receive_burst(
 
     recv = receive_noted if quotas.observed else receive
     nowait, size_bytes, count = int(zmq.NOBLOCK), 0, 0
-    try:
+    with contextlib.suppress(zmq.Again):
         quotas.skip(socket)
         for count in range(BURST_COUNT):  # noqa: B007 -- how many there were, afterwards
             if size_bytes > BURST_BYTES or len(others) >= CONTROL_COUNT:
@@ -331,8 +331,6 @@ def receive_burst(
                 decoder.add(header, value)
             else:
                 others.append([header, value])
-    except zmq.Again:
-        pass
     size_bytes += sum(len(frame) for frames in others for frame in frames)
     return others, size_bytes + count * MESSAGE_BYTES + len(others) * REQUEST_BYTES
 

@@ -36,8 +36,20 @@ CHECK_INTERVAL_S: Final = 1.0
 """Interval at which an idle writer checks that the log exists and can be read.  A failure must be
 noticed soon: readers keep sending requests."""
 
+MAX_PENDING_BYTES: Final = 32 << 20
+"""Records waiting for the disk; with more the store receives none."""
+
+SERVE_COUNT: Final = 8_192
+SERVE_BYTES: Final = 4 << 20
+"""Records read and sent per round: between rounds the store stores records and serves others."""
+
+SERVE_REQUESTS: Final = 256
+"""Small requests, or records and heads in their answers, that are answered per round."""
+
 Outcomes = list[DafkaError | None]
 """The log's outcome of each entry: None for success."""
+
+_log = logging.getLogger("dafka.store")
 
 
 class LogWriter(ProcessBound):
@@ -111,14 +123,14 @@ class LogWriter(ProcessBound):
             try:
                 outcomes = self._log.write(entries)
             except DiskFullError as error:
-                if self.watch.full is None:
+                if not self.is_full:
                     self.on_room(error)
                 self.watch.wait_for_room(error)
                 if self._next_group() is None:
                     return None
                 self._log.check_in_place()
             else:
-                if self.watch.full is not None:
+                if self.is_full:
                     self.on_room(None)
                 return outcomes
 
@@ -128,19 +140,6 @@ class LogWriter(ProcessBound):
             return self._groups.get(timeout=CHECK_INTERVAL_S)
         except Empty:
             return []
-
-
-MAX_PENDING_BYTES: Final = 32 << 20
-"""Records waiting for the disk; with more the store receives none."""
-
-SERVE_COUNT: Final = 8_192
-SERVE_BYTES: Final = 4 << 20
-"""Records read and sent per round: between rounds the store stores records and serves others."""
-
-SERVE_REQUESTS: Final = 256
-"""Small requests, or records and heads in their answers, that are answered per round."""
-
-_log = logging.getLogger("dafka.store")
 
 
 class StoreLoop:

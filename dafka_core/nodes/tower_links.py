@@ -16,10 +16,10 @@ from typing import Final
 import zmq
 from zmq import SyncContext as Context
 from zmq import SyncSocket as Socket
-from zmq.utils.monitor import parse_monitor_message
 
 from dafka_core.config.node_options import NodeOptions, TowerAddress
 from dafka_core.errors import ProtocolError
+from dafka_core.nodes.connection_quotas import monitor_events
 from dafka_core.nodes.security import Security
 from dafka_core.nodes.sockets import (
     HANDSHAKE_FAILED,
@@ -109,8 +109,8 @@ class Towers:
         for tower, link in [*self._links.items()]:
             if link.pub.closed:  # dropped for another one that was learned in this round
                 continue
-            for frames in received(link.monitor) if link.monitor in polled else ():
-                self._receive_event(now, tower, link, frames)
+            for event, value, _ in monitor_events(link.monitor) if link.monitor in polled else ():
+                self._receive_event(now, tower, link, event, value)
             for frames in received(link.sub) if link.sub in polled else ():
                 link.received_at = now
                 if frames[0] == beacons.TOWER:
@@ -164,13 +164,14 @@ class Towers:
     def _learn(self, now: float, frames: list[bytes]) -> None:
         try:
             found = beacons.decode_tower_address(frames)
-            if found not in self._links and self._has_room(now):
-                # As if received: it has time to answer before another one may replace it.
-                self._links[found] = self._connected(found, now, received_at=now)
         except ProtocolError:
             self.invalid_count += 1
-        except zmq.ZMQError:
-            pass  # no free file descriptor: towers repeat the announcement
+            return
+        if found not in self._links and self._has_room(now):
+            # Without a free file descriptor: towers repeat the announcement.
+            with contextlib.suppress(zmq.ZMQError):
+                # As if received: it has time to answer before another one may replace it.
+                self._links[found] = self._connected(found, now, received_at=now)
 
     def _has_room(self, now: float) -> bool:
         """Return True if a tower can be added, after dropping a silent one if necessary."""
@@ -184,15 +185,14 @@ class Towers:
         return is_silent
 
     def _receive_event(
-        self, now: float, tower: TowerAddress, link: _Link, frames: list[bytes]
+        self, now: float, tower: TowerAddress, link: _Link, event: int, value: int
     ) -> None:
-        event = parse_monitor_message(frames)
-        if event["event"] == zmq.EVENT_CONNECT_RETRIED:
+        if event == zmq.EVENT_CONNECT_RETRIED:
             link.family.retry(now, (link.sub, tower.pub_endpoint), (link.pub, tower.sub_endpoint))
-        elif event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+        elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             link.has_failed, link.refusal = False, ""
-        elif event["event"] & HANDSHAKE_FAILED:
-            why = self._security.why_refused(event["event"], event["value"])
+        elif event & HANDSHAKE_FAILED:
+            why = self._security.why_refused(event, value)
             link.has_failed = bool(why) or self._security.own is not None
             if why and link.refusal != why:
                 link.refusal = why

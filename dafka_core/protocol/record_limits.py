@@ -104,6 +104,13 @@ class RecordLimits:
         self._smallest_bytes = ascending[0].limit_bytes if ascending else inf
         self._by_node = {each.node: each.limit_bytes for each in reversed(ascending)}
 
+    def with_stores(self, own_bytes: int, own: str) -> tuple[int, str]:
+        """Return the smallest limit of the stores and the node ``own``, and whose it is."""
+        store = self.smallest_store
+        if store is None or store.limit_bytes >= own_bytes:
+            return own_bytes, own
+        return store.limit_bytes, f"store {store.node}"
+
     def letters(self) -> Counter[str]:
         """Return the number of connected nodes by the first letter of their kind.
 

@@ -7,8 +7,8 @@ The role decides; the node has the log.  A record passes::
     take_pending   the node passes the pending entries to the log, one group at a time
     on_stored      the group is on disk, synced: returns an EpochAck for each of its partitions
 
-A producer counts the stores that have acknowledged a record (``ProducerRole.durable``).  A store
-repeats its EpochAck when it receives a durable record or a head again, and when the producer
+A producer counts the stores that have acknowledged a record (``ProducerRole.acknowledged``).  A
+store repeats its EpochAck when it receives a durable record or a head again, and when the producer
 subscribes to acknowledgements.
 
 Requests to read wait in ``requests``.  docs/states.md has the states of a partition.

@@ -55,8 +55,8 @@ class Closing(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self._leave_with(next((each for each in error if isinstance(each, BaseException)), None))
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        self._leave_with(error)
 
     def _leave_with(self, error: BaseException | None) -> None:
         self.close()

@@ -30,6 +30,7 @@ class LogBackend(Closing):
     Attributes:
         open: entries wait while it is cleared.
         failure: the error of appends, if set.
+        refusal: the full disk that the store reports, if set.
         taken: all batches that were put or staged.
         others: locations of other stores by address.
     """

@@ -20,7 +20,7 @@ import trustme
 
 from dafka_core import Store
 from dafka_core.errors import ConfigError
-from dafka_core.nodes.process_limits import raise_limit
+from dafka_core.nodes.process_limits import raise_limit, soft_limit
 from dafka_core.system.hosts import HostPort, listen
 from dafka_core.testing import wait_until
 from dafka_kafka.api_versions import Api
@@ -351,7 +351,8 @@ def test_thousands_of_idle_clients_do_no_harm() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         # Both ends of each are in this process.
-        count = min(5_000, raise_limit() // 2 - 250)
+        raise_limit()
+        count = min(5_000, soft_limit() // 2 - 250)
         with served(Slow()) as (server, connect):
             clients = [connect() for _ in range(count)]
             wait_until(lambda: server.connection_count == count)

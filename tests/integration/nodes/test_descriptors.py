@@ -24,6 +24,7 @@ from dafka_core.nodes.process_limits import (
     SCAN_INTERVAL_S,
     PeerRoom,
     raise_limit,
+    soft_limit,
 )
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import DirectRecord
@@ -172,7 +173,8 @@ def test_a_process_of_ours_raises_its_soft_limit_at_once() -> None:
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout.endswith("(300, 300)\n")
-    assert raise_limit() == resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    raise_limit()
+    assert soft_limit() == resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 
 
 @pytest.mark.parametrize(("acks", "per_peer"), [(1, PER_PEER), (2, PER_PEER_APART)])

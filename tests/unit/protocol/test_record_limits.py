@@ -100,6 +100,14 @@ def test_invalid_announcements_change_nothing(prefix: bytes) -> None:
     assert limits(prefix).smallest_store is None
 
 
+def test_the_smallest_limit_is_a_stores_or_the_nodes_own() -> None:
+    small, large = LEAST_BYTES, LEAST_BYTES + 1
+    assert limits().with_stores(small, "here") == (small, "here")
+    made = limits(announcement("store", "S", large), announcement("consumer", "C", small))
+    assert made.with_stores(large, "here") == (large, "here")
+    assert made.with_stores(large + 1, "here") == (large, "store S")
+
+
 def test_every_node_accepts_the_largest_reply() -> None:
     assert MAX_REPLY_BYTES - RECORD_OVERHEAD_BYTES == LEAST_BYTES
 
