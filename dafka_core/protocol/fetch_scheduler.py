@@ -94,10 +94,6 @@ class FetchScheduler:
     def __len__(self) -> int:
         return len(self._under_way) + len(self._waiting)
 
-    def fetcher(self, tp: TopicPartition, next_offset: int) -> PartitionFetcher:
-        """Create the fetcher of a partition."""
-        return PartitionFetcher(tp, next_offset, self.budget)
-
     def ask(self, now: float, fetcher: PartitionFetcher, room: bool = True) -> list[Outgoing]:
         """Return requests for one partition after a change."""
         offsets = self._claim(now, fetcher, room)

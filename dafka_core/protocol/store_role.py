@@ -7,8 +7,8 @@ The role decides; the node has the log.  A record passes::
     take_pending   the node passes the pending entries to the log, one group at a time
     on_stored      the group is on disk, synced: returns an EpochAck for each of its partitions
 
-A producer counts the stores that have acknowledged a record (``ProducerRole.durable``).  A store
-repeats its EpochAck when it receives a durable record or a head again, and when the producer
+A producer counts the stores that have acknowledged a record (``ProducerRole.acknowledged``).  A
+store repeats its EpochAck when it receives a durable record or a head again, and when the producer
 subscribes to acknowledgements.
 
 Requests to read wait in ``requests``.  docs/states.md has the states of a partition.
@@ -43,6 +43,7 @@ from dafka_core.protocol.fetch_scheduler import FetchScheduler
 from dafka_core.protocol.histories import Histories
 from dafka_core.protocol.known_stores import KnownStores
 from dafka_core.protocol.limits import RecentNames
+from dafka_core.protocol.partition_fetcher import PartitionFetcher
 from dafka_core.protocol.record_limits import error_of
 from dafka_core.protocol.role import Outgoing, PeerNews
 from dafka_core.protocol.store_limits import StoreLimits, Usage
@@ -69,7 +70,7 @@ class StoreRole:
         wall_us: the time, microseconds since 1970 UTC.
         sync_interval_s: interval of asking other stores for their heads.
         limit_bytes: the largest record that can arrive.
-        limits: on its contents.
+        limits: those of its contents.
 
     Attributes:
         partitions: all partitions in the log, and new ones below the limits.
@@ -113,7 +114,7 @@ class StoreRole:
         self._sync_interval_s = sync_interval_s
         self._sync_due = 0.0
         self._acknowledge: dict[TopicPartition, StorePartition] = {}
-        self._commit_s = 0.0  # when the last commit was accepted
+        self._committed_at = 0.0  # when the last commit was accepted
 
     def subscriptions(self) -> list[bytes]:
         """RFC 46, Store Subscriptions; and those of a requestor that asks other stores."""
@@ -138,7 +139,7 @@ class StoreRole:
                 if (error := self.limits.check(tp, is_new=True)) is not None:
                     return error
                 self.limits.add(tp)
-            fetcher = self.scheduler.fetcher(tp, end)
+            fetcher = PartitionFetcher(tp, end, self.scheduler.budget)
             partition = self.partitions[tp] = StorePartition(fetcher, end, end, history, promised)
         return partition
 
@@ -175,9 +176,11 @@ class StoreRole:
     def _on_limits_crossed(self, owners: set[str]) -> None:
         for tp, partition in self.partitions.items() if owners else ():
             owner, fetcher = self.limits.owner(tp), partition.fetcher
-            if owner in owners and (self._is_full or owner in self.limits.over):
+            if owner not in owners:
+                continue
+            if self._is_full or owner in self.limits.over:
                 self.scheduler.forget(tp)
-            elif owner in owners and fetcher.next_offset < fetcher.head:
+            elif fetcher.next_offset < fetcher.head:
                 fetcher.retry_unanswered()
                 self.scheduler.visit_soon(fetcher)
 
@@ -333,7 +336,7 @@ class StoreRole:
         for partition, staged in zip(partitions, commit.transactions, strict=True):
             partition.commits += 1
             epochs.append(self.histories.hosted(partition, staged.start))
-        self._commit_s = now
+        self._committed_at = now
         self.write(commit := commit._replace(epochs=tuple(epochs)))
         return commit
 
@@ -414,7 +417,7 @@ class StoreRole:
                 self.histories.begin(partition, epoch)
                 partition.durable = partition.visible_end = end
                 self._acknowledge[tp] = partition
-                self._hosted.begin(self._commit_s, tp)
+                self._hosted.begin(self._committed_at, tp)
                 self._write_taken(partition, partition.fetcher.advance(end))
                 publish = PublishCommitted(tp, staged.start, end, (staged.transaction,))
                 if not self.requests.add(publish):
