@@ -230,9 +230,9 @@ class ConsumerRole:
         return messages
 
     def _ask_history(self, now: float, partition: FollowedPartition) -> list[Outgoing]:
-        if now < partition.history_asked_s + timing.HISTORY_INTERVAL_S:
+        if now < partition.history_asked_at + timing.HISTORY_INTERVAL_S:
             return []
-        partition.history_asked_s = now
+        partition.history_asked_at = now
         return [m.HistoryQuery(self.address, m.UNSOLICITED, *partition.tp)]
 
     def _lose(self, now: float, loss: Loss) -> None:
