@@ -142,8 +142,9 @@ class ConsumerRole:
             case m.RecordTooLarge(requestor=self.address):
                 partition = self.partitions.get(message.tp)
                 if partition is not None and self.room:
-                    limit = self._limit_bytes, "this consumer"
-                    self.delivered += partition.skip_too_large(now, message, *limit)
+                    self.delivered += partition.skip_too_large(
+                        now, message, self._limit_bytes, "this consumer"
+                    )
                     messages += self.scheduler.ask(now, partition)
             case m.HistoryReply(requestor=self.address):
                 partition = self.partitions.get(message.tp)

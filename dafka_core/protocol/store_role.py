@@ -164,9 +164,9 @@ class StoreRole:
         self.scheduler.forget(fetcher.tp)
         return True
 
-    def on_scan(self, held: Usage) -> None:
+    def on_scan(self, usage: Usage) -> None:
         """Apply a scan of the log: refused partitions continue if they have room again."""
-        self._on_limits_crossed(self.limits.apply(held))
+        self._on_limits_crossed(self.limits.apply(usage))
 
     def on_room(self, *, is_full: bool) -> None:
         """Accept and fetch no records while the disk is full; continue when it has room."""
