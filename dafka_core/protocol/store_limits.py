@@ -15,9 +15,9 @@ from types import MappingProxyType
 from typing import Final
 
 from dafka_core.config.node_options import StoreLimitError
-from dafka_core.model.log_entries import LogEntry, Stage
+from dafka_core.model.log_entries import LogEntry, records_of
 from dafka_core.model.names import INTERNAL
-from dafka_core.model.records import RecordBatch, TopicPartition
+from dafka_core.model.records import TopicPartition
 from dafka_core.security.permissions import PREFIX_DIGITS
 
 PARTITIONS: Final = "max_partitions"
@@ -158,8 +158,8 @@ class StoreLimits:
 
     def _add(self, sizes: Counter[str], entry: LogEntry, sign: int) -> str:
         """Count the bytes of an entry's records, if it has any; return their owner."""
-        batch = entry.batch if isinstance(entry, Stage) else entry
-        if not isinstance(batch, RecordBatch):
+        batch = records_of(entry)
+        if batch is None:
             return ""
         owner = self.owner(batch.tp)
         sizes[owner] += sign * batch.values.size_bytes

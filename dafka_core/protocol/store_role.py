@@ -33,6 +33,7 @@ from dafka_core.model.log_entries import (
     SetAside,
     Stage,
     StoreSeen,
+    records_of,
 )
 from dafka_core.model.records import PartitionLives, RecordBatch, TopicPartition
 from dafka_core.protocol import messages as m
@@ -237,7 +238,8 @@ class StoreRole:
             self._hosted.end(batch.tp)
             self._write_taken(partition, taken)
         elif batch.offset < partition.durable:
-            # Its sender has not received our ACK.  C stores send none: it would wait for ever.
+            # Its sender has not received our ACK.  Without a second one, as from C stores, it would
+            # wait for ever.
             self._acknowledge[batch.tp] = partition
         return self.scheduler.ask(now, partition.fetcher)
 
@@ -512,5 +514,5 @@ class StoreRole:
 
 
 def _size(entry: LogEntry) -> int:
-    batch = entry.batch if isinstance(entry, Stage) else entry
-    return batch.values.size_bytes + len(batch.values) if isinstance(batch, RecordBatch) else 1
+    batch = records_of(entry)
+    return 1 if batch is None else batch.values.size_bytes + batch.count
