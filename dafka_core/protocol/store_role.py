@@ -438,7 +438,7 @@ class StoreRole:
         self.pending = [*filterfalse(is_dropped, self.pending)]
         self.pending_bytes = sum(map(_size, self.pending))
         for each in dropped if self.limits.counts_bytes else ():
-            self.limits.write(each)
+            self.limits.write(each)  # it was not, which the next scan corrects
         partition.truncate(end)
         self.scheduler.visit_soon(partition.fetcher)
         self.on_dropped(dropped)
