@@ -167,6 +167,12 @@ LogEntry = (
 )
 
 
+def records_of(entry: LogEntry) -> RecordBatch | None:
+    """Return the records that an entry writes or stages, if any."""
+    batch = entry.batch if isinstance(entry, Stage) else entry
+    return batch if isinstance(batch, RecordBatch) else None
+
+
 def attempt_octets(attempt: str) -> bytes:
     """Encode an attempt for the log.
 

@@ -32,6 +32,7 @@ from dafka_core.model.log_entries import (
     Notes,
     SetTransaction,
     Stage,
+    records_of,
 )
 from dafka_core.model.names import octets_of
 from dafka_core.model.records import (
@@ -187,7 +188,7 @@ class AppendQueue(ProcessBound):
 
     def _submit(self, *entries: LogEntry) -> list[Future[Any]]:
         futures: list[Future[Any]] = [Future() for _ in entries]
-        sizes = [batch.values.size_bytes if (batch := _batch(each)) else 0 for each in entries]
+        sizes = [batch.values.size_bytes if (batch := records_of(each)) else 0 for each in entries]
         size_bytes = sum(sizes)
         with self._changed:
             self._changed.wait_for(
@@ -226,7 +227,7 @@ class AppendQueue(ProcessBound):
     def _accept(self, entries: list[tuple[LogEntry, Future[Any]]], now: float) -> None:
         """Pass entries to the role (in the loop)."""
         for entry, future in entries:
-            accepted = self._too_large(_batch(entry)) or self._pass(now, entry)
+            accepted = self._too_large(records_of(entry)) or self._pass(now, entry)
             if isinstance(accepted, DafkaError):
                 _end(future, accepted)
             else:
@@ -294,7 +295,7 @@ class AppendQueue(ProcessBound):
     def _complete(self, entry: LogEntry, error: DafkaError | None) -> None:
         _, future = self._accepted.pop(id(entry), (None, None))
         if future is not None:
-            _end(future, error, batch.end if (batch := _batch(entry)) else None)
+            _end(future, error, batch.end if (batch := records_of(entry)) else None)
 
     def fail(self, error: BaseException | None = None) -> None:
         """Fail all requests, now and later: the store has ended."""
@@ -314,11 +315,6 @@ class AppendQueue(ProcessBound):
     def close(self) -> None:
         """Fail requests that are not on disk."""
         self.fail()
-
-
-def _batch(entry: LogEntry) -> RecordBatch | None:
-    batch = entry.batch if isinstance(entry, Stage) else entry
-    return batch if isinstance(batch, RecordBatch) else None
 
 
 def _end(future: Future[Any], error: BaseException | None, result: int | None = None) -> None:

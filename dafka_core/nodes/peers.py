@@ -303,7 +303,7 @@ class Peers:
                 del self._new[endpoint]
             except zmq.ZMQError:  # no free file descriptor: its next beacon announces it anew
                 self.room.refuse(now, self.table.node_at(endpoint), endpoint)
-                self.table.forget(endpoint)
+                del self.table[endpoint]
                 self._forget(endpoint)
 
     def _new_socket(self, endpoint: str) -> Socket:

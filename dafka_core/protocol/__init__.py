@@ -1,9 +1,9 @@
 """The Dafka protocol without I/O: messages in, messages out.  No sockets, no clock, no threads.
 
 ``messages`` are objects that cannot be invalid; ``codec`` turns them into frames and back, in both
-layouts, by the kinds of ``fields``, and ``bulk_decoder`` many records at once.  ``limits`` and
-``timing`` have all constants with their reasons.  A role (``role``) decides for one node:
-``producer_role``, ``store_role``, ``consumer_role`` and ``reader_role``.
+layouts, by the kinds of ``fields``, and ``bulk_decoder`` many records at once.  ``timing`` has all
+times, and ``limits`` the limits of several modules, with their reasons.  A role (``role``) decides
+for one node: ``producer_role``, ``store_role``, ``consumer_role`` and ``reader_role``.
 
 A consumer learns that it missed a record when a later record or a head (HEAD, DIRECT-HEAD,
 HEADS-REPLY) raises the known end of a partition above the next record (``partition_fetcher``).  It

@@ -262,10 +262,6 @@ class PeerTable(dict[str, _Peer]):
         """Return True if a peer's beacons arrive; without a tower none do."""
         return now <= self[endpoint].beacon_at + self._expiry_s
 
-    def forget(self, endpoint: str) -> None:
-        """Note that no node is at an endpoint."""
-        del self[endpoint]
-
     def hear(self, now: float, beacon: TowerBeacon, tower: str = "") -> bool:
         """Process a tower's beacon; return True if its node is new and must be connected to."""
         if now - self._tower_beacon_at.get(tower, 0.0) > self._expiry_s:

@@ -95,8 +95,8 @@ class BatchNumbers(NamedTuple):
 def pack_batch_numbers(numbers: BatchNumbers) -> bytes:
     """Encode the numbers."""
     sequence, records, transaction, epoch, runs = numbers
-    of = pack_transaction(transaction), pack_epoch(epoch)
-    return _BATCH_NUMBERS.pack(sequence, records, *of, runs)
+    origin = pack_transaction(transaction), pack_epoch(epoch)
+    return _BATCH_NUMBERS.pack(sequence, records, *origin, runs)
 
 
 def unpack_batch_numbers(octets: bytes) -> BatchNumbers:

@@ -142,8 +142,9 @@ class ConsumerRole:
             case m.RecordTooLarge(requestor=self.address):
                 partition = self.partitions.get(message.tp)
                 if partition is not None and self.room:
-                    limit = self._limit_bytes, "this consumer"
-                    self.delivered += partition.skip_too_large(now, message, *limit)
+                    self.delivered += partition.skip_too_large(
+                        now, message, self._limit_bytes, "this consumer"
+                    )
                     messages += self.scheduler.ask(now, partition)
             case m.HistoryReply(requestor=self.address):
                 partition = self.partitions.get(message.tp)
@@ -230,9 +231,9 @@ class ConsumerRole:
         return messages
 
     def _ask_history(self, now: float, partition: FollowedPartition) -> list[Outgoing]:
-        if now < partition.history_asked_s + timing.HISTORY_INTERVAL_S:
+        if now < partition.history_asked_at + timing.HISTORY_INTERVAL_S:
             return []
-        partition.history_asked_s = now
+        partition.history_asked_at = now
         return [m.HistoryQuery(self.address, m.UNSOLICITED, *partition.tp)]
 
     def _lose(self, now: float, loss: Loss) -> None:

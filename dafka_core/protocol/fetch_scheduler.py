@@ -36,8 +36,10 @@ class FairQueue:
     """
 
     def __init__(self) -> None:
-        # Not a plain dict, which walks over all removed keys to find its first one.
-        self._of: OrderedDict[str, OrderedDict[TopicPartition, PartitionFetcher]] = OrderedDict()
+        # By owner, never empty.  A plain dict skips all removed keys before its first one.
+        self._queues: OrderedDict[str, OrderedDict[TopicPartition, PartitionFetcher]] = (
+            OrderedDict()
+        )
         self._count = 0
 
     def __len__(self) -> int:
@@ -45,29 +47,29 @@ class FairQueue:
 
     def add(self, fetcher: PartitionFetcher) -> None:
         """Add a partition, or replace its fetcher if it is waiting already."""
-        queue = self._of.setdefault(_owner(fetcher.tp), OrderedDict())
+        queue = self._queues.setdefault(_owner(fetcher.tp), OrderedDict())
         self._count += fetcher.tp not in queue
         queue[fetcher.tp] = fetcher
 
     def remove(self, tp: TopicPartition) -> None:
         """Remove a fetched or dropped partition; its owner's next one goes to the end."""
         owner = _owner(tp)
-        queue = self._of.get(owner)
+        queue = self._queues.get(owner)
         if queue is None or queue.pop(tp, None) is None:
             return
         self._count -= 1
         if queue:
-            self._of.move_to_end(owner)
+            self._queues.move_to_end(owner)
         else:
-            del self._of[owner]
+            del self._queues[owner]
 
     def all(self) -> list[PartitionFetcher]:
         """Return all waiting partitions."""
-        return [each for queue in self._of.values() for each in queue.values()]
+        return [each for queue in self._queues.values() for each in queue.values()]
 
     def first(self, count: int) -> list[PartitionFetcher]:
         """Return at most ``count`` partitions: one of each owner, then a second one of each."""
-        queues = [queue.values() for queue in islice(self._of.values(), count)]
+        queues = [queue.values() for queue in islice(self._queues.values(), count)]
         turns = chain.from_iterable(zip_longest(*queues))
         return list(islice((each for each in turns if each is not None), count))
 
@@ -93,10 +95,6 @@ class FetchScheduler:
 
     def __len__(self) -> int:
         return len(self._under_way) + len(self._waiting)
-
-    def fetcher(self, tp: TopicPartition, next_offset: int) -> PartitionFetcher:
-        """Create the fetcher of a partition."""
-        return PartitionFetcher(tp, next_offset, self.budget)
 
     def ask(self, now: float, fetcher: PartitionFetcher, room: bool = True) -> list[Outgoing]:
         """Return requests for one partition after a change."""

@@ -263,8 +263,8 @@ def _partitions(
                     topic = text_of(known)
                 at = stop + 1 + octets[stop]
                 partition = text_of(octets[stop + 1 : at])
-                earliest, end, *of = numbers.unpack_from(octets, at)
-                life = EpochId._make(of) if lives else NO_LIFE
+                earliest, end, *of_life = numbers.unpack_from(octets, at)
+                life = EpochId._make(of_life) if lives else NO_LIFE
                 infos.append(PartitionInfo(topic, partition, earliest, end, life))
                 at += numbers.size
         except (IndexError, struct_error):

@@ -34,7 +34,7 @@ class FollowedPartition(PartitionFetcher):
     """
 
     epochs: History = ()
-    history_asked_s: float = -inf  # time of the last question for the partition's history
+    history_asked_at: float = -inf  # time of the last question for the partition's history
     is_beginning: bool = False  # at the earliest record that any store has
     _unknown_from: int | None = None  # the delivered or skipped records from here on have any epoch
 

@@ -9,9 +9,9 @@ MAX_HEADER_BYTES: Final = 4096  # three times the longest topic, address and sub
 MAX_HELLO_BYTES: Final = 1 << 20
 # Entries in one HEADS-REPLY or TIMES-REPLY, which stays a small message; the next has more.
 MAX_REPLY_ENTRIES: Final = 10_000
-# The largest message other than one record: a HEADS-REPLY, whose entries have two names and two
-# numbers.  Packed messages of several records are smaller.  Every node accepts a frame of this
-# size, even if it accepts only smaller records.
+# The largest message other than one record: a HEADS-REPLY, whose entries have two names, two
+# offsets and a life.  Packed messages of several records are smaller.  Every node accepts a frame
+# of this size, even if it accepts only smaller records.
 MAX_REPLY_BYTES: Final = MAX_REPLY_ENTRIES * 543
 
 MAX_LOCATIONS: Final = 8  # endpoints of one store: one per kind of transport, and some to spare

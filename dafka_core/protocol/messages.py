@@ -49,6 +49,7 @@ _ONE_RUN: Final = Struct("<qI")
 # Fields in the order of frames.
 _RECORD: Final = "partition topic sequence"
 _BATCH: Final = _RECORD + " count transaction epoch runs"
+# Each entry has two names, two offsets and an epoch.
 _MAX_RANGES_BYTES: Final = limits.MAX_HEADER_BYTES + limits.MAX_FETCH_PARTITIONS * 560
 
 
@@ -78,8 +79,8 @@ def unpack_batch(count: int, value: bytes | memoryview, runs: int = 0) -> Packed
 
 def _unpack_times(count: int, value: bytes | memoryview, runs: int) -> Longs:
     if runs == 1:  # the most frequent case
-        stamp, of = _ONE_RUN.unpack_from(value)
-        if of == count:
+        stamp, stamped_count = _ONE_RUN.unpack_from(value)
+        if stamped_count == count:
             return np.array([[count, stamp]], np.int64)
     stamps = np.frombuffer(value, "<i8", runs)
     counts = np.frombuffer(value, "<u4", runs, stamps.nbytes)

@@ -58,8 +58,9 @@ class ReaderRole:
             case m.RecordTooLarge(requestor=self.address):
                 for read in self.reads:
                     if read.tp == message.tp and read.next_offset < read.end:
-                        limit = self._limit_bytes, "this reader"
-                        read.delivered += read.skip_too_large(now, message, *limit)
+                        read.delivered += read.skip_too_large(
+                            now, message, self._limit_bytes, "this reader"
+                        )
         return self.directory.on_message(now, message)
 
     def on_batch(self, now: float, requestor: str, batch: RecordBatch) -> list[Outgoing]:

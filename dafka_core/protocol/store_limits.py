@@ -15,9 +15,9 @@ from types import MappingProxyType
 from typing import Final
 
 from dafka_core.config.node_options import StoreLimitError
-from dafka_core.model.log_entries import LogEntry, Stage
+from dafka_core.model.log_entries import LogEntry, records_of
 from dafka_core.model.names import INTERNAL
-from dafka_core.model.records import RecordBatch, TopicPartition
+from dafka_core.model.records import TopicPartition
 from dafka_core.security.permissions import PREFIX_DIGITS
 
 PARTITIONS: Final = "max_partitions"
@@ -79,7 +79,7 @@ class StoreLimits:
         self._queued = Counter[str]()
         self._written = Counter[str]()
         self._scanned = Counter[str]()
-        self._last: dict[str, StoreLimitError] = {}
+        self._last: dict[str, StoreLimitError] = {}  # the last refusal by limit
         self._logged: dict[str, tuple[float, int]] = {}  # time and number of logged refusals
 
     def owner(self, tp: TopicPartition) -> str:
@@ -121,16 +121,16 @@ class StoreLimits:
         """Note the start of a scan of the log."""
         self._scanned = self._written.copy()
 
-    def apply(self, held: Usage) -> set[str]:
+    def apply(self, usage: Usage) -> set[str]:
         """Apply the result of a scan; return owners that crossed their limit either way."""
-        self._counts = Counter({(OF_TOPIC, topic): n for topic, n in held.topics.items()})
-        self._counts.update({(OF_KEY, owner): n for owner, n in held.owners.items()})
-        self._counts[PARTITIONS, ""] = held.topics.total()
-        self._counts[TOPICS, ""] = sum(not name.startswith(INTERNAL) for name in held.topics)
-        self.new = {tp: None for tp in self.new if tp not in held.seen}
+        self._counts = Counter({(OF_TOPIC, topic): n for topic, n in usage.topics.items()})
+        self._counts.update({(OF_KEY, owner): n for owner, n in usage.owners.items()})
+        self._counts[PARTITIONS, ""] = usage.topics.total()
+        self._counts[TOPICS, ""] = sum(not name.startswith(INTERNAL) for name in usage.topics)
+        self.new = {tp: None for tp in self.new if tp not in usage.seen}
         for tp in self.new:
             self._counts.update(self._counted_for(tp))
-        self._found, self._written = held.size_bytes, self._written - self._scanned
+        self._found, self._written = usage.size_bytes, self._written - self._scanned
         self._scanned = Counter()
         before, self.over = self.over, set()
         self._queued = +self._queued  # without owners whose records are all written
@@ -158,8 +158,8 @@ class StoreLimits:
 
     def _add(self, sizes: Counter[str], entry: LogEntry, sign: int) -> str:
         """Count the bytes of an entry's records, if it has any; return their owner."""
-        batch = entry.batch if isinstance(entry, Stage) else entry
-        if not isinstance(batch, RecordBatch):
+        batch = records_of(entry)
+        if batch is None:
             return ""
         owner = self.owner(batch.tp)
         sizes[owner] += sign * batch.values.size_bytes

@@ -129,13 +129,16 @@ def requests_of(
     return [message]
 
 
-# Of each request: a newer one with the same key is joined to it, or replaces it.
+# The key of each kind of request: a newer request of a peer is joined to the older one with its
+# key, or replaces it.
 _KEYS: Final[dict[type, Callable[[Any], object]]] = {
-    FetchRange: lambda fetch: (fetch.requestor, fetch.wanted[:2], fetch.is_packed),
-    HeadsRequest: attrgetter("requestor", "topics", "after"),
-    m.HeadsQuery: attrgetter("requestor", "query"),
-    m.TimesQuery: attrgetter("requestor", "query"),
-    PublishCommitted: attrgetter("tp"),
+    FetchRange: attrgetter(
+        "__class__", "requestor", "is_packed", "wanted.topic", "wanted.partition"
+    ),
+    HeadsRequest: attrgetter("__class__", "requestor", "topics", "after"),
+    m.HeadsQuery: attrgetter("__class__", "requestor", "query"),
+    m.TimesQuery: attrgetter("__class__", "requestor", "query"),
+    PublishCommitted: attrgetter("__class__", "tp"),
 }
 
 
@@ -164,18 +167,17 @@ class RequestQueue:
 
         ``peer`` is its sender, if known.
         """
-        peer, key = peer or request.requestor, _key(request)
-        queue = self._queues.get(peer)
-        if queue is not None and (older := queue.get(key)) is not None:
+        peer, key = peer or request.requestor, _KEYS[type(request)](request)
+        queue = self._queues.get(peer) or OrderedDict()
+        if (older := queue.get(key)) is not None:
             queue[key] = _joined(older, request)
             return True
         if self._size >= MAX_PENDING_REQUESTS:
-            share = MAX_PENDING_REQUESTS // (len(self._queues) + (queue is None))
-            if len(queue or ()) >= share:
+            share = MAX_PENDING_REQUESTS // (len(self._queues) + (not queue))
+            if len(queue) >= share:
                 self.refused_count += 1
                 return False
-        if queue is None:
-            queue = self._queues[peer] = OrderedDict()
+        self._queues[peer] = queue
         queue[key] = request
         self._size += 1
         return True
@@ -210,14 +212,9 @@ class RequestQueue:
     def put_back(self, rest: Request) -> None:
         """Add the rest of the request that was taken last, after others of its peer."""
         queue = self._queues.setdefault(self._taken_from, OrderedDict())
-        newer = queue.pop(key := _key(rest), None)
+        newer = queue.pop(key := _KEYS[type(rest)](rest), None)
         self._size += newer is None
         queue[key] = rest if newer is None else _joined(rest, newer)
-
-
-def _key(request: Request) -> object:
-    kind = type(request)
-    return kind, _KEYS[kind](request)
 
 
 def _joined(older: Request, newer: Request) -> Request:

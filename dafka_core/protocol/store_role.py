@@ -33,6 +33,7 @@ from dafka_core.model.log_entries import (
     SetAside,
     Stage,
     StoreSeen,
+    records_of,
 )
 from dafka_core.model.records import PartitionLives, RecordBatch, TopicPartition
 from dafka_core.protocol import messages as m
@@ -43,6 +44,7 @@ from dafka_core.protocol.fetch_scheduler import FetchScheduler
 from dafka_core.protocol.histories import Histories
 from dafka_core.protocol.known_stores import KnownStores
 from dafka_core.protocol.limits import RecentNames
+from dafka_core.protocol.partition_fetcher import PartitionFetcher
 from dafka_core.protocol.record_limits import error_of
 from dafka_core.protocol.role import Outgoing, PeerNews
 from dafka_core.protocol.store_limits import StoreLimits, Usage
@@ -69,7 +71,7 @@ class StoreRole:
         wall_us: the time, microseconds since 1970 UTC.
         sync_interval_s: interval of asking other stores for their heads.
         limit_bytes: the largest record that can arrive.
-        limits: on its contents.
+        limits: those of its contents.
 
     Attributes:
         partitions: all partitions in the log, and new ones below the limits.
@@ -113,7 +115,7 @@ class StoreRole:
         self._sync_interval_s = sync_interval_s
         self._sync_due = 0.0
         self._acknowledge: dict[TopicPartition, StorePartition] = {}
-        self._commit_s = 0.0  # when the last commit was accepted
+        self._committed_at = 0.0  # when the last commit was accepted
 
     def subscriptions(self) -> list[bytes]:
         """RFC 46, Store Subscriptions; and those of a requestor that asks other stores."""
@@ -138,7 +140,7 @@ class StoreRole:
                 if (error := self.limits.check(tp, is_new=True)) is not None:
                     return error
                 self.limits.add(tp)
-            fetcher = self.scheduler.fetcher(tp, end)
+            fetcher = PartitionFetcher(tp, end, self.scheduler.budget)
             partition = self.partitions[tp] = StorePartition(fetcher, end, end, history, promised)
         return partition
 
@@ -163,9 +165,9 @@ class StoreRole:
         self.scheduler.forget(fetcher.tp)
         return True
 
-    def on_scan(self, held: Usage) -> None:
+    def on_scan(self, usage: Usage) -> None:
         """Apply a scan of the log: refused partitions continue if they have room again."""
-        self._on_limits_crossed(self.limits.apply(held))
+        self._on_limits_crossed(self.limits.apply(usage))
 
     def on_room(self, *, is_full: bool) -> None:
         """Accept and fetch no records while the disk is full; continue when it has room."""
@@ -175,9 +177,11 @@ class StoreRole:
     def _on_limits_crossed(self, owners: set[str]) -> None:
         for tp, partition in self.partitions.items() if owners else ():
             owner, fetcher = self.limits.owner(tp), partition.fetcher
-            if owner in owners and (self._is_full or owner in self.limits.over):
+            if owner not in owners:
+                continue
+            if self._is_full or owner in self.limits.over:
                 self.scheduler.forget(tp)
-            elif owner in owners and fetcher.next_offset < fetcher.head:
+            elif fetcher.next_offset < fetcher.head:
                 fetcher.retry_unanswered()
                 self.scheduler.visit_soon(fetcher)
 
@@ -234,7 +238,8 @@ class StoreRole:
             self._hosted.end(batch.tp)
             self._write_taken(partition, taken)
         elif batch.offset < partition.durable:
-            # Its sender has not received our ACK.  C stores send none: it would wait for ever.
+            # Its sender has not received our ACK.  Without a second one, as from C stores, it would
+            # wait for ever.
             self._acknowledge[batch.tp] = partition
         return self.scheduler.ask(now, partition.fetcher)
 
@@ -333,7 +338,7 @@ class StoreRole:
         for partition, staged in zip(partitions, commit.transactions, strict=True):
             partition.commits += 1
             epochs.append(self.histories.hosted(partition, staged.start))
-        self._commit_s = now
+        self._committed_at = now
         self.write(commit := commit._replace(epochs=tuple(epochs)))
         return commit
 
@@ -414,7 +419,7 @@ class StoreRole:
                 self.histories.begin(partition, epoch)
                 partition.durable = partition.visible_end = end
                 self._acknowledge[tp] = partition
-                self._hosted.begin(self._commit_s, tp)
+                self._hosted.begin(self._committed_at, tp)
                 self._write_taken(partition, partition.fetcher.advance(end))
                 publish = PublishCommitted(tp, staged.start, end, (staged.transaction,))
                 if not self.requests.add(publish):
@@ -433,7 +438,7 @@ class StoreRole:
         self.pending = [*filterfalse(is_dropped, self.pending)]
         self.pending_bytes = sum(map(_size, self.pending))
         for each in dropped if self.limits.counts_bytes else ():
-            self.limits.write(each)
+            self.limits.write(each)  # it was not, which the next scan corrects
         partition.truncate(end)
         self.scheduler.visit_soon(partition.fetcher)
         self.on_dropped(dropped)
@@ -511,5 +516,5 @@ class StoreRole:
 
 
 def _size(entry: LogEntry) -> int:
-    batch = entry.batch if isinstance(entry, Stage) else entry
-    return batch.values.size_bytes + len(batch.values) if isinstance(batch, RecordBatch) else 1
+    batch = records_of(entry)
+    return 1 if batch is None else batch.values.size_bytes + batch.count

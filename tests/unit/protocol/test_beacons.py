@@ -350,7 +350,7 @@ def test_a_tower_that_returns_gives_all_peers_time() -> None:
 
 def test_a_peer_can_be_forgotten() -> None:
     peers = peers_with("A")
-    peers.forget("tcp://h:0")
+    del peers["tcp://h:0"]
     assert len(peers) == 0
     assert peers.expire(99.0) == []
     assert peers.hear(1.0, beacon("A", 0))

@@ -10,9 +10,9 @@ from dafka_core.errors import OffsetConflictError
 from dafka_core.model.epochs import Epoch, EpochId
 from dafka_core.model.records import RecordBatch, Transaction
 from dafka_core.protocol import store_partition, timing
-from dafka_core.protocol.fetch_scheduler import FetchScheduler
 from dafka_core.protocol.limits import MAX_STORES
 from dafka_core.protocol.messages import Head, StoreEndpoints, TimesReply
+from dafka_core.protocol.partition_fetcher import PartitionFetcher, ReorderBudget
 from dafka_core.protocol.partition_states import StoreState
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_partition import StorePartition
@@ -24,7 +24,7 @@ B = Epoch(2, 0xB, 1, 5, A.digest)
 
 
 def partition(end: int = 9) -> StorePartition:
-    return StorePartition(FetchScheduler("S").fetcher(TP, end), end, end, (A, B))
+    return StorePartition(PartitionFetcher(TP, end, ReorderBudget()), end, end, (A, B))
 
 
 @pytest.mark.parametrize(

@@ -136,6 +136,26 @@ def test_one_message_answers_adjacent_ranges_of_one_requestor() -> None:
     assert len(queue) == 0
 
 
+def test_different_requests_of_one_peer_all_wait() -> None:
+    queue = RequestQueue()
+    wanted = PartitionInfo("t", "P", 0, 5)
+    requests: list[Request] = [
+        FetchRange("C", wanted, True),
+        FetchRange("C", wanted, False),
+        FetchRange("C", wanted._replace(topic="u"), True),
+        FetchRange("C", wanted._replace(partition="Q"), True),
+        HeadsRequest("C", ("t",)),
+        HeadsRequest("C", ("t",), wanted.tp),
+        HeadsRequest("C", ("u",)),
+        m.HeadsQuery("C", 1, ()),
+        m.HeadsQuery("C", 2, ()),
+        m.TimesQuery("C", 1, "t", "P", 0, 5),
+    ]
+    for request in requests:
+        assert queue.add(request)
+    assert [queue.take() for _ in requests] == requests
+
+
 def test_a_fetch_batch_for_another_store_is_ignored() -> None:
     role = store()
     queue(role, replace(fetch_batch("P"), store="S2"))
