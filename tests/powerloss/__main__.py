@@ -40,7 +40,7 @@ def recorded(name: str, seed: int, *, syncs: bool) -> Iterator[tuple[disk.Disk, 
     """Return the disk before a workload, and all changes of it."""
     with tempfile.TemporaryDirectory(prefix="powerloss-") as made:
         home = Path(made).resolve()
-        (root := home / "root").mkdir()
+        root = home / "root"
         WORKLOADS[name](root, seed).prepare()
         before, after = (disk.Disk(root, syncs=syncs) for _ in range(2))
         command = [sys.executable, "-m", "tests.powerloss.workloads", name, str(root), str(seed)]

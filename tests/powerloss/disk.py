@@ -218,14 +218,12 @@ class Disk:
     def left(self, target: Path, chance: Random, *, without: Sequence[str] = ()) -> str:
         """Create the files that a power cut may leave now; return how it chose."""
         bias = chance.choice((0, 1, 0.1, 0.5, 0.5, 0.9))
-        has_journal = chance.random() < 0.5
-        names: dict[int, dict[str, Node]] = {}
-        if has_journal:
+        names = None
+        if chance.random() < 0.5:
             kept = len(self._journal) if bias == 1 else self._committed
-            kept = chance.randint(kept, len(self._journal)) if bias else kept
-            names = self._replayed(kept)
-        self._write(self._top, target, chance, bias, names if has_journal else None, without)
-        return f"{bias:.0%} of the newest, {'with' if has_journal else 'without'} a journal"
+            names = self._replayed(chance.randint(kept, len(self._journal)) if bias else kept)
+        self._write(self._top, target, chance, bias, names, without)
+        return f"{bias:.0%} of the newest, {'without' if names is None else 'with'} a journal"
 
     def _write(
         self,
@@ -268,12 +266,11 @@ class Disk:
         if path.is_dir():
             node = Directory()
             node.names = {each.name: [self._load(each)] for each in path.iterdir()}
+            self._journal.append([(node, name, states[0]) for name, states in node.names.items()])
+            self._committed = len(self._journal)
         else:
             node = File(path.read_bytes())
         self._nodes[path.stat().st_ino] = node
-        if isinstance(node, Directory):
-            self._journal.append([(node, name, states[0]) for name, states in node.names.items()])
-            self._committed = len(self._journal)
         return node
 
     def _file(self, event: Event) -> File:
