@@ -69,8 +69,6 @@ class Door:
         self._file = PrivateFile(file, "dafka keys token FILE", _parse_token) if file else None
         self._lock = threading.Lock()
         self._guesses = Guesses()
-        self.wrong_count = 0
-        """Number of wrong tokens."""
         try:
             self.token = self._file.read() if self._file else new_token()
             """The valid token; empty while its file is invalid."""
@@ -86,7 +84,6 @@ class Door:
             given = token.encode("utf-8", "surrogateescape")
             if hmac.compare_digest(given, self.token.encode()) and self.token:
                 return Answer.RIGHT
-            self.wrong_count += 1
             count = self._guesses.add_wrong(address)
         if count in (1, MOST_WRONG):
             text = "%s: a wrong token from %s (%d of at most %d in a minute)"
