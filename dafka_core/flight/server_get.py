@@ -182,7 +182,7 @@ def get_where(context: ServerContext, ticket: bytes, caller: Caller) -> flight.F
     request = context.parse(GetWhereRequest, ticket, caller)
     stream = context.stream(context.gets, caller, f"get of {request.tp}")
     with context.log.snapshot() as snapshot:
-        _check_condition(snapshot, request, request.start)
+        _check(snapshot, request, request.start)
     schema = schema_of(request.columns)
     batches = _matched_batches(context, request, schema, stream, caller)
     return flight.GeneratorStream(schema, batches)
@@ -223,7 +223,7 @@ def _matched_from(
     records = size_bytes = scanned_bytes = blocks = 0
     opens = request.envelope == AUTO
     with context.log.snapshot() as snapshot:
-        _check_condition(snapshot, request, at)
+        _check(snapshot, request, at)
         found = snapshot.read(request.tp, at, request.end)
         for block in coalesce(found, request.max_records, request.max_bytes):
             for piece in block.split(request.max_records, min(request.max_bytes, PIECE_BYTES)):
@@ -242,12 +242,6 @@ def _matched_from(
             if scanned_bytes >= MAX_SCANNED_BYTES or blocks >= MAX_SCANNED_BLOCKS:
                 break
     return concat_matched(parts)
-
-
-def _check_condition(snapshot: Snapshot, request: GetWhereRequest, at: int) -> None:
-    held, history = snapshot.held(request.tp)
-    check_held(held, request.tp, at, request.end)
-    check_history(history, request)
 
 
 def get(context: ServerContext, ticket: bytes, caller: Caller) -> flight.FlightDataStream:
@@ -374,7 +368,7 @@ def _held_blocks(snapshot: Snapshot, requested: AskedRange, at: int) -> Iterator
     yield from snapshot.read(requested.tp, at, requested.end)
 
 
-def _check(snapshot: Snapshot, request: GetRequest | AskedRange, at: int) -> None:
+def _check(snapshot: Snapshot, request: RangeRequest | AskedRange, at: int) -> None:
     held, history = snapshot.held(request.tp)
     check_held(held, request.tp, at, request.end)
     check_history(history, request)
