@@ -40,6 +40,11 @@ def machine_us() -> int:
     return time.time_ns() // 1000
 
 
+def boot_us() -> int:
+    """Return the microseconds since this machine's start, including those in suspend."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
+
+
 class WallClock:
     """A producer's clock in microseconds since the epoch UTC, without jumps to and fro.
 
@@ -50,8 +55,7 @@ class WallClock:
     def __init__(
         self,
         wall_us: Callable[[], int] = machine_us,
-        # It counts the time that the machine was suspended, too.
-        steady_us: Callable[[], int] = lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000,
+        steady_us: Callable[[], int] = boot_us,
     ) -> None:
         self._wall_us = wall_us
         self._steady_us = steady_us
