@@ -22,7 +22,7 @@ from dafka_core.model.envelope_columns import opened_columns
 from dafka_core.model.names import escape, printable, quoted, text_of
 from dafka_core.model.opened_records import opened_records
 from dafka_core.model.records import UNKNOWN_US, Record, RecordBatch, TopicPartition
-from dafka_core.model.where import Where, kept
+from dafka_core.model.where import Where, matched
 
 MOST_RECORDS: Final = 200
 """Of one page."""
@@ -91,7 +91,7 @@ class Search(NamedTuple):
                 found &= _contains(batch, octets)
             if condition is not None:
                 fits = np.zeros(batch.count, bool)
-                fits[kept(batch, condition, opens=True).offsets - batch.offset] = True
+                fits[matched(batch, condition, opens=True).offsets - batch.offset] = True
                 found &= fits
             return np.flatnonzero(found).tolist()
 

@@ -43,7 +43,7 @@ class PartitionColumns:
         earliest, end: its offsets, of all stores together; ``end`` is the last known one.
         readable: where the records that answering stores have end; -1 where they have none.
         bytes: about what its values take.
-        first_us, last_us: when its first and last record were written; 0 where that is not known.
+        first_us, last_us: the times of its first and of its newest record; 0 where unknown.
         rate: records per second.
         byte_rate: bytes per second.
         stores: where each answering store's own records of it end, -1 where it has none, by its

@@ -172,8 +172,7 @@ class NoStoreError(_TowersError):
     """No store has answered in time.
 
     ``unmet`` are discovered stores that have not connected to this node at ``endpoint``: they
-    receive
-    none of its requests.
+    receive none of its requests.
     """
 
     nobody = "no store was heard of through"

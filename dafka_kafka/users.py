@@ -16,6 +16,7 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from enum import IntEnum
+from functools import partial
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -361,7 +362,6 @@ class Users:
         """Wrong passwords, of whatever user."""
         self.threads = ThreadPoolExecutor(HASHING_THREADS, "dafka-kafka-password")
         """For ``knows``, which takes a processor while it lasts: nothing else waits there."""
-        self._said = ""
         try:
             self._known = self._file.read()
         except ValueError as error:
@@ -391,14 +391,8 @@ class Users:
 
     def look(self) -> None:
         """Reads the file again if it is another one; while it is wrong nobody is let in."""
-        why = ""
-        try:
-            self._known = self._file.read()
-        except ValueError as error:
-            self._known, why = {}, str(error)
-            if why != self._said:
-                _log.error("Kafka: users: %s; nobody is let in", why)
-        self._said = why
+        log = partial(_log.error, "Kafka: users: %s; nobody is let in")
+        self._known = self._file.reread({}, log)
 
     def verifier(self, mechanism: str, name: str) -> Verifier:
         """A user's; of somebody unknown one that no password fits, the same each time.

@@ -317,8 +317,8 @@ def user_options(given: Mapping[str, str]) -> dict[str, str]:
 class Bound(NamedTuple):
     """The start or the end of a query, and the option that sets it.
 
-    ``default`` is the position of partitions that ``limit`` does not name.  With
-    ``is_strict``, a partition without a record at or after a time fails the query.
+    ``default`` is the position of partitions that ``limit`` does not name.  With ``is_strict``,
+    a partition without a record at or after a time fails the query.
     """
 
     option: str

@@ -193,9 +193,7 @@ def times() -> str:
         picture.box(x, 26, 200, 62, name, whose, kind=kind)
         picture.line((x + 100, 88), (x + 100, 116), kind="a w" if kind == "hot" else "a")
         picture.text(x + 100, 142, words, "m s")
-    picture.text(
-        375, 176, "given once, the same at every store, never goes back in a partition", "m h"
-    )
+    picture.text(375, 176, "given once, the same at every store", "m h")
     picture.text(722, 138, "time", "m s")
     return picture.drawn()
 

@@ -1,7 +1,7 @@
 """Writes records to the archive of a topic, each offset once, beside any other writers.
 
 Records missing in the manifest are written to staged files, a commit names them, and then they are
-renamed.  A kill before the commit leaves only files that no reader sees, and one after it leaves
+published.  A kill before the commit leaves only files that no reader sees, and one after it leaves
 files that readers find in their staging place, and that the next writer publishes.
 """
 
@@ -165,8 +165,13 @@ class _Stage:
         position, open_file = part.start, None
         newest_us = self._manifest.newest_us(part.tp.partition, part.start)
         try:
-            for batch in coalesce(self._read(part), GROUP_RECORDS, GROUP_BYTES):
-                for day, piece in _pieces(batch, newest_us):
+            batches = (
+                batch
+                for group in coalesce(self._read(part), GROUP_RECORDS, GROUP_BYTES)
+                for batch in group.split(GROUP_RECORDS, GROUP_BYTES)
+            )
+            for batch in batches:
+                for day, piece in by_day(batch, newest_us):
                     if open_file and not open_file.takes(day):
                         self._finish(open_file)
                         open_file = None
@@ -247,9 +252,3 @@ class _OpenFile:
 
     def drop(self) -> None:
         self._file.drop()
-
-
-def _pieces(batch: RecordBatch, newest_us: int) -> Iterator[tuple[str | None, RecordBatch]]:
-    for part in batch.split(GROUP_RECORDS, GROUP_BYTES):
-        yield from by_day(part, newest_us)
-        newest_us = max(newest_us, least_and_greatest_us(part)[1])

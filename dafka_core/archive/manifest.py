@@ -385,11 +385,11 @@ def publish(manifest: Manifest, files: Sequence[ArchivedFile]) -> None:
         ArchiveError: the disk fails; the next writer finishes.
     """
     with translated(manifest.directory):
-        moves = [(staged_path(manifest, file), path_of(manifest, file)) for file in files]
-        days = sorted({path.parent for _, path in moves})
+        links = [(staged_path(manifest, file), path_of(manifest, file)) for file in files]
+        days = sorted({path.parent for _, path in links})
         for day in days:
             make_directory(day, below=manifest.directory)
-        for staged, path in moves:
+        for staged, path in links:
             # A rename could lose both names in a power cut. The staged one is removed afterwards.
             with contextlib.suppress(FileExistsError):  # from a writer that was killed after this
                 os.link(staged, path)

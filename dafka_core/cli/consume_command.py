@@ -600,11 +600,11 @@ def _matching(pattern: str, batch: RecordBatch, *, opens: bool) -> Records:
     import pyarrow.compute as pc
 
     from dafka_core.model.envelope_columns import VALUE, opened_columns
-    from dafka_core.model.where import kept_by
+    from dafka_core.model.where import matched_by
 
     opened = opened_columns(batch.values, [VALUE]) if opens else None
     values = batch.values.to_arrow() if opened is None else opened[VALUE]
-    return kept_by(batch, pc.match_substring_regex(values, pattern=pattern))
+    return matched_by(batch, pc.match_substring_regex(values, pattern=pattern))
 
 
 def _matched(

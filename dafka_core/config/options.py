@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class OptionInfo(NamedTuple):
-    """One row of an options table, and the checks of its values; ``field`` is a dataclass's."""
+    """One row of an options table, its checks, and the name of its ``field`` in the dataclass."""
 
     name: str
     kind: str

@@ -108,7 +108,7 @@ def parse_compression(value: Any) -> tuple[CompressionRule, ...]:
 
 
 def rule_of(topic: str, rules: Iterable[_R]) -> _R | None:
-    """Return the first rule for a topic; None if its records are kept for ever."""
+    """Return the first rule for a topic, or None."""
     return next((rule for rule in rules if rule.fits(topic)), None)
 
 

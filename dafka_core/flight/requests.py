@@ -127,9 +127,8 @@ class RangeRequest(_Range, frozen=True, kw_only=True):
     """The records from ``start`` to ``end`` (exclusive) of one partition.
 
     ``life`` (number, id, acks) is the partition's newest producer known to the caller: the records
-    must
-    be of a history that includes it.  ``after`` is the newest one when the caller read the records
-    before ``start``: these must be unchanged.
+    must be of a history that includes it.  ``after`` is the newest one when the caller read the
+    records before ``start``: these must be unchanged.
     """
 
     life: Life | None = None
@@ -140,9 +139,8 @@ class GetRequest(RangeRequest, frozen=True):
     """A ticket: the records from ``start`` to ``end`` (exclusive) of one partition.
 
     ``columns`` are the columns of the batches; with ``times`` each batch's metadata has the
-    timestamps of
-    its records.  A batch has at most ``max_records``, and at most ``max_bytes`` of values unless it
-    is one record.
+    timestamps of its records.  A batch has at most ``max_records``, and at most ``max_bytes`` of
+    values unless it is one record.
     """
 
     what: ClassVar[str] = "ticket"
@@ -218,7 +216,7 @@ class HeadsRequest(ActionRequest, frozen=True):
 class OffsetsRequest(ActionRequest, frozen=True):
     """Return the first offsets with a time (since the epoch UTC) or a later one.
 
-    With ``after_all``, return offsets from which on all records are so late.
+    With ``after_all``, all records from each returned offset on have its time or a later one.
 
     {v, times: [[topic, partition, microseconds], ...], after_all: bool?} -> {v, offsets: [offset or
     null, ...], now_us: the store's clock, clock_doubt: why the store does not trust it, or empty,

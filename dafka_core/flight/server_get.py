@@ -39,7 +39,7 @@ from dafka_core.flight.where_get import GetWhereRequest, packed_scan
 from dafka_core.model.envelope import AUTO
 from dafka_core.model.epochs import EpochId, History, known_until
 from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition, coalesce
-from dafka_core.model.where import MatchedRecords, Where, concat_kept, kept
+from dafka_core.model.where import MatchedRecords, Where, concat_matched, matched
 from dafka_core.storage.backup import Known, entries
 from dafka_core.storage.log_check import Checked, check_partition, check_rest, check_saved, links_of
 from dafka_core.storage.snapshot import Snapshot
@@ -182,7 +182,7 @@ def get_where(context: ServerContext, ticket: bytes, caller: Caller) -> flight.F
     request = context.parse(GetWhereRequest, ticket, caller)
     stream = context.stream(context.gets, caller, f"get of {request.tp}")
     with context.log.snapshot() as snapshot:
-        _check_condition(snapshot, request, request.start)
+        _check(snapshot, request, request.start)
     schema = schema_of(request.columns)
     batches = _matched_batches(context, request, schema, stream, caller)
     return flight.GeneratorStream(schema, batches)
@@ -201,7 +201,7 @@ def _matched_batches(
         while at < request.end:
             with refusing():
                 context.check_open()
-                found = _kept_from(context, request, where, at, caller)
+                found = _matched_from(context, request, where, at, caller)
             batch = batch_of([found], schema)
             context.gets.add_sent(batch.nbytes)
             stream.wait(batch.nbytes)
@@ -211,7 +211,7 @@ def _matched_batches(
             at = found.end
 
 
-def _kept_from(
+def _matched_from(
     context: ServerContext, request: GetWhereRequest, where: Where, at: int, caller: Caller
 ) -> MatchedRecords:
     """Return the matching records of the range from there on, for one batch.
@@ -223,31 +223,25 @@ def _kept_from(
     records = size_bytes = scanned_bytes = blocks = 0
     opens = request.envelope == AUTO
     with context.log.snapshot() as snapshot:
-        _check_condition(snapshot, request, at)
+        _check(snapshot, request, at)
         found = snapshot.read(request.tp, at, request.end)
         for block in coalesce(found, request.max_records, request.max_bytes):
             for piece in block.split(request.max_records, min(request.max_bytes, PIECE_BYTES)):
                 context.check_open()
                 if caller.is_gone():
                     raise UnavailableError(IDLE, f"the client of a get of {request.tp} has gone")
-                part = kept(piece, where, opens=opens)
+                part = matched(piece, where, opens=opens)
                 records += part.count
                 size_bytes += part.values.size_bytes
                 too_large = records > request.max_records or size_bytes > request.max_bytes
                 if parts and too_large:
-                    return concat_kept(parts)
+                    return concat_matched(parts)
                 parts.append(part)
             scanned_bytes += block.values.size_bytes
             blocks += 1
             if scanned_bytes >= MAX_SCANNED_BYTES or blocks >= MAX_SCANNED_BLOCKS:
                 break
-    return concat_kept(parts)
-
-
-def _check_condition(snapshot: Snapshot, request: GetWhereRequest, at: int) -> None:
-    held, history = snapshot.held(request.tp)
-    check_held(held, request.tp, at, request.end)
-    check_history(history, request)
+    return concat_matched(parts)
 
 
 def get(context: ServerContext, ticket: bytes, caller: Caller) -> flight.FlightDataStream:
@@ -374,7 +368,7 @@ def _held_blocks(snapshot: Snapshot, requested: AskedRange, at: int) -> Iterator
     yield from snapshot.read(requested.tp, at, requested.end)
 
 
-def _check(snapshot: Snapshot, request: GetRequest | AskedRange, at: int) -> None:
+def _check(snapshot: Snapshot, request: RangeRequest | AskedRange, at: int) -> None:
     held, history = snapshot.held(request.tp)
     check_held(held, request.tp, at, request.end)
     check_history(history, request)

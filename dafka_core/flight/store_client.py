@@ -573,7 +573,8 @@ class StoreClient(ProcessBound):
         """Return the first offsets with a time or a later one; None if there are none.
 
         ``times`` are triples of topic, partition and microseconds since the epoch UTC.  With
-        ``after_all``, all records from these offsets on are so late; None: their end.
+        ``after_all``, all records from each returned offset on have its time or a later one; None
+        if even the last one is earlier.
         """
         parts = limits.parts(times, limits.MAX_TIMES)
         wanted = [requests.OffsetsRequest(part, after_all) for part in parts]
@@ -753,8 +754,7 @@ class StoreClient(ProcessBound):
         then the partition's end, or that of the same attempt's staged records.
 
         ``timeout_s`` is the longest wait of a write without progress, and ``waited_s`` the time
-        waited for
-        a turn before (``StoreBusyError``).
+        waited for a turn before (``StoreBusyError``).
         """
         request = requests.PutRequest(
             *tp, start, attempt, version, min(waited_s, limits.MAX_WAIT_S), store=self._store

@@ -59,9 +59,9 @@ class GetWhereRequest(RangeRequest, frozen=True, kw_only=True):
             raise InvalidRequestError("where", short(self.where), str(error)) from error
 
 
-def packed_scan(kept: MatchedRecords) -> bytes:
+def packed_scan(matched: MatchedRecords) -> bytes:
     """Encode the metadata of a batch with these records."""
-    numbers = GetWhereRequest.json_version, kept.offset, kept.end, kept.count
+    numbers = GetWhereRequest.json_version, matched.offset, matched.end, matched.count
     return np.array(numbers, _LONG).tobytes()
 
 
@@ -74,11 +74,11 @@ def parse_scan(metadata: pa.Buffer | None, count: int) -> tuple[int, int]:
     size = 0 if metadata is None else len(metadata)
     if metadata is None or size != 4 * _LONG.itemsize:
         raise ValueError(f"a batch's metadata have {size} bytes, not four numbers")
-    version, start, end, kept = np.frombuffer(metadata, _LONG).tolist()
+    version, start, end, sent = np.frombuffer(metadata, _LONG).tolist()
     if version != GetWhereRequest.json_version:
         raise ValueError(f"a batch's metadata are of version {version}, not 3")
-    if kept != count:
-        raise ValueError(f"a batch has {count} records instead of {kept}")
+    if sent != count:
+        raise ValueError(f"a batch has {count} records instead of {sent}")
     return start, end
 
 
@@ -91,10 +91,10 @@ def read_where(
     ``StoreClient.read``.
     """
     wanted = replace(request, store=client.location.store).fitted()
-    return client.get(wanted.packed(), partial(kept_records, wanted), timeout_s)
+    return client.get(wanted.packed(), partial(matched_records, wanted), timeout_s)
 
 
-def kept_records(request: GetWhereRequest, received: Chunks) -> Iterator[MatchedRecords]:
+def matched_records(request: GetWhereRequest, received: Chunks) -> Iterator[MatchedRecords]:
     """Yield the records of batches; raise ValueError if they don't match the request.
 
     ``request`` asks for the values, the offsets, and perhaps the timestamps.

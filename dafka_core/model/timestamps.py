@@ -28,7 +28,7 @@ STEP_US: Final = 60_000_000
 """A larger step of a clock is no correction: clocks that are set by a network differ by less."""
 
 STEP_LASTS_US: Final = 60_000_000  # for a larger step to be accepted
-EARLIEST_US: Final = -62_135_596_800_000_000  # year 1, as in Python and Spark
+YEAR_1_US: Final = -62_135_596_800_000_000  # least, as in Python and Spark
 ANY_US: Final = 2**63 - 1  # no timestamp is later
 MAX_LOGGED: Final = 10_000  # partitions whose stamps are logged as too far ahead
 
@@ -38,6 +38,11 @@ _log: Final = logging.getLogger("dafka")
 def machine_us() -> int:
     """Return this machine's time in microseconds since the epoch UTC."""
     return time.time_ns() // 1000
+
+
+def boot_us() -> int:
+    """Return the microseconds since this machine's start, including those in suspend."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
 
 
 class WallClock:
@@ -50,8 +55,7 @@ class WallClock:
     def __init__(
         self,
         wall_us: Callable[[], int] = machine_us,
-        # It counts the time that the machine was suspended, too.
-        steady_us: Callable[[], int] = lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000,
+        steady_us: Callable[[], int] = boot_us,
     ) -> None:
         self._wall_us = wall_us
         self._steady_us = steady_us
@@ -110,12 +114,12 @@ def stamped_once(count: int, time_us: int) -> Longs:
 def kept_times(times: Longs | None, count: int, now_us: int, latest_us: int) -> Longs:
     """Return the times under which a store keeps ``count`` records.
 
-    Records without a time, or with one before ``EARLIEST_US`` or after ``latest_us``, get the
+    Records without a time, or with one before ``YEAR_1_US`` or after ``latest_us``, get the
     store's time ``now_us``.
     """
     if times is None:
         return stamped_once(count, now_us)
-    valid = (times[:, 1] >= EARLIEST_US) & (times[:, 1] <= latest_us)
+    valid = (times[:, 1] >= YEAR_1_US) & (times[:, 1] <= latest_us)
     if valid.all():
         return times
     return np.column_stack((times[:, 0], np.where(valid, times[:, 1], now_us)))

@@ -342,7 +342,7 @@ class MatchedRecords:
 Records = RecordBatch | MatchedRecords
 
 
-def kept(batch: RecordBatch, where: Where, *, opens: bool) -> MatchedRecords:
+def matched(batch: RecordBatch, where: Where, *, opens: bool) -> MatchedRecords:
     """Return the matching records of a batch; ``opens`` if keys and values are in envelopes."""
     made: dict[str, pa.Array] = {}
 
@@ -351,10 +351,10 @@ def kept(batch: RecordBatch, where: Where, *, opens: bool) -> MatchedRecords:
             made.update(_made(batch, name, opens=opens))
         return made[name]
 
-    return kept_by(batch, where.mask(column))
+    return matched_by(batch, where.mask(column))
 
 
-def kept_by(batch: RecordBatch, mask: pa.BooleanArray) -> MatchedRecords:
+def matched_by(batch: RecordBatch, mask: pa.BooleanArray) -> MatchedRecords:
     """Return the records of a batch for which a mask is true, and not null."""
     rows = np.flatnonzero(mask.fill_null(False).to_numpy(zero_copy_only=False))
     values = batch.values
@@ -367,7 +367,7 @@ def kept_by(batch: RecordBatch, mask: pa.BooleanArray) -> MatchedRecords:
     return MatchedRecords(batch.tp, batch.offset, batch.end, rows + batch.offset, values, times)
 
 
-def concat_kept(parts: Sequence[MatchedRecords]) -> MatchedRecords:
+def concat_matched(parts: Sequence[MatchedRecords]) -> MatchedRecords:
     """Return the matching records of neighbouring ranges as those of one range."""
     first = parts[0]
     if len(parts) == 1:

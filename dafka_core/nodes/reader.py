@@ -138,7 +138,7 @@ class Reader(Node):
     def times(
         self, tp: TopicPartition, start: int, end: int, *, timeout_s: float
     ) -> list[tuple[int, int]]:
-        """Return timestamps of records ``[start, end)``: (first offset, microseconds), ascending.
+        """Return timestamps of records ``[start, end)``: (first offset, microseconds), by offset.
 
         Each time applies up to the next one's offset.  Empty if no store knows them.
 

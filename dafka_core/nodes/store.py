@@ -20,6 +20,7 @@ from dafka_core.model.epochs import LIFE_ID_BITS
 from dafka_core.model.log_entries import LogEntry, RestartPartition, SetAside
 from dafka_core.model.names import DELETIONS_TOPIC
 from dafka_core.model.records import RecordBatch
+from dafka_core.model.timestamps import machine_us
 from dafka_core.nodes.addresses import check_trusted
 from dafka_core.nodes.append_queue import AppendQueue
 from dafka_core.nodes.deletions import Deletions
@@ -117,7 +118,7 @@ class Store(Node):
                 hosting_id=secrets.randbits(LIFE_ID_BITS),
                 least_number=int(time.time()),
                 met=log.met(),
-                wall_us=lambda: time.time_ns() // 1000,
+                wall_us=machine_us,
                 limits=limits,
             )
             role.on_scan(usage_at_start(log, limits))

@@ -25,6 +25,7 @@ class PrivateFile(Generic[T]):
         self._parse = parse
         self._state: object = None
         self._contents: T
+        self._logged = ""
 
     def read(self) -> T:
         """Return the parsed contents; raise ValueError with the reason while they are invalid."""
@@ -46,3 +47,14 @@ class PrivateFile(Generic[T]):
             raise ValueError(f"{self._path} {error}") from None
         self._state = state
         return self._contents
+
+    def reread(self, otherwise: T, log: Callable[[str], None]) -> T:
+        """Return the parsed contents, or a value while they are invalid; log each reason once."""
+        try:
+            contents, why = self.read(), ""
+        except ValueError as error:
+            contents, why = otherwise, str(error)
+            if why != self._logged:
+                log(why)
+        self._logged = why
+        return contents

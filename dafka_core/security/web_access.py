@@ -9,6 +9,7 @@ import secrets
 import threading
 from collections.abc import Collection
 from enum import IntEnum
+from functools import partial
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -66,11 +67,8 @@ class Door:
     def __init__(self, what: str, option: str, file: str = "") -> None:
         self._what = what
         self._file = PrivateFile(file, "dafka keys token FILE", _parse_token) if file else None
-        self._logged = ""
         self._lock = threading.Lock()
         self._guesses = Guesses()
-        self.wrong_count = 0
-        """Number of wrong tokens."""
         try:
             self.token = self._file.read() if self._file else new_token()
             """The valid token; empty while its file is invalid."""
@@ -86,7 +84,6 @@ class Door:
             given = token.encode("utf-8", "surrogateescape")
             if hmac.compare_digest(given, self.token.encode()) and self.token:
                 return Answer.RIGHT
-            self.wrong_count += 1
             count = self._guesses.add_wrong(address)
         if count in (1, MOST_WRONG):
             text = "%s: a wrong token from %s (%d of at most %d in a minute)"
@@ -102,16 +99,9 @@ class Door:
         return hmac.new(key.encode(), text.encode(), "sha256").hexdigest()
 
     def _reread(self) -> None:
-        if self._file is None:
-            return
-        why = ""
-        try:
-            self.token = self._file.read()
-        except ValueError as error:
-            self.token, why = "", str(error)
-            if why != self._logged:
-                _log.error("%s: %s; no request is admitted", self._what, why)
-        self._logged = why
+        if self._file is not None:
+            log = partial(_log.error, "%s: %s; no request is admitted", self._what)
+            self.token = self._file.reread("", log)
 
 
 def _parse_token(octets: bytes) -> str:

@@ -184,8 +184,7 @@ class AppendArea:
     """The area in one transaction of LMDB.
 
     ``moved`` are the blocks moved to the table of blocks in this transaction, and ``due`` the
-    buckets
-    that received a group in it and have enough to be merged.
+    buckets that received a group in it and have enough to be merged.
     """
 
     def __init__(

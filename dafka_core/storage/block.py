@@ -254,8 +254,7 @@ class Block:
         """Parse a block that ``read_into`` reads into a writable ``buffer``, in pieces.
 
         ``read_into`` receives a piece of the buffer and its position.  Each piece is checked while
-        it is in
-        the processor's cache.
+        it is in the processor's cache.
 
         Raises:
             ValueError: see ``parse``.

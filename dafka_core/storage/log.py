@@ -517,8 +517,9 @@ class Log(Closing):
     ) -> int | None:
         """Return the first available record with timestamp ``timestamp_us`` or later, if any.
 
-        With ``after_all`` an offset from which on all records are so late; None: their end.  It
-        examines a logarithmic number of blocks.
+        With ``after_all``, return an offset from which on all records have that time or a later
+        one; None if even the last one is earlier.  It examines a logarithmic number of blocks, and
+        more only if that record was trimmed.
         """
         with self._env.reading() as tables:
             row = tables.visible_row(tp)

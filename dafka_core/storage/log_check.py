@@ -49,10 +49,9 @@ class Damage(NamedTuple):
     The kinds are ``row`` (a partition's row, without which its records are not found), ``block``
     (it is not the written one), ``hole`` (records that are in no block), ``changed`` (records
     differ from the written ones, but checksums match), ``links`` (damaged links), ``epochs``
-    (histories), ``staged``,
-    ``aside`` and ``notes`` (data beside the records), ``unknown`` (blocks that belong to no
-    partition),
-    and ``page`` (a page of the file cannot be read: the offset is the file's).
+    (histories), ``staged``, ``aside`` and ``notes`` (data beside the records), ``unknown`` (blocks
+    that belong to no partition), and ``page`` (a page of the file cannot be read: the offset is the
+    file's).
 
     For records compared with foreign links they are ``changed``, ``replaced`` (the producer's
     history differs since), ``different`` (between two stores) and ``parted`` (their histories have

@@ -29,15 +29,14 @@ from dafka_core.storage.storage_errors import (
 from dafka_core.storage.transaction import CountedTransaction
 from dafka_core.system.files import OWNERS_ALONE, make_directory, mode_within, sync
 
+_log: Final = logging.getLogger("dafka.store")
+
 # The format of a log, and the offsets up to which each partition was scanned for compression.
 #
 # In the table ``meta``:
 #
 #     "format"               ->  the format's number
 #     "cold of ", id         ->  offset up to which a partition's blocks were scanned, checksum
-
-
-_log = logging.getLogger("dafka.store")
 
 FORMAT_KEY: Final = b"format"
 FORMAT_VALUE: Final = struct.Struct("<I")
@@ -266,12 +265,10 @@ def _check_map(directory: Path, name: str) -> None:
         file.write(bytes(mmap.PAGESIZE))
         with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
             before = mapped[:]
-            os.pwrite(file.fileno(), _STATFS_BYTES * b"x", 0)
+            os.pwrite(file.fileno(), b"x", 0)
             if before == mapped[:]:
-                why = (
-                    f"it is on {name}, where maps do not contain what is written: use a local disk"
-                )
-                raise StoreError(directory, why)
+                why = "where maps do not contain what is written: use a local disk"
+                raise StoreError(directory, f"it is on {name}, {why}")
 
 
 def lock_writer(directory: Path) -> int:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import heapq
 import logging
 import threading
-import time
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
@@ -20,7 +19,14 @@ from operator import attrgetter
 from typing import Final, NamedTuple, Protocol
 
 from dafka_core.model.records import TopicPartition
-from dafka_core.model.timestamps import ANY_US, MAX_AHEAD_US, STEP_US, machine_us, shown_time
+from dafka_core.model.timestamps import (
+    ANY_US,
+    MAX_AHEAD_US,
+    STEP_US,
+    boot_us,
+    machine_us,
+    shown_time,
+)
 from dafka_core.storage.block import peek_newest_us
 from dafka_core.storage.rows import PartitionRow
 from dafka_core.storage.tables import FoundBlock, Tables
@@ -168,7 +174,7 @@ class StoreClock:
     Args:
         agreed_us: the newest right time in the log; None: the log is new.
         wall_us: the machine's clock, microseconds since the epoch UTC.
-        steady_us: a clock that cannot be set.  The default also counts the time in suspend.
+        steady_us: a clock that cannot be set.
         earliest_us: the clock is never believed before this time.
         max_ahead_us: by this much a producer's timestamp may be ahead of the clock.
     """
@@ -177,7 +183,7 @@ class StoreClock:
         self,
         agreed_us: int | None,
         wall_us: Callable[[], int] | None = None,
-        steady_us: Callable[[], int] = lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000,
+        steady_us: Callable[[], int] = boot_us,
         earliest_us: int = EARLIEST_US,
         max_ahead_us: int = MAX_AHEAD_US,
     ) -> None:

@@ -156,7 +156,7 @@ class Retention:
         self._readers = readers
         self._waits: dict[str, str] = {}  # topics with kept records, and their reader
         self._topic = _TopicPass(0)
-        # Of the first block of each partition: its first available offset, and its last time.
+        # Of each partition's first block: its first available offset, and its greatest time.
         self._first: dict[TopicPartition, tuple[int, int]] = {}
         self._held = HeldBlocks(log)
         self._doomed: list[tuple[PartitionInfo, int]] = []
@@ -199,9 +199,9 @@ class Retention:
 
     def _by_age(self, partitions: list[PartitionInfo], before_us: int) -> Iterator[None]:
         for info in partitions:
-            earliest, last_us = self._first.get(info.tp, (-1, 0))
-            # More records may have been merged into the block; then its last time is later.
-            if earliest == info.earliest and last_us >= before_us:
+            earliest, newest_us = self._first.get(info.tp, (-1, 0))
+            # More records may have been merged into the block; then its greatest time is later.
+            if earliest == info.earliest and newest_us >= before_us:
                 continue
             with self._log.snapshot() as snapshot:
                 blocks = snapshot.blocks(info.tp)

@@ -30,10 +30,9 @@ class PartitionStatistics(NamedTuple):
     """The size and times of a partition.
 
     ``records`` have offsets ``earliest`` to ``end`` (exclusive).  ``size_bytes`` is that of their
-    blocks
-    on disk: values, 4 bytes for each and little else, or less if compressed; a block trimmed in
-    part counts as a whole.  ``first_time_us`` is the timestamp of the first available record, and
-    ``last_time_us`` the greatest timestamp so far, in microseconds since the epoch UTC; None
+    blocks on disk: values, 4 bytes for each and little else, or less if compressed; a block trimmed
+    in part counts as a whole.  ``first_time_us`` is the timestamp of the first available record,
+    and ``last_time_us`` the greatest timestamp so far, in microseconds since the epoch UTC; None
     without records.
     """
 
@@ -192,10 +191,10 @@ class Snapshot(ProcessBound):
     def newest_us(self, tp: TopicPartition, before: int) -> int:
         """Return the greatest timestamp up to the block with the last record below an offset."""
         with translated(self._directory):
-            row = self._tables.visible_row(tp)
+            row = self.tables.visible_row(tp)
             assert row is not None
-            found = self._tables.blocks_of(tp, row, before - 1)[0]
-            return self._tables.read_block(tp, found, peek_newest_us)
+            found = self.tables.blocks_of(tp, row, before - 1)[0]
+            return self.tables.read_block(tp, found, peek_newest_us)
 
     def record_sizes(self, tp: TopicPartition, start: int, end: int) -> list[int] | None:
         """Return the approximate size of a record by quarter of a range; None without records."""
@@ -208,9 +207,8 @@ class Snapshot(ProcessBound):
         """Yield the available records from ``start`` to ``end`` (exclusive), without gaps.
 
         In order, one batch per block, each read, copied and checked on demand.  The first one
-        begins above
-        ``start`` only if earlier records have been trimmed.  Staged records of ``attempt`` are
-        included.
+        begins above ``start`` only if earlier records have been trimmed.  Staged records of
+        ``attempt`` are included.
 
         Raises:
             FencedError: another attempt has taken its place.

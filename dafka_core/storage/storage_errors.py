@@ -90,7 +90,7 @@ def _of_disk(directory: Path, error: lmdb.Error | OSError) -> StoreError:
 
 
 def _has_no_room(directory: Path) -> bool:
-    """Return True if a disk accepts no page more.
+    """Return True if the disk, or the file by the process's limit, has no room for a write.
 
     LMDB reports a write that the disk has accepted in part as EIO, as it does if the disk becomes
     full, or the file reaches the process's limit (ulimit -f).

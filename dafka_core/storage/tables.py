@@ -95,12 +95,12 @@ class Notes:
 # a producer of a partition without records, are in the table ``meta``:
 #
 #     "lives of ", digest of the partition's key  ->  promised life, older epochs, checksum
-#     "met ", address of another store  ->  when it was heard last, and its endpoint
+#     "met ", address of another store  ->  when it was last seen, and its endpoint
 
 
 _EPOCHS_PREFIX = b"lives of "
 _MET = b"met "
-HEARD_BYTES: Final = 8
+_SEEN_BYTES: Final = 8
 
 
 class Lives:
@@ -143,7 +143,7 @@ class Lives:
 
     def meet(self, met: StoreSeen) -> None:
         """Write another store's last sign of life."""
-        value = met.seen_us.to_bytes(HEARD_BYTES, "big") + met.endpoint.encode()
+        value = met.seen_us.to_bytes(_SEEN_BYTES, "big") + met.endpoint.encode()
         self._txn.put(_MET + octets_of(met.store), value, db=self._meta)
 
     def met(self) -> list[StoreSeen]:
@@ -151,8 +151,8 @@ class Lives:
         return [
             StoreSeen(
                 text_of(name[len(_MET) :]),
-                bytes(value[HEARD_BYTES:]).decode(),
-                int.from_bytes(value[:HEARD_BYTES], "big"),
+                bytes(value[_SEEN_BYTES:]).decode(),
+                int.from_bytes(value[:_SEEN_BYTES], "big"),
             )
             for name, value in self._txn.scan(self._meta, _MET)
         ]

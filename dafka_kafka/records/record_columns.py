@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -36,8 +35,6 @@ from dafka_kafka.errors import INVALID_RECORD, MESSAGE_TOO_LARGE, CorruptRecords
 # A signed number is made an unsigned one that is small where the number is near 0 (zigzag: 0, -1,
 # 1, -2, … are 0, 1, 2, 3, …), and has seven bits in each octet, the lowest first.
 
-
-Unsigned = npt.NDArray[np.uint64]
 
 INT_OCTETS: Final = 5
 LONG_OCTETS: Final = 10

@@ -18,7 +18,7 @@ from dafka_core.errors import DafkaError, DataLossError, HistoryChangedError, St
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.epochs import NO_LIFE
 from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition, merge_heads
-from dafka_core.model.where import TIMESTAMP, Records, Where, kept
+from dafka_core.model.where import TIMESTAMP, Records, Where, matched
 from dafka_spark.cluster import connections
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.cluster.worker_process import settle
@@ -116,7 +116,7 @@ def _incomplete(
 def _matching(batches: Iterable[Records], where: Where, *, opens: bool) -> Iterator[Records]:
     """Yield the records that match; only Flight has filtered its records already."""
     for batch in batches:
-        found = kept(batch, where, opens=opens) if isinstance(batch, RecordBatch) else batch
+        found = matched(batch, where, opens=opens) if isinstance(batch, RecordBatch) else batch
         if found.count:
             yield found
 

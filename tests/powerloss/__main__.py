@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import subprocess
 import sys
 import tempfile
 import time
@@ -39,14 +38,11 @@ def run_of(seed: int) -> tuple[int, int]:
 def recorded(name: str, seed: int, *, syncs: bool) -> Iterator[tuple[disk.Disk, list[disk.Event]]]:
     """Return the disk before a workload, and all changes of it."""
     with tempfile.TemporaryDirectory(prefix="powerloss-") as made:
-        home = Path(made).resolve()
-        (root := home / "root").mkdir()
+        root = Path(made).resolve() / "root"
         WORKLOADS[name](root, seed).prepare()
         before, after = (disk.Disk(root, syncs=syncs) for _ in range(2))
         command = [sys.executable, "-m", "tests.powerloss.workloads", name, str(root), str(seed)]
-        variables = disk.variables(disk.compiled(home), root, home / "log")
-        subprocess.run(command, env=variables, check=True)
-        events = [*disk.events(home / "log")]
+        events = disk.recorded(command, root)
         for event in events:
             after.apply(event)
         after.check()

@@ -40,7 +40,7 @@ class Event(NamedTuple):
     data: bytes
 
 
-def compiled(directory: Path) -> Path:
+def _compiled(directory: Path) -> Path:
     """Compile the recorder; exit with a remedy if no compiler is installed."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
@@ -53,14 +53,16 @@ def compiled(directory: Path) -> Path:
     return made
 
 
-def variables(recorder: Path, root: Path, log: Path) -> dict[str, str]:
-    """Return the environment of a process whose changes below ``root`` are recorded."""
-    own = {"LD_PRELOAD": recorder, "POWERLOSS_ROOT": root.resolve(), "POWERLOSS_LOG": log}
-    return {**os.environ, "PYTHONUNBUFFERED": "1", **{name: str(own[name]) for name in own}}
+def recorded(command: Sequence[str], root: Path) -> list[Event]:
+    """Run a command, and return its changes below a directory; the recorder is beside it."""
+    log = root.with_name("log")
+    own = {"LD_PRELOAD": _compiled(root.parent), "POWERLOSS_ROOT": root, "POWERLOSS_LOG": log}
+    variables = {**os.environ, "PYTHONUNBUFFERED": "1", **{name: str(own[name]) for name in own}}
+    subprocess.run(command, env=variables, check=True)
+    return [*_events(log)]
 
 
-def events(log: Path) -> Iterator[Event]:
-    """Parse a recorder's file."""
+def _events(log: Path) -> Iterator[Event]:
     with log.open("rb") as file:
         while header := file.read(_HEADER.size):
             kind, inode, offset, path, other, synced, _, size = _HEADER.unpack(header)
@@ -187,7 +189,7 @@ class Disk:
                 if syncs:
                     self._sync([self._nodes[event.inode]] if event.inode else self._nodes.values())
             case _:
-                self._rename(event)
+                self._change_name(event)
 
     def _sync(self, nodes: Iterable[Node]) -> None:
         for node in nodes:
@@ -196,7 +198,7 @@ class Disk:
                 if any(directory is node for directory, _, _ in changes):
                     self._committed = max(self._committed, at)
 
-    def _rename(self, event: Event) -> None:
+    def _change_name(self, event: Event) -> None:
         match event.kind:
             case "mkdir":
                 self._nodes[event.inode] = made = Directory()
@@ -218,14 +220,12 @@ class Disk:
     def left(self, target: Path, chance: Random, *, without: Sequence[str] = ()) -> str:
         """Create the files that a power cut may leave now; return how it chose."""
         bias = chance.choice((0, 1, 0.1, 0.5, 0.5, 0.9))
-        has_journal = chance.random() < 0.5
-        names: dict[int, dict[str, Node]] = {}
-        if has_journal:
+        names = None
+        if chance.random() < 0.5:
             kept = len(self._journal) if bias == 1 else self._committed
-            kept = chance.randint(kept, len(self._journal)) if bias else kept
-            names = self._replayed(kept)
-        self._write(self._top, target, chance, bias, names if has_journal else None, without)
-        return f"{bias:.0%} of the newest, {'with' if has_journal else 'without'} a journal"
+            names = self._replayed(chance.randint(kept, len(self._journal)) if bias else kept)
+        self._write(self._top, target, chance, bias, names, without)
+        return f"{bias:.0%} of the newest, {'without' if names is None else 'with'} a journal"
 
     def _write(
         self,
@@ -268,12 +268,11 @@ class Disk:
         if path.is_dir():
             node = Directory()
             node.names = {each.name: [self._load(each)] for each in path.iterdir()}
+            self._journal.append([(node, name, states[0]) for name, states in node.names.items()])
+            self._committed = len(self._journal)
         else:
             node = File(path.read_bytes())
         self._nodes[path.stat().st_ino] = node
-        if isinstance(node, Directory):
-            self._journal.append([(node, name, states[0]) for name, states in node.names.items()])
-            self._committed = len(self._journal)
         return node
 
     def _file(self, event: Event) -> File:

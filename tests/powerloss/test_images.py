@@ -72,11 +72,8 @@ os.fsync(fd)
 def recorded(root: Path, program: str) -> disk.Disk:
     """Return the disk after a Python program, from the recorded events."""
     root.mkdir()
-    found, log = disk.Disk(root), root.with_name("log")
-    command = [sys.executable, "-c", program, str(root)]
-    variables = disk.variables(disk.compiled(root.parent), root, log)
-    subprocess.run(command, env=variables, check=True)
-    for event in disk.events(log):
+    found = disk.Disk(root)
+    for event in disk.recorded([sys.executable, "-c", program, str(root)], root):
         found.apply(event)
     return found
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from dafka_core import Producer
 from dafka_core.archive import layout, manifest
@@ -34,22 +35,26 @@ State = Any
 """The state of a workload on disk, as JSON."""
 
 
-class Workload:
+class Workload(ABC):
     """A program that writes to disk in steps, and the check of its disk."""
+
+    first: ClassVar[State]
+    """The state before the first step."""
 
     def __init__(self, root: Path, seed: int) -> None:
         self.root, self.chance = root, Random(seed)
 
     def prepare(self) -> None:
-        """Create the files that exist before the workload."""
+        """Create the directory, and the files that exist before the workload."""
+        self.root.mkdir()
 
+    @abstractmethod
     def run(self) -> None:
         """Do the work, each part of it in a ``step``."""
-        raise NotImplementedError
 
+    @abstractmethod
     def state(self) -> State:
         """Check the disk, and return its state; the check may change it afterwards."""
-        raise NotImplementedError
 
     @contextmanager
     def step(self, state: State) -> Iterator[None]:
@@ -68,9 +73,6 @@ class Workload:
                 allowed = [state] if kind == "done" else [*allowed[:1], state]
         found = json.loads(json.dumps(self.state()))
         assert found in allowed, f"{found} is none of {allowed}"
-
-    first: State = None
-    """The state before the first step."""
 
 
 PARTITIONS: Final = [TopicPartition("t", name) for name in "pqrs"]
@@ -100,7 +102,7 @@ def read_log(directory: Path) -> State:
 class LogWork(Workload):
     """Appends with notes, transactions, retention, records set aside, and the work beside them."""
 
-    first: State = {"aside": [], "notes": {}}  # noqa: RUF012 -- read only
+    first: ClassVar[State] = {"aside": [], "notes": {}}
 
     def run(self) -> None:
         block.MAX_BLOCK_BYTES = 100_000
@@ -202,13 +204,14 @@ def dafka(*words: str) -> None:
 class BackupWork(Workload):
     """``dafka store backup``, full and incremental, and ``restore``."""
 
-    first: State = [False] * 3
+    first: ClassVar[State] = [False] * 3
 
     def __init__(self, root: Path, seed: int) -> None:
         super().__init__(root, seed)
         self._made = [root / "a" / "b" / "one", root / "a" / "two", root / "c" / "restored"]
 
     def prepare(self) -> None:
+        super().prepare()
         self._append(self.root / "store")
         dafka("store", "restore", str(self.root / "store"))  # gives it an address
 
@@ -247,7 +250,7 @@ class BackupWork(Workload):
 class ArchiveWork(Workload):
     """Writers of an archive, of two partitions, with folded commits."""
 
-    first: State = 0
+    first: ClassVar[State] = 0
 
     def run(self) -> None:
         manifest.FOLD = 2  # type: ignore[misc]
@@ -273,9 +276,10 @@ CONTENT: Final = [b"%d" % number for number in range(3000)]
 class CopyWork(Workload):
     """``dafka copy`` to a new file, and in place of one."""
 
-    first: State = ["", "previous"]  # noqa: RUF012 -- read only
+    first: ClassVar[State] = ["", "previous"]
 
     def prepare(self) -> None:
+        super().prepare()
         (self.root / "b.jsonl").write_text("previous")
 
     def run(self) -> None:
@@ -301,7 +305,12 @@ class CopyWork(Workload):
         return "whole"
 
 
-WORKLOADS: Final = {"log": LogWork, "backup": BackupWork, "archive": ArchiveWork, "copy": CopyWork}
+WORKLOADS: Final[Mapping[str, Callable[[Path, int], Workload]]] = {
+    "log": LogWork,
+    "backup": BackupWork,
+    "archive": ArchiveWork,
+    "copy": CopyWork,
+}
 
 if __name__ == "__main__":
     WORKLOADS[sys.argv[1]](Path(sys.argv[2]), int(sys.argv[3])).run()

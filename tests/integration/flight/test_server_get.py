@@ -26,7 +26,7 @@ from dafka_core.model.envelope import closed
 from dafka_core.model.epochs import Epoch, EpochId
 from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.model.values import Longs
-from dafka_core.model.where import MatchedRecords, Where, kept
+from dafka_core.model.where import MatchedRecords, Where, matched
 from dafka_core.storage import Log
 from dafka_core.testing import PATIENCE_S, wait_until
 from tests.integration.flight.hosts import (
@@ -313,12 +313,12 @@ def test_a_store_stops_when_the_client_of_a_condition_has_gone(
     """No batch has come by then, in which the store would see it."""
     looked_at: list[int] = []
 
-    def slowly_kept(piece: RecordBatch, where: Where, *, opens: bool) -> MatchedRecords:
+    def slowly_matched(piece: RecordBatch, where: Where, *, opens: bool) -> MatchedRecords:
         looked_at.append(piece.offset)
         time.sleep(0.01)
-        return kept(piece, where, opens=opens)
+        return matched(piece, where, opens=opens)
 
-    monkeypatch.setattr(server_get, "kept", slowly_kept)
+    monkeypatch.setattr(server_get, "matched", slowly_matched)
     monkeypatch.setattr(server_get, "PIECE_BYTES", 1)
     served.extend(2_000)
     request = GetWhereRequest(**TP._asdict(), start=0, end=2_000, where="value = 'x'")

@@ -11,7 +11,7 @@ import pytest
 from dafka_core.cli import consume_command
 from dafka_core.model.envelope import closed
 from dafka_core.model.records import UNKNOWN_US, RecordBatch, TopicPartition
-from dafka_core.model.where import kept_by
+from dafka_core.model.where import matched_by
 
 VALUES = [b"a", closed(None, b"k", [("n", b"1"), ("m", None)]), b"", closed(b"\xff", None, [])]
 TIMES = np.array([[2, 1_500_000], [1, UNKNOWN_US], [1, 2_000_000]], np.int64)
@@ -56,7 +56,7 @@ def test_a_letter_that_is_none_is_refused(form: str, says: str) -> None:
 
 
 def test_json_and_lines_of_records_that_were_kept() -> None:
-    some = kept_by(BATCH, pa.array([False, True, None, True]))
+    some = matched_by(BATCH, pa.array([False, True, None, True]))
     assert consume_command.lines(some) == b"\n\xff\n"
     shown = [json.loads(line) for line in consume_command.json_lines(some).splitlines()]
     assert [each["offset"] for each in shown] == [8, 10]

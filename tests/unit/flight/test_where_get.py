@@ -13,7 +13,7 @@ from dafka_core.errors import InvalidRequestError
 from dafka_core.flight.columns import OFFSET, TIMESTAMP, VALUE, batch_of, schema_of
 from dafka_core.flight.limits import MAX_WHERE_BYTES
 from dafka_core.flight.requests import GetRequest
-from dafka_core.flight.where_get import GetWhereRequest, kept_records, packed_scan
+from dafka_core.flight.where_get import GetWhereRequest, matched_records, packed_scan
 from dafka_core.model.records import TopicPartition
 from dafka_core.model.values import Values
 from dafka_core.model.where import MatchedRecords
@@ -79,7 +79,7 @@ def test_tickets_that_are_none_are_refused(members: dict[str, Any], member: str)
 
 def test_what_comes_is_taken() -> None:
     parts = [some(10, 25, 12, 19, 21), some(25, 26), some(26, 30, 29)]
-    found = list(kept_records(ASKED, map(reply, parts)))
+    found = list(matched_records(ASKED, map(reply, parts)))
     assert [(each.offset, each.end) for each in found] == [(10, 25), (25, 26), (26, 30)]
     assert [each.offsets.tolist() for each in found] == [[12, 19, 21], [], [29]]
     assert [each.values for each in found] == [[b"12", b"19", b"21"], [], [b"29"]]
@@ -107,13 +107,13 @@ def test_what_leaves_a_hole_or_is_not_of_the_range_is_refused(
     parts: list[MatchedRecords], says: str
 ) -> None:
     with pytest.raises(ValueError, match=says):
-        list(kept_records(ASKED, map(reply, parts)))
+        list(matched_records(ASKED, map(reply, parts)))
 
 
 @pytest.mark.parametrize("names", [(VALUE,), (OFFSET, VALUE, TIMESTAMP), (VALUE, OFFSET)])
 def test_other_columns_are_refused(names: tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match="which was not requested"):
-        list(kept_records(ASKED, [reply(some(10, 30, 12), *names)].__iter__()))
+        list(matched_records(ASKED, [reply(some(10, 30, 12), *names)].__iter__()))
 
 
 def test_nulls_are_refused() -> None:
@@ -121,7 +121,7 @@ def test_nulls_are_refused() -> None:
     arrays = [pa.nulls(1, pa.binary()), *columns.columns[1:]]
     with pytest.raises(ValueError, match="which was not requested"):
         list(
-            kept_records(
+            matched_records(
                 ASKED, iter([(pa.RecordBatch.from_arrays(arrays, schema=columns.schema), metadata)])
             )
         )
@@ -140,4 +140,4 @@ def test_nulls_are_refused() -> None:
 def test_metadata_that_are_none_are_refused(numbers: list[int] | None, says: str) -> None:
     packed = None if numbers is None else pa.py_buffer(np.array(numbers, "<i8").tobytes())
     with pytest.raises(ValueError, match=says):
-        list(kept_records(ASKED, iter([(reply(some(10, 30, 12))[0], packed)])))
+        list(matched_records(ASKED, iter([(reply(some(10, 30, 12))[0], packed)])))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dafka_core.model.envelope import closed
 from dafka_core.model.records import UNKNOWN_US, RecordBatch, TopicPartition
 from dafka_core.model.values import Values
-from dafka_core.model.where import Where, concat_kept, kept
+from dafka_core.model.where import Where, concat_matched, matched
 
 TP = TopicPartition("t\udcff", "A")
 US = dt.timedelta(microseconds=1)
@@ -33,7 +33,9 @@ def test_matching_records_keep_their_offsets_values_and_times(
 ) -> None:
     ascending = np.cumsum([step for _, step in rows]) + FIRST_US
     runs = [(1, int(us)) for us in ascending]
-    found = kept(batch([value for value, _ in rows], runs), Where.parse("value = 'a'"), opens=True)
+    found = matched(
+        batch([value for value, _ in rows], runs), Where.parse("value = 'a'"), opens=True
+    )
     wanted = [row for row, (value, _) in enumerate(rows) if value == b"a"]
     assert (found.offset, found.end, found.count) == (100, 100 + len(rows), len(wanted))
     assert found.offsets.tolist() == [100 + row for row in wanted]
@@ -45,7 +47,7 @@ def test_matching_records_keep_their_offsets_values_and_times(
     assert (found.times[:, 0] > 0).all()
     moment = dt.datetime.fromtimestamp(0, dt.UTC) + (FIRST_US + later) * US
     since = Where.parse(f"timestamp >= '{moment.isoformat()}'")
-    later_rows = kept(batch([b""] * len(rows), runs), since, opens=False)
+    later_rows = matched(batch([b""] * len(rows), runs), since, opens=False)
     expected = [100 + row for row, us in enumerate(ascending) if us >= FIRST_US + later]
     assert later_rows.offsets.tolist() == expected
 
@@ -53,11 +55,12 @@ def test_matching_records_keep_their_offsets_values_and_times(
 def test_conditions_apply_to_opened_envelopes() -> None:
     contents = [closed(b"v", b"k"), b"v", closed(None, b"k")]
     where = Where.parse("key = 'k' OR value = 'v'")
-    assert kept(batch(contents), where, opens=True).count == 3
-    assert kept(batch(contents), Where.parse("value IS NULL"), opens=True).offsets.tolist() == [102]
-    opened = kept(batch(contents), Where.parse("key = 'k'"), opens=True)
+    assert matched(batch(contents), where, opens=True).count == 3
+    without_value = matched(batch(contents), Where.parse("value IS NULL"), opens=True)
+    assert without_value.offsets.tolist() == [102]
+    opened = matched(batch(contents), Where.parse("key = 'k'"), opens=True)
     assert opened.values == [contents[0], contents[2]], "contents stay as they are"
-    assert kept(batch(contents), where, opens=False).offsets.tolist() == [101]
+    assert matched(batch(contents), where, opens=False).offsets.tolist() == [101]
 
 
 @pytest.mark.parametrize("runs", [None, [(3, UNKNOWN_US)]])
@@ -68,24 +71,24 @@ def test_an_unknown_time_matches_no_comparison(runs: list[tuple[int, int]] | Non
         ("NOT timestamp > '1970-01-01T00:00:00Z'", 0),
         ("timestamp IS NULL", 3),
     ):
-        assert kept(records, Where.parse(text), opens=True).count == count
+        assert matched(records, Where.parse(text), opens=True).count == count
 
 
 def test_conditions_apply_to_escaped_names() -> None:
     records = batch([b"a"])
-    assert kept(records, Where.parse("topic LIKE 't_x__' AND partition = 'A'"), opens=True).count
-    assert not kept(records, Where.parse("topic = 't'"), opens=True).count
-    assert kept(records, Where.parse("topic LIKE 't%ff'"), opens=True).offset_of(0) == 100
+    assert matched(records, Where.parse("topic LIKE 't_x__' AND partition = 'A'"), opens=True).count
+    assert not matched(records, Where.parse("topic = 't'"), opens=True).count
+    assert matched(records, Where.parse("topic LIKE 't%ff'"), opens=True).offset_of(0) == 100
 
 
 def test_neighbouring_ranges_are_joined() -> None:
     where = Where.parse("value <> 'x'")
     records = batch([b"a", b"x", b"b", b"x"], [(1, 5), (3, 6)])
-    parts = [kept(each, where, opens=True) for each in records.split(1, 1 << 20)]
-    found = concat_kept(parts)
+    parts = [matched(each, where, opens=True) for each in records.split(1, 1 << 20)]
+    found = concat_matched(parts)
     assert found.tp == TP
     assert (found.offset, found.end, found.offsets.tolist()) == (100, 104, [100, 102])
     assert found.values == [b"a", b"b"]
     assert found.times is not None
     assert found.times.tolist() == [[1, 5], [1, 6]]
-    assert concat_kept(parts[1:2]) is parts[1]
+    assert concat_matched(parts[1:2]) is parts[1]

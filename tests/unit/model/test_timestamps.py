@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from dafka_core.model.records import UNKNOWN_US, TopicPartition, times_between
 from dafka_core.model.timestamps import (
-    EARLIEST_US,
     MAX_AHEAD_US,
     MAX_LOGGED,
     STEP_LASTS_US,
     STEP_US,
+    YEAR_1_US,
     AheadLog,
     WallClock,
     kept_times,
@@ -121,9 +121,9 @@ def test_lateness_is_the_largest_step_back(times: Longs, before: int) -> None:
 
 def test_records_without_a_valid_timestamp_get_the_time_of_the_store() -> None:
     assert kept_times(None, 3, NOW_US, NOW_US).tolist() == [[3, NOW_US]]
-    times = np.array([[1, EARLIEST_US], [2, EARLIEST_US - 1], [3, UNKNOWN_US], [1, NOW_US + 1]])
+    times = np.array([[1, YEAR_1_US], [2, YEAR_1_US - 1], [3, UNKNOWN_US], [1, NOW_US + 1]])
     kept = kept_times(times, 7, NOW_US, NOW_US).tolist()
-    assert kept == [[1, EARLIEST_US], [2, NOW_US], [3, NOW_US], [1, NOW_US]]
+    assert kept == [[1, YEAR_1_US], [2, NOW_US], [3, NOW_US], [1, NOW_US]]
 
 
 def test_it_is_said_once_of_each_partition(caplog: pytest.LogCaptureFixture) -> None:
