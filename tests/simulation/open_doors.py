@@ -82,7 +82,7 @@ DOORS: Final = (
         changes=lambda: dict.fromkeys(
             ((mesh, "SimulatedSecurity"), (network, "SimulatedSecurity")), _BelievesBeacons
         ),
-        first=357,
+        first=653,
         shape=LOCKED,
     ),
     Defect(
