@@ -27,7 +27,6 @@ SHOWN: dict[str, tuple[str, ...]] = {
     ),
     "Tower": ("announce", "wait"),
     "Store": ("locations", "announce", "wait", "close"),
-    "MetricsEndpoint": ("url", "add"),
     "serve_metrics": (),
 }
 """What applications use of ``dafka_core``, with the methods and properties that need words."""
