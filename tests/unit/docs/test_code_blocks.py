@@ -38,9 +38,6 @@ TRIED = {
     "README.md | One program | *": PROGRAM,
     "docs/archive.md | Both as one topic | python": f"{README}example_of_an_archive",
     "docs/archive.md | What is in the directory | sql": f"{README}example_of_an_archive",
-    "docs/cluster.md | From Python | python": f"{README}example_without_spark",
-    "docs/cluster.md | Keys and headers | python": f"{README}example_without_spark",
-    "docs/cluster.md | In a coroutine | python": f"{README}example_without_spark",
     "docs/commands.md | * | toml": f"{HERE}a_settings_file_of_a_page_is_one_that_dafka_takes",
     "docs/console.md | A pipeline to look at: `make demo-live` | text": LIVE,
     "docs/delivery.md | What the sink guarantees | python": f"{README}example_of_delivery",
@@ -54,6 +51,7 @@ TRIED = {
     "docs/metrics.md | Switching it on | python": f"{README}example_without_spark",
     "docs/metrics.md | * | json": OBJECT,
     "docs/metrics.md | * | yaml": OBJECT,
+    "docs/programs.md | * | python": f"{README}example_without_spark",
     "docs/simulation.md | Scripts | python": (
         "tests/simulation/scripts/test_stores.py::"
         "test_a_store_that_comes_late_fetches_from_the_producer"
