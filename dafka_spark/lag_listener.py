@@ -23,13 +23,10 @@ _log = logging.getLogger("dafka_spark.lag")
 class LagListener(StreamingQueryListener):
     """Logs and keeps the lag of the Dafka sources of each query.
 
-    ``spark.streams.addListener(LagListener())``: Spark calls it in this process, from a thread of
-    its own.
-
-    ``lags`` has, by query id, the last report of each Dafka source: ``query`` (the name, or the
-    id), ``source``, and Kafka's ``minOffsetsBehindLatest``, ``maxOffsetsBehindLatest``,
-    ``avgOffsetsBehindLatest`` (in records, over partitions) and
-    ``estimatedTotalBytesBehindLatest`` (None if unknown).
+    Add it by ``spark.streams.addListener(LagListener())``.  ``lags`` has, by query id, the last
+    report of each Dafka source: ``query`` (the name, or the id), ``source``, and Kafka's metrics
+    ``minOffsetsBehindLatest``, ``maxOffsetsBehindLatest``, ``avgOffsetsBehindLatest`` (in records,
+    over partitions) and ``estimatedTotalBytesBehindLatest`` (None if unknown).
     """
 
     def __init__(self) -> None:

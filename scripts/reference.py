@@ -1,12 +1,10 @@
-"""What docs/python.md says of classes and functions: their docstrings, as Markdown.
-
-``python scripts/options.py`` writes it.
-"""
+"""The reference in docs/python.md, made from docstrings by ``python scripts/options.py``."""
 
 from __future__ import annotations
 
 import inspect
 import re
+import textwrap
 from typing import Any
 
 import dafka_core
@@ -16,75 +14,62 @@ from dafka_core import errors
 SHOWN: dict[str, tuple[str, ...]] = {
     "Producer": ("publish", "publish_many", "flush", "close", "next_offset", "acknowledged"),
     "Consumer": (
-        *("subscribe", "unsubscribe", "subscription", "poll", "batches", "seek", "positions"),
+        *("subscribe", "unsubscribe", "poll", "batches", "seek", "positions"),
         *("skipped", "close"),
     ),
-    "Reader": ("partitions", "read", "times", "stores", "missing_stores", "close"),
-    "Record": ("timestamp",),
-    "RecordBatch": ("count", "end", "offsets", "records"),
+    "Reader": ("partitions", "read", "times", "missing_stores"),
+    "Record": (),
+    "RecordBatch": ("records",),
     "PartitionInfo": (),
     "EmbeddedCluster": (
         *("tower", "locations", "bootstrap_servers", "kill_store", "start_store", "paused_store"),
-        *("kill_tower", "start_tower", "close"),
+        *("kill_tower", "start_tower"),
     ),
-    "Tower": ("announce", "wait", "close"),
+    "Tower": ("announce", "wait"),
     "Store": ("locations", "announce", "wait", "close"),
-    "MetricsEndpoint": ("url", "add", "close"),
     "serve_metrics": (),
 }
-"""What applications use of ``dafka_core``, with their methods and properties."""
+"""What applications use of ``dafka_core``, with the methods and properties that need words."""
 
-SECTION = re.compile(r"^(Args|Attributes|Raises|Returns|Yields)\b([^:]*):$")
-ENTRY = re.compile(r"^([\w*][\w*, ]*): (.*)$")
+SECTION = re.compile(r"^(Args|Attributes|Raises)([^:\n]*):\n((?: {4}.*\n?|\n)+)", re.MULTILINE)
+ENTRY = re.compile(r"^ {4}([\w*][\w*, ]*): ", re.MULTILINE)
 
 
 def text() -> str:
-    """The page's part that is made from docstrings."""
+    """Return the page's generated part."""
     parts = ["## `dafka_core`"]
     for name, members in SHOWN.items():
         shown = getattr(dafka_core, name)
-        parts += [f"### `{name}`", f"`{_call(name, shown)}`", markdown(shown)]
-        parts += [_member(shown, each) for each in members]
-    parts += [
-        "### Errors",
-        "Those with `errors.` before them are in `dafka_core.errors`, the others in `dafka_core`.",
-        _errors(),
-        "## `dafka_spark`",
-    ]
+        parts += [f"### `{_call(name, shown)}`", markdown(shown)]
+        for member in members:
+            value = inspect.getattr_static(shown, member)
+            if isinstance(value, property):
+                parts += [f"#### `{name}.{member}`", markdown(value.fget)]
+            else:
+                parts += [f"#### `{name}.{_call(member, value)}`", markdown(value)]
+    parts.append("## `dafka_spark`")
     for name in dafka_spark.__all__:
         shown = getattr(dafka_spark, name)
-        parts += [f"### `{name}`", markdown(shown)]
-        if not inspect.isclass(shown):
-            parts.insert(-1, f"`{_call(name, shown)}`")
+        called = name if inspect.isclass(shown) else _call(name, shown)
+        parts += [f"### `{called}`", markdown(shown)]
+    parts += ["## Errors", _errors(shown_in="\n".join(parts))]
     return "\n\n".join(parts)
 
 
 def markdown(shown: Any) -> str:
-    """A docstring: its sections become lists, its literals code."""
-    lines = (inspect.getdoc(shown) or "").replace("``", "`").splitlines()
-    done: list[str] = []
-    depth: int | None = None  # of the entries of the section that this is
-    for line in lines:
-        indent = len(line) - len(line.lstrip())
-        if section := SECTION.match(line):
-            done.append(f"*{section[1].replace('Args', 'Arguments')}{section[2]}*\n")
-            depth = 4
-        elif depth is None or (line and not indent):
-            depth = None
-            done.append(line)
-        elif (entry := ENTRY.match(line.strip())) and indent == depth:
-            done.append(f"- `{entry[1]}`: {entry[2]}")
-        else:
-            done.append(f"  {line.strip()}" if line else "")
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(done)).strip()
+    """Return a docstring with lists for its sections, and code for its literals."""
+    lines = (inspect.getdoc(shown) or "").replace("``", "`")
+    return re.sub(r"\n{3,}", "\n\n", SECTION.sub(_section, lines)).strip()
 
 
-def _member(shown: Any, name: str) -> str:
-    member = inspect.getattr_static(shown, name)
-    heading = f"#### `{shown.__name__}.{name}`"
-    if isinstance(member, property):
-        return f"{heading}\n\n{markdown(member.fget)}"
-    return f"{heading}\n\n`{_call(name, getattr(shown, name))}`\n\n{markdown(member)}"
+def _section(section: re.Match[str]) -> str:
+    """Return a list; of errors only the names, since the table has their meanings."""
+    kind, condition, entries = section.groups()
+    if kind == "Raises":
+        names = ", ".join(f"`{each.replace(', ', '`, `')}`" for each in ENTRY.findall(entries))
+        return f"Raises{condition}: {names}.\n\n"
+    others = re.sub(r"^ {4}options: see .*\n?", "", entries, flags=re.MULTILINE)
+    return textwrap.dedent(ENTRY.sub(r"    - `\1`: ", others)) + "\n"
 
 
 def _call(name: str, shown: Any) -> str:
@@ -99,11 +84,13 @@ def _call(name: str, shown: Any) -> str:
     return f"{name}{bare}"
 
 
-def _errors() -> str:
-    rows = ["| error | is a | says |", "|---|---|---|"]
+def _errors(shown_in: str) -> str:
+    """Return a table of the errors that applications import, or that the text names."""
+    rows = ["| error | is a | meaning |", "|---|---|---|"]
     known = vars(errors) | {name: getattr(dafka_core, name) for name in dafka_core.__all__}
     for name, error in sorted(known.items()):
-        if name[0] == "_" or not (inspect.isclass(error) and issubclass(error, Exception)):
+        is_public = name in dafka_core.__all__ or f"`{name}`" in shown_in
+        if not (is_public and inspect.isclass(error) and issubclass(error, Exception)):
             continue
         base = next(each for each in error.__mro__[1:] if each.__name__[0] != "_")
         first = markdown(error).partition("\n\n")[0].replace("\n", " ")

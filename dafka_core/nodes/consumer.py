@@ -196,13 +196,9 @@ class Consumer(Node):
     ``max_queued_records`` wait for the application; the rest stays in the stores and is fetched
     later.
 
-    Each of them raises RecordTooLargeError in the place of a record above ``max_record_bytes``, and
-    continues after it.
-
     If no node has a partition's next records any more, option ``on_data_loss`` decides.  With
-    ``fail`` a reader of the gap gets a DataLossError, after all records before it, and again until
-    the application acts.  Records of other partitions continue, and ``seek`` continues after the
-    gap.
+    ``fail`` each call raises DataLossError, after all records before the gap, until ``seek``
+    continues after it.  Other partitions continue.
 
     Args:
         start: where to begin partitions: ``"earliest"``, ``"latest"`` (the end of each partition

@@ -86,9 +86,6 @@ class Store(Node):
 
     Attributes:
         address: the store's UUID.  It lasts as long as the directory.
-        options: the options that it was started with.
-        append_queue: for writers in this process.
-        retention_control: applies and changes retention rules.
 
     Raises:
         ConfigError: an option is invalid.

@@ -106,17 +106,7 @@ _CHALLENGE: Final = (("WWW-Authenticate", "Bearer"),)
 
 
 class MetricsEndpoint(ProcessBound):
-    """Serves metrics and health over HTTP until ``close``; it does not keep nodes alive.
-
-    Args:
-        listen: ``[HOST:]PORT``; the default host is loopback, and port 0 lets the system choose.
-        topics: maximum number of a store's topics with their own metrics.
-        token_file: contains the token for requests; required if other machines have access.
-        insecure: allow other machines access without a token.
-
-    Raises:
-        ConfigError: it cannot listen there, or extra ``metrics`` is not installed.
-    """
+    """Serves metrics and health over HTTP until ``close``; ``serve_metrics`` has the arguments."""
 
     def __init__(
         self,
@@ -175,9 +165,14 @@ def serve_metrics(
 ) -> MetricsEndpoint:
     """Serve metrics of nodes for Prometheus until the returned endpoint is closed.
 
+    The endpoint has its ``url``; it adds nodes by ``add(*nodes)``, and does not keep them alive.
+
     Args:
         nodes: towers, stores, producers, consumers or gateways of this process.
-        listen, topics, token_file, insecure: see ``MetricsEndpoint``.
+        listen: ``[HOST:]PORT``; the default host is loopback, and port 0 lets the system choose.
+        topics: maximum number of a store's topics with their own metrics.
+        token_file: contains the token for requests; required if other machines have access.
+        insecure: allow other machines access without a token.
 
     Raises:
         ConfigError: it cannot listen there, a node's kind has no metrics, or extra ``metrics`` is

@@ -70,16 +70,20 @@ def test_the_program_prints_the_readmes_output_and_leaves_no_files(tmp_path: Pat
 @pytest.mark.parametrize(
     ("page", "heading", "lines"),
     [
-        ("cluster", "From Python", [".* 0 b'hello'", ".* 1 b'brokerless'", ".* 2 b'world'"]),
         (
-            "cluster",
+            "programs",
+            "Programs in Python",
+            [".* 0 b'hello'", ".* 1 b'brokerless'", ".* 2 b'world'"],
+        ),
+        (
+            "programs",
             "Keys and headers",
             [
                 r"b'ada' b'ada@example.org' \(\('source', b'web'\), \('trace', None\)\) 20.*",
                 r"b'ada' None \(\) 20.*",
             ],
         ),
-        ("cluster", "In a coroutine", ["0 b'hello'", "1 b'asyncio'", "no more for now"]),
+        ("programs", "In a coroutine", ["0 b'hello'", "1 b'asyncio'", "no more for now"]),
         ("metrics", "Switching it on", ["ready"]),
         ("testing", "A store that is killed", []),
     ],

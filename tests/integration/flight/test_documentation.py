@@ -1,4 +1,4 @@
-"""docs/flight.md: its examples are what the service takes and says."""
+"""docs/flight.md and docs/flight_actions.md: their examples are what the service takes and says."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from dafka_core.flight.where_get import GetWhereRequest
 from dafka_core.model.where import MAX_CHARACTERS, MAX_COMPARISONS, MAX_DEPTH, MAX_WILDCARDS
 from tests.integration.flight.hosts import TP, Served
 
-TEXT = (Path(__file__).parents[3] / "docs" / "flight.md").read_text()
+DOCS = Path(__file__).parents[3] / "docs"
+TEXT = (DOCS / "flight.md").read_text() + (DOCS / "flight_actions.md").read_text()
 
 
 def examples() -> list[dict[str, Any]]:
@@ -36,7 +37,7 @@ def packed(example: dict[str, Any]) -> bytes:
 
 
 def test_the_examples_of_requests_are_taken() -> None:
-    criteria, info, _, ticket, many, where, put, end, stage, location, _ = examples()
+    criteria, info, _, ticket, many, where, put, end, stage, _, location = examples()
     assert Criteria.parse(packed(criteria)).topic == "flights"
     assert InfoRequest.parse(packed(info)).columns == ("value",)
     assert GetRequest.parse(packed(ticket)).end == 1_000
@@ -50,7 +51,7 @@ def test_the_examples_of_requests_are_taken() -> None:
 
 def test_the_examples_of_answers_are_like_those_given(served: Served) -> None:
     served.extend(10)
-    _, _, facts, *_, location, error = examples()
+    _, _, facts, *_, error, location = examples()
     (info,) = served.plain().list_flights()
     assert list(json.loads(info.app_metadata)) == list(facts)
     assert json.loads(served.location.packed()).keys() == location.keys()

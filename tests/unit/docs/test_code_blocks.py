@@ -38,9 +38,6 @@ TRIED = {
     "README.md | One program | *": PROGRAM,
     "docs/archive.md | Both as one topic | python": f"{README}example_of_an_archive",
     "docs/archive.md | What is in the directory | sql": f"{README}example_of_an_archive",
-    "docs/cluster.md | From Python | python": f"{README}example_without_spark",
-    "docs/cluster.md | Keys and headers | python": f"{README}example_without_spark",
-    "docs/cluster.md | In a coroutine | python": f"{README}example_without_spark",
     "docs/commands.md | * | toml": f"{HERE}a_settings_file_of_a_page_is_one_that_dafka_takes",
     "docs/console.md | A pipeline to look at: `make demo-live` | text": LIVE,
     "docs/delivery.md | What the sink guarantees | python": f"{README}example_of_delivery",
@@ -49,11 +46,12 @@ TRIED = {
         "test_the_extension_of_the_page_copies_a_topic_and_is_measured"
     ),
     "docs/flight.md | Stores over Arrow Flight | python": f"{README}example_of_flight",
-    "docs/flight.md | * | json": FLIGHT,
+    "docs/flight*.md | * | json": FLIGHT,
     "docs/from_kafka.md | A job, ported | diff": f"{README}example_of_a_ported_job",
     "docs/metrics.md | Switching it on | python": f"{README}example_without_spark",
     "docs/metrics.md | * | json": OBJECT,
     "docs/metrics.md | * | yaml": OBJECT,
+    "docs/programs.md | * | python": f"{README}example_without_spark",
     "docs/simulation.md | Scripts | python": (
         "tests/simulation/scripts/test_stores.py::"
         "test_a_store_that_comes_late_fetches_from_the_producer"
@@ -75,7 +73,7 @@ TRIED = {
     "docs/typed_values.md | Typed values | python": (
         "tests/spark/test_readme.py::test_the_example_of_typed_values"
     ),
-    "docs/wire.md | [!F]* | ": f"{HERE}frames_of_a_page_are_those_that_nodes_send",
+    "docs/wire*.md | [!F]* | ": f"{HERE}frames_of_a_page_are_those_that_nodes_send",
     "* | sh": SHELL,
 }
 """What tries which blocks, by page, heading and language."""
@@ -93,7 +91,7 @@ EXEMPT = {
     "docs/retention.md | Stores with different retention | ": "a sentence of a log",
     "docs/security.md | Who may do what | text": "a file that `dafka keys new` makes",
     "docs/wire.md | Frames | ": "how frames are laid out, as a pattern",
-    "docs/wire.md | The largest record | ": "how a frame is laid out, as a pattern",
+    "docs/wire_extensions.md | The largest record | ": "how a frame is laid out, as a pattern",
 }
 """Blocks of which nothing is run but the commands behind a dollar sign, and why."""
 
@@ -235,7 +233,7 @@ def test_frames_of_a_page_are_those_that_nodes_send() -> None:
     shown = [
         re.sub(r"\s", "", frames)
         for block in BLOCKS
-        if is_of(block, {"docs/wire.md | [!F]* | ": ""}) and not is_of(block, EXEMPT)
+        if is_of(block, {"docs/wire*.md | [!F]* | ": ""}) and not is_of(block, EXEMPT)
         for frames in re.split(r"^(?:c|rfc46) ", block.text, flags=re.MULTILINE)[1:]
     ]
     assert len(shown) >= 7

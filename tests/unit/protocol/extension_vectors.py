@@ -1,4 +1,4 @@
-"""The messages of our extensions, written by hand from the grammar in ``docs/wire.md``."""
+"""The messages of our extensions, by hand from the grammar in ``docs/wire_extensions.md``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/wire.md names every command as it is on the wire."""
+"""docs/wire.md and docs/wire_extensions.md name every command as it is on the wire."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import Message
 from tests.unit.protocol.strategies import COMMANDS
 
-PAGE = (Path(__file__).parents[3] / "docs" / "wire.md").read_text()
+DOCS = Path(__file__).parents[3] / "docs"
+PAGE = (DOCS / "wire.md").read_text() + (DOCS / "wire_extensions.md").read_text()
 NAMES = {"RECORD-MESSAGE": "RECORD", "RECORD-BATCH-MESSAGE": "RECORD-BATCH"}
 
 
