@@ -1,4 +1,4 @@
-"""Access checks of requests: the permissions each kind needs, and its refusal."""
+"""Access checks: the permissions that each API requires, and its refusals."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ from dafka_kafka.errors import KafkaError
 from dafka_kafka.gateway_node import Client, Complaints, EncodedResponse, Handler, Response
 from dafka_kafka.users import REFUSALS, Need, Operation, Resource, Rights
 
-# What a user needs for each kind of request, and how it is refused: all of it, or a part of it.
-#
-# A kind of request that has no rule is not served to users.
+# The rules by API: a request is refused as a whole, or each topic, group or resource in it. An
+# API without a rule is not served to users.
 
 
 WHY: Final = "the user may not do this: 'dafka kafka-user show' lists what each one may"
-"""What a client is told beside the error, where Kafka has room."""
+"""The reason that clients get where Kafka has a field for it."""
 
 GROUP: Final = 0
-"""The kind of coordinator that is asked for, of two: the other one is for transactions."""
+"""FindCoordinator's key type for groups; the other one is for transactions."""
 
 Named = Callable[[Any], tuple[Need, str]]
 Refused = Callable[[Any, KafkaError], Any]
@@ -35,16 +34,16 @@ Refused = Callable[[Any, KafkaError], Any]
 
 @dataclass(frozen=True)
 class Rule:
-    """What a kind of request needs.
+    """The permissions that an API requires.
 
     Args:
-        whole: for any of it.
-        asked: the field that lists what the request is about, if it does.
-        each: what is needed for one of these, and the name of what it is about.
-        answered: where its response lists what has become of them.
-        refused: what is listed there of one that is not allowed.
-        only_if: ``whole`` is needed of requests alone of which this is true.
-        is_hidden: who may see nothing is told that there is nothing.
+        whole: for the request as a whole.
+        asked: the request's field that lists topics, groups or resources.
+        each: returns the permission required for one of these, and its name.
+        answered: the response's field with their results.
+        refused: makes the result of a refused one.
+        only_if: whether ``whole`` applies to this request.
+        is_hidden: a refused client gets an empty list instead of an error.
     """
 
     whole: Need | None = None
@@ -56,7 +55,7 @@ class Rule:
     is_hidden: bool = False
 
     def refusal(self, part: Any, error: KafkaError) -> Any:
-        """What is listed in the response of a part that is not allowed."""
+        """Return the result of a refused part."""
         assert self.refused is not None
         return self.refused(part, error)
 
@@ -67,7 +66,7 @@ def _topic(operation: Operation, name: str = "name") -> Named:
 
 
 def _text(need: Need) -> Named:
-    """What is listed are the names themselves."""
+    """The listed elements are the names."""
     return lambda each: (need, each)
 
 
@@ -81,7 +80,7 @@ def _configs(operation: Operation) -> Named:
 
 
 def _one(kind: Any, field: str = "name", named: str = "name", **more: Any) -> Refused:
-    """Refuses what is listed by its name; ``named`` is that field in the request, if any."""
+    """Refuse an element by its name; ``named`` is the request's field with the name, if any."""
 
     def refused(each: Any, error: KafkaError) -> Any:
         return kind(**{field: getattr(each, named) if named else each}, error_code=error, **more)
@@ -100,7 +99,7 @@ def _partitions(
     listed: str = "partitions",
     **unknown: Any,
 ) -> Refused:
-    """Refuses each partition of a topic; ``unknown`` is said in place of what it has."""
+    """Refuse each partition of a topic; ``unknown`` are values for its other fields."""
 
     def refused(topic: Any, error: KafkaError) -> Any:
         numbers = [getattr(each, in_request, each) for each in getattr(topic, asked)]
@@ -294,16 +293,16 @@ RULES: Final[Mapping[int, Rule]] = MappingProxyType(
         Api.LIST_TRANSACTIONS: Rule(),
     }
 )
-"""All that users are served.  What is known before they have said who they are needs nothing."""
+"""The APIs served to users. Those that precede authentication require nothing."""
 
 
 DENIED: Final = "requests for what their user may not do"
 
 SAY_AGAIN_S: Final = 60.0
-"""How often it is said of a user and a kind of request: clients ask again and again."""
+"""Interval between log lines for a user and an API: clients retry."""
 
 MAX_NAME: Final = 200
-"""Characters of a name in the log: anybody may make one up."""
+"""Length of a name in the log: clients can invent names."""
 
 _MAKES: Final = frozenset({Operation.WRITE, Operation.CREATE})
 _SEE: Final = Need(Resource.TOPIC, Operation.DESCRIBE)
@@ -317,11 +316,11 @@ _ASKED_OPERATIONS: Final[Mapping[int, Sequence[str]]] = MappingProxyType(
         Api.DESCRIBE_GROUPS: ("include_authorized_operations",),
     }
 )
-"""By which fields of a request its client asks what it may do."""
+"""Request fields by which clients ask for their permitted operations."""
 
 
 class Access:
-    """Judges requests of users, and answers what is not allowed."""
+    """Checks requests of users, and refuses what is not permitted."""
 
     def __init__(self, complaints: Complaints) -> None:
         self._complaints = complaints
@@ -329,10 +328,10 @@ class Access:
     async def answer(
         self, api_key: int, request: Any, client: Client, rights: Rights, handler: Handler
     ) -> Response:
-        """What ``handler`` answers to what is allowed, and the refusal of the rest.
+        """Run ``handler`` for the permitted parts, and add the refusals of the others.
 
         Raises:
-            ProtocolError: the client waits for no answer, and is to know all the same.
+            ProtocolError: refused, and the client expects no response: close the connection.
         """
         rule = RULES[api_key]
         if rule.whole is not None and not rights.may(rule.whole) and rule.only_if(request):
@@ -341,7 +340,7 @@ class Access:
         is_all = _is_all(api_key, request, client.version)
         refused = [] if is_all else self._taken_out(api_key, request, client, rights)
         if api_key == Api.METADATA and not is_all:
-            # In the oldest version a list without topics means all.
+            # In version 0 an empty list means all topics.
             version = client.version or int(not request.topics)
             may_make = partial(self._may_make, client, rights)
             response = await handler(request, replace(client, version=version, may_make=may_make))
@@ -353,7 +352,7 @@ class Access:
             why = "a request without an answer asked for what its user may not do"
             raise ProtocolError(why)
         is_encoded = isinstance(response, EncodedResponse)
-        # What a user's rights keep of topics is for the loop alone.
+        # The cache in ``Rights`` belongs to the loop.
         held = Rights(rights.permissions) if is_encoded else rights
         work = _Completion(api_key, request, held, refused, is_all=is_all)
         if is_encoded:
@@ -374,7 +373,7 @@ class Access:
         errors = [(each, REFUSALS[rule.each(each)[0].resource]) for each in refused]
         setattr(request, rule.asked, [each for each in asked if rights.may(*rule.each(each))])
         if api_key == Api.FETCH:
-            request.min_bytes = 0  # who is told of an error is not to wait for records
+            request.min_bytes = 0  # a client with an error should not wait for records
         return errors
 
     def _may_make(self, client: Client, rights: Rights, topic: str) -> bool:
@@ -394,7 +393,7 @@ class Access:
 
 
 class _Completion:
-    """Adds to a response what its user is told beside what was answered."""
+    """Adds refusals and permitted operations to a response."""
 
     def __init__(
         self, api_key: int, request: Any, rights: Rights, refused: Sequence[Any], *, is_all: bool
@@ -406,13 +405,13 @@ class _Completion:
         self._is_all = is_all
 
     def encoded(self, response: EncodedResponse, version: int) -> EncodedResponse:
-        """The same of octets: for a thread, as they may be many."""
+        """Complete an encoded response; in a thread, as it may be large."""
         octets = b"".join(response.pieces)
         decoded = schemas.decode_response(self._api_key, version, octets)
         return EncodedResponse([self.completed(decoded).encode(version=version)])
 
     def completed(self, response: Any) -> Any:
-        """The response with refusals, without what may not be seen, and with operations."""
+        """Return the response with refusals and operations, and without hidden topics."""
         rule, request, rights = RULES[self._api_key], self._request, self._rights
         if self._is_all:
             response.topics = [each for each in response.topics if rights.may(_SEE, each.name)]

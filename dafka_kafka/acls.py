@@ -1,4 +1,4 @@
-"""DescribeAcls, CreateAcls and DeleteAcls: what the file of users says, in Kafka's words."""
+"""DescribeAcls, CreateAcls and DeleteAcls: the file of users, in Kafka's terms."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from dafka_kafka.schemas import (
 )
 from dafka_kafka.users import Acl, Pattern, Users, acls
 
-NO_ACLS: Final = "whoever reaches the gateway may do everything: there is no authorizer"
+NO_ACLS: Final = "no authorizer: every client may do everything"
 
 ELSEWHERE: Final = (
-    "what users may do is in the gateway's file of users: 'dafka kafka-user change NAME --role "
+    "permissions are in the gateway's file of users: 'dafka kafka-user change NAME --role "
     "ROLE --produce PATTERN --consume PATTERN --kafka-users FILE' changes it"
 )
 
 ALLOW: Final = 3
-"""The kind of permission that there is: nothing is denied that is not allowed anyway."""
+"""The only permission type: without an ALLOW everything is denied."""
 
 ANY: Final = 1
-"""In a filter: whatever kind, operation or permission it is."""
+"""In a filter: any resource type, operation or permission."""
 
 HOST: Final = "*"
 
 
 class PatternFilter(IntEnum):
-    """Which names a filter means, beside those of its own pattern."""
+    """Pattern types of filters, beside those of names."""
 
     ANY = 1
     MATCH = 2
 
 
 class Acls(Feature):
-    """Tells what users may do.  It is changed by ``dafka kafka-user`` alone.
+    """Describes what users may do; only ``dafka kafka-user`` changes it.
 
     Args:
-        users: who may use the gateway; anybody if there is none.
+        users: the gateway's users; None lets everyone in.
     """
 
     def __init__(self, users: Users | None) -> None:
@@ -109,12 +109,12 @@ class Acls(Feature):
 
 
 def principal(acl: Acl) -> str:
-    """A user as Kafka names it."""
+    """Return a user's name in Kafka's form."""
     return f"User:{acl.user}"
 
 
 def fits(asked: Any, acl: Acl) -> bool:
-    """Whether a client asks for an ACL; Kafka: "AclBindingFilter"."""
+    """Return whether a client's filter matches an ACL (Kafka's "AclBindingFilter")."""
     return (
         asked.resource_type_filter in (ANY, acl.resource)
         and _fits_name(asked.resource_name_filter, asked.pattern_type_filter, acl)

@@ -1,4 +1,4 @@
-"""The requests that the gateway takes, in which versions, and answers to those it ignores."""
+"""The APIs that the gateway serves, their versions, and answers for unused ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dafka_kafka.schemas import (
 
 
 class Api(IntEnum):
-    """Kinds of requests, by Kafka's names and keys."""
+    """API keys by Kafka's names."""
 
     PRODUCE = 0
     FETCH = 1
@@ -93,14 +93,13 @@ VERSIONS: Final[Mapping[int, range]] = MappingProxyType(
         Api.LIST_TRANSACTIONS: range(2),
     }
 )
-"""The versions that are taken.  They are those before Kafka's newer form, which has tagged fields,
-but for those kinds that have no other, or say more in it.  Those from 0 on are named even where
-clients of today use none of them: older librdkafka takes a range that begins later for a broker
-that lacks more."""
+"""The served versions. They end before the flexible ones (with tagged fields), except for APIs that
+have no others, or have more fields there. They begin at 0 although current clients use later ones:
+older librdkafka takes a range that begins later for a broker with fewer features."""
 
 
 def api_versions(served: Collection[int], error: KafkaError = KafkaError.NONE) -> Any:
-    """The answer to ApiVersions: the kinds of requests that are ``served``, and their versions."""
+    """Return the ApiVersions response for the ``served`` APIs."""
     from dafka_kafka.schemas import ApiVersionsResponse  # noqa: PLC0415
 
     entry = ApiVersionsResponse.ApiVersion
@@ -112,13 +111,12 @@ def api_versions(served: Collection[int], error: KafkaError = KafkaError.NONE) -
     return ApiVersionsResponse(error_code=int(error), api_keys=keys)
 
 
-# What Kafka has and a gateway has not, answered as by a broker where it is not in use.
-#
-# Consoles and admin clients ask for it, and show an error where they get no answer.
+# APIs for features that the gateway lacks, answered as by a broker that doesn't use them:
+# consoles and admin clients request them, and show an error if they get no answer.
 
 
 class NotInUse(Feature):
-    """Quotas, transactions, and partitions that move: there are none."""
+    """Quotas, transactions and reassignments: always empty."""
 
     def __init__(self) -> None:
         self.handlers: dict[int, Handler] = {

@@ -1,4 +1,4 @@
-"""What a gateway reports to Prometheus and to health checks."""
+"""Metrics and health findings of a gateway."""
 
 from __future__ import annotations
 

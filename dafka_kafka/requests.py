@@ -1,4 +1,4 @@
-"""From a request's octets to the octets of its response."""
+"""Requests: their headers, their dispatch to handlers, and the encoding of responses."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ _FIRST_WITH_TRANSACTIONS: Final = 3
 
 _ANSWER: Final = struct.Struct(">ihqqq")
 _ANSWER_BYTES: Final = (14, 14, 22, 22, 22, 30, 30, 30, 30)
-"""As many of its octets as each version has: two, three or all of its last three numbers."""
+"""The layout of a partition's response by version: it has two, three or all of the last three
+fields."""
 
 _FIRST_WITH_THROTTLING: Final = 1
 _FIRST_WITH_REASONS: Final = 8
 
 
 class PartitionAnswer(NamedTuple):
-    """What has become of the records for one partition: their first offset, or an error."""
+    """The result for one partition of a Produce request: its first offset, or an error."""
 
     topic: str
     number: int
@@ -44,7 +45,7 @@ class PartitionAnswer(NamedTuple):
 
 
 def encoded_answers(answers: Iterable[PartitionAnswer], version: int) -> bytes:
-    """The body of a response to a Produce request of version 0 to 8."""
+    """Encode the body of a Produce response of version 0 to 8."""
     topics: dict[str, list[PartitionAnswer]] = {}
     for each in answers:
         topics.setdefault(each.topic, []).append(each)
@@ -52,7 +53,7 @@ def encoded_answers(answers: Iterable[PartitionAnswer], version: int) -> bytes:
     for topic, parts in topics.items():
         pieces += _text(topic), _COUNT.pack(len(parts))
         for each in parts:
-            # Neither the time of an append nor where the log begins.
+            # Without log append time and log start offset.
             fields = _ANSWER.pack(each.number, each.error, each.base_offset, -1, -1)
             pieces.append(fields[: _ANSWER_BYTES[version]])
             if version >= _FIRST_WITH_REASONS:
@@ -69,10 +70,10 @@ def _text(text: str) -> bytes:
 
 
 def check_partitions(octets: memoryview, at: int, version: int, limit: int) -> None:
-    """Checks a Produce request of version 0 to 8, whose body begins at octet ``at``.
+    """Check the sizes in a Produce request of version 0 to 8, whose body begins at ``at``.
 
     Raises:
-        ProtocolError: it has more than ``limit`` topics and partitions, or is cut short.
+        ProtocolError: it has more than ``limit`` topics and partitions, or is truncated.
     """
     count = 0
     try:
@@ -110,14 +111,14 @@ _HEAD: Final = struct.Struct(">hhih")
 _SIZE: Final = struct.Struct(">i")
 
 MAX_TAGGED_BYTES: Final = 128 << 10
-"""Of a request in Kafka's newer form: the library copies what follows each tagged field."""
+"""A request in a flexible version: the library copies the rest after each tagged field."""
 
 FAILED: Final = "requests that failed here"
 
 
 @dataclass(frozen=True, slots=True)
 class RequestHead:
-    """The header of a request; its body begins at octet ``start``."""
+    """The header of a request; the body begins at index ``start``."""
 
     api_key: int
     version: int
@@ -127,13 +128,13 @@ class RequestHead:
 
 
 def parse_head(octets: memoryview) -> RequestHead:
-    """The header of a request, of which it may be a kind that nobody knows.
+    """Parse the header of a request, possibly of an unknown API.
 
     Raises:
-        ProtocolError: the octets do not begin with one.
+        ProtocolError: the bytes do not begin with a header.
     """
     if len(octets) < _HEAD.size:
-        raise ProtocolError(f"a request of {len(octets)} octets, which has no header")
+        raise ProtocolError(f"a request of {len(octets)} bytes, which has no header")
     api_key, version, correlation_id, length = _HEAD.unpack_from(octets)
     start = _HEAD.size + max(length, 0)
     if length < -1 or start > len(octets):
@@ -169,10 +170,10 @@ def _varint(octets: memoryview, at: int) -> tuple[int, int]:
 
 
 class Requests:
-    """Gives requests to those who answer them.
+    """Dispatches requests to their handlers.
 
     Args:
-        handlers: who answers which kind of request; ApiVersions is answered here.
+        handlers: by API key; ApiVersions is answered here.
     """
 
     def __init__(
@@ -184,7 +185,7 @@ class Requests:
         self._limits = limits
         self._complaints = complaints
         self.counts = Counter[int]()
-        """Requests that are of a kind and a version that is served, by kind."""
+        """The number of requests in served APIs and versions, by API key."""
 
     async def answer(
         self,
@@ -194,14 +195,14 @@ class Requests:
         is_gone: Callable[[], bool],
         sasl: Sasl | None = None,
     ) -> Pieces:
-        """The octets of the response, in pieces; none if the client waits for none.
+        """Return the pieces of the encoded response; none if the client expects none.
 
         Raises:
-            ProtocolError: there is no answer to this request: the connection is to be closed.
+            ProtocolError: the request has no possible response: close the connection.
         """
         served = self._handlers if sasl is None else sasl.served(head.api_key, self._for_users)
         if head.api_key == Api.API_VERSIONS and head.version not in VERSIONS[Api.API_VERSIONS]:
-            # As KIP-511 has it: in the oldest form, which every client knows.
+            # KIP-511: an unknown version is answered in version 0, which every client can read.
             response = api_versions(_keys(served), KafkaError.UNSUPPORTED_VERSION)
             return [schemas.encode_response(head.correlation_id, response, 0)]
         if head.api_key not in _keys(served) or head.version not in VERSIONS[head.api_key]:
@@ -226,7 +227,7 @@ class Requests:
             return self._failed(head, host, error)
 
     def _check_size(self, head: RequestHead, octets: memoryview) -> None:
-        """Raises ProtocolError for what would take too much memory when it is taken apart."""
+        """Raise ProtocolError for a request that would take too much memory to decode."""
         if head.api_key == Api.PRODUCE:
             check_partitions(octets, head.start, head.version, self._limits.max_partitions)
             return
@@ -249,7 +250,7 @@ class Requests:
     def _refusal(self, head: RequestHead, error: KafkaError) -> Pieces:
         response = schemas.error_response(head.api_key, head.version, error)
         if response is None:
-            # Kafka, too, closes the connection: a response has a form for each kind and version.
+            # Kafka, too, closes the connection: without a version no response can be encoded.
             kind = f"kind {head.api_key} in version {head.version}"
             raise ProtocolError(f"a request of {kind}, to which there is no answer ({error.name})")
         return [schemas.encode_response(head.correlation_id, response, head.version)]

@@ -37,7 +37,7 @@ from dafka_kafka.schemas import (
 )
 
 UNKNOWN: Final = -1
-"""The offset of a partition of which nothing is committed."""
+"""The offset of a partition without a commit."""
 
 _log: Final = logging.getLogger("dafka.kafka")
 
@@ -96,18 +96,18 @@ class OffsetRequests:
         )
         is_gone = error is KafkaError.UNKNOWN_MEMBER_ID and not group.members
         if is_gone and request.generation_id_or_member_epoch >= 0:
-            return KafkaError.ILLEGAL_GENERATION  # as Kafka: the group is not known any more
+            return KafkaError.ILLEGAL_GENERATION  # as Kafka: the group is unknown now
         return error
 
     def _refusal(self, place: Place, asked: Any) -> KafkaError:
-        if self._node.numbers.get(*place) is None:
+        if self._node.registry.get(*place) is None:
             return KafkaError.UNKNOWN_TOPIC_OR_PARTITION
         size_bytes = len((asked.committed_metadata or "").encode())
         is_too_large = size_bytes > self._node.options.offset_metadata_max_bytes
         return KafkaError.OFFSET_METADATA_TOO_LARGE if is_too_large else KafkaError.NONE
 
     async def _written(self, group_id: str, commits: list[Committed]) -> KafkaError:
-        """Writes what a group has committed; the error to answer if it is not on disk."""
+        """Write a group's commits; return an error if they are not on disk."""
         if not commits:
             return KafkaError.NONE
         counter = self._coordinator.offsets.next_counter()
@@ -198,7 +198,7 @@ def _by_topic(topics: Iterable[Any], answered: Callable[[str, Any], Any], kind: 
 
 
 def _subscribed(group: Group) -> set[str] | None:
-    """The topics that a group's members read; None if that is not known."""
+    """Return the topics that a group's members consume; None if unknown."""
     if group.state is GroupState.EMPTY:
         return set()
     found: set[str] = set()
@@ -212,10 +212,10 @@ def _subscribed(group: Group) -> set[str] | None:
 
 
 KEY_TYPES: Final = (0, 1)
-"""What has a coordinator: a group, and a transactional id, to which its refusal is told there."""
+"""FindCoordinator's key types; transactional ids are refused."""
 
 CLASSIC: Final = "classic"
-"""The only kind of groups, by Kafka's name of it."""
+"""The only group type, by Kafka's name."""
 
 
 class Groups(Feature):
@@ -237,15 +237,15 @@ class Groups(Feature):
         }
 
     async def start(self) -> None:
-        """Begins to read what is known of groups."""
+        """Start to load the groups."""
         self._coordinator.start()
 
     async def close(self) -> None:
-        """Tells who waits for a group."""
+        """End the groups' waiting requests."""
         await self._coordinator.close()
 
     async def forget_topic(self, topic: str) -> None:
-        """Deletes what all groups have committed of a topic; raises as ``OffsetLog.write``."""
+        """Delete all groups' commits of a topic; raises as ``OffsetLog.write``."""
         await self._coordinator.forget_topic(topic)
 
     async def _find_coordinator(self, request: Any, client: Client) -> Any:

@@ -13,7 +13,7 @@ from dafka_core.model.records import TopicPartition
 from dafka_kafka.gateway_node import Client, Feature, GatewayNode
 from dafka_kafka.gateways import GatewayInfo, Gateways
 from dafka_kafka.options import KafkaOptions
-from dafka_kafka.partition_registry import PartitionNumbers
+from dafka_kafka.partition_registry import PartitionRegistry
 from dafka_kafka.registry_table import NumberedPartition
 
 ELSEWHERE = GatewayInfo("E" * 32, 7, "other.example.org", 9092)
@@ -51,7 +51,7 @@ def fixed_node(store: Store, **options: Any) -> Iterator[GatewayNode]:
         yield GatewayNode(
             store,
             KafkaOptions(**options),
-            cast("PartitionNumbers", FixedNumbers()),
+            cast("PartitionRegistry", FixedNumbers()),
             cast("Gateways", FixedGateways()),
             threads,
         )

@@ -19,7 +19,7 @@ from dafka_kafka.api_versions import Api
 from dafka_kafka.gateway_node import GatewayNode
 from dafka_kafka.gateways import GatewayInfo, Gateways
 from dafka_kafka.options import KafkaOptions
-from dafka_kafka.partition_registry import PartitionNumbers
+from dafka_kafka.partition_registry import PartitionRegistry
 from dafka_kafka.produce import Produce
 from dafka_kafka.registry_table import NumberedPartition
 from dafka_kafka.schemas import (
@@ -74,7 +74,7 @@ def produce_server(store: Store) -> Iterator[HostPort]:
         node = GatewayNode(
             store,
             KafkaOptions(),
-            cast("PartitionNumbers", FixedNumbers(store)),
+            cast("PartitionRegistry", FixedNumbers(store)),
             cast("Gateways", FixedGateways(store)),
             threads,
         )

@@ -62,7 +62,7 @@ def test_a_topics_configs_are_what_is_true_of_it(client: AdminClient, store: Sto
         "retention.bytes",
         "retention.ms",
     }
-    with pytest.raises(KafkaException, match="there is no topic 'u'"):
+    with pytest.raises(KafkaException, match="topic 'u' does not exist"):
         described(client, ConfigResource.Type.TOPIC, "u")
 
 

@@ -225,7 +225,7 @@ def test_records_come_while_others_are_written(
 def test_many_partitions_are_read_at_once(store: Store, gateway: Gateway, servers: str) -> None:
     count, records = 300, 20
     [node] = [each._node for each in gateway._server._features if isinstance(each, Fetch)]
-    asyncio.run(node.numbers.create("t", count))
+    asyncio.run(node.registry.create("t", count))
     expected = {
         number: [b"%d/%d" % (number, at) for at in range(records)] for number in range(count)
     }
@@ -233,7 +233,7 @@ def test_many_partitions_are_read_at_once(store: Store, gateway: Gateway, server
         assign = [confluent_kafka.TopicPartition("t", number, 0) for number in range(count)]
         consumer.assign(assign)
         assert consumer.consume(1, 0.5) == []
-        for each in node.numbers.partitions("t"):
+        for each in node.registry.partitions("t"):
             store.append_queue.put(RecordBatch.of(each.tp, 0, expected[each.number]))
         found = consumed(consumer, count * records)
     values: dict[int, list[bytes]] = {}

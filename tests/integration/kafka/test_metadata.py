@@ -208,7 +208,7 @@ def test_of_two_gateways_one_is_dead(start: Start) -> None:
 def test_a_dead_tower_takes_no_topic_away(
     start: Start, live_tower: Tower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(partition_registry, "KEPT_S", 0.0)
+    monkeypatch.setattr(partition_registry, "IDLE_S", 0.0)
     _, gateway = start("a")
     listed(admin(gateway), "flights")
     live_tower.close()

@@ -33,7 +33,7 @@ from dafka_kafka.api_versions import VERSIONS, Api
 from dafka_kafka.errors import KafkaError, RefusedError
 from dafka_kafka.gateway import Gateway
 from dafka_kafka.gateways import node_id
-from dafka_kafka.partition_registry import PartitionNumbers
+from dafka_kafka.partition_registry import PartitionRegistry
 from dafka_kafka.schemas import (
     CreatePartitionsRequest,
     CreateTopicsRequest,
@@ -131,14 +131,14 @@ def test_a_topic_has_its_rule_though_its_client_has_gone(
     gateway: Gateway, client: AdminClient, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, may_go_on = threading.Event(), threading.Event()
-    create = PartitionNumbers.create
+    create = PartitionRegistry.create
 
     async def wait(*args: Any, **named: Any) -> None:
         await create(*args, **named)
         begun.set()
         await asyncio.to_thread(may_go_on.wait, PATIENCE_S)
 
-    monkeypatch.setattr(PartitionNumbers, "create", wait)
+    monkeypatch.setattr(PartitionRegistry, "create", wait)
     kind = CreateTopicsRequest.CreatableTopic
     config = kind.CreatableTopicConfig(name="retention.ms", value="1000")
     topic = kind(name="t", num_partitions=1, replication_factor=1, assignments=[], configs=[config])

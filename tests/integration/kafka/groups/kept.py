@@ -13,7 +13,7 @@ from dafka_kafka.groups.offsets import (
     GroupRecord,
     KeptMember,
 )
-from dafka_kafka.registry_table import LIST, NumbersRecord
+from dafka_kafka.registry_table import REGISTRY, RegistryRecord
 
 GATEWAY = "A" * 32
 FIRST, SECOND, THIRD = (TopicPartition("t", digit * 32) for digit in "123")
@@ -31,12 +31,12 @@ def keep(store: StoreDouble) -> None:
     """Topic t has three partitions of 10 records; group g has read of two of them."""
     rows = tuple((tp.partition, GATEWAY, True) for tp in (FIRST, SECOND, THIRD))
     numbers = [
-        NumbersRecord(turn="T"),
-        NumbersRecord(topic="t", first=0, partitions=rows),
-        NumbersRecord(agreed=2),
-        NumbersRecord(topic="t", first=3, partitions=(("4" * 32, GATEWAY, True),)),
+        RegistryRecord(lease="T"),
+        RegistryRecord(topic="t", first=0, partitions=rows),
+        RegistryRecord(committed=2),
+        RegistryRecord(topic="t", first=3, partitions=(("4" * 32, GATEWAY, True),)),
     ]
-    store.append(LIST, [each.packed() for each in numbers])
+    store.append(REGISTRY, [each.packed() for each in numbers])
     for tp in (FIRST, SECOND, THIRD):
         store.append(tp, [bytes(100)] * 10)
     committed = (Committed("t", 0, 4), Committed("t", 1, 10), Committed("t", 7, 1))

@@ -26,7 +26,7 @@ from dafka_kafka.groups import coordinator
 from dafka_kafka.groups.coordinator import OffsetLog, OtherHeads
 from dafka_kafka.groups.offsets import OFFSETS_TOPIC, Committed, Generation, GroupRecord, KeptMember
 from dafka_kafka.options import KafkaOptions
-from dafka_kafka.partition_registry import PartitionNumbers
+from dafka_kafka.partition_registry import PartitionRegistry
 from tests.integration.kafka.fixed_node import ELSEWHERE, FixedGateways
 from tests.integration.kafka.groups.asking import Asking, asking
 
@@ -239,7 +239,7 @@ Run = Callable[[Callable[[OffsetLog], Awaitable[None]]], OffsetLog]
 def node(store: Store) -> Iterator[GatewayNode]:
     with ThreadPoolExecutor(2) as threads:
         gateways = Gateways(store, "127.0.0.1", 1)
-        numbers = PartitionNumbers(store, gateways)
+        numbers = PartitionRegistry(store, gateways)
         yield GatewayNode(store, KafkaOptions(), numbers, gateways, threads)
 
 

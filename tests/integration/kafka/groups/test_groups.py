@@ -14,7 +14,7 @@ from dafka_core.model.values import Values
 from dafka_core.testing import wait_until
 from dafka_kafka.gateway import Gateway
 from dafka_kafka.groups.group_lag import GroupLag, group_lags
-from dafka_kafka.registry_table import NumberList
+from dafka_kafka.registry_table import RegistryLog
 from tests.integration.kafka.groups.members import MemberGroup, create_topic
 
 TOPIC, NUMBERS, ROUND = "t", range(6), 40
@@ -30,7 +30,7 @@ class Served:
 
     def append(self, count: int = ROUND) -> int:
         """Appends records to each partition; where they end."""
-        table = NumberList(self.store.log).read()
+        table = RegistryLog(self.store.log).read()
         for number in NUMBERS:
             partition = table.get(TOPIC, number)
             assert partition is not None

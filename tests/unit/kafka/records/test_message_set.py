@@ -207,7 +207,7 @@ TOO_SHORT = bytes(8) + b"\0\0\0\x0e" + bytes(4) + b"\1" + bytes(9)
         (message(0, b"a")[:11] + b"\5" + bytes(20), errors.CORRUPT_MESSAGE, "cannot have 5"),
         (message(0, b"a")[:-1] + b"b", errors.CORRUPT_MESSAGE, "CRC"),
         (message(2, b"a"), errors.CORRUPT_MESSAGE, "no message has magic 2"),
-        (message(1, b"a", attributes=4), errors.UNSUPPORTED_COMPRESSION_TYPE, "of number 4"),
+        (message(1, b"a", attributes=4), errors.UNSUPPORTED_COMPRESSION_TYPE, "compression 4"),
         (message(0, None, attributes=1), errors.INVALID_RECORD, "is null"),
         (message(0, b"a", attributes=1), errors.INVALID_RECORD, "not compressed with gzip"),
         (wrapped(0), errors.INVALID_RECORD, "is empty"),

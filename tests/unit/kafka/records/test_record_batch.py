@@ -188,7 +188,7 @@ def test_what_its_head_says_is_told() -> None:
         (changed(VECTOR, 57, b"\0\0\0\1"), errors.INVALID_RECORD, "its last one is number 1"),
         (changed(VECTOR, 23, b"\x7f\xff\xff\xfe\0"), errors.INVALID_RECORD, "is number"),
         (changed(VECTOR, 22, b"\1"), errors.INVALID_RECORD, "not compressed with gzip"),
-        (changed(VECTOR, 22, b"\7"), errors.UNSUPPORTED_COMPRESSION_TYPE, "of number 7"),
+        (changed(VECTOR, 22, b"\7"), errors.UNSUPPORTED_COMPRESSION_TYPE, "compression 7"),
     ],
 )
 def test_a_wrong_batch_is_an_error_of_kafka(octets: bytes, error: str, why: str) -> None:
