@@ -117,7 +117,7 @@ def test_kafka_python_lists_what_users_may_do(locked: Locked) -> None:
             [ACL("User:bob", "*", ACLOperation.READ, ACLPermissionType.ALLOW, mine)]
         )
         assert made["failed"] == [SecurityDisabledError]
-        # Who is no admin may neither look nor try.
+        # Without role admin a user may neither list nor change.
         locked.permit(Permissions(NAME, frozenset({"produce"})), BOB)
         with pytest.raises(ClusterAuthorizationFailedError):
             client.describe_acls(about_all)

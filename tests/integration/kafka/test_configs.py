@@ -1,4 +1,4 @@
-"""What is said in the words of Kafka's configs."""
+"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_what_a_topic_keeps_is_changed_and_set_back(client: AdminClient, store: 
 
     def change(alter: Any, *entries: ConfigEntry) -> dict[str, str]:
         asked = ConfigResource(ConfigResource.Type.TOPIC, "t", incremental_configs=[*entries])
-        if alter == client.alter_configs:  # the older request, which sets all others back
+        if alter == client.alter_configs:  # AlterConfigs resets all others
             asked = ConfigResource(ConfigResource.Type.TOPIC, "t")
             for each in entries:
                 asked.set_config(each.name, str(each.value))

@@ -1,4 +1,4 @@
-"""Fetch: what is answered, when, and in each version."""
+"""Fetch: its responses in each version, and when they are sent."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def request(
     leader_epoch: int = -1,
     session: tuple[int, int] = (0, -1),
 ) -> Any:
-    """Asks for (number, offset)."""
+    """Request (number, offset)."""
     kind = FetchRequest.FetchTopic
     partitions = [
         kind.FetchPartition(
@@ -71,13 +71,13 @@ def request(
 
 
 class Asking:
-    """Asks a node's Fetch, in a loop that runs only meanwhile."""
+    """Send a Fetch to a node, in a loop that runs meanwhile."""
 
     def __init__(self, node: GatewayNode) -> None:
         self.node = node
 
     def whole(self, request: Any, version: int = NEWEST, **meanwhile: Any) -> Any:
-        """The answer; ``meanwhile`` may have a function ``work``, called in a thread."""
+        """Return the response; ``meanwhile`` is called in a thread."""
 
         async def scenario() -> Any:
             feature = Fetch(self.node)
@@ -95,7 +95,7 @@ class Asking:
         return asyncio.run(scenario())
 
     def __call__(self, request: Any, version: int = NEWEST, **meanwhile: Any) -> list[Any]:
-        """What there is of each partition."""
+        """Return the records by partition."""
         answer = self.whole(request, version, **meanwhile)
         return [partition for topic in answer.responses for partition in topic.partitions]
 

@@ -1,4 +1,4 @@
-"""What a Dafka producer writes is read by Kafka's clients, which know nothing of Dafka."""
+"""Kafka's clients read the records of a Dafka producer."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def servers(gateway: Gateway) -> str:
 
 
 def stored(store: Store, producer: Producer) -> TopicPartition:
-    """The partition, when all is in the store."""
+    """Return the partition once the store has all records."""
     producer.flush(PATIENCE_S)
     tp = TopicPartition("t", producer.address)
     wait_until(lambda: store.log.end(tp) == producer.next_offset)
@@ -133,7 +133,7 @@ def test_a_record_wakes_who_waits_for_it(
     stored(store, producer)
     with reading(kind, servers, wait_ms=30_000) as client:
         assert read_values(client.read(3)) == numbers(0, 3)
-        assert client.poll() == []  # it waits at the gateway now, for 30 s
+        assert client.poll() == []  # it waits at the gateway, for 30 s
         for number in range(3, 6):
             began = time.monotonic()
             producer.publish(b"%d" % number)

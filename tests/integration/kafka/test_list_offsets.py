@@ -1,4 +1,4 @@
-"""Where a partition begins and ends, and from where on its records are of a time."""
+"""ListOffsets: bounds of partitions, and offsets of times."""
 
 from __future__ import annotations
 

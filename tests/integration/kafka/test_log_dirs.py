@@ -1,4 +1,4 @@
-"""How large partitions are, as admin clients and consoles ask for it."""
+"""DescribeLogDirs, as admin clients and consoles use it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_those_that_are_asked_for_and_there_are_told(gateway: Gateway) -> None:
     asked = [kind(topic="t", partitions=[0, 7, 0, -1]), kind(topic="u", partitions=[0])]
     assert sizes(tell(gateway, DescribeLogDirsRequest(topics=asked), 1)).keys() == {("t", 0)}
     assert sizes(tell(gateway, DescribeLogDirsRequest(topics=[]), 1)) == {}
-    # A partition that has no record yet.
+    # A partition without records.
     assert sizes(tell(gateway, DescribeLogDirsRequest(topics=None), 4)).keys() == {("t", 0)}
 
 

@@ -1,4 +1,4 @@
-"""A gateway takes the list of numbers over once, and goes on while it is nobody else's."""
+"""Gateways write to the registry: one lease for many changes, and takeovers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def started(open_: ExitStack, directory: Path, tower: Tower) -> Numbering:
 
 
 def lives(numbering: Numbering) -> int:
-    """How often the list was taken over."""
+    """Return how often the registry was taken over."""
     return len(numbering.store.log.lives(REGISTRY).history)
 
 
@@ -127,7 +127,7 @@ def partition_numbers_tower() -> Iterator[Tower]:
 
 @pytest.fixture
 def start(partition_numbers_tower: Tower, tmp_path: Path) -> Iterator[Start]:
-    """Starts a store and its numbering, by the store's name."""
+    """Start a store and its registry."""
     with ExitStack() as running:
 
         def make(name: str) -> Numbering:
@@ -202,7 +202,7 @@ def test_a_turn_that_was_cut_short_is_gone_on_with(
     flush, tries = Producer.flush, []
 
     def cut_short(producer: Producer, timeout_s: float) -> None:
-        """Another gateway takes over when what was added is on disk, and before that is known."""
+        """Another gateway takes over after the records are on disk, and before their commit."""
         flush(producer, timeout_s)
         tries.append(producer.next_offset)
         if len(tries) in (2, 7):
@@ -253,7 +253,9 @@ def test_a_topic_of_dafkas_is_numbered_and_can_be_added_to(
         with pytest.raises(RefusedError) as refused:
             one.create("flights", 1, new=True)
         assert refused.value.code == KafkaError.TOPIC_ALREADY_EXISTS
-        one.create("flights", 2)  # for what Kafka clients write: nobody writes to a producer's own
+        one.create(
+            "flights", 2
+        )  # for writes of Kafka clients, which can't go to a producer's partition
         assert one.names("flights")[0] == producer.address
         assert [each.hosted for each in one.registry.partitions("flights")] == [False, True, True]
 
@@ -299,7 +301,7 @@ def test_a_majority_goes_on_without_a_store_that_is_away(start: Start) -> None:
 
 def test_stores_that_come_are_asked_to_agree_before_one_goes(start: Start) -> None:
     one = start("a")
-    one.create("flights", 1)  # acknowledged by one store: all have to answer who goes on
+    one.create("flights", 1)  # acknowledged by one store: all must answer the next lease
     two, three = start("bb"), start("ccc")
     all_ = one, two, three
     meet(*all_)
@@ -336,14 +338,14 @@ def test_what_a_minority_has_written_is_not_given_out(
     with Producer(
         *REGISTRY[:1], address=REGISTRY.partition, tower=partition_numbers_tower.tower
     ) as somebody:
-        # No ``committed`` follows: for all that one knows, another store may never have it.
+        # No ``committed`` follows: as far as the first gateway knows, it may be lost.
         record = RegistryRecord(topic="flights", first=1, partitions=(row,))
         somebody.publish(record.packed())
         somebody.flush(PATIENCE_S)
         end = somebody.next_offset
     wait_until(lambda: two.store.log.end(REGISTRY) == one.store.log.end(REGISTRY) == end)
     assert len(agree("flights", 1, one, two)) == 1
-    two.create("alerts", 1)  # who takes the list over has it, and a majority has that
+    two.create("alerts", 1)  # the next lease has it, and so has a majority
     assert agree("flights", 2, one, two)[1] == row[0]
 
 
@@ -374,7 +376,7 @@ def test_anything_in_the_list_is_passed_over_by_everybody(
         REGISTRY.topic, address=REGISTRY.partition, tower=partition_numbers_tower.tower
     ) as somebody:
         somebody.publish_many(wrong)
-        # Of the future, it does not count.
+        # An offset in the future is invalid.
         somebody.publish(RegistryRecord(committed=10_000).packed())
     one.create("alerts", 1)
     assert one.registry.skipped == skipped + len(wrong)

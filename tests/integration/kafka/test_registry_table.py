@@ -1,4 +1,4 @@
-"""The list of partitions' numbers in a log: what of it counts, and when."""
+"""The registry in a log: its committed records, and when they apply."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ def test_what_is_not_agreed_on_does_not_count(log: Log) -> None:
     write(log, RegistryRecord(lease="CD"), topic("u", "P"))
     assert len(found.read()) == 1
     assert len(found.read(4)) == 1
-    assert len(found.read(5)) == 2  # who is told by the stores need not wait for the record
+    assert (
+        len(found.read(5)) == 2
+    )  # a caller that knows the stores' answers need not wait for the record
     assert len(RegistryLog(log).read()) == 1
 
 

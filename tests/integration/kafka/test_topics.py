@@ -1,4 +1,4 @@
-"""Topics and partitions are made by unmodified clients; what cannot be is refused with a reason."""
+"""Unmodified clients create topics and partitions; impossible requests get a reason."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def test_a_topic_is_deleted_and_made_anew(
     assert refusal(delete("__dafka.queries"))[0] == "TOPIC_EXCEPTION"
     impossible = DeleteTopicsRequest(topic_names=["a\0b"], timeout_ms=1)
     assert tell(gateway, impossible, 1).responses[0].error_code == 3
-    # It begins anew, and groups with it.
+    # It begins anew, and so do groups.
     writer.produce("t", b"anew", partition=0)
     writer.flush(PATIENCE_S)
     assert counts(client) == {"t": 1}

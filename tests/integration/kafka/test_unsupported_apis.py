@@ -1,4 +1,4 @@
-"""What Kafka has and a gateway has not."""
+"""APIs of features that the gateway lacks."""
 
 from __future__ import annotations
 

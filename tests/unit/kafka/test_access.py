@@ -1,4 +1,4 @@
-"""Requests are answered as far as their user may ask."""
+"""Requests are answered as far as the user's permissions allow."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TOPIC, GROUP, CLUSTER = 29, 30, 31
 
 
 class Asked:
-    """What a handler was asked, and answers."""
+    """A handler's request and response."""
 
     def __init__(self, response: Response) -> None:
         self.response = response
@@ -46,7 +46,7 @@ class Someone:
         self._rights = Rights(Permissions("alice", frozenset(roles), *patterns))
 
     def asks(self, api: Api, version: int, request: Any, response: Response) -> tuple[Any, Asked]:
-        """What it is answered, if ``response`` is what is answered to what is allowed."""
+        """Return the client's response, if ``response`` is the handler's."""
         handler = Asked(response)
         client = Client("c", "10.0.0.1", version)
         work = self._access.answer(api, request, client, self._rights, handler)
@@ -103,7 +103,7 @@ def test_what_is_kept_of_topics_is_for_one_thread(monkeypatch: pytest.MonkeyPatc
 
 
 def test_who_names_topics_that_it_may_not_see_is_not_told_of_all() -> None:
-    # In the oldest version an empty list means all topics.
+    # In version 0 an empty list means all topics.
     found, handler = Someone("consume", consume="a").asks(
         Api.METADATA, 0, metadata("b"), described()
     )
@@ -294,10 +294,10 @@ ACCESS_RULES_TOPIC = SimpleNamespace(
     partition_data=[SimpleNamespace(index=7)],
     partition_indexes=[7],
 )
-"""What requests list, with the fields of all of them."""
+"""Elements of requests, with the fields of all kinds of them."""
 
 NAMES = (Api.DESCRIBE_GROUPS, Api.DELETE_TOPICS, Api.DELETE_GROUPS)
-"""Kinds of requests that list names alone."""
+"""APIs whose requests list names only."""
 
 
 def test_each_request_that_is_served_has_a_rule() -> None:
@@ -305,7 +305,7 @@ def test_each_request_that_is_served_has_a_rule() -> None:
 
 
 def error_codes(octets_of: Any, version: int) -> list[int]:
-    """All errors in a response, as its client reads them."""
+    """Return all errors in a response, as its client reads them."""
     found: list[int] = []
 
     def walk(each: Any) -> None:
@@ -345,5 +345,5 @@ def test_all_of_a_request_is_refused_where_its_response_has_a_place_for_it(api: 
         has_place = schemas.error_response(api, version, 0) is not None
         wanted = [REFUSALS[whole.resource]] if has_place else []
         assert [each for each in error_codes(response, version) if each] == wanted
-        # The others have a list of what was asked, each with an error, or are empty then.
+        # The others list the requested elements with errors, or are empty.
         assert has_place or RULES[api].answered or api == Api.DESCRIBE_LOG_DIRS

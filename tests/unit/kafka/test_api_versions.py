@@ -1,4 +1,4 @@
-"""What the gateway says of itself."""
+"""ApiVersions, and the page that lists it."""
 
 from __future__ import annotations
 

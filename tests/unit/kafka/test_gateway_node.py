@@ -1,4 +1,4 @@
-"""What each feature of a gateway is given."""
+"""The parts that features of a gateway share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one turn adds to the list of partitions' numbers."""
+"""Changes proposed to the partition registry."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_who_hosts_some_of_a_topic_takes_what_is_written_to_its_producers_partit
     draft = PendingChanges(begun())
     draft.adopt([TopicPartition("t", "C"), TopicPartition("u", "C")], lambda key: ["G2", "G1"])
     assert [each.gateway for each in draft.partitions("t")] == ["G1", "G1", "G1"]
-    # Nobody does: the nearest one will, if clients write to it.
+    # No gateway hosts it: the nearest one will, if clients write to it.
     assert [each.gateway for each in draft.partitions("u")] == ["G2"]
 
 

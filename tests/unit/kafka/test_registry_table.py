@@ -1,4 +1,4 @@
-"""The list of partitions' numbers: what counts, and what is passed over."""
+"""The partition registry: valid records apply, others are skipped."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_topic_that_is_deleted_has_no_numbers_and_may_begin_anew() -> None:
         7,
         0,
     )
-    # Whatever comes to be in one that a gateway hosted is of the topic that was deleted.
+    # Records in a partition that a gateway hosted belong to the deleted topic.
     assert found.ended(TopicPartition("t", "B")) == MAX_END
     for record in (*deletion_records("t", {"A": 3}), begun):
         found.apply(record)
@@ -94,7 +94,7 @@ def test_a_topic_that_is_deleted_has_no_numbers_and_may_begin_anew() -> None:
 def test_part_of_a_record_may_fit() -> None:
     record = RegistryRecord(topic="t", partitions=(row("A"), row("A"), row("B")))
     found = table(record)
-    # B says that its number is 2, and there is no 1.
+    # B claims number 2, and number 1 does not exist.
     assert (names(found), found.skipped) == (["A"], 2)
 
 
@@ -138,7 +138,7 @@ def test_a_record_is_a_json_object_with_a_version() -> None:
     assert parse_record(text) == record
     assert parse_record(text.replace(b'"v": 1', b'"v": 2')) is None
     later = text.replace(b'"first"', b'"colour": "green", "first"')
-    assert parse_record(later) == record  # members of later versions are passed over
+    assert parse_record(later) == record  # fields of later versions are ignored
 
 
 @given(st.binary(max_size=200) | st.text().map(str.encode))

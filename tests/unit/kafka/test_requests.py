@@ -1,4 +1,4 @@
-"""From a request's octets to those of its response."""
+"""Requests, from their bytes to the bytes of their responses."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_a_request_with_tagged_fields_is_small() -> None:
     handlers = Handlers()
     handlers.requests = Requests({}, Limits(), handlers.complaints)
     for size, refused in ((130_000, False), (131_100, True)):
-        text = b"\xf9\x77" + bytes(15_352)  # a name of 15,352 octets
+        text = b"\xf9\x77" + bytes(15_352)  # a name of 15,352 bytes
         octets = frame(18, 3, (b"\0" + text + text + b"\0").ljust(size, b"\0"))
         with pytest.raises(ProtocolError) if refused else contextlib.nullcontext():
             handlers.answer(octets)

@@ -1,4 +1,4 @@
-"""A client that asks a gateway about groups, in any version of a request."""
+"""A client of the group APIs, for any version of a request."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OPTIONS: dict[str, Any] = {
 
 
 class Asking:
-    """What clients ask of the groups of one gateway."""
+    """A client of one gateway's groups."""
 
     def __init__(self, groups: Groups) -> None:
         self.groups = groups
@@ -57,7 +57,7 @@ class Asking:
         )
 
     async def member(self) -> str:
-        """A member of a group of one."""
+        """Join as the only member of a group."""
         asked_first = await self.join()
         joined = await self.join(asked_first.member_id)
         assert joined.error_code == 0
@@ -67,7 +67,7 @@ class Asking:
         return name
 
     async def commit(self, *offsets: int, version: int = NEWEST, **given: Any) -> list[int]:
-        """Commits offsets of partitions 0, 1, … of topic t; the errors."""
+        """Commit offsets of partitions 0, 1, … of topic t; return the errors."""
         topic: Any = schemas.OffsetCommitRequest.OffsetCommitRequestTopic
         partition: Any = topic.OffsetCommitRequestPartition
         metadata = given.pop("metadata", "")
@@ -94,7 +94,7 @@ class Asking:
         return [each.error_code for topic in answer.topics for each in topic.partitions]
 
     async def fetch(self, numbers: list[int] | None = None, version: int = NEWEST) -> Any:
-        """What was committed of topic t; of all topics without numbers."""
+        """Return the commits of topic t; of all topics without numbers."""
         topic: Any = schemas.OffsetFetchRequest.OffsetFetchRequestTopic
         topics = None if numbers is None else [topic(name="t", partition_indexes=numbers)]
         return await self.ask(Api.OFFSET_FETCH, version, group_id="g", topics=topics)
@@ -111,7 +111,7 @@ class Asking:
 
 @asynccontextmanager
 async def asking(store: Store, **options: Any) -> AsyncIterator[Asking]:
-    """A gateway that has read what there is."""
+    """Open a gateway that has loaded the stored groups."""
     with fixed_node(store, **(OPTIONS | options)) as node:
         groups = Groups(node)
         await groups.start()

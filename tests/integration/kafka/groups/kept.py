@@ -1,4 +1,4 @@
-"""What gateways have kept of groups, in a store without a mesh."""
+"""Stored state of groups, in a store without a mesh."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FIRST, SECOND, THIRD = (TopicPartition("t", digit * 32) for digit in "123")
 
 
 def part(*numbers: int) -> bytes:
-    """A member's part of topic t, as Kafka's consumers have it."""
+    """Encode an assignment of topic t in the consumer protocol."""
     return struct.pack(f">hihci{len(numbers)}ii", 0, 1, 1, b"t", len(numbers), *numbers, -1)
 
 
@@ -28,7 +28,7 @@ MEMBER = KeptMember("app-1", 6_000, 6_000, (), part(0, 2), None, "app", "10.0.0.
 
 
 def keep(store: StoreDouble) -> None:
-    """Topic t has three partitions of 10 records; group g has read of two of them."""
+    """Topic t has three partitions of 10 records; group g has consumed from two of them."""
     rows = tuple((tp.partition, GATEWAY, True) for tp in (FIRST, SECOND, THIRD))
     numbers = [
         RegistryRecord(lease="T"),

@@ -1,4 +1,4 @@
-"""What clients are answered about groups, in the versions that they ask in."""
+"""Responses of the group APIs, in each version."""
 
 from __future__ import annotations
 
@@ -262,7 +262,7 @@ def test_negative_offsets_are_committed_in_each_version(store: Store, version: i
         async with asking(store) as client:
             await client.commit(5, 5, 5, 5)
             assert await client.commit(*LOWS, version=version, metadata="why") == [0] * 4
-        async with asking(store) as client:  # a gateway that has read them from disk
+        async with asking(store) as client:  # a gateway that has loaded them from disk
             expected = {("t", number): low for number, low in enumerate(LOWS)}
             assert await client.committed() == expected
             (topic,) = (await client.fetch([0, 1])).topics
@@ -304,7 +304,7 @@ def test_committed_offsets_are_deleted_unless_they_are_in_use(store: Store) -> N
             answer = await delete(client, "t")
             assert (answer.error_code, answer.topics[0].partitions[0].error_code) == (0, 0)
             assert await client.committed() == {("t", 1): 6}
-            await client.member()  # it reads topic t
+            await client.member()  # it subscribes to topic t
             in_use = (await delete(client, "t")).topics[0].partitions[0].error_code
             assert in_use == KafkaError.GROUP_SUBSCRIBED_TO_TOPIC
             assert (await delete(client, "other")).topics[0].partitions[0].error_code == 0
