@@ -6,15 +6,14 @@ from enum import IntEnum
 from itertools import groupby
 from typing import Any, Final
 
-from dafka_kafka.api_versions import Api
+from dafka_kafka.api import WHY, Api, Client, Feature, Rule, on_cluster, serves
 from dafka_kafka.errors import KafkaError
-from dafka_kafka.gateway_node import Client, Feature, Handler
 from dafka_kafka.schemas import (
     CreateAclsResponse,
     DeleteAclsResponse,
     DescribeAclsResponse,
 )
-from dafka_kafka.users import Acl, Pattern, Users, acls
+from dafka_kafka.users import Acl, Operation, Pattern, Users, acls
 
 NO_ACLS: Final = "no authorizer: every client may do everything"
 
@@ -48,12 +47,8 @@ class Acls(Feature):
 
     def __init__(self, users: Users | None) -> None:
         self._users = users
-        self.handlers: dict[int, Handler] = {
-            Api.DESCRIBE_ACLS: self._describe,
-            Api.CREATE_ACLS: self._create,
-            Api.DELETE_ACLS: self._delete,
-        }
 
+    @serves(Api.DESCRIBE_ACLS, range(2), Rule(on_cluster(Operation.DESCRIBE)))
     async def _describe(self, request: Any, client: Client) -> Any:
         if self._users is None:
             error, why, found = KafkaError.SECURITY_DISABLED, NO_ACLS, list[Acl]()
@@ -86,6 +81,18 @@ class Acls(Feature):
             ],
         )
 
+    @serves(
+        Api.CREATE_ACLS,
+        range(2),
+        Rule(
+            asked="creations",
+            each=lambda each: (on_cluster(Operation.ALTER), each.resource_name),
+            answered="results",
+            refused=lambda _, error: CreateAclsResponse.AclCreationResult(
+                error_code=error, error_message=WHY
+            ),
+        ),
+    )
     async def _create(self, request: Any, client: Client) -> Any:
         result = CreateAclsResponse.AclCreationResult
         results = [
@@ -94,6 +101,21 @@ class Acls(Feature):
         ]
         return CreateAclsResponse(throttle_time_ms=0, results=results)
 
+    @serves(
+        Api.DELETE_ACLS,
+        range(2),
+        Rule(
+            asked="filters",
+            each=lambda each: (
+                on_cluster(Operation.ALTER),
+                each.resource_name_filter or "",
+            ),
+            answered="filter_results",
+            refused=lambda _, error: DeleteAclsResponse.DeleteAclsFilterResult(
+                error_code=error, error_message=WHY, matching_acls=[]
+            ),
+        ),
+    )
     async def _delete(self, request: Any, client: Client) -> Any:
         result = DeleteAclsResponse.DeleteAclsFilterResult
         error = KafkaError.SECURITY_DISABLED

@@ -18,14 +18,15 @@ from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.nodes.store_handle import StoreHandle
 from dafka_core.system.hosts import HostPort
-from dafka_kafka.api_versions import Api
+from dafka_kafka.api import Api, Client, Feature, Rule, named_resource, refuse_resource, serves
 from dafka_kafka.errors import KafkaError, RefusedError
-from dafka_kafka.gateway_node import Client, Feature, GatewayNode, Handler
+from dafka_kafka.gateway_node import GatewayNode
 from dafka_kafka.schemas import (
     AlterConfigsResponse,
     DescribeConfigsResponse,
     IncrementalAlterConfigsResponse,
 )
+from dafka_kafka.users import Operation as Permitted
 
 # Retention: Kafka's ``retention.ms`` and ``retention.bytes`` as rules at every store.
 #
@@ -229,19 +230,44 @@ class Configs(Feature):
 
     def __init__(self, node: GatewayNode) -> None:
         self._node = node
-        self.handlers: dict[int, Handler] = {
-            Api.DESCRIBE_CONFIGS: self._describe_configs,
-            Api.ALTER_CONFIGS: self._alter_configs,
-            Api.INCREMENTAL_ALTER_CONFIGS: self._change_configs,
-        }
 
+    @serves(
+        Api.DESCRIBE_CONFIGS,
+        range(4),
+        Rule(
+            asked="resources",
+            each=named_resource(Permitted.DESCRIBE_CONFIGS),
+            answered="results",
+            refused=refuse_resource(_Result, configs=[]),
+        ),
+    )
     async def _describe_configs(self, request: Any, client: Client) -> Any:
         results = [self._described(each) for each in request.resources]
         return DescribeConfigsResponse(throttle_time_ms=0, results=results)
 
+    @serves(
+        Api.ALTER_CONFIGS,
+        range(2),
+        Rule(
+            asked="resources",
+            each=named_resource(Permitted.ALTER_CONFIGS),
+            answered="responses",
+            refused=refuse_resource(AlterConfigsResponse.AlterConfigsResourceResponse),
+        ),
+    )
     async def _alter_configs(self, request: Any, client: Client) -> Any:
         return await self._altered(AlterConfigsResponse, request, anew=True)
 
+    @serves(
+        Api.INCREMENTAL_ALTER_CONFIGS,
+        range(1),
+        Rule(
+            asked="resources",
+            each=named_resource(Permitted.ALTER_CONFIGS),
+            answered="responses",
+            refused=refuse_resource(IncrementalAlterConfigsResponse.AlterConfigsResourceResponse),
+        ),
+    )
     async def _change_configs(self, request: Any, client: Client) -> Any:
         return await self._altered(IncrementalAlterConfigsResponse, request, anew=False)
 

@@ -19,12 +19,13 @@ from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition,
 from dafka_core.model.values import Values
 from dafka_core.storage import Log
 from dafka_core.storage.head_changes import HeadChanges
-from dafka_kafka.api_versions import Api
+from dafka_kafka.api import Api, Client, Feature, Rule, named_topic, refuse_partitions, serves
 from dafka_kafka.errors import KafkaError
-from dafka_kafka.gateway_node import Client, Feature, GatewayNode, Handler
+from dafka_kafka.gateway_node import GatewayNode
 from dafka_kafka.records import message_set
 from dafka_kafka.records.record_batch import encode_record_batches
 from dafka_kafka.schemas import FetchResponse
+from dafka_kafka.users import Operation
 
 
 class Wait:
@@ -389,7 +390,6 @@ class Fetch(Feature):
         self._log = node.store.log
         self._beyond_end = BeyondEnd(self._log)
         self._watch: LogWatch
-        self.handlers: dict[int, Handler] = {Api.FETCH: self._fetch}
 
     async def start(self) -> None:
         """Subscribe to the log's changes."""
@@ -399,6 +399,23 @@ class Fetch(Feature):
         """Unsubscribe."""
         self._watch.close()
 
+    @serves(
+        Api.FETCH,
+        range(12),
+        Rule(
+            asked="topics",
+            each=named_topic(Operation.READ, "topic"),
+            answered="responses",
+            refused=refuse_partitions(
+                _Topic,
+                _Partition,
+                in_request="partition",
+                name="topic",
+                high_watermark=-1,
+                aborted_transactions=None,
+            ),
+        ),
+    )
     async def _fetch(self, request: Any, client: Client) -> Any:
         if request.session_id and request.session_epoch > 0:
             return _response(KafkaError.FETCH_SESSION_ID_NOT_FOUND, [])

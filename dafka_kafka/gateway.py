@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -18,10 +18,11 @@ from dafka_core.ops.store_extension import ExtensionNode
 from dafka_core.system.hosts import HostPort, host_port, is_any, listen_for
 from dafka_kafka import gateway_metrics
 from dafka_kafka.acls import Acls
+from dafka_kafka.api import Feature
 from dafka_kafka.api_versions import NotInUse
 from dafka_kafka.configs import Configs
 from dafka_kafka.fetch import Fetch
-from dafka_kafka.gateway_node import MAX_THREADS, Feature, GatewayNode
+from dafka_kafka.gateway_node import MAX_THREADS, GatewayNode
 from dafka_kafka.gateways import Gateways
 from dafka_kafka.groups.group_requests import Groups
 from dafka_kafka.list_offsets import ListOffsets
@@ -30,6 +31,7 @@ from dafka_kafka.metadata import Metadata
 from dafka_kafka.options import DEFAULT_PORT, KafkaOptions
 from dafka_kafka.partition_registry import PartitionRegistry
 from dafka_kafka.produce import Produce
+from dafka_kafka.sasl import Sasl
 from dafka_kafka.server import BACKLOG, Server, tls_of
 from dafka_kafka.topics import Topics
 from dafka_kafka.users import Users
@@ -134,6 +136,16 @@ class Gateway(ExtensionNode):
         """Close a forked child's copies of the sockets."""
         if "_server" in vars(self):
             self._server.on_forked()
+
+
+FEATURES: Final = (
+    *(Acls, Configs, Fetch, Groups, ListOffsets, LogDirs, Metadata, NotInUse, Produce, Topics),
+    Sasl,
+)
+"""All features; each declares its APIs.  ``Sasl`` has an object for each connection."""
+
+APIS: Final = {api: each for feature in FEATURES for api, each in feature.declared.items()}
+"""All APIs but ApiVersions, with unbound handlers."""
 
 
 def _features(node: GatewayNode, users: Users | None) -> list[Feature]:

@@ -8,12 +8,11 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from math import inf
-from types import MappingProxyType
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Final, ParamSpec, TypeVar
 
 from dafka_core.config.node_options import NO_KEYS, KeyFiles
 from dafka_core.errors import DafkaError
@@ -274,48 +273,6 @@ more would only take CPU from the store."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Client:
-    """The sender of a request, and the request's API version."""
-
-    client_id: str
-    host: str
-    version: int
-    is_gone: Callable[[], bool] = field(default=lambda: False, repr=False)
-    """Whether the connection is closed: nobody reads the response."""
-    may_make: Callable[[str], bool] = field(default=lambda _: True, repr=False)
-    """Return whether a missing topic may be created."""
-
-
-@dataclass(frozen=True, slots=True)
-class EncodedResponse:
-    """An encoded response body, in pieces that need not be joined."""
-
-    pieces: Sequence[bytes | bytearray | memoryview]
-
-
-Response = Any | EncodedResponse | None
-"""A message of ``schemas``, its encoded body, or None where the client expects none (acks=0)."""
-
-Handler = Callable[[Any, Client], Awaitable[Response]]
-"""Handles a request in the gateway's event loop, without blocking it. A ProtocolError closes the
-connection; any other error is answered with UNKNOWN_SERVER_ERROR and logged. The handler is
-cancelled when the client disconnects; work that must complete is shielded."""
-
-
-class Feature:
-    """A part of the gateway that implements some APIs."""
-
-    handlers: Mapping[int, Handler] = MappingProxyType({})
-    """Handlers by API key."""
-
-    async def start(self) -> None:
-        """Start in the loop, before the first request."""
-
-    async def close(self) -> None:
-        """Close, after the last request."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,11 +9,12 @@ from typing import Any, Final, NamedTuple
 from dafka_core.errors import StoreError
 from dafka_core.model.records import UNKNOWN_US, TopicPartition
 from dafka_core.storage import Log
-from dafka_kafka.api_versions import Api
+from dafka_kafka.api import Api, Client, Feature, Rule, named_topic, refuse_partitions, serves
 from dafka_kafka.errors import KafkaError
 from dafka_kafka.fetch import readable, say_damaged
-from dafka_kafka.gateway_node import Client, Feature, GatewayNode, Handler
+from dafka_kafka.gateway_node import GatewayNode
 from dafka_kafka.schemas import ListOffsetsResponse
+from dafka_kafka.users import Operation
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -45,8 +46,17 @@ class ListOffsets(Feature):
 
     def __init__(self, node: GatewayNode) -> None:
         self._node = node
-        self.handlers: dict[int, Handler] = {Api.LIST_OFFSETS: self._list_offsets}
 
+    @serves(
+        Api.LIST_OFFSETS,
+        range(6),
+        Rule(
+            asked="topics",
+            each=named_topic(Operation.DESCRIBE),
+            answered="topics",
+            refused=refuse_partitions(_Topic, _Partition),
+        ),
+    )
     async def _list_offsets(self, request: Any, client: Client) -> Any:
         asked = [
             (topic.name, [(each, self._readable(topic.name, each)) for each in topic.partitions])

@@ -8,11 +8,12 @@ from typing import Any, Final
 
 from dafka_core.errors import DafkaError
 from dafka_core.storage.snapshot import Snapshot
-from dafka_kafka.api_versions import Api
+from dafka_kafka.api import Api, Client, Feature, Rule, on_cluster, serves
 from dafka_kafka.errors import KafkaError
-from dafka_kafka.gateway_node import Client, Feature, GatewayNode, Handler
+from dafka_kafka.gateway_node import GatewayNode
 from dafka_kafka.registry_table import NumberedPartition
 from dafka_kafka.schemas import DescribeLogDirsResponse
+from dafka_kafka.users import Operation
 
 MOST_AT_ONCE: Final = 1_000
 """Partitions read in one snapshot: while one is open, LMDB reuses no page."""
@@ -27,8 +28,8 @@ class LogDirs(Feature):
 
     def __init__(self, node: GatewayNode) -> None:
         self._node = node
-        self.handlers: dict[int, Handler] = {Api.DESCRIBE_LOG_DIRS: self._describe}
 
+    @serves(Api.DESCRIBE_LOG_DIRS, range(5), Rule(on_cluster(Operation.DESCRIBE)))
     async def _describe(self, request: Any, client: Client) -> Any:
         found = await self._node.in_thread(self._directory, list(self._asked(request.topics)))
         return DescribeLogDirsResponse(

@@ -8,13 +8,23 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from dafka_kafka.api_versions import Api
+from dafka_kafka.api import (
+    Api,
+    Client,
+    EncodedResponse,
+    Feature,
+    Rule,
+    named_topic,
+    refuse_one,
+    serves,
+)
 from dafka_kafka.errors import KafkaError, RefusedError
-from dafka_kafka.gateway_node import Client, EncodedResponse, Feature, GatewayNode, Handler
+from dafka_kafka.gateway_node import GatewayNode
 from dafka_kafka.gateways import GatewayInfo
 from dafka_kafka.registry_table import NumberedPartition
 from dafka_kafka.schemas import DescribeClusterResponse, MetadataResponse
 from dafka_kafka.topics import KAFKAS_OWN, wrong_name
+from dafka_kafka.users import Operation
 
 CREATION_S: Final = 5.0
 """Longest wait for the creation of a requested topic; the client asks again."""
@@ -41,11 +51,17 @@ class Metadata(Feature):
         self._node = node
         self._registry = node.registry
         self._said_s = float("-inf")
-        self.handlers: dict[int, Handler] = {
-            Api.METADATA: self._metadata,
-            Api.DESCRIBE_CLUSTER: self._describe_cluster,
-        }
 
+    @serves(
+        Api.METADATA,
+        range(9),
+        Rule(
+            asked="topics",
+            each=named_topic(Operation.DESCRIBE),
+            answered="topics",
+            refused=refuse_one(_Topic),
+        ),
+    )
     async def _metadata(self, request: Any, client: Client) -> Any:
         if request.topics is None or (client.version == 0 and not request.topics):
             await self._try(self._registry.refresh())
@@ -60,6 +76,7 @@ class Metadata(Feature):
             return self._response(errors, partitions)
         return await self._node.in_thread(self._encoded, errors, partitions, client.version)
 
+    @serves(Api.DESCRIBE_CLUSTER, range(2), Rule())
     async def _describe_cluster(self, request: Any, client: Client) -> Any:
         if client.version > 0 and request.endpoint_type != _BROKERS:
             error, why = KafkaError.UNSUPPORTED_ENDPOINT_TYPE, "only brokers, no controllers"

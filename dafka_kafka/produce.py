@@ -12,7 +12,7 @@ import contextlib
 import logging
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
 from itertools import count
@@ -23,16 +23,21 @@ from dafka_core.model.log_entries import Notes
 from dafka_core.model.names import INTERNAL
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_kafka import schemas
-from dafka_kafka.api_versions import Api
-from dafka_kafka.errors import KafkaError, RefusedError
-from dafka_kafka.gateway_node import (
+from dafka_kafka.api import (
+    WHY,
+    Api,
     Client,
     EncodedResponse,
     Feature,
-    GatewayNode,
-    Handler,
     Response,
+    Rule,
+    named_topic,
+    on_cluster,
+    refuse_partitions,
+    serves,
 )
+from dafka_kafka.errors import KafkaError, RefusedError
+from dafka_kafka.gateway_node import GatewayNode
 from dafka_kafka.partition_writer import (
     BATCH_VERSION,
     NO_TRANSACTIONS,
@@ -45,6 +50,7 @@ from dafka_kafka.partition_writer import (
 from dafka_kafka.producer_states import NOTES, ProducerStates
 from dafka_kafka.registry_table import NumberedPartition
 from dafka_kafka.requests import PartitionAnswer, encoded_answers
+from dafka_kafka.users import Operation
 
 # Rounds: a small batch costs as much to decode, hand over and write as one several times its
 # size. So all waiting batches, of any partition, form one round; while it is on its way to the
@@ -277,6 +283,8 @@ class ProduceRounds:
         return len(found)
 
 
+_Topic = schemas.ProduceResponse.TopicProduceResponse
+
 _log: Final = logging.getLogger("dafka.kafka")
 
 ALL: Final = -1
@@ -320,10 +328,6 @@ class Produce(Feature):
         self._hosting: dict[str, asyncio.Task[None]] = {}
         self._unheard: set[asyncio.Task[Any]] = set()  # requests whose clients have disconnected
         self._not_hosted: dict[str, tuple[float, RefusedError]] = {}  # time and reason
-        self.handlers: Mapping[int, Handler] = {
-            Api.PRODUCE: self._produce,
-            Api.INIT_PRODUCER_ID: self._init_producer_id,
-        }
 
     async def start(self) -> None:
         """Load the states of idempotent producers."""
@@ -340,6 +344,25 @@ class Produce(Feature):
         """Wait until no write of a deleted topic is in flight."""
         await self._rounds.settle(topic)
 
+    @serves(
+        Api.PRODUCE,
+        range(9),
+        Rule(
+            asked="topic_data",
+            each=named_topic(Operation.WRITE),
+            answered="responses",
+            refused=refuse_partitions(
+                _Topic,
+                _Topic.PartitionProduceResponse,
+                "partition_data",
+                number="index",
+                in_request="index",
+                listed="partition_responses",
+                base_offset=-1,
+                error_message=WHY,
+            ),
+        ),
+    )
     async def _produce(self, request: Any, client: Client) -> Response:
         timeout_s = MAX_TIMEOUT_S
         if request.acks == ALL:  # with other acks Kafka appends whatever the timeout
@@ -464,6 +487,7 @@ class Produce(Feature):
         late = RefusedError(KafkaError.REQUEST_TIMED_OUT, "not all other stores have it in time")
         return [late if isinstance(each, Written) else each for each in outcomes]
 
+    @serves(Api.INIT_PRODUCER_ID, range(2), Rule(on_cluster(Operation.IDEMPOTENT_WRITE)))
     async def _init_producer_id(self, request: Any, client: Client) -> Response:
         """Return a producer id; ids are random, so that gateways need not agree."""
         if request.transactional_id is not None:

@@ -12,12 +12,13 @@ from typing import Any, Final, NamedTuple
 from dafka_core.errors import ProtocolError
 from dafka_core.model.names import printable
 from dafka_kafka import schemas
-from dafka_kafka.access import RULES, Access
-from dafka_kafka.api_versions import VERSIONS, Api, api_versions
+from dafka_kafka.access import Access
+from dafka_kafka.api import Api, Client, EncodedResponse, Served
+from dafka_kafka.api_versions import VERSIONS, api_versions
 from dafka_kafka.errors import KafkaError
-from dafka_kafka.gateway_node import Client, Complaints, EncodedResponse, Handler
+from dafka_kafka.gateway_node import Complaints
 from dafka_kafka.options import Limits
-from dafka_kafka.sasl import BEFORE, Sasl
+from dafka_kafka.sasl import Sasl
 
 _LENGTH: Final = struct.Struct(">h")
 _COUNT: Final = struct.Struct(">i")
@@ -127,8 +128,8 @@ class RequestHead:
     start: int
 
 
-def parse_head(octets: memoryview) -> RequestHead:
-    """Parse the header of a request, possibly of an unknown API.
+def parse_head(octets: memoryview, apis: Mapping[int, Served]) -> RequestHead:
+    """Parse the header of a request, possibly of an API that is not served.
 
     Raises:
         ProtocolError: the bytes do not begin with a header.
@@ -140,9 +141,16 @@ def parse_head(octets: memoryview) -> RequestHead:
     if length < -1 or start > len(octets):
         raise ProtocolError(f"a request whose client id has a length of {length}")
     client_id = str(octets[_HEAD.size : start], "utf-8", "replace")
-    if version in VERSIONS.get(api_key, ()) and schemas.is_flexible(api_key, version):
+    if is_served(apis, api_key, version) and schemas.is_flexible(api_key, version):
         start = _after_tags(octets, start)
     return RequestHead(api_key, version, correlation_id, client_id, start)
+
+
+def is_served(apis: Mapping[int, Served], api_key: int, version: int) -> bool:
+    """Return whether an API is served in this version."""
+    if api_key == Api.API_VERSIONS:
+        return version in VERSIONS
+    return api_key in apis and version in apis[api_key].versions
 
 
 def _after_tags(octets: memoryview, at: int) -> int:
@@ -173,14 +181,11 @@ class Requests:
     """Dispatches requests to their handlers.
 
     Args:
-        handlers: by API key; ApiVersions is answered here.
+        apis: all but ApiVersions, which is answered here.
     """
 
-    def __init__(
-        self, handlers: Mapping[int, Handler], limits: Limits, complaints: Complaints
-    ) -> None:
-        self._handlers = handlers
-        self._for_users = {key: each for key, each in handlers.items() if key in RULES}
+    def __init__(self, apis: Mapping[int, Served], limits: Limits, complaints: Complaints) -> None:
+        self.apis = apis
         self._access = Access(complaints)
         self._limits = limits
         self._complaints = complaints
@@ -200,12 +205,12 @@ class Requests:
         Raises:
             ProtocolError: the request has no possible response: close the connection.
         """
-        served = self._handlers if sasl is None else sasl.served(head.api_key, self._for_users)
-        if head.api_key == Api.API_VERSIONS and head.version not in VERSIONS[Api.API_VERSIONS]:
+        apis = self.apis if sasl is None else sasl.available(head.api_key, self.apis)
+        if head.api_key == Api.API_VERSIONS and head.version not in VERSIONS:
             # KIP-511: an unknown version is answered in version 0, which every client can read.
-            response = api_versions(_keys(served), KafkaError.UNSUPPORTED_VERSION)
+            response = api_versions(apis, KafkaError.UNSUPPORTED_VERSION)
             return [schemas.encode_response(head.correlation_id, response, 0)]
-        if head.api_key not in _keys(served) or head.version not in VERSIONS[head.api_key]:
+        if not is_served(apis, head.api_key, head.version):
             return self._refusal(head, KafkaError.UNSUPPORTED_VERSION)
         self._check_size(head, octets)
         self.counts[head.api_key] += 1
@@ -213,12 +218,12 @@ class Requests:
         client = Client(head.client_id, host, head.version, is_gone)
         try:
             if head.api_key == Api.API_VERSIONS:
-                response = api_versions(_keys(served))
-            elif sasl is None or head.api_key in BEFORE:
-                response = await served[head.api_key](request, client)
+                response = api_versions(apis)
+            elif sasl is None or apis[head.api_key].rule is None:
+                response = await apis[head.api_key].handler(request, client)
             else:
                 response = await self._access.answer(
-                    head.api_key, request, client, sasl.rights, served[head.api_key]
+                    head.api_key, apis[head.api_key], request, client, sasl.rights
                 )
             return self._encoded(head, response)
         except ProtocolError:
@@ -260,7 +265,3 @@ class Requests:
             _log.error("Kafka: a request of kind %d failed", head.api_key, exc_info=error)
         self._complaints.note(FAILED, host, f"kind {head.api_key}: {printable(repr(error))}")
         return self._refusal(head, KafkaError.UNKNOWN_SERVER_ERROR)
-
-
-def _keys(served: Mapping[int, Handler]) -> set[int]:
-    return {*served, Api.API_VERSIONS}

@@ -14,9 +14,8 @@ from scramp.core import ScramServer
 
 from dafka_core.errors import ProtocolError
 from dafka_core.security.throttles import MOST_WRONG
-from dafka_kafka.api_versions import Api
+from dafka_kafka.api import Api, Client, Feature, Served, serves
 from dafka_kafka.errors import KafkaError
-from dafka_kafka.gateway_node import Client, Handler
 from dafka_kafka.schemas import SaslAuthenticateResponse, SaslHandshakeResponse
 from dafka_kafka.users import SCRAM, Rights, Users, Verifier
 
@@ -35,15 +34,12 @@ MAX_REQUEST_BYTES: Final = 64 << 10
 
 REFUSED: Final = "clients that failed to authenticate"
 
-BEFORE: Final = frozenset({Api.API_VERSIONS, Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE})
-"""APIs available before authentication."""
-
 
 class _NotLookedAtError(Exception):
     """Too many failed attempts came from this address."""
 
 
-class Sasl:
+class Sasl(Feature):
     """The authentication state of one connection.
 
     Args:
@@ -62,19 +58,17 @@ class Sasl:
         self.failure = ""
         """Why the connection must be closed after the response."""
 
-    def served(self, api_key: int, handlers: Mapping[int, Handler]) -> Mapping[int, Handler]:
-        """Return the handler for an API; ``handlers`` are those for authenticated users.
+    def available(self, api_key: int, apis: Mapping[int, Served]) -> Mapping[int, Served]:
+        """Return the APIs of this connection; ``apis`` are those for authenticated users.
 
         Raises:
             ProtocolError: the client has not authenticated.
         """
-        if self.user is None and api_key not in BEFORE:
+        is_first = api_key == Api.API_VERSIONS or api_key in self.declared
+        if self.user is None and not is_first:
             why = "set security.protocol, sasl.mechanism and a user's name and password"
             raise ProtocolError(f"the client has not authenticated: {why}")
-        if api_key not in BEFORE:
-            return handlers
-        steps = {Api.SASL_HANDSHAKE: self._handshake, Api.SASL_AUTHENTICATE: self._authenticate}
-        return {**handlers, **{int(key): each for key, each in steps.items()}}
+        return {**apis, **self.apis} if is_first else apis
 
     @property
     def is_shut_out(self) -> bool:
@@ -95,6 +89,7 @@ class Sasl:
             raise ProtocolError(f"user {self.user!r} was removed")
         return found
 
+    @serves(Api.SASL_HANDSHAKE, range(2), None)
     async def _handshake(self, request: Any, client: Client) -> Any:
         self._mechanism = ""
         if client.version == 0:  # its tokens would follow without a header
@@ -114,6 +109,7 @@ class Sasl:
             self._scram = None
         return SaslHandshakeResponse(error_code=error, mechanisms=self._mechanisms)
 
+    @serves(Api.SASL_AUTHENTICATE, range(2), None)
     async def _authenticate(self, request: Any, client: Client) -> Any:
         if not self._mechanism:
             self.failure = "SaslAuthenticate came before SaslHandshake"

@@ -24,8 +24,8 @@ from dafka_core.errors import ConfigError, ProtocolError
 from dafka_core.nodes.process_limits import soft_limit
 from dafka_core.nodes.threads import NodeThread
 from dafka_core.system.hosts import is_loopback, plain
-from dafka_kafka.api_versions import Api
-from dafka_kafka.gateway_node import Complaints, Feature, Room
+from dafka_kafka.api import Api, Feature
+from dafka_kafka.gateway_node import Complaints, Room
 from dafka_kafka.options import KafkaOptions, Limits
 from dafka_kafka.requests import Pieces, RequestHead, Requests, parse_head
 from dafka_kafka.sasl import MAX_REQUEST_BYTES, PATIENCE_S, REFUSED, Sasl
@@ -285,7 +285,7 @@ class Connection(asyncio.BufferedProtocol):
             self._request = None
             self._set_deadline()
             try:
-                self._waiting = parse_head(request), request
+                self._waiting = parse_head(request, self._shared.requests.apis), request
             except ProtocolError:
                 self._shared.room.give_back(_counted(len(request)))
                 raise
@@ -424,8 +424,8 @@ class Server:
         most = min(limits.max_connections, soft_limit() // 2)
         self.limits = replace(limits, max_connections=most)
         self.complaints = Complaints()
-        handlers = {key: each for feature in features for key, each in feature.handlers.items()}
-        self.requests = Requests(handlers, self.limits, self.complaints)
+        apis = {api: each for feature in features for api, each in feature.apis.items()}
+        self.requests = Requests(apis, self.limits, self.complaints)
         self.room = room or Room(self.limits.max_in_flight_bytes)
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.users = users

@@ -14,7 +14,20 @@ from dafka_core.errors import DafkaError, ProtocolError
 from dafka_core.flight.retention_actions import Trimmed, TrimRequest
 from dafka_core.model.name_limits import check_topic
 from dafka_core.model.names import INTERNAL
-from dafka_kafka.api_versions import Api
+from dafka_kafka.api import (
+    WHY,
+    Api,
+    Client,
+    Feature,
+    Rule,
+    named_topic,
+    on_cluster,
+    on_topics,
+    plain_name,
+    refuse_one,
+    refuse_partitions,
+    serves,
+)
 from dafka_kafka.configs import (
     ANSWER_S,
     RETENTION,
@@ -29,13 +42,14 @@ from dafka_kafka.configs import (
     topic_configs,
 )
 from dafka_kafka.errors import KafkaError, RefusedError
-from dafka_kafka.gateway_node import Client, Feature, GatewayNode, Handler
+from dafka_kafka.gateway_node import GatewayNode
 from dafka_kafka.schemas import (
     CreatePartitionsResponse,
     CreateTopicsResponse,
     DeleteRecordsResponse,
     DeleteTopicsResponse,
 )
+from dafka_kafka.users import Operation
 
 MAX_NAME_BYTES: Final = 249
 """Kafka's limit."""
@@ -107,12 +121,6 @@ class Topics(Feature):
         self._settle = settle
         self._forget = forget
         self._works: set[asyncio.Task[None]] = set()
-        self.handlers: dict[int, Handler] = {
-            Api.CREATE_TOPICS: self._create_topics,
-            Api.CREATE_PARTITIONS: self._create_partitions,
-            Api.DELETE_TOPICS: self._delete_topics,
-            Api.DELETE_RECORDS: self._delete_records,
-        }
 
     async def close(self) -> None:
         """Cancel unfinished work."""
@@ -133,6 +141,16 @@ class Topics(Feature):
 
     # -- topics and partitions -------------------------------------------------------------------
 
+    @serves(
+        Api.CREATE_TOPICS,
+        range(7),
+        Rule(
+            asked="topics",
+            each=lambda each: (on_cluster(Operation.CREATE), each.name),
+            answered="topics",
+            refused=refuse_one(CreateTopicsResponse.CreatableTopicResult, error_message=WHY),
+        ),
+    )
     async def _create_topics(self, request: Any, client: Client) -> Any:
         counts = Counter(each.name for each in request.topics)
         unique = {each.name: each for each in request.topics}
@@ -233,6 +251,18 @@ class Topics(Feature):
             found.append(live[each.broker_ids[0]])
         return found
 
+    @serves(
+        Api.CREATE_PARTITIONS,
+        range(2),
+        Rule(
+            asked="topics",
+            each=named_topic(Operation.ALTER),
+            answered="results",
+            refused=refuse_one(
+                CreatePartitionsResponse.CreatePartitionsTopicResult, error_message=WHY
+            ),
+        ),
+    )
     async def _create_partitions(self, request: Any, client: Client) -> Any:
         result = CreatePartitionsResponse.CreatePartitionsTopicResult
         counts = Counter(each.name for each in request.topics)
@@ -265,6 +295,18 @@ class Topics(Feature):
         if not validate_only:
             await registry.extend(topic.name, count, gateways=gateways)
 
+    @serves(
+        Api.DELETE_TOPICS,
+        range(6),
+        Rule(
+            asked="topic_names",
+            each=plain_name(on_topics(Operation.DELETE)),
+            answered="responses",
+            refused=refuse_one(
+                DeleteTopicsResponse.DeletableTopicResult, "name", "", error_message=WHY
+            ),
+        ),
+    )
     async def _delete_topics(self, request: Any, client: Client) -> Any:
         result = DeleteTopicsResponse.DeletableTopicResult
 
@@ -321,6 +363,20 @@ class Topics(Feature):
 
     # -- records ---------------------------------------------------------------------------------
 
+    @serves(
+        Api.DELETE_RECORDS,
+        range(2),
+        Rule(
+            asked="topics",
+            each=named_topic(Operation.DELETE),
+            answered="topics",
+            refused=refuse_partitions(
+                DeleteRecordsResponse.DeleteRecordsTopicResult,
+                DeleteRecordsResponse.DeleteRecordsTopicResult.DeleteRecordsPartitionResult,
+                low_watermark=-1,
+            ),
+        ),
+    )
     async def _delete_records(self, request: Any, client: Client) -> Any:
         topics = []
         for topic in request.topics:

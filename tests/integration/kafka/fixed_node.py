@@ -10,7 +10,8 @@ from typing import Any, cast
 
 from dafka_core import Store
 from dafka_core.model.records import TopicPartition
-from dafka_kafka.gateway_node import Client, Feature, GatewayNode
+from dafka_kafka.api import Client, Feature
+from dafka_kafka.gateway_node import GatewayNode
 from dafka_kafka.gateways import GatewayInfo, Gateways
 from dafka_kafka.options import KafkaOptions
 from dafka_kafka.partition_registry import PartitionRegistry
@@ -61,6 +62,6 @@ async def asked(feature: Feature, api: int, request: Any, version: int) -> Any:
     """Return a feature's response, decoded as the client would."""
     client = Client("test", "127.0.0.1", version)
     decoded = type(request).decode(type(request).encode(request, version=version), version=version)
-    response: Any = await asyncio.wait_for(feature.handlers[api](decoded, client), 60)
+    response: Any = await asyncio.wait_for(feature.apis[api].handler(decoded, client), 60)
     octets = type(response).encode(response, version=version)
     return type(response).decode(octets, version=version)

@@ -15,7 +15,7 @@ from dafka_core import Store
 from dafka_core.model.records import TopicPartition
 from dafka_core.system.closing import Closing
 from dafka_core.system.hosts import HostPort, listen
-from dafka_kafka.api_versions import Api
+from dafka_kafka.api import Api
 from dafka_kafka.gateway_node import GatewayNode
 from dafka_kafka.gateways import GatewayInfo, Gateways
 from dafka_kafka.options import KafkaOptions

@@ -20,8 +20,8 @@ from kafka.admin import ConfigResourceType, KafkaAdminClient
 
 from dafka_core import Store
 from dafka_core.config.topic_rules import parse_rules
-from dafka_kafka.api_versions import VERSIONS, Api
-from dafka_kafka.gateway import Gateway
+from dafka_kafka.api import Api
+from dafka_kafka.gateway import APIS, Gateway
 from dafka_kafka.gateways import node_id
 from dafka_kafka.schemas import (
     AlterConfigsRequest,
@@ -93,7 +93,7 @@ def test_kafka_python_reads_them(client: AdminClient, gateway: Gateway) -> None:
         python.close()
 
 
-@pytest.mark.parametrize("version", VERSIONS[Api.DESCRIBE_CONFIGS])
+@pytest.mark.parametrize("version", APIS[Api.DESCRIBE_CONFIGS].versions)
 def test_each_version_is_answered(client: AdminClient, gateway: Gateway, version: int) -> None:
     kind = DescribeConfigsRequest.DescribeConfigsResource
     keys = ["retention.ms", "colour"]
@@ -134,7 +134,7 @@ def test_only_what_is_so_already_can_be_set(
         kind.AlterConfigsResource(resource_type=2, resource_name="u", configs=[config]),
         kind.AlterConfigsResource(resource_type=4, resource_name="7", configs=[config]),
     ]
-    for version in VERSIONS[kind.API_KEY]:
+    for version in APIS[kind.API_KEY].versions:
         answer = tell(gateway, kind(resources=asked, validate_only=False), version)
         assert [each.error_code for each in answer.responses] == [error, 3, 42]
         assert error == 0 or name in answer.responses[0].error_message

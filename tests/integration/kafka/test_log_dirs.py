@@ -8,8 +8,8 @@ import pytest
 from confluent_kafka import Producer
 
 from dafka_core import Store
-from dafka_kafka.api_versions import VERSIONS, Api
-from dafka_kafka.gateway import Gateway
+from dafka_kafka.api import Api
+from dafka_kafka.gateway import APIS, Gateway
 from dafka_kafka.schemas import DescribeLogDirsRequest
 from tests.integration.kafka.one_request import tell
 
@@ -32,7 +32,7 @@ def sizes(answer: Any) -> dict[tuple[str, int], int]:
     }
 
 
-@pytest.mark.parametrize("version", VERSIONS[Api.DESCRIBE_LOG_DIRS])
+@pytest.mark.parametrize("version", APIS[Api.DESCRIBE_LOG_DIRS].versions)
 def test_partitions_have_a_size(store: Store, gateway: Gateway, version: int) -> None:
     produce(gateway, "large", 1_000, 1_000)
     produce(gateway, "small", 3, 10)

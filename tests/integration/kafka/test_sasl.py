@@ -20,7 +20,7 @@ import pytest
 
 from dafka_core.security.throttles import MOST_WRONG
 from dafka_core.testing import wait_until
-from dafka_kafka.api_versions import Api
+from dafka_kafka.api import Api
 from dafka_kafka.errors import KafkaError
 from dafka_kafka.sasl import REFUSED, Sasl
 from dafka_kafka.users import HASHING_THREADS, SCRAM, Users
@@ -263,7 +263,7 @@ def test_a_password_is_not_taken_where_others_can_read_it(tmp_path: Path) -> Non
     write_users(tmp_path / "users", NAME)
     sasl = Sasl(Users(str(tmp_path / "users")), is_private=False)
     asked: Any = SimpleNamespace(mechanism="PLAIN", version=1)
-    handshake = sasl.served(Api.SASL_HANDSHAKE, {})[Api.SASL_HANDSHAKE]
+    handshake = sasl.apis[Api.SASL_HANDSHAKE].handler
     answer: Any = asyncio.run(handshake(asked, asked))  # type: ignore[arg-type]
     assert answer.error_code == KafkaError.UNSUPPORTED_SASL_MECHANISM
     assert answer.mechanisms == [*SCRAM]

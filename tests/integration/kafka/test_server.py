@@ -10,7 +10,7 @@ import socket
 import ssl
 import struct
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,8 @@ from dafka_core.errors import ConfigError
 from dafka_core.nodes.process_limits import raise_limit, soft_limit
 from dafka_core.system.hosts import HostPort, listen
 from dafka_core.testing import wait_until
-from dafka_kafka.api_versions import Api
+from dafka_kafka.api import Api, Client, EncodedResponse, Feature, Rule, serves
 from dafka_kafka.gateway import Gateway
-from dafka_kafka.gateway_node import Client, EncodedResponse, Feature, Handler
 from dafka_kafka.options import Limits
 from dafka_kafka.server import BACKLOG, MALFORMED, TOO_MANY, TOO_SLOW, Server
 from dafka_kafka.users import Users
@@ -54,12 +53,10 @@ class Slow(Feature):
         self.cancelled = 0
         self.closed = False
         self.response = b"done"
-        self.handlers: Mapping[int, Handler] = {
-            Api.HEARTBEAT: self.answer,
-            Api.FETCH: self.answer,
-            Api.PRODUCE: self.answer,
-        }
 
+    @serves(Api.HEARTBEAT, range(4), Rule())
+    @serves(Api.FETCH, range(12), Rule())
+    @serves(Api.PRODUCE, range(9), Rule())
     async def answer(self, request: Any, client: Client) -> EncodedResponse:
         self.working += 1
         try:

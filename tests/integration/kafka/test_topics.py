@@ -29,9 +29,9 @@ from kafka.errors import TopicAlreadyExistsError
 from dafka_core import Producer, Store
 from dafka_core.testing import wait_until
 from dafka_kafka import configs
-from dafka_kafka.api_versions import VERSIONS, Api
+from dafka_kafka.api import Api
 from dafka_kafka.errors import KafkaError, RefusedError
-from dafka_kafka.gateway import Gateway
+from dafka_kafka.gateway import APIS, Gateway
 from dafka_kafka.gateways import node_id
 from dafka_kafka.partition_registry import PartitionRegistry
 from dafka_kafka.schemas import (
@@ -188,7 +188,7 @@ def test_deletion_may_be_disabled(store: Store) -> None:
         create(client, NewTopic("t", 1))["t"].result(PATIENCE_S)
         deleted = client.delete_topics(["t"], request_timeout=PATIENCE_S)["t"]
         assert refusal(deleted)[0] == "TOPIC_DELETION_DISABLED"
-        for version in VERSIONS[Api.DELETE_TOPICS]:
+        for version in APIS[Api.DELETE_TOPICS].versions:
             asked = DeleteTopicsRequest(topic_names=["t", "u"], timeout_ms=1)
             answer = tell(gateway, asked, version)
             assert [each.error_code for each in answer.responses] == [
@@ -275,7 +275,7 @@ def test_records_of_what_is_not_led_here_are_left(gateway: Gateway) -> None:
     asked = DeleteRecordsRequest.DeleteRecordsTopic(
         name="nowhere", partitions=[partition(partition_index=0, offset=-1)]
     )
-    for version in VERSIONS[Api.DELETE_RECORDS]:
+    for version in APIS[Api.DELETE_RECORDS].versions:
         answer = tell(gateway, DeleteRecordsRequest(topics=[asked], timeout_ms=1), version)
         (found,) = answer.topics[0].partitions
         assert (found.error_code, found.low_watermark) == (3, -1)
@@ -317,7 +317,7 @@ def test_aiokafka_makes_topics(gateway: Gateway) -> None:
     aio.run(make())
 
 
-@pytest.mark.parametrize("version", VERSIONS[Api.CREATE_TOPICS])
+@pytest.mark.parametrize("version", APIS[Api.CREATE_TOPICS].versions)
 def test_topics_are_made_in_each_version(gateway: Gateway, version: int) -> None:
     kind = CreateTopicsRequest.CreatableTopic
     topics = [
@@ -336,7 +336,7 @@ def test_topics_are_made_in_each_version(gateway: Gateway, version: int) -> None
         assert ("retention.ms", "-1") in [(each.name, each.value) for each in found["t"].configs]
 
 
-@pytest.mark.parametrize("version", VERSIONS[Api.CREATE_PARTITIONS])
+@pytest.mark.parametrize("version", APIS[Api.CREATE_PARTITIONS].versions)
 def test_partitions_are_added_in_each_version(gateway: Gateway, version: int) -> None:
     topic = CreatePartitionsRequest.CreatePartitionsTopic(name="t", count=2, assignments=None)
     asked = CreatePartitionsRequest(topics=[topic, topic], timeout_ms=30_000, validate_only=False)

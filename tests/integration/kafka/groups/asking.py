@@ -9,7 +9,8 @@ from typing import Any
 
 from dafka_core import Store
 from dafka_kafka import schemas
-from dafka_kafka.api_versions import VERSIONS, Api
+from dafka_kafka.api import Api
+from dafka_kafka.gateway import APIS
 from dafka_kafka.groups.group_requests import Groups
 from tests.integration.kafka.fixed_node import asked, fixed_node
 
@@ -29,7 +30,7 @@ class Asking:
     async def ask(self, api: Api, version: int = NEWEST, **members: Any) -> Any:
         name = "".join(part.title() for part in api.name.split("_"))
         request = getattr(schemas, f"{name}Request")(**members)
-        return await asked(self.groups, api, request, VERSIONS[api][version])
+        return await asked(self.groups, api, request, APIS[api].versions[version])
 
     async def join(self, member_id: str = "", version: int = NEWEST, **given: Any) -> Any:
         kind: Any = schemas.JoinGroupRequest.JoinGroupRequestProtocol

@@ -18,7 +18,7 @@ from dafka_core.model.values import Values
 from dafka_core.storage.retention import StoreClock
 from dafka_core.testing import wait_until
 from dafka_kafka import schemas
-from dafka_kafka.api_versions import Api
+from dafka_kafka.api import Api
 from dafka_kafka.errors import KafkaError
 from dafka_kafka.gateway_node import GatewayNode, Replication
 from dafka_kafka.gateways import GatewayInfo, Gateways
