@@ -1,4 +1,4 @@
-"""Runs the benchmarks: ``python -m benchmarks [--only ROW ...] [--records N]``."""
+"""Run the benchmarks: ``python -m benchmarks [--only ROW ...] [--records N]``."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ ROWS = {
     "greedy": "bench_greedy",
     "mesh_growth": "bench_growth",
 }
-"""Modules by the name of their row.  Imported when they run: the processes that rows start import
-this module, too, and need not wait for Spark."""
+"""Modules by row. Imported when they run: the rows' processes import this module, and need no
+Spark."""
 
 
 def main() -> None:
-    """Prints each figure when it is there, and a table of all at the end."""
+    """Print each figure as soon as it is measured, and a table of all at the end."""
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
     parser.add_argument(
         "--only", nargs="+", choices=ROWS, default=list(ROWS), metavar="ROW", help="rows to run"
@@ -91,7 +91,7 @@ def main() -> None:
 
 @contextlib.contextmanager
 def shared_session() -> Iterator[None]:
-    """One session of Spark for all rows: to start one takes longer than a small row."""
+    """Yield one Spark session for all rows: starting one takes longer than a small row."""
     from benchmarks import spark_sessions
 
     with spark_sessions.session():

@@ -1,9 +1,8 @@
-"""The least that reading a log's file costs: it is mapped or copied, and given to Spark.
+"""The floor of reading a log's file: map or copy it, and hand it to Spark.
 
-There is no table of blocks, and nothing is looked for or fetched: pieces of a store's file, as
-large as its batches, become values; the other columns were made before.  A reader of the file can
-hardly do better than the one that maps it, nor than the one that copies and hashes each piece, if
-it checks what it hands out, and what it has handed out must stay as it was.
+Without a table of blocks or any lookup, pieces of a store's file, as large as its batches, become
+values; the other columns are precomputed. A reader can hardly be faster than the mapping variant,
+or than the copying and hashing one if it must verify what it returns and keep it unchanged.
 """
 
 from __future__ import annotations
@@ -28,30 +27,30 @@ FORM = "bench-file"
 
 @dataclass(frozen=True)
 class Pieces(InputPartition):
-    """What one task reads: pieces of the file, by number."""
+    """The pieces of one task."""
 
     first: int
     stop: int
 
 
 class FileSource(StubSource):
-    """Options: those of the stub source, ``file``, and ``copied`` or not.
+    """Options: those of the stub source, ``file``, and ``copied``.
 
-    The file must have several batches' bytes.
+    The file must have the bytes of several batches.
     """
 
     @classmethod
     def name(cls) -> str:
-        """The name to give to ``format``."""
+        """The format's name."""
         return FORM
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """The reader of a batch query."""
+        """Return the reader of a batch query."""
         return FileReader(self.options)
 
 
 class FileReader(StubReader):
-    """Takes the values from the file and the other columns from what was made before."""
+    """Reads values from the file, with precomputed other columns."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
@@ -59,13 +58,13 @@ class FileReader(StubReader):
         self._copied = options.get("copied") == "true"
 
     def partitions(self) -> list[InputPartition]:
-        """The pieces in equal parts."""
+        """Divide the pieces into equal parts."""
         count = -(-self._rows // self._shape[0])
         cuts = [count * task // self._tasks for task in range(self._tasks + 1)]
         return [Pieces(*cut) for cut in pairwise(cuts)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """A batch for each piece."""
+        """Yield a batch for each piece."""
         assert isinstance(partition, Pieces)
         rows, size_bytes, _ = self._shape
         like = prebuilt(rows, size_bytes)[0]
@@ -85,12 +84,12 @@ class FileReader(StubReader):
                 buffers = [None, ends, pa.py_buffer(data)]
                 columns[at] = pa.Array.from_buffers(pa.binary(), rows, buffers, null_count=0)
                 yield pa.RecordBatch.from_arrays(columns, schema=like.schema)
-                # So that memory does not grow with what was read.
+                # Release the pages, so that memory does not grow.
                 mapped.madvise(mmap.MADV_DONTNEED, start, step)
 
 
 def copied(fd: int, start: int, size_bytes: int) -> memoryview:
-    """A piece in memory of its own, hashed as it is copied, as our reader does."""
+    """Copy and hash a piece, as the real reader does."""
     copy, checksum = memoryview(pa.allocate_buffer(size_bytes)), xxhash.xxh3_64()
     for at in range(0, size_bytes, PIECE_BYTES):
         part = copy[at : at + PIECE_BYTES]

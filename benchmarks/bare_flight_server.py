@@ -1,8 +1,8 @@
-"""The least that Arrow Flight costs: a server of batches that are there already, and its reader.
+"""The floor of Arrow Flight: a server of precomputed batches, and its reader.
 
-There is no log behind it; only values travel, and the reader adds columns made before.  What a
-store reaches over Flight cannot be more.  On demand the server copies and checks what it sends: a
-store must, whose log is not held by slow readers and which hands out nothing that is damaged.
+It has no log; only values travel, and the reader adds precomputed columns. A store can't be faster
+over Flight. Optionally the server copies and hashes what it sends, as a store must: its log can't
+be held by slow readers, and damaged data must not leave it.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ OPTIONS = [
     ("grpc.http2.max_frame_size", 16_777_215),
     ("grpc.http2.lookahead_bytes", 16 << 20),
 ]
-"""With gRPC's own settings it is slower, and may go through a proxy."""
+"""gRPC's defaults are slower, and use a proxy."""
 
 
 CHECKED = b" checked"
-"""The end of a ticket that has the server copy and check."""
+"""Suffix of a ticket that requests copying and hashing."""
 
 PIECE_BYTES = 256 << 10
-"""Copied at a time, and then hashed: it stays in a core's own cache between the two."""
+"""Bytes copied and then hashed at a time, which fit into a core's cache."""
 
 
 class FlightSource(StubSource):
-    """Options: those of the stub source, ``location`` of the server, and ``checked`` or not."""
+    """Options: those of the stub source, ``location`` of the server, and ``checked``."""
 
     @classmethod
     def name(cls) -> str:
-        """The name to give to ``format``."""
+        """The format's name."""
         return FORM
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """The reader of a batch query."""
+        """Return the reader of a batch query."""
         return FlightReader(self.options)
 
 
 class FlightReader(StubReader):
-    """Takes the values from the server and the other columns from what was made before."""
+    """Reads values from the server, with precomputed other columns."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
@@ -61,7 +61,7 @@ class FlightReader(StubReader):
         self._end = CHECKED if options.get("checked") == "true" else b""
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """As many rows as the partition says."""
+        """Yield the partition's rows."""
         assert isinstance(partition, Rows)
         like = prebuilt(self._shape[0], 1)[0]
         at = like.schema.get_field_index("value")
@@ -74,7 +74,7 @@ class FlightReader(StubReader):
 
 
 class Server(flight.FlightServerBase):  # type: ignore[misc]
-    """Answers a ticket, a number of rows and perhaps ``CHECKED``, with as many rows."""
+    """Answer a ticket, a number of rows and perhaps ``CHECKED``, with that many rows."""
 
     def __init__(self, location: str, rows: int, size_bytes: int) -> None:
         super().__init__(location)
@@ -83,7 +83,7 @@ class Server(flight.FlightServerBase):  # type: ignore[misc]
     def do_get(
         self, context: flight.ServerCallContext, ticket: flight.Ticket
     ) -> flight.FlightDataStream:
-        """A stream that needs no Python while it goes on, unless it is to be checked."""
+        """Return a stream that needs no Python while it runs, unless it is checked."""
         batches = taken(self._batches, int(ticket.ticket.removesuffix(CHECKED)))
         schema = self._batches[0].schema
         if ticket.ticket.endswith(CHECKED):
@@ -92,9 +92,9 @@ class Server(flight.FlightServerBase):  # type: ignore[misc]
 
 
 def copied_and_checked(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The same values in other memory, hashed on the way.
+    """Return the values, copied and hashed.
 
-    Written anew, not taken from the store: a limit must not move with what it limits.
+    Written anew rather than shared with the store, so that the limit does not move with it.
     """
     (values,) = batch.columns
     _, ends, data = values.buffers()
@@ -115,7 +115,7 @@ def copied_and_checked(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 @contextlib.contextmanager
 def serving(directory: Path, rows: int, size_bytes: int) -> Iterator[str]:
-    """A server in a process of its own; where it is."""
+    """Start a server in its own process; yield its location."""
     location = f"grpc+unix://{directory / 'bare.sock'}"
     command = [
         sys.executable,

@@ -1,8 +1,7 @@
-"""The least that a gateway for Kafka's clients does: a store's, which has no log to write to.
+"""The floor of a gateway for Kafka's clients: the real gateway, without a log.
 
-It answers as the store's does, checks and decodes what producers send, and then only writes values
-to a file, which it syncs once for all that waits.  What a gateway in Python reaches that
-acknowledges nothing before it is on disk cannot be more.
+It checks and decodes what producers send, and only writes the values to a file, with one sync for
+all waiting requests. A gateway in Python that acknowledges synced records can't be faster.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from dafka_core.nodes.append_queue import AppendQueue
 
 @contextlib.contextmanager
 def serving(partitions: int) -> Iterator[str]:
-    """A gateway in a process of its own, with a tower and a store; gives its address."""
+    """Start the gateway with a tower and a store in its own process; yield its address."""
     flags = ("--kafka", "127.0.0.1:0", "--num-partitions", str(partitions))
     with (
         tempfile.TemporaryDirectory(prefix="dafka-bench-") as directory,
@@ -37,14 +36,14 @@ def serving(partitions: int) -> Iterator[str]:
 
 
 class BareQueue(AppendQueue):
-    """Has the values of records on disk, and nothing else of them."""
+    """Write and sync records' values only."""
 
     @cached_property
     def _file(self) -> IO[bytes]:
         return tempfile.TemporaryFile(buffering=0)
 
     def put_all(self, batches: Sequence[tuple[RecordBatch, Notes]]) -> list[Future[int]]:
-        """The same, unless the batches are Dafka's own, as the list of a topic's partitions is."""
+        """Write the values, except Dafka's own batches, such as the partition registry's."""
         if any(batch.tp.topic.startswith(INTERNAL) for batch, _ in batches):
             return super().put_all(batches)
         os.writev(self._file.fileno(), [batch.values.columns()[1] for batch, _ in batches])

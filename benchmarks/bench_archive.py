@@ -1,7 +1,7 @@
-"""Row 16: a log's records to an archive and back, against the same columns as plain Parquet.
+"""Row 16: a log's records to an archive and back, beside the same columns as plain Parquet.
 
-The reference writes with pyarrow what is in memory as an Arrow table already, with the same
-compression and row groups, and syncs the file; and reads the archive's own file as a table.
+The reference writes an Arrow table in memory with pyarrow, with the same compression and row
+groups, and syncs the file; and it reads the archive's file as a table.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ UNIT: Final = "MB/s"
 
 
 def run(bench: Bench) -> Iterator[Figure]:
-    """Writing and reading."""
+    """Measure writing and reading."""
     records = bench.part(FULL_RECORDS)
     with TemporaryDirectory(dir=bench.directory) as path, Log(Path(path) / "log") as log:
         fill(log, records)
@@ -51,14 +51,14 @@ def run(bench: Bench) -> Iterator[Figure]:
 def figures(
     name: str, sides: dict[str, partial[float]], size_mb: float, bench: Bench
 ) -> Iterator[Figure]:
-    """One figure, of the seconds that sides take."""
+    """Make a figure of the sides' seconds."""
     found = in_turns(name, sides, bench.pairs, warm_ups=int(bench.warm))
     rates = {side: [size_mb / each for each in seconds] for side, seconds in found.items()}
     yield compared(name, rates["ours"], rates["plain"], unit=UNIT, goal=0.7)
 
 
 def fill(log: Log, records: int) -> None:
-    """Records of about 100 octets, as JSON."""
+    """Return records of about 100 bytes, as JSON."""
     for start in range(0, records, APPEND):
         numbers = range(start, min(start + APPEND, records))
         lines = [
@@ -70,7 +70,7 @@ def fill(log: Log, records: int) -> None:
 
 
 def taken(log: Log, start: int, end: int) -> Iterator[RecordBatch]:
-    """As a store archives them."""
+    """Return records as a store archives them."""
     while start < end:
         found = log.read(TP, start, end, max_records=GROUP_RECORDS, max_bytes=GROUP_BYTES)
         yield from found
@@ -78,7 +78,7 @@ def taken(log: Log, start: int, end: int) -> Iterator[RecordBatch]:
 
 
 def archived(log: Log, directory: Path, records: int) -> float:
-    """The seconds that a new archive takes; it is on the disk."""
+    """Return the seconds to write a new archive to disk."""
     shutil.rmtree(directory, ignore_errors=True)
     started_s = time.perf_counter()
     added = ArchiveWriter(directory, TOPIC).archive(
@@ -89,7 +89,7 @@ def archived(log: Log, directory: Path, records: int) -> float:
 
 
 def plain(table: pa.Table) -> float:
-    """The seconds that a file takes which is written with nothing else."""
+    """Return the seconds to write a file alone."""
     with TemporaryDirectory() as path:
         started_s = time.perf_counter()
         with (Path(path) / "x.parquet").open("wb") as file:
@@ -106,7 +106,7 @@ def plain(table: pa.Table) -> float:
 
 
 def read(directory: Path, records: int) -> float:
-    """The seconds until all records are there as a log would give them."""
+    """Return the seconds to read all records as from a log."""
     started_s = time.perf_counter()
     files = archive.Archive(directory).held()[TP]
     count = sum(each.count for each in archive.read(directory, TP, files, 0, records))
@@ -115,7 +115,7 @@ def read(directory: Path, records: int) -> float:
 
 
 def plain_read(directory: Path) -> float:
-    """The seconds until all columns are there."""
+    """Return the seconds to read all columns."""
     started_s = time.perf_counter()
     for path in sorted(directory.rglob("*.parquet")):
         pq.ParquetFile(path).read(use_threads=False)

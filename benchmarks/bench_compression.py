@@ -1,6 +1,6 @@
-"""Row 17: what compressed blocks take, how fast they are read, and what ingest pays for them.
+"""Row 17: compressed blocks: their size, how fast they are read, and the cost for ingest.
 
-Each codec stands beside no compression, with values that are texts and such that are noise.
+Each codec is compared with no compression, for text values and for noise.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BATCH: Final = 50_000
 TP: Final = TopicPartition(TOPIC, "A" * 32)
 
 GOALS: Final = {"local read": 0.15, "Flight read": 0.6, "ingest": 0.75}
-"""Shares of the rates without compression.  A local read does little else than to open blocks."""
+"""Goals as shares of the rates without compression. A local read mainly opens blocks."""
 
 TEXT: Final = (
     '{"icao24": "%06x", "callsign": "DLH%d", "time": %d, "lat": %.4f, "lon": %.4f, "on_ground": %s}'
@@ -40,7 +40,7 @@ TEXT: Final = (
 
 
 def texts() -> Values:
-    """A batch of positions of aircraft, as JSON of 100 octets or so."""
+    """Return a batch of aircraft positions, as JSON of about 100 bytes."""
     chance = np.random.default_rng(17)
     return Values.of(
         [
@@ -58,13 +58,13 @@ def texts() -> Values:
 
 
 def noise() -> Values:
-    """A batch of values of 100 octets that nothing makes smaller."""
+    """Return a batch of incompressible values of 100 bytes."""
     ends = np.arange(0, (BATCH + 1) * 100, 100, dtype=np.int64)
     return Values.from_columns(ends, np.random.default_rng(18).bytes(BATCH * 100))
 
 
 def run(bench: Bench) -> Iterator[Figure]:
-    """Size, reads and ingest of both kinds of values, with each codec and with none."""
+    """Measure size, reads and ingest of both kinds of values, with each codec and without."""
     batches = bench.part(FULL_RECORDS // BATCH, least=2)
     for kind, values in (("text", texts()), ("noise", noise())):
         with contextlib.ExitStack() as stack, LocalLogs() as logs:
@@ -102,7 +102,7 @@ def run(bench: Bench) -> Iterator[Figure]:
 
 @contextlib.contextmanager
 def _filled(directory: Path, codec: str, values: Values, batches: int) -> Iterator[StoreDouble]:
-    """A store that has records, all compressed."""
+    """Yield a store with records, all compressed."""
     with (
         TemporaryDirectory(dir=directory) as path,
         StoreDouble(Path(path), socket=True) as store,
@@ -166,7 +166,7 @@ def _rate(found: Iterator[RecordBatch]) -> float:
 
 
 def _ingest(directory: Path, codec: str, values: Values, batches: int) -> Side:
-    """Appends, while a thread compresses what there is as a store's does when it is busy."""
+    """Append while a thread compresses, as a busy store does."""
 
     def ingest() -> float:
         with TemporaryDirectory(dir=directory) as path, Log(Path(path)) as log:

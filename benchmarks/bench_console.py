@@ -1,4 +1,4 @@
-"""Row 18: the console of 1,000 topics and 10,000 partitions: how long an answer takes at most."""
+"""Row 18: the console with 1,000 topics and 10,000 partitions: its slowest answer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RECORDS = 5
 
 LOOKS = 20
 LIMIT_S = 0.2
-"""What an answer may take: nobody waits for it."""
+"""Limit of an answer, below what users notice."""
 
 ANSWERS = (
     "/",
@@ -38,11 +38,11 @@ ANSWERS = (
     f"/api/records?topic={TOPIC}-7&partition={7:032X}&offset=0&find=5",
     "/api/queries",
 )
-"""What the pages ask for."""
+"""The requests of the pages."""
 
 
 def run(bench: Bench) -> Iterator[Figure]:
-    """The slowest answer, while records are written, beside the limit."""
+    """Measure the slowest answer while records are written, beside the limit."""
     count = bench.part(FULL_PARTITIONS, TOPICS)
     for index in range(STORES):
         fill(bench.directory / "console" / f"store-{index}", count)
@@ -56,7 +56,7 @@ def run(bench: Bench) -> Iterator[Figure]:
 
         def slowest() -> float:
             took: dict[str, float] = {}
-            for _ in range(LOOKS):  # while the view asks and counts, too
+            for _ in range(LOOKS):  # while the view also polls
                 producer.publish_many([b"%d" % number for number in range(1_000)])
                 for path in ANSWERS:
                     took[path] = max(took.get(path, 0.0), seconds(console.port, path))
@@ -73,7 +73,7 @@ def run(bench: Bench) -> Iterator[Figure]:
 
 
 def fill(directory: Path, count: int) -> None:
-    """Writes a store's log before it starts: a few records in each partition."""
+    """Write a store's log before it starts: a few records in each partition."""
     values = [b"%d" % number for number in range(RECORDS)]
     with Log(directory) as log:
         for start in range(0, count, 1_000):
@@ -86,7 +86,7 @@ def fill(directory: Path, count: int) -> None:
 
 
 def seconds(port: int, path: str) -> float:
-    """How long an answer takes."""
+    """Return the duration of an answer."""
     began = time.perf_counter()
     asking = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:

@@ -1,8 +1,8 @@
-"""Row 3: a backlog drained in micro-batches, against the same read by one batch query.
+"""Row 3: a backlog drained in micro-batches, beside the same read by one batch query.
 
-Spark itself takes a good part of the time: to start a query, and to write two files for each
-micro-batch.  So there are two figures, one of all the time and one of the micro-batches alone, and
-on standard error what a stub with nothing to do reaches.
+Spark itself needs a good part of the time, to start a query and to write two files for each
+micro-batch. So one figure is for the whole time, one for the micro-batches alone, and standard
+error shows the floor, a stub with nothing to do.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from benchmarks.stub_source import FORM
 from dafka_core import EmbeddedCluster
 
 FULL_LIMIT = 1_000_000
-"""Rows in a micro-batch; ten of them are the backlog."""
+"""Rows in a micro-batch; the backlog has ten times as many."""
 
 LEAST_LIMIT = 10_000
-"""With fewer a micro-batch is nothing but what Spark itself takes for it."""
+"""With fewer, Spark's own work dominates."""
 
 GOAL = 0.7
 
 
 class Drain:
-    """A query that stops when it has read all there is; its whole rate is what a call gives.
+    """A query that stops at the end of the backlog; a call returns its rate.
 
-    ``batch_rates`` gets the rate of its micro-batches alone, without the query's start.
+    ``batch_rates`` collects the rates of the micro-batches, without the query's start.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Drain:
         self.batch_rates: list[float] = []
 
     def __call__(self) -> float:
-        """Millions of rows a second."""
+        """Return millions of rows a second."""
         frame = self._spark.readStream.format(self._form).options(**self._options).load()
         with tempfile.TemporaryDirectory(prefix="dafka-bench-") as checkpoint:
             writer = frame.writeStream.format("noop").option("checkpointLocation", checkpoint)
@@ -71,7 +71,7 @@ class Drain:
 
 
 def run(bench: Bench) -> Iterator[Figure]:
-    """Two figures of each size."""
+    """Measure two figures for each size."""
     with spark_sessions.session() as spark:
         for size_bytes in bench.sizes_bytes:
             with bench.backlog(size_bytes) as cluster:
@@ -81,7 +81,7 @@ def run(bench: Bench) -> Iterator[Figure]:
 def compare(
     spark: SparkSession, bench: Bench, cluster: EmbeddedCluster, size_bytes: int
 ) -> Iterator[Figure]:
-    """The figures of one size."""
+    """Measure one size."""
     limit = bench.part(FULL_LIMIT, LEAST_LIMIT)
     batch = source_options(cluster)
     stream = {**batch, "startingOffsets": "earliest", "maxOffsetsPerTrigger": limit}
@@ -100,6 +100,6 @@ def compare(
     )
     tell(f"{name}: a stub source is drained at {share:.3f} of the batch query's rate")
     yield compared(name, rates["drain"], read, unit=UNIT, goal=GOAL)
-    # The warm-up's rate is the first.
+    # The first rate is the warm-up's.
     alone = drain.batch_rates[-bench.pairs :]
     yield compared(f"{name}, micro-batches alone", alone, read, unit=UNIT, goal=GOAL)

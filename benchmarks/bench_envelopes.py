@@ -1,4 +1,4 @@
-"""Row 11: batch queries of values with keys and headers, against the same ones of bare values."""
+"""Row 11: batch queries of values with keys and headers, beside bare values."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ GOAL = 0.6
 
 
 def run(bench: Bench) -> Iterator[Figure]:
-    """Reading and writing."""
+    """Measure reading and writing."""
     with spark_sessions.session() as spark:
         yield from read(spark, bench)
         yield from write(spark, bench)
 
 
 def read(spark: SparkSession, bench: Bench) -> Iterator[Figure]:
-    """Rows a second of all columns, with headers.
+    """Measure rows a second of all columns, with headers.
 
-    Beside the same columns from batches that are there already, too: to take headers costs Spark
-    more than bare rows do as a whole.
+    Also beside precomputed batches with the same columns: headers cost Spark more than bare rows as
+    a whole.
     """
     records = bench.part(FULL_READ)
     place = partial(filled, records=records, size_bytes=SIZE_BYTES, partitions=2)
@@ -59,17 +59,17 @@ def read(spark: SparkSession, bench: Bench) -> Iterator[Figure]:
 
 
 def read_rate(spark: SparkSession, cluster: EmbeddedCluster, records: int) -> float:
-    """Millions of rows a second."""
+    """Return millions of rows a second."""
     options = source_options(cluster, includeHeaders=True)
     return spark_sessions.read_rate(spark, "dafka", records, options)
 
 
 def write(spark: SparkSession, bench: Bench) -> Iterator[Figure]:
-    """Rows a second, acknowledged.
+    """Measure acknowledged rows a second.
 
-    Beside what their parts take without envelopes, too: Spark to make and to hand over such rows
-    (a sink that only counts them), and a store to keep as many octets (bare values that are as
-    large, less what a sink takes that counts these).
+    Also beside the parts of the work without envelopes: Spark makes and hands over such rows (a
+    sink that only counts), and a store keeps as many bytes (bare values of that size, less the time
+    of a counting sink).
     """
     records = bench.part(FULL_WRITTEN)
     bare, large = (
@@ -97,12 +97,12 @@ def write(spark: SparkSession, bench: Bench) -> Iterator[Figure]:
 
 
 def closed_bytes() -> int:
-    """How large the contents of such records are."""
+    """Return the size of such records' contents."""
     return keyed(Values.of([bytes(SIZE_BYTES)])).size_bytes
 
 
 def with_keys(frame: DataFrame) -> DataFrame:
-    """The rows, each with a key of its own."""
+    """Return the rows, each with its own key."""
     headers = ", ".join(
         f"struct('{name}' AS key, CAST('{value.decode()}' AS binary) AS value)"
         for name, value in HEADERS
@@ -111,5 +111,5 @@ def with_keys(frame: DataFrame) -> DataFrame:
 
 
 def keyed(values: Values) -> Values:
-    """The same values, with keys and headers."""
+    """Return the values with keys and headers."""
     return Values.from_arrow(close_columns(values.to_arrow(), *keys_and_headers(len(values))))

@@ -1,8 +1,8 @@
-"""Row 27: what a mesh of 2 stores and 2 consumers takes as producers are added, as exponents.
+"""Row 27: the growth of a mesh of 2 stores and 2 consumers with its producers, as exponents.
 
-One process has the tower, the stores and the consumers, another one all producers.  An exponent is
-the slope of a least-squares line through the logarithms of what the producers add and of their
-number: 1 is linear.
+One process has the tower, the stores and the consumers, another one all producers. The exponent is
+the slope of a least-squares line through the logarithms of the producers' cost and number: 1 is
+linear.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ COUNTS = (10, 50, 100, 200)
 LINEAR = 1.1
 IDLE = 1.2
 JOINED_S = 10.0
-"""Processor time until all producers of the largest mesh have a record at all consumers."""
+"""CPU seconds until every consumer has a record of each producer in the largest mesh."""
 
 ANY_PORTS = {"sub_address": "tcp://127.0.0.1:0", "pub_address": "tcp://127.0.0.1:0"}
 SETTLING_S = 5.0
@@ -36,18 +36,18 @@ TIMEOUT_S = 300.0
 
 
 class Load(NamedTuple):
-    """What both processes take together."""
+    """The cost of both processes together."""
 
     files: float
     memory_mb: float
     idle_cpu: float
-    """Seconds of processor time per second."""
+    """CPU seconds a second."""
     joined_s: float
-    """Seconds of processor time until all producers have joined."""
+    """CPU seconds until all producers have joined."""
 
 
 def run(bench: Bench) -> Iterator[Figure]:
-    """The exponents of open files, memory and idle processor time, and the time of joining."""
+    """Measure the exponents of open files, memory and idle CPU, and the time of joining."""
     counts = COUNTS if bench.warm else COUNTS[:2]
     taken = [{count: measured(bench, count) for count in (0, *counts)} for _ in range(bench.pairs)]
     for name, title, limit in (
@@ -67,19 +67,19 @@ def run(bench: Bench) -> Iterator[Figure]:
 
 
 def limited(name: str, found: list[float], limit: float, unit: str) -> Figure:
-    """A figure whose reference is the most that it may be."""
+    """Make a figure with a limit as its reference."""
     return compared(name, found, [limit] * len(found), unit=unit, goal=1.0, smaller_is_better=True)
 
 
 def exponent(values: Mapping[int, float]) -> float:
-    """The slope of the values against their keys, both as logarithms."""
+    """Return the slope of values against keys, both as logarithms."""
     return statistics.linear_regression(
         [math.log(each) for each in values], [math.log(each) for each in values.values()]
     ).slope
 
 
 def measured(bench: Bench, count: int) -> Load:
-    """The load of a mesh with so many producers."""
+    """Return the load of a mesh with ``count`` producers."""
     with tempfile.TemporaryDirectory(dir=bench.directory) as directory:
         others = Child(_others, directory)
         tower = others.pipe.recv()

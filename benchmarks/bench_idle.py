@@ -1,8 +1,8 @@
-"""Row 9: what a query costs that has nothing to do, with one partition and with many.
+"""Row 9: the cost of an idle query, with one partition and with many.
 
-Processor time of each process, as a share of one core: the JVM beside the same JVM with a stub
-that has nothing to do either and answers at once; Spark's Python process for the source, and the
-store, beside the most that they may take.  And how soon a record starts a batch.
+CPU of each process as a share of one core: the JVM beside the same JVM with an idle stub; Spark's
+Python process of the source, and the store, beside their limits. Also how soon a record starts a
+batch.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from benchmarks.stub_source import FORM
 from dafka_core import Producer
 
 PARTITIONS = {1: 1.0, 1_000: 3.0}
-"""The most that a process may take, in percent of a core, by the number of partitions."""
+"""Limits in percent of a core, by number of partitions."""
 
 STUB_GOAL = 1.0
 """The JVM has less to do than with a source that answers at once."""
 
 LATENCY_MS = 100.0
-"""From publishing a record to the beginning of the batch that has it."""
+"""From publishing a record to the start of its batch."""
 
 SETTLING_S = 10.0
-"""A query takes up to five seconds until it waits for as long as it ever does; the rest is for
-the JVM, which compiles what it has run often."""
+"""A query needs up to five seconds until its pauses are longest; the rest is for the JVM's
+compiler."""
 
 FULL_MS = 20_000
-"""How long processes are watched."""
+"""Time for which processes are watched."""
 
 FULL_RECORDS = 20
-"""Records that are sent one by one."""
+"""Records sent one by one."""
 
 TIMEOUT_S = 60
 
@@ -52,7 +52,7 @@ STUB = {"rows": 0, "batch": 1, "size": SIZE_BYTES, "tasks": 1, "limit": 1}
 
 
 def run(bench: Bench) -> Iterator[Figure]:
-    """Each process, and the latency, by the number of partitions."""
+    """Measure each process, and the latency, by number of partitions."""
     seconds = bench.part(FULL_MS, least=200) / 1000
     settling_s = SETTLING_S * bench.warm
     records = bench.part(FULL_RECORDS)
@@ -81,7 +81,7 @@ def run(bench: Bench) -> Iterator[Figure]:
 
 @contextlib.contextmanager
 def running(spark: SparkSession, form: str, source: dict[str, Any]) -> Iterator[StreamingQuery]:
-    """A query without a trigger interval that has read what there is."""
+    """Start a query without a trigger interval that has read everything."""
     frame = spark.readStream.format(form).options(**source).load()
     query = frame.writeStream.format("noop").start()
     try:
@@ -99,7 +99,7 @@ def idle(
     settling_s: float,
     seconds: float,
 ) -> float:
-    """The JVM's share of a core in percent; that of each process goes to ``used``."""
+    """Return the JVM's share of a core in percent; ``used`` collects the processes'."""
     with running(spark, form, source):
         time.sleep(settling_s)
         pids = {
@@ -119,13 +119,13 @@ def idle(
 
 
 def latency_ms(spark: SparkSession, source: dict[str, Any], records: int) -> float:
-    """The median time from publishing a record until its batch begins, of records one by one."""
+    """Return the median time from publishing a record to the start of its batch."""
     found: list[float] = []
     with (
         running(spark, "dafka", source) as query,
         Producer(TOPIC, tower=source["tower"]) as producer,
     ):
-        producer.publish(b"x")  # the partition is new to all
+        producer.publish(b"x")  # the partition is new
         producer.flush(TIMEOUT_S)
         for _ in range(records):
             query.processAllAvailable()

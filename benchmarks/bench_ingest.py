@@ -1,7 +1,7 @@
-"""Row 6: records on their way through the mesh, to a store and to a consumer.
+"""Row 6: records through the mesh, to a store and to a consumer.
 
-Against a bare pyzmq loop.  A live consumer is measured as the loop is, with one process that sends
-and one that receives: there is no store, so the producer keeps everything.
+The reference is a bare pyzmq loop. A live consumer is measured like the loop, with one sending and
+one receiving process: without a store, the producer keeps everything.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FLUSH_TIMEOUT_S = 300.0
 
 
 def run(bench: Bench) -> Iterator[Figure]:
-    """Ingest and live delivery, of each size."""
+    """Measure ingest and live delivery for each size."""
     for size_bytes in bench.sizes_bytes:
         count = bench.part(full_records(size_bytes))
         sides = {
@@ -46,7 +46,7 @@ def run(bench: Bench) -> Iterator[Figure]:
 
 
 def ingest(count: int, size_bytes: int, *, keys: bool = False) -> float:
-    """Millions of records a second that a new store has on disk and acknowledged."""
+    """Return millions of records a second that a new store syncs and acknowledges."""
     with empty(keys=keys) as cluster:
         arguments = (cluster.tower, count, size_bytes, cluster.key())
         return in_child(publish_acknowledged, *arguments)
@@ -55,14 +55,14 @@ def ingest(count: int, size_bytes: int, *, keys: bool = False) -> float:
 def publish_acknowledged(
     tower: str, count: int, size_bytes: int, key: Mapping[str, str] = MappingProxyType({})
 ) -> float:
-    """Millions of records a second that one producer has acknowledged."""
+    """Return millions of records a second that one producer gets acknowledged."""
     return publish_watched(tower, count, size_bytes, os.getpid(), key)[0]
 
 
 def publish_watched(
     tower: str, count: int, size_bytes: int, pid: int, key: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[float, float]:
-    """The same, and a process's seconds for a million records meanwhile."""
+    """Return that rate, and a process's seconds for a million records."""
     values = values_of(count, size_bytes)
     with Producer("bench", tower=tower, **key) as producer:
         producer.publish(b"first")
@@ -76,7 +76,7 @@ def publish_watched(
 
 
 def live(count: int, size_bytes: int, *, keys: bool = False) -> float:
-    """Millions of records a second that reach a consumer while they are published."""
+    """Return millions of records a second that reach a consumer while they are published."""
     topic = f"live-{uuid.uuid4().hex}"
     with (
         EmbeddedCluster(stores=0, keys=keys) as cluster,
@@ -97,7 +97,7 @@ def live(count: int, size_bytes: int, *, keys: bool = False) -> float:
 
 
 def options(cluster: EmbeddedCluster) -> dict[str, Any]:
-    """Those of a key, where the cluster has some."""
+    """Return a key's options, if the cluster has keys."""
     return {**cluster.key()}
 
 
@@ -110,7 +110,7 @@ def _publish(
         "max_unacked_bytes": (count + 1) * size_bytes,
         "close_timeout_s": 0,
     }
-    # Nobody acknowledges where there is no store.
+    # Without a store nothing is acknowledged.
     with (
         contextlib.suppress(NotAcknowledgedError),
         Producer(topic, tower=tower, **keeps_all, **key) as producer,

@@ -1,11 +1,10 @@
-"""Row 15: Kafka's clients through a gateway, against the same ones and an Apache Kafka broker.
+"""Row 15: Kafka's clients through a gateway, beside the same ones and an Apache Kafka broker.
 
-Both keep records on the same disk.  librdkafka is a process of its own, with its defaults, so that
-everything is acknowledged by all that must; Spark uses its connector for Kafka.
+Both keep records on the same disk. librdkafka runs in its own process with its defaults, so that
+every record is acknowledged; Spark uses its Kafka connector.
 
-A broker acknowledges what it has in memory, the gateway what is on disk.  So Spark writes to two
-more: to a topic whose broker syncs what it acknowledges, too, and through the least that a gateway
-is (``bare_gateway``).
+A broker acknowledges records in memory, the gateway synced ones. So Spark also writes to a topic
+whose broker syncs, and through the floor of a gateway (``bare_gateway``).
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ SERVERS = "kafka.bootstrap.servers"
 
 
 def run(bench: Bench) -> Iterator[Figure]:
-    """Producing, then consuming what is there."""
+    """Measure producing, then consuming."""
     records = bench.part(FULL_RECORDS)
     with gateway() as ours, kafka_broker.broker(partitions=PARTITIONS) as theirs:
         servers = {"gateway": ours, "broker": theirs}
@@ -69,7 +68,7 @@ def run(bench: Bench) -> Iterator[Figure]:
 def sparks_read(
     spark: SparkSession, bench: Bench, servers: dict[str, str], full: dict[str, str], records: int
 ) -> Figure:
-    """Spark's connector reads what is there."""
+    """Measure reading by Spark's connector."""
     sides = {
         side: partial(
             spark_sessions.read_rate,
@@ -88,7 +87,7 @@ def sparks_read(
 def sparks_write(
     spark: SparkSession, bench: Bench, servers: dict[str, str], records: int
 ) -> Iterator[Figure]:
-    """It writes as many rows to a topic that is not there yet."""
+    """Measure writing to a new topic."""
     frame = rows(spark, records, SIZE_BYTES, tasks=PARTITIONS)
 
     def write(server: str, make: Callable[[], str]) -> float:
@@ -109,18 +108,18 @@ def sparks_write(
 
 @contextlib.contextmanager
 def gateway() -> Iterator[str]:
-    """A cluster of one store with a gateway; gives its address."""
+    """Yield the address of a store's gateway."""
     with EmbeddedCluster(kafka={"num_partitions": PARTITIONS}) as cluster:
         yield cluster.bootstrap_servers
 
 
 def topic() -> str:
-    """One that is not there yet."""
+    """Return a new topic's name."""
     return f"bench-{uuid.uuid4().hex}"
 
 
 def synced_topic(server: str) -> str:
-    """One whose broker syncs each batch before it acknowledges it."""
+    """Create a topic whose broker syncs each batch before it acknowledges it."""
     name = topic()
     admin = KafkaAdminClient(bootstrap_servers=server)
     try:
@@ -132,7 +131,7 @@ def synced_topic(server: str) -> str:
 
 
 def rate(what: str, servers: str, name: str, records: int) -> float:
-    """Millions of records a second, of a new topic unless one is named."""
+    """Return millions of records a second, of a new topic by default."""
     arguments = [what, servers, name or topic(), str(records), str(SIZE_BYTES), str(PARTITIONS)]
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.kafka_client", *arguments],

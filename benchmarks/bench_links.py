@@ -1,8 +1,8 @@
-"""Row 21: what tamper evidence costs a store: ingest with links of all records, and without them.
+"""Row 21: the cost of tamper evidence: ingest with and without hash links of all records.
 
-The store is that of the row ``metrics``.  Links are made while records come in, and a run ends when
-all are acknowledged: of some they are made later.  So the last figure is of a log alone: to make
-links of all its records, beside SHA-256 of as many octets.
+The store is that of row ``metrics``. Links are made during ingest, and partly after all records are
+acknowledged. So the last figure is for a log alone: linking all its records, beside SHA-256 of as
+many bytes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ INGEST_GOAL = 0.8
 
 
 def run(bench: Bench) -> Iterator[Figure]:
-    """Ingest, the store's processor time for it, and making links, of each size."""
+    """Measure ingest, the store's CPU, and linking, for each size."""
     yield from beside_none(bench, "tamper evidence", 10, "--tamper-evidence", goal=INGEST_GOAL)
     for size_bytes in bench.sizes_bytes:
         count = max(bench.part(full_records(size_bytes)) // BATCH, 1) * BATCH
@@ -42,7 +42,7 @@ def run(bench: Bench) -> Iterator[Figure]:
 
 
 def linked(parent: Path, count: int, size_bytes: int) -> float:
-    """Megabytes of values a second, of which links are made."""
+    """Return megabytes of values linked a second."""
     with tempfile.TemporaryDirectory(dir=parent) as directory, Log(directory) as log:
         values = [os.urandom(size_bytes) for _ in range(BATCH)]
         for start in range(0, count, BATCH):
@@ -56,7 +56,7 @@ def linked(parent: Path, count: int, size_bytes: int) -> float:
 
 
 def digested(size_bytes: int) -> float:
-    """Megabytes a second."""
+    """Return megabytes hashed a second."""
     piece, digest = os.urandom(16 << 20), hashlib.sha256()
     started_s = time.perf_counter()
     for at in range(0, size_bytes, len(piece)):

@@ -23,7 +23,7 @@ from dafka_spark.schema import full as all_columns
 from dafka_spark.source.micro_batch_stream import PAUSE_S, DafkaMicroBatchStream
 
 RECORDS = 10
-"""Of each partition."""
+"""Records of each partition."""
 
 FEW = 10
 """Partitions of the reference."""
@@ -33,13 +33,13 @@ SIZE_BYTES = 100
 MOST = 10_000
 
 GOALS = {1_000: 0.33, MOST: 0.1}
-"""By how many partitions there are, all in one topic.  Spark takes 50 to 70 ms for each task: the
-reference has ten, a thousand partitions have 17.  A partition costs its place in the plan, its
-range in a request, and its answer."""
+"""Goals by number of partitions in one topic. Spark takes 50 to 70 ms for each task: the reference
+has ten, a thousand partitions have 17. A partition costs its place in the plan, its range in a
+request, and its answer."""
 
 
 def run(bench: Bench) -> Iterator[Figure]:
-    """Seconds of a query that reads all columns."""
+    """Return the seconds of a query that reads all columns."""
     with spark_sessions.session() as spark:
         for full, goal in GOALS.items():
             yield compare(spark, bench, full, goal)
@@ -48,7 +48,7 @@ def run(bench: Bench) -> Iterator[Figure]:
 
 
 def compare(spark: SparkSession, bench: Bench, full: int, goal: float) -> Figure:
-    """The figure of so many partitions."""
+    """Measure one number of partitions."""
     count = bench.part(full, least=2 * FEW)
     name = f"batch read of {full:,} partitions"
     with contextlib.ExitStack() as running:
@@ -72,19 +72,19 @@ def compare(spark: SparkSession, bench: Bench, full: int, goal: float) -> Figure
 
 
 TRIGGERS = 9
-"""Of which the median counts."""
+"""Triggers, of which the median counts."""
 
 LIMIT_S = 0.15
-"""Of a trigger, whatever the number of partitions."""
+"""Limit of a trigger, whatever the number of partitions."""
 
 NAME_BYTES = 16
-"""The random part of a partition's name, with which a checkpointed offset is compared."""
+"""Random part of a partition's name, the reference of a checkpointed offset."""
 
 
 def offsets(bench: Bench) -> Iterator[Figure]:
-    """Seconds of ``latestOffset``, and bytes of the offset that Spark keeps.
+    """Measure the seconds of ``latestOffset``, and the bytes of Spark's offset.
 
-    A trigger with ten times the partitions may take ten times as long, and ``LIMIT_S`` at most.
+    A trigger with ten times the partitions may take ten times as long, and at most ``LIMIT_S``.
     """
     taken: dict[int, dict[str, list[float]]] = {}
     for full in (10, 100, 1_000, MOST):
@@ -110,14 +110,14 @@ def offsets(bench: Bench) -> Iterator[Figure]:
 
 
 def trigger(cluster: EmbeddedCluster) -> dict[str, float]:
-    """The medians of some triggers without and with a changed partition, and the offset's size."""
+    """Return the median triggers without and with a changed partition, and the offset's size."""
     given = {"tower": cluster.tower, "subscribe": TOPIC, "startingOffsets": "earliest"}
     stream = DafkaMicroBatchStream(all_columns(), SourceOptions.of(given))
     seconds: dict[str, list[float]] = {"nothing": [], "one": []}
     with Producer(TOPIC, tower=cluster.tower) as producer:
         _, offset = timed(stream, stream.initialOffset())
         for _ in range(TRIGGERS):
-            # The pause of an idle query, which is no work, ends where a trigger interval begins.
+            # A trigger interval cuts an idle query's pause, which is no work.
             time.sleep(PAUSE_S)
             seconds["nothing"].append(timed(stream, offset)[0])
             producer.publish(b"x")
@@ -131,14 +131,14 @@ def trigger(cluster: EmbeddedCluster) -> dict[str, float]:
 
 
 def timed(stream: DafkaMicroBatchStream, offset: dict[str, Any]) -> tuple[float, dict[str, Any]]:
-    """Seconds of ``latestOffset``, and its answer as Spark hands it back."""
+    """Return the seconds of ``latestOffset``, and its answer as Spark passes it back."""
     started = time.perf_counter()
     found = stream.latestOffset(offset, ReadAllAvailable())
     return time.perf_counter() - started, json.loads(json.dumps(found))
 
 
 def metadata(spark: SparkSession, bench: Bench) -> Figure:
-    """Seconds of a table of 10,000 partitions, against those of reading their records."""
+    """Measure a table of 10,000 partitions, beside reading their records."""
     count = bench.part(MOST, least=2 * FEW)
     name = f"metadata of {MOST:,} partitions"
     directory = bench.directory / f"many-{MOST}-many"
@@ -154,7 +154,7 @@ def metadata(spark: SparkSession, bench: Bench) -> Figure:
 
 
 def metadata_seconds(spark: SparkSession, cluster: EmbeddedCluster, count: int) -> float:
-    """How long it takes to have all rows of the table, with all columns."""
+    """Return the seconds for all rows and columns of the table."""
     options = {"tower": cluster.tower, "metadata": "partitions"}
     started = time.perf_counter()
     rows = spark.read.format("dafka").options(**options).load().collect()
@@ -164,6 +164,6 @@ def metadata_seconds(spark: SparkSession, cluster: EmbeddedCluster, count: int) 
 
 
 def seconds(spark: SparkSession, cluster: EmbeddedCluster, records: int) -> float:
-    """How long one query takes."""
+    """Return the seconds of one query."""
     rate = spark_sessions.read_rate(spark, "dafka", records, source_options(cluster))
     return records / 1e6 / rate

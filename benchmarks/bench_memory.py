@@ -1,7 +1,7 @@
-"""Row 7: how much memory one large partition takes, written and read back through Spark.
+"""Row 7: the memory for one large partition, written and read back through Spark.
 
-Each measurement has workers of its own, so that none has the memory of one before.  Of a worker
-all counts that is resident.
+Each measurement has new workers, so that none keeps earlier memory. A worker's whole resident
+memory counts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LIMIT_MB = 400.0
 
 
 def run(bench: Bench) -> Iterator[Figure]:
-    """The peak of a worker and of the store, in writing and in each way of reading."""
+    """Measure the peaks of a worker and of the store, for writing and each way of reading."""
     for size_bytes in bench.sizes_bytes:
         records = bench.part(FULL_BYTES // size_bytes)
         with empty() as cluster:
@@ -39,7 +39,7 @@ def run(bench: Bench) -> Iterator[Figure]:
 
 
 def writing(records: int, size_bytes: int, sink: dict[str, Any]) -> Peaks:
-    """What it takes to write all records in one task."""
+    """Return the peaks of writing all records in one task."""
     with spark_sessions.session() as spark, Peaks() as peaks:
         written = spark_sessions.rate(
             records, rows(spark, records, size_bytes, tasks=1), "dafka", sink
@@ -49,7 +49,7 @@ def writing(records: int, size_bytes: int, sink: dict[str, Any]) -> Peaks:
 
 
 def reading(records: int, source: dict[str, Any]) -> Peaks:
-    """What it takes to read all records in one task."""
+    """Return the peaks of reading all records in one task."""
     source = {**source, "maxRecordsPerPartition": records}
     with spark_sessions.session() as spark, Peaks() as peaks:
         read = spark_sessions.read_rate(spark, "dafka", records, source)
@@ -58,7 +58,7 @@ def reading(records: int, source: dict[str, Any]) -> Peaks:
 
 
 def figure(name: str, measured_mb: float) -> Figure:
-    """The limit over what was seen; a peak is measured once."""
+    """Make a figure of a limit over a peak, which is measured once."""
     return compared(
         f"memory of a {name}", [measured_mb], [LIMIT_MB], unit="MB", goal=1.0,
         smaller_is_better=True,

@@ -1,7 +1,7 @@
-"""Row 19: what it costs a store to be watched: ingest with a scrape each second, and without.
+"""Row 19: the cost of watching a store: ingest with a scrape each second, and without.
 
-The store has a thousand partitions of a hundred topics before, as one that has been in use.  Its
-processor time says more than the rate where other programs use the machine, too.
+The store already has a thousand partitions of a hundred topics. Its CPU says more than the rate
+where other programs use the machine.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ GOAL = 0.97
 
 
 def run(bench: Bench) -> Iterator[Figure]:
-    """Ingest, and the store's processor time for it, of each size."""
+    """Measure ingest and the store's CPU for each size."""
     yield from beside_none(bench, "scraped each second", 10, "--metrics", "0")
 
 
 def beside_none(
     bench: Bench, what: str, times: int, *flags: str, goal: float = GOAL
 ) -> Iterator[Figure]:
-    """With flags of the store, beside one without them; so many times a row's usual records."""
+    """Compare a store with flags to one without them, over ``times`` a row's usual records."""
     for size_bytes in bench.sizes_bytes:
         count = bench.part(times * full_records(size_bytes))
         taken: dict[str, list[float]] = {"with": [], "without": []}
@@ -69,7 +69,7 @@ def beside_none(
 def ingest(
     parent: Path, count: int, size_bytes: int, flags: Sequence[str], taken: list[float]
 ) -> float:
-    """Millions of records a second; adds the store's seconds for a million to ``taken``."""
+    """Return millions of records a second; add the store's seconds for a million to ``taken``."""
     with (
         tempfile.TemporaryDirectory(dir=parent) as directory,
         running(Path(directory), flags) as (pid, ready),
@@ -83,7 +83,7 @@ def ingest(
 
 @contextlib.contextmanager
 def running(directory: Path, flags: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """A tower and a store in a process: its number, and what it says when it is ready."""
+    """Start a tower and a store in a process; yield its id and its ready line."""
     with Log(directory) as log:
         log.append(
             [
@@ -97,7 +97,7 @@ def running(directory: Path, flags: Sequence[str]) -> Iterator[tuple[int, dict[s
 
 @contextlib.contextmanager
 def scraping(url: str | None) -> Iterator[None]:
-    """Asks for all numbers each second meanwhile, if there is somebody to ask."""
+    """Scrape all metrics each second meanwhile, if there is an address."""
     ended = threading.Event()
 
     def scrape() -> None:

@@ -1,4 +1,4 @@
-"""Row 8: a new consumer of very many partitions, against one that reads as many records of one."""
+"""Row 8: a new consumer of very many partitions, beside one that reads as many records of one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GOAL = 0.02
 
 
 def run(bench: Bench) -> Iterator[Figure]:
-    """Seconds until the consumer has the only record of each partition."""
+    """Return the seconds until the consumer has the only record of each partition."""
     count = bench.part(FULL_PARTITIONS)
     many, one = bench.directory / "partitions-many", bench.directory / "partitions-one"
     name = "a new consumer of many partitions"
@@ -37,7 +37,7 @@ def run(bench: Bench) -> Iterator[Figure]:
 
 
 def seconds_until_all(tower: str, count: int) -> float:
-    """From the consumer's beginning on."""
+    """From the consumer's construction on."""
     started = time.perf_counter()
     with Consumer(tower=tower) as consumer:
         consumer.subscribe(TOPIC)

@@ -1,8 +1,8 @@
-"""Row 1: a batch query reads a store, against one that reads batches which are there already.
+"""Row 1: a batch query reads a store, beside one that reads precomputed batches.
 
-Beside them, a Flight server with nothing to do but to send batches, one that copies and checks them
-as a store must, and a file that is mapped, and one that is copied and checked as our reader does:
-what Flight costs, and reading the log's file.
+Further references are a Flight server that only sends batches, one that also copies and hashes them
+as a store must, a file that is mapped, and one that is copied and hashed as by our reader: the
+floors of Flight, and of reading the log's file.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ GOALS = {"flight": 0.8, "local": 0.9}
 """By value of option ``fetch``."""
 
 WARM_UPS = 3
-"""The JVM compiles for some turns, at whose cost is chance, and the first sides would pay most."""
+"""The JVM compiles during the first turns, whose sides would pay for it."""
 
 UNIT = "M rows/s"
 
 Forms = dict[str, tuple[str, dict[str, Any]]]
-"""Format and options of sources, by the name of their side."""
+"""Format and options of each side's source."""
 
 
 def run(bench: Bench) -> Iterator[Figure]:
-    """Both ways to fetch beside the reference."""
+    """Measure both ways to fetch beside the reference."""
     with spark_sessions.session() as spark:
         for size_bytes in bench.sizes_bytes:
             with bench.backlog(size_bytes) as cluster:
@@ -45,10 +45,10 @@ def run(bench: Bench) -> Iterator[Figure]:
 def compare(
     spark: SparkSession, bench: Bench, cluster: EmbeddedCluster, size_bytes: int
 ) -> Iterator[Figure]:
-    """Figures of one size, of few sides at a time.
+    """Measure one size, with few sides at a time.
 
-    Spark ends Python workers that have had nothing to do for a minute, and then a side's turn
-    would begin with starting some.
+    Spark ends Python workers that are idle for a minute, and then a side's turn would start with
+    new ones.
     """
     for fetch, goal in GOALS.items():
         options = source_options(cluster, fetch=fetch)
@@ -61,7 +61,7 @@ def compare(
 def beside(
     spark: SparkSession, bench: Bench, stub: dict[str, Any], forms: Forms, goal: float
 ) -> Iterator[Figure]:
-    """Figures of sources in turns with the stub."""
+    """Measure sources in turns with the stub."""
     name = f"batch read, {stub['size']} B"
     reference = f"batches of {stub['batch']} rows"
     sides = {
@@ -77,9 +77,9 @@ def beside(
 def bare(
     fetch: str, bench: Bench, cluster: EmbeddedCluster, stub: dict[str, Any]
 ) -> Iterator[Forms]:
-    """Sources without a store: whether a goal can be reached at all.
+    """Yield sources without a store: the floors.
 
-    They yield what the stub yields, by way of what option ``fetch`` names.
+    They return the stub's rows by the means that option ``fetch`` names.
     """
     if fetch == "local":
         read = {**stub, "file": cluster.store_directory() / DATA_FILE}
@@ -100,21 +100,21 @@ def bare(
 
 
 def source_options(cluster: EmbeddedCluster, **more: Any) -> dict[str, Any]:
-    """Options of a query that reads the backlog."""
+    """Return the options of a query that reads the backlog."""
     return {"tower": cluster.tower, "subscribe": TOPIC, **more}
 
 
 def stub_options(options: dict[str, Any], records: int, size_bytes: int) -> dict[str, Any]:
-    """Options of a query that reads as many rows of the stub, in batches like ours.
+    """Return the options of a query that reads as many rows of the stub, in similar batches.
 
-    It has a task for each slot.  Ours may have more; what they cost is part of our time.
+    It has a task for each slot. Ours may have more; they are part of our time.
     """
     rows = batch_rows(options)
     return {"rows": records, "batch": rows, "size": size_bytes, "tasks": spark_sessions.SLOTS}
 
 
 def batch_rows(options: dict[str, Any]) -> int:
-    """How many rows our source has in a batch."""
+    """Return the rows in a batch of our source."""
     source = DafkaDataSource({name: str(value) for name, value in options.items()})
     reader = source.reader(source.schema())
     return int(next(reader.read(reader.partitions()[0])).num_rows)

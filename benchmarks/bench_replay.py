@@ -1,4 +1,4 @@
-"""Row 5: our consumer replays from our store, against a bare pyzmq loop."""
+"""Row 5: our consumer replays from our store, beside a bare pyzmq loop."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from benchmarks.mesh import UNIT, bare_loop, full_records, in_child
 from dafka_core import Consumer
 
 LEAST_RECORDS = 50_000
-"""Fewer would come as one run, and nothing would be left to measure."""
+"""Fewer would arrive as one run, with nothing left to measure."""
 
 
 def run(bench: Bench) -> Iterator[Figure]:
-    """Record by record, and as Arrow arrays, of each size."""
+    """Measure record by record, and as Arrow arrays, for each size."""
     for size_bytes in bench.sizes_bytes:
         count = bench.part(full_records(size_bytes), least=LEAST_RECORDS)
         directory = bench.directory / f"replay-{size_bytes}"
-        # One more than is measured: the first says that everything is connected.
+        # One more than measured: the first says that everything is connected.
         with filled(directory, count + 1, size_bytes) as cluster:
             sides = {
                 "records": partial(in_child, replay_records, cluster.tower, count),
@@ -34,7 +34,7 @@ def run(bench: Bench) -> Iterator[Figure]:
 
 
 def replay_records(tower: str, count: int) -> float:
-    """Millions of records a second that our consumer iterates over, from our store."""
+    """Return millions of records a second that our consumer iterates over."""
     with Consumer(tower=tower) as consumer:
         consumer.subscribe(TOPIC)
         records: Iterator[object] = iter(consumer)
@@ -46,7 +46,7 @@ def replay_records(tower: str, count: int) -> float:
 
 
 def replay_arrow(tower: str, count: int) -> float:
-    """The same as Arrow arrays.  What came first does not count, nor does its time."""
+    """Return the rate as Arrow arrays, without the first batch and its time."""
     with Consumer(tower=tower) as consumer:
         consumer.subscribe(TOPIC)
         arrays = (run.values.to_arrow() for run in consumer.batches())

@@ -1,8 +1,8 @@
-"""Row 8: by how much a store's file grows for its readers, and whether that space comes back.
+"""Row 8: the growth of a store's file because of its readers, and the reuse of that space.
 
 Blocks are appended and trimmed: without readers; then while readers take a lease before each append
-and give none back, as if all were stopped; then the same once more.  The reference of the growth is
-what leases may cost.
+and return none, as if all were stopped; then once more. The reference of the growth is the lease
+budget.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TP: Final = TopicPartition(TOPIC, "A" * 32)
 
 
 def run(bench: Bench) -> Iterator[Figure]:
-    """The growth, and the file after as much again."""
+    """Measure the growth, and the file after as much again."""
     rounds = bench.part(FULL_BYTES // sum(map(len, APPEND)), least=4)
     with TemporaryDirectory(dir=bench.directory) as path, StoreDouble(Path(path)) as store:
         client = store.client()
@@ -48,7 +48,7 @@ def run(bench: Bench) -> Iterator[Figure]:
 
 
 def churned(store: StoreDouble, rounds: int, take: Callable[[], None]) -> float:
-    """Appends and trims, with a lease taken between; how large the file is then, in MB."""
+    """Append and trim, with a lease in between; return the file's size in MB."""
     for _ in range(rounds):
         start = store.log.end(TP)
         store.log.append([RecordBatch.of(TP, start, APPEND)])

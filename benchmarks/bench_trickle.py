@@ -1,9 +1,9 @@
-"""Row 8: octets that a store's log writes, and its file takes, where records trickle.
+"""Row 8: bytes that a store's log writes, and its file's size, for single records.
 
-One record for each partition and append, against the octets of the records.  Written is what LMDB
-gives to the system: whole pages.  Linux's own count (``write_bytes``) says more, since it counts
-all of the page cache's large folio in which a page has changed; the disk does not write that.
-Measured once: neither varies.
+One record for each partition and append, beside the records' bytes. Counted is what LMDB writes to
+the system: whole pages. Linux's own count (``write_bytes``) is larger, as it counts the page
+cache's whole large folio of a changed page; the disk does not write that. Measured once: neither
+varies.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from dafka_core.storage import Log
 from dafka_core.storage.storage_errors import DATA_FILE
 
 ROUNDS = {1: 10_000, 1_000: 200}
-"""Appends by the number of partitions: some megabytes and a minute."""
+"""Appends by number of partitions: some megabytes and a minute."""
 
 MAX_WRITTEN = {1: 400, 1_000: 10}
-"""Octets for each one kept, at 100 octets a record.  An append of one record writes six pages: its
-own, the row's, the two above, the list of free pages and the one that says which pages hold."""
+"""Bytes for each one kept, with records of 100 bytes. An append of one record writes six pages: its
+own, the row's, the two above, the list of free pages and the meta page."""
 
 MAX_FILE = {1: 2.2, 1_000: 1.5}
-"""Octets for each one kept.  Of so little in one partition the last merging makes one block, and
-what that was made of is there beside it."""
+"""Bytes for each one kept. With so little in one partition the last merge makes one block, and its
+sources remain beside it."""
 
 UNIT = "octets/octet kept"
 
 
 def run(bench: Bench) -> Iterator[Figure]:
-    """What is written and what the file takes, with one partition and with many."""
+    """Measure bytes written and the file's size, with one partition and with many."""
     for size_bytes in bench.sizes_bytes:
         for partitions, rounds in ROUNDS.items():
             name = f"{partitions:,} partitions" if partitions > 1 else "one partition"
@@ -58,7 +58,7 @@ def run(bench: Bench) -> Iterator[Figure]:
 
 
 def trickled(parent: Path, partitions: int, appends: int, size_bytes: int) -> tuple[float, float]:
-    """Octets written, and octets of the file after merging, for each octet of the records."""
+    """Return bytes written, and bytes of the file after merging, for each byte of the records."""
     tps = [TopicPartition("trickle", f"{number:032X}") for number in range(partitions)]
     values = Values.of([np.random.default_rng(size_bytes).bytes(size_bytes)])
     kept = partitions * appends * size_bytes
@@ -76,6 +76,6 @@ def trickled(parent: Path, partitions: int, appends: int, size_bytes: int) -> tu
 
 
 def octets_written() -> int:
-    """What this process has given to the system to write."""
+    """Return the bytes that this process has written."""
     lines = Path("/proc/self/io").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("wchar:"))

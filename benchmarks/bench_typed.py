@@ -1,4 +1,4 @@
-"""Row 12: JSON and Arrow decoded by the source, against ``from_json`` on the same rows."""
+"""Row 12: JSON and Arrow decoded by the source, beside ``from_json`` on the same rows."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from dafka_core import EmbeddedCluster
 FULL_RECORDS = 2_000_000
 
 STREAM_ROWS = 1_000
-"""Rows in a value of Arrow's; a record of JSON is one row."""
+"""Rows in an Arrow value; a JSON record is one row."""
 
 DDL = "id BIGINT, name STRING, price DOUBLE, tags ARRAY<STRING>, at STRUCT<x: INT, y: INT>"
 ROW = (
     "struct(id, concat('name-', id) AS name, id * 1.5D AS price, array('a', 'b') AS tags, "
     "struct(cast(id % 100 AS INT) AS x, 2 AS y) AS at)"
 )
-"""About 100 octets as JSON."""
+"""About 100 bytes as JSON."""
 
 UNIT = "M rows/s"
 
@@ -32,7 +32,7 @@ GOAL = 1.0
 
 
 def run(bench: Bench) -> Iterator[Figure]:
-    """Both formats beside the reference."""
+    """Measure both formats beside the reference."""
     records = bench.part(FULL_RECORDS)
     with spark_sessions.session() as spark, EmbeddedCluster() as cluster:
         fill(spark, cluster, records)
@@ -53,7 +53,7 @@ def run(bench: Bench) -> Iterator[Figure]:
 
 
 def fill(spark: SparkSession, cluster: EmbeddedCluster, records: int) -> None:
-    """Writes the rows as JSON, and as streams of Arrow's."""
+    """Write the rows as JSON, and as Arrow streams."""
     rows = spark.range(0, records, 1, spark_sessions.SLOTS).selectExpr(f"{ROW} AS value", "id")
     streams = rows.groupBy(F.expr(f"id div {STREAM_ROWS}")).agg(
         F.collect_list("value").alias("value")
@@ -64,12 +64,12 @@ def fill(spark: SparkSession, cluster: EmbeddedCluster, records: int) -> None:
 
 
 def typed(spark: SparkSession, cluster: EmbeddedCluster, form: str) -> DataFrame:
-    """Column ``value`` as the source decodes it."""
+    """Return column ``value`` as the source decodes it."""
     reader = spark.read.format("dafka").options(tower=cluster.tower, subscribe=form)
     return reader.options(valueFormat=form, valueSchema=DDL).load().select("value")
 
 
 def parsed(spark: SparkSession, cluster: EmbeddedCluster) -> DataFrame:
-    """The same, as Spark decodes it."""
+    """Return it as Spark decodes it."""
     frame = spark.read.format("dafka").options(tower=cluster.tower, subscribe="json").load()
     return frame.select(F.from_json(frame["value"].cast("string"), DDL).alias("value"))

@@ -31,7 +31,7 @@ PARTITIONS = 2
 FIRST_US = 1_735_689_600_000_000
 YEAR_US = 365 * 86_400_000_000
 SINCE = "2025-12-28T08:24:00Z"
-"""Records are spread over a year, 2025, of which the last hundredth begins then."""
+"""The records' times cover the year 2025, of which the last hundredth begins then."""
 BY_TIME = f"timestamp >= '{SINCE}'"
 BY_VALUE = "value LIKE 'event-07%'"
 
@@ -40,7 +40,7 @@ WHERE_GOAL = 3.0
 
 
 def run(bench: Bench) -> Iterator[Figure]:
-    """Both, for each way to fetch."""
+    """Measure both for each way to fetch."""
     records = bench.part(FULL_RECORDS)
     with spark_sessions.session() as spark, year(bench.directory / "year", records) as cluster:
         yield from by_time(spark, cluster, bench)
@@ -49,7 +49,7 @@ def run(bench: Bench) -> Iterator[Figure]:
 
 
 def by_time(spark: SparkSession, cluster: EmbeddedCluster, bench: Bench) -> Iterator[Figure]:
-    """Seconds for the last hundredth of the year, beside those for the whole of it."""
+    """Compare the last hundredth of the year with all of it."""
     sides = {
         "where": lambda: seconds(load(spark, cluster, where=BY_TIME)),
         "all": lambda: seconds(load(spark, cluster)),
@@ -67,7 +67,7 @@ def by_time(spark: SparkSession, cluster: EmbeddedCluster, bench: Bench) -> Iter
 
 
 def by_value(spark: SparkSession, cluster: EmbeddedCluster, bench: Bench, fetch: str) -> Figure:
-    """Seconds for one in a hundred values, beside Spark's filter with the same text."""
+    """Compare one in a hundred values with Spark's filter of the same text."""
     load_so = partial(load, spark, cluster, fetch=fetch)
     sides = {
         "where": lambda: seconds(load_so(where=BY_VALUE)),
@@ -81,13 +81,13 @@ def by_value(spark: SparkSession, cluster: EmbeddedCluster, bench: Bench, fetch:
 
 
 def load(spark: SparkSession, cluster: EmbeddedCluster, **more: str) -> DataFrame:
-    """The topic, or what options say of it; a plan of its own."""
+    """Return the topic as options say; a plan of its own."""
     options = source_options(cluster, **more)
     return spark.read.format("dafka").options(**options).load()
 
 
 def seconds(frame: DataFrame) -> float:
-    """What a query takes, with its plan."""
+    """Return the seconds of a query with its plan."""
     started = time.perf_counter()
     frame.write.format("noop").mode("append").save()
     return time.perf_counter() - started
@@ -95,7 +95,7 @@ def seconds(frame: DataFrame) -> float:
 
 @contextlib.contextmanager
 def year(directory: Path, records: int) -> Iterator[EmbeddedCluster]:
-    """A cluster whose store has a year of records."""
+    """Yield a cluster whose store has a year of records."""
     store = directory / "store-0"
     with Log(store) as log:
         for number in range(PARTITIONS):
@@ -110,7 +110,7 @@ def year(directory: Path, records: int) -> Iterator[EmbeddedCluster]:
 
 
 def values(rows: int) -> Values:
-    """Records of a hundred kinds, as many of each."""
+    """Return records of a hundred kinds, equally many of each."""
     kinds = np.frombuffer(b"".join(b"event-%02d " % kind for kind in range(100)), np.uint8)
     data = np.random.default_rng(rows).integers(97, 123, (rows, SIZE_BYTES), np.uint8)
     data[:, :9] = kinds.reshape(100, 9)[np.arange(rows) % 100]
@@ -118,7 +118,7 @@ def values(rows: int) -> Values:
 
 
 def times(start: int, rows: int, count: int) -> Longs:
-    """When they were published, of ``count`` in all: some hundred at once."""
+    """Return their times: a few hundred records at once."""
     at = np.arange(start, start + rows, 100)
     counts = np.diff(at, append=start + rows)
     return np.column_stack((counts, FIRST_US + at * (YEAR_US // count)))

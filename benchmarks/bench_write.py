@@ -1,7 +1,7 @@
-"""Row 2: a batch query writes, synced and acknowledged, against what any must do at least.
+"""Row 2: a batch query writes synced and acknowledged records, beside the floor.
 
-That is the slower of two: the same query into a writer in Python that only counts, and the same
-bytes written to a plain file and synced.
+That is the slower of two: the same query into a Python writer that only counts, and the same bytes
+written to a plain file and synced.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ NUMBER_BYTES = 20
 """Each value begins with its row's number."""
 
 BUFFER_BYTES = 8 << 20
-"""Written to the plain file at a time."""
+"""Bytes written to the plain file at a time."""
 
 REST_S = 6
-"""Before each measurement at full size, so that each finds memory alike, as a job does on a machine
-at rest.
+"""Memory touched before each measurement at full size, so that each finds memory as on a machine at
+rest.
 
-A virtual machine may hand memory that has been free for two seconds back to its host (free page
-reporting), and gets it anew at its first use: 500 MB in a file took 1.6 s then, but 0.35 s in the
-pages of a file that was deleted just before.
+A virtual machine may return free memory to its host after two seconds (free page reporting), and
+faults it in anew: a file of 500 MB took 1.6 s then, but 0.35 s in the pages of a file that was
+deleted just before.
 """
 
 
 def run(bench: Bench) -> Iterator[Figure]:
-    """Each size beside its references."""
+    """Measure each size beside its references."""
     records = bench.part(FULL_RECORDS)
     with spark_sessions.session() as spark:
         for size_bytes in bench.sizes_bytes:
@@ -57,9 +57,9 @@ def run(bench: Bench) -> Iterator[Figure]:
 
 
 def rows(spark: SparkSession, records: int, size_bytes: int, *, tasks: int) -> DataFrame:
-    """Rows that differ and cost Spark little to make.
+    """Return rows that differ and are cheap for Spark to make.
 
-    Padding them to their size would cost more than all else: it is done octet by octet.
+    Spark pads strings byte by byte, which would cost more than everything else.
     """
     rest = size_bytes - NUMBER_BYTES
     value = f"concat(lpad(string(id), {NUMBER_BYTES}, '0'), repeat('0', {rest}))"
@@ -67,7 +67,7 @@ def rows(spark: SparkSession, records: int, size_bytes: int, *, tasks: int) -> D
 
 
 def write_rate(frame: DataFrame, records: int) -> float:
-    """Millions of rows a second into a new store."""
+    """Return millions of rows a second into a new store."""
     with empty() as cluster:
         return spark_sessions.rate(
             records, frame, "dafka", {"tower": cluster.tower, "topic": TOPIC}
@@ -75,7 +75,7 @@ def write_rate(frame: DataFrame, records: int) -> float:
 
 
 def file_rate(records: int, size_bytes: int) -> float:
-    """Millions of records a second that the disk takes, as a plain file that is synced once."""
+    """Return millions of records a second that the disk takes, as a plain file synced once."""
     buffer = os.urandom(BUFFER_BYTES)
     left = records * size_bytes
     with tempfile.TemporaryDirectory(prefix="dafka-bench-") as directory:

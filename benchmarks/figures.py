@@ -1,4 +1,4 @@
-"""What a benchmark reports, and how pairs of measurements become one figure."""
+"""A benchmark's figures, and how pairs of measurements become one figure."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from rich.console import Console
 from rich.table import Table
 
 Side = Callable[[], float]
-"""Runs one side of a comparison and gives what was measured."""
+"""Runs one side of a comparison and returns its measure."""
 
 SURE = 0.9
-"""How sure it is that a figure's interval has what was to be measured."""
+"""Confidence of a figure's interval."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
     """One comparison.
 
-    ``ratio`` is larger where ours is better: ours over reference for rates, reference over ours
-    for times and memory.  It is the median of the pairs' ratios, so a disturbance that hits one
-    pair does not decide; ``ours`` and ``reference`` are medians, too.  ``low`` and ``high`` are
-    what the machine's noise leaves open: between them the median of very many pairs lies, with a
-    certainty of ``SURE``, whatever their distribution; of fewer than five pairs, with less.
+    ``ratio`` is larger if ours is better: ours over reference for rates, reference over ours for
+    times and memory. It is the median of the pairs' ratios, so a disturbance of one pair does not
+    decide; ``ours`` and ``reference`` are medians, too. ``low`` and ``high`` bound the median of
+    very many pairs with confidence ``SURE``, whatever their distribution; with fewer than five
+    pairs, with less.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Figure:
 
     @property
     def met(self) -> str:
-        """Whether the goal is reached, or would be but for the machine's noise."""
+        """Whether the goal is reached, within the machine's noise."""
         if self.ratio >= self.goal:
             return "yes"
         return "noise" if self.high >= self.goal else "NO"
@@ -58,17 +58,17 @@ def in_turns(
     warm_ups: int = 0,
     rest_s: float = 0,
 ) -> dict[str, list[float]]:
-    """Measures all sides ``pairs`` times; a list of results by side.
+    """Measure all sides ``pairs`` times; return a list of results by side.
 
-    ``warm_ups``: how often each side runs before, which is dropped.  ``rest_s``: how long the
-    machine has nothing to do before each measurement.
+    ``warm_ups``: dropped runs of each side at first. ``rest_s``: pause before each measurement.
     """
     for _ in range(warm_ups):
         for side, measure in sides.items():
             tell(f"{name}: warm-up of {side}: {measure():.4g}")
     measured: dict[str, list[float]] = {side: [] for side in sides}
     for index in range(pairs):
-        # Each goes first in half of the pairs: none always finds the machine as another left it.
+        # Each side goes first in half of the pairs, so that none always finds the machine in the
+        # same state.
         for side in list(sides)[:: -1 if index % 2 else 1]:
             time.sleep(rest_s)
             measured[side].append(sides[side]())
@@ -86,7 +86,7 @@ def compared(
     goal: float,
     smaller_is_better: bool = False,
 ) -> Figure:
-    """The figure of two sides that were measured in turns."""
+    """Make a figure of two sides that were measured in turns."""
     pairs = list(zip(ours, reference, strict=True))
     ratios = [theirs / mine if smaller_is_better else mine / theirs for mine, theirs in pairs]
     low, high = interval(ratios)
@@ -104,10 +104,10 @@ def compared(
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Between which of the values the median lies of what they are a sample of.
+    """Return the values that bound the median of the distribution.
 
-    As many are left out at each end as may be: that it lies beyond is then as improbable as to
-    throw a coin so many times, and to have one of its sides so seldom.
+    As many are left out at each end as possible: the chance of the median beyond them is that of
+    throwing so many coins with one side so seldom.
     """
     count = len(values)
     tails = accumulate(math.comb(count, fewer) for fewer in range(count))
@@ -117,22 +117,22 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def slower(*sides: Iterable[float]) -> list[float]:
-    """The lowest rate of each pair."""
+    """Return the lowest rate of each pair."""
     return [min(rates) for rates in zip(*sides, strict=True)]
 
 
 def tell(line: str) -> None:
-    """Says how far it is, on standard error."""
+    """Report progress on standard error."""
     print(line, file=sys.stderr, flush=True)
 
 
 def print_line(figure: Figure) -> None:
-    """The figure as a JSON line."""
+    """Print the figure as a JSON line."""
     print(json.dumps(asdict(figure)), flush=True)
 
 
 def print_table(figures: list[Figure]) -> None:
-    """The figures as a table, on standard error, so that standard output stays JSON lines."""
+    """Print the figures as a table, on standard error, so that standard output stays JSON lines."""
     table = Table(title="dafka-spark benchmarks (ratio: larger is better)")
     for column in ("name", "ours", "reference", "unit", "ratio", "from … to", "goal", "met"):
         table.add_column(column, justify="left" if column in ("name", "unit") else "right")

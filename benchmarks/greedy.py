@@ -1,6 +1,6 @@
 """Greedy peers, each in a process of its own: ``python -m benchmarks.greedy KIND TOWER STORE``.
 
-``STORE`` is where a store listens.  A kind is a function: it goes on until it is killed.
+``STORE`` is a store's address. A kind is a function that runs until it is killed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TOPIC: Final = "flood"
 
 @contextlib.contextmanager
 def beside(kind: str, tower: str, store: str) -> Iterator[None]:
-    """Has a greedy peer run."""
+    """Run a greedy peer."""
     command = [sys.executable, "-m", "benchmarks.greedy", kind, tower, store]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -45,7 +45,7 @@ def beside(kind: str, tower: str, store: str) -> Iterator[None]:
 
 
 class Peer:
-    """Joins the mesh as a bare node that sends whatever it likes."""
+    """Joins the mesh as a bare node that sends anything."""
 
     def __init__(self, tower: str) -> None:
         self.address = uuid.uuid4().hex.upper()
@@ -59,24 +59,24 @@ class Peer:
         self._due = 0.0
 
     def is_there(self) -> bool:
-        """Sends the beacon if it is due; always true, for a loop."""
+        """Send the beacon if due; always true, for a loop."""
         if time.monotonic() >= self._due:
             self._due = time.monotonic() + BEACON_INTERVAL_S
             self.tower.send_multipart(self.beacon)
         return True
 
     def wait_for_a_peer(self) -> None:
-        """Until somebody subscribes here."""
+        """Wait for the first subscriber."""
         while self.is_there() and not self.pub.poll(50):
             pass
 
     def sub(self) -> zmq.Socket[bytes]:
-        """A socket to subscribe with."""
+        """Return a SUB socket."""
         return self._context.socket(zmq.SUB)
 
 
 def records(tower: str, store: str) -> None:
-    """Publishes to a partition of its own, and never waits for an acknowledgement."""
+    """Publish to its own partition without waiting for acknowledgements."""
     peer = Peer(tower)
     peer.wait_for_a_peer()
     begun()
@@ -88,7 +88,7 @@ def records(tower: str, store: str) -> None:
 
 
 def requests(tower: str, store: str) -> None:
-    """Asks for everything, each time by another name."""
+    """Request everything, each time under another name."""
     peer = Peer(tower)
     peer.wait_for_a_peer()
     begun()
@@ -105,7 +105,7 @@ def requests(tower: str, store: str) -> None:
 
 
 def beacons(tower: str, store: str) -> None:
-    """Tells the towers without end that it is there, and what is no beacon."""
+    """Announce itself to the towers without pause, with invalid beacons in between."""
     peer = Peer(tower)
     peer.wait_for_a_peer()
     begun()
@@ -115,7 +115,7 @@ def beacons(tower: str, store: str) -> None:
 
 
 def subscriptions(tower: str, store: str) -> None:
-    """Subscribes to one name after the other, and takes it back."""
+    """Subscribe to one name after the other, and unsubscribe."""
     socket = Peer(tower).sub()
     socket.connect(store)
     begun()
@@ -127,7 +127,7 @@ def subscriptions(tower: str, store: str) -> None:
 
 
 def connections(tower: str, store: str) -> None:
-    """Opens connections, and sends an octet a second by each; what is ended is made anew."""
+    """Open connections that send a byte a second; reopen closed ones."""
     raise_limit()
     host, _, port = store.removeprefix("tcp://").rpartition(":")
     greeting = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(48)
@@ -153,7 +153,7 @@ def connections(tower: str, store: str) -> None:
 
 
 def begun() -> None:
-    """Says so, to who has started it."""
+    """Report to the parent."""
     print("begun", flush=True)
 
 

@@ -1,4 +1,4 @@
-"""What the rows share: how much to measure, and stores that are full before anything is."""
+"""Shared parts of the rows: how much to measure, and prepared stores."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from dafka_core.storage.block import MAX_BLOCK_BYTES, MAX_BLOCK_RECORDS
 from dafka_core.storage.storage_errors import DATA_FILE
 
 SIZES_BYTES = (100, 1_000)
-"""Values that every row is measured with, unless it is told otherwise."""
+"""Sizes of values, by default."""
 
 FULL_RECORDS = 10_000_000
-"""What the first row reads; the full sizes of the other rows stand in proportion to it."""
+"""Records of the first row; the other rows' sizes are in proportion."""
 
 APPEND_BLOCKS = 4
-"""Blocks appended and synced at a time: 64 MB in memory, and the disk is not waited for often."""
+"""Blocks appended and synced at a time: 64 MB in memory, with few syncs."""
 
 TOPIC = "bench"
 
@@ -37,15 +37,16 @@ Content = Callable[[Values], Values]
 
 
 def bare(values: Values) -> Values:
-    """The values themselves."""
+    """Return the values."""
     return values
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """``records`` is what the first row reads; with fewer all rows have less to do.
+    """The benchmark's size and directory.
 
-    Unless it is ``warm``, nothing runs before it is measured: fast, and no measurement.
+    ``records`` is what the first row reads; fewer make all rows smaller. Unless ``warm``, nothing
+    runs before it is measured: fast, and no measurement.
     """
 
     pairs: int
@@ -55,14 +56,14 @@ class Bench:
     warm: bool = True
 
     def part(self, full: int, least: int = 1) -> int:
-        """What takes the place of ``full``, which belongs to ``FULL_RECORDS``."""
+        """Scale ``full``, which is for ``FULL_RECORDS``."""
         return max(full * self.records // FULL_RECORDS, least)
 
     @contextlib.contextmanager
     def backlog(self, size_bytes: int) -> Iterator[EmbeddedCluster]:
-        """A cluster whose store has topic ``TOPIC`` of two partitions, ``records`` in all.
+        """Yield a cluster whose store has topic ``TOPIC``: two partitions, ``records`` in all.
 
-        The records are written once for all rows of a run.
+        The records are written once for all rows.
         """
         directory = self.directory / f"backlog-{size_bytes}"
         with filled(directory, self.records, size_bytes, partitions=2) as cluster:
@@ -71,7 +72,7 @@ class Bench:
 
 @contextlib.contextmanager
 def prepared(pairs: int, records: int, sizes_bytes: tuple[int, ...], warm: bool) -> Iterator[Bench]:
-    """A bench with a directory of its own, which is removed at the end."""
+    """Yield a bench with its own directory, removed at the end."""
     with tempfile.TemporaryDirectory(prefix="dafka-bench-") as directory:
         yield Bench(pairs, records, sizes_bytes, Path(directory), warm)
 
@@ -86,9 +87,9 @@ def filled(
     content: Content = bare,
     keys: bool = False,
 ) -> Iterator[EmbeddedCluster]:
-    """A cluster whose store has ``records`` of topic ``TOPIC``; they stay in the directory.
+    """Yield a cluster whose store has ``records`` of topic ``TOPIC``; they stay on disk.
 
-    And in memory, as what they are compared with does.  ``content`` makes records of values.
+    And in memory, as their references do. ``content`` makes records of values.
     """
     store = directory / "store-0"
     if not store.exists():
@@ -100,7 +101,7 @@ def filled(
 def fill(
     directory: Path, records: int, size_bytes: int, partitions: int, content: Content = bare
 ) -> None:
-    """Writes a store's log in whole blocks, before the store starts."""
+    """Write a store's log in whole blocks, before the store starts."""
     most = APPEND_BLOCKS * min(MAX_BLOCK_RECORDS, MAX_BLOCK_BYTES // size_bytes)
     ends = np.arange(0, (most + 1) * size_bytes, size_bytes, dtype=np.int64)
     data = np.random.default_rng(size_bytes).bytes(most * size_bytes)
@@ -123,10 +124,9 @@ def fill(
 
 @contextlib.contextmanager
 def empty(*, keys: bool = False) -> Iterator[EmbeddedCluster]:
-    """A cluster with nothing in it; what is written to it is removed.
+    """Yield an empty cluster, removed afterwards.
 
-    What the disk has to do for that is done when this returns, so that it is part of nobody's
-    time.
+    The disk's work for the removal is done on return, so that it is part of no measurement.
     """
     with EmbeddedCluster(keys=keys) as cluster:
         yield cluster

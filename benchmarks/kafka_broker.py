@@ -1,4 +1,4 @@
-"""Apache Kafka, fetched with Maven: a broker on the loopback, and the Java clients' own tools."""
+"""Apache Kafka, fetched with Maven: a broker on the loopback, and the Java clients' tools."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from typing import Final
 POM: Final = Path(__file__).parent / "kafka" / "pom.xml"
 
 NEWEST: Final = POM.with_name("newest_clients.xml")
-"""The clients' tools of Kafka 4 alone."""
+"""The clients' tools of Kafka 4 only."""
 
 HEAP: Final = "-Xmx1g"
-"""What a broker has by default."""
+"""A broker's default heap."""
 
 START_TIMEOUT_S: Final = 60.0
-"""A loaded machine takes some to start a broker."""
+"""Time to start a broker on a loaded machine."""
 
 
 def jars(pom: Path = POM) -> Path:
-    """Where the jars are; they are fetched once for what the POM says now.
+    """Return the jars' directory; they are fetched once for each POM.
 
     Raises:
         RuntimeError: Java or Maven is missing, or Maven reaches no repository.
@@ -51,21 +51,21 @@ def jars(pom: Path = POM) -> Path:
 
 
 def sparks_jars() -> list[Path]:
-    """Those that Spark's connector for Kafka consists of."""
+    """Return the jars of Spark's connector for Kafka."""
     names = ("spark-*.jar", "commons-pool2-*.jar", "kafka-clients-*.jar")
     return [path for name in names for path in sorted(jars().glob(name))]
 
 
 def java(main: str, arguments: Sequence[str], *options: str, pom: Path = POM) -> list[str]:
-    """The command line of a program in the jars."""
+    """Return the command line of a program in the jars."""
     return ["java", *options, "-cp", f"{jars(pom)}/*", main, *arguments]
 
 
 @contextlib.contextmanager
 def broker(*, partitions: int) -> Iterator[str]:
-    """A broker in KRaft mode with a directory of its own; gives its address.
+    """Start a broker in KRaft mode with its own directory; yield its address.
 
-    Topics are made at their first use, of so many partitions.
+    Topics are created at their first use, with ``partitions`` partitions.
     """
     with (
         _kept_ports(2) as (port, controller_port),
@@ -114,9 +114,9 @@ def _wait_until_it_serves(process: subprocess.Popen[bytes], port: int) -> None:
 
 @contextlib.contextmanager
 def _kept_ports(count: int) -> Iterator[list[int]]:
-    """Ports that the system gives to nobody else meanwhile: a broker cannot have it choose.
+    """Reserve ports from the system: a broker can't let it choose.
 
-    Who binds to one by its number may listen there, as nothing else does.
+    A socket that binds to such a port by its number may listen there.
     """
     with contextlib.ExitStack() as held:
         ports = []

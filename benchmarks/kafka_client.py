@@ -1,6 +1,6 @@
-"""librdkafka as a process of its own: ``python -m benchmarks.kafka_client WHAT SERVERS TOPIC ...``.
+"""librdkafka in its own process: ``python -m benchmarks.kafka_client WHAT SERVERS TOPIC ...``.
 
-It prints how many seconds it took, without what it takes to start.
+It prints its seconds, without its start.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import uuid
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 CHUNK = 10_000
-"""Messages handed over at a time."""
+"""Messages passed at a time."""
 
 WAIT_S = 60.0
 
 
 def produce(servers: str, topic: str, records: int, size_bytes: int, partitions: int) -> float:
-    """Produces to all partitions in turns, until all is acknowledged; with librdkafka's defaults.
+    """Produce to all partitions in turn, until all is acknowledged; with librdkafka's defaults.
 
-    But for the room in its queue, without which the application would wait most of the time.  Who
-    consumes it sees whether all is there.
+    Except for a larger queue, without which the application would mostly wait. The consumer checks
+    that all records arrived.
     """
     producer = Producer(
         {
@@ -46,14 +46,14 @@ def produce(servers: str, topic: str, records: int, size_bytes: int, partitions:
 
 
 def consume(servers: str, topic: str, records: int, size_bytes: int, partitions: int) -> float:
-    """Consumes all partitions from their beginning, until all records are there."""
+    """Consume all partitions from the beginning, until all records have come."""
     consumer = Consumer(
         {
             "bootstrap.servers": servers,
             "group.id": uuid.uuid4().hex,
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
-            # Else a client that has enough for now asks for nothing for a second.
+            # Otherwise a client with enough records pauses fetching for a second.
             "fetch.queue.backoff.ms": 0,
         }
     )
@@ -75,7 +75,7 @@ def consume(servers: str, topic: str, records: int, size_bytes: int, partitions:
 
 
 def main() -> None:
-    """Runs one of them."""
+    """Run one of them."""
     parser = argparse.ArgumentParser()
     parser.add_argument("what", choices=("produce", "consume"))
     parser.add_argument("servers")

@@ -1,4 +1,4 @@
-"""What the rows about the mesh share: a bare pyzmq loop, and nodes in processes of their own."""
+"""Shared parts of the mesh's rows: a bare pyzmq loop, and nodes in their own processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import zmq
 T = TypeVar("T")
 
 FULL_BYTES = 100_000_000
-"""Bytes of values in a measurement, but for values so small that records are what counts."""
+"""Bytes of values in a measurement, except for very small values, where records count."""
 
 MIN_RECORDS = 500_000
 
@@ -30,22 +30,22 @@ ANY_PORTS = ("--sub-address", "tcp://127.0.0.1:0", "--pub-address", "tcp://127.0
 HEADER = b"Mbench\0\x01\x20" + b"A" * 32 + b"\x05bench"
 _SEQUENCE = Struct(">Q")
 
-# Processes are spawned, so that sender and receiver have nothing in common but the socket.
+# Spawned processes, so that sender and receiver share nothing but the socket.
 _processes = multiprocessing.get_context("spawn")
 
 
 def full_records(size_bytes: int) -> int:
-    """Records in a measurement: some seconds' worth."""
+    """Return the records of a measurement: some seconds' worth."""
     return max(FULL_BYTES // size_bytes, MIN_RECORDS)
 
 
 def values_of(count: int, size_bytes: int) -> list[bytes]:
-    """Records that differ, of one size."""
+    """Return distinct records of one size."""
     return [b"%0*d" % (size_bytes, index) for index in range(count)]
 
 
 def bare_loop(count: int, size_bytes: int) -> float:
-    """Millions of two-frame messages a second that pyzmq receives, one process to another."""
+    """Return millions of two-frame messages a second that pyzmq receives from another process."""
     context = zmq.Context()
     socket = context.socket(zmq.PULL)
     socket.set_hwm(200_000)
@@ -79,7 +79,7 @@ def _send_bare(port: int, count: int, size_bytes: int) -> None:
 
 
 class Child:
-    """A function in a process of its own; it is given its end of a pipe as first argument."""
+    """A function in its own process; its first argument is its end of a pipe."""
 
     def __init__(self, function: Callable[..., None], *arguments: object) -> None:
         self.pipe, theirs = _processes.Pipe()
@@ -89,12 +89,12 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """The number of the process."""
+        """The process's id."""
         assert self._process.pid is not None
         return self._process.pid
 
     def join(self) -> None:
-        """Waits until it has ended."""
+        """Wait until it has ended."""
         self._process.join()
 
 
@@ -102,7 +102,7 @@ class Child:
 def up(
     directory: Path, flags: Sequence[str], program: str = "dafka_core.cli"
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """A tower and a store in a process: its number, and what it says when it is ready."""
+    """Start a tower and a store in a process; yield its id and its ready line."""
     command = [sys.executable, "-m", program, "up", "--dir", str(directory), *ANY_PORTS, *flags]
     with subprocess.Popen(
         command,
@@ -119,7 +119,7 @@ def up(
 
 
 def in_child(function: Callable[..., T], *arguments: object) -> T:
-    """What ``function`` returns when a process of its own runs it."""
+    """Run ``function`` in its own process; return its result."""
     child = Child(_send_result, function, arguments)
     result: T = child.pipe.recv()
     child.join()

@@ -1,8 +1,7 @@
-"""Keeps a file in the page cache while other sides of a comparison have their turns.
+"""Keep a file in the page cache while other sides of a comparison have their turns.
 
-Some machines give memory back that nobody has used for some seconds (seen: 6 GB of page cache gone
-within a minute), and then the side whose turn it is waits for a disk.  What a disk costs depends on
-the machine, and none of the goals is about it.
+Some machines return unused memory within seconds (seen: 6 GB of page cache gone within a minute),
+and then a side waits for the disk. That depends on the machine, and no goal is about it.
 """
 
 from __future__ import annotations
@@ -16,15 +15,16 @@ from pathlib import Path
 import numpy as np
 
 STEP_BYTES = 2 << 20
-"""One octet of each large page, which is what a file lies in that has just been written."""
+"""One byte of each huge page, as in a file that has just been written."""
 
 PAUSE_S = 2.0
-"""Memory is not given back so soon; and 10 GB are 5,000 octets, some milliseconds."""
+"""Interval: memory is not returned so soon, and reading 5,000 bytes of 10 GB takes some
+milliseconds."""
 
 
 @contextlib.contextmanager
 def kept(file: Path) -> Iterator[None]:
-    """The file stays in memory for as long as the context lasts, if there is enough."""
+    """Keep the file in memory during the context, if there is enough."""
     with file.open("rb") as opened:
         mapped = mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ)
     done = threading.Event()

@@ -1,4 +1,4 @@
-"""Memory and processor time of other processes, as Linux tells it in ``/proc``."""
+"""Memory and CPU of other processes, from Linux's ``/proc``."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _OF_ALL_THREADS = 2
 """Linux's ``CPUCLOCK_SCHED``."""
 
 INTERVAL_S = 0.05
-"""Between two looks: little work, and what a process adds meanwhile is small beside the limit."""
+"""Sampling interval: little work, and growth in between is small beside the limit."""
 
 
 class Process(NamedTuple):
-    """One process below this one."""
+    """A descendant of this process."""
 
     pid: int
     parent: int
@@ -29,7 +29,7 @@ class Process(NamedTuple):
 
 
 def below_this_one() -> list[Process]:
-    """Children, their children, and so on."""
+    """Return the children, their children, and so on."""
     found: dict[int, Process] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
@@ -48,26 +48,26 @@ def below_this_one() -> list[Process]:
 
 
 def workers() -> list[int]:
-    """Spark's Python workers.  They are forks of a daemon, which has the same command line."""
+    """Return Spark's Python workers: forks of a daemon with the same command line."""
     alike = {process.pid: process for process in below_this_one() if WORKER in process.command}
     return [pid for pid, process in alike.items() if process.parent in alike]
 
 
 def stores() -> list[int]:
-    """The stores of embedded clusters."""
+    """Return the stores of embedded clusters."""
     return [process.pid for process in below_this_one() if STORE in process.command]
 
 
 def named(text: str) -> list[int]:
-    """The processes whose command has a text in it."""
+    """Return the processes whose command contains a text."""
     return [process.pid for process in below_this_one() if text in process.command]
 
 
 def cpu_s(pid: int) -> float:
-    """The processor time of a process, also of its threads that have ended; 0 when it is gone.
+    """Return a process's CPU time with its ended threads; 0 if it has ended.
 
-    By its clock, as glibc's ``clock_getcpuclockid`` names it: ``/proc`` tells hundredths of a
-    second of a process, and nothing of threads that have ended.
+    By its clock, as named by glibc's ``clock_getcpuclockid``: ``/proc`` has hundredths of a second,
+    without ended threads.
     """
     with contextlib.suppress(OSError):
         return time.clock_gettime_ns(~pid << 3 | _OF_ALL_THREADS) / 1e9
@@ -75,7 +75,7 @@ def cpu_s(pid: int) -> float:
 
 
 def memory_mb(pid: int, field: str) -> float:
-    """A field of ``/proc/PID/status`` in MB; 0 when the process is gone."""
+    """Return a field of ``/proc/PID/status`` in MB; 0 if the process has ended."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             name, _, value = line.partition(":")
@@ -85,12 +85,12 @@ def memory_mb(pid: int, field: str) -> float:
 
 
 def open_files(pid: int) -> int:
-    """The number of descriptors that a process has open."""
+    """Return the number of a process's open descriptors."""
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
 class Peaks:
-    """Watches the memory of workers and stores from ``__enter__`` to ``__exit__``.
+    """Samples the memory of workers and stores during the context.
 
     ``worker_mb`` is the largest peak of resident memory of any worker, as the system keeps it;
     ``worker_private_mb`` and ``store_private_mb`` are the most private memory seen.
@@ -104,7 +104,7 @@ class Peaks:
         self._thread = threading.Thread(target=self._watch)
 
     def look(self) -> None:
-        """Looks at all processes there are."""
+        """Sample all processes."""
         for pid in workers():
             self.worker_mb = max(self.worker_mb, memory_mb(pid, "VmHWM"))
             self.worker_private_mb = max(self.worker_private_mb, memory_mb(pid, "RssAnon"))

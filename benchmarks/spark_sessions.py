@@ -1,4 +1,4 @@
-"""Spark as the rows use it: two task slots, everything on the loopback, nothing shown."""
+"""Spark as the rows use it: two task slots, all traffic on the loopback, quiet."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _ROOT = str(Path(__file__).parents[1])
 
 @contextlib.contextmanager
 def session(jars: Iterable[Path] = ()) -> Iterator[SparkSession]:
-    """A session with Python workers of its own and the stubs registered; or the one there is."""
+    """Yield a session with its own Python workers and the stubs; or the shared one."""
     if (there := SparkSession.getActiveSession()) is not None:
         yield there
         return
-    # Read as the JVM and its workers start, which import the stubs and find format "dafka".
+    # Set for the JVM and its workers, which import the stubs and format "dafka".
     os.environ["PYSPARK_PYTHON"] = sys.executable
     paths = [_ROOT, *filter(None, [os.environ.get("PYTHONPATH", "")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
@@ -56,13 +56,13 @@ def session(jars: Iterable[Path] = ()) -> Iterator[SparkSession]:
 
 
 def read_rate(spark: SparkSession, form: str, records: int, options: dict[str, Any]) -> float:
-    """Millions of rows a second that a batch query takes from a source, all columns."""
+    """Return millions of rows a second of a batch query over all columns of a source."""
     frame = spark.read.format(form).options(**options).load()
     return rate(records, frame, "noop", {})
 
 
 def rate(records: int, frame: DataFrame, form: str, options: dict[str, Any]) -> float:
-    """Millions of rows a second that a batch query moves."""
+    """Return millions of rows a second of a batch query."""
     writer = frame.write.format(form).mode("append").options(**options)
     started = time.perf_counter()
     writer.save()

@@ -1,7 +1,7 @@
-"""A source of batches that are there already, and sinks that only count.
+"""A source of precomputed batches, and sinks that only count.
 
-What Spark takes for a Python source or sink that has nothing to do: the limit of any.  Spark's
-workers import this module, so it needs little.
+They are the floor of any Python source or sink. Spark's workers import this module, so it imports
+little.
 """
 
 # ruff: noqa: N802 -- the names are Spark's
@@ -38,22 +38,22 @@ from dafka_spark.schema import full
 FORM = "bench-stub"
 
 HEADERS = [("trace", b"0123456789abcdef"), ("source", b"sensor-7"), ("kind", b"reading")]
-"""Of each row, if it has some."""
+"""Headers of each row, if any."""
 
 PREBUILT = 4
-"""Different batches in turn: with a single one the values would stay in the processor's cache."""
+"""Distinct batches in turn: a single one would stay in the CPU's cache."""
 
 
 @dataclass(frozen=True)
 class Rows(InputPartition):
-    """What one task reads."""
+    """The rows of one task."""
 
     count: int
 
 
 @dataclass(frozen=True)
 class Counted(WriterCommitMessage):
-    """What one task was given."""
+    """The count of one task."""
 
     rows: int
 
@@ -61,12 +61,12 @@ class Counted(WriterCommitMessage):
 class StubSource(DataSource):
     """Options: ``rows`` in all, ``batch`` rows in a batch, ``size`` of a value in bytes, ``tasks``.
 
-    Streams take ``limit`` more: rows in a micro-batch.  With ``keyed`` there are keys and headers.
+    Streams also take ``limit``: rows in a micro-batch. With ``keyed`` there are keys and headers.
     """
 
     @classmethod
     def name(cls) -> str:
-        """The name to give to ``format``."""
+        """The format's name."""
         return FORM
 
     def schema(self) -> StructType:
@@ -74,24 +74,24 @@ class StubSource(DataSource):
         return full(headers="keyed" in self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """The reader of a batch query."""
+        """Return the reader of a batch query."""
         return StubReader(self.options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """The reader of a streaming query."""
+        """Return the reader of a streaming query."""
         return StubStreamReader(self.options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """The writer of a batch query."""
+        """Return the writer of a batch query."""
         return CountingWriter()
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        """The writer of a streaming query."""
+        """Return the writer of a streaming query."""
         return CountingStreamWriter()
 
 
 class StubReader(DataSourceReader):
-    """Hands out batches made before."""
+    """Returns precomputed batches."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._rows = int(options["rows"])
@@ -99,17 +99,17 @@ class StubReader(DataSourceReader):
         self._tasks = int(options["tasks"])
 
     def partitions(self) -> list[InputPartition]:
-        """The rows in equal parts."""
+        """Divide the rows into equal parts."""
         return list(shares(self._rows, self._tasks))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """As many rows as the partition says."""
+        """Yield the partition's rows."""
         assert isinstance(partition, Rows)
         return taken(prebuilt(*self._shape), partition.count)
 
 
 class StubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The same in micro-batches.  Its offset is the number of rows."""
+    """Returns them in micro-batches; its offset is the number of rows."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._rows = int(options["rows"])
@@ -122,50 +122,50 @@ class StubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"rows": 0}
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Option ``limit``."""
+        """Return option ``limit``."""
         return ReadMaxRows(self._limit)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """All rows are there from the beginning."""
+        """All rows exist from the beginning."""
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        """One micro-batch further."""
+        """Advance by one micro-batch."""
         return {"rows": min(start["rows"] + self._limit, self._rows)}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[Rows]:
-        """The rows of a micro-batch in equal parts."""
+        """Divide a micro-batch's rows into equal parts."""
         return shares(end["rows"] - start["rows"], self._tasks)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """As many rows as the partition says."""
+        """Yield the partition's rows."""
         assert isinstance(partition, Rows)
         return taken(prebuilt(*self._shape), partition.count)
 
 
 class CountingWriter(DataSourceArrowWriter):
-    """Takes rows and counts them."""
+    """Counts rows."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Counted:
-        """How many rows a task was given."""
+        """Return a task's number of rows."""
         return Counted(sum(batch.num_rows for batch in iterator))
 
 
 class CountingStreamWriter(DataSourceStreamArrowWriter):
-    """Takes the rows of micro-batches and counts them."""
+    """Counts the rows of micro-batches."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Counted:
-        """How many rows a task was given."""
+        """Return a task's number of rows."""
         return Counted(sum(batch.num_rows for batch in iterator))
 
 
 def shares(rows: int, tasks: int) -> list[Rows]:
-    """``rows`` in as many parts as there are tasks."""
+    """Divide ``rows`` by the number of tasks."""
     cuts = [rows * task // tasks for task in range(tasks + 1)]
     return [Rows(end - start) for start, end in pairwise(cuts)]
 
 
 def taken(batches: tuple[pa.RecordBatch, ...], rows: int) -> Iterator[pa.RecordBatch]:
-    """The batches over and over, ``rows`` rows of them."""
+    """Repeat the batches up to ``rows`` rows."""
     for batch in cycle(batches):
         if rows <= batch.num_rows:
             break
@@ -176,14 +176,14 @@ def taken(batches: tuple[pa.RecordBatch, ...], rows: int) -> Iterator[pa.RecordB
 
 
 def keys_and_headers(rows: int) -> tuple[pa.Array, pa.Array]:
-    """A key for each row, and the same headers."""
+    """Return a key for each row, and constant headers."""
     keys = pa.array([b"key-%016d" % number for number in range(rows)], pa.binary())
     return keys, pa.array([HEADERS] * rows, HEADERS_TYPE)
 
 
 @lru_cache(maxsize=2)
 def prebuilt(rows: int, size_bytes: int, keyed: bool = False) -> tuple[pa.RecordBatch, ...]:
-    """Batches of all columns, made once in a worker: the warm-up pays for it."""
+    """Return batches of all columns, made once in a worker, during the warm-up."""
     schema = to_arrow_schema(full(headers=keyed), timezone="UTC")
     keys, headers = keys_and_headers(rows) if keyed else (pa.nulls(rows, pa.binary()), None)
     ends = pa.array(np.arange(0, (rows + 1) * size_bytes, size_bytes, dtype=np.int32))

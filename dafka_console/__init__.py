@@ -1,1 +1,1 @@
-"""A cluster to look at: gathered once in the background, served to browsers and to a terminal."""
+"""The console: a cluster's state, gathered in the background, for browsers and a terminal."""

@@ -1,8 +1,8 @@
 """Access to the console: tokens, logins, origins of requests, and connections.
 
-A page elsewhere can have its visitor's browser ask a server on the visitor's own machine, and with
-a name of its own that it points there (DNS rebinding) also read the answers.  So requests must name
-the console as its users do, and what changes something must come from its own pages.
+A page of another site can make its visitor's browser send requests to the visitor's own machine,
+and read the answers through DNS rebinding. So requests must use one of the console's names, and
+changes must come from its own pages.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from dafka_core.security.web_access import WHY, Answer, Door, bearer, is_own_nam
 from dafka_core.system.hosts import is_loopback
 
 LOGIN: Final = "/login"
-"""Where the form is sent to."""
+"""Path of the login form."""
 
 MAX_FORM_BYTES: Final = 4 << 10
 
 SESSION_S: Final = 7 * 86_400
-"""How long a browser is let in by its cookie; another token ends it at once."""
+"""Lifetime of the cookie; a new token ends it at once."""
 
 OPEN_FILES: Final = frozenset({"/static/style.css", "/static/icon.svg"})
-"""What the form needs, and anybody may see."""
+"""Files of the form, served without a login."""
 
 _FORM: Final = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
@@ -54,11 +54,11 @@ _FORM: Final = """<!doctype html>
 """
 
 _OF_FORM: Final = (("referrer-policy", "same-origin"),)
-"""Without a referrer browsers say of a form that it is of no site, and it would be refused."""
+"""Without a referrer browsers send a null origin with the form, which would be refused."""
 
 
 class Page(NamedTuple):
-    """A page, and what is said beside it."""
+    """The login page, with a message."""
 
     status: int
     html: str
@@ -66,10 +66,11 @@ class Page(NamedTuple):
 
 
 class Login:
-    """Judges requests of browsers and programs.
+    """Checks the cookie or token of browsers and programs.
 
     Args:
-        port: the console's: each one has a cookie of its own, and browsers keep them by machines.
+        port: the console's port: cookies are shared by a host's ports, so its name contains the
+            port.
     """
 
     def __init__(self, door: Door, port: int) -> None:
@@ -77,7 +78,7 @@ class Login:
         self._cookie = f"dafka_console_{port}"
 
     def judge(self, headers: Mapping[str, Sequence[str]], address: str) -> Answer:
-        """Whether who asks is let in, by a cookie or a token."""
+        """Return whether a request has a valid cookie or token."""
         for each in headers.get("cookie", ()):
             try:
                 found = SimpleCookie(each).get(self._cookie)
@@ -91,7 +92,7 @@ class Login:
         return self._door.judge(said[0], address)
 
     def enter(self, query: str, address: str) -> Page | None:
-        """The answer to a link or a form with a token; None where there is none in it."""
+        """Answer a link or form that contains a token; None if there is none."""
         try:
             said = parse_qs(query, max_num_fields=10).get("token", [])
         except ValueError:
@@ -107,7 +108,7 @@ class Login:
         return Page(303, "", [("location", "/"), ("set-cookie", f"{cookie}; {rules}")])
 
     def form(self, status: int = Answer.WRONG, why: str = "") -> Page:
-        """Where the token is asked for."""
+        """Return the login page."""
         return Page(status, _FORM.format(login=LOGIN, why=escape(why)), _OF_FORM)
 
     def _session(self, since: int) -> str:
@@ -123,15 +124,15 @@ class Login:
 
 
 MAX_BODY_BYTES: Final = 8 << 20
-"""Of a request: a record that is written by hand, or a file."""
+"""Largest body: a hand-written record, or a file."""
 
 FORM: Final = "application/x-www-form-urlencoded"
 
 Headers = dict[str, list[str]]
-"""By their names in lower case."""
+"""Headers by name in lower case."""
 
 OWN_SITES: Final = frozenset({"same-origin", "none"})
-"""Values of ``Sec-Fetch-Site`` for what the console's pages ask, and what a user has typed."""
+"""Values of ``Sec-Fetch-Site`` for the console's pages, and for addresses typed by users."""
 
 HEADERS: Final = {
     "content-security-policy": "default-src 'self'; object-src 'none'; base-uri 'none'; "
@@ -143,18 +144,18 @@ HEADERS: Final = {
     "cross-origin-opener-policy": "same-origin",
     "cache-control": "no-store",
 }
-"""Of every answer.  Nothing from elsewhere is loaded, and nothing in a record becomes a script."""
+"""Headers of every answer: nothing is loaded from elsewhere, and no record becomes a script."""
 
 
 class Access:
-    """Refuses what is not for the console; hands on everything else, with safe headers.
+    """Refuses requests from elsewhere; passes on all others, and adds safe headers.
 
     Args:
-        app: what answers.
-        host: where the console listens.
+        app: the inner application.
+        host: the host on which the console listens.
         names: further names of its machine.
-        read_only: whether nothing may be changed.
-        login: who is let in; everybody without it.
+        read_only: whether changes are refused.
+        login: checks logins; None lets everyone in.
     """
 
     def __init__(
@@ -173,7 +174,7 @@ class Access:
         self._login = login
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers a request."""
+        """Answer a request."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
@@ -211,12 +212,12 @@ class Access:
         if path == LOGIN and scope["method"] == "POST":
             form = (await _body(receive, MAX_FORM_BYTES)).decode("latin-1")
             return _html(login.enter(form, address) or login.form())
-        if path == LOGIN:  # again, as where a form has led to
+        if path == LOGIN:  # a reload of the form's target
             return _html(Page(303, "", [("location", "/")]))
         if path in OPEN_FILES:
             return None
         if path == "/" and OWN_SITES.issuperset(headers.get("sec-fetch-site", ())):
-            # Not by a link of another site: its wrong tokens would be this visitor's.
+            # Not through a link of another site: wrong tokens would count as this visitor's.
             page = login.enter(scope["query_string"].decode("latin-1"), address)
             if page is not None:
                 return _html(page)
@@ -247,7 +248,7 @@ class Access:
     def _refused_post(self, headers: Headers, path: str) -> tuple[int, str] | None:
         is_form = path == LOGIN and self._login is not None
         if self._read_only and not is_form:
-            return 403, "the console was started with --read-only: nobody produces here"
+            return 403, "the console was started with --read-only"
         if any(not _is_at(origin, headers["host"][0]) for origin in headers.get("origin", [])):
             return 403, "a page of another site has asked for this"
         kinds = headers.get("content-type", [])
@@ -274,7 +275,7 @@ def _headers(scope: Scope) -> Headers:
 
 
 async def _body(receive: Receive, most: int) -> bytes:
-    """What is sent, as far as it may go: HTTP's library has it end where it was said to."""
+    """Send a response, within the content length that it declares."""
     found = b""
     while len(found) <= most:
         message = await receive()
@@ -290,7 +291,7 @@ def _answer(
     told = [
         ("content-type", kind),
         ("content-length", str(len(body))),
-        ("connection", "close"),  # a body that was not read would be the next request
+        ("connection", "close"),  # an unread body would be parsed as the next request
         *more,
     ]
     headers = [(name.encode(), value.encode()) for name, value in told]
@@ -314,26 +315,25 @@ def _is_at(origin: str, host: str) -> bool:
 
 
 MOST_CONNECTIONS: Final = 256
-"""At one time.  A further one takes the place of a connection without a request; if there is none,
-its request is refused."""
+"""Connections at a time. Beyond it a connection without a request is closed; if there is none, the
+new one is refused."""
 
 REQUEST_S: Final = 10.0
-"""Within this time of connecting, or of the last answer, a whole request has to be there."""
+"""Time for a complete request, from the connection or the previous answer."""
 
 
 class Connection(H11Protocol):
-    """A connection that ends when it takes too long to ask.
+    """A connection that closes if no request arrives in time.
 
     Attributes:
-        ends_s: when it ends if it has not asked by then, on the loop's clock; never while it is
-            answered.
+        ends_s: that deadline on the loop's clock; infinite during an answer.
     """
 
     ends_s = inf
     _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A client has connected: there is a place for it, if another one does not ask."""
+        """Admit a client, or close an idle connection for it."""
         super().connection_made(transport)
         if len(self.connections) >= MOST_CONNECTIONS:
             others = (each for each in self.connections if isinstance(each, Connection))
@@ -343,17 +343,17 @@ class Connection(H11Protocol):
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It has ended."""
+        """Forget the connection."""
         self._stop_watching()
         super().connection_lost(exc)
 
     def handle_events(self) -> None:
-        """Octets have come, or an answer is complete: whether a request is there, too."""
+        """Update the deadline: bytes have arrived, or an answer is complete."""
         super().handle_events()
         self._watch()
 
     def end(self) -> None:
-        """Ends it at once."""
+        """Close the connection at once."""
         self._stop_watching()
         self.transport.abort()
 

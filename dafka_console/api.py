@@ -35,18 +35,18 @@ from dafka_core.queries.query_lag import PartitionLag
 from dafka_kafka.groups.group_lag import GroupLag, GroupPartition, group_lags
 
 MOST_NODES: Final = 300
-"""Drawn at most, of each kind: beyond that nobody sees anything."""
+"""Nodes drawn of each kind; more would be unreadable."""
 
 MOST_TOPICS: Final = 5
-"""Of a producer's or a consumer's topics that are named."""
+"""Topics named of a producer or consumer."""
 
 
 def cluster_map(snapshot: Snapshot) -> dict[str, Any]:
-    """Nodes and links.
+    """Return nodes and links.
 
-    A node has ``id``, ``kind``, ``here``, ``own`` (it is the one that looks), ``topics`` and
-    ``rate``, in records per second.  A link says of a store and another node whether the node is
-    ``connected`` to the store, as the store says: True, False, or None where it cannot say.
+    A node has ``id``, ``kind``, ``here``, ``own`` (the console itself), ``topics`` and ``rate``, in
+    records per second. A link between a store and another node has ``connected``, as the store
+    reports: True, False, or None if unknown.
     """
     writes = _writes(snapshot)
     nodes: dict[str, dict[str, Any]] = {}
@@ -105,7 +105,7 @@ def _node(address: str, kind: str) -> dict[str, Any]:
 
 
 def _links(snapshot: Snapshot, nodes: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """One for each store that is there and each other node; two stores have one."""
+    """Return a link for each reachable store and each other node; two stores share one."""
     links: dict[tuple[str, str], bool | None] = {}
     for state in snapshot.stores:
         if not state.here:
@@ -144,10 +144,10 @@ MOST_BATCHES: Final = 100
 def audited_queries(
     clients: Sequence[StoreClient], snapshot: Snapshot, *, most: int = MOST_QUERIES
 ) -> list[dict[str, Any]]:
-    """The queries that have noted batches: their ids, partitions and last batches.
+    """Return the queries with an audit trail: their ids, partitions and last batches.
 
     Raises:
-        DafkaError: no store could be read from.
+        DafkaError: no store could be read.
     """
     columns, found = snapshot.partitions, []
     own = [(int(columns.last_us[row]), tp) for tp, row in _rows(snapshot)]
@@ -168,20 +168,20 @@ def audited_queries(
 
 
 def noted(snapshot: Snapshot) -> dict[TopicPartition, int]:
-    """Where the records of each query end: another one when there is another record."""
+    """Return the end of each query's records, which changes with every record."""
     return {tp: int(snapshot.partitions.end[row]) for tp, row in _rows(snapshot)}
 
 
 def trail(
     clients: Sequence[StoreClient], snapshot: Snapshot, partition: str, *, most: int = MOST_BATCHES
 ) -> list[dict[str, Any]]:
-    """The last batches of a query, the newest first.
+    """Return the last batches of a query, newest first.
 
-    ``chain`` says of each whether it names the record before it as that lies in the partition:
-    ``holds``, ``broken``, or ``begins`` for the first one that is shown or was noted.
+    ``chain`` says whether a record refers to the stored record before it: ``holds``, ``broken``, or
+    ``begins`` for the first one.
 
     Raises:
-        DafkaError: the partition is not there, or no store could be read from.
+        DafkaError: the partition does not exist, or no store could be read.
     """
     tp = TopicPartition(AUDIT_TOPIC, partition)
     page = browsed(clients, snapshot, tp, None, most)
@@ -231,11 +231,11 @@ def _rows(snapshot: Snapshot) -> list[tuple[TopicPartition, int]]:
 
 MOST_GROUPS: Final = 1_000
 MOST_PARTITIONS: Final = 1_000
-"""Of what is listed.  Anybody may have groups."""
+"""Rows in a list; clients can create any number of groups."""
 
 
 class ConsumerGroups:
-    """Asks stores while somebody looks, once for all who do, and no more often than queries."""
+    """Asks stores about groups while a page shows them, once for all pages."""
 
     def __init__(self) -> None:
         self._found: Sequence[GroupLag] = ()
@@ -243,7 +243,7 @@ class ConsumerGroups:
         self._lock = threading.Lock()
 
     def listed(self, clients: Sequence[StoreClient]) -> list[dict[str, Any]]:
-        """The groups, by their names.
+        """Return the groups by name.
 
         Raises:
             StoreUnreachableError: a store does not answer.
@@ -251,10 +251,10 @@ class ConsumerGroups:
         return [_row(each) for each in self._look(clients)[:MOST_GROUPS]]
 
     def partitions(self, clients: Sequence[StoreClient], group: str) -> dict[str, Any]:
-        """A group's partitions, and who reads them.
+        """Return a group's partitions and members.
 
         Raises:
-            InvalidRequestError: there is no such group.
+            InvalidRequestError: the group does not exist.
             StoreUnreachableError: a store does not answer.
         """
         for each in self._look(clients):
@@ -266,7 +266,7 @@ class ConsumerGroups:
     def _look(self, clients: Sequence[StoreClient]) -> Sequence[GroupLag]:
         with self._lock:
             began = time.monotonic()
-            if clients and began >= self._due:  # without one it is as it was known last
+            if clients and began >= self._due:  # without one: the last known state
                 self._found = group_lags(clients, timeout_s=ANSWER_S)
                 ended = time.monotonic()
                 self._due = ended + max(EVERY_S, (ended - began) / SHARE)
@@ -298,25 +298,25 @@ def _partition(found: GroupPartition) -> dict[str, Any]:
 STATIC: Final = Path(__file__).with_name("static")
 
 MOST_VIEWERS: Final = 64
-"""Pages that are told of news at one time."""
+"""Pages with an event stream."""
 
 HEALTH_S: Final = 15.0
-"""How long a diagnosis is shown before the next one is made: it asks everybody anew."""
+"""Lifetime of a diagnosis, which asks every node."""
 
 MOST_LAGS: Final = 1_000
-"""Partitions of a query that are listed."""
+"""Partitions of a query in a list."""
 
 Answer = Callable[["Api", Request], Any]
 
 
 class Api:
-    """Answers from a view of a cluster.
+    """Answers from the view of a cluster.
 
     Args:
-        view: what has been found out.
+        view: the cluster's state.
         options: how to join the mesh, for a diagnosis.
-        uris: stores that were named in place of towers.
-        producers: what writes records; None where nobody may.
+        uris: stores given instead of towers.
+        producers: writes records; None if read-only.
     """
 
     def __init__(
@@ -339,11 +339,11 @@ class Api:
 
     @property
     def snapshot(self) -> Snapshot:
-        """The newest one."""
+        """The newest snapshot."""
         return self.view.snapshot
 
     def app(self) -> Starlette:
-        """All of it: pages, answers and news."""
+        """The application: pages, answers and events."""
         routes = [
             Route("/", lambda request: FileResponse(STATIC / "index.html")),
             Route("/events", self.events),
@@ -358,7 +358,7 @@ class Api:
     # -- answers ---------------------------------------------------------------------------------
 
     def overview(self, request: Request) -> Any:
-        """The cluster in numbers, its stores, and how much was written."""
+        """Return totals, stores and the history of rates."""
         found = self.snapshot
         step = max(1, len(found.history) // 300)
         return {
@@ -372,16 +372,16 @@ class Api:
         }
 
     def map(self, request: Request) -> Any:
-        """Who is there, and who is connected to whom."""
+        """Return nodes and their connections."""
         return cluster_map(self.snapshot)
 
     def topics(self, request: Request) -> Any:
-        """Topics: a part of the list."""
+        """Return a window of the topics."""
         internal = request.query_params.get("internal", "1") != "0"
         return windows.topic_window(self.snapshot, _window(request), internal=internal)
 
     def topic(self, request: Request) -> Any:
-        """One topic."""
+        """Return one topic."""
         name = _name(request, "topic")
         found = windows.topic_row(self.snapshot, name)
         if found is None:
@@ -389,12 +389,12 @@ class Api:
         return found
 
     def partitions(self, request: Request) -> Any:
-        """Partitions of a topic, or of all: a part of the list."""
+        """Return a window of the partitions of a topic, or of all."""
         topic = _name(request, "topic") if "topic" in request.query_params else None
         return windows.partition_window(self.snapshot, topic, _window(request))
 
     def records(self, request: Request) -> Any:
-        """Records of a partition, or the last ones of a topic's."""
+        """Return records of a partition, or the last ones of a topic."""
         topic, most = _name(request, "topic"), _number(request, "most", 50)
         clients, asked = self.view.clients(), request.query_params
         if not asked.get("partition"):
@@ -413,7 +413,7 @@ class Api:
         }
 
     def record(self, request: Request) -> Any:
-        """All of one record."""
+        """Return a whole record."""
         asked = request.query_params
         found = self._one(request)
         return browsing.details_of(
@@ -421,7 +421,7 @@ class Api:
         )
 
     def value(self, request: Request) -> Response:
-        """A record's value as it is: a picture to be drawn, all else to be kept as a file."""
+        """Return a record's raw value: images inline, others as a download."""
         value = self._one(request).value or b""
         media = decoding.image_type(value)
         if media and "download" not in request.query_params:
@@ -433,7 +433,7 @@ class Api:
         return Response(value, media_type="application/octet-stream", headers=headers)
 
     def queries(self, request: Request) -> Any:
-        """Spark's queries: how far behind each is, and was."""
+        """Return Spark's queries, with their present and past lag."""
         return {
             "queries": [
                 {
@@ -449,7 +449,7 @@ class Api:
         }
 
     def query(self, request: Request) -> Any:
-        """A query's partitions: where it reads on in each."""
+        """Return a query's partitions and positions."""
         name, run = _name(request, "query"), _name(request, "run")
         for each in self.snapshot.queries:
             if (each.lag.query, each.lag.run) == (name, run):
@@ -458,20 +458,20 @@ class Api:
         raise InvalidRequestError("query", escape(name)[:300], "it has not reported")
 
     def audit(self, request: Request) -> Any:
-        """The trail of a query's batches."""
+        """Return the audit trail of a query."""
         partition = _name(request, "partition")
         return {"rows": trail(self.view.clients(), self.snapshot, partition)}
 
     def groups(self, request: Request) -> Any:
-        """Kafka's consumer groups, and how far behind each is."""
+        """Return Kafka's consumer groups and their lag."""
         return {"rows": self._groups.listed(self.view.clients())}
 
     def group(self, request: Request) -> Any:
-        """A group's partitions: what is committed, and who reads."""
+        """Return a group's partitions, commits and members."""
         return self._groups.partitions(self.view.clients(), _name(request, "group"))
 
     def health(self, request: Request) -> Any:
-        """Stores, and what a diagnosis has found, which is made anew now and then."""
+        """Return stores, and a diagnosis that is repeated at intervals."""
         with self._health_lock:
             made, findings = self._health
             if time.monotonic() - made > HEALTH_S:
@@ -502,7 +502,7 @@ class Api:
         return {"findings": findings, "stores": rows, "staged": staged}
 
     async def produce(self, request: Request) -> Response:
-        """Writes a record."""
+        """Write a record."""
         body = await request.body()
 
         def write() -> Any:
@@ -516,7 +516,7 @@ class Api:
         return await run_in_threadpool(_answered, write)
 
     async def events(self, request: Request) -> Response:
-        """News, as server-sent events: the cluster in numbers, at each snapshot."""
+        """Stream each new snapshot's totals, as server-sent events."""
         if self._viewers >= MOST_VIEWERS:
             return _json({"error": f"{MOST_VIEWERS} pages are open already"}, 503)
 
@@ -535,7 +535,7 @@ class Api:
         return StreamingResponse(news(), media_type="text/event-stream")
 
     def _audited_queries(self) -> list[dict[str, Any]]:
-        """Asked for again when something was noted, and not at each look of each viewer."""
+        """Read again when records were added, not for each request of each page."""
         found = self.snapshot
         ends = noted(found)
         if ends != self._noted and found.live:
@@ -558,7 +558,7 @@ class Api:
         return browsing.one(self.view.clients(), self.snapshot, tp, offset)
 
     def _start(self, tp: TopicPartition, request: Request) -> int | None:
-        """Where a page begins: at an offset, at a time, or None for the last records."""
+        """Return a page's first offset, also for a time; None for the last records."""
         if "time_us" in request.query_params:
             time_us, found = _number(request, "time_us", 0), []
             for client in self.view.clients():
@@ -582,7 +582,7 @@ ANSWERS: Final[Mapping[str, Answer]] = {
     "group": Api.group,
     "health": Api.health,
 }
-"""What is answered with JSON, by the last part of its path."""
+"""The JSON answers, by the last part of their path."""
 
 
 def _answered(answer: Callable[[], Any]) -> Response:

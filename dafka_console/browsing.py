@@ -1,4 +1,4 @@
-"""Records of a partition, a page at a time: read from the stores that have them, searched, cut."""
+"""Records of a partition, one page at a time: read from stores, searched, truncated."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from dafka_core.model.records import UNKNOWN_US, Record, RecordBatch, TopicParti
 from dafka_core.model.where import Where, matched
 
 MOST_RECORDS: Final = 200
-"""Of one page."""
+"""Records of one page."""
 
 MOST_PAGE_BYTES: Final = 32 << 20
-"""Of a page's records, after which it ends: a record may be large."""
+"""Size at which a page ends: records can be large."""
 
 SEARCH_S: Final = 1.5
-"""How long one look for records lasts; who wants more goes on where it has ended."""
+"""Time of one search; the next request continues it."""
 
 SEARCH_RECORDS: Final = 20_000
 SEARCH_BYTES: Final = 8 << 20
-"""Read at one time by a search."""
+"""Records read at a time by a search."""
 
 MOST_AT_A_TIME: Final = 4
-"""Pages that are made at one time: each may hold a large record."""
+"""Pages made at a time: each may hold a large record."""
 
 MOST_MIXED: Final = 8
 """Partitions of a topic whose last records are shown together."""
@@ -49,13 +49,13 @@ _turns: Final = threading.BoundedSemaphore(MOST_AT_A_TIME)
 
 
 class Page(NamedTuple):
-    """Records, by their offsets.
+    """Records with their offsets.
 
     Attributes:
-        records: those of the page.
-        earliest, end: what there is of the partition.
-        looked: up to where it was looked at (exclusive).
-        scanned: how many records were looked at.
+        records: the page's records.
+        earliest, end: the partition's bounds.
+        looked: the offset up to which it was searched (exclusive).
+        scanned: the number of records searched.
     """
 
     records: list[Record]
@@ -66,16 +66,16 @@ class Page(NamedTuple):
 
 
 class Search(NamedTuple):
-    """What is looked for: a text in keys or values, and a condition as option ``where`` has it."""
+    """A search: a text in keys or values, and a condition as in option ``where``."""
 
     text: str = ""
     where: str = ""
 
     def matcher(self) -> Callable[[RecordBatch], Sequence[int]] | None:
-        """What gives the rows of a batch that fit; None if all do.
+        """Return a function from a batch to its matching rows; None if all match.
 
         Raises:
-            InvalidRequestError: it is no condition.
+            InvalidRequestError: the condition is invalid.
         """
         if not self.text and not self.where:
             return None
@@ -106,11 +106,11 @@ def browsed(
     most: int,
     search: Search = Search(),  # noqa: B008 -- it is a constant
 ) -> Page:
-    """Records from ``start`` on, or the last ones without it; with a search those that fit.
+    """Return records from ``start`` on, or the last ones; with a search only matching ones.
 
     Raises:
-        InvalidRequestError: the partition is not there, or the condition is none.
-        DafkaError: no store could be read from.
+        InvalidRequestError: the partition does not exist, or the condition is invalid.
+        DafkaError: no store could be read.
     """
     most, matcher = max(1, min(most, MOST_RECORDS)), search.matcher()
     earliest, end = _bounds(snapshot, tp, start)
@@ -129,13 +129,13 @@ def browsed(
 def latest(
     clients: Sequence[StoreClient], snapshot: Snapshot, topic: str, most: int
 ) -> list[Record]:
-    """The last records of the partitions of a topic that were written last, the newest first.
+    """Return the last records of a topic's most recently written partitions, newest first.
 
-    Those of a partition are in the order of their offsets, whatever times they have.
+    Records of one partition stay in the order of their offsets, whatever their times.
 
     Raises:
-        InvalidRequestError: there is no such topic.
-        DafkaError: no store could be read from.
+        InvalidRequestError: the topic does not exist.
+        DafkaError: no store could be read.
     """
     columns = snapshot.partitions
     if topic not in columns.topics:
@@ -152,7 +152,7 @@ def latest(
             earliest, end = _bounds(snapshot, columns.tps[row])
             start = max(earliest, end - most)
             records = _read_last(clients, snapshot, columns.tps[row], start, end)
-            # A record comes after the one before it, also with an earlier time or none.
+            # A record follows the previous one even with an earlier time, or none.
             times = accumulate((each.timestamp_us or 0 for each in records), max)
             found.append(reversed([*zip(times, records, strict=True)]))
     newest_first = heapq.merge(*found, key=lambda each: each[0], reverse=True)
@@ -162,11 +162,11 @@ def latest(
 def one(
     clients: Sequence[StoreClient], snapshot: Snapshot, tp: TopicPartition, offset: int
 ) -> Record:
-    """One record.
+    """Return one record.
 
     Raises:
-        InvalidRequestError: it is not there.
-        DafkaError: no store could be read from.
+        InvalidRequestError: it does not exist.
+        DafkaError: no store could be read.
     """
     earliest, end = _bounds(snapshot, tp, offset)
     if not earliest <= offset < end:
@@ -177,7 +177,7 @@ def one(
 
 
 def row_of(record: Record) -> dict[str, Any]:
-    """A record as JSON, in a line: what it looks like, and how large it is."""
+    """Return a record's summary as JSON: one line of its value, and its size."""
     value, key = preview(record.value), preview(record.key)
     return {
         "partition": escape(record.partition),
@@ -194,10 +194,10 @@ def row_of(record: Record) -> dict[str, Any]:
 
 
 def details_of(record: Record, wanted: str, schema: str) -> dict[str, Any]:
-    """All of a record as JSON, its value decoded as it is wanted.
+    """Return a whole record as JSON, with its value decoded as requested.
 
     Raises:
-        ConfigError: there is no such format.
+        ConfigError: the format is unknown.
     """
 
     def shown(found: Decoded) -> dict[str, Any]:
@@ -224,7 +224,7 @@ def _time(record: Record) -> int | None:
 
 
 def _bounds(snapshot: Snapshot, tp: TopicPartition, start: int | None = None) -> tuple[int, int]:
-    """Where the records that can be read begin and end; a page is to begin at ``start``."""
+    """Return the bounds of the readable records; the page is to begin at ``start``."""
     columns = snapshot.partitions
     row = columns.row_of(tp)
     if row is None:
@@ -269,7 +269,7 @@ def _searched(
 def _read_last(
     clients: Sequence[StoreClient], snapshot: Snapshot, tp: TopicPartition, start: int, end: int
 ) -> list[Record]:
-    """Read a range; if it is too large for a page, as many of its last records as fit."""
+    """Read a range; if it is too large for a page, its last records that fit."""
     found = _read(clients, snapshot, tp, start, end)
     is_cut = found and found[-1].offset + 1 < end
     return _read_last(clients, snapshot, tp, end - len(found), end) if is_cut else found

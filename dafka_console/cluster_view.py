@@ -42,29 +42,29 @@ from dafka_core.system.closing import Closing, ProcessBound
 from dafka_kafka.groups.group_lag import GroupLag
 
 ANSWER_S: Final = 5.0
-"""How long a store may take for an answer."""
+"""Time for a store's answer."""
 
 SPACE_EVERY_S: Final = 5.0
-"""How often a store is asked for its file's size, and who is connected to it."""
+"""Interval between questions about a store's file and connections."""
 
 FACTS_EVERY_S: Final = 30.0
 FACTS_SHARE: Final = 0.02
-"""How often a store is asked what each partition takes, and of all time how much that may cost it:
-with 10,000 partitions it looks at as many rows."""
+"""Interval between questions about disk usage by partition, and the share of time that they may
+take: with 10,000 partitions a store reads as many rows."""
 
 NEW_FACTS_EVERY_S: Final = 1.0
-"""The same where there are partitions of which nothing is known yet."""
+"""The interval while some partitions are unknown."""
 
 
 class StoreLink(Closing):
-    """A store and what it has said last.
+    """A store and its last answers.
 
-    One thread asks at a time what has changed, and one what partitions take.
+    One thread at a time asks for changes, and one for disk usage.
 
     Attributes:
-        client: to ask it something else.
-        heads: what has changed since the last question; None where it did not answer.
-        asking, asking_facts: questions that are under way, for whoever asks them.
+        client: its Flight client.
+        heads: the changes since the last question; None without an answer.
+        asking, asking_facts: pending questions, for the caller.
     """
 
     def __init__(self, location: StoreLocation, keys: KeyFiles) -> None:
@@ -88,7 +88,7 @@ class StoreLink(Closing):
         return self.location.store
 
     def ask(self) -> None:
-        """Asks the store; what it says, or why it does not answer, is kept."""
+        """Ask the store; keep its answer, or why it has none."""
         began = time.monotonic()
         try:
             heads = self._changes()
@@ -107,7 +107,7 @@ class StoreLink(Closing):
             self._facts_due = self._new_facts_due = 0.0
 
     def state(self, partitions: int, behind: int) -> StoreState:
-        """The store as it is by what it has said; how much it has is told by who has compared."""
+        """Return the store's state; the caller has compared how far behind it is."""
         return StoreState(
             self.store,
             self.location.locations,
@@ -123,7 +123,7 @@ class StoreLink(Closing):
         )
 
     def close(self) -> None:
-        """Disconnects."""
+        """Disconnect."""
         self.client.close()
 
     def _changes(self) -> HeadsSince:
@@ -132,12 +132,12 @@ class StoreLink(Closing):
         return found
 
     def is_facts_due(self, *, are_new: bool) -> bool:
-        """Whether it is time to ask what partitions take, of which some may be new."""
+        """Return whether disk usage is due, possibly for new partitions."""
         due_s = self._new_facts_due if are_new else self._facts_due
         return self.heads is not None and time.monotonic() >= due_s
 
     def ask_facts(self) -> Sequence[PartitionFacts]:
-        """What the partitions take; nothing where the store does not answer."""
+        """Return the disk usage of partitions; empty without an answer."""
         began = time.monotonic()
         try:
             found = self.client.facts(None, timeout_s=6 * ANSWER_S)
@@ -152,18 +152,18 @@ class StoreLink(Closing):
 
 EVERY_S: Final = 3.0
 SHARE: Final = 0.05
-"""How often the lag is made, and of all time how much that may cost: stores look at every
-partition for it."""
+"""Interval between lag measurements, and the share of time that they may take: stores read every
+partition for them."""
 
 MAX_LAG_MOMENTS: Final = 720
 MOST_RUNS: Final = 1_000
-"""Of what is kept: of each run, and runs.  Anybody may write reports."""
+"""Points kept of each run, and runs: any client can write reports."""
 
 _log: Final = logging.getLogger("dafka.console")
 
 
 def behind(lag: QueryLag | PartitionLag | GroupLag) -> dict[str, Any]:
-    """How far, for programs and pages."""
+    """The lag, for programs and pages."""
     seconds = lag.seconds_behind
     return {
         "records_behind": lag.records_behind,
@@ -173,22 +173,22 @@ def behind(lag: QueryLag | PartitionLag | GroupLag) -> dict[str, Any]:
 
 
 class QueryWatch:
-    """Keeps the lag of each run of a query.  ``look`` is called by one thread at a time."""
+    """Keeps the lag of each run of a query; ``look`` is called by one thread at a time."""
 
     def __init__(self, topic: str = QUERIES_TOPIC) -> None:
         self.states: tuple[QueryState, ...] = ()
-        """What was found last."""
+        """The last result."""
         self._topic = topic
         self._due = 0.0
         self._histories: dict[tuple[str, str], deque[LagMoment]] = {}
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time to look again."""
+        """Return whether the next measurement is due."""
         return time.monotonic() >= self._due
 
     def look(self, clients: Sequence[StoreClient]) -> None:
-        """Asks the stores; what was known stays where one does not answer."""
+        """Ask the stores; keep the last result if one does not answer."""
         began = time.monotonic()
         try:
             self.keep(query_lags(clients, self._topic, timeout_s=ANSWER_S), time.time())
@@ -198,7 +198,7 @@ class QueryWatch:
         self._due = ended + max(EVERY_S, (ended - began) / SHARE)
 
     def keep(self, lags: Sequence[QueryLag], time_s: float) -> None:
-        """Adds what was found at a moment; runs that are not among it any more are forgotten."""
+        """Add a measurement; forget runs that it does not contain."""
         histories = {}
         for each in lags[:MOST_RUNS]:
             key = each.query, each.run
@@ -212,31 +212,31 @@ class QueryWatch:
 
 
 HEAR_S: Final = 2.0
-"""Stores that are there are heard of in less."""
+"""Time in which reachable stores are discovered."""
 
 LOOK_S: Final = 1.0
-"""How long a look waits for stores: one that is slow holds up none of the others."""
+"""Time that an update waits for stores: a slow one must not delay the others."""
 
 MISSING_EVERY_S: Final = 10.0
-"""How often stores are asked whom they miss: it is a question to the whole mesh."""
+"""Interval between questions about missing stores, which concern the whole mesh."""
 
 MOST_MOMENTS: Final = 600
-"""Of the history of how much was written: ten minutes at the usual interval."""
+"""Points of the history of rates: ten minutes at the default interval."""
 
 MOST_ASKED: Final = 16
-"""Stores asked at one time: each holds a thread."""
+"""Stores asked at a time, with a thread each."""
 
 
 class ClusterView(ProcessBound):
-    """Asks the stores every ``interval_s`` seconds what has changed, and makes a snapshot of it.
+    """Asks the stores every ``interval_s`` seconds for changes, and makes a snapshot.
 
     Args:
-        options: how to join the mesh, as ``Reader`` takes them.
-        locations: stores to ask in place of those of a mesh.
-        interval_s: how often.
+        options: how to join the mesh, as for ``Reader``.
+        locations: stores to ask instead of those of a mesh.
+        interval_s: the interval.
 
     Raises:
-        ConfigError: an option cannot be used.
+        ConfigError: an option is invalid.
         TowerNotFoundError: no tower answered.
     """
 
@@ -248,7 +248,7 @@ class ClusterView(ProcessBound):
         interval_s: float = 1.0,
     ) -> None:
         self._keys = keys_in(options)
-        # All nodes connect to this one then, and say what they are.
+        # So all nodes connect to this one, and report what they are.
         everything = {**options, "connect_to": ALL_NODES}
         self._reader = None if locations else Reader(**everything)
         self._named = {each.store: each for each in locations}
@@ -270,36 +270,36 @@ class ClusterView(ProcessBound):
 
     @property
     def snapshot(self) -> Snapshot:
-        """The newest one."""
+        """The newest snapshot."""
         return self._snapshot
 
     def clients(self) -> list[StoreClient]:
-        """Clients of the stores that answered last; they are the view's, and not to be closed."""
+        """Clients of the stores that answered last; the view closes them."""
         here = {each.store for each in self._snapshot.stores if each.here}
         return [link.client for store, link in [*self._links.items()] if store in here]
 
     def wait(self, number: int, timeout_s: float | None = None) -> Snapshot:
-        """The first snapshot with this number or a higher one, or the newest when time is over."""
+        """Return the first snapshot with at least this number, or the newest after the timeout."""
         self._news.wait_until(lambda: self._stopping or self._snapshot.number >= number, timeout_s)
         return self._snapshot
 
     async def wait_async(self, number: int) -> Snapshot:
-        """The same in an event loop, and without a limit; also when the view is closed."""
+        """Wait as ``wait`` does, in an event loop, without a timeout, and until closed."""
         await self._news.wait_until_async(lambda: self._stopping or self._snapshot.number >= number)
         return self._snapshot
 
     @property
     def closed(self) -> bool:
-        """Whether it looks no more."""
+        """Whether it is closed."""
         return self._stopping
 
     def close(self) -> None:
-        """Looks no more, and leaves the mesh; may be repeated."""
+        """Stop, and leave the mesh; may be repeated."""
         self._stopping = True
         self._news.notify()
         self._thread.join()
         for link in self._links.values():
-            link.close()  # which ends what they are asked
+            link.close()  # ends pending questions
         self._pool.shutdown(cancel_futures=True)
         if self._reader is not None:
             self._reader.close()
@@ -318,7 +318,7 @@ class ClusterView(ProcessBound):
                 _log.error("the console sees no more of the cluster: %s", error)
                 self._stopping = True
             except DafkaError as error:
-                _log.warning("the cluster could not be looked at: %s", error)
+                _log.warning("the cluster's state could not be updated: %s", error)
             self._news.notify()
             left_s = max(began + self._interval_s - time.monotonic(), 0.05)
             self._news.wait_until(lambda: self._stopping, left_s)
@@ -353,7 +353,7 @@ class ClusterView(ProcessBound):
         )
 
     def _ask(self, links: Sequence[StoreLink]) -> None:
-        """Asks the stores what has changed; one that is slow is waited for in later looks."""
+        """Ask the stores for changes; a slow one is awaited by later updates."""
         for link in links:
             if link.asking is None:
                 link.asking = self._pool.submit(link.ask)
@@ -375,14 +375,14 @@ class ClusterView(ProcessBound):
                 link.asking_facts = None
 
     def _look_for_queries(self, clients: Sequence[StoreClient]) -> None:
-        """Beside everything else: with many partitions it takes seconds."""
+        """Separately: with many partitions it takes seconds."""
         if self._looking is not None and self._looking.done():
             self._looking = None
         if self._looking is None and self._queries.is_due and clients:
             self._looking = self._pool.submit(self._queries.look, clients)
 
     def _find_stores(self) -> None:
-        """Has a link to each store that is there; one that has gone keeps its link, silent."""
+        """Keep a link to each reachable store, and the silent link of one that has gone."""
         found = dict(self._named)
         if self._reader is not None:
             for store, uris in self._reader.endpoints().items():
@@ -390,7 +390,7 @@ class ClusterView(ProcessBound):
         for store, location in found.items():
             link = self._links.get(store)
             if link is not None and link.location.locations != location.locations:
-                link.close()  # it was started again, elsewhere
+                link.close()  # restarted elsewhere
                 link = None
             if link is None:
                 self._links[store] = StoreLink(location, self._keys)
@@ -398,9 +398,9 @@ class ClusterView(ProcessBound):
     def _mesh(
         self, found: list[StoreState]
     ) -> tuple[Sequence[Neighbour], Sequence[str], str, Sequence[KnownStore]]:
-        """Nodes, towers, the address of this view's own node, and stores that are missing.
+        """Return nodes, towers, this view's own address, and missing stores.
 
-        Stores that serve no Arrow Flight are added to those that were ``found``.
+        Stores without Arrow Flight are added to the ones ``found``.
         """
         reader = self._reader
         if reader is None:
@@ -416,7 +416,7 @@ class ClusterView(ProcessBound):
 
 
 def located(uris: Sequence[str], keys: KeyFiles) -> list[StoreLocation]:
-    """The stores at some URIs, each as it describes itself.
+    """Return the stores at some URIs, as each describes itself.
 
     Raises:
         StoreUnreachableError: one does not answer.

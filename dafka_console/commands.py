@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 
 RATED: Final = 3
-"""The first snapshot that has a rate of some time."""
+"""The first snapshot with rates."""
 
 KEY_S: Final = 0.1
-"""How often the keyboard is looked at."""
+"""Polling interval of the keyboard."""
 
 OneTopic = Annotated[
     str | None,
@@ -68,18 +68,16 @@ def top(
     internal: Annotated[
         bool, typer.Option("--internal", help="List Dafka's own topics, too.")
     ] = False,
-    once: Annotated[
-        bool, typer.Option("--once", help="Print what there is once, and end.")
-    ] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print the state once, and exit.")] = False,
     as_json: AsJson = False,
     timeout_s: Timeout = 10.0,
     uris: Uris = "",
     **options: Any,
 ) -> None:
-    """Watch a cluster: nodes, stores, topics, partitions, rates, sizes, and how far queries are.
+    """Watch a cluster: nodes, stores, topics, partitions, rates, sizes, and lag of queries.
 
-    Where standard output is no terminal, each look is printed; with --json as one JSON object.
-    Keys: q ends it, t p n choose topics, partitions or nodes, r b c a the order, i internal topics.
+    If standard output is no terminal, it prints each update; with --json as one JSON object. Keys:
+    q ends it, t p n choose topics, partitions or nodes, r b c a the order, i internal topics.
     """
     from dafka_console.cluster_view import ClusterView, located
     from dafka_console.top_view import SORTS, TopChoice
@@ -157,7 +155,7 @@ def _watch(view: ClusterView, choice: TopChoice) -> None:
 
 @contextmanager
 def _keys() -> Iterator[int | None]:
-    """The keyboard's descriptor, which gives each key at once; None where there is none."""
+    """Yield the keyboard's descriptor in unbuffered mode; None without a terminal."""
     if not sys.stdin.isatty():
         yield None
         return
@@ -174,7 +172,7 @@ def _keys() -> Iterator[int | None]:
 
 
 def _pressed(keyboard: int | None) -> str:
-    """The key that is pressed within a moment; empty if none is."""
+    """Return the key that is pressed within a moment, or an empty string."""
     if keyboard is None:
         time.sleep(KEY_S)
         return ""
@@ -192,9 +190,9 @@ def add_commands(app: ConfiguredTyper) -> None:
 
 
 def console(*, uris: Uris = "", exit_with_parent: ExitWithParent = False, **options: Any) -> None:
-    """Serve the console (extra 'console'): the cluster live, its records, queries and health.
+    """Serve the console (extra 'console'): the live cluster, its records, queries and health.
 
-    It prints READY and its address as JSON when it serves. Ctrl-C stops it.
+    It prints READY and its address as JSON once it serves. Ctrl-C stops it.
     """
     if exit_with_parent:
         stop_when_input_ends()
@@ -215,7 +213,7 @@ def console(*, uris: Uris = "", exit_with_parent: ExitWithParent = False, **opti
     with Console(of_table(ReaderOptions, options), named, **own) as node:
         output.info(f"console at {node.url}; Ctrl-C stops it")
         if node.token:
-            output.info(f"who looks needs its token: {node.url}?token={node.token}")
+            output.info(f"the page asks for this token: {node.url}?token={node.token}")
         elif node.is_open:
             may = "read every record" if own.get("read_only") else "read and write records"
             output.info(f"whoever reaches {node.url} from another machine may {may}: no password")

@@ -1,6 +1,6 @@
 """Values, keys and headers as readable text: JSON, Avro, Arrow and hexadecimal.
 
-Values come from anybody: nothing here runs what is in them, and what is made of them is bounded.
+Values are untrusted: nothing in them is executed, and all output is bounded.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ MOST_ROWS: Final = 50
 MOST_COLUMNS: Final = 200
 
 _COMPRESSION: Final = 3
-"""The number of the member of a record batch's metadata that says how it is compressed."""
+"""Field number of the compression in a record batch's metadata."""
 
 
 def is_arrow(value: bytes) -> bool:
-    """Whether a value is a stream or a file."""
+    """Return whether a value looks like an Arrow stream or file."""
     return value.startswith(FILE) or (value.startswith(STREAM) and len(value) > 16)
 
 
 def arrow_rows(value: bytes) -> tuple[Any, str]:
-    """The first rows, and what is to be said of them.
+    """Return the first rows, and a note.
 
     Raises:
-        Exception: of any kind: it is no Arrow, or none that is safe to be read.
+        Exception: of any type: the value is not Arrow, or not safe to read.
     """
     if not is_arrow(value):
         raise ValueError("no Arrow stream, and no file")
@@ -61,10 +61,10 @@ def arrow_rows(value: bytes) -> tuple[Any, str]:
 
 
 def _check(stream: bytes) -> None:
-    """Refuses compressed batches: few octets of them may stand for any number.
+    """Refuse compressed batches, which can expand without limit.
 
     Raises:
-        ValueError: there is one.
+        ValueError: a batch is compressed.
     """
     for message in pa.ipc.MessageReader.open_stream(io.BytesIO(stream)):
         if message.type in ("record batch", "dictionary") and _is_compressed(message):
@@ -72,7 +72,7 @@ def _check(stream: bytes) -> None:
 
 
 def _is_compressed(message: Any) -> bool:
-    """Whether a batch's metadata, a flatbuffer, has a member ``compression``."""
+    """Return whether a batch's metadata, a flatbuffer, has the field ``compression``."""
     octets = message.metadata.to_pybytes()
     batch = _member(octets, struct.unpack_from("<I", octets)[0], 2)
     if message.type == "dictionary":
@@ -81,7 +81,7 @@ def _is_compressed(message: Any) -> bool:
 
 
 def _member(octets: bytes, table: int, number: int) -> int:
-    """Where a member of a table is that is a table itself; 0 if it has none."""
+    """Return the position of a table's field that is a table itself; 0 if it is absent."""
     if not table:
         return 0
     vtable = table - struct.unpack_from("<i", octets, table)[0]
@@ -93,10 +93,10 @@ def _member(octets: bytes, table: int, number: int) -> int:
 
 
 def _check_type(kind: pa.DataType, depth: int = 0) -> None:
-    """Refuses types by which few octets are many values.
+    """Refuse types in which a few bytes can be many values.
 
     Raises:
-        ValueError: it is one.
+        ValueError: the type is one of them.
     """
     if depth > 20:
         raise ValueError("types are too deep")
@@ -110,30 +110,29 @@ def _check_type(kind: pa.DataType, depth: int = 0) -> None:
         for number in range(kind.num_fields):
             _check_type(kind.field(number).type, depth + 1)
     elif depth and pa.types.is_fixed_size_binary(kind) and not kind.byte_width:
-        raise ValueError("values that take no octet are not opened here")
+        raise ValueError("values that take no byte are not opened here")
 
 
 MAGIC: Final = b"Obj\x01"
 MAX_COMPRESSED_BYTES: Final = 64 << 10
-"""Of a file whose blocks are compressed, which may be a thousand times as large when they are not:
-some 64 MB."""
+"""Size of a compressed file: decompressed it may be a thousand times as large, about 64 MB."""
 
 MAX_SCHEMA_CHARACTERS: Final = 64 << 10
 MAX_DEPTH: Final = 30
 REGISTRY_HEADER: Final = 5
-"""Octets before a value whose schema is in a registry: 0, and the schema's number."""
+"""Prefix of a value whose schema is in a registry: 0, and the schema's id."""
 
 
 def is_avro_file(value: bytes) -> bool:
-    """Whether a value is a file."""
+    """Return whether a value is an Avro file."""
     return value.startswith(MAGIC)
 
 
 def avro_rows(value: bytes, schema: str = "") -> tuple[Any, str]:
-    """The rows of a file, or the one value; and what is to be said of them.
+    """Return the rows of a file, or the single value, and a note.
 
     Raises:
-        Exception: of any kind: it is no Avro, or none that is safe to be read.
+        Exception: of any type: the value is not Avro, or not safe to read.
     """
     try:
         import fastavro  # noqa: PLC0415 -- an extra
@@ -160,17 +159,17 @@ def avro_rows(value: bytes, schema: str = "") -> tuple[Any, str]:
     skipped = REGISTRY_HEADER if value[:1] == b"\0" and len(value) > REGISTRY_HEADER else 0
     stream = io.BytesIO(value[skipped:])
     one: Any = fastavro.schemaless_reader(stream, fastavro.parse_schema(parsed), None)
-    notes = ["without the 5 octets of a schema registry" if skipped else ""]
+    notes = ["without the 5 bytes of a schema registry" if skipped else ""]
     if left := len(value) - skipped - stream.tell():
-        notes.append(f"{left:,} octets follow the value: is it the right schema?")
+        notes.append(f"{left:,} bytes follow the value: is it the right schema?")
     return one, "; ".join(filter(None, notes))
 
 
 def _check_avro(schema: Any, within: tuple[str, ...]) -> None:
-    """Refuses a schema by which few octets would be read for ever, or to any depth.
+    """Refuse a schema by which a few bytes could be read without end, or too deeply.
 
     Raises:
-        ValueError: it has a type within itself, is too deep, or has arrays of nothing.
+        ValueError: it is recursive, too deep, or has arrays of empty items.
     """
     if len(within) > MAX_DEPTH:
         raise ValueError(f"the schema is deeper than {MAX_DEPTH} types")
@@ -186,7 +185,7 @@ def _check_avro(schema: Any, within: tuple[str, ...]) -> None:
         below = (*within, name, full, full.rpartition(".")[2])
         kind = schema.get("type")
         if kind == "array" and _takes_nothing(schema.get("items")):
-            raise ValueError("it has arrays whose items take no octet")
+            raise ValueError("it has arrays whose items take no byte")
         parts = [schema.get("items"), schema.get("values")]
         parts += [each.get("type") for each in schema.get("fields", ()) if isinstance(each, dict)]
         if isinstance(kind, dict | list):
@@ -197,11 +196,11 @@ def _check_avro(schema: Any, within: tuple[str, ...]) -> None:
 
 
 def _takes_nothing(schema: Any) -> bool:
-    """Whether a value of a type may take no octet; a name that is not known here may."""
+    """Return whether a value of a type may take no bytes; true for unknown names."""
     if isinstance(schema, str):
         return schema not in _TAKES
     if isinstance(schema, list):
-        return False  # a union says which of its types it is
+        return False  # a union encodes the chosen type
     if not isinstance(schema, dict):
         return True
     kind = schema.get("type")
@@ -225,14 +224,14 @@ HEX: Final = "hex"
 IMAGE: Final = "image"
 NULL: Final = "null"
 FORMATS: Final = (AUTO, TEXT, JSON, AVRO, ARROW, HEX)
-"""What can be asked for; a picture is one by its first octets."""
+"""Formats that can be requested; images are recognized by their first bytes."""
 
 MAX_TEXT_BYTES: Final = 256 << 10
-"""Of a value, as text; the rest can be downloaded."""
+"""Text shown of a value; the rest can be downloaded."""
 
 MAX_HEX_BYTES: Final = 8 << 10
 MAX_OPENED_BYTES: Final = 1 << 20
-"""Of a value that is decoded: a larger one is shown as octets."""
+"""Largest value that is decoded; larger ones are shown as bytes."""
 
 PREVIEW_BYTES: Final = 400
 
@@ -242,20 +241,19 @@ _IMAGES: Final = (
     (b"GIF87a", "image/gif"),
     (b"GIF89a", "image/gif"),
 )
-"""Those that a browser draws without running anything; of pictures with scripts (SVG) there are
-none."""
+"""Images that browsers draw without scripts; SVG is not one of them."""
 
 _TEXT_ENDS: Final = frozenset(b"\t\n\r")
 
 
 class Decoded(NamedTuple):
-    """What is shown of octets.
+    """The display of some bytes.
 
     Attributes:
-        format: what they are taken for.
-        text: what is shown.
-        note: why it is not what was asked for, or what is left out; else empty.
-        media: of a picture, its type.
+        format: the format by which they were decoded.
+        text: the text.
+        note: why it is not the requested format, or what is left out; else empty.
+        media: an image's type.
     """
 
     format: str
@@ -265,11 +263,11 @@ class Decoded(NamedTuple):
 
 
 class NotDecodedError(Exception):
-    """Octets are not what they were taken for; says why."""
+    """The bytes do not have the expected format; the message says why."""
 
 
 def image_type(value: bytes) -> str:
-    """The type of a picture, by its first octets; empty if it is none."""
+    """Return an image's type by its first bytes, or an empty string."""
     for magic, media in _IMAGES:
         if value.startswith(magic):
             return media
@@ -278,7 +276,7 @@ def image_type(value: bytes) -> str:
 
 
 def guessed(value: bytes) -> str:
-    """What octets look like."""
+    """Guess a format."""
     if image_type(value):
         return IMAGE
     if is_arrow(value):
@@ -292,7 +290,7 @@ def guessed(value: bytes) -> str:
 
 
 def preview(value: bytes | None) -> Decoded:
-    """One line of a value, made from its first octets."""
+    """Return one line of a value, made from its first bytes."""
     if value is None:
         return Decoded(NULL, "")
     kind, head = guessed(value), value[:PREVIEW_BYTES]
@@ -307,14 +305,14 @@ def preview(value: bytes | None) -> Decoded:
 
 
 def decoded(value: bytes | None, wanted: str = AUTO, schema: str = "") -> Decoded:
-    """All of a value that people can look at.
+    """Return the whole display of a value.
 
     Args:
         wanted: one of ``FORMATS``.
-        schema: of Avro, as JSON; for values that are no files with their own.
+        schema: of Avro, as JSON; for values without a schema of their own.
 
     Raises:
-        ConfigError: there is no such format.
+        ConfigError: the format is unknown.
     """
     if wanted not in FORMATS:
         raise ConfigError("format", wanted[:100], f"must be one of {', '.join(FORMATS)}")
@@ -342,7 +340,7 @@ def _is_text(octets: bytes, *, whole: bool) -> bool:
     try:
         text = octets.decode()
     except UnicodeDecodeError as error:
-        # A character may be cut at the end of a value's beginning.
+        # The beginning of a value may end within a character.
         if whole or error.start < len(octets) - 4:
             return False
         text = octets[: error.start].decode()
@@ -383,7 +381,7 @@ def _indented(text: str) -> str:
             made = " " + word if parts and parts[-1] == ":" else word
         if word in _BEGINS:
             depth += 1
-        if made != word:  # so that the last part is always a word's own
+        if made != word:  # so that the last part always belongs to a word
             parts.append(made.removesuffix(word))
         parts.append(word)
         size += len(made)

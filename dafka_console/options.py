@@ -27,7 +27,7 @@ def _parse_names(value: Any) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class ConsoleOptions(Options):
-    """What the console takes."""
+    """The console's options."""
 
     MAIN = frozenset({"listen"})
 
@@ -39,20 +39,19 @@ class ConsoleOptions(Options):
     )
     token_file: str = option(
         "",
-        "a file with the token that who looks has to say, as `dafka keys token FILE` makes it. "
-        "Without one anybody on this machine may look; where `listen` is an address that other "
-        "machines reach a token is made and printed at the start, unless `insecure` says that "
-        "everybody there may look",
+        "a file with the login token, as `dafka keys token FILE` makes it. Without one, every "
+        "user of this machine has access; on an address that other machines reach, a token is "
+        "made and printed at the start, unless `insecure` opens it to all",
         kind="FILE",
     )
     names: tuple[str, ...] = option(
         (),
-        "further names of this machine by which browsers may ask for the console, with commas "
-        "between; others are refused, so that no page elsewhere can point its own name here",
+        "further host names of the console, separated by commas; requests to other names are "
+        "refused, against DNS rebinding",
         kind="HOST,...",
         parse=_parse_names,
     )
-    read_only: bool = option(False, "let nobody produce")
+    read_only: bool = option(False, "refuse to write records")
     interval_ms: int = option(
-        1_000, "how often the stores are asked what has changed", unit="ms", minimum=100
+        1_000, "interval at which the stores are asked for changes", unit="ms", minimum=100
     )

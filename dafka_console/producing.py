@@ -1,4 +1,4 @@
-"""Records that people write by hand."""
+"""Writing records by hand."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from dafka_core.nodes.producer import Producer
 from dafka_core.system.closing import Closing
 
 MOST_PRODUCERS: Final = 8
-"""Kept for further records: each is a node of the mesh."""
+"""Producers kept for further records; each is a node of the mesh."""
 
 ACK_S: Final = 10.0
 
 
 class Producers(Closing):
-    """A producer for each topic that somebody has written to lately.  Thread-safe.
+    """A producer for each recently written topic; thread-safe.
 
-    A topic so has one partition of this process's, however many records are written.
+    So this process has one partition in a topic, however many records are written.
 
     Args:
         options: how to join the mesh.
@@ -45,7 +45,7 @@ class Producers(Closing):
         key: bytes | None,
         headers: Sequence[tuple[str, bytes]],
     ) -> tuple[str, int]:
-        """Writes one record, and waits until a store has it; returns its partition and offset.
+        """Write one record and wait until a store has it; return its partition and offset.
 
         Raises:
             DafkaError: it cannot be written, or no store has it in time.
@@ -56,14 +56,14 @@ class Producers(Closing):
                 offset = producer.publish(value, key, headers)
                 producer.flush(ACK_S)
             except DafkaError:
-                # What is not acknowledged may be later; the next record is another producer's.
+                # An unacknowledged record may still arrive; the next one gets a new producer.
                 self._producers.pop(topic)
                 _end(producer)
                 raise
             return producer.address, offset
 
     def close(self) -> None:
-        """Ends all producers."""
+        """Close all producers."""
         with self._lock:
             self._closed = True
             while self._producers:
@@ -83,7 +83,7 @@ class Producers(Closing):
 
 
 def _end(producer: Producer) -> None:
-    # Who wrote the record was told that it is not acknowledged.
+    # The user was told that the record is not acknowledged.
     try:
         producer.close()
     except DafkaError:
@@ -91,10 +91,10 @@ def _end(producer: Producer) -> None:
 
 
 def written(body: bytes) -> tuple[str, bytes | None, bytes | None, list[tuple[str, bytes]]]:
-    """Topic, value, key and headers of a record that somebody has written.
+    """Parse topic, value, key and headers of a record.
 
     Raises:
-        InvalidRequestError: it is none; the error names the member.
+        InvalidRequestError: it is invalid; the error names the member.
     """
     try:
         found = msgspec.json.decode(body, type=_Written)
@@ -105,7 +105,7 @@ def written(body: bytes) -> tuple[str, bytes | None, bytes | None, list[tuple[st
     topic = unescape(found.topic)
     check_argument("topic", topic, check_topic)
     if topic.startswith(INTERNAL):
-        raise InvalidRequestError("topic", found.topic, "is Dafka's own: nobody writes to it here")
+        raise InvalidRequestError("topic", found.topic, "is internal to Dafka and read-only here")
     headers = [(name, value.encode()) for name, value in found.headers.items()]
     value = None if found.value is None else _octets(found.value, found.encoding)
     return topic, value, None if found.key is None else found.key.encode(), headers

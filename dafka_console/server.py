@@ -1,4 +1,4 @@
-"""The console: a cluster in a browser."""
+"""The console's server."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from dafka_core.system.hosts import host_port, is_loopback, listen_for
 START_S: Final = 30.0
 MAX_HEADER_BYTES: Final = 32 << 10
 END_S: Final = 2
-"""How long answers that are under way may take when the console ends."""
+"""Time for pending answers when the console closes."""
 
 
 class Console(ProcessBound):
     """Serves a cluster to browsers from construction until ``close``.
 
     Args:
-        options: how to join the mesh, as ``Reader`` takes them.
-        locations: stores to look at in place of those of a mesh; nobody can produce then.
+        options: how to join the mesh, as for ``Reader``.
+        locations: stores to show instead of those of a mesh; without producing records.
         console: see ``ConsoleOptions``.
 
     Attributes:
-        view: what is known of the cluster.
-        url: where it is.
+        view: the cluster's state.
+        url: its address.
 
     Raises:
-        ConfigError: an option cannot be used, or it cannot listen there.
+        ConfigError: an option is invalid, or the address can't be bound.
         TowerNotFoundError: no tower answered.
     """
 
@@ -56,10 +56,10 @@ class Console(ProcessBound):
         is_here = is_loopback(where.host)
         is_open = not config.token_file and (is_here or _security(options).may_be_open)
         self.is_open = is_open and not is_here
-        """Whether other machines may look without a token."""
+        """Whether other machines may use it without a token."""
         door = None if is_open else Door("the console", "token_file", config.token_file)
         self.token = "" if door is None or config.token_file else door.token
-        """What has been made up for it: nobody else knows it."""
+        """A generated token."""
         self._socket = listen_for("listen", where)
         self.port: int = self._socket.getsockname()[1]
         self.url = f"{where._replace(port=self.port).url}/"
@@ -88,7 +88,7 @@ class Console(ProcessBound):
                 lifespan="off",
                 server_header=False,
                 date_header=False,
-                proxy_headers=False,  # who asks is who is connected, whatever it says
+                proxy_headers=False,  # trust the connection's address, not a header
                 ws="none",
                 http=Connection,
                 h11_max_incomplete_event_size=MAX_HEADER_BYTES,
@@ -107,12 +107,12 @@ class Console(ProcessBound):
     _failure = ""
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Waits until it has ended; True if it has."""
+        """Wait until it has ended; return whether it has."""
         return self._thread.join(timeout_s)
 
     def close(self) -> None:
-        """Ends: nobody looks any more, and the console leaves the mesh.  May be repeated."""
-        self.view.close()  # first: news end with it
+        """Close the console and leave the mesh; may be repeated."""
+        self.view.close()  # first, since event streams end with it
         self._server.should_exit = True
         self._thread.join()
         self._socket.close()
@@ -130,7 +130,7 @@ class Console(ProcessBound):
 
 
 class _Server(uvicorn.Server):
-    """Says that it has started."""
+    """Signal the start."""
 
     def __init__(self, changed: InterruptibleCondition, config: uvicorn.Config) -> None:
         super().__init__(config)

@@ -1,4 +1,4 @@
-"""A cluster at one moment: its nodes, and its partitions as columns."""
+"""A cluster's state at one moment: its nodes, and its partitions as columns."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from dafka_core.model.records import (
 from dafka_core.queries.query_lag import QueryLag
 
 SETTLE_S: Final = 4.0
-"""A rate follows what is written within about this time: steady enough to be read."""
+"""Time constant of the smoothed rates."""
 
 LEAST_RATE: Final = 0.01
-"""Records per second; a rate below is none."""
+"""Records per second; a lower rate counts as 0."""
 
 HISTORY: Final = 90
-"""How many of its last rates each topic keeps."""
+"""Points of each topic's history of rates."""
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -38,16 +38,15 @@ class PartitionColumns:
     """The partitions at one moment; all columns have the same order.
 
     Attributes:
-        tps: which partition each row is of.
-        topic: the number of its topic, in ``topics``.
-        earliest, end: its offsets, of all stores together; ``end`` is the last known one.
-        readable: where the records that answering stores have end; -1 where they have none.
-        bytes: about what its values take.
-        first_us, last_us: the times of its first and of its newest record; 0 where unknown.
+        tps: the partition of each row.
+        topic: its topic's index in ``topics``.
+        earliest, end: its bounds over all stores; ``end`` is the last known one.
+        readable: the end at the stores that answer; -1 if none has it.
+        bytes: the approximate size of its values.
+        first_us, last_us: the times of its first and its newest record; 0 if unknown.
         rate: records per second.
         byte_rate: bytes per second.
-        stores: where each answering store's own records of it end, -1 where it has none, by its
-            address.
+        stores: by address of each answering store, its own end; -1 if it has none.
         topics: the topics' names.
         topic_rates: the last records per second of each topic, one row each, oldest first.
     """
@@ -67,16 +66,16 @@ class PartitionColumns:
     topic_rates: Floats
 
     def row_of(self, tp: TopicPartition) -> int | None:
-        """The row of a partition; None if no store has it."""
+        """Return the row of a partition; None if no store has it."""
         return self.tps.index(tp) if tp in self.tps else None
 
     def behind(self, store: str) -> int:
-        """How many records that others have a store has not yet."""
+        """Return the number of records that a store lacks."""
         ends = self.stores[store]
         return int((self.end - np.maximum(ends, self.earliest)).clip(0).sum())
 
     def holders(self) -> Ints:
-        """How many stores have each partition."""
+        """Return the number of stores with each partition."""
         if not self.stores:
             return np.zeros(len(self.tps), np.int64)
         held: Ints = np.sum([ends >= 0 for ends in self.stores.values()], axis=0, dtype=np.int64)
@@ -84,9 +83,9 @@ class PartitionColumns:
 
 
 class PartitionTable:
-    """What stores have said, kept up with little work for what has not changed.
+    """The stores' answers, updated with the changed partitions only.
 
-    It is used by one thread.
+    Used by one thread.
     """
 
     def __init__(self) -> None:
@@ -101,7 +100,7 @@ class PartitionTable:
         self._topic_rates: Floats = np.zeros((0, HISTORY))
 
     def hear(self, store: str, heads: Iterable[PartitionInfo], *, complete: bool) -> None:
-        """What a store holds: of all its partitions if ``complete``, else of those that changed."""
+        """Set a store's bounds: of all its partitions if ``complete``, else of changed ones."""
         is_first = store not in self._ends
         self._ends.setdefault(store, np.full(len(self._tps), -1, np.int64))
         held = self._held.setdefault(store, {})
@@ -114,16 +113,16 @@ class PartitionTable:
         self._note_ends(store, found, complete=complete)
 
     def drop(self, store: str) -> None:
-        """Keep what a store said last that no longer answers: none of it can be read."""
+        """Keep the last answer of a store that no longer answers; it can't be read."""
         if self._ends.pop(store, None) is not None:
             self._merge(self._held[store].keys(), is_first=True)
 
     def held(self, store: str) -> int:
-        """Return how many partitions a store has, or had when it answered last."""
+        """Return a store's number of partitions at its last answer."""
         return len(self._held.get(store, ()))
 
     def learn(self, facts: Iterable[PartitionFacts]) -> None:
-        """What partitions take, and when they were written."""
+        """Set the disk usage and times of partitions."""
         ints = self._ints
         for fact in facts:
             row = self._rows.get(fact.tp)
@@ -133,14 +132,14 @@ class PartitionTable:
                 ints["last_us"][row] = max(ints["last_us"][row], fact.last_time_us or 0)
 
     def lacks_facts(self) -> bool:
-        """Whether it is not known of some partition what it takes."""
+        """Whether the disk usage of a partition is unknown."""
         ints = self._ints
         return bool(((ints["records"] == 0) & (ints["end"] > ints["earliest"])).any())
 
     def tick(self, passed_s: float, now_us: int) -> tuple[float, float]:
-        """Counts what was written in the last ``passed_s`` seconds.
+        """Count what was written in the last ``passed_s`` seconds.
 
-        Returns records and bytes per second, of all partitions.
+        Returns records and bytes per second of all partitions.
         """
         ints = self._ints
         written = (ints["end"] - ints["before"]).clip(0)
@@ -155,7 +154,7 @@ class PartitionTable:
         return float(rates.sum()), float((rates * self._record_bytes()).sum())
 
     def columns(self) -> PartitionColumns:
-        """The partitions as they are now: a copy."""
+        """Return a copy of the partitions' state."""
         ints, size = self._ints, self._record_bytes()
         return PartitionColumns(
             tps=list(self._tps),
@@ -177,11 +176,11 @@ class PartitionTable:
         return self._ints["bytes"] / np.maximum(self._ints["records"], 1)
 
     def _merge(self, changed: Set[TopicPartition], *, is_first: bool) -> None:
-        """Takes what all stores together have of some partitions.
+        """Combine all stores' bounds of some partitions.
 
-        What a store that has just been met has was written before; of other new partitions it is
-        what was just written.  A silent store does not say where a partition begins: its first
-        records may have been deleted since.
+        Records of a newly discovered store are old; those of other new partitions were just
+        written. A silent store does not report a partition's beginning: records may have been
+        deleted since.
         """
         heads, live = (
             merge_heads(
@@ -253,20 +252,20 @@ NO_FLIGHT: Final = "it serves no Arrow Flight: what it has is not shown"
 
 
 class StoreState(NamedTuple):
-    """A store, as it was asked last.
+    """A store at its last answer.
 
     Attributes:
         store: its address.
-        locations: where Arrow Flight serves it; none where it serves none.
+        locations: its Arrow Flight locations, if any.
         here: whether it answers.
         failure: why it does not.
-        space: what its file takes; None where it has not said so.
-        partitions: how many it has something of.
-        behind: records that others have, and it has not yet.
-        answered_s: how long it took to answer.
-        peers: who is connected to it, as it says; None where it cannot say.
-        rules: what it keeps (``retention_rules``); None where it cannot say.
-        since_us: when it said all this, in microseconds since 1970 UTC; 0 if it never did.
+        space: its file's size; None if unknown.
+        partitions: its number of partitions.
+        behind: the number of records that it lacks.
+        answered_s: the duration of its answer.
+        peers: the nodes connected to it; None if unknown.
+        rules: its ``retention_rules``; None if unknown.
+        since_us: the time of the answer, in microseconds since 1970 UTC; 0 without one.
     """
 
     store: str
@@ -283,7 +282,7 @@ class StoreState(NamedTuple):
 
 
 class LagMoment(NamedTuple):
-    """How far behind a query was at one moment: seconds since 1970 UTC, records, seconds."""
+    """A query's lag at one moment: seconds since 1970 UTC, records, seconds."""
 
     time_s: float
     records_behind: int
@@ -291,14 +290,14 @@ class LagMoment(NamedTuple):
 
 
 class QueryState(NamedTuple):
-    """A run of a query: how far behind it is, and was, oldest first."""
+    """A run of a query: its lag, and its history, oldest first."""
 
     lag: QueryLag
     history: tuple[LagMoment, ...]
 
 
 class Moment(NamedTuple):
-    """How much was written at one moment: seconds since 1970 UTC, and per second."""
+    """The rate at one moment: seconds since 1970 UTC, and per second."""
 
     time_s: float
     rate: float
@@ -307,20 +306,20 @@ class Moment(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """What was found out about a cluster.
+    """A cluster's state.
 
     Attributes:
-        number: the first one is 1.
+        number: counts from 1.
         time_s: when it was made, in seconds since 1970 UTC.
-        took_s: how long it took to ask everybody.
-        partitions: of all stores together, as each said it last.
-        stores: those that are there, and those that were.
-        nodes: the nodes of the mesh but towers.
-        towers: where towers are.
-        own: the address of whoever has asked, among the nodes.
-        queries: Spark's streaming queries that report how far they are.
-        missing: stores that others know and that are not there.
-        history: how much was written, oldest first.
+        took_s: how long asking the stores took.
+        partitions: over all stores, from their last answers.
+        stores: the present and former ones.
+        nodes: the nodes of the mesh except towers.
+        towers: the towers' addresses.
+        own: the console's address among the nodes.
+        queries: Spark's streaming queries that report their progress.
+        missing: known stores that are not reachable.
+        history: rates, oldest first.
     """
 
     number: int
@@ -342,12 +341,12 @@ class Snapshot:
 
     @cached_property
     def topics(self) -> TopicColumns:
-        """The topics; made once, for whoever asks first."""
+        """The topics, computed once."""
         return TopicColumns.of(self.partitions)
 
 
 class TopicColumns(NamedTuple):
-    """Topics, each the sum of its partitions; rows are as those of ``PartitionColumns.topics``."""
+    """Topics, as sums over their partitions; rows are those of ``PartitionColumns.topics``."""
 
     partitions: Ints
     records: Ints
@@ -360,7 +359,7 @@ class TopicColumns(NamedTuple):
 
     @classmethod
     def of(cls, columns: PartitionColumns) -> TopicColumns:
-        """The topics of these partitions."""
+        """Sum up partitions by topic."""
         count, topic = len(columns.topics), columns.topic
         first = np.full(count, np.iinfo(np.int64).max)
         last = np.zeros(count, np.int64)
@@ -370,7 +369,7 @@ class TopicColumns(NamedTuple):
         first[first == np.iinfo(np.int64).max] = 0
 
         def total(column: Ints) -> Ints:
-            # Not as weights of bincount, which are floats: sums of offsets stay whole numbers.
+            # Not by bincount, whose floats would round sums of offsets.
             found = np.zeros(count, np.int64)
             np.add.at(found, topic, column)
             return found
@@ -388,4 +387,4 @@ class TopicColumns(NamedTuple):
 
 
 NOTHING: Final = Snapshot(0, 0.0, 0.0, PartitionTable().columns())
-"""Before anybody was asked."""
+"""The state before the first answers."""

@@ -1,4 +1,4 @@
-"""What ``dafka top`` shows of a snapshot: tables of ``rich`` for people, JSON for programs."""
+"""The display of ``dafka top``: tables of ``rich`` for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ _BYTE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 @dataclass
 class TopChoice:
-    """What the user has chosen to see.
+    """The user's choices.
 
     Attributes:
         view: one of ``VIEWS``.
         sort: one of ``SORTS``.
-        topic: only this one; all without it.
-        internal: Dafka's own topics, too.
-        rows: how many at most.
+        topic: only this one, or all.
+        internal: whether Dafka's own topics are shown.
+        rows: the largest number of rows.
     """
 
     view: str = TOPICS
@@ -58,19 +58,19 @@ class TopChoice:
     rows: int = 20
 
     def press(self, key: str) -> None:
-        """Takes a key; those without a meaning change nothing."""
+        """Apply a key; unknown ones change nothing."""
         self.view = VIEWS.get(key, self.view)
         self.sort = SORTS.get(key, self.sort)
         self.internal ^= key == "i"
 
     @property
     def window(self) -> Window:
-        """The rows that are wanted."""
+        """Return the chosen rows."""
         return Window("", self.sort, self.sort != "name", 0, self.rows)
 
 
 def as_json(snapshot: Snapshot, choice: TopChoice) -> dict[str, Any]:
-    """A snapshot as one JSON object; partitions are those of the chosen topic, if one is."""
+    """Return a snapshot as JSON; partitions are those of the chosen topic, if any."""
     found = {
         "cluster": totals(snapshot),
         "stores": store_rows(snapshot),
@@ -84,7 +84,7 @@ def as_json(snapshot: Snapshot, choice: TopChoice) -> dict[str, Any]:
 
 
 def node_rows(snapshot: Snapshot) -> list[dict[str, Any]]:
-    """The nodes of the mesh, towers first."""
+    """Return the nodes of the mesh, towers first."""
     return [{"node": tower, "kind": "tower"} for tower in snapshot.towers] + [
         {
             "node": escape(each.node),
@@ -98,7 +98,7 @@ def node_rows(snapshot: Snapshot) -> list[dict[str, Any]]:
 
 
 def query_row(state: QueryState) -> dict[str, Any]:
-    """A run of a query."""
+    """Return a run of a query."""
     lag = state.lag
     return {
         "query": escape(lag.query),
@@ -111,7 +111,7 @@ def query_row(state: QueryState) -> dict[str, Any]:
 
 
 def rendered(snapshot: Snapshot, choice: TopChoice) -> RenderableType:
-    """A snapshot for a terminal."""
+    """Return a snapshot for a terminal."""
     parts: list[RenderableType] = [_headline(snapshot), Text(), _stores(snapshot), Text()]
     if choice.view == NODES:
         parts.append(_nodes(snapshot, choice.rows))
@@ -125,17 +125,17 @@ def rendered(snapshot: Snapshot, choice: TopChoice) -> RenderableType:
 
 
 def count(number: float) -> str:
-    """A number with three digits or so, and a unit: 1.2k, 34M."""
+    """Format a number with about three digits and a unit: 1.2k, 34M."""
     return _scaled(number, 1000, _UNITS)
 
 
 def size(number: float | None) -> str:
-    """Octets, in units of 1,024."""
+    """Format bytes in units of 1,024."""
     return "" if number is None else _scaled(number, 1024, _BYTE_UNITS, " ")
 
 
 def bars(rates: Sequence[float]) -> str:
-    """Rates as bars, the highest of them as high as there is."""
+    """Draw rates as bars, scaled to the highest."""
     most = max(rates, default=0)
     if not most:
         return "·" * len(rates)

@@ -1,7 +1,7 @@
-"""A part of a long list, as JSON: what of it a screen has room for, found and sorted.
+"""A window of a long list, as JSON: found, sorted and limited to what a screen shows.
 
 Names are escaped (``names.escape``), times are microseconds since 1970 UTC, rates are per second,
-and what is not known is None.
+and unknown values are None.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from dafka_core.model.name_limits import nearest_name
 from dafka_core.model.names import INTERNAL, escape
 
 MOST_ROWS: Final = 500
-"""Of one answer: several screens."""
+"""Rows of one answer: several screens."""
 
 SPARK_POINTS: Final = 30
-"""Of a topic's last rates, beside its row."""
+"""Points of a topic's history beside its row."""
 
 
 class Window(NamedTuple):
-    """Which part of a list is wanted.
+    """The requested window.
 
     Attributes:
-        find: a part of the name, in any case; all without it.
+        find: a part of the name, ignoring case; empty for all.
         sort: the column to sort by.
-        down: the largest first.
-        start, most: which rows of what is found.
+        down: descending.
+        start, most: which of the found rows.
     """
 
     find: str = ""
@@ -44,10 +44,10 @@ class Window(NamedTuple):
 
 
 def topic_window(snapshot: Snapshot, window: Window, *, internal: bool = True) -> dict[str, Any]:
-    """Some topics: ``total`` of what is found, and the ``rows`` of the window.
+    """Return topics: the ``total`` found, and the ``rows`` of the window.
 
     Raises:
-        InvalidRequestError: there is no such column.
+        InvalidRequestError: the column is unknown.
     """
     names, topics = snapshot.partitions.topics, snapshot.topics
     shown = [escape(name) for name in names]
@@ -59,7 +59,7 @@ def topic_window(snapshot: Snapshot, window: Window, *, internal: bool = True) -
 
 
 def topic_row(snapshot: Snapshot, topic: str) -> dict[str, Any] | None:
-    """One topic; None if there is none of this name."""
+    """Return one topic; None if it does not exist."""
     names = snapshot.partitions.topics
     if topic not in names:
         return None
@@ -70,9 +70,9 @@ def topic_row(snapshot: Snapshot, topic: str) -> dict[str, Any] | None:
 
 
 def kept(snapshot: Snapshot, topic: str) -> list[str]:
-    """For how long, or how much of, the stores keep a topic: one entry if all keep the same.
+    """Return the stores' retention of a topic: one entry if all agree.
 
-    Empty where no store says so.
+    Empty if no store reports it.
     """
     told = [
         rule_of(topic, _rules(each.rules)) for each in snapshot.stores if each.rules is not None
@@ -81,10 +81,10 @@ def kept(snapshot: Snapshot, topic: str) -> list[str]:
 
 
 def partition_window(snapshot: Snapshot, topic: str | None, window: Window) -> dict[str, Any]:
-    """Some partitions of a topic, or of all; ``holders`` says how far each store has it.
+    """Return partitions of a topic, or of all; ``holders`` are the stores' ends.
 
     Raises:
-        InvalidRequestError: there is no such column.
+        InvalidRequestError: the column is unknown.
     """
     columns = snapshot.partitions
     of_topic = slice(None) if topic is None else columns.topic == _number(columns.topics, topic)
@@ -109,7 +109,7 @@ _PARTITION_COLUMNS: Final = (
 
 
 def totals(snapshot: Snapshot) -> dict[str, Any]:
-    """The cluster in a few numbers."""
+    """Return the cluster's totals."""
     columns = snapshot.partitions
     here = [each for each in snapshot.stores if each.here]
     last = snapshot.history[-1] if snapshot.history else None
@@ -135,14 +135,14 @@ def totals(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def availability(snapshot: Snapshot) -> dict[str, Any]:
-    """Whether a store answers, and which stores do not, and since when (part of each answer)."""
+    """Return whether any store answers, and the silent ones with their times (in each answer)."""
     away = (row for row in store_rows(snapshot) if row["failure"] not in ("", NO_FLIGHT))
     named = [{name: row[name] for name in ("store", "since_us", "failure")} for row in away]
     return {"live": snapshot.live, "away": named}
 
 
 def store_rows(snapshot: Snapshot) -> list[dict[str, Any]]:
-    """All stores: those that are there, and those that are missing."""
+    """Return all stores: present and missing ones."""
     rows = [
         {
             "store": escape(each.store),
@@ -166,7 +166,7 @@ def store_rows(snapshot: Snapshot) -> list[dict[str, Any]]:
         {
             "store": escape(each.store),
             "here": False,
-            "failure": "other stores have met it, and it is not there now",
+            "failure": "other stores know it, and it is not reachable now",
             "locations": [each.endpoint] if each.endpoint else [],
             "since_us": each.seen_us or None,
         }
@@ -247,13 +247,13 @@ def _partition(snapshot: Snapshot, row: int, shown: str) -> dict[str, Any]:
 
 
 def _size(octets: int, records: int, first_us: int) -> int | None:
-    """What records take; None as long as no store has been asked for it."""
+    """Return the disk usage; None until a store has reported it."""
     return None if records and not octets and not first_us else int(octets)
 
 
 @lru_cache(256)
 def _rules(texts: tuple[str, ...]) -> tuple[RetentionRule, ...]:
-    """Rules as a store tells them; a store of a later version may have some that are none here."""
+    """Parse a store's rules; skip unknown ones of a later version."""
     try:
         return parse_rules(texts)
     except ValueError:

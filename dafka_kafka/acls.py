@@ -1,4 +1,4 @@
-"""DescribeAcls, CreateAcls and DeleteAcls: what the file of users says, in Kafka's words."""
+"""DescribeAcls, CreateAcls and DeleteAcls: the file of users, in Kafka's terms."""
 
 from __future__ import annotations
 
@@ -6,54 +6,49 @@ from enum import IntEnum
 from itertools import groupby
 from typing import Any, Final
 
-from dafka_kafka.api_versions import Api
+from dafka_kafka.api import WHY, Api, Client, Feature, Rule, on_cluster, serves
 from dafka_kafka.errors import KafkaError
-from dafka_kafka.gateway_node import Client, Feature, Handler
 from dafka_kafka.schemas import (
     CreateAclsResponse,
     DeleteAclsResponse,
     DescribeAclsResponse,
 )
-from dafka_kafka.users import Acl, Pattern, Users, acls
+from dafka_kafka.users import Acl, Operation, Pattern, Users, acls
 
-NO_ACLS: Final = "whoever reaches the gateway may do everything: there is no authorizer"
+NO_ACLS: Final = "no authorizer: every client may do everything"
 
 ELSEWHERE: Final = (
-    "what users may do is in the gateway's file of users: 'dafka kafka-user change NAME --role "
+    "permissions are in the gateway's file of users: 'dafka kafka-user change NAME --role "
     "ROLE --produce PATTERN --consume PATTERN --kafka-users FILE' changes it"
 )
 
 ALLOW: Final = 3
-"""The kind of permission that there is: nothing is denied that is not allowed anyway."""
+"""The only permission type: without an ALLOW everything is denied."""
 
 ANY: Final = 1
-"""In a filter: whatever kind, operation or permission it is."""
+"""In a filter: any resource type, operation or permission."""
 
 HOST: Final = "*"
 
 
 class PatternFilter(IntEnum):
-    """Which names a filter means, beside those of its own pattern."""
+    """Pattern types of filters, beside those of names."""
 
     ANY = 1
     MATCH = 2
 
 
 class Acls(Feature):
-    """Tells what users may do.  It is changed by ``dafka kafka-user`` alone.
+    """Describes what users may do; only ``dafka kafka-user`` changes it.
 
     Args:
-        users: who may use the gateway; anybody if there is none.
+        users: the gateway's users; None lets everyone in.
     """
 
     def __init__(self, users: Users | None) -> None:
         self._users = users
-        self.handlers: dict[int, Handler] = {
-            Api.DESCRIBE_ACLS: self._describe,
-            Api.CREATE_ACLS: self._create,
-            Api.DELETE_ACLS: self._delete,
-        }
 
+    @serves(Api.DESCRIBE_ACLS, range(2), Rule(on_cluster(Operation.DESCRIBE)))
     async def _describe(self, request: Any, client: Client) -> Any:
         if self._users is None:
             error, why, found = KafkaError.SECURITY_DISABLED, NO_ACLS, list[Acl]()
@@ -86,6 +81,18 @@ class Acls(Feature):
             ],
         )
 
+    @serves(
+        Api.CREATE_ACLS,
+        range(2),
+        Rule(
+            asked="creations",
+            each=lambda each: (on_cluster(Operation.ALTER), each.resource_name),
+            answered="results",
+            refused=lambda _, error: CreateAclsResponse.AclCreationResult(
+                error_code=error, error_message=WHY
+            ),
+        ),
+    )
     async def _create(self, request: Any, client: Client) -> Any:
         result = CreateAclsResponse.AclCreationResult
         results = [
@@ -94,6 +101,21 @@ class Acls(Feature):
         ]
         return CreateAclsResponse(throttle_time_ms=0, results=results)
 
+    @serves(
+        Api.DELETE_ACLS,
+        range(2),
+        Rule(
+            asked="filters",
+            each=lambda each: (
+                on_cluster(Operation.ALTER),
+                each.resource_name_filter or "",
+            ),
+            answered="filter_results",
+            refused=lambda _, error: DeleteAclsResponse.DeleteAclsFilterResult(
+                error_code=error, error_message=WHY, matching_acls=[]
+            ),
+        ),
+    )
     async def _delete(self, request: Any, client: Client) -> Any:
         result = DeleteAclsResponse.DeleteAclsFilterResult
         error = KafkaError.SECURITY_DISABLED
@@ -109,12 +131,12 @@ class Acls(Feature):
 
 
 def principal(acl: Acl) -> str:
-    """A user as Kafka names it."""
+    """Return a user's name in Kafka's form."""
     return f"User:{acl.user}"
 
 
 def fits(asked: Any, acl: Acl) -> bool:
-    """Whether a client asks for an ACL; Kafka: "AclBindingFilter"."""
+    """Return whether a client's filter matches an ACL (Kafka's "AclBindingFilter")."""
     return (
         asked.resource_type_filter in (ANY, acl.resource)
         and _fits_name(asked.resource_name_filter, asked.pattern_type_filter, acl)

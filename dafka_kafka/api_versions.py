@@ -1,142 +1,59 @@
-"""The requests that the gateway takes, in which versions, and answers to those it ignores."""
+"""ApiVersions, and APIs of features that the gateway lacks.
+
+The latter are answered as by a broker that doesn't use the feature: consoles and admin clients
+request them, and show an error if they get no answer.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from enum import IntEnum
-from types import MappingProxyType
+from collections.abc import Mapping
 from typing import Any, Final
 
+from dafka_kafka.api import Api, Client, Feature, Rule, Served, on_cluster, serves
 from dafka_kafka.errors import KafkaError
-from dafka_kafka.gateway_node import Client, Feature, Handler
 from dafka_kafka.schemas import (
+    ApiVersionsResponse,
     DescribeClientQuotasResponse,
     ListPartitionReassignmentsResponse,
     ListTransactionsResponse,
 )
+from dafka_kafka.users import Operation
+
+VERSIONS: Final = range(4)
+"""The versions of ApiVersions itself."""
 
 
-class Api(IntEnum):
-    """Kinds of requests, by Kafka's names and keys."""
-
-    PRODUCE = 0
-    FETCH = 1
-    LIST_OFFSETS = 2
-    METADATA = 3
-    OFFSET_COMMIT = 8
-    OFFSET_FETCH = 9
-    FIND_COORDINATOR = 10
-    JOIN_GROUP = 11
-    HEARTBEAT = 12
-    LEAVE_GROUP = 13
-    SYNC_GROUP = 14
-    DESCRIBE_GROUPS = 15
-    LIST_GROUPS = 16
-    SASL_HANDSHAKE = 17
-    API_VERSIONS = 18
-    CREATE_TOPICS = 19
-    DELETE_TOPICS = 20
-    DELETE_RECORDS = 21
-    INIT_PRODUCER_ID = 22
-    DESCRIBE_ACLS = 29
-    CREATE_ACLS = 30
-    DELETE_ACLS = 31
-    DESCRIBE_CONFIGS = 32
-    ALTER_CONFIGS = 33
-    DESCRIBE_LOG_DIRS = 35
-    SASL_AUTHENTICATE = 36
-    CREATE_PARTITIONS = 37
-    DELETE_GROUPS = 42
-    INCREMENTAL_ALTER_CONFIGS = 44
-    LIST_PARTITION_REASSIGNMENTS = 46
-    OFFSET_DELETE = 47
-    DESCRIBE_CLIENT_QUOTAS = 48
-    DESCRIBE_CLUSTER = 60
-    LIST_TRANSACTIONS = 66
-
-
-VERSIONS: Final[Mapping[int, range]] = MappingProxyType(
-    {
-        Api.PRODUCE: range(9),
-        Api.FETCH: range(12),
-        Api.LIST_OFFSETS: range(6),
-        Api.METADATA: range(9),
-        Api.OFFSET_COMMIT: range(8),
-        Api.OFFSET_FETCH: range(6),
-        Api.FIND_COORDINATOR: range(3),
-        Api.JOIN_GROUP: range(6),
-        Api.HEARTBEAT: range(4),
-        Api.LEAVE_GROUP: range(4),
-        Api.SYNC_GROUP: range(4),
-        Api.DESCRIBE_GROUPS: range(5),
-        Api.LIST_GROUPS: range(6),
-        Api.SASL_HANDSHAKE: range(2),
-        Api.API_VERSIONS: range(4),
-        Api.CREATE_TOPICS: range(7),
-        Api.DELETE_TOPICS: range(6),
-        Api.DELETE_RECORDS: range(2),
-        Api.INIT_PRODUCER_ID: range(2),
-        Api.DESCRIBE_ACLS: range(2),
-        Api.CREATE_ACLS: range(2),
-        Api.DELETE_ACLS: range(2),
-        Api.DESCRIBE_CONFIGS: range(4),
-        Api.ALTER_CONFIGS: range(2),
-        Api.DESCRIBE_LOG_DIRS: range(5),
-        Api.SASL_AUTHENTICATE: range(2),
-        Api.CREATE_PARTITIONS: range(2),
-        Api.DELETE_GROUPS: range(2),
-        Api.INCREMENTAL_ALTER_CONFIGS: range(1),
-        Api.LIST_PARTITION_REASSIGNMENTS: range(1),
-        Api.OFFSET_DELETE: range(1),
-        Api.DESCRIBE_CLIENT_QUOTAS: range(1),
-        Api.DESCRIBE_CLUSTER: range(2),
-        Api.LIST_TRANSACTIONS: range(2),
-    }
-)
-"""The versions that are taken.  They are those before Kafka's newer form, which has tagged fields,
-but for those kinds that have no other, or say more in it.  Those from 0 on are named even where
-clients of today use none of them: older librdkafka takes a range that begins later for a broker
-that lacks more."""
-
-
-def api_versions(served: Collection[int], error: KafkaError = KafkaError.NONE) -> Any:
-    """The answer to ApiVersions: the kinds of requests that are ``served``, and their versions."""
-    from dafka_kafka.schemas import ApiVersionsResponse  # noqa: PLC0415
-
+def api_versions(served: Mapping[int, Served], error: KafkaError = KafkaError.NONE) -> Any:
+    """Return the ApiVersions response for the ``served`` APIs."""
     entry = ApiVersionsResponse.ApiVersion
+    versions = {api: each.versions for api, each in served.items()} | {Api.API_VERSIONS: VERSIONS}
     keys = [
-        entry(api_key=int(key), min_version=versions[0], max_version=versions[-1])
-        for key, versions in VERSIONS.items()
-        if key in served
+        entry(api_key=int(key), min_version=each[0], max_version=each[-1])
+        for key, each in sorted(versions.items())
     ]
     return ApiVersionsResponse(error_code=int(error), api_keys=keys)
 
 
-# What Kafka has and a gateway has not, answered as by a broker where it is not in use.
-#
-# Consoles and admin clients ask for it, and show an error where they get no answer.
-
-
 class NotInUse(Feature):
-    """Quotas, transactions, and partitions that move: there are none."""
+    """Quotas, transactions and reassignments: always empty."""
 
-    def __init__(self) -> None:
-        self.handlers: dict[int, Handler] = {
-            Api.LIST_PARTITION_REASSIGNMENTS: self._list_reassignments,
-            Api.DESCRIBE_CLIENT_QUOTAS: self._describe_quotas,
-            Api.LIST_TRANSACTIONS: self._list_transactions,
-        }
-
+    @serves(Api.LIST_PARTITION_REASSIGNMENTS, range(1), Rule(on_cluster(Operation.DESCRIBE)))
     async def _list_reassignments(self, request: Any, client: Client) -> Any:
         return ListPartitionReassignmentsResponse(
             throttle_time_ms=0, error_code=KafkaError.NONE, error_message=None, topics=[]
         )
 
+    @serves(
+        Api.DESCRIBE_CLIENT_QUOTAS,
+        range(1),
+        Rule(on_cluster(Operation.DESCRIBE_CONFIGS)),
+    )
     async def _describe_quotas(self, request: Any, client: Client) -> Any:
         return DescribeClientQuotasResponse(
             throttle_time_ms=0, error_code=KafkaError.NONE, error_message=None, entries=[]
         )
 
+    @serves(Api.LIST_TRANSACTIONS, range(2), Rule())
     async def _list_transactions(self, request: Any, client: Client) -> Any:
         return ListTransactionsResponse(
             throttle_time_ms=0,

@@ -44,10 +44,10 @@ Roles = Annotated[
 def add(
     name: Name, *, users: File, role: Roles = None, produce: Topics = None, consume: Topics = None
 ) -> None:
-    """Add a user to those that a gateway lets in, or give one another password.
+    """Add a user of a gateway, or change a user's password.
 
-    The password is asked for, or read from the standard input. The file is made if there is none.
-    Gateways that run take the change within a second.
+    The command asks for the password, or reads it from the standard input. It creates a missing
+    file. Running gateways apply the change within a second.
     """
     password_lines = _lines(name)
 
@@ -62,9 +62,9 @@ def add(
 def change(
     name: Name, *, users: File, role: Roles = None, produce: Topics = None, consume: Topics = None
 ) -> None:
-    """Change what a user may do; what is not named stays, and so does the password.
+    """Change what a user may do; options that are not given, and the password, stay.
 
-    Gateways that run take the change within a second.
+    Running gateways apply the change within a second.
     """
     if role is None and produce is None and consume is None:
         why = "say what changes: --role, --produce, --consume, or several of them"
@@ -83,7 +83,7 @@ def change(
 
 
 def remove(name: Name, *, users: File) -> None:
-    """Take a user out of those that a gateway lets in; who is connected as that one is cut off."""
+    """Remove a user of a gateway, and close the user's connections."""
 
     def removed(lines: list[str]) -> list[str]:
         if all(_name_of(each) != name for each in lines):
@@ -91,11 +91,11 @@ def remove(name: Name, *, users: File) -> None:
         return []
 
     _rewrite(users, name, removed)
-    output.info(f"{escape(name)} is no user any more in {escape(users)}")
+    output.info(f"{escape(name)} was removed from {escape(users)}")
 
 
 def show(*, users: File, as_json: AsJson = False) -> None:
-    """List the users that a gateway lets in, and what each may do."""
+    """List a gateway's users, and what each may do."""
     from dafka_kafka.users import USER_ROLES, Users
 
     rows = [
@@ -106,7 +106,7 @@ def show(*, users: File, as_json: AsJson = False) -> None:
 
 
 def _rewrite(users: str, name: str, renew: Callable[[list[str]], list[str]]) -> None:
-    """Puts what ``renew`` makes of all lines in place of a user's, one command after the other."""
+    """Replace a user's lines by what ``renew`` makes of them, under a lock."""
     path = Path(users)
     try:
         with _locked(path.parent):
@@ -121,9 +121,9 @@ def _rewrite(users: str, name: str, renew: Callable[[list[str]], list[str]]) -> 
 
 @contextlib.contextmanager
 def _locked(directory: Path) -> Iterator[None]:
-    """While another command rewrites a file there this one waits.
+    """Lock out other commands that rewrite a file in the directory.
 
-    The file itself cannot be locked: each command puts another one in its place.
+    The file itself can't be locked, since each command replaces it.
     """
     opened = os.open(directory, os.O_RDONLY)
     try:
@@ -138,7 +138,7 @@ def _name_of(line: str) -> str:
 
 
 def _held(lines: list[str], name: str, users: str) -> Permissions | None:
-    """What a user may do by these lines of a file; None if they say nothing of it."""
+    """Return a user's permissions from the lines of a file; None if they have none."""
     from dafka_kafka.users import permissions_of
 
     found = None
@@ -147,7 +147,7 @@ def _held(lines: list[str], name: str, users: str) -> Permissions | None:
             try:
                 found = found or permissions_of(line)
             except ValueError as error:
-                # To pass it over would be to let the user do everything.
+                # Skipping the line would let the user do everything.
                 why = f"line {number} {printable(str(error))}"
                 raise ConfigError("kafka_users", escape(users), why) from None
     return found
@@ -191,7 +191,7 @@ def _lines(name: str) -> list[str]:
     try:
         return lines_of(name, password)
     except ValueError as error:
-        # The error names no value: it may be the password.
+        # The error contains no value: it may be the password.
         raise ConfigError("name", name, str(error), "argument") from None
 
 
@@ -221,8 +221,7 @@ def groups(
 ) -> None:
     """List the consumer groups of Kafka's clients, and how far behind they are.
 
-    It asks stores, not gateways: what it shows of members is what they were when all of them last
-    knew their partitions.
+    It asks stores, not gateways: it shows the members of each group's last stable generation.
     """
     from dafka_kafka.groups.group_lag import group_lags
 
@@ -237,7 +236,7 @@ def groups(
     of_group = next((each for each in found if each.group == group), None)
     if of_group is None:
         near = what_there_is(group, {each.group for each in found}, "groups")
-        raise DafkaError(f"there is no group {quoted(group)} ({near})")
+        raise DafkaError(f"unknown group {quoted(group)} ({near})")
     rows = []
     for topic, number, lag, member in of_group.partitions:
         behind = lag[2:] if lag else (None,) * 6
@@ -264,7 +263,7 @@ def kafka(
 ) -> None:
     """Run a store to which Kafka's clients connect (extra 'kafka'), as 'dafka store --kafka'.
 
-    It prints READY and where it is as JSON when it serves. Ctrl-C stops it.
+    It prints READY and its addresses as JSON once it serves. Ctrl-C stops it.
     """
     options["kafka"] = options.pop("listen", f"127.0.0.1:{DEFAULT_PORT}")
     run_store(needed(directory), options, exit_with_parent=exit_with_parent)

@@ -1,7 +1,7 @@
-"""What is true of topics and of gateways, in the words of Kafka's configs: DescribeConfigs.
+"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs, for topics and gateways.
 
-AlterConfigs and IncrementalAlterConfigs change what stores keep of a topic; of all else they may
-say what is true already.
+Clients can change a topic's retention. Other configs are read-only; setting one to its current
+value succeeds.
 """
 
 from __future__ import annotations
@@ -18,30 +18,31 @@ from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.nodes.store_handle import StoreHandle
 from dafka_core.system.hosts import HostPort
-from dafka_kafka.api_versions import Api
+from dafka_kafka.api import Api, Client, Feature, Rule, named_resource, refuse_resource, serves
 from dafka_kafka.errors import KafkaError, RefusedError
-from dafka_kafka.gateway_node import Client, Feature, GatewayNode, Handler
+from dafka_kafka.gateway_node import GatewayNode
 from dafka_kafka.schemas import (
     AlterConfigsResponse,
     DescribeConfigsResponse,
     IncrementalAlterConfigsResponse,
 )
+from dafka_kafka.users import Operation as Permitted
 
-# Kafka's ``retention.ms`` and ``retention.bytes``, as rules at every store.
+# Retention: Kafka's ``retention.ms`` and ``retention.bytes`` as rules at every store.
 #
-# Such a rule is for one topic, and stands before all others. ``retention.bytes`` is of the topic
-# in each store, as all rules' sizes are, and not of each partition as with Kafka.
+# Such a rule is for one topic, and comes before all others. ``retention.bytes`` limits the topic
+# in each store, as all rules' sizes do, and not each partition as in Kafka.
 
 
 ANSWER_S: Final = 10.0
-"""How long each may take."""
+"""Time for each store's answer."""
 
 
 def check_all_there(store: StoreHandle) -> None:
-    """Sees whether all stores that are known can be asked.
+    """Check that all known stores can be asked.
 
     Raises:
-        RefusedError: one is away, or serves no Flight.
+        RefusedError: a store is away, or serves no Flight.
     """
     lacking = sorted(set(store.known_stores) - set(store.endpoints))
     if lacking:
@@ -53,10 +54,10 @@ def check_all_there(store: StoreHandle) -> None:
 
 
 def tell_others(store: StoreHandle, tell: Callable[[StoreClient], object]) -> None:
-    """Tells each other store that is there.  Waits, so it is not for the loop.
+    """Apply ``change`` at each other reachable store; blocks.
 
     Raises:
-        RefusedError: one does not do it; the others may have.
+        RefusedError: a store failed; others may have applied it.
     """
     for address, locations in sorted(store.endpoints.items()):
         try:
@@ -73,17 +74,17 @@ SIZE: Final = "retention.bytes"
 FOREVER: Final = -1
 
 _MOST: Final = {AGE: MAX_AGE_S * 1000, SIZE: 10**15 - 1}
-"""So many digits a rule's text has."""
+"""Digits in the text form of a rule."""
 
 Limits = Mapping[str, int | None]
-"""What is asked for by the configs' names; None takes back what was asked for before."""
+"""Requested limits by config name; None removes a limit."""
 
 
 def parsed(name: str, value: str | None) -> int | None:
-    """A config's value.
+    """Parse a config's value.
 
     Raises:
-        RefusedError: it cannot be had.
+        RefusedError: it is invalid.
     """
     if value is None:
         return None
@@ -95,16 +96,16 @@ def parsed(name: str, value: str | None) -> int | None:
 
 
 def own_rule(topic: str, rules: Sequence[RetentionRule]) -> RetentionRule | None:
-    """The rule that is for this topic alone."""
+    """Return the rule for this topic alone, if any."""
     return next((rule for rule in rules if rule.pattern == glob.escape(topic)), None)
 
 
 def changed(
     topic: str, rules: Sequence[RetentionRule], limits: Limits, *, anew: bool = False
 ) -> tuple[RetentionRule, ...]:
-    """The rules when a topic's limits are these.
+    """Return the rules with a topic's new limits.
 
-    Those that are not named stay, or with ``anew`` are those of the other rules.
+    Limits that are not named stay; with ``anew`` they fall back to the general rules.
     """
     pattern = glob.escape(topic)
     others = tuple(rule for rule in rules if rule.pattern != pattern)
@@ -128,12 +129,13 @@ def _limit(asked: int | None, given: float | None, unit: int) -> float | None:
 
 
 def set_at_all(store: StoreHandle, topic: str, limits: Limits, *, anew: bool = False) -> None:
-    """Has all stores that are known go by these limits.  Waits, so it is not for the loop.
+    """Change a topic's limits at all known stores; blocks.
 
-    This store comes last: as long as another one has not done it, it has what is to be changed.
+    This store comes last: if another one fails, it still shows the old limits, and a retry repeats
+    the change.
 
     Raises:
-        RefusedError: a store is away, or does not do it.
+        RefusedError: a store is away, or failed.
     """
     control = store.retention_control
     rules = changed(topic, control.rules, limits, anew=anew)
@@ -177,10 +179,10 @@ TUNING: Final = frozenset(
         "unclean.leader.election.enable",
     }
 )
-"""Configs of topics that say how a broker keeps its files.  They are taken, and change nothing."""
+"""Configs of a broker's files. They are accepted, and have no effect."""
 
 RETENTION: Final = (AGE, SIZE)
-"""Configs of topics that clients may change."""
+"""Configs that clients may change."""
 
 UNCHANGED: Final = (
     "a gateway's options are given where it starts ('dafka kafka --help'), and nothing else but "
@@ -192,21 +194,21 @@ _Config = _Result.DescribeConfigsResourceResult
 
 
 class Resource(IntEnum):
-    """What has configs."""
+    """Types of resources with configs."""
 
     TOPIC = 2
     BROKER = 4
 
 
 class Operation(IntEnum):
-    """What IncrementalAlterConfigs does with a config."""
+    """Operations of IncrementalAlterConfigs."""
 
     SET = 0
     DELETE = 1
 
 
 class Source(IntEnum):
-    """Where a value comes from, as Kafka names it."""
+    """Sources of a value, by Kafka's names."""
 
     STATIC_BROKER_CONFIG = 4
     DYNAMIC_TOPIC_CONFIG = 1
@@ -214,7 +216,7 @@ class Source(IntEnum):
 
 
 class Kind(IntEnum):
-    """What a value is."""
+    """Types of values."""
 
     BOOLEAN = 1
     STRING = 2
@@ -224,30 +226,55 @@ class Kind(IntEnum):
 
 
 class Configs(Feature):
-    """Tells what is true, and changes what stores keep of a topic."""
+    """Describes configs, and changes the retention of topics."""
 
     def __init__(self, node: GatewayNode) -> None:
         self._node = node
-        self.handlers: dict[int, Handler] = {
-            Api.DESCRIBE_CONFIGS: self._describe_configs,
-            Api.ALTER_CONFIGS: self._alter_configs,
-            Api.INCREMENTAL_ALTER_CONFIGS: self._change_configs,
-        }
 
+    @serves(
+        Api.DESCRIBE_CONFIGS,
+        range(4),
+        Rule(
+            asked="resources",
+            each=named_resource(Permitted.DESCRIBE_CONFIGS),
+            answered="results",
+            refused=refuse_resource(_Result, configs=[]),
+        ),
+    )
     async def _describe_configs(self, request: Any, client: Client) -> Any:
         results = [self._described(each) for each in request.resources]
         return DescribeConfigsResponse(throttle_time_ms=0, results=results)
 
+    @serves(
+        Api.ALTER_CONFIGS,
+        range(2),
+        Rule(
+            asked="resources",
+            each=named_resource(Permitted.ALTER_CONFIGS),
+            answered="responses",
+            refused=refuse_resource(AlterConfigsResponse.AlterConfigsResourceResponse),
+        ),
+    )
     async def _alter_configs(self, request: Any, client: Client) -> Any:
         return await self._altered(AlterConfigsResponse, request, anew=True)
 
+    @serves(
+        Api.INCREMENTAL_ALTER_CONFIGS,
+        range(1),
+        Rule(
+            asked="resources",
+            each=named_resource(Permitted.ALTER_CONFIGS),
+            answered="responses",
+            refused=refuse_resource(IncrementalAlterConfigsResponse.AlterConfigsResourceResponse),
+        ),
+    )
     async def _change_configs(self, request: Any, client: Client) -> Any:
         return await self._altered(IncrementalAlterConfigsResponse, request, anew=False)
 
     async def _altered(self, kind: Any, request: Any, *, anew: bool) -> Any:
-        """What a topic keeps is changed; all else is so already, or is refused.
+        """Change retention; check that other configs have the requested value already.
 
-        With ``anew`` what is not named is as it was before anybody has changed it.
+        With ``anew``, limits that are not named are reset.
         """
         responses = []
         for each in request.resources:
@@ -272,17 +299,19 @@ class Configs(Feature):
         return kind(throttle_time_ms=0, responses=responses)
 
     def _checked(self, asked: Any) -> dict[str, int | None]:
-        """What the topic is to keep; raises RefusedError for configs that cannot be had."""
+        """Return the requested limits; raise RefusedError for configs that can't be set."""
         name = asked.resource_name
         if asked.resource_type != Resource.TOPIC:
             raise RefusedError(KafkaError.INVALID_REQUEST, UNCHANGED)
-        if not self._node.numbers.is_there(name):
-            raise RefusedError(KafkaError.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
+        if not self._node.registry.exists(name):
+            raise RefusedError(
+                KafkaError.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist"
+            )
         limits = {}
         for config in asked.configs:
             operation = getattr(config, "config_operation", Operation.SET)
             if operation not in tuple(Operation):
-                why = f"config {config.name!r} can be set or deleted; there is nothing to add to"
+                why = f"config {config.name!r} is not a list: it can be set or deleted"
                 raise RefusedError(KafkaError.INVALID_CONFIG, why)
             value = None if operation == Operation.DELETE else config.value
             if config.name in RETENTION:
@@ -296,16 +325,16 @@ class Configs(Feature):
         changed: frozenset[str] = frozenset()
         name, own = asked.resource_name, self._node.gateways.own.node_id
         if asked.resource_type == Resource.TOPIC:
-            if self._node.numbers.is_there(name):
+            if self._node.registry.exists(name):
                 found = topic_configs(self._node, name)
                 changed = changed_configs(self._node, name)
             else:
-                error, why = KafkaError.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}"
+                error, why = KafkaError.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist"
         elif asked.resource_type != Resource.BROKER:
             error, why = KafkaError.INVALID_REQUEST, "only topics and brokers have configs here"
         elif name == str(own):
             found, source = gateway_configs(self._node), Source.STATIC_BROKER_CONFIG
-        elif name:  # without a name: what has been changed for all brokers, which is nothing
+        elif name:  # all brokers' dynamic configs: none
             why = f"this is broker {own}: it knows nothing of {name!r}"
             error = KafkaError.INVALID_REQUEST
         keys = asked.configuration_keys
@@ -345,7 +374,7 @@ def _kind(name: str, value: str) -> Kind:
 
 
 def topic_configs(node: GatewayNode, topic: str) -> dict[str, str]:
-    """What is true of a topic; what it keeps is what the gateway's store does."""
+    """Return a topic's configs; its retention is that of the gateway's store."""
     rule = rule_of(topic, node.store.retention_control.rules) or RetentionRule(topic)
     age_ms = -1 if rule.age_s is None else int(rule.age_s * 1000)
     return {
@@ -364,7 +393,7 @@ def _ahead_ms(node: GatewayNode) -> str:
 
 
 def changed_configs(node: GatewayNode, topic: str) -> frozenset[str]:
-    """Which configs are those of the topic alone."""
+    """Return the configs that were set for this topic."""
     own = own_rule(topic, node.store.retention_control.rules)
     return frozenset(RETENTION if own is not None else ())
 
@@ -372,13 +401,13 @@ def changed_configs(node: GatewayNode, topic: str) -> frozenset[str]:
 async def set_retention(
     node: GatewayNode, topic: str, limits: Limits, *, anew: bool = False
 ) -> None:
-    """Has all stores keep of a topic what is asked for; raises RefusedError where one does not."""
+    """Set a topic's limits at all stores; raise RefusedError if a store fails."""
     async with node.rules_turn:
         await node.in_thread(set_at_all, node.store, topic, limits, anew=anew)
 
 
 def gateway_configs(node: GatewayNode) -> dict[str, str]:
-    """What is true of this gateway."""
+    """Return this gateway's configs."""
     own, options = node.gateways.own, node.options
     at = f"PLAINTEXT://{HostPort(own.host, own.port)}"
     return {
@@ -405,12 +434,12 @@ _WHY: Final[Mapping[str, str]] = {
     "max.message.bytes": "it is the stores' option max_record_bytes",
     "message.timestamp.after.max.ms": "it is the stores' option max_timestamp_ahead_s",
     "message.timestamp.type": "records keep the times that their producers give them",
-    "min.insync.replicas": "acks=all waits for all stores that are there",
+    "min.insync.replicas": "acks=all waits for all reachable stores",
 }
 
 
 def refused_config(node: GatewayNode, topic: str, name: str, value: str | None) -> str:
-    """Why a topic cannot be made with this config; empty where it can."""
+    """Return why a topic can't have this config; empty if it can."""
     found = topic_configs(node, topic)
     if name in TUNING or value is None or found.get(name) == value:
         return ""

@@ -1,4 +1,4 @@
-"""Kafka's error codes, the refusal of a request, and errors of records."""
+"""Kafka's error codes, refusals of requests, and errors in records."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dafka_core.errors import DafkaError
 
 
 class KafkaError(IntEnum):
-    """An error code, by Kafka's name of it; https://kafka.apache.org/protocol has their meaning."""
+    """Error codes by Kafka's names; https://kafka.apache.org/protocol explains them."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -80,29 +80,29 @@ class KafkaError(IntEnum):
 
 @dataclass(eq=False)
 class RefusedError(Exception):
-    """Ends a part of a request; the client is told ``code``, and ``why`` where Kafka has room."""
+    """Refuses part of a request with ``code``, and ``why`` where Kafka has a field for it."""
 
     code: int
     why: str
 
 
 CORRUPT_MESSAGE: Final = "CORRUPT_MESSAGE"
-"""Octets are not as they were sent: a client sends them again."""
+"""The bytes were damaged on their way: clients retry."""
 
 INVALID_RECORD: Final = "INVALID_RECORD"
-"""They are as they were sent, and wrong: they would be so again."""
+"""The bytes are as they were sent, and invalid: a retry would fail again."""
 
 MESSAGE_TOO_LARGE: Final = "MESSAGE_TOO_LARGE"
-"""They are valid, and too large together: Java's producer splits the batch and sends its parts."""
+"""Valid, but too large: Java's producer splits the batch and sends the parts."""
 
 UNSUPPORTED_COMPRESSION_TYPE: Final = "UNSUPPORTED_COMPRESSION_TYPE"
 
 
 @dataclass(eq=False)
 class CorruptRecordsError(DafkaError, ValueError):
-    """Octets that are no records of Kafka.  The only error that decoding raises.
+    """Bytes that are not Kafka records; the only error that decoding raises.
 
-    ``error`` is the name of Kafka's error that the client is answered.
+    ``error`` is the name of the Kafka error that the client gets.
     """
 
     sentence = "{reason} (Kafka's error {error})"

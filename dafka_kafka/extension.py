@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GatewayFlags(KafkaOptions):
-    """The options of a command that runs a store: ``kafka`` is the gateway's ``listen``."""
+    """The options of a command that runs a store; ``kafka`` is the gateway's ``listen``."""
 
     MAIN = KafkaOptions.MAIN | {"kafka"}
 
@@ -50,14 +50,14 @@ class GatewayExtension(StoreExtension):
         return Gateway(store, listen=options[self.switch], **others)
 
     def retract(self, store: StoreHandle) -> None:
-        """Tell the other gateways that this store has none, if it had one that was killed."""
+        """Tell the other gateways that this store has no gateway, in case it was killed."""
         from dafka_kafka.gateways import retract_former  # noqa: PLC0415 -- slow to import
 
         retract_former(store)
 
     def named_stores(self, log: Log) -> set[str]:
         """Return the stores whose gateways have partitions."""
-        from dafka_kafka.registry_table import NumberList  # noqa: PLC0415 -- slow to import
+        from dafka_kafka.registry_table import RegistryLog  # noqa: PLC0415 -- slow to import
 
-        table = NumberList(log).read()
+        table = RegistryLog(log).read()
         return {each.gateway for topic in table.topics for each in table.partitions(topic)}

@@ -1,4 +1,4 @@
-"""Fetch: records of many partitions, as soon as there are enough of them."""
+"""Fetch: records of many partitions, as soon as enough of them exist."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition,
 from dafka_core.model.values import Values
 from dafka_core.storage import Log
 from dafka_core.storage.head_changes import HeadChanges
-from dafka_kafka.api_versions import Api
+from dafka_kafka.api import Api, Client, Feature, Rule, named_topic, refuse_partitions, serves
 from dafka_kafka.errors import KafkaError
-from dafka_kafka.gateway_node import Client, Feature, GatewayNode, Handler
+from dafka_kafka.gateway_node import GatewayNode
 from dafka_kafka.records import message_set
 from dafka_kafka.records.record_batch import encode_record_batches
 from dafka_kafka.schemas import FetchResponse
+from dafka_kafka.users import Operation
 
 
 class Wait:
-    """One who waits; ``changed`` are the partitions that have changed since it looked last."""
+    """A waiting Fetch; ``changed`` are the partitions changed since it last read them."""
 
     def __init__(self) -> None:
         self.changed: set[TopicPartition] = set()
         self.woken = asyncio.Event()
 
     def take(self) -> set[TopicPartition]:
-        """What has changed; from now on it is about what changes then."""
+        """Return the changed partitions, and start a new set."""
         taken, self.changed = self.changed, set()
         self.woken.clear()
         return taken
 
 
 class LogWatch:
-    """Wakes those who wait for some partitions, as soon as one of them was written or trimmed.
+    """Wakes waiting Fetches when one of their partitions was written or trimmed.
 
-    All of it happens in the event loop in which it was made, but for ``set``, which the log's
-    writer calls.
+    Runs in the event loop in which it was made, except ``set``, which the log's writer calls.
     """
 
     def __init__(self, changes: HeadChanges) -> None:
@@ -59,7 +59,7 @@ class LogWatch:
 
     @contextlib.contextmanager
     def waiting(self, partitions: Collection[TopicPartition]) -> Iterator[Wait]:
-        """Who waits for changes of partitions, from now on: look at them after this, not before."""
+        """Register for changes of partitions; read the partitions after this, not before."""
         wait = Wait()
         for tp in partitions:
             self._waits.setdefault(tp, set()).add(wait)
@@ -74,18 +74,18 @@ class LogWatch:
                     self._waits.pop(tp, None)
 
     def set(self) -> None:
-        """Something has changed (in the thread of who writes, which must not be kept waiting)."""
+        """Note a change; called in the log writer's thread, which must not wait."""
         if not self._is_due:
             self._is_due = True
             with contextlib.suppress(RuntimeError):  # the loop has ended before the log
                 self._loop.call_soon_threadsafe(self._look)
 
     def close(self) -> None:
-        """Hears of no change any more."""
+        """Unsubscribe from the log."""
         self._watching.close()
 
     def _look(self) -> None:
-        self._is_due = False  # first: what changes while it looks is looked at again
+        self._is_due = False  # first, so that changes during the read are read again
         since, self._number = self._number, self._changes.number
         changed = self._changes.since(since, None)
         for tp in self._waits if changed is None else changed:
@@ -94,77 +94,76 @@ class LogWatch:
                 wait.woken.set()
 
 
-# How many records an answer to Fetch has: its limits, and those of each partition, in octets.
+# The size of a Fetch response, limited in total and by partition.
 #
-# As Kafka does it: partitions take their share in the order in which the client names them, and
-# the first that has records gives at least one of them, however large it is, since the client
-# would ask for it for ever. What records take is estimated from above, so that an answer stays
-# below what the client has said (librdkafka closes a connection on which more comes).
+# As in Kafka, partitions take their share in the client's order, and the first one with records
+# returns at least one of them, whatever its size: otherwise the client would ask for it for ever.
+# Sizes are estimated from above, so that a response stays below the client's limit (librdkafka
+# closes a connection that exceeds it).
 
 
 MAX_FETCH_BYTES: Final = 55 << 20
-"""Of records in one answer, whatever a client asks for: what Kafka's brokers send at most."""
+"""Limit of one response, whatever the client asks for: the default of Kafka's brokers."""
 
 RECORD_BYTES: Final = 36
-"""What is around a content, at most: lengths, time and offset, in any of the formats."""
+"""Largest overhead of a record: lengths, time and offset, in any format."""
 
 BATCH_BYTES: Final = 64
-"""What is around a batch's records."""
+"""Overhead of a record batch."""
 
 LEAST_RECORD_BYTES: Final = 7
-"""What a record without key, value and headers takes."""
+"""Size of a record without key, value and headers."""
 
 
 class FetchLimits:
-    """What one answer has room for; ``taken`` is how many octets its records take so far."""
+    """The room in one response; ``taken`` is the size of its records so far."""
 
     def __init__(self, max_bytes: int) -> None:
         self.taken = 0
         self._max_bytes = max_bytes
 
     def room(self, partition_max_bytes: int) -> int:
-        """How many octets a partition's records may take: at least 1 if it is to give one anyway.
+        """Return the bytes that a partition may use: at least 1 if it must return a record.
 
-        0 if it gives none.
+        0 if it returns none.
         """
         room = min(partition_max_bytes, self._max_bytes - self.taken)
         return max(room, 0 if self.taken else 1)
 
     def fitting(self, values: Values, room: int) -> int:
-        """How many of the records fit; at least one if none is in the answer yet."""
+        """Return how many of the records fit: at least one in an empty response."""
         ends, _ = values.columns()
         sizes = ends + np.arange(len(ends)) * RECORD_BYTES
         count = int(sizes.searchsorted(room - BATCH_BYTES, side="right")) - 1
         return max(count, 0 if self.taken else 1)
 
     def take(self, octets: int) -> None:
-        """So many octets are in the answer."""
+        """Add ``size_bytes`` to the response."""
         self.taken += octets
 
 
 def most_records(room: int) -> int:
-    """So many records are worth a look where there is so much room: they may be empty."""
+    """Return how many records could fit if all were empty."""
     return room // LEAST_RECORD_BYTES + 1
 
 
-# Offsets beyond what a store has: it is behind other stores, or there is no such offset.
+# Offsets beyond the end: this store is behind other stores, or the offset does not exist.
 #
-# A client that has read at another gateway may know offsets that this one's store does not have
-# yet. It must not be told that they are out of range: it would begin anew at its
-# ``auto.offset.reset``, and read records twice or never. So for a while there is merely nothing
-# to read.
+# A client that has read from another gateway may know offsets that this store does not have yet.
+# OFFSET_OUT_OF_RANGE would make it restart at its ``auto.offset.reset``, and read records twice
+# or never. So for a while the partition is just empty.
 
 
 LAG_S: Final = 30.0
-"""How long an offset may be beyond the end before it is taken for one that is nowhere: stores copy
-from each other within seconds once they have met."""
+"""Time after which an offset beyond the end is out of range: connected stores copy records from
+each other within seconds."""
 
 MAX_KEPT: Final = 10_000
-"""Offsets that are remembered; of more, the one asked for first is asked for as if anew."""
+"""Offsets remembered; beyond that the oldest one is forgotten."""
 
 
 class BeyondEnd:
-    """Remembers since when offsets beyond the end have been asked for.  Thread-safe."""
+    """Remembers since when offsets beyond the end have been requested; thread-safe."""
 
     def __init__(self, log: Log, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = log
@@ -173,13 +172,13 @@ class BeyondEnd:
         self._since = OrderedDict[tuple[TopicPartition, int], float]()
 
     def may_come(self, tp: TopicPartition, offset: int) -> bool:
-        """Whether another store may have the record before this offset, which is beyond the end."""
+        """Return whether another store may have the record before this offset."""
         if not self._log.met():
             return False
         now = self._clock()
         with self._lock:
             since = self._since.setdefault((tp, offset), now)
-            if now - since > 2 * LAG_S:  # somebody else's, long ago
+            if now - since > 2 * LAG_S:  # an entry of an earlier client
                 self._since[tp, offset] = since = now
             if len(self._since) > MAX_KEPT:
                 self._since.popitem(last=False)
@@ -187,7 +186,7 @@ class BeyondEnd:
 
 
 NO_EPOCH: Final = -1
-"""A leader epoch that is not known.  It is all that a gateway ever says of one."""
+"""An unknown leader epoch, the only one that gateways return."""
 
 _log: Final = logging.getLogger("dafka.kafka")
 
@@ -195,43 +194,43 @@ _log: Final = logging.getLogger("dafka.kafka")
 def readable(
     node: GatewayNode, topic: str, number: int, leader_epoch: int
 ) -> TopicPartition | KafkaError:
-    """The partition of the log with a topic's number, or why it is not to be read here.
+    """Return the partition with this number in a topic, or why it can't be read here.
 
-    ``leader_epoch`` is the one that the client has heard of, or ``NO_EPOCH``.
+    ``leader_epoch`` is the client's, or ``NO_EPOCH``.
     """
-    partition = node.numbers.get(topic, number)
+    partition = node.registry.get(topic, number)
     if partition is None:
         return KafkaError.UNKNOWN_TOPIC_OR_PARTITION
     own = node.gateways.own.address
-    # Most are this gateway's own; a client may ask for hundreds of them at once.
+    # The common case; a client may ask for hundreds of partitions.
     if partition.gateway != own and node.gateways.leader(partition).address != own:
         return KafkaError.NOT_LEADER_OR_FOLLOWER
     if leader_epoch > NO_EPOCH:
-        # No gateway of this cluster has told of one: the client knows another cluster.
+        # The client's epoch comes from another cluster.
         return KafkaError.UNKNOWN_LEADER_EPOCH
     return partition.tp
 
 
 def say_damaged(damage: StoreError) -> KafkaError:
-    """What a client is told where the log cannot be read; the log of this process has the rest."""
-    _log.error("a Kafka client was told of a storage error: %s", damage)
+    """Log damage found in the log; return the error for the client."""
+    _log.error("a Kafka client got a storage error: %s", damage)
     return KafkaError.KAFKA_STORAGE_ERROR
 
 
 MAX_BATCH_RECORDS: Final = 8_192
 MAX_BATCH_BYTES: Final = 1 << 20
-"""Of contents in one record batch, unless it is one record.  Clients hold a batch whole, to see
-that its checksum is right; and what is made of so many stays in the processor's cache."""
+"""Values in one record batch, unless it is a single record. Clients buffer a whole batch to check
+its CRC, and a batch of this size stays in the CPU cache while it is made."""
 
 Encode = Callable[[RecordBatch], bytes]
 
 
 @dataclass(slots=True)
 class WantedRecords:
-    """The records that a client wants of one partition, from ``offset`` on, and what it gets.
+    """The records a client wants of one partition, from ``offset`` on, and the result.
 
-    ``tp`` is None where it gets an error alone.  ``earliest`` and ``end`` are the partition's.
-    ``counted`` is about how many octets there are up to offset ``counted_end``.
+    ``tp`` is None for an error. ``earliest`` and ``end`` are the partition's. ``counted`` estimates
+    the bytes up to offset ``counted_end``.
     """
 
     tp: TopicPartition | None
@@ -247,16 +246,16 @@ class WantedRecords:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether there is something to read."""
+        """Whether it has records to read."""
         return not self.error and self.offset < self.end
 
     def fail(self, error: KafkaError) -> None:
-        """It gets this in place of records."""
+        """Set an error in place of records."""
         self.error, self.earliest, self.end = error, -1, -1
 
 
 class LogReading:
-    """Reads what one Fetch wants; for one thread at a time."""
+    """Reads the records of one Fetch, in one thread at a time."""
 
     def __init__(
         self,
@@ -279,13 +278,13 @@ class LogReading:
 
     @property
     def partitions(self) -> Collection[TopicPartition]:
-        """Those of the log that it is about."""
+        """The partitions it reads."""
         return self._by_tp.keys()
 
     def look(self, changed: Iterable[TopicPartition] | None = None) -> bool:
-        """Whether it is time to answer: there are ``min_bytes``, or there is an error.
+        """Return whether to answer now: ``min_bytes`` exist, or there is an error.
 
-        Looks at the partitions that have ``changed``, or at all of them.
+        Reads the bounds of ``changed`` partitions, or of all.
         """
         with self._log.snapshot() as snapshot:
             for tp in self._by_tp if changed is None else changed:
@@ -300,13 +299,13 @@ class LogReading:
 
     @property
     def most_bytes(self) -> int:
-        """What is read at most, unless it is a single record."""
+        """The most bytes that are read, unless it is a single record."""
         return min(self._max_bytes, sum(each.max_bytes for each in self._wanted if each.is_waiting))
 
     def read(self, encode: Encode, most_bytes: int) -> None:
-        """Reads and encodes what there is of each, in their order, as far as the limits go.
+        """Read and encode the records of all partitions, in order, up to the limits.
 
-        ``most_bytes`` is one of them.
+        ``most_bytes`` is one of the limits.
         """
         limits = FetchLimits(min(self._max_bytes, most_bytes))
         for each in self._wanted:
@@ -367,13 +366,13 @@ class LogReading:
 
 TIMESTAMPS_FROM: Final = 2
 RECORD_BATCHES_FROM: Final = 4
-"""Versions of Fetch from which on clients know newer formats of records."""
+"""Versions of Fetch with newer formats of records."""
 
 MAX_WAIT_S: Final = 300.0
-"""A client that wants to wait for longer gets an answer without records, and asks again."""
+"""Longest wait; after it the client gets an empty response, and asks again."""
 
 ROOM_STEP_S: Final = 0.1
-"""How often it is looked for room, where other clients do not take what they were sent."""
+"""Polling interval for room that other clients' unread responses take."""
 
 _Topic = FetchResponse.FetchableTopicResponse
 _Partition = _Topic.PartitionData
@@ -382,8 +381,8 @@ _Partition = _Topic.PartitionData
 class Fetch(Feature):
     """Answers Fetch from the store's own log.
 
-    Sessions are refused, as Kafka lets a broker do: each answer says session 0, so clients name all
-    of their partitions in each request.
+    Sessions are declined, as a broker may: each response says session 0, so clients name all
+    partitions in each request.
     """
 
     def __init__(self, node: GatewayNode) -> None:
@@ -391,16 +390,32 @@ class Fetch(Feature):
         self._log = node.store.log
         self._beyond_end = BeyondEnd(self._log)
         self._watch: LogWatch
-        self.handlers: dict[int, Handler] = {Api.FETCH: self._fetch}
 
     async def start(self) -> None:
-        """Hears of the log's changes from now on."""
+        """Subscribe to the log's changes."""
         self._watch = LogWatch(self._log.changes)
 
     async def close(self) -> None:
-        """Hears of none any more."""
+        """Unsubscribe."""
         self._watch.close()
 
+    @serves(
+        Api.FETCH,
+        range(12),
+        Rule(
+            asked="topics",
+            each=named_topic(Operation.READ, "topic"),
+            answered="responses",
+            refused=refuse_partitions(
+                _Topic,
+                _Partition,
+                in_request="partition",
+                name="topic",
+                high_watermark=-1,
+                aborted_transactions=None,
+            ),
+        ),
+    )
     async def _fetch(self, request: Any, client: Client) -> Any:
         if request.session_id and request.session_epoch > 0:
             return _response(KafkaError.FETCH_SESSION_ID_NOT_FOUND, [])
@@ -441,9 +456,9 @@ class Fetch(Feature):
                 changed = wait.take()
 
     async def _read(self, reading: LogReading, deadline: float, encode: Encode) -> None:
-        """Reads as much as there is room for beside what other clients have not taken yet.
+        """Read as much as the budget has room for beside unread responses.
 
-        Nothing if there is no room until the deadline: that client asks again.
+        Without room until the deadline the response is empty, and the client asks again.
         """
         loop, room = asyncio.get_running_loop(), self._node.room
         while (left := room.size_bytes - room.taken_bytes) <= 0:
@@ -459,7 +474,7 @@ class Fetch(Feature):
 
 
 def encoder(version: int) -> Encode:
-    """Records in the format that clients know who ask in this version of Fetch."""
+    """Return the encoder for the record format of this version of Fetch."""
     if version >= RECORD_BATCHES_FROM:
         return lambda batch: b"".join(encode_record_batches(batch))
     magic = message_set.V1 if version >= TIMESTAMPS_FROM else message_set.V0

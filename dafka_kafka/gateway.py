@@ -1,11 +1,11 @@
-"""The gateway: a store as Kafka's clients see it."""
+"""The gateway, which serves Kafka's clients from a store."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -18,34 +18,36 @@ from dafka_core.ops.store_extension import ExtensionNode
 from dafka_core.system.hosts import HostPort, host_port, is_any, listen_for
 from dafka_kafka import gateway_metrics
 from dafka_kafka.acls import Acls
+from dafka_kafka.api import Feature
 from dafka_kafka.api_versions import NotInUse
 from dafka_kafka.configs import Configs
 from dafka_kafka.fetch import Fetch
-from dafka_kafka.gateway_node import MAX_THREADS, Feature, GatewayNode
+from dafka_kafka.gateway_node import MAX_THREADS, GatewayNode
 from dafka_kafka.gateways import Gateways
 from dafka_kafka.groups.group_requests import Groups
 from dafka_kafka.list_offsets import ListOffsets
 from dafka_kafka.log_dirs import LogDirs
 from dafka_kafka.metadata import Metadata
 from dafka_kafka.options import DEFAULT_PORT, KafkaOptions
-from dafka_kafka.partition_registry import PartitionNumbers
+from dafka_kafka.partition_registry import PartitionRegistry
 from dafka_kafka.produce import Produce
+from dafka_kafka.sasl import Sasl
 from dafka_kafka.server import BACKLOG, Server, tls_of
 from dafka_kafka.topics import Topics
 from dafka_kafka.users import Users
 
 
 class Gateway(ExtensionNode):
-    """Lets Kafka's clients write to and read from the cluster of ``store``, until ``close``.
+    """Serves Kafka's clients from the cluster of ``store``, until ``close``.
 
-    It ends before the store does.
+    It closes before the store does.
 
     Args:
-        store: one that runs in this process.
+        store: a store that runs in this process.
         options: see ``KafkaOptions``.
 
     Raises:
-        ConfigError: an option cannot be used, or extra ``kafka`` is not installed.
+        ConfigError: an option is invalid, or extra ``kafka`` is not installed.
     """
 
     metrics = gateway_metrics.TABLE
@@ -63,19 +65,20 @@ class Gateway(ExtensionNode):
                 check_trusted(where.host, "listen", config.listen, store.options, cure)
             listener = undo.enter_context(listen_for("listen", where, BACKLOG))
             self.listens = HostPort(where.host, listener.getsockname()[1])
-            """Where it listens."""
+            """The address on which it listens."""
             self.advertised = _advertised(config, self.listens)
-            """Where clients are told to connect."""
+            """The address that clients are told to connect to."""
             threads = ThreadPoolExecutor(MAX_THREADS, "dafka-kafka")
             undo.callback(threads.shutdown, wait=False, cancel_futures=True)
-            # At its first use Arrow loads pandas, where that is installed: not for a client.
+            # Arrow imports pandas, if installed, at its first use: do that before a client waits
+            # for it.
             threads.submit(pa.array, [0])
             gateways = Gateways(store, *self.advertised)
-            numbers = PartitionNumbers(store, gateways)
-            undo.callback(numbers.close)
-            node = GatewayNode(store, config, numbers, gateways, threads)
+            registry = PartitionRegistry(store, gateways)
+            undo.callback(registry.close)
+            node = GatewayNode(store, config, registry, gateways, threads)
             undo.callback(node.replication.close)
-            numbers.start()
+            registry.start()
             self._server = Server(
                 listener, _features(node, users), room=node.room, users=users, tls=tls
             )
@@ -88,51 +91,61 @@ class Gateway(ExtensionNode):
 
     @property
     def name(self) -> str:
-        """The address where clients reach it."""
+        """The address that clients connect to."""
         return str(self.advertised)
 
     @property
     def facts(self) -> Mapping[str, str]:
-        """The address where clients reach it."""
+        """The address that clients connect to."""
         return {"kafka": self.name}
 
     @property
     def notice(self) -> str:
-        """A sentence with that address."""
+        """One sentence with that address."""
         return f"Kafka's clients connect to {self.advertised}"
 
     def samples(self) -> Iterator[Sample]:
-        """Return the values of its metrics."""
+        """Yield the values of its metrics."""
         return gateway_metrics.samples(self._server)
 
     def findings(self) -> Iterator[Finding]:
-        """Return whether it serves."""
+        """Yield whether it serves."""
         return gateway_metrics.findings(self._server, self.listens)
 
     @property
     def invalid_count(self) -> int:
-        """How many connections were closed, or requests failed, for what clients have sent."""
+        """The number of connections and requests refused because of invalid input."""
         return self._server.complaints.counts.total()
 
     @property
     def server(self) -> Server:
-        """What serves its clients: for who watches it."""
+        """The server of client connections, for metrics and tests."""
         return self._server
 
     @property
     def connection_count(self) -> int:
-        """How many clients are connected."""
+        """The number of connected clients."""
         return self._server.connection_count
 
     def close(self) -> None:
-        """Ends all connections.  May be repeated."""
+        """Close all connections; may be repeated."""
         self._is_open = False
         self._undo.close()
 
     def on_forked(self) -> None:
-        """Closes a forked child's copies of the sockets."""
+        """Close a forked child's copies of the sockets."""
         if "_server" in vars(self):
             self._server.on_forked()
+
+
+FEATURES: Final = (
+    *(Acls, Configs, Fetch, Groups, ListOffsets, LogDirs, Metadata, NotInUse, Produce, Topics),
+    Sasl,
+)
+"""All features; each declares its APIs.  ``Sasl`` has an object for each connection."""
+
+APIS: Final = {api: each for feature in FEATURES for api, each in feature.declared.items()}
+"""All APIs but ApiVersions, with unbound handlers."""
 
 
 def _features(node: GatewayNode, users: Users | None) -> list[Feature]:
@@ -152,7 +165,7 @@ def _features(node: GatewayNode, users: Users | None) -> list[Feature]:
 
 
 def _retract(gateways: Gateways) -> None:
-    with contextlib.suppress(DafkaError):  # the store has ended before: then nobody counts on it
+    with contextlib.suppress(DafkaError):  # the store has ended: it isn't announced any more
         gateways.retract()
 
 

@@ -1,4 +1,4 @@
-"""What a gateway reports to Prometheus and to health checks."""
+"""Metrics and health findings of a gateway."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TABLE: Final[tuple[Metric, ...]] = (CONNECTIONS, REQUESTS, REFUSED, IN_FLIGHT, R
 
 def samples(server: Server) -> Iterator[Sample]:
     """Yield the values of all metrics."""
-    from dafka_kafka.api_versions import Api  # noqa: PLC0415 -- it is loaded where there is one
+    from dafka_kafka.api import Api  # noqa: PLC0415 -- it is loaded where there is one
 
     yield Sample(CONNECTIONS, server.connection_count)
     counts = server.requests.counts

@@ -1,4 +1,4 @@
-"""The parts of a gateway that all features share, and the budget of its connections."""
+"""Shared parts of a gateway: replication waits, memory budget, error counts, features."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from math import inf
-from types import MappingProxyType
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Final, ParamSpec, TypeVar
 
 from dafka_core.config.node_options import NO_KEYS, KeyFiles
 from dafka_core.errors import DafkaError
@@ -23,36 +22,35 @@ from dafka_core.model.records import TopicPartition
 from dafka_core.nodes.store_handle import StoreHandle
 from dafka_kafka.gateways import Gateways
 from dafka_kafka.options import KafkaOptions, Limits
-from dafka_kafka.partition_registry import PartitionNumbers
+from dafka_kafka.partition_registry import PartitionRegistry
 
-# Waits until the other stores have what was written here: Kafka's ``acks=all``.
+# Replication: wait until the other stores have what was written here, for ``acks=all``.
 #
-# Each other store that is there, and serves Arrow Flight, is asked by a long poll for what has
-# changed, in a thread of its own as long as somebody waits for it: of many batches and partitions
-# it tells at once.
+# Each reachable store that serves Arrow Flight is long-polled for changed partition ends, in a
+# thread of its own while a request waits. One answer covers many batches and partitions.
 
 
 POLL_S: Final = 1.0
-"""How long a store is asked to wait for news; so late it is noticed that nobody waits any more."""
+"""Long-poll time of a store; also the delay until an abandoned wait is noticed."""
 
 ANSWER_S: Final = 5.0
-"""How much later the answer may come."""
+"""Time for the answer after the long poll has ended."""
 
 TRY_AGAIN_S: Final = 0.2
-"""When to ask again a store that does not answer."""
+"""Pause before a store that did not answer is asked again."""
 
 IDLE_S: Final = 30.0
-"""How long a thread outlasts those who wait for its store."""
+"""Time for which a thread outlasts the last wait for its store."""
 
 Ends = Mapping[TopicPartition, int]
-"""Up to which offset partitions are to be on disk."""
+"""The end offset up to which each partition must be on disk."""
 
 _log: Final = logging.getLogger("dafka.kafka")
 
 
 @dataclass(slots=True, eq=False)
 class _Wait:
-    """Who waits for partitions at a store."""
+    """A wait for partitions at one store."""
 
     missing: dict[TopicPartition, int]
     future: Future[None] = field(default_factory=Future)
@@ -63,11 +61,11 @@ class _Wait:
 
 
 class Replication:
-    """What the other stores have.
+    """Waits for what other stores have on disk.
 
     Args:
-        endpoints: where those that are there can be asked, by their addresses.
-        keys: by which they let this one in.
+        endpoints: returns the Flight locations of the reachable stores, by address.
+        keys: the keys that authenticate this store to them.
     """
 
     def __init__(
@@ -78,13 +76,13 @@ class Replication:
         self._followed: dict[str, _FollowedStore] = {}
 
     async def wait(self, ends: Ends, timeout_s: float) -> bool:
-        """Waits until all stores that are there have the records; False: not within the time.
+        """Wait until all reachable stores have the records; return False on a timeout.
 
-        One that goes away meanwhile is not waited for any more, as a replica at Kafka that is no
-        longer in sync.
+        A store that goes away meanwhile is no longer waited for, like a Kafka replica that leaves
+        the ISR.
         """
         deadline = time.monotonic() + timeout_s
-        # By where it is asked, too: one that starts anew is asked there from then on.
+        # Keyed by location, too: a restarted store is asked at its new location.
         waits: dict[tuple[str, tuple[str, ...]], asyncio.Future[None]] = {}
         while True:
             endpoints = self._endpoints().items()
@@ -102,7 +100,7 @@ class Replication:
         return not pending
 
     def close(self) -> None:
-        """Ends all threads; they are not waited for."""
+        """Close all threads without waiting for them."""
         for each in self._followed.values():
             each.close()
 
@@ -116,7 +114,7 @@ class Replication:
 
 
 class _FollowedStore:
-    """One store, and who waits for it."""
+    """One other store and the waits for it."""
 
     def __init__(self, store: str, locations: tuple[str, ...], keys: KeyFiles) -> None:
         self._store = store
@@ -154,12 +152,12 @@ class _FollowedStore:
             known: dict[TopicPartition, int] = {}
             while (wanted := self._wanted()) is not None:
                 if not wanted <= topics:
-                    topics, cursor = topics | wanted, ""  # all of them, from the beginning
+                    topics, cursor = topics | wanted, ""  # a new topic needs a complete list again
                 try:
                     news = client.watch(topics, cursor, wait_s=POLL_S, timeout_s=ANSWER_S)
                 except DafkaError as error:
                     cursor = ""
-                    _log.debug("store %s does not say what it has: %s", self._store, error)
+                    _log.debug("store %s did not report its partitions: %s", self._store, error)
                     time.sleep(TRY_AGAIN_S)
                     continue
                 cursor = news.cursor
@@ -168,7 +166,7 @@ class _FollowedStore:
                 self._end_waits(known)
 
     def _wanted(self) -> set[str] | None:
-        """The topics that somebody waits for; None: nobody has for a while, or it is closed."""
+        """Return the awaited topics; None if closed, or idle for ``IDLE_S``."""
         with self._changed:
             self._waits = [each for each in self._waits if not each.future.cancelled()]
             if not self._waits and not self._closed:
@@ -193,11 +191,11 @@ class _FollowedStore:
 
 
 SAY_AGAIN_S: Final = 10.0
-"""How often bad requests are spoken of: anybody may send thousands in a second."""
+"""Interval between log lines about invalid requests: a client can send thousands a second."""
 
 
 class Room:
-    """Room for octets in flight: who finds none gets it when there is some, in order of asking."""
+    """A budget of bytes in flight; requests that exceed it wait in order of arrival."""
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
@@ -205,7 +203,7 @@ class Room:
         self._waiting: dict[Callable[[], object], int] = {}
 
     def take(self, size_bytes: int, when_there: Callable[[], object]) -> bool:
-        """Whether there is room now.  If not, ``when_there`` is called with the room taken."""
+        """Reserve room now and return True, or call ``when_there`` once it is reserved."""
         if not self._waiting and self._fits(size_bytes):
             self.taken_bytes += size_bytes
             return True
@@ -213,16 +211,16 @@ class Room:
         return False
 
     def wait_no_more(self, when_there: Callable[[], object]) -> None:
-        """Takes no room for this one; those behind it may have it."""
+        """Cancel a waiting reservation."""
         self._waiting.pop(when_there, None)
         self.give_back(0)
 
     def add(self, size_bytes: int) -> None:
-        """Takes room without asking, for what is in memory already."""
+        """Reserve room unconditionally, for bytes already in memory."""
         self.taken_bytes += size_bytes
 
     def give_back(self, size_bytes: int) -> None:
-        """Gives room to those who wait."""
+        """Release room, and grant it to waiting requests."""
         self.taken_bytes -= size_bytes
         while self._waiting:
             when_there, wanted_bytes = next(iter(self._waiting.items()))
@@ -237,12 +235,12 @@ class Room:
 
 
 class Complaints:
-    """Counts what is wrong with requests and connections, and logs it now and then."""
+    """Counts invalid requests and refused connections, and logs them at most every few seconds."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
-        """How often, by kind."""
-        self._said: dict[object, tuple[float, int]] = {}  # when, and how many since then
+        """Counts by kind."""
+        self._said: dict[object, tuple[float, int]] = {}  # time of the last line, and events since
 
     def note(
         self,
@@ -253,11 +251,11 @@ class Complaints:
         of: object = None,
         again_s: float = SAY_AGAIN_S,
     ) -> None:
-        """Counts one; ``kind`` is one of a few sentences, ``why`` may come from the client.
+        """Count one; ``kind`` is a constant sentence, ``why`` may contain the client's input.
 
         Args:
-            of: one of a few of whom it is said each time on its own.
-            again_s: how often that is.
+            of: a name with a log interval of its own, from a bounded set.
+            again_s: the interval.
         """
         self.counts[kind] += 1
         now = time.monotonic()
@@ -266,75 +264,32 @@ class Complaints:
             self._said[kind, of] = said_at, count + 1
             return
         self._said[kind, of] = now, 0
-        _log.warning("Kafka: %s %d times; the last one from %s: %s", kind, count + 1, host, why)
+        _log.warning("Kafka: %s, %d times; last from %s: %s", kind, count + 1, host, why)
 
 
 MAX_THREADS: Final = 8
-"""For what would hold up all other clients.  They mostly wait for the disk, or for other stores;
-more of them would only take the processor from the store."""
+"""Threads for work that would block the loop. They mostly wait for the disk or for other stores;
+more would only take CPU from the store."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Client:
-    """Who sent a request, and in which version of its kind."""
-
-    client_id: str
-    host: str
-    version: int
-    is_gone: Callable[[], bool] = field(default=lambda: False, repr=False)
-    """Whether its connection has ended: nobody hears the response."""
-    may_make: Callable[[str], bool] = field(default=lambda _: True, repr=False)
-    """Whether a topic that it names is made if it is not there."""
-
-
-@dataclass(frozen=True, slots=True)
-class EncodedResponse:
-    """A response's body as the octets that are sent, in pieces that need not be joined."""
-
-    pieces: Sequence[bytes | bytearray | memoryview]
-
-
-Response = Any | EncodedResponse | None
-"""A message of ``schemas``, or its octets, or None: the client waits for none (acks=0)."""
-
-Handler = Callable[[Any, Client], Awaitable[Response]]
-"""Answers a request, a message of ``schemas``, in the gateway's event loop, which it must not hold
-up.  ProtocolError has the connection closed; any other error that it raises is answered with
-UNKNOWN_SERVER_ERROR, and logged.  It is cancelled when the client's connection ends; what must be
-done to its end all the same is to be shielded."""
-
-
-class Feature:
-    """A part of the gateway, which answers some kinds of requests."""
-
-    handlers: Mapping[int, Handler] = MappingProxyType({})
-    """By API key."""
-
-    async def start(self) -> None:
-        """Runs in the loop before the first request comes."""
-
-    async def close(self) -> None:
-        """Ends; no more requests come."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class GatewayNode:
-    """The store behind the gateway, and what is known of partitions and gateways."""
+    """The store behind the gateway, its partition registry, and the known gateways."""
 
     store: StoreHandle
     options: KafkaOptions
-    numbers: PartitionNumbers
+    registry: PartitionRegistry
     gateways: Gateways
     threads: ThreadPoolExecutor
     room: Room = field(default_factory=lambda: Room(Limits().max_in_flight_bytes))
-    """What all requests and responses in flight share."""
+    """The budget that all requests and responses share."""
     rules_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Whose turn it is to change rules of retention: who does reads and writes all of them."""
+    """The lock for changes of retention rules, which are read and written as a whole."""
     replication: Replication = field(init=False)
-    """Waits for other stores, for all features; who makes the node closes it behind them."""
+    """Replication waits, shared by all features; closed by the gateway."""
 
     def __post_init__(self) -> None:
         store = self.store
@@ -342,6 +297,6 @@ class GatewayNode:
         object.__setattr__(self, "replication", replication)
 
     async def in_thread(self, work: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
-        """Does what would hold up other clients, as reading the log, in a thread."""
+        """Run blocking work, such as log reads, in a thread."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self.threads, lambda: work(*args, **named))

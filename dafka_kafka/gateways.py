@@ -1,11 +1,11 @@
-"""Which gateways there are, and which of them is chosen for what.
+"""The gateways of a cluster, and the choice of one for a partition or group.
 
-A gateway announces where Kafka clients reach it, in internal topic ``__dafka.kafka.gateways``: a
-record in the partition whose name is its store's address, written by that store::
+A gateway announces its address in internal topic ``__dafka.kafka.gateways``, by a record that its
+store writes to the partition with the store's address::
 
     {"v": 1, "host": "10.0.0.7", "port": 9092}
 
-The last record that can be read counts.  A gateway that ends says so by one without a host.
+The last valid record counts. A record without a host says that the gateway has closed.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from dafka_core.nodes.store_handle import StoreHandle
 from dafka_core.system.hosts import bracketed, is_host
 
 GATEWAYS_TOPIC: Final = f"{INTERNAL}kafka.gateways"
-"""Where gateways announce themselves."""
+"""The topic of announcements."""
 
 LAST_RECORDS: Final = 16
-"""Of each partition: anybody may write there, and what cannot be read is passed over."""
+"""Records read of each partition: any producer can write there, and invalid ones are skipped."""
 
 MAX_ANNOUNCEMENT_BYTES: Final = 4_096
-"""A longer record is none."""
+"""Longer records are invalid."""
 
 ANNOUNCE_TIMEOUT_S: Final = 10.0
-"""How long the store may take to write a few octets."""
+"""Time for the store to write an announcement."""
 
 
 class Announcement(JsonMessage, frozen=True, omit_defaults=True):
-    """Where Kafka clients reach a gateway; without a host it has ended."""
+    """The address for Kafka clients; without a host the gateway has closed."""
 
     what: ClassVar[str] = "announcement of a gateway"
 
@@ -48,7 +48,7 @@ class Announcement(JsonMessage, frozen=True, omit_defaults=True):
 
 
 class GatewayInfo(NamedTuple):
-    """A gateway: its store's address, its Kafka node id, and where clients reach it."""
+    """A gateway: its store's address, its Kafka node id, and its address for clients."""
 
     address: str
     node_id: int
@@ -57,7 +57,7 @@ class GatewayInfo(NamedTuple):
 
 
 class Placed(Protocol):
-    """What has a gateway of its own: a numbered partition."""
+    """An object with an owner: a numbered partition."""
 
     @property
     def topic(self) -> str:
@@ -65,23 +65,23 @@ class Placed(Protocol):
 
     @property
     def number(self) -> int:
-        """Its number there."""
+        """Its number in the topic."""
 
     @property
     def gateway(self) -> str:
-        """The address of the gateway that takes its writes."""
+        """The address of its owner."""
 
 
 def node_id(address: str) -> int:
-    """A gateway's Kafka node id, which lasts as long as its store's address."""
+    """Return a gateway's Kafka node id, which depends on its store's address only."""
     return crc32(address.encode("utf-8", "surrogateescape")) & 0x7FFF_FFFF
 
 
 def ranked(key: str, addresses: Sequence[str]) -> list[str]:
-    """Addresses in an order that the key decides: rendezvous hashing.
+    """Rank addresses for a key by rendezvous hashing.
 
-    All who know the same addresses agree on the first one, and one that goes away moves only what
-    it was chosen for.
+    With the same addresses every gateway computes the same order, and a gateway that leaves moves
+    only what it was chosen for.
     """
 
     def weight(address: str) -> tuple[int, str]:
@@ -92,11 +92,11 @@ def ranked(key: str, addresses: Sequence[str]) -> list[str]:
 
 
 class Gateways:
-    """The gateways of a cluster, as one of them knows them.  Thread-safe.
+    """The gateways of a cluster, as seen by one of them; thread-safe.
 
     Args:
-        store: the store of this gateway.
-        host, port: where Kafka clients reach it.
+        store: this gateway's store.
+        host, port: this gateway's address for clients.
     """
 
     def __init__(self, store: StoreHandle, host: str, port: int) -> None:
@@ -104,11 +104,11 @@ class Gateways:
         self._store = store
         self._log = store.log
         self._lock = threading.Lock()
-        self._changes = -1  # of the log, that have been looked at
-        self._found: dict[str, GatewayInfo | None] = {}  # by store; None: it has no gateway
+        self._changes = -1  # the log's change number up to which announcements are read
+        self._found: dict[str, GatewayInfo | None] = {}  # by store; None: no gateway
 
     def announce(self) -> None:
-        """Tells the other gateways where this one is; it is on disk then.
+        """Announce this gateway, durably.
 
         Raises:
             DafkaError: the store has ended, or does not write.
@@ -116,11 +116,11 @@ class Gateways:
         self._say(Announcement(self.own.host, self.own.port))
 
     def retract(self) -> None:
-        """Tells them that this one has ended.  Raises as ``announce``."""
+        """Announce that this gateway has closed; raises as ``announce``."""
         self._say(Announcement())
 
     def live(self) -> Sequence[GatewayInfo]:
-        """This gateway, and the others whose stores are there now; in the order of node ids."""
+        """Return this gateway and those whose stores are reachable, by node id."""
         here = self._store.stores_here
         with self._lock:
             self._look(here)
@@ -128,20 +128,20 @@ class Gateways:
         return sorted([self.own, *(each for each in others if each)], key=lambda each: each.node_id)
 
     def chosen(self, key: str) -> GatewayInfo:
-        """The live gateway that is responsible for what ``key`` names, as all of them see it."""
+        """Return the live gateway chosen for a key."""
         return self.ranked(key)[0]
 
     def controller(self) -> GatewayInfo:
-        """The gateway that is said to be the controller: any will do, and all say the same one."""
+        """Return the gateway reported as controller; all gateways report the same one."""
         return self.chosen(GATEWAYS_TOPIC)
 
     def ranked(self, key: str) -> list[GatewayInfo]:
-        """All live ones: who is responsible, and who if that one goes away, and so on."""
+        """Return all live gateways, ranked for a key."""
         live = {each.address: each for each in self.live()}
         return [live[address] for address in ranked(key, tuple(live))]
 
     def leader(self, partition: Placed) -> GatewayInfo:
-        """Who is said to lead a partition: its own gateway; while that is away, another one."""
+        """Return a partition's leader: its owner, or a substitute while that is away."""
         for each in (live := self.live()):
             if each.address == partition.gateway:
                 return each
@@ -187,9 +187,9 @@ class Gateways:
 
 
 def retract_former(store: StoreHandle) -> None:
-    """Says that a store has no gateway now, if it had one that was killed before it could.
+    """Announce that a store has no gateway, in case one was killed before it could.
 
-    Else the others would take it for live: its store is there.
+    Otherwise it would count as live as soon as its store is reachable.
 
     Raises:
         DafkaError: the store has ended, or does not write.

@@ -1,4 +1,4 @@
-"""ListOffsets: where a partition begins and ends, and from where on its records are of a time."""
+"""ListOffsets: the bounds of partitions, and the first offset at a time."""
 
 from __future__ import annotations
 
@@ -9,32 +9,33 @@ from typing import Any, Final, NamedTuple
 from dafka_core.errors import StoreError
 from dafka_core.model.records import UNKNOWN_US, TopicPartition
 from dafka_core.storage import Log
-from dafka_kafka.api_versions import Api
+from dafka_kafka.api import Api, Client, Feature, Rule, named_topic, refuse_partitions, serves
 from dafka_kafka.errors import KafkaError
 from dafka_kafka.fetch import readable, say_damaged
-from dafka_kafka.gateway_node import Client, Feature, GatewayNode, Handler
+from dafka_kafka.gateway_node import GatewayNode
 from dafka_kafka.schemas import ListOffsetsResponse
+from dafka_kafka.users import Operation
 
 LATEST: Final = -1
 EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
 EARLIEST_LOCAL: Final = -4
-"""What a client asks for in place of a time."""
+"""Special timestamps in requests."""
 
 BOUNDS: Final = (LATEST, EARLIEST, EARLIEST_LOCAL)
 FEW: Final = 8
-"""Partitions of which the bounds are had in less time than a thread takes to begin.  Spark's
-connector asks for those of one partition twice for each 500 records."""
+"""Up to this many partitions, reading the bounds is quicker than starting a thread. Spark's
+connector asks for the bounds of one partition twice for each 500 records."""
 
 UNKNOWN: Final = -1
-"""An offset, or a time, that there is not."""
+"""Reported where there is no such offset or time."""
 
 _Topic = ListOffsetsResponse.ListOffsetsTopicResponse
 _Partition = _Topic.ListOffsetsPartitionResponse
 
 
 class FoundOffset(NamedTuple):
-    """An offset, and the time of its record in milliseconds; each is ``UNKNOWN`` without one."""
+    """An offset and its record's time in milliseconds; ``UNKNOWN`` where there is none."""
 
     offset: int = UNKNOWN
     timestamp: int = UNKNOWN
@@ -45,8 +46,17 @@ class ListOffsets(Feature):
 
     def __init__(self, node: GatewayNode) -> None:
         self._node = node
-        self.handlers: dict[int, Handler] = {Api.LIST_OFFSETS: self._list_offsets}
 
+    @serves(
+        Api.LIST_OFFSETS,
+        range(6),
+        Rule(
+            asked="topics",
+            each=named_topic(Operation.DESCRIBE),
+            answered="topics",
+            refused=refuse_partitions(_Topic, _Partition),
+        ),
+    )
     async def _list_offsets(self, request: Any, client: Client) -> Any:
         asked = [
             (topic.name, [(each, self._readable(topic.name, each)) for each in topic.partitions])
@@ -96,9 +106,9 @@ def _answered(log: Log, asked: Any, tp: TopicPartition | KafkaError, version: in
 
 
 def offset_of(log: Log, tp: TopicPartition, timestamp: int) -> FoundOffset:
-    """What a client asks for by a time in milliseconds, or by one of the numbers above.
+    """Return the offset for a time in milliseconds, or for a special timestamp.
 
-    Of a time it is the first record of then or later.
+    For a time, it is the first record at or after it.
 
     Raises:
         StoreError: the log is damaged there.
@@ -127,10 +137,9 @@ def offset_of(log: Log, tp: TopicPartition, timestamp: int) -> FoundOffset:
 
 
 def old_style_offsets(log: Log, tp: TopicPartition, timestamp: int, most: int) -> list[int]:
-    """What version 0 asks for: where records before a time end, then where the partition begins.
+    """Return at most ``most`` offsets of version 0: the one for the time, then the earliest.
 
-    At most so many.  Kafka's brokers gave the beginnings of their segments, newest first, of which
-    a log of ours has one.
+    Kafka's brokers listed the starts of their segments, newest first; this log has one segment.
 
     Raises:
         StoreError: the log is damaged there.
@@ -143,5 +152,5 @@ def old_style_offsets(log: Log, tp: TopicPartition, timestamp: int, most: int) -
 
 
 def milliseconds(time_us: int) -> int:
-    """A record's time as Kafka gives it; -1 where nobody knows it."""
+    """Return a record's time in Kafka's milliseconds; -1 if unknown."""
     return UNKNOWN if time_us == UNKNOWN_US else time_us // 1000

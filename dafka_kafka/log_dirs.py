@@ -1,4 +1,4 @@
-"""DescribeLogDirs: what partitions take at this gateway's store."""
+"""DescribeLogDirs: the disk usage of partitions at this gateway's store."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import Any, Final
 
 from dafka_core.errors import DafkaError
 from dafka_core.storage.snapshot import Snapshot
-from dafka_kafka.api_versions import Api
+from dafka_kafka.api import Api, Client, Feature, Rule, on_cluster, serves
 from dafka_kafka.errors import KafkaError
-from dafka_kafka.gateway_node import Client, Feature, GatewayNode, Handler
+from dafka_kafka.gateway_node import GatewayNode
 from dafka_kafka.registry_table import NumberedPartition
 from dafka_kafka.schemas import DescribeLogDirsResponse
+from dafka_kafka.users import Operation
 
 MOST_AT_ONCE: Final = 1_000
-"""Partitions that are looked at in one snapshot: while one is open, no page is used again."""
+"""Partitions read in one snapshot: while one is open, LMDB reuses no page."""
 
 _Directory = DescribeLogDirsResponse.DescribeLogDirsResult
 _Topic = _Directory.DescribeLogDirsTopic
@@ -23,15 +24,12 @@ _Partition = _Topic.DescribeLogDirsPartition
 
 
 class LogDirs(Feature):
-    """Tells how large partitions are.
-
-    That is about so: of each partition a few blocks are looked at, however many there are.
-    """
+    """Reports partitions' sizes, estimated from a few blocks each."""
 
     def __init__(self, node: GatewayNode) -> None:
         self._node = node
-        self.handlers: dict[int, Handler] = {Api.DESCRIBE_LOG_DIRS: self._describe}
 
+    @serves(Api.DESCRIBE_LOG_DIRS, range(5), Rule(on_cluster(Operation.DESCRIBE)))
     async def _describe(self, request: Any, client: Client) -> Any:
         found = await self._node.in_thread(self._directory, list(self._asked(request.topics)))
         return DescribeLogDirsResponse(
@@ -39,15 +37,15 @@ class LogDirs(Feature):
         )
 
     def _asked(self, topics: Iterable[Any] | None) -> Iterable[NumberedPartition]:
-        """The partitions that are asked for and are there; without topics all of them."""
-        numbers = self._node.numbers
+        """Return the requested partitions that exist; all without topics."""
+        registry = self._node.registry
         if topics is None:
-            for topic in sorted(numbers.topics()):
-                yield from numbers.partitions(topic)
+            for topic in sorted(registry.topics()):
+                yield from registry.partitions(topic)
             return
         for each in topics:
             for number in each.partitions:
-                if (partition := numbers.get(each.topic, number)) is not None:
+                if (partition := registry.get(each.topic, number)) is not None:
                     yield partition
 
     def _directory(self, asked: list[NumberedPartition]) -> Any:

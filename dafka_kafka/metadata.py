@@ -1,4 +1,4 @@
-"""Metadata and DescribeCluster: which topics, partitions and gateways there are."""
+"""Metadata and DescribeCluster: the topics, partitions and gateways."""
 
 from __future__ import annotations
 
@@ -8,61 +8,78 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from dafka_kafka.api_versions import Api
+from dafka_kafka.api import (
+    Api,
+    Client,
+    EncodedResponse,
+    Feature,
+    Rule,
+    named_topic,
+    refuse_one,
+    serves,
+)
 from dafka_kafka.errors import KafkaError, RefusedError
-from dafka_kafka.gateway_node import Client, EncodedResponse, Feature, GatewayNode, Handler
+from dafka_kafka.gateway_node import GatewayNode
 from dafka_kafka.gateways import GatewayInfo
 from dafka_kafka.registry_table import NumberedPartition
 from dafka_kafka.schemas import DescribeClusterResponse, MetadataResponse
 from dafka_kafka.topics import KAFKAS_OWN, wrong_name
+from dafka_kafka.users import Operation
 
 CREATION_S: Final = 5.0
-"""How long a client that asks for a topic waits until it is made: it asks again then."""
+"""Longest wait for the creation of a requested topic; the client asks again."""
 
 SAY_AGAIN_S: Final = 30.0
-"""How often it is said that topics cannot be made: clients ask again and again."""
+"""Interval between warnings about topics that can't be created: clients retry."""
 
 MOST_INLINE: Final = 1_000
-"""Partitions in an answer that is made at once, in some 20 ms; a larger one is made in a thread."""
+"""Partitions in a response that is made in the loop, in about 20 ms; larger ones use a thread."""
 
 _Broker = MetadataResponse.MetadataResponseBroker
 _Topic = MetadataResponse.MetadataResponseTopic
 _Partition = _Topic.MetadataResponsePartition
 _NO_EPOCH: Final = -1
-_BROKERS: Final = 1  # the kind of endpoints that DescribeCluster tells of
+_BROKERS: Final = 1  # the endpoint type of DescribeCluster
 
 _log: Final = logging.getLogger("dafka.kafka")
 
 
 class Metadata(Feature):
-    """Tells of topics, and makes those that are asked for, if that is allowed."""
+    """Describes topics, and creates missing ones if allowed."""
 
     def __init__(self, node: GatewayNode) -> None:
         self._node = node
-        self._numbers = node.numbers
+        self._registry = node.registry
         self._said_s = float("-inf")
-        self.handlers: dict[int, Handler] = {
-            Api.METADATA: self._metadata,
-            Api.DESCRIBE_CLUSTER: self._describe_cluster,
-        }
 
+    @serves(
+        Api.METADATA,
+        range(9),
+        Rule(
+            asked="topics",
+            each=named_topic(Operation.DESCRIBE),
+            answered="topics",
+            refused=refuse_one(_Topic),
+        ),
+    )
     async def _metadata(self, request: Any, client: Client) -> Any:
         if request.topics is None or (client.version == 0 and not request.topics):
-            await self._try(self._numbers.refresh())
-            errors = dict.fromkeys(sorted(self._numbers.topics()), KafkaError.NONE)
+            await self._try(self._registry.refresh())
+            errors = dict.fromkeys(sorted(self._registry.topics()), KafkaError.NONE)
         else:
             names = dict.fromkeys(each.name or "" for each in request.topics)
             errors = await self._found(
                 names, creates=request.allow_auto_topic_creation, may_make=client.may_make
             )
-        partitions = {topic: self._numbers.partitions(topic) for topic in errors}
+        partitions = {topic: self._registry.partitions(topic) for topic in errors}
         if sum(map(len, partitions.values())) <= MOST_INLINE:
             return self._response(errors, partitions)
         return await self._node.in_thread(self._encoded, errors, partitions, client.version)
 
+    @serves(Api.DESCRIBE_CLUSTER, range(2), Rule())
     async def _describe_cluster(self, request: Any, client: Client) -> Any:
         if client.version > 0 and request.endpoint_type != _BROKERS:
-            error, why = KafkaError.UNSUPPORTED_ENDPOINT_TYPE, "there are brokers, no controllers"
+            error, why = KafkaError.UNSUPPORTED_ENDPOINT_TYPE, "only brokers, no controllers"
             return DescribeClusterResponse(error_code=error, error_message=why, cluster_id="")
         brokers = [
             DescribeClusterResponse.DescribeClusterBroker(
@@ -73,7 +90,7 @@ class Metadata(Feature):
         return DescribeClusterResponse(
             error_code=KafkaError.NONE,
             endpoint_type=_BROKERS,
-            cluster_id=self._numbers.cluster_id or "",
+            cluster_id=self._registry.cluster_id or "",
             controller_id=self._node.gateways.controller().node_id,
             brokers=brokers,
         )
@@ -81,14 +98,14 @@ class Metadata(Feature):
     async def _found(
         self, names: Iterable[str], *, creates: bool, may_make: Callable[[str], bool]
     ) -> dict[str, KafkaError]:
-        numbers, options = self._numbers, self._node.options
+        registry, options = self._registry, self._node.options
         errors = dict.fromkeys(names, KafkaError.NONE)
 
         def missing() -> list[str]:
-            return [name for name in errors if numbers.get(name, 0) is None]
+            return [name for name in errors if registry.get(name, 0) is None]
 
-        if any(map(numbers.is_there, missing())):
-            await self._try(numbers.refresh())
+        if any(map(registry.exists, missing())):
+            await self._try(registry.refresh())
         made = []
         for name in missing():
             if wrong_name(name) and name not in KAFKAS_OWN:
@@ -100,13 +117,13 @@ class Metadata(Feature):
             else:
                 made.append(name)
         if made:
-            create = (numbers.create(each, options.num_partitions) for each in made)
+            create = (registry.create(each, options.num_partitions) for each in made)
             await self._try(asyncio.gather(*create))
         late = set(missing()).intersection(made)
         return errors | dict.fromkeys(late, KafkaError.LEADER_NOT_AVAILABLE)
 
     async def _try(self, work: Any) -> None:
-        """What is not done in time, or cannot be done, is said; the client asks again."""
+        """Await work; log a failure or a timeout, as the client asks again."""
         try:
             async with asyncio.timeout(CREATION_S):
                 await work
@@ -137,7 +154,7 @@ class Metadata(Feature):
                 _Broker(node_id=each.node_id, host=each.host, port=each.port, rack=None)
                 for each in live
             ],
-            cluster_id=self._numbers.cluster_id,
+            cluster_id=self._registry.cluster_id,
             controller_id=gateways.controller().node_id,
             topics=[
                 _Topic(
@@ -155,7 +172,7 @@ class Metadata(Feature):
 
 
 def _partition(number: int, leader: GatewayInfo, ids: Sequence[int]) -> Any:
-    """A partition: every live gateway has its records, as every store has them."""
+    """Return a partition; every live gateway is a replica, as every store has its records."""
     copies = [leader.node_id, *(each for each in ids if each != leader.node_id)]
     return _Partition(
         error_code=0,

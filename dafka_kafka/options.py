@@ -1,4 +1,4 @@
-"""The options of a gateway, and the limits of what its clients may ask."""
+"""The options of a gateway, and its limits for clients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _parse(value: Any) -> str:
 
 @dataclass(frozen=True)
 class KafkaOptions(Options):
-    """What a gateway takes."""
+    """A gateway's options."""
 
     MAIN = frozenset({"listen", "advertised", "num_partitions"})
 
@@ -30,41 +30,42 @@ class KafkaOptions(Options):
     )
     advertised: str | None = option(
         None,
-        "where clients are told to connect, if not at `listen`: needed behind address translation, "
-        "and when it listens at all of a machine's addresses. Port 0 is that of `listen`",
+        "the address that clients are told to connect to, if other than `listen`: needed behind "
+        "address translation, and to listen on all addresses of a machine. Port 0 means the port "
+        "of `listen`",
         kind="HOST[:PORT]",
         parse=_parse,
     )
     kafka_users: str = option(
         "",
-        "a file with the users that clients of Kafka must be one of, as `dafka kafka-user` writes "
-        "it: they use SASL with SCRAM-SHA-256, SCRAM-SHA-512, or PLAIN where nobody can listen",
+        "a file of users, as `dafka kafka-user` writes it. Kafka's clients authenticate as one of "
+        "them by SASL with SCRAM-SHA-256, SCRAM-SHA-512, or PLAIN on an encrypted connection",
         kind="FILE",
     )
     kafka_tls_certificate: str = option(
         "",
-        "with it clients of Kafka connect by TLS: a PEM file with the certificate, and those "
-        "between it and its root",
+        "a PEM file with a certificate and its intermediate ones; with it Kafka's clients connect "
+        "by TLS",
         kind="FILE",
     )
     kafka_tls_key: str = option(
         "", "the certificate's key, a PEM file without a password", kind="FILE"
     )
     auto_create_topics: bool = option(
-        True, "a topic that a client of Kafka asks for, and that is not there, is made"
+        True, "create a missing topic when one of Kafka's clients requests it"
     )
     delete_topics: bool = option(
-        True, "clients of Kafka may delete topics, as Kafka's `delete.topic.enable`"
+        True, "Kafka's clients may delete topics, as Kafka's `delete.topic.enable`"
     )
     num_partitions: int = option(
         1,
-        "how many partitions a topic gets that is made so, or for which a client gives no number",
+        "partitions of a topic created so, or without a number from the client",
         minimum=1,
         maximum=1_000,
     )
     group_rebalance_delay_ms: int = option(
         3_000,
-        "how long a group that was empty waits for more members after the first one, as Kafka's "
+        "time that an empty group waits for more members after the first one, as Kafka's "
         "`group.initial.rebalance.delay.ms`",
         unit="ms",
         minimum=0,
@@ -72,35 +73,35 @@ class KafkaOptions(Options):
     )
     group_min_session_timeout_ms: int = option(
         6_000,
-        "the shortest session that a member may ask for, as Kafka's `group.min.session.timeout.ms`",
+        "the shortest session timeout of a member, as Kafka's `group.min.session.timeout.ms`",
         unit="ms",
         minimum=100,
         maximum=1_800_000,
     )
     group_max_session_timeout_ms: int = option(
         1_800_000,
-        "the longest one, as Kafka's `group.max.session.timeout.ms`",
+        "the longest session timeout of a member, as Kafka's `group.max.session.timeout.ms`",
         unit="ms",
         minimum=1_000,
         maximum=86_400_000,
     )
     group_max_size: int = option(
         1_000,
-        "how many members a group may have, as Kafka's `group.max.size`",
+        "the largest number of members in a group, as Kafka's `group.max.size`",
         minimum=1,
         maximum=10_000,
     )
     offsets_retention_minutes: int = option(
         10_080,
-        "how long what a group has committed is kept when nobody is in it and nothing more is "
-        "committed, as Kafka's `offsets.retention.minutes`",
+        "retention of committed offsets of a group without members and commits, as Kafka's "
+        "`offsets.retention.minutes`",
         unit="min",
         minimum=1,
         maximum=2**31 - 1,
     )
     offset_metadata_max_bytes: int = option(
         4_096,
-        "of the text that a client commits beside an offset, as Kafka's "
+        "the longest metadata that a client commits with an offset, as Kafka's "
         "`offset.metadata.max.bytes`",
         unit="bytes",
         minimum=0,
@@ -117,40 +118,40 @@ class KafkaOptions(Options):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of one gateway; tests have smaller ones."""
+    """The limits of one gateway; tests have lower ones."""
 
     max_produce_bytes: int = 100 << 20
-    """Octets of a request with records; as Kafka's ``socket.request.max.bytes``."""
+    """Size of a Produce request; as Kafka's ``socket.request.max.bytes``."""
 
     max_request_bytes: int = 2 << 20
-    """Octets of any other request.  As objects of Python they may take fifty times as many; real
-    ones have some hundred octets, those that name ten thousand partitions a hundred thousand."""
+    """Size of any other request. As Python objects it may take fifty times as much; real requests
+    have some hundred bytes, those that name ten thousand partitions a hundred thousand."""
 
     max_partitions: int = 20_000
-    """Partitions and topics in a request with records.  Each takes some octets there, and some
-    hundred as an object of Python; a producer sends to a few hundred partitions at once."""
+    """Partitions and topics in a Produce request. Each takes few bytes there, and some hundred as a
+    Python object; a producer sends to a few hundred partitions at once."""
 
     max_in_flight_bytes: int = 256 << 20
-    """Octets of all requests that are not answered, and of responses that clients have not taken.
-    No more are read above it; a single request of any size passes, when it is alone."""
+    """Bytes of unanswered requests and unread responses. Above it no request is read; a single
+    request of any size passes when it is alone."""
 
     max_connections: int = 10_000
-    """A client has two or three to each gateway.  For one above it the one that was idle longest is
-    closed, as Kafka's clients are used to; if none is idle, the new one is refused.  Where clients
-    must say who they are it is the oldest of those that have not."""
+    """A client has two or three to each gateway. Beyond the limit the longest idle connection is
+    closed, as Kafka's clients expect; if none is idle, the new one. With users, it is the oldest
+    unauthenticated one."""
 
     max_pipelined: int = 5
-    """Requests with records of one connection that are worked on at the same time: as many as an
-    idempotent producer sends.  All other requests wait for the one before, as at Kafka."""
+    """Produce requests of one connection that overlap: as many as an idempotent producer sends. All
+    other requests wait for the previous one, as in Kafka."""
 
     arrival_s: float = 30.0
-    """How long a request that has begun may take to arrive, and a response to be taken; the time
-    that it takes at ``slowest_bytes_per_s`` comes on top."""
+    """Time for a request to arrive, and for a response to be read, in addition to its size by
+    ``slowest_bytes_per_s``."""
 
     slowest_bytes_per_s: int = 64 << 10
-    """Slower connections than this cannot be used: each of their requests would hold its place
-    among ``max_in_flight_bytes`` for minutes."""
+    """Slower connections are closed: their requests would hold ``max_in_flight_bytes`` for
+    minutes."""
 
     def patience_s(self, size_bytes: int) -> float:
-        """How long so many octets may take."""
+        """Return the time allowed for this many bytes."""
         return self.arrival_s + size_bytes / self.slowest_bytes_per_s

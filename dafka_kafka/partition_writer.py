@@ -1,4 +1,4 @@
-"""The writer of one partition: checks what producers send, in order, each batch once."""
+"""The writer of one partition: it validates batches, and writes each of them once, in order."""
 
 from __future__ import annotations
 
@@ -36,31 +36,31 @@ from dafka_kafka.registry_table import NumberedPartition
 _log: Final = logging.getLogger("dafka.kafka")
 
 BATCH_VERSION: Final = 3
-"""From this version of Produce on clients send one record batch; before it, a message set."""
+"""From this version of Produce on, clients send one record batch; before, a message set."""
 
 ZSTD_VERSION: Final = 7
-"""From this one on also compressed with zstd (KIP-110)."""
+"""From this version on, batches may be compressed with zstd (KIP-110)."""
 
 
 SMALL_BYTES: Final = 64 << 10
-"""Batches of at most so many octets are decoded together.  Java's producers send 16 KiB unless they
-are told otherwise; of larger ones little is gained."""
+"""Batches up to this size are decoded together; Java's producers send 16 KiB by default. Larger
+ones gain little."""
 
 CHUNK_BYTES: Final = 256 << 10
-"""What is decoded together at most: of more nothing is gained, and it takes much memory."""
+"""Bytes decoded together; more gains nothing, and takes much memory."""
 
 
 class DecodedRecords(NamedTuple):
-    """Records that were decoded together; their contents are in envelopes where they must be."""
+    """Records decoded together, with their contents in envelopes where needed."""
 
     contents: Values
     stamps_ms: Longs
 
 
 class ProducedRecords(NamedTuple):
-    """Records that are written together: some rows of those that were decoded together.
+    """Records written together: row ranges of records that were decoded together.
 
-    ``latest_ms`` is the newest of their times.  Of an idempotent producer they have its id, and are
+    ``latest_ms`` is their greatest timestamp. With an idempotent producer's id they are
     ``sequenced``.
     """
 
@@ -73,14 +73,14 @@ class ProducedRecords(NamedTuple):
 
     @property
     def record_count(self) -> int:
-        """How many there are."""
+        """The number of records."""
         return self.stop - self.start
 
 
 def joined(parts: Sequence[ProducedRecords]) -> tuple[Values, Longs | None]:
-    """The contents and times of all parts, as ``RecordBatch`` has them.
+    """The contents and times of all parts, as in ``RecordBatch``.
 
-    Of those that follow each other where they were decoded nothing is copied.
+    Adjacent parts of one decoded array are not copied.
     """
     runs = [parts[0]]
     for each in parts[1:]:
@@ -97,13 +97,13 @@ def joined(parts: Sequence[ProducedRecords]) -> tuple[Values, Longs | None]:
 def produced_together(
     requests: Sequence[tuple[memoryview, int]], limit_bytes: int, max_bytes: int
 ) -> list[ProducedRecords | RefusedError]:
-    """What ``produced_records`` gives of each, or raises: of the first ones, at least of one.
+    """Return the result or error of ``produced_records`` for the first requests, at least for one.
 
-    Small batches are decoded together, as they mostly come: of each alone it takes far longer.
+    Small batches, the usual kind, are decoded together; one by one takes far longer.
 
     Args:
-        requests: octets, and the version of their request.
-        max_bytes: when they have more together, no further one is looked at.
+        requests: bytes, and the API version of their request.
+        max_bytes: stop once the decoded values are larger.
     """
     found: list[ProducedRecords | RefusedError | OpenedBatch] = []
     size_bytes = 0
@@ -147,7 +147,7 @@ def _alone(octets: memoryview, version: int, limit_bytes: int) -> ProducedRecord
 
 
 def _opened(octets: memoryview, version: int) -> OpenedBatch | None:
-    """A batch that is to be decoded together with others; None where it is looked at alone."""
+    """Return a batch that may be decoded together with others, else None."""
     if version < BATCH_VERSION or len(octets) > SMALL_BYTES:
         return None
     try:
@@ -159,7 +159,7 @@ def _opened(octets: memoryview, version: int) -> OpenedBatch | None:
 
 
 def _together(batches: Sequence[OpenedBatch], limit_bytes: int) -> Iterator[ProducedRecords | None]:
-    """The records of each; None for all where something is wrong with one of them."""
+    """Return the records of each batch; None if any is invalid."""
     counts = [each.count for each in batches]
     try:
         columns = decode_together([each.records for each in batches], counts)
@@ -177,13 +177,13 @@ def _together(batches: Sequence[OpenedBatch], limit_bytes: int) -> Iterator[Prod
 
 
 def produced_records(octets: memoryview, version: int, limit_bytes: int) -> ProducedRecords:
-    """The records of one partition in a Produce request of a version.
+    """Return the records of one partition of a Produce request.
 
     Args:
-        limit_bytes: the largest content that stores take.
+        limit_bytes: the largest content that stores accept.
 
     Raises:
-        RefusedError: they cannot be taken, with Kafka's error for it.
+        RefusedError: they are invalid, with the Kafka error.
     """
     try:
         batches = _batches(octets, version)
@@ -211,7 +211,7 @@ def _produced(
 
 
 def _batches(octets: memoryview, version: int) -> list[KafkaBatch]:
-    """The batches of one partition: one record batch, or message sets in old versions."""
+    """Decode the batches of one partition: one record batch, or message sets in old versions."""
     is_new = version >= BATCH_VERSION
     found: list[KafkaBatch] = []
     for batch in decode_batches(octets):
@@ -222,12 +222,12 @@ def _batches(octets: memoryview, version: int) -> list[KafkaBatch]:
         _check(batch, version)
         found.append(batch)
     if not found:
-        raise RefusedError(KafkaError.INVALID_RECORD, "there are no records")
+        raise RefusedError(KafkaError.INVALID_RECORD, "the batch has no records")
     return found
 
 
 def _check(batch: KafkaBatch | OpenedBatch, version: int) -> None:
-    """Raises what ``produced_records`` does unless a client may send such a batch."""
+    """Raise as ``produced_records`` does unless a client may send such a batch."""
     if batch.codec == Codec.ZSTD and version < ZSTD_VERSION:
         why = f"Produce of version {version} does not know zstd"
         raise RefusedError(KafkaError.UNSUPPORTED_COMPRESSION_TYPE, why)
@@ -250,14 +250,14 @@ NO_TRANSACTIONS: Final = (
 
 
 MUCH_BYTES: Final = 1 << 20
-"""Octets of requests that wait: so many need not wait for others to share a sync with."""
+"""Bytes of waiting requests from which a round need not wait for others to share its sync."""
 
 MAX_UNDER_WAY: Final = 8
-"""Groups on their way to the disk where much waits: it has the next one when it has written one,
-and memory stays bounded."""
+"""Groups in flight under load: the disk has the next one when it has written one, and memory stays
+bounded."""
 
 MAX_TRIES: Final = 40
-"""How often a batch is written again because somebody else has written to the partition."""
+"""How often a batch is written again after another writer's record in the partition."""
 
 TRY_AGAIN_S: Final = 0.05
 
@@ -266,7 +266,7 @@ LAST_OFFSET: Final = 2**63
 
 
 class Written(NamedTuple):
-    """A batch that is on disk, synced: its offsets."""
+    """A batch that is synced to disk, with its offsets."""
 
     offset: int
     end: int
@@ -274,9 +274,9 @@ class Written(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Put:
-    """A batch that is to be written, and who waits for it.
+    """A batch to write, and the future of its request.
 
-    ``octets`` are as a request of a ``version`` of Produce had them, for a numbered ``partition``;
+    ``octets`` are the bytes from a Produce request of ``version`` for the numbered ``partition``;
     they are written to ``tp``.
     """
 
@@ -290,20 +290,20 @@ class Put:
     written: Written | None = None
 
     def end(self, outcome: Written | RefusedError) -> None:
-        """Says what has become of it, unless nobody waits any more."""
+        """Set the outcome, unless the request was cancelled."""
         if not self.outcome.done():
             self.outcome.set_result(outcome)
 
 
 class PartitionWriter:
-    """One partition that this gateway's store hosts, whatever numbers are written there.
+    """Writes one partition that this gateway's store hosts, under any numbers.
 
-    Puts are written in the order of ``put``.  ``ProduceRounds`` takes groups of them in the
+    Puts are written in the order of ``put``. ``ProduceRounds`` takes groups of them in the
     gateway's loop, and gives them to the store in a thread, one group at a time.
 
     Args:
-        states: the idempotent producers, of all partitions.
-        on_changed: called in the loop when there may be a group to take.
+        states: the idempotent producers of all partitions.
+        on_changed: called in the loop when a group may be ready.
     """
 
     def __init__(
@@ -323,39 +323,41 @@ class PartitionWriter:
         self._is_taken = False
         self._under_way = 0
         self._has_failed = False
-        # What follows is only used by the thread, or while none is at work.
-        self._next: int | None = None  # the offset of the next record; None: ask the log
-        self._used: set[NumberedPartition] = set()  # what idempotent producers have written to
-        self._stale: set[NumberedPartition] = set()  # of which the log knows better
+        # The following are used by the thread, or while none is running.
+        self._next: int | None = None  # the next record's offset; None: ask the log
+        self._used: set[NumberedPartition] = (
+            set()
+        )  # the partitions that idempotent producers have written
+        self._stale: set[NumberedPartition] = set()  # partitions to reload from the log
         self._last = _done()
 
     # -- in the loop -----------------------------------------------------------------------------
 
     def put(self, put: Put) -> None:
-        """Has a batch written after those before it."""
+        """Queue a batch."""
         self._waiting.append(put)
         self._waiting_bytes += len(put.octets)
         self._on_changed(self)
 
     @property
     def is_ready(self) -> bool:
-        """Whether there is a group to take."""
+        """Whether a group can be taken."""
         is_free = not (self._is_taken or self._has_failed) and self._under_way < MAX_UNDER_WAY
         return is_free and bool(self._waiting)
 
     @property
     def waiting_count(self) -> int:
-        """How many puts wait."""
+        """The number of waiting puts."""
         return len(self._waiting)
 
     @property
     def is_under_way(self) -> bool:
-        """Whether a group is on its way to the disk."""
+        """Whether a group is in flight."""
         return self._under_way > 0
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is nothing of it that is not done."""
+        """Whether it has no unfinished put."""
         return not (self._waiting or self._again or self._under_way or self._has_failed)
 
     @property
@@ -364,9 +366,9 @@ class PartitionWriter:
         return self._waiting_bytes >= MUCH_BYTES
 
     def take(self, max_puts: int, max_bytes: int) -> list[Put]:
-        """The next puts for which somebody waits still; ``give_back`` has to follow.
+        """Take the next puts that are not cancelled; ``give_back`` must follow.
 
-        They have more octets than ``max_bytes`` by one put at most.
+        They exceed ``max_bytes`` by at most one put.
         """
         group: list[Put] = []
         size_bytes = 0
@@ -381,9 +383,9 @@ class PartitionWriter:
         return group
 
     def give_back(self, rest: Sequence[Put], *, is_under_way: bool) -> None:
-        """The thread is done with what was taken, of which the rest has to wait again.
+        """Requeue the puts that the thread did not use.
 
-        Unless some of it ``is_under_way``, nothing more is heard of this group.
+        Unless ``is_under_way``, no further call follows for this group.
         """
         self._is_taken = False
         self._put_back(rest)
@@ -396,17 +398,17 @@ class PartitionWriter:
         errors: Mapping[Put, Exception],
         failure: BaseException | None,
     ) -> None:
-        """A group is done; those that have no error and no ``failure`` are on disk."""
+        """Finish a group: puts without an error or ``failure`` are on disk."""
         for put in group:
             error = errors.get(put, failure)
             if error is None and put.written is not None:
                 put.end(put.written)
                 continue
-            # What was to follow is not written either.
+            # Later puts depended on the failed one: they are not written either.
             self._has_failed = self._has_failed or not isinstance(error, RefusedError)
             elsewhere = isinstance(error, OffsetConflictError | InvalidRequestError)
             if elsewhere and put.tries < MAX_TRIES:
-                # Somebody else has written there, or a store that takes less has come.
+                # Another writer has added records, or a store with lower limits has joined.
                 put.tries, put.written = put.tries + 1, None
                 self._again.append(put)
             else:
@@ -436,7 +438,7 @@ class PartitionWriter:
     def placed(
         self, group: Sequence[Put], errors: dict[Put, Exception]
     ) -> tuple[RecordBatch, Notes] | None:
-        """What the store is to write of puts whose records are decoded, or that have errors."""
+        """Return what the store writes for puts that are decoded, or have errors."""
         try:
             with self._states.lock:
                 return self._placed(group, errors)
@@ -445,9 +447,9 @@ class PartitionWriter:
             return None
 
     def is_written(self, given: Future[int] | None) -> Future[int]:
-        """What says when a group is done of which this was given to the store.
+        """Return the future that completes when the group is done.
 
-        Of one with nothing to write that is when what came before it is done.
+        A group with nothing to write is done when the previous one is.
         """
         self._last = given or self._last
         return self._last
@@ -455,17 +457,17 @@ class PartitionWriter:
     def _placed(
         self, group: Sequence[Put], errors: dict[Put, Exception]
     ) -> tuple[RecordBatch, Notes] | None:
-        """The records of the group that are not written yet, and what is noted with them."""
+        """Return the group's records that are not written yet, with their notes."""
         log = self._node.store.log
         start = log.end(self.tp) if self._next is None else self._next
         self._next = start
-        if self._node.numbers.number(self.tp) is None:
+        if self._node.registry.number(self.tp) is None:
             why = f"topic {self.tp.topic!r} was deleted"
             gone = RefusedError(KafkaError.UNKNOWN_TOPIC_OR_PARTITION, why)
             errors.update((put, gone) for put in group if put not in errors)
             return None
         now_ms, latest_ms = log.now_us() // 1000, log.latest_us() // 1000
-        age_ms = 0 if log.clock.doubt() else now_ms  # producers are forgotten by age
+        age_ms = 0 if log.clock.doubt() else now_ms  # producers expire by age
         notes: dict[str, bytes | None] = {}
         parts: list[ProducedRecords] = []
         for put in group:
@@ -499,7 +501,7 @@ class PartitionWriter:
         return RecordBatch(self.tp, start, contents, times=times), notes
 
     def _refresh(self, partition: NumberedPartition, end: int) -> None:
-        """Has the states of a partition's producers be what the log has, if they may not be."""
+        """Reload a partition's producer states from the log if they may be stale."""
         self._used.add(partition)
         if partition in self._stale:
             self._stale.remove(partition)
@@ -511,8 +513,8 @@ class PartitionWriter:
     def _name(self, partition: NumberedPartition) -> str:
         if partition.hosted:
             return partition.address
-        # A Dafka producer may go on with its partition, which has a number again then.
-        return f"{partition.number}.{self._node.numbers.ended(partition.tp)}"
+        # A Dafka producer may resume its partition, which then has a number again.
+        return f"{partition.number}.{self._node.registry.ended(partition.tp)}"
 
 
 def _done() -> Future[int]:

@@ -1,9 +1,8 @@
-"""Produce and InitProducerId, and the rounds in which batches go to the store.
+"""Produce and InitProducerId, and the rounds in which batches are written to the store.
 
-Requests are pipelined: a connection's next one begins before the one before it is on disk.  What
-goes to one partition goes through its ``PartitionWriter``, in the order in which it came; a
-response leaves when all of its partitions are on disk, and with ``acks=all`` at all stores that are
-there.
+Requests are pipelined: a connection's next request starts before the previous one is on disk. The
+batches of a partition pass through its ``PartitionWriter`` in order of arrival. A response is sent
+when all of its partitions are on disk, with ``acks=all`` at all reachable stores.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import contextlib
 import logging
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
 from itertools import count
@@ -24,16 +23,21 @@ from dafka_core.model.log_entries import Notes
 from dafka_core.model.names import INTERNAL
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_kafka import schemas
-from dafka_kafka.api_versions import Api
-from dafka_kafka.errors import KafkaError, RefusedError
-from dafka_kafka.gateway_node import (
+from dafka_kafka.api import (
+    WHY,
+    Api,
     Client,
     EncodedResponse,
     Feature,
-    GatewayNode,
-    Handler,
     Response,
+    Rule,
+    named_topic,
+    on_cluster,
+    refuse_partitions,
+    serves,
 )
+from dafka_kafka.errors import KafkaError, RefusedError
+from dafka_kafka.gateway_node import GatewayNode
 from dafka_kafka.partition_writer import (
     BATCH_VERSION,
     NO_TRANSACTIONS,
@@ -46,55 +50,54 @@ from dafka_kafka.partition_writer import (
 from dafka_kafka.producer_states import NOTES, ProducerStates
 from dafka_kafka.registry_table import NumberedPartition
 from dafka_kafka.requests import PartitionAnswer, encoded_answers
+from dafka_kafka.users import Operation
 
-# Rounds in which what Kafka's producers send is decoded and given to the store.
-#
-# A small batch takes as long as one that is some times as large, be it to decode it, to have a
-# thread do that, or to write it. So all that waits goes in one round, of whatever partitions it
-# is, and while one round is on its way to the disk the next one comes together.
+# Rounds: a small batch costs as much to decode, hand over and write as one several times its
+# size. So all waiting batches, of any partition, form one round; while it is on its way to the
+# disk, the next one collects.
 
 
 ROUND_BYTES: Final = 2 << 20
-"""Octets of requests in a round: small ones share a sync, and larger ones would have others wait
+"""Bytes of requests in a round: small requests share a sync, large ones should not make others wait
 for a thread."""
 
 WRITE_BYTES: Final = 8 << 20
-"""Octets of values in a round at most, unless one batch has more: compressed ones may become many
-times as large."""
+"""Values decoded in a round, unless a single batch has more: compressed batches can grow many
+times."""
 
 ROUND_PUTS: Final = 1_000
-"""Of which each has a note or more with it."""
+"""Batches in a round; each has one or more notes."""
 
 PATIENCE: Final = 0.5
-"""Producers have some requests under way, and send the next ones when those are answered.  So what
-comes first waits until as much has come as went in the round before, for this part of the time that
-that took; then twice as much shares a sync, and who waits for it waits no longer than without."""
+"""Producers have a few requests in flight, and send the next ones when those are answered. So a
+round waits until as many batches have come as were in the last one, for at most this fraction of
+that round's duration: then twice as many share a sync, and nobody waits longer than without."""
 
 MAX_PATIENCE_S: Final = 0.005
-"""So long after the round before nothing waits any more: a slow disk is no reason to."""
+"""Longest such wait after a round has ended, for slow disks."""
 
 MAX_WAIT_S: Final = 0.05
-"""A round waits no longer for the one before it: that may have much, or have a slow disk."""
+"""Longest time a round waits for the previous one, which may be large or have a slow disk."""
 
 MAX_THREADS: Final = 2
-"""Rounds that are decoded at a time, of different partitions.  There is a second one for much that
-waits; of little they would only take the processor from each other."""
+"""Rounds decoded at a time, of different partitions. The second one is for large rounds only; small
+ones would compete for the CPU."""
 
 MANY_WRITERS: Final = 100
-"""When there are so many, and later twice as many as were left, those of deleted topics go."""
+"""Number of writers at which those of deleted topics are dropped; then twice the number left."""
 
 SETTLE_S: Final = 0.005
-"""How often it is seen whether what is on its way to the disk has come there."""
+"""Polling interval for writes in flight."""
 
 _Round = list[tuple[PartitionWriter, list[Put]]]
 _Errors = dict[Put, Exception]
 
 
 class ProduceRounds:
-    """Has puts written, each partition's in order.  It runs in the gateway's loop.
+    """Writes batches in rounds, each partition's in order; runs in the gateway's loop.
 
     Args:
-        states: the idempotent producers, of all partitions.
+        states: the idempotent producers of all partitions.
     """
 
     def __init__(self, node: GatewayNode, states: ProducerStates) -> None:
@@ -102,18 +105,18 @@ class ProduceRounds:
         self._states = states
         self._writers: dict[TopicPartition, PartitionWriter] = {}
         self._most_writers = MANY_WRITERS
-        self._waiting: dict[PartitionWriter, None] = {}  # in the order of their turns
+        self._waiting: dict[PartitionWriter, None] = {}  # in order of arrival
         self._under_way: set[PartitionWriter] = set()
         self._threads = 0
         self._is_called = False
-        self._count = 0  # of the puts in the last round
-        self._expected = 0  # as many as wait when those come again that were in the last one
+        self._count = 0  # puts in the last round
+        self._expected = 0  # puts waiting once the producers of the last round have sent again
         self._began = self._ended = 0.0
-        self._until: float | None = 0.0  # when the next one begins; None: nothing waits for it yet
+        self._until: float | None = 0.0  # start of the next round; None while nothing waits
         self._timer: asyncio.TimerHandle | None = None
 
     def put(self, put: Put) -> None:
-        """Has a batch written after those before it of its partition."""
+        """Queue a batch behind the others of its partition."""
         writer = self._writers.get(put.tp)
         if writer is None:
             if len(self._writers) >= self._most_writers:
@@ -123,7 +126,7 @@ class ProduceRounds:
         writer.put(put)
 
     def _forget_deleted(self) -> None:
-        number = self._node.numbers.number
+        number = self._node.registry.number
         self._writers = {
             tp: each
             for tp, each in self._writers.items()
@@ -132,15 +135,15 @@ class ProduceRounds:
         self._most_writers = max(MANY_WRITERS, 2 * len(self._writers))
 
     async def settle(self, topic: str) -> None:
-        """Waits until nothing is on its way to the disk of a topic that was deleted.
+        """Wait until no write of a deleted topic is in flight.
 
-        Of what waits still nothing is written: its numbers are gone.
+        Its queued batches are not written: the topic's numbers are gone.
         """
         while any(each.is_under_way for tp, each in self._writers.items() if tp.topic == topic):
             await asyncio.sleep(SETTLE_S)
 
     def _on_changed(self, writer: PartitionWriter) -> None:
-        """Looks later whether a round begins: others may change in this round of the loop, too."""
+        """Check later whether to begin a round: more writers may change in this loop iteration."""
         loop = asyncio.get_running_loop()
         if writer.is_under_way:
             self._under_way.add(writer)
@@ -210,7 +213,7 @@ class ProduceRounds:
         given.add_done_callback(partial(self._on_given, taken))
 
     def _on_given(self, taken: _Round, given: asyncio.Future[int]) -> None:
-        """So many puts are on their way to the disk; the others wait again."""
+        """Note that ``count`` puts are on their way to the disk; requeue the others."""
         self._threads -= 1
         count = 0 if given.cancelled() else given.result()
         for writer, group in taken:
@@ -253,7 +256,7 @@ class ProduceRounds:
         errors: _Errors,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        """Tells the writers, once for all of them: to wake the loop is dear."""
+        """Notify all writers with one wakeup of the loop, which is expensive."""
         ended = count(1)
 
         def tell() -> None:
@@ -280,24 +283,26 @@ class ProduceRounds:
         return len(found)
 
 
+_Topic = schemas.ProduceResponse.TopicProduceResponse
+
 _log: Final = logging.getLogger("dafka.kafka")
 
 ALL: Final = -1
-"""``acks``: all stores that are there."""
+"""``acks``: all reachable stores."""
 
 MAX_TIMEOUT_S: Final = 600.0
-"""A client is not waited for longer, whatever it says."""
+"""Upper bound for a client's timeout."""
 
 ASK_AGAIN_S: Final = 10.0
-"""So long a topic for which no partition could be made is refused for the same reason: clients try
-again and again, and each turn would be written down."""
+"""A topic for which no partition could be created is refused with the same reason for this time:
+clients retry, and each attempt would write to the registry."""
 
 ELSEWHERE: Final = -1
-"""The base offset of what was written to another partition than the one that it was sent to."""
+"""Base offset of records that were written to another partition than the requested one."""
 
 
 class _Part(NamedTuple):
-    """One partition of a request, and what becomes of it: nothing where there are no records."""
+    """One partition of a request, and its result; None if it has no records."""
 
     topic: str
     number: int
@@ -313,7 +318,7 @@ class _Part(NamedTuple):
 
 
 class Produce(Feature):
-    """Writes what Kafka's producers send."""
+    """Writes the records of Kafka's producers."""
 
     def __init__(self, node: GatewayNode) -> None:
         self._node = node
@@ -321,34 +326,49 @@ class Produce(Feature):
         self._rounds = ProduceRounds(node, self._states)
         self._replication = node.replication
         self._hosting: dict[str, asyncio.Task[None]] = {}
-        self._unheard: set[asyncio.Task[Any]] = set()  # requests whose clients have gone
-        self._not_hosted: dict[str, tuple[float, RefusedError]] = {}  # when, and why not
-        self.handlers: Mapping[int, Handler] = {
-            Api.PRODUCE: self._produce,
-            Api.INIT_PRODUCER_ID: self._init_producer_id,
-        }
+        self._unheard: set[asyncio.Task[Any]] = set()  # requests whose clients have disconnected
+        self._not_hosted: dict[str, tuple[float, RefusedError]] = {}  # time and reason
 
     async def start(self) -> None:
-        """Reads what is known of idempotent producers."""
+        """Load the states of idempotent producers."""
         self._states.restore(await self._node.in_thread(self._node.store.log.notes, NOTES))
 
     async def close(self) -> None:
-        """Ends what no client waits for."""
+        """Cancel work that no client waits for."""
         ending = (*self._hosting.values(), *self._unheard)
         for each in ending:
             each.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
 
     async def settle(self, topic: str) -> None:
-        """Waits until nothing more is written of a topic whose numbers were taken away."""
+        """Wait until no write of a deleted topic is in flight."""
         await self._rounds.settle(topic)
 
+    @serves(
+        Api.PRODUCE,
+        range(9),
+        Rule(
+            asked="topic_data",
+            each=named_topic(Operation.WRITE),
+            answered="responses",
+            refused=refuse_partitions(
+                _Topic,
+                _Topic.PartitionProduceResponse,
+                "partition_data",
+                number="index",
+                in_request="index",
+                listed="partition_responses",
+                base_offset=-1,
+                error_message=WHY,
+            ),
+        ),
+    )
     async def _produce(self, request: Any, client: Client) -> Response:
         timeout_s = MAX_TIMEOUT_S
-        if request.acks == ALL:  # for the others: Kafka appends before it looks at the time
+        if request.acks == ALL:  # with other acks Kafka appends whatever the timeout
             timeout_s = min(max(request.timeout_ms, 0) / 1000, timeout_s)
         deadline = asyncio.get_running_loop().time() + timeout_s
-        # Nothing is awaited before all is with its writer: the next request comes behind it.
+        # No await before everything is queued: the next request must come behind it.
         refusal = _refusal(request)
         parts = [
             _Part(topic.name, part.index, refusal or self._begin(topic.name, part, client.version))
@@ -361,7 +381,8 @@ class Produce(Feature):
         if request.acks == 0:
             failed = [each.outcome for each in parts if isinstance(each.outcome, RefusedError)]
             if failed:
-                # As Kafka does: the client has no other way to hear of it.
+                # As Kafka does: with acks=0 a closed connection is the client's only error
+                # report.
                 raise ProtocolError(f"a Produce request with acks=0 has failed: {failed[0].why}")
             return None
         outcomes = [each.outcome for each in parts]
@@ -374,9 +395,9 @@ class Produce(Feature):
     async def _wait(
         self, waiting: Sequence[asyncio.Future[Any]], timeout_s: float, *, is_awaited: bool
     ) -> None:
-        """Waits for outcomes; what is late is given up, and what nobody waits for any more.
+        """Wait for outcomes; cancel those that are late or whose client has gone.
 
-        Of a request with acks=0 the client may have gone: it is written all the same.
+        With acks=0 the client may have disconnected: its records are written all the same.
         """
         try:
             await asyncio.wait(waiting, timeout=timeout_s)
@@ -395,13 +416,13 @@ class Produce(Feature):
         if not part.records:
             if version < BATCH_VERSION:
                 return None
-            return RefusedError(KafkaError.INVALID_RECORD, "there is no record batch")
-        partition = self._node.numbers.get(topic, part.index)
+            return RefusedError(KafkaError.INVALID_RECORD, "no record batch was sent")
+        partition = self._node.registry.get(topic, part.index)
         if partition is None or topic.startswith(INTERNAL):
             error = KafkaError.UNKNOWN_TOPIC_OR_PARTITION
             if topic.startswith(INTERNAL):
                 error = KafkaError.INVALID_TOPIC_EXCEPTION
-            return RefusedError(error, f"there is no partition {part.index} to write to")
+            return RefusedError(error, f"partition {part.index} does not exist")
         if partition.gateway != self._node.gateways.own.address:
             why = f"gateway {partition.gateway} takes what is written there"
             return RefusedError(KafkaError.NOT_LEADER_OR_FOLLOWER, why)
@@ -413,26 +434,23 @@ class Produce(Feature):
         return put
 
     def _hosted(self, partition: NumberedPartition) -> TopicPartition | None:
-        """The partition to which is written what is sent to this number.
+        """Return the partition that stores what is sent to this number.
 
-        Nobody else writes to a Dafka producer's own partition: one that this gateway hosts is taken
-        in its place, always the same one.
+        Only its own producer writes to a Dafka producer's partition: its records go to a partition
+        that this gateway hosts, always the same one.
         """
         if partition.hosted:
             return partition.tp
         own = self._node.gateways.own.address
         hosted = [
             each
-            for each in self._node.numbers.partitions(partition.topic)
+            for each in self._node.registry.partitions(partition.topic)
             if each.hosted and each.gateway == own
         ]
         return hosted[partition.number % len(hosted)].tp if hosted else None
 
     def _host(self, topic: str) -> RefusedError:
-        """Has this gateway host partitions of a topic that only Dafka's producers have written.
-
-        Until it does, a client is to ask again.
-        """
+        """Host partitions of a topic that only Dafka producers have written; the client retries."""
         if not self._node.options.auto_create_topics:
             why = "it is a Dafka producer's, and this gateway hosts no other one of the topic"
             return RefusedError(KafkaError.POLICY_VIOLATION, why)
@@ -445,10 +463,10 @@ class Produce(Feature):
         return RefusedError(KafkaError.NOT_LEADER_OR_FOLLOWER, why)
 
     async def _extend(self, topic: str) -> None:
-        numbers, own = self._node.numbers, self._node.gateways.own.address
-        count = len(numbers.partitions(topic)) + self._node.options.num_partitions
+        registry, own = self._node.registry, self._node.gateways.own.address
+        count = len(registry.partitions(topic)) + self._node.options.num_partitions
         try:
-            await numbers.extend(topic, count, gateways=[own])
+            await registry.extend(topic, count, gateways=[own])
             self._not_hosted.pop(topic, None)
         except RefusedError as refused:
             self._not_hosted[topic] = time.monotonic(), refused
@@ -459,7 +477,7 @@ class Produce(Feature):
     async def _replicated(
         self, parts: list[_Part], outcomes: list[Written | RefusedError | None], timeout_s: float
     ) -> list[Written | RefusedError | None]:
-        """The outcomes when all other stores have the records, or have not had them in time."""
+        """Replace outcomes by a timeout if the other stores do not have the records in time."""
         ends: dict[TopicPartition, int] = {}
         for part, outcome in zip(parts, outcomes, strict=True):
             if isinstance(part.put, Put) and isinstance(outcome, Written):
@@ -469,8 +487,9 @@ class Produce(Feature):
         late = RefusedError(KafkaError.REQUEST_TIMED_OUT, "not all other stores have it in time")
         return [late if isinstance(each, Written) else each for each in outcomes]
 
+    @serves(Api.INIT_PRODUCER_ID, range(2), Rule(on_cluster(Operation.IDEMPOTENT_WRITE)))
     async def _init_producer_id(self, request: Any, client: Client) -> Response:
-        """Ids are drawn at random, so gateways need not agree on them."""
+        """Return a producer id; ids are random, so that gateways need not agree."""
         if request.transactional_id is not None:
             error = KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
             return schemas.InitProducerIdResponse(
@@ -482,7 +501,7 @@ class Produce(Feature):
 
 
 def _refusal(request: Any) -> RefusedError | None:
-    """Why nothing of a request is done; None if there is no reason."""
+    """Return the refusal for the whole request, or None."""
     if request.acks not in (ALL, 0, 1):
         why = f"acks are -1 (all), 0 or 1, not {request.acks}"
         return RefusedError(KafkaError.INVALID_REQUIRED_ACKS, why)

@@ -1,13 +1,12 @@
-"""What is kept of idempotent producers, so that a batch that comes twice is written once.
+"""States of idempotent producers, so that a batch that is sent twice is written once.
 
 Kafka's rules (``ProducerStateManager``, KIP-98, KIP-360): a producer has an id and an epoch, and
-counts its records of each partition.  A batch goes on where its producer's last one ended, or
-begins at 0 with a newer epoch.  One of the last five batches, which the producer sends again
-because it has heard no answer, is answered with its offset.  Of a producer that is not known any
-batch is taken.
+numbers its records in each partition. A batch continues where the last one ended, or begins at 0
+with a newer epoch. A repetition of one of the last five batches, after a lost answer, is answered
+with its offset. Any batch of an unknown producer is accepted.
 
-The state of each producer and partition is a note in the store's log, written in the same step as
-the records (``log_entries.NotedBatch``).
+The state of each producer and partition is a note in the store's log, written atomically with the
+records (``log_entries.NotedBatch``).
 """
 
 from __future__ import annotations
@@ -20,23 +19,23 @@ from typing import Final, NamedTuple, Self
 from dafka_kafka.errors import KafkaError
 
 LAST_SEQUENCE: Final = 2**31 - 1
-"""After it comes 0."""
+"""After it, sequences wrap to 0."""
 
 KEPT_BATCHES: Final = 5
-"""As many as a producer has on their way at a time, at most."""
+"""Java's producers have at most this many batches in flight."""
 
 EXPIRES_MS: Final = 86_400_000
-"""When a producer that writes nothing is forgotten; Kafka's ``producer.id.expiration.ms``."""
+"""Expiry of an inactive producer; Kafka's ``producer.id.expiration.ms``."""
 
 MAX_STATES: Final = 100_000
-"""Producers of all partitions together, at one gateway: some 60 MB.  Beyond it the one that has not
-written for the longest time is forgotten."""
+"""Producers of all partitions at one gateway, about 60 MB. Beyond it the least recently active one
+is forgotten."""
 
 FORGOTTEN_AT_ONCE: Final = 4
-"""With each batch; there is one new state at most."""
+"""Producers forgotten with each batch, which adds at most one."""
 
 NOTES: Final = "kafka producer/"
-"""How the names of the notes begin."""
+"""Prefix of the notes' names."""
 
 _HEAD: Final = struct.Struct(">BhqB")
 _BATCH: Final = struct.Struct(">iiq")
@@ -46,8 +45,7 @@ _FORMAT: Final = 1
 class ProducerKey(NamedTuple):
     """A producer of one numbered partition.
 
-    ``partition`` is a name that no other partition of the topic has, nor one of a topic of the same
-    name that was deleted.
+    ``partition`` is unique in the topic, also among deleted topics of the same name.
     """
 
     topic: str
@@ -61,19 +59,19 @@ class ProducerKey(NamedTuple):
 
     @classmethod
     def parse(cls, note: str) -> Self:
-        """The key whose note this is; ValueError if it is none's."""
+        """Parse a note's name; raise ValueError if it isn't one of a producer."""
         partition, _, rest = note.removeprefix(NOTES).partition("/")
         topic, _, producer_id = rest.rpartition("\0")
         return cls(topic, partition, int(producer_id, 16))
 
 
 def notes_of(topic: str, partition: str) -> str:
-    """How the names of the notes of all producers of a numbered partition begin."""
+    """Return the prefix of the names of all notes of a numbered partition."""
     return f"{NOTES}{partition}/{topic}\0"
 
 
 class Sequenced(NamedTuple):
-    """Where a batch stands among those of its producer: the number of its first record."""
+    """A batch's position in its producer's sequence: the number of its first record."""
 
     epoch: int
     first: int
@@ -86,7 +84,7 @@ class Sequenced(NamedTuple):
 
 
 class WrittenBatch(NamedTuple):
-    """A batch that was written: the numbers of its first and last record, and the first offset."""
+    """A written batch: the numbers of its first and last record, and its first offset."""
 
     first: int
     last: int
@@ -99,23 +97,23 @@ class WrittenBatch(NamedTuple):
 
 
 class ProducerState(NamedTuple):
-    """A producer of one partition: its epoch, its last batches, and when it wrote the last one."""
+    """A producer of one partition: its epoch, its last batches, and the time of the last one."""
 
     epoch: int
     batches: tuple[WrittenBatch, ...]
     used_ms: int
 
     def packed(self) -> bytes:
-        """The note's octets."""
+        """Encode the note."""
         head = _HEAD.pack(_FORMAT, self.epoch, self.used_ms, len(self.batches))
         return head + b"".join(_BATCH.pack(*each) for each in self.batches)
 
     @classmethod
     def unpack(cls, octets: bytes) -> Self:
-        """The state that a note has.
+        """Decode a note.
 
         Raises:
-            ValueError: it has none, or one of a later version.
+            ValueError: it is invalid, or of a later version.
         """
         if len(octets) < _HEAD.size:
             raise ValueError("a note of a producer that is too short")
@@ -126,13 +124,13 @@ class ProducerState(NamedTuple):
         return cls(epoch, tuple(WrittenBatch._make(each) for each in batches), used_ms)
 
     def with_batch(self, batch: Sequenced, offset: int, now_ms: int) -> ProducerState:
-        """The state when the batch is written at an offset."""
+        """Return the state after the batch is written at an offset."""
         kept = self.batches[1 - KEPT_BATCHES :] if batch.epoch == self.epoch else ()
         written = WrittenBatch(batch.first, batch.last, offset)
         return ProducerState(batch.epoch, (*kept, written), now_ms)
 
     def verdict(self, batch: Sequenced) -> WrittenBatch | KafkaError | None:
-        """What is to be done with a batch; see ``ProducerStates.verdict``."""
+        """The decision on a batch; see ``ProducerStates.verdict``."""
         if batch.epoch < self.epoch:
             return KafkaError.INVALID_PRODUCER_EPOCH
         expected = 0
@@ -145,33 +143,32 @@ class ProducerState(NamedTuple):
 
 
 class ProducerStates:
-    """The idempotent producers of all partitions that this gateway writes to.
+    """The idempotent producers of all partitions that this gateway writes.
 
-    Those that have not written for the longest time come first.  Who uses it in several threads
-    holds its ``lock``.
+    Ordered by last use, oldest first. Threads that share it hold its ``lock``.
     """
 
     def __init__(self, max_states: int = MAX_STATES) -> None:
         self.lock = threading.Lock()
         self._max_states = max_states
         self._states: dict[ProducerKey, ProducerState] = {}
-        self._lost_ms = -EXPIRES_MS  # when the newest was used of those forgotten before their time
+        self._lost_ms = -EXPIRES_MS  # last use of the newest producer that was forgotten early
 
     def __len__(self) -> int:
         return len(self._states)
 
     def restore(self, notes: Mapping[str, bytes]) -> None:
-        """Takes what the log has of some producers.
+        """Add states from the log.
 
-        A note that cannot be read is of a version that comes after this one: it is left alone.
+        An unreadable note is of a later version, and is left alone.
         """
         states = self._states | dict(_parsed(notes))
         self._states = dict(sorted(states.items(), key=lambda item: item[1].used_ms))
 
     def reset(self, topic: str, partition: str, end: int, notes: Mapping[str, bytes]) -> None:
-        """Takes what the log has of a partition's producers in the place of what is known of them.
+        """Replace a partition's states by those of the log.
 
-        Batches behind ``end``, where the records' partition ends, were lost to another history.
+        Batches beyond ``end``, the partition's end, were lost to another history.
         """
         for key in [key for key in self._states if key[:2] == (topic, partition)]:
             del self._states[key]
@@ -183,11 +180,10 @@ class ProducerStates:
     def verdict(
         self, key: ProducerKey, batch: Sequenced, now_ms: int
     ) -> WrittenBatch | KafkaError | None:
-        """What is to be done with a batch: None, it is to be written; or where it is already.
+        """Decide on a batch: None to write it, its offset if it is written already, or an error.
 
-        Or the error with which it is refused.  A producer that had to be forgotten before its time
-        may send again what it has written: of one that is not known, only a first batch is taken
-        then, and a client begins anew with another id.
+        A producer that was forgotten early may repeat what it has written: after that, an unknown
+        producer is accepted only with a first batch, and clients get a new id.
         """
         state = self._states.get(key)
         if state is not None and now_ms - state.used_ms < EXPIRES_MS:
@@ -199,9 +195,9 @@ class ProducerStates:
     def append(
         self, key: ProducerKey, batch: Sequenced, offset: int, now_ms: int, age_ms: int = 0
     ) -> dict[str, bytes | None]:
-        """Takes a batch that is written at an offset; the notes to be written with it.
+        """Record a batch written at an offset; return the notes to write with it.
 
-        Producers that were used a day before ``age_ms`` are forgotten.
+        Producers not used for a day before ``age_ms`` are forgotten.
         """
         state = self._states.pop(key, None)
         if state is None or age_ms - state.used_ms >= EXPIRES_MS:
@@ -210,7 +206,7 @@ class ProducerStates:
         return {**dict.fromkeys(self._expired(age_ms)), key.note: state.packed()}
 
     def _expired(self, age_ms: int) -> Iterator[str]:
-        """The notes of producers that are forgotten now: some, so that a batch has not too many."""
+        """Return the notes of some forgotten producers, a few per batch."""
         for _ in range(min(FORGOTTEN_AT_ONCE, len(self._states))):
             key, state = next(iter(self._states.items()))
             is_old = age_ms - state.used_ms >= EXPIRES_MS

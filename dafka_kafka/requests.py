@@ -1,4 +1,4 @@
-"""From a request's octets to the octets of its response."""
+"""Requests: their headers, their dispatch to handlers, and the encoding of responses."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from typing import Any, Final, NamedTuple
 from dafka_core.errors import ProtocolError
 from dafka_core.model.names import printable
 from dafka_kafka import schemas
-from dafka_kafka.access import RULES, Access
-from dafka_kafka.api_versions import VERSIONS, Api, api_versions
+from dafka_kafka.access import Access
+from dafka_kafka.api import Api, Client, EncodedResponse, Served
+from dafka_kafka.api_versions import VERSIONS, api_versions
 from dafka_kafka.errors import KafkaError
-from dafka_kafka.gateway_node import Client, Complaints, EncodedResponse, Handler
+from dafka_kafka.gateway_node import Complaints
 from dafka_kafka.options import Limits
-from dafka_kafka.sasl import BEFORE, Sasl
+from dafka_kafka.sasl import Sasl
 
 _LENGTH: Final = struct.Struct(">h")
 _COUNT: Final = struct.Struct(">i")
@@ -27,14 +28,15 @@ _FIRST_WITH_TRANSACTIONS: Final = 3
 
 _ANSWER: Final = struct.Struct(">ihqqq")
 _ANSWER_BYTES: Final = (14, 14, 22, 22, 22, 30, 30, 30, 30)
-"""As many of its octets as each version has: two, three or all of its last three numbers."""
+"""The layout of a partition's response by version: it has two, three or all of the last three
+fields."""
 
 _FIRST_WITH_THROTTLING: Final = 1
 _FIRST_WITH_REASONS: Final = 8
 
 
 class PartitionAnswer(NamedTuple):
-    """What has become of the records for one partition: their first offset, or an error."""
+    """The result for one partition of a Produce request: its first offset, or an error."""
 
     topic: str
     number: int
@@ -44,7 +46,7 @@ class PartitionAnswer(NamedTuple):
 
 
 def encoded_answers(answers: Iterable[PartitionAnswer], version: int) -> bytes:
-    """The body of a response to a Produce request of version 0 to 8."""
+    """Encode the body of a Produce response of version 0 to 8."""
     topics: dict[str, list[PartitionAnswer]] = {}
     for each in answers:
         topics.setdefault(each.topic, []).append(each)
@@ -52,7 +54,7 @@ def encoded_answers(answers: Iterable[PartitionAnswer], version: int) -> bytes:
     for topic, parts in topics.items():
         pieces += _text(topic), _COUNT.pack(len(parts))
         for each in parts:
-            # Neither the time of an append nor where the log begins.
+            # Without log append time and log start offset.
             fields = _ANSWER.pack(each.number, each.error, each.base_offset, -1, -1)
             pieces.append(fields[: _ANSWER_BYTES[version]])
             if version >= _FIRST_WITH_REASONS:
@@ -69,10 +71,10 @@ def _text(text: str) -> bytes:
 
 
 def check_partitions(octets: memoryview, at: int, version: int, limit: int) -> None:
-    """Checks a Produce request of version 0 to 8, whose body begins at octet ``at``.
+    """Check the sizes in a Produce request of version 0 to 8, whose body begins at ``at``.
 
     Raises:
-        ProtocolError: it has more than ``limit`` topics and partitions, or is cut short.
+        ProtocolError: it has more than ``limit`` topics and partitions, or is truncated.
     """
     count = 0
     try:
@@ -110,14 +112,14 @@ _HEAD: Final = struct.Struct(">hhih")
 _SIZE: Final = struct.Struct(">i")
 
 MAX_TAGGED_BYTES: Final = 128 << 10
-"""Of a request in Kafka's newer form: the library copies what follows each tagged field."""
+"""A request in a flexible version: the library copies the rest after each tagged field."""
 
 FAILED: Final = "requests that failed here"
 
 
 @dataclass(frozen=True, slots=True)
 class RequestHead:
-    """The header of a request; its body begins at octet ``start``."""
+    """The header of a request; the body begins at index ``start``."""
 
     api_key: int
     version: int
@@ -126,22 +128,29 @@ class RequestHead:
     start: int
 
 
-def parse_head(octets: memoryview) -> RequestHead:
-    """The header of a request, of which it may be a kind that nobody knows.
+def parse_head(octets: memoryview, apis: Mapping[int, Served]) -> RequestHead:
+    """Parse the header of a request, possibly of an API that is not served.
 
     Raises:
-        ProtocolError: the octets do not begin with one.
+        ProtocolError: the bytes do not begin with a header.
     """
     if len(octets) < _HEAD.size:
-        raise ProtocolError(f"a request of {len(octets)} octets, which has no header")
+        raise ProtocolError(f"a request of {len(octets)} bytes, which has no header")
     api_key, version, correlation_id, length = _HEAD.unpack_from(octets)
     start = _HEAD.size + max(length, 0)
     if length < -1 or start > len(octets):
         raise ProtocolError(f"a request whose client id has a length of {length}")
     client_id = str(octets[_HEAD.size : start], "utf-8", "replace")
-    if version in VERSIONS.get(api_key, ()) and schemas.is_flexible(api_key, version):
+    if is_served(apis, api_key, version) and schemas.is_flexible(api_key, version):
         start = _after_tags(octets, start)
     return RequestHead(api_key, version, correlation_id, client_id, start)
+
+
+def is_served(apis: Mapping[int, Served], api_key: int, version: int) -> bool:
+    """Return whether an API is served in this version."""
+    if api_key == Api.API_VERSIONS:
+        return version in VERSIONS
+    return api_key in apis and version in apis[api_key].versions
 
 
 def _after_tags(octets: memoryview, at: int) -> int:
@@ -169,22 +178,19 @@ def _varint(octets: memoryview, at: int) -> tuple[int, int]:
 
 
 class Requests:
-    """Gives requests to those who answer them.
+    """Dispatches requests to their handlers.
 
     Args:
-        handlers: who answers which kind of request; ApiVersions is answered here.
+        apis: all but ApiVersions, which is answered here.
     """
 
-    def __init__(
-        self, handlers: Mapping[int, Handler], limits: Limits, complaints: Complaints
-    ) -> None:
-        self._handlers = handlers
-        self._for_users = {key: each for key, each in handlers.items() if key in RULES}
+    def __init__(self, apis: Mapping[int, Served], limits: Limits, complaints: Complaints) -> None:
+        self.apis = apis
         self._access = Access(complaints)
         self._limits = limits
         self._complaints = complaints
         self.counts = Counter[int]()
-        """Requests that are of a kind and a version that is served, by kind."""
+        """The number of requests in served APIs and versions, by API key."""
 
     async def answer(
         self,
@@ -194,17 +200,17 @@ class Requests:
         is_gone: Callable[[], bool],
         sasl: Sasl | None = None,
     ) -> Pieces:
-        """The octets of the response, in pieces; none if the client waits for none.
+        """Return the pieces of the encoded response; none if the client expects none.
 
         Raises:
-            ProtocolError: there is no answer to this request: the connection is to be closed.
+            ProtocolError: the request has no possible response: close the connection.
         """
-        served = self._handlers if sasl is None else sasl.served(head.api_key, self._for_users)
-        if head.api_key == Api.API_VERSIONS and head.version not in VERSIONS[Api.API_VERSIONS]:
-            # As KIP-511 has it: in the oldest form, which every client knows.
-            response = api_versions(_keys(served), KafkaError.UNSUPPORTED_VERSION)
+        apis = self.apis if sasl is None else sasl.available(head.api_key, self.apis)
+        if head.api_key == Api.API_VERSIONS and head.version not in VERSIONS:
+            # KIP-511: an unknown version is answered in version 0, which every client can read.
+            response = api_versions(apis, KafkaError.UNSUPPORTED_VERSION)
             return [schemas.encode_response(head.correlation_id, response, 0)]
-        if head.api_key not in _keys(served) or head.version not in VERSIONS[head.api_key]:
+        if not is_served(apis, head.api_key, head.version):
             return self._refusal(head, KafkaError.UNSUPPORTED_VERSION)
         self._check_size(head, octets)
         self.counts[head.api_key] += 1
@@ -212,12 +218,12 @@ class Requests:
         client = Client(head.client_id, host, head.version, is_gone)
         try:
             if head.api_key == Api.API_VERSIONS:
-                response = api_versions(_keys(served))
-            elif sasl is None or head.api_key in BEFORE:
-                response = await served[head.api_key](request, client)
+                response = api_versions(apis)
+            elif sasl is None or apis[head.api_key].rule is None:
+                response = await apis[head.api_key].handler(request, client)
             else:
                 response = await self._access.answer(
-                    head.api_key, request, client, sasl.rights, served[head.api_key]
+                    head.api_key, apis[head.api_key], request, client, sasl.rights
                 )
             return self._encoded(head, response)
         except ProtocolError:
@@ -226,7 +232,7 @@ class Requests:
             return self._failed(head, host, error)
 
     def _check_size(self, head: RequestHead, octets: memoryview) -> None:
-        """Raises ProtocolError for what would take too much memory when it is taken apart."""
+        """Raise ProtocolError for a request that would take too much memory to decode."""
         if head.api_key == Api.PRODUCE:
             check_partitions(octets, head.start, head.version, self._limits.max_partitions)
             return
@@ -249,7 +255,7 @@ class Requests:
     def _refusal(self, head: RequestHead, error: KafkaError) -> Pieces:
         response = schemas.error_response(head.api_key, head.version, error)
         if response is None:
-            # Kafka, too, closes the connection: a response has a form for each kind and version.
+            # Kafka, too, closes the connection: without a version no response can be encoded.
             kind = f"kind {head.api_key} in version {head.version}"
             raise ProtocolError(f"a request of {kind}, to which there is no answer ({error.name})")
         return [schemas.encode_response(head.correlation_id, response, head.version)]
@@ -259,7 +265,3 @@ class Requests:
             _log.error("Kafka: a request of kind %d failed", head.api_key, exc_info=error)
         self._complaints.note(FAILED, host, f"kind {head.api_key}: {printable(repr(error))}")
         return self._refusal(head, KafkaError.UNKNOWN_SERVER_ERROR)
-
-
-def _keys(served: Mapping[int, Handler]) -> set[int]:
-    return {*served, Api.API_VERSIONS}

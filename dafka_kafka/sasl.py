@@ -1,6 +1,6 @@
-"""How a client of Kafka proves who it is: PLAIN (RFC 4616) and SCRAM (RFC 5802), in Kafka's frames.
+"""Authentication of Kafka's clients: PLAIN (RFC 4616) and SCRAM (RFC 5802) in Kafka's frames.
 
-Kafka: "SaslHandshakeRequest", then one or two "SaslAuthenticateRequest" on the same connection.
+Kafka's SaslHandshakeRequest, then one or two SaslAuthenticateRequests.
 """
 
 from __future__ import annotations
@@ -14,40 +14,36 @@ from scramp.core import ScramServer
 
 from dafka_core.errors import ProtocolError
 from dafka_core.security.throttles import MOST_WRONG
-from dafka_kafka.api_versions import Api
+from dafka_kafka.api import Api, Client, Feature, Served, serves
 from dafka_kafka.errors import KafkaError
-from dafka_kafka.gateway_node import Client, Handler
 from dafka_kafka.schemas import SaslAuthenticateResponse, SaslHandshakeResponse
 from dafka_kafka.users import SCRAM, Rights, Users, Verifier
 
 PLAIN: Final = "PLAIN"
 
 PATIENCE_S: Final = 30.0
-"""Who has not said by then who it is is cut off."""
+"""Time for authentication, after which the connection is closed."""
 
 FAILED_WAIT_S: Final = 0.5
-"""Before a refusal is told: passwords are not to be guessed by the thousand."""
+"""Delay of a refusal, against guessing."""
 
 TOO_MANY: Final = f"{MOST_WRONG} wrong passwords came from this address within a minute: wait one"
 
 MAX_REQUEST_BYTES: Final = 64 << 10
-"""Of who has not said yet who it is."""
+"""Request size before authentication."""
 
-REFUSED: Final = "clients that could not prove who they are"
-
-BEFORE: Final = frozenset({Api.API_VERSIONS, Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE})
-"""What a client may ask before."""
+REFUSED: Final = "clients that failed to authenticate"
 
 
 class _NotLookedAtError(Exception):
-    """Too much that was wrong came from where this comes from."""
+    """Too many failed attempts came from this address."""
 
 
-class Sasl:
-    """What one connection has said of who it is.
+class Sasl(Feature):
+    """The authentication state of one connection.
 
     Args:
-        is_private: whether nobody else can read what the client sends: it may send its password.
+        is_private: whether the connection is encrypted, so that a client may send its password.
     """
 
     def __init__(self, users: Users, *, is_private: bool) -> None:
@@ -58,51 +54,50 @@ class Sasl:
         self._name = ""
         self._verifiers: Mapping[str, Verifier] | None = None
         self.user: str | None = None
-        """Who it is, once that is proved."""
+        """The user, once authenticated."""
         self.failure = ""
-        """Why it is to be cut off, when it has been told."""
+        """Why the connection must be closed after the response."""
 
-    def served(self, api_key: int, handlers: Mapping[int, Handler]) -> Mapping[int, Handler]:
-        """Who answers, where these ``handlers`` do for users.
+    def available(self, api_key: int, apis: Mapping[int, Served]) -> Mapping[int, Served]:
+        """Return the APIs of this connection; ``apis`` are those for authenticated users.
 
         Raises:
-            ProtocolError: this may not be asked yet.
+            ProtocolError: the client has not authenticated.
         """
-        if self.user is None and api_key not in BEFORE:
+        is_first = api_key == Api.API_VERSIONS or api_key in self.declared
+        if self.user is None and not is_first:
             why = "set security.protocol, sasl.mechanism and a user's name and password"
-            raise ProtocolError(f"it has not said who it is: {why}")
-        if api_key not in BEFORE:
-            return handlers
-        steps = {Api.SASL_HANDSHAKE: self._handshake, Api.SASL_AUTHENTICATE: self._authenticate}
-        return {**handlers, **{int(key): each for key, each in steps.items()}}
+            raise ProtocolError(f"the client has not authenticated: {why}")
+        return {**apis, **self.apis} if is_first else apis
 
     @property
     def is_shut_out(self) -> bool:
-        """Whether its user is none any more, or has another password than the one it was proved."""
+        """Whether the user was removed, or its password changed."""
         if self.user is None:
             return False
         return self.user not in self._users or self._users.verifiers(self.user) != self._verifiers
 
     @property
     def rights(self) -> Rights:
-        """What its user may do now.
+        """Return the user's permissions now.
 
         Raises:
-            ProtocolError: it is none any more.
+            ProtocolError: the user was removed.
         """
         found = None if self.user is None else self._users.rights(self.user)
         if found is None:
-            raise ProtocolError(f"user {self.user!r} is none any more")
+            raise ProtocolError(f"user {self.user!r} was removed")
         return found
 
+    @serves(Api.SASL_HANDSHAKE, range(2), None)
     async def _handshake(self, request: Any, client: Client) -> Any:
         self._mechanism = ""
-        if client.version == 0:  # behind it there would be octets without a header
+        if client.version == 0:  # its tokens would follow without a header
             error = KafkaError.UNSUPPORTED_VERSION
             self.failure = "it is older than Kafka 1.0, and would not send SaslAuthenticate"
         elif self.user is not None:
             error = KafkaError.ILLEGAL_SASL_STATE
-            self.failure = "it has said who it is, and says so again"
+            self.failure = "the client has authenticated already"
         elif request.mechanism not in self._mechanisms:
             error = KafkaError.UNSUPPORTED_SASL_MECHANISM
             self.failure = f"mechanism {request.mechanism!r} is none of {self._mechanisms}"
@@ -114,9 +109,10 @@ class Sasl:
             self._scram = None
         return SaslHandshakeResponse(error_code=error, mechanisms=self._mechanisms)
 
+    @serves(Api.SASL_AUTHENTICATE, range(2), None)
     async def _authenticate(self, request: Any, client: Client) -> Any:
         if not self._mechanism:
-            self.failure = "it proves who it is before it says how"
+            self.failure = "SaslAuthenticate came before SaslHandshake"
             return _answer(KafkaError.ILLEGAL_SASL_STATE, "SaslHandshake comes first")
         guesses, is_plain = self._users.guesses, self._mechanism == PLAIN
         try:
@@ -126,8 +122,8 @@ class Sasl:
             told = await self._plain(said, client.host) if is_plain else self.challenge(said)
             return _answer(auth_bytes=told.encode())
         except _NotLookedAtError:
-            # Not an answer: who has the right password would take that for final, and end.  A
-            # connection that ends is made again, until the minute is over.
+            # No error response: a client with the right password would take it as final. A closed
+            # connection is retried until the minute is over.
             await self._wait(TOO_MANY)
             return None
         except ValueError:
@@ -135,7 +131,7 @@ class Sasl:
                 guesses.add_wrong(client.host)
             why = f"user {self._name!r} is not known, or has another password"
             await self._wait(why)
-            # No more is told, nor which of the two it is.
+            # One message for both, so that names can't be probed.
             return _answer(KafkaError.SASL_AUTHENTICATION_FAILED, "wrong name or password")
 
     async def _wait(self, why: str) -> None:
@@ -154,7 +150,7 @@ class Sasl:
         return ""
 
     def _knows(self, password: str, host: str) -> bool:
-        """In a thread: whether that is the password; others may have been wrong meanwhile."""
+        """Check a password in a thread; return False if the address is blocked meanwhile."""
         if self._users.guesses.are_refused(host):
             raise _NotLookedAtError
         is_right = self._users.knows(self._name, password)
@@ -163,10 +159,10 @@ class Sasl:
         return is_right
 
     def challenge(self, said: str) -> str:
-        """What SCRAM answers to a client's message, the first or the second one.
+        """Answer a client's first or second SCRAM message.
 
         Raises:
-            ValueError: it is none, or proves nothing.
+            ValueError: the message or its proof is invalid.
         """
         try:
             if self._scram is None:
@@ -178,7 +174,7 @@ class Sasl:
         except ScramException as error:
             raise ValueError(str(error)) from None
         if self._name not in self._users:
-            raise ValueError("nobody knows its password")
+            raise ValueError("an unknown password")
         self.user, self._mechanism = self._name, ""
         return told
 

@@ -1,9 +1,8 @@
-"""The messages of Kafka's protocol, as classes of kafka-python: this module alone imports it.
+"""Kafka's messages, as classes of kafka-python; no other module imports that library.
 
-They are made of Kafka's own schemas: a class has the fields of all versions, and what a version has
-not got has its default.  A structure within a message is a class within its class, as
-``MetadataResponse.MetadataResponseBroker``.  Kafka's own messages are documented at
-https://kafka.apache.org/protocol.
+The classes are made of Kafka's own schemas: a class has the fields of all versions, and a field
+that a version lacks has its default. A structure within a message is a class within its class, as
+``MetadataResponse.MetadataResponseBroker``. https://kafka.apache.org/protocol documents them.
 """
 
 from __future__ import annotations
@@ -32,23 +31,24 @@ _RESPONSES: Final = {each.API_KEY: each for each in _MESSAGES.values() if not ea
 
 
 def __getattr__(name: str) -> Any:
-    """Any message by Kafka's name of it, as ``MetadataResponse``."""
+    """Return a message class by Kafka's name, as ``MetadataResponse``."""
     if name not in _MESSAGES:
         raise AttributeError(f"Kafka's protocol has no message {name!r}")
     return _MESSAGES[name]
 
 
 def is_flexible(api_key: int, version: int) -> bool:
-    """Whether the request is in Kafka's newer form, which has tagged fields; its header, too."""
+    """Return whether the request, and its header, have tagged fields in this version."""
     return bool(_REQUESTS[api_key].flexible_version_q(version))
 
 
 def decode_request(api_key: int, version: int, octets: memoryview, start: int) -> Any:
-    """The request whose body is ``octets`` from ``start`` on.
+    """Decode the request whose body begins at ``start``.
+
+    Further bytes after it are ignored, as Kafka does.
 
     Raises:
-        ProtocolError: they are not that request.  More octets behind it are passed over, as Kafka
-            does.
+        ProtocolError: the bytes are not that request.
     """
     kind = _REQUESTS[api_key]
     flexible = is_flexible(api_key, version)
@@ -63,13 +63,13 @@ def decode_request(api_key: int, version: int, octets: memoryview, start: int) -
         _refuse_nulls(request, _parts_of_request(api_key, version))
     except ProtocolError as error:
         raise ProtocolError(f"not a {kind.__name__} of version {version}: {error}") from None
-    if end > len(octets):  # its last text is cut short, of which the library says nothing
+    if end > len(octets):  # the last string is truncated, which the library accepts
         raise ProtocolError(f"a {kind.__name__} of version {version} that is cut short")
     return request
 
 
 class _Part(NamedTuple):
-    """A text, an array or octets in a message, and what is in them."""
+    """A nullable kind of field (string, bytes or array), with the fields of its elements."""
 
     name: str
     may_be_null: bool
@@ -83,7 +83,7 @@ def _parts_of_request(api_key: int, version: int) -> tuple[_Part, ...]:
 
 
 def _parts(struct_field: Any, version: int) -> tuple[_Part, ...]:
-    """The parts of a structure that could be null; of numbers there is nothing to check."""
+    """Return the fields of a structure that could be null; numbers can't."""
     found = []
     for each in struct_field.untagged_fields(version):
         is_fixed = not each.is_array() and each.is_batchable()
@@ -96,7 +96,7 @@ def _parts(struct_field: Any, version: int) -> tuple[_Part, ...]:
 
 
 def _refuse_nulls(message: Any, parts: tuple[_Part, ...]) -> None:
-    """Raises ProtocolError for a null where Kafka has none, of which the library says nothing."""
+    """Raise ProtocolError for a null in a field that is not nullable, which the library accepts."""
     for part in parts:
         value = getattr(message, part.name)
         if value is None:
@@ -110,7 +110,7 @@ def _refuse_nulls(message: Any, parts: tuple[_Part, ...]) -> None:
 
 
 def encode_response(correlation_id: int, response: Any, version: int) -> bytearray:
-    """A response with its header and its size in front: what goes over the connection."""
+    """Encode a response with its size and header, ready to send."""
     response.API_VERSION = version
     response.with_header(correlation_id)
     octets: bytearray = response.encode(header=True, framed=True)
@@ -118,21 +118,21 @@ def encode_response(correlation_id: int, response: Any, version: int) -> bytearr
 
 
 def response_head(correlation_id: int, api_key: int, version: int) -> bytes:
-    """The header of a response whose body the caller encodes itself; not of ApiVersions."""
+    """Encode the header of a response whose body the caller encodes; not for ApiVersions."""
     tags = b"\0" if is_flexible(api_key, version) else b""
     return struct.pack(">i", correlation_id) + tags
 
 
 def decode_response(api_key: int, version: int, octets: bytes) -> Any:
-    """The response whose body this process has encoded."""
+    """Decode a response body that this process has encoded."""
     kind = _RESPONSES[api_key]
     found = kind.decode(octets, version=version)
-    # What the library decodes without a header it does not encode again.
+    # A message decoded without a header can't be encoded again.
     return kind(version=version, **{each: getattr(found, each) for each in kind.fields})
 
 
 def empty_response(api_key: int, version: int, error: int, why: str | None) -> Any:
-    """A response with nothing in it; it says an error and why where Kafka's has a place."""
+    """Return an empty response with an error, and its reason where Kafka has a field for it."""
     told = {"error_code": int(error), "error_message": why}
     fields = _RESPONSES[api_key].fields
     has = {each for each in told if each in fields and fields[each].for_version_q(version)}
@@ -140,7 +140,7 @@ def empty_response(api_key: int, version: int, error: int, why: str | None) -> A
 
 
 def error_response(api_key: int, version: int, error: int) -> Any | None:
-    """A response that says nothing but an error; None where Kafka's has no place for it."""
+    """Return a response with an error only; None if it has no field for one."""
     kind = _RESPONSES.get(api_key)
     if kind is None or not 0 <= version <= kind.max_version:
         return None

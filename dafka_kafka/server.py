@@ -1,4 +1,4 @@
-"""The listener for Kafka's clients, with TLS, in a thread with an event loop; its connections."""
+"""The server for Kafka's clients: listener, TLS, connections, event loop in a thread."""
 
 from __future__ import annotations
 
@@ -24,39 +24,38 @@ from dafka_core.errors import ConfigError, ProtocolError
 from dafka_core.nodes.process_limits import soft_limit
 from dafka_core.nodes.threads import NodeThread
 from dafka_core.system.hosts import is_loopback, plain
-from dafka_kafka.api_versions import Api
-from dafka_kafka.gateway_node import Complaints, Feature, Room
+from dafka_kafka.api import Api, Feature
+from dafka_kafka.gateway_node import Complaints, Room
 from dafka_kafka.options import KafkaOptions, Limits
 from dafka_kafka.requests import Pieces, RequestHead, Requests, parse_head
 from dafka_kafka.sasl import MAX_REQUEST_BYTES, PATIENCE_S, REFUSED, Sasl
 from dafka_kafka.users import Users
 
 SCRATCH_BYTES: Final = 16 << 10
-"""What is read at once of small requests.  A connection has so much at most of requests that wait
-for the one before, and as much again of one that has arrived in part; no more is counted."""
+"""Read size for small requests. A connection buffers at most this many bytes of requests that wait
+for the previous one, and as many of a partial one; no more is accounted for."""
 
 _SIZE: Final = struct.Struct(">i")
 
 _GONE: Final = getattr(select, "POLLRDHUP", 0)
-"""What the kernel says of a connection whose other end is closed; that it is reset it says always.
-Not all systems have it."""
+"""Poll flag of a connection closed by its peer; a reset is always reported. Linux only."""
 
 _OTHERS: Final = {
     b"\x16\x03": "TLS, for which the gateway has no certificate (option kafka_tls_certificate)",
     b"GET ": "HTTP, and this is Kafka's protocol",
     b"POST": "HTTP, and this is Kafka's protocol",
 }
-"""What else comes by mistake, by its first octets; all of them are too large for a size."""
+"""Other protocols, by their first bytes; as a size prefix each of them is too large."""
 
 HANDSHAKE_S: Final = 10.0
-"""Until then a connection with TLS must be one."""
+"""A connection with TLS must complete its handshake within this time."""
 
 MALFORMED: Final = "connections closed for requests that cannot be answered"
 TOO_SLOW: Final = "connections closed as their client was too slow"
 
 
 class Shared(Protocol):
-    """What connections have in common."""
+    """The parent of connections."""
 
     limits: Limits
     requests: Requests
@@ -67,23 +66,22 @@ class Shared(Protocol):
     tls: ssl.SSLContext | None
 
     def joined(self, connection: Connection) -> None:
-        """A client has connected."""
+        """Called when a client has connected."""
 
     def agreed(self, connection: Connection) -> None:
-        """It talks TLS, where it must."""
+        """Called after the TLS handshake, where TLS is required."""
 
     def proved(self, connection: Connection) -> None:
-        """Its client has proved who it is, where it must."""
+        """Called after authentication, where users are configured."""
 
     def left(self, connection: Connection) -> None:
-        """Its connection has ended."""
+        """Called when a connection has closed."""
 
 
 class Connection(asyncio.BufferedProtocol):
-    """Takes requests apart, has them answered one after the other, and sends the responses.
+    """Splits the byte stream into requests, runs them in order, and sends the responses.
 
-    Only requests with records are worked on before the one before is answered, if that has records,
-    too: their producer waits for the disk once, then, and not for each.
+    Only consecutive Produce requests overlap, so that their producer waits for the disk once.
     """
 
     def __init__(self, shared: Shared) -> None:
@@ -93,32 +91,34 @@ class Connection(asyncio.BufferedProtocol):
         self.descriptor = -1
         self.idle_since = self._made_at = time.monotonic()
         self._agreeing: asyncio.Task[None] | None = None  # on TLS
-        self._sasl: Sasl | None = None  # where clients must say who they are
+        self._sasl: Sasl | None = None  # where authentication is required
         self._is_proved = False
-        self._rest = b""  # octets that wait until requests are answered
-        self._size = bytearray()  # the first octets of the next request, which say its size
-        self._request: memoryview | None = None  # the one that is arriving
+        self._rest = b""  # bytes of requests that wait
+        self._size = bytearray()  # the first bytes of the next request, with its size
+        self._request: memoryview | None = None  # the partial request
         self._filled = 0
-        self._wanted_bytes = 0  # of a request for which there is no room yet
-        self._is_direct = False  # whether the next octets go straight into the request
+        self._wanted_bytes = 0  # for a request that waits for room in the budget
+        self._is_direct = False  # whether the next bytes are read directly into the request
         self._waiting: tuple[RequestHead, memoryview] | None = None
         self._works: deque[tuple[asyncio.Task[Pieces], int, bool]] = deque()
         self._unsent_bytes = 0
         self._is_writing_paused = False
         self._is_reading_paused = False
         self.is_gone = False
-        """Whether it has ended, or is about to."""
+        """Whether it is closed or closing."""
         self.deadline = inf
-        """When it is too late for the request that is arriving, or for the client to take what it
-        was sent."""
+        """The deadline for the rest of a partial request, or for the client to read its
+        response."""
 
-    # -- what asyncio calls ----------------------------------------------------------------------
+    # -- asyncio.BufferedProtocol ----------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client has connected."""
+        """Register the connection, and start the TLS handshake if required."""
         self._transport = cast("asyncio.Transport", transport)
         connected: socket.socket = transport.get_extra_info("socket")
-        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # or the dead stay for ever
+        connected.setsockopt(
+            socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1
+        )  # otherwise dead peers keep connections for ever
         self.descriptor = connected.fileno()
         self.host = plain((transport.get_extra_info("peername") or ("?",))[0])
         tls = self._shared.tls
@@ -130,12 +130,12 @@ class Connection(asyncio.BufferedProtocol):
             self._agreeing = asyncio.get_running_loop().create_task(self._agree(tls))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection has ended: nothing is answered any more."""
+        """Cancel its requests; nobody reads the responses."""
         self.is_gone = True
         held = self._unsent_bytes
         for task, size_bytes, _ in self._works:
             task.cancel()
-            # It may have to end what it does, and keeps its request until then.
+            # A handler that shields its work keeps its request until it ends.
             task.add_done_callback(partial(self._on_ended, size_bytes))
         if self._request is not None:
             held += _counted(len(self._request))
@@ -151,7 +151,7 @@ class Connection(asyncio.BufferedProtocol):
         self._shared.room.give_back(size_bytes)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the next octets go."""
+        """Return the buffer for the next bytes."""
         missing = len(self._request) - self._filled if self._request is not None else 0
         self._is_direct = missing >= SCRATCH_BYTES
         if self._is_direct and self._request is not None:
@@ -159,8 +159,8 @@ class Connection(asyncio.BufferedProtocol):
         return self._shared.scratch
 
     def buffer_updated(self, nbytes: int) -> None:
-        """So many octets have come there."""
-        if self._agreeing is not None:  # what came right behind the handshake
+        """Parse the bytes that were received."""
+        if self._agreeing is not None:  # sent right behind the handshake
             self._rest += self._shared.scratch[:nbytes]
         elif self._is_direct:
             self._filled += nbytes
@@ -169,12 +169,12 @@ class Connection(asyncio.BufferedProtocol):
             self._feed(self._shared.scratch[:nbytes])
 
     def pause_writing(self) -> None:
-        """The client does not take what it was sent."""
+        """Stop reading: the client does not read its responses."""
         self._is_writing_paused = True
         self.deadline = self._patience(self._unsent_bytes)
 
     def resume_writing(self) -> None:
-        """It has taken most of it."""
+        """Continue reading."""
         self._is_writing_paused = False
         self._shared.room.give_back(self._unsent_bytes)
         self._unsent_bytes = 0
@@ -185,16 +185,16 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing has come that is not answered."""
+        """Whether it has no unanswered request."""
         is_reading = self._request is not None or bool(self._wanted_bytes or self._rest)
         return not (self._works or self._waiting or is_reading)
 
     def look(self, now: float) -> None:
-        """Ends if its client is too slow, or has gone while nothing is read of it."""
+        """Close if the client is too slow, or has gone while nothing is read from it."""
         if self._sasl is not None and self._sasl.user is None and now > self._made_at + PATIENCE_S:
-            self.end(REFUSED, "nothing was said in time")
+            self.end(REFUSED, "the client has sent nothing in time")
         elif self._sasl is not None and self._sasl.is_shut_out:
-            self.end(REFUSED, f"user {self._sasl.user!r} is none any more, or has another password")
+            self.end(REFUSED, f"user {self._sasl.user!r} was removed, or its password has changed")
         elif now > self.deadline:
             what = "to take responses" if self._is_writing_paused else "with a request"
             self.end(TOO_SLOW, f"too slow {what}")
@@ -205,14 +205,14 @@ class Connection(asyncio.BufferedProtocol):
                 self.end()
 
     def end(self, kind: str = "", why: str = "") -> None:
-        """Closes the connection; what it has not sent is dropped."""
+        """Close the connection; unsent responses are dropped."""
         if kind and not self.is_gone:
             self._shared.complaints.note(kind, self.host, why)
         self.is_gone = True
         self._transport.abort()
 
     def tasks(self) -> Sequence[asyncio.Task[Any]]:
-        """Who works for it."""
+        """The authenticated user."""
         works = [task for task, _, _ in self._works]
         return works if self._agreeing is None else [*works, self._agreeing]
 
@@ -224,7 +224,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._transport, self, tls, server_side=True, ssl_handshake_timeout=HANDSHAKE_S
             )
         except OSError:
-            return  # it could not, or has gone
+            return  # failed, or the client has gone
         finally:
             if made is None:
                 self.is_gone = True
@@ -285,7 +285,7 @@ class Connection(asyncio.BufferedProtocol):
             self._request = None
             self._set_deadline()
             try:
-                self._waiting = parse_head(request), request
+                self._waiting = parse_head(request, self._shared.requests.apis), request
             except ProtocolError:
                 self._shared.room.give_back(_counted(len(request)))
                 raise
@@ -333,7 +333,7 @@ class Connection(asyncio.BufferedProtocol):
     def _on_answered(self, answered: asyncio.Task[Pieces]) -> None:
         if self.is_gone:
             if not answered.cancelled():
-                answered.exception()  # or asyncio would complain that nobody has seen it
+                answered.exception()  # marks the exception as retrieved for asyncio
             return
         while self._works and self._works[0][0].done() and not self.is_gone:
             task, size_bytes, _ = self._works.popleft()
@@ -350,7 +350,7 @@ class Connection(asyncio.BufferedProtocol):
                 if self._sasl is not None and self._sasl.failure:
                     self._shared.complaints.note(REFUSED, self.host, self._sasl.failure)
                     self.is_gone = True
-                    self._transport.close()  # when the refusal has been sent
+                    self._transport.close()  # after the refusal is sent
         self.idle_since = time.monotonic()
         self._go_on()
 
@@ -361,7 +361,7 @@ class Connection(asyncio.BufferedProtocol):
         self._unsent_bytes += size_bytes
         self._shared.room.add(size_bytes)
         self._transport.writelines(pieces)
-        if not self._is_writing_paused:  # asyncio, or the kernel, has little of it left
+        if not self._is_writing_paused:  # little is buffered in asyncio and the kernel
             self._shared.room.give_back(self._unsent_bytes)
             self._unsent_bytes = 0
 
@@ -380,34 +380,33 @@ class Connection(asyncio.BufferedProtocol):
 
 
 def _new_request(size_bytes: int) -> memoryview:
-    # Not a bytearray: that would be written to, with zeros, before its octets have come.
+    # np.empty, not bytearray: zeroing would touch all pages before their bytes arrive.
     return np.empty(size_bytes, np.uint8).data
 
 
 def _counted(size_bytes: int) -> int:
-    """The octets of a request that take room: small ones are not counted."""
+    """Allocate a request buffer from the budget; small requests are not accounted for."""
     return size_bytes if size_bytes > SCRATCH_BYTES else 0
 
 
 BACKLOG: Final = 1_024
-"""Connections that the kernel keeps until they are accepted: all clients come at once after a
-restart."""
+"""The kernel's accept queue: after a restart all clients connect at once."""
 
 LOOK_INTERVAL_S: Final = 1.0
-"""How often it is looked for clients that are too slow."""
+"""Interval of the check for slow clients."""
 
 STRANGERS: Final = 10
-"""One of so many connections is for those who have not said yet who they are, where they must."""
+"""One of this many connections is reserved for clients that have not authenticated yet."""
 
-TOO_MANY: Final = "connections refused as there are too many"
+TOO_MANY: Final = "connections refused because of the limit"
 
 
 class Server:
-    """Serves until ``close``.  Its thread keeps the features alive, and not who made it.
+    """Serves until ``close``. Its thread references the features, not the gateway.
 
     Args:
-        listener: a socket that listens; closed with the server.
-        users: who may use it; anybody if there is none.
+        listener: a listening socket, closed with the server.
+        users: the users that may connect; None lets everyone in.
         tls: with it all connections are encrypted.
     """
 
@@ -420,38 +419,38 @@ class Server:
         users: Users | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        # The store needs the other half: a process without descriptors stands still.
+        # The store needs the other half: without free descriptors it stops working.
         limits = limits or Limits()
         most = min(limits.max_connections, soft_limit() // 2)
         self.limits = replace(limits, max_connections=most)
         self.complaints = Complaints()
-        handlers = {key: each for feature in features for key, each in feature.handlers.items()}
-        self.requests = Requests(handlers, self.limits, self.complaints)
+        apis = {api: each for feature in features for api, each in feature.apis.items()}
+        self.requests = Requests(apis, self.limits, self.complaints)
         self.room = room or Room(self.limits.max_in_flight_bytes)
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.users = users
         self.tls = tls
         self._connections: dict[Connection, int] = {}
-        # Those without a user, and those that do not even talk TLS yet; the oldest is the first.
+        # Connections without a user or before TLS, oldest first.
         self._strangers: dict[Connection, None] = {}
         self._agreeing: set[Connection] = set()
         self._listener = listener
         self._features = features
         self.loop = asyncio.new_event_loop()
-        """Where features run."""
+        """The event loop of the features."""
         self._started: Future[None] = Future()
         self._closing = asyncio.Event()
         self._thread = NodeThread("dafka-kafka", self._run)
 
     def start(self) -> None:
-        """Serves from now on; raises what a feature raises that cannot start."""
+        """Start to serve; raise what a feature raises that can't start."""
         self._thread.start()
         self._started.result()
 
     def close(self) -> None:
-        """Ends all connections.  May be repeated."""
+        """Close all connections; may be repeated."""
         if self._thread.started:
-            with contextlib.suppress(RuntimeError):  # it is closed already
+            with contextlib.suppress(RuntimeError):  # already closed
                 self.loop.call_soon_threadsafe(self._closing.set)
             self._thread.join()
         else:
@@ -460,11 +459,11 @@ class Server:
 
     @property
     def connection_count(self) -> int:
-        """How many clients are connected."""
+        """The number of connected clients."""
         return len(self._connections) - len(self._agreeing)
 
     def on_forked(self) -> None:
-        """Closes a forked child's copies of the sockets: clients would never see them end."""
+        """Close a forked child's copies of the sockets, so that clients see the parent's end."""
         self._listener.close()
         for descriptor in self._connections.values():
             with contextlib.suppress(OSError):
@@ -473,7 +472,7 @@ class Server:
     # -- in the loop -----------------------------------------------------------------------------
 
     def joined(self, connection: Connection) -> None:
-        """Somebody has connected: there is a place, or it is made; but no user has to go for it."""
+        """Admit a connection; close another, unauthenticated one if the server is full."""
         self._connections[connection] = connection.descriptor
         if self.tls is not None:
             self._agreeing.add(connection)
@@ -482,30 +481,30 @@ class Server:
                 self._end_one(self._connections, connection)
             else:
                 oldest = next(iter(self._strangers), connection)
-                oldest.end(TOO_MANY, "others connect, and it has not said who it is")
+                oldest.end(TOO_MANY, "the server is full, and it has not authenticated")
                 self.left(oldest)
         if not connection.is_gone:
             self._strangers[connection] = None
 
     def agreed(self, connection: Connection) -> None:
-        """It talks TLS."""
+        """The handshake is complete."""
         self._agreeing.discard(connection)
 
     def proved(self, connection: Connection) -> None:
-        """A client has proved who it is: a place is left for others that are to do so."""
+        """Move an authenticated client to the admitted ones, and keep a place for new clients."""
         self._strangers.pop(connection, None)
         most = self.limits.max_connections - self.limits.max_connections // STRANGERS
         if len(self._connections) - len(self._strangers) > most:
             self._end_one(self._connections.keys() - self._strangers.keys(), connection)
 
     def left(self, connection: Connection) -> None:
-        """A connection has ended, or is about to."""
+        """Forget a connection that has closed or is closing."""
         self._connections.pop(connection, None)
         self._strangers.pop(connection, None)
         self._agreeing.discard(connection)
 
     def _end_one(self, found: Iterable[Connection], new: Connection) -> None:
-        """Ends the connection that was idle longest; the new one if no other is idle."""
+        """Close the longest idle connection; the new one if no other is idle."""
         idle = [each for each in found if each.is_idle and each is not new]
         oldest = min(idle, key=lambda each: each.idle_since, default=new)
         oldest.end(TOO_MANY if oldest is new else "", "none is idle")
@@ -543,9 +542,9 @@ class Server:
                     connection.look(now)
 
     async def _end_all(self, server: asyncio.Server) -> None:
-        # asyncio leaks a connection that it has accepted just before its server closes.
+        # asyncio leaks a connection accepted just before its server closes.
         self.loop.remove_reader(self._listener)
-        for _ in range(3):  # rounds of the loop in which it makes an accepted connection
+        for _ in range(3):  # loop iterations until an accepted connection exists
             await asyncio.sleep(0)
         server.close()
         ending = tuple(self._connections)
@@ -560,10 +559,10 @@ class Server:
 
 
 def tls_of(config: KafkaOptions) -> ssl.SSLContext | None:
-    """What a gateway encrypts with; None if it is to use none.
+    """Return the TLS context; None without a certificate.
 
     Raises:
-        ConfigError: the certificate or its key cannot be used.
+        ConfigError: the certificate or its key is invalid.
     """
     certificate, key = config.kafka_tls_certificate, config.kafka_tls_key
     if not certificate:
@@ -572,7 +571,7 @@ def tls_of(config: KafkaOptions) -> ssl.SSLContext | None:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
         context.load_cert_chain(certificate, key, password=_no_password)
-    except (OSError, ValueError) as error:  # of which errors of TLS are some
+    except (OSError, ValueError) as error:  # includes ssl.SSLError
         reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
         why = f"{certificate} and {key} must be a PEM certificate and its key ({reason})"
         raise ConfigError("kafka_tls_certificate", certificate, why) from None
@@ -580,4 +579,4 @@ def tls_of(config: KafkaOptions) -> ssl.SSLContext | None:
 
 
 def _no_password() -> str:
-    raise ValueError("the key has a password: it is asked for where nobody can answer")
+    raise ValueError("the key has a password: remove it with 'openssl pkey'")

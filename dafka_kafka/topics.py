@@ -14,7 +14,20 @@ from dafka_core.errors import DafkaError, ProtocolError
 from dafka_core.flight.retention_actions import Trimmed, TrimRequest
 from dafka_core.model.name_limits import check_topic
 from dafka_core.model.names import INTERNAL
-from dafka_kafka.api_versions import Api
+from dafka_kafka.api import (
+    WHY,
+    Api,
+    Client,
+    Feature,
+    Rule,
+    named_topic,
+    on_cluster,
+    on_topics,
+    plain_name,
+    refuse_one,
+    refuse_partitions,
+    serves,
+)
 from dafka_kafka.configs import (
     ANSWER_S,
     RETENTION,
@@ -29,13 +42,14 @@ from dafka_kafka.configs import (
     topic_configs,
 )
 from dafka_kafka.errors import KafkaError, RefusedError
-from dafka_kafka.gateway_node import Client, Feature, GatewayNode, Handler
+from dafka_kafka.gateway_node import GatewayNode
 from dafka_kafka.schemas import (
     CreatePartitionsResponse,
     CreateTopicsResponse,
     DeleteRecordsResponse,
     DeleteTopicsResponse,
 )
+from dafka_kafka.users import Operation
 
 MAX_NAME_BYTES: Final = 249
 """Kafka's limit."""
@@ -44,16 +58,16 @@ KAFKAS_OWN: Final = {
     *("__consumer_offsets", "__transaction_state", "__share_group_state"),
     *("__cluster_metadata", "__remote_log_metadata"),
 }
-"""Topics of Kafka's brokers.  A gateway has none: an empty one misleads tools that measure lag.
-Clients may create others whose names begin with ``__``, as Debezium does."""
+"""Topics of Kafka's own brokers. A gateway has none: an empty one would mislead tools that measure
+lag. Clients may create others whose names begin with ``__``, as Debezium does."""
 
 _LEGAL: Final = re.compile(rf"(?a)[a-zA-Z0-9._-]{{1,{MAX_NAME_BYTES}}}")
 
 
 def wrong_name(topic: str | None) -> str:
-    """Why Kafka clients can make no topic of this name; empty where they can.
+    """Return why Kafka clients can't create a topic of this name; empty if they can.
 
-    Topics that Dafka's own clients have made have other names, too, and are served.
+    Topics of Dafka's own clients may have other names, and are served.
     """
     if not topic:
         return "the topic has no name"
@@ -72,21 +86,21 @@ def wrong_name(topic: str | None) -> str:
 
 
 MAX_PARTITIONS: Final = 10_000
-"""Of a topic, that a client may ask for: a slip of the finger is not to fill the list."""
+"""Limit in one request, so that a typing error does not fill the registry."""
 
 DEFAULT: Final = -1
-"""The count for which the gateway's option is taken."""
+"""Stands for the gateway's default."""
 
 HIGH_WATERMARK: Final = -1
-"""The offset by which DeleteRecords means all records."""
+"""Stands for the end in DeleteRecords."""
 
 NO_DELETION: Final = "topics cannot be deleted here: the gateway has option delete_topics = false"
 
 WRITE_S: Final = 30.0
-"""How long the disk may take for what was on its way there when a topic was deleted."""
+"""Time for writes in flight when a topic is deleted."""
 
 OfTopic = Callable[[str], Awaitable[None]]
-"""What is done with a topic."""
+"""One operation on a topic."""
 
 _log: Final = logging.getLogger("dafka.kafka")
 
@@ -95,11 +109,11 @@ _Deleted = DeleteRecordsResponse.DeleteRecordsTopicResult
 
 
 class Topics(Feature):
-    """Makes and deletes topics and partitions, and gives up the first records of a partition.
+    """Creates and deletes topics and partitions, and trims partitions.
 
     Args:
-        settle: waits until nothing more is written of a topic without numbers.
-        forget: has groups forget what they have committed of a topic.
+        settle: waits until no write of a topic without numbers is in flight.
+        forget: deletes the groups' committed offsets of a topic.
     """
 
     def __init__(self, node: GatewayNode, *, settle: OfTopic, forget: OfTopic) -> None:
@@ -107,21 +121,15 @@ class Topics(Feature):
         self._settle = settle
         self._forget = forget
         self._works: set[asyncio.Task[None]] = set()
-        self.handlers: dict[int, Handler] = {
-            Api.CREATE_TOPICS: self._create_topics,
-            Api.CREATE_PARTITIONS: self._create_partitions,
-            Api.DELETE_TOPICS: self._delete_topics,
-            Api.DELETE_RECORDS: self._delete_records,
-        }
 
     async def close(self) -> None:
-        """Gives up what is not done."""
+        """Cancel unfinished work."""
         for each in self._works:
             each.cancel()
         await asyncio.gather(*self._works, return_exceptions=True)
 
     async def _to_its_end(self, work: Coroutine[Any, Any, None]) -> None:
-        """Has it done, also if the client goes meanwhile: there would be half a topic otherwise."""
+        """Complete the work even if the client disconnects: half a topic would remain otherwise."""
         task = asyncio.create_task(work)
         self._works.add(task)
         task.add_done_callback(self._works.discard)
@@ -133,6 +141,16 @@ class Topics(Feature):
 
     # -- topics and partitions -------------------------------------------------------------------
 
+    @serves(
+        Api.CREATE_TOPICS,
+        range(7),
+        Rule(
+            asked="topics",
+            each=lambda each: (on_cluster(Operation.CREATE), each.name),
+            answered="topics",
+            refused=refuse_one(CreateTopicsResponse.CreatableTopicResult, error_message=WHY),
+        ),
+    )
     async def _create_topics(self, request: Any, client: Client) -> Any:
         counts = Counter(each.name for each in request.topics)
         unique = {each.name: each for each in request.topics}
@@ -174,7 +192,7 @@ class Topics(Feature):
         is_changed = bool(limits) and changed(topic, rules, limits) != rules
         if is_changed:
             check_all_there(self._node.store)
-        await self._node.numbers.create(topic, count, new=True, gateways=gateways)
+        await self._node.registry.create(topic, count, new=True, gateways=gateways)
         if is_changed:
             try:
                 await set_retention(self._node, topic, limits)
@@ -193,7 +211,7 @@ class Topics(Feature):
             raise RefusedError(KafkaError.INVALID_REQUEST, "the request has this topic twice")
         if why := wrong_name(topic.name):
             raise RefusedError(KafkaError.INVALID_TOPIC_EXCEPTION, why)
-        if self._node.numbers.is_there(topic.name):
+        if self._node.registry.exists(topic.name):
             raise RefusedError(KafkaError.TOPIC_ALREADY_EXISTS, f"topic {topic.name!r} is there")
         count = self._checked_count(topic)
         limits = {}
@@ -213,7 +231,7 @@ class Topics(Feature):
         count, copies = topic.num_partitions, topic.replication_factor
         if topic.assignments:
             if (count, copies) != (DEFAULT, DEFAULT):
-                why = "with assignments there is no number of partitions, and no replication factor"
+                why = "assignments exclude a number of partitions and a replication factor"
                 raise RefusedError(KafkaError.INVALID_REQUEST, why)
             return _checked(len(topic.assignments))
         stores = 1 + len(self._node.store.known_stores)
@@ -223,7 +241,7 @@ class Topics(Feature):
         return self._node.options.num_partitions if count == DEFAULT else _checked(count)
 
     def _assigned(self, assignments: Sequence[Any]) -> list[str]:
-        """The gateways that are to take writes: the first one that each assignment names."""
+        """Return the gateways that will take writes: the first one of each assignment."""
         live = {each.node_id: each.address for each in self._node.gateways.live()}
         found = []
         for each in assignments:
@@ -233,6 +251,18 @@ class Topics(Feature):
             found.append(live[each.broker_ids[0]])
         return found
 
+    @serves(
+        Api.CREATE_PARTITIONS,
+        range(2),
+        Rule(
+            asked="topics",
+            each=named_topic(Operation.ALTER),
+            answered="results",
+            refused=refuse_one(
+                CreatePartitionsResponse.CreatePartitionsTopicResult, error_message=WHY
+            ),
+        ),
+    )
     async def _create_partitions(self, request: Any, client: Client) -> Any:
         result = CreatePartitionsResponse.CreatePartitionsTopicResult
         counts = Counter(each.name for each in request.topics)
@@ -250,11 +280,11 @@ class Topics(Feature):
     async def _extend(self, topic: Any, times: int, validate_only: bool) -> None:
         if times > 1:
             raise RefusedError(KafkaError.INVALID_REQUEST, "the request has this topic twice")
-        numbers = self._node.numbers
-        if not numbers.is_there(topic.name):
-            why = f"there is no topic {topic.name!r}"
+        registry = self._node.registry
+        if not registry.exists(topic.name):
+            why = f"topic {topic.name!r} does not exist"
             raise RefusedError(KafkaError.UNKNOWN_TOPIC_OR_PARTITION, why)
-        known, count = len(numbers.partitions(topic.name)), _checked(topic.count)
+        known, count = len(registry.partitions(topic.name)), _checked(topic.count)
         if count <= known:
             why = f"topic {topic.name!r} has {known} partitions, and {count} are not more"
             raise RefusedError(KafkaError.INVALID_PARTITIONS, why)
@@ -263,8 +293,20 @@ class Topics(Feature):
             why = f"{count - known} partitions are to be added, and {len(gateways)} are assigned"
             raise RefusedError(KafkaError.INVALID_REPLICA_ASSIGNMENT, why)
         if not validate_only:
-            await numbers.extend(topic.name, count, gateways=gateways)
+            await registry.extend(topic.name, count, gateways=gateways)
 
+    @serves(
+        Api.DELETE_TOPICS,
+        range(6),
+        Rule(
+            asked="topic_names",
+            each=plain_name(on_topics(Operation.DELETE)),
+            answered="responses",
+            refused=refuse_one(
+                DeleteTopicsResponse.DeletableTopicResult, "name", "", error_message=WHY
+            ),
+        ),
+    )
     async def _delete_topics(self, request: Any, client: Client) -> Any:
         result = DeleteTopicsResponse.DeletableTopicResult
 
@@ -276,7 +318,7 @@ class Topics(Feature):
         return DeleteTopicsResponse(throttle_time_ms=0, responses=found)
 
     async def _delete(self, topic: str, version: int) -> None:
-        """Deletes a topic at all stores; those that are away do it when they come back."""
+        """Delete a topic at all stores; stores that are away do so when they return."""
         if not self._node.options.delete_topics:
             disabled = KafkaError.TOPIC_DELETION_DISABLED
             raise RefusedError(
@@ -286,25 +328,26 @@ class Topics(Feature):
             raise RefusedError(KafkaError.INVALID_TOPIC_EXCEPTION, f"topic {topic!r} is internal")
         store = self._node.store
         held = []
-        with contextlib.suppress(ProtocolError):  # a name that no topic has
+        with contextlib.suppress(ProtocolError):  # no topic has such a name
             check_topic(topic)
             held = await self._node.in_thread(store.log.partitions, topic)
         has_rule = bool(changed_configs(self._node, topic))
-        # Records or a rule without numbers: it was cut short before.
+        # Records or a rule without numbers: an earlier deletion was interrupted.
         is_left = has_rule or any(info.earliest < info.end for info in held)
-        if not (is_left or self._node.numbers.is_there(topic)):
-            why = f"there is no topic {topic!r}"
+        if not (is_left or self._node.registry.exists(topic)):
+            why = f"topic {topic!r} does not exist"
             raise RefusedError(KafkaError.UNKNOWN_TOPIC_OR_PARTITION, why)
         if has_rule:
-            # At a store that does not hear of it the topic's rule would be that of the next one.
+            # A store that misses the deletion would apply the rule to the next topic of this
+            # name.
             check_all_there(store)
         await self._to_its_end(self._remove(topic, has_rule=has_rule))
 
     async def _remove(self, topic: str, *, has_rule: bool) -> None:
-        numbers, deletions = self._node.numbers, self._node.store.deletions
-        # Another gateway may write to those that it hosts until it has heard of it.
-        hosted = numbers.hosted(topic)
-        await numbers.delete(topic)
+        registry, deletions = self._node.registry, self._node.store.deletions
+        # Other gateways may write to their partitions until they have read the registry.
+        hosted = registry.hosted(topic)
+        await registry.delete(topic)
         try:
             async with asyncio.timeout(WRITE_S):
                 await self._settle(topic)
@@ -320,6 +363,20 @@ class Topics(Feature):
 
     # -- records ---------------------------------------------------------------------------------
 
+    @serves(
+        Api.DELETE_RECORDS,
+        range(2),
+        Rule(
+            asked="topics",
+            each=named_topic(Operation.DELETE),
+            answered="topics",
+            refused=refuse_partitions(
+                DeleteRecordsResponse.DeleteRecordsTopicResult,
+                DeleteRecordsResponse.DeleteRecordsTopicResult.DeleteRecordsPartitionResult,
+                low_watermark=-1,
+            ),
+        ),
+    )
     async def _delete_records(self, request: Any, client: Client) -> Any:
         topics = []
         for topic in request.topics:
@@ -335,8 +392,8 @@ class Topics(Feature):
         return DeleteRecordsResponse(throttle_time_ms=0, topics=topics)
 
     async def _give_up(self, topic: str, number: int, before: int) -> tuple[int, KafkaError]:
-        """Has all stores that are there give up records; the offset of the first that is left."""
-        found = self._node.numbers.get(topic, number)
+        """Trim a partition at all reachable stores; return its first remaining offset."""
+        found = self._node.registry.get(topic, number)
         if found is None:
             return -1, KafkaError.UNKNOWN_TOPIC_OR_PARTITION
         gateways = self._node.gateways

@@ -1,9 +1,9 @@
 """Users of a gateway: names, password verifiers, roles and permissions, in a file.
 
-A line is ``NAME SCRAM-SHA-256$ITERATIONS:SALT$STORED_KEY:SERVER_KEY``, in the form that PostgreSQL
-keeps passwords in (RFC 5803); a user has one for each mechanism.  No password can be had from it
-but by guessing.  One more is ``NAME roles=ROLE,… produce=PATTERN,… consume=PATTERN,…``, in which
-octets of patterns that would end them are escaped as in all names (``names.escape``).
+A line is ``NAME SCRAM-SHA-256$ITERATIONS:SALT$STORED_KEY:SERVER_KEY``, PostgreSQL's form of
+passwords (RFC 5803), from which a password can only be guessed; a user has one line for each
+mechanism. One more line is ``NAME roles=ROLE,… produce=PATTERN,… consume=PATTERN,…``, with special
+characters of patterns escaped as in all names (``names.escape``).
 """
 
 from __future__ import annotations
@@ -36,24 +36,22 @@ from dafka_core.security.private_file import PrivateFile
 from dafka_core.security.throttles import Guesses
 from dafka_kafka.errors import KafkaError
 
-# What a user of a gateway may do, in Kafka's terms: which operations on which resources.
-#
-# One table says what each role has.  Requests are judged by it (``access_rules``), and it is what
-# Kafka's tools are told of (DescribeAcls, and the operations that responses list).
+# Permissions in Kafka's terms: operations on resources. One table lists those of each role.
+# ``access`` checks requests by it, and DescribeAcls and the operations in responses report it.
 
 
 MAX_TOPICS: Final = 10_000
-"""Of which it is kept what a user may do there: clients ask for any names."""
+"""Cached answers: clients ask for any name."""
 
 _ALL: Final = "*"
 CLUSTER_NAME: Final = "kafka-cluster"
-"""What Kafka calls the only resource of kind CLUSTER."""
+"""Kafka's name of the only CLUSTER resource."""
 
 _WILDCARDS: Final = frozenset("*?[")
 
 
 class Resource(IntEnum):
-    """What operations are on, by Kafka's numbers."""
+    """Resource types, by Kafka's numbers."""
 
     TOPIC = 2
     GROUP = 3
@@ -61,7 +59,7 @@ class Resource(IntEnum):
 
 
 class Operation(IntEnum):
-    """What is done to a resource, by Kafka's numbers."""
+    """Operations, by Kafka's numbers."""
 
     READ = 3
     WRITE = 4
@@ -73,7 +71,7 @@ class Operation(IntEnum):
     ALTER_CONFIGS = 11
     IDEMPOTENT_WRITE = 12
 
-    __hash__ = int.__hash__  # an enumeration's own one takes three times as long
+    __hash__ = int.__hash__  # three times as fast as Enum's own
 
 
 _O = Operation
@@ -98,8 +96,8 @@ OPERATIONS: Final[Mapping[str, Mapping[Resource, frozenset[Operation]]]] = Mappi
         },
     }
 )
-"""What each role has: of topics those that its patterns fit, and an admin all of them; groups are
-not told apart."""
+"""The permissions of roles. Those on topics apply to matching patterns, or to all topics for an
+admin; groups are not distinguished."""
 
 USER_ROLES: Final = tuple(OPERATIONS)
 """The roles that a user may have."""
@@ -111,18 +109,18 @@ REFUSALS: Final = MappingProxyType(
         Resource.CLUSTER: KafkaError.CLUSTER_AUTHORIZATION_FAILED,
     }
 )
-"""How it is told that an operation on a resource is not allowed."""
+"""The error for a refused operation."""
 
 
 class Need(NamedTuple):
-    """An operation on all resources of a kind, or on one that has a name."""
+    """A required permission on a resource type, for all resources or for a named one."""
 
     resource: Resource
     operation: Operation
 
 
 class Rights:
-    """What a user may do, each answer kept: a client asks for the same topics again and again."""
+    """A user's rights, cached by name: clients ask for the same topics again and again."""
 
     def __init__(self, permissions: Permissions) -> None:
         self.permissions = permissions
@@ -134,7 +132,7 @@ class Rights:
         self._topics = RecentNames[frozenset[Operation]](MAX_TOPICS)
 
     def operations(self, resource: Resource, name: str = "") -> frozenset[Operation]:
-        """What may be done there."""
+        """Return the permitted operations on a resource."""
         if resource is not Resource.TOPIC:
             return self._others[resource]
         found = self._topics.get(name)
@@ -145,15 +143,15 @@ class Rights:
 
     @property
     def sees_all(self) -> bool:
-        """Whether there is no topic that is hidden from it.
+        """Whether no topic is hidden from the user.
 
-        Internal ones, which who produces may not know, are not there for clients of Kafka.
+        Kafka's clients can't see internal topics.
         """
         held = self.permissions
         return held.knows_all or (PRODUCE in held.roles and _ALL in held.produce)
 
     def may(self, need: Need, name: str = "") -> bool:
-        """Whether an operation is allowed."""
+        """Return whether an operation is permitted."""
         return need.operation in self.operations(need.resource, name)
 
     def _of_topic(self, name: str) -> frozenset[Operation]:
@@ -167,14 +165,14 @@ class Rights:
 
 
 class Pattern(IntEnum):
-    """How an ACL names resources, by Kafka's numbers."""
+    """Pattern types of ACLs, by Kafka's numbers."""
 
     LITERAL = 3
     PREFIXED = 4
 
 
 class Acl(NamedTuple):
-    """One line of what Kafka's tools list."""
+    """One ACL, as Kafka's tools list it."""
 
     resource: Resource
     name: str
@@ -184,9 +182,9 @@ class Acl(NamedTuple):
 
 
 def acls(permissions: Permissions) -> Iterator[Acl]:
-    """What a user may do, as Kafka lists it.
+    """Return a user's permissions as Kafka's ACLs.
 
-    Its patterns know a name and a beginning of names.  Another one is named as it is written.
+    Kafka has literal and prefix patterns only; other patterns are listed literally.
     """
     patterns = {PRODUCE: permissions.produce, CONSUME: permissions.consume}
     for role in USER_ROLES:
@@ -215,13 +213,14 @@ except ImportError:
 SCRAM: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 
 ITERATIONS: Final = 16_384
-"""What a guess costs, and a client when it connects: some 10 ms.  Kafka's brokers have 4,096."""
+"""SCRAM iterations: about 10 ms for each guess, and for each new connection. Kafka's brokers have
+4,096."""
 
 MAX_ITERATIONS: Final = 1 << 20
 MAX_PASSWORD_BYTES: Final = 1_024
 
 HASHING_THREADS: Final = 2
-"""So many of the processors at most are taken by clients that say passwords."""
+"""Processors that password checks may use."""
 
 _NAME: Final = re.compile(r"[^\s,=\0-\x1f]{1,255}")
 _LINE: Final = re.compile(
@@ -237,7 +236,7 @@ _log: Final = logging.getLogger("dafka.kafka")
 
 
 class Verifier(NamedTuple):
-    """What a server keeps of a password for a mechanism (RFC 5802, section 3)."""
+    """A verifier of a password for one mechanism (RFC 5802, section 3)."""
 
     salt: bytes
     stored_key: bytes
@@ -246,10 +245,10 @@ class Verifier(NamedTuple):
 
 
 def verifier_of(mechanism: str, password: str, like: Verifier | None = None) -> Verifier:
-    """What is kept of a password, with a new salt unless it is to be ``like`` another one.
+    """Make a verifier, with a new salt or with the salt of ``like``.
 
     Raises:
-        ValueError: no password can be that.
+        ValueError: the password is invalid.
     """
     salt, iterations = (like.salt, like.iterations) if like else (None, ITERATIONS)
     if not 0 < len(password.encode("utf-8", "surrogatepass")) <= MAX_PASSWORD_BYTES:
@@ -262,10 +261,10 @@ def verifier_of(mechanism: str, password: str, like: Verifier | None = None) -> 
 
 
 def lines_of(name: str, password: str) -> list[str]:
-    """A user's lines that prove a password.
+    """Return the lines with a user's verifiers.
 
     Raises:
-        ValueError: it is no name, or no password.
+        ValueError: the name or the password is invalid.
     """
     if not _NAME.fullmatch(name):
         raise ValueError("a name has 1 to 255 characters without spaces, ',' and '='")
@@ -273,7 +272,7 @@ def lines_of(name: str, password: str) -> list[str]:
 
 
 def line_of(permissions: Permissions) -> str:
-    """A user's line that says what it may do."""
+    """Return the line with a user's permissions."""
     told = {each: getattr(permissions, each) for each in _PATTERNS}
     told = {"roles": [each for each in USER_ROLES if each in permissions.roles], **told}
     facts = (f"{name}={','.join(map(_escaped, words))}" for name, words in told.items())
@@ -281,10 +280,10 @@ def line_of(permissions: Permissions) -> str:
 
 
 def user_roles(words: Iterable[str]) -> frozenset[str]:
-    """Those of a user from words, each of which may name several by commas.
+    """Parse roles; a word may contain several, separated by commas.
 
     Raises:
-        ValueError: one is none, or none of a user's.
+        ValueError: a role is unknown, or not for users.
     """
     roles = parse_roles(words)
     others = [each for each in roles if each not in USER_ROLES]
@@ -294,10 +293,10 @@ def user_roles(words: Iterable[str]) -> frozenset[str]:
 
 
 def permissions_of(line: str) -> Permissions | None:
-    """What a line says that a user may do; None if it is about a password.
+    """Parse a line with permissions; None if it is one with a verifier.
 
     Raises:
-        ValueError: it says it in a wrong way.
+        ValueError: the line is invalid.
     """
     name, _, said = line.partition(" ")
     if not said.startswith("roles="):
@@ -342,26 +341,26 @@ def _parsed(line: str) -> tuple[str, str, Verifier]:
 
 
 class _User(NamedTuple):
-    """What is known of a user."""
+    """A user's verifiers and permissions."""
 
     verifiers: dict[str, Verifier]
     rights: Rights | None
 
 
 class Users:
-    """The users in a file, as it is now.
+    """The users in a file, reloaded when it changes.
 
     Raises:
-        ConfigError: the file is wrong, or others can read it.
+        ConfigError: the file is invalid, or readable by others.
     """
 
     def __init__(self, file: str) -> None:
         self._file = PrivateFile(file, "dafka kafka-user", _parse_users)
         self._secret = secrets.token_bytes(32)
         self.guesses = Guesses()
-        """Wrong passwords, of whatever user."""
+        """Wrong passwords of all users, by client address."""
         self.threads = ThreadPoolExecutor(HASHING_THREADS, "dafka-kafka-password")
-        """For ``knows``, which takes a processor while it lasts: nothing else waits there."""
+        """Threads for ``knows``, which keeps a processor busy."""
         try:
             self._known = self._file.read()
         except ValueError as error:
@@ -371,33 +370,33 @@ class Users:
         return name in self._known
 
     def close(self) -> None:
-        """Hashes no more passwords."""
+        """Stop checking passwords."""
         self.threads.shutdown(wait=False, cancel_futures=True)
 
     def verifiers(self, name: str) -> Mapping[str, Verifier] | None:
-        """What is known of a user's password, by mechanism; None if it is no user."""
+        """Return a user's verifiers by mechanism; None for an unknown user."""
         found = self._known.get(name)
         return None if found is None else found.verifiers
 
     def rights(self, name: str) -> Rights | None:
-        """What a user may do; None if it is none any more."""
+        """Return a user's permissions; None for an unknown user."""
         found = self._known.get(name)
         return None if found is None else found.rights
 
     def permissions(self) -> list[Permissions]:
-        """What all of them may do, by their names."""
+        """Return the permissions of all users, by name."""
         held = (each.rights for _, each in sorted(self._known.items()))
         return [each.permissions for each in held if each is not None]
 
     def look(self) -> None:
-        """Reads the file again if it is another one; while it is wrong nobody is let in."""
-        log = partial(_log.error, "Kafka: users: %s; nobody is let in")
+        """Reload the file if it has changed; while it is invalid, all users are rejected."""
+        log = partial(_log.error, "Kafka: users: %s; all are rejected")
         self._known = self._file.reread({}, log)
 
     def verifier(self, mechanism: str, name: str) -> Verifier:
-        """A user's; of somebody unknown one that no password fits, the same each time.
+        """Return the user's verifier; for an unknown user a fixed one that no password matches.
 
-        So nobody is told by the answer which names there are.
+        So answers don't reveal which names exist.
         """
         known = self._known.get(name)
         if known is not None and mechanism in known.verifiers:
@@ -407,7 +406,7 @@ class Users:
         return Verifier(salt, secrets.token_bytes(size), secrets.token_bytes(size), ITERATIONS)
 
     def knows(self, name: str, password: str) -> bool:
-        """Whether that is a user's password; takes some milliseconds, whatever it is."""
+        """Check a password; takes the same time whether the user exists or not."""
         like = self.verifier(SCRAM[0], name)
         try:
             given = verifier_of(SCRAM[0], password, like)
@@ -434,7 +433,7 @@ def _parse_users(octets: bytes) -> Mapping[str, _User]:
     for name, user in known.items():
         if user.rights is None:
             cure = f"'dafka kafka-user change {name} --role ROLE' gives some"
-            raise ValueError(f"says nothing of the roles of user {printable(name)!r}: {cure}")
+            raise ValueError(f"has no roles of user {printable(name)!r}: {cure}")
         if not user.verifiers:
             cure = f"'dafka kafka-user add {name}' gives one"
             raise ValueError(f"has no password of user {printable(name)!r}: {cure}")

@@ -1,1 +1,1 @@
-"""Kafka's consumer groups: who is a member, who reads what, and how far they have committed."""
+"""Kafka's consumer groups: members, assignments and committed offsets."""

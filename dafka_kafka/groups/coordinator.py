@@ -1,4 +1,4 @@
-"""The coordinator of consumer groups: their timers, and the log of their offsets."""
+"""The coordinator of consumer groups: their timers, and the log of committed offsets."""
 
 from __future__ import annotations
 
@@ -30,30 +30,31 @@ from dafka_kafka.groups.offsets import (
 )
 
 MAX_WAITING: Final = 10_000
-"""Records on their way to the disk; who comes later is told to try again."""
+"""Queued records; beyond it, commits are rejected and retried."""
 
 MAX_BATCH: Final = 1_000
-"""Records that go to disk together."""
+"""Records in one append."""
 
 MAX_READ_BYTES: Final = 4 << 20
-"""At one time: other clients are served between two looks at what was read."""
+"""Read size; the loop serves other clients between reads."""
 
 LEAST_REPEATED: Final = 10_000
-"""So many records, and four times those that count, are written before these are written again."""
+"""The log is compacted when it has grown by this many records, or by four times those that
+count."""
 
 REPLICATE_S: Final = 5.0
-"""How long other stores may take, as Kafka's ``offsets.commit.timeout.ms``."""
+"""Time for other stores, as Kafka's ``offsets.commit.timeout.ms``."""
 
 APPEND_TIMEOUT_S: Final = 30.0
-"""How long the store's own disk may take."""
+"""Time for this store's disk."""
 
 _log: Final = logging.getLogger("dafka.kafka")
 
 
 class OffsetLog:
-    """What all groups have committed, durable.  For the gateway's loop.
+    """The durable log of all groups' commits; used in the gateway's loop.
 
-    ``offsets`` has what this gateway has written, and what the others had when it last looked.
+    ``offsets`` has what this gateway has written, and what it has read of other gateways.
     """
 
     def __init__(self, node: GatewayNode) -> None:
@@ -62,18 +63,18 @@ class OffsetLog:
         self._node = node
         self._log = node.store.log
         self._replication = node.replication
-        self._read: dict[str, int] = {}  # up to where each gateway's records were looked at
-        self._begins: dict[str, int] = {}  # where they began then
-        self._changes = -1  # of the log, that were looked at
+        self._read: dict[str, int] = {}  # by gateway, the offset up to which its records are read
+        self._begins: dict[str, int] = {}  # by gateway, the first offset at that time
+        self._changes = -1  # the log's change number at the last read
         self._reading = asyncio.Lock()
         self._waiting: list[tuple[GroupRecord, asyncio.Future[None]]] = []
         self._writer: asyncio.Task[None] | None = None
         self._answering: set[asyncio.Task[None]] = set()
         self._repeat_at = LEAST_REPEATED
-        """When this gateway's partition is so long, what counts is written again."""
+        """This partition's length at the next compaction."""
 
     async def catch_up(self) -> None:
-        """Reads what gateways have written since the last call.
+        """Read what gateways have written since the last call.
 
         Raises:
             DafkaError: the log cannot be read.
@@ -91,11 +92,11 @@ class OffsetLog:
                 self.offsets.forget(self._begins)
 
     async def write(self, records: Collection[GroupRecord]) -> None:
-        """Writes records; returns when they are on disk here and at the other stores.
+        """Write records; return when they are on disk here and at the other stores.
 
         Raises:
-            InvalidRequestError: a record is larger than a store takes, or there are too many.
-            TimeoutError: another store that is there does not have them in time.
+            InvalidRequestError: a record exceeds the stores' limit, or too many are queued.
+            TimeoutError: a reachable store does not have them in time.
             DafkaError: the store has ended.
         """
         if len(self._waiting) + len(records) > MAX_WAITING:
@@ -111,16 +112,17 @@ class OffsetLog:
                 raise each
 
     async def close(self) -> None:
-        """Waits for what is on its way."""
+        """Wait for unfinished writes."""
         while tasks := [*self._answering, *([self._writer] if self._writer else [])]:
             await asyncio.wait(tasks)
 
-    # -- reading -----------------------------------------------------------------------------------
+    # -- reading
+    # -----------------------------------------------------------------------------------
 
     async def _catch_up(self, info: PartitionInfo) -> None:
         start = self._read.get(info.partition, 0)
         if start > info.end:
-            start = 0  # another history has won; what was read is the same, or older
+            start = 0  # another history has won: the records read so far are the same, or older
         trim_to = 0
         while (start := max(start, info.earliest)) < info.end:
             found, start, repeats = await self._node.in_thread(
@@ -139,21 +141,22 @@ class OffsetLog:
     def _parsed(
         self, tp: TopicPartition, start: int, end: int
     ) -> tuple[list[tuple[int, GroupRecord]], int, int]:
-        """Some records with their offsets, the offset behind them, and up to where they repeat."""
+        """Return some records with their offsets, the next offset, and the compacted offset."""
         found, repeats, at = [], 0, start
         for batch in self._log.read(tp, start, end, max_bytes=MAX_READ_BYTES):
             for offset, value in enumerate(batch.values, batch.offset):
                 try:
                     record = GroupRecord.parse(bytes(value))
                 except InvalidRequestError:
-                    continue  # anybody may write there, and versions to come will
+                    continue  # invalid, or of a later version
                 found.append((offset, record))
                 if record.repeats <= offset:
                     repeats = max(repeats, record.repeats)
             start = batch.end
         return found, start if start > at else end, repeats
 
-    # -- writing -----------------------------------------------------------------------------------
+    # -- writing
+    # -----------------------------------------------------------------------------------
 
     async def _write_all(self) -> None:
         while self._waiting:
@@ -165,9 +168,9 @@ class OffsetLog:
             except (DafkaError, TimeoutError) as error:
                 if len(taken) == 1 or not isinstance(error, InvalidRequestError):
                     _end(futures, error)
-                else:  # one is too large: which, shows when each is written alone
+                else:  # one is too large: find it by writing each alone
                     await self._one_by_one(records, futures)
-            except RuntimeError as error:  # the gateway has ended
+            except RuntimeError as error:  # the gateway is closing
                 _end(futures, error)
             else:
                 self._answer(end, futures)
@@ -184,7 +187,7 @@ class OffsetLog:
                 _end([future], error)
 
     async def _put(self, records: Sequence[GroupRecord]) -> int:
-        """Appends records; returns the partition's end when they are on disk here."""
+        """Append records; return the partition's end once they are on disk."""
         packed = [each.packed() for each in records]
         append = self._node.store.append_queue.append
         put = self._node.in_thread(append, self.own, packed, timeout_s=APPEND_TIMEOUT_S)
@@ -196,7 +199,7 @@ class OffsetLog:
         return offsets.stop
 
     def _answer(self, end: int, futures: Sequence[asyncio.Future[None]]) -> None:
-        """Tells who waits when the other stores have the records, too; the next ones go on."""
+        """Complete the futures once the other stores have the records, without waiting here."""
         task = asyncio.get_running_loop().create_task(self._wait_for_others(end, futures))
         self._answering.add(task)
         task.add_done_callback(self._answering.discard)
@@ -208,7 +211,7 @@ class OffsetLog:
             _end(futures, TimeoutError(f"other stores lack what is before offset {end}"))
 
     async def _repeat(self, end: int) -> None:
-        """Writes again what counts, now and then, and gives up what is before it."""
+        """Compact the partition: write current state again, and trim the records before it."""
         if end < self._repeat_at:
             return
         self.offsets.forget(self._begins | {self.own.partition: end})
@@ -234,25 +237,25 @@ def _end(futures: Sequence[asyncio.Future[None]], error: BaseException | None = 
 
 
 ASK_S: Final = 2.0
-"""How long another store may take to answer: one that does not is away, or about to be."""
+"""Time for another store's answer."""
 
 WAIT_S: Final = 20.0
-"""How long what others have may take to come; after that a gateway goes on with what it has."""
+"""Time to receive other stores' records; after it the gateway continues with what it has."""
 
 MEET_S: Final = 5.0
-"""How long a store that is there may take to say where it can be asked; a C store never does."""
+"""Time for a store to tell its Flight location; C stores have none."""
 
 STEP_S: Final = 0.05
 
 
 class OtherHeads:
-    """How far the stores that are there are with what gateways write of groups."""
+    """The ends of the offsets topic at the reachable stores."""
 
     def __init__(self, store: StoreHandle) -> None:
         self._store = store
 
     def wait_for(self) -> None:
-        """Waits until this store is as far as the others.
+        """Wait until this store has what the others have.
 
         Raises:
             DafkaError: the store has ended.
@@ -286,20 +289,21 @@ class OtherHeads:
 
 
 MAX_GROUPS: Final = 10_000
-"""That are kept in memory, or have committed: with one partition each some megabytes."""
+"""Groups in memory, or with commits: some megabytes with one partition each."""
 
 LOOK_S: Final = 0.25
-"""How often it is looked whether gateways have come or gone."""
+"""Interval of the check for gateways that have come or gone."""
 
 EXPIRE_S: Final = 60.0
-"""How often it is looked whether groups have not been used for too long."""
+"""Interval of the check for expired groups."""
 
 
 class Coordinator:
-    """Groups are shared out over the live gateways by rendezvous; what is committed all have.
+    """Coordinates the groups that rendezvous hashing assigns to this gateway.
 
-    A gateway that gets groups, as it starts or as another one ends, first reads what the others
-    have written.  Until then it answers COORDINATOR_LOAD_IN_PROGRESS.  For the gateway's loop.
+    All gateways share the committed offsets. A gateway that gets groups, at its start or when
+    another one ends, first reads what the others have written; until then it answers
+    COORDINATOR_LOAD_IN_PROGRESS. Runs in the gateway's loop.
     """
 
     def __init__(self, node: GatewayNode, log: OffsetLog) -> None:
@@ -316,19 +320,19 @@ class Coordinator:
         self._gateways = node.gateways
         self._others = OtherHeads(node.store)
         self._groups: dict[str, Group] = {}
-        self._due: dict[str, float] = {}  # when to look at a group, or earlier
-        self._saved: dict[str, int] = {}  # changes of a group that are kept, or about to be
-        self._live: frozenset[str] = frozenset()  # the gateways for which all is read
+        self._due: dict[str, float] = {}  # by group, the time of its next check, or earlier
+        self._saved: dict[str, int] = {}  # by group, the generation that is stored or being stored
+        self._live: frozenset[str] = frozenset()  # the gateways whose records are read
         self._woken = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def start(self) -> None:
-        """Looks after the groups from now on."""
+        """Start the timers."""
         self._begin(self._run())
         self._begin(self._expire_now_and_then())
 
     async def close(self) -> None:
-        """Ends; whoever waits is told to ask elsewhere."""
+        """Close; waiting clients are told to find another coordinator."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -337,11 +341,11 @@ class Coordinator:
         await self.log.close()
 
     def place(self, group_id: str) -> GatewayInfo:
-        """The gateway that coordinates a group."""
+        """Return the gateway that coordinates a group."""
         return self._gateways.chosen(f"group {group_id}")
 
     def error(self, group_id: str) -> KafkaError | None:
-        """Why this gateway cannot speak for a group."""
+        """Return why this gateway can't answer for a group."""
         if self.place(group_id).address != self._gateways.own.address:
             group = self._groups.get(group_id)
             if group is not None:
@@ -350,16 +354,16 @@ class Coordinator:
         return None if group_id in self._groups else self.loading()
 
     def loading(self) -> KafkaError | None:
-        """Whether it still reads which groups there are."""
+        """Return an error while groups are still being loaded."""
         is_read = self._live == self._live_now()
         return None if is_read else KafkaError.COORDINATOR_LOAD_IN_PROGRESS
 
     def is_known(self, group: Group) -> bool:
-        """Whether a group is there: somebody is in it, or it has committed."""
+        """Return whether a group exists: it has members or commits."""
         return not group.is_unused or self.offsets.is_there(group.group_id)
 
     def group(self, group_id: str) -> Group | KafkaError:
-        """A group, also one of which nobody has heard; or why it is none of this gateway's."""
+        """Return a group, created if necessary, or why this gateway can't."""
         error = self.error(group_id)
         if error is not None:
             return error
@@ -375,7 +379,7 @@ class Coordinator:
         return found
 
     def groups(self) -> list[Group]:
-        """All groups of this gateway that there are."""
+        """Return all existing groups of this gateway."""
         names = {*self.offsets.groups(), *self._groups}
         found = [self.group(each) for each in sorted(names)]
         there = [each for each in found if isinstance(each, Group)]
@@ -384,13 +388,13 @@ class Coordinator:
         return [each for each in there if self.is_known(each)]
 
     def now(self) -> float:
-        """The time that groups go by, in seconds."""
+        """The groups' time, in seconds."""
         return asyncio.get_running_loop().time()
 
     def settle(self, group: Group) -> None:
-        """Gives a group's answers to who waits for them, and keeps what has become of it."""
+        """Send a group's answers to their requests, and store its new state."""
         for ticket, answer in group.take_answers():
-            if not ticket.done():  # whose client has gone
+            if not ticket.done():  # its client has disconnected
                 ticket.set_result(answer)
         group_id = group.group_id
         if self._groups.get(group_id) is not group:
@@ -406,13 +410,13 @@ class Coordinator:
         self._forget_unused(group)
 
     async def delete(self, group: Group) -> None:
-        """Deletes all that is known of a group; raises as ``OffsetLog.write``."""
+        """Delete a group and its commits; raises as ``OffsetLog.write``."""
         counter = self.offsets.next_counter()
         await self.log.write([GroupRecord(group.group_id, counter, deleted=True)])
         self._end(group, KafkaError.GROUP_ID_NOT_FOUND)
 
     async def forget_topic(self, topic: str) -> None:
-        """Deletes what all groups have committed of a topic; raises as ``OffsetLog.write``."""
+        """Delete all groups' commits of a topic; raises as ``OffsetLog.write``."""
         await self.log.catch_up()
         records: list[GroupRecord] = []
         for group_id in [*self.offsets.groups()]:
@@ -426,7 +430,8 @@ class Coordinator:
         for start in range(0, len(records), MAX_BATCH):
             await self.log.write(records[start : start + MAX_BATCH])
 
-    # -- within ------------------------------------------------------------------------------------
+    # -- internal
+    # ----------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         while True:
@@ -459,7 +464,7 @@ class Coordinator:
         before_ms = now_us // 1_000 - self._node.options.offsets_retention_minutes * 60_000
         if not self._unused(before_ms):
             return
-        # What is committed from here on is newer than the deletion; what is on its way comes first.
+        # Commits from here on are newer than the deletion; unfinished ones come first.
         counter = self.offsets.next_counter()
         await self.log.write([GroupRecord(counter=counter)])
         unused = self._unused(before_ms)[:MAX_BATCH]
@@ -470,7 +475,7 @@ class Coordinator:
                 self._end(group, KafkaError.GROUP_ID_NOT_FOUND)
 
     def _unused(self, before_ms: int) -> list[Group]:
-        """Groups of this gateway that nobody is in, and that were used last before some time."""
+        """Return this gateway's groups without members, last used before a time."""
         names = [
             each for each in self.offsets.groups() if 0 < self.offsets.used_ms(each) < before_ms
         ]
@@ -478,12 +483,12 @@ class Coordinator:
         return [each for each in found if isinstance(each, Group) and self._is_kept_unused(each)]
 
     async def _load(self) -> None:
-        """Reads what other gateways have written; all of it when gateways have come or gone."""
+        """Read other gateways' records; all of them when gateways have come or gone."""
         live = self._live_now()
         try:
             if live != self._live:
                 for group_id in [*self._groups]:
-                    self.error(group_id)  # ends those that have moved
+                    self.error(group_id)  # end groups that have moved
                 await self._node.in_thread(self._others.wait_for)
             await self.log.catch_up()
         except DafkaError as error:
@@ -499,7 +504,7 @@ class Coordinator:
 
     def _end(self, group: Group, error: KafkaError) -> None:
         group.end(error)
-        if self._groups.get(group.group_id) is group:  # and not one that began meanwhile
+        if self._groups.get(group.group_id) is group:  # not one that began meanwhile
             self._drop(group.group_id)
         self.settle(group)
 
@@ -508,7 +513,7 @@ class Coordinator:
             self._drop(group.group_id)
 
     def _is_kept_unused(self, group: Group) -> bool:
-        """Nobody is in it, and that is on disk: before, who asked next would find who has left."""
+        """Drop an empty group once that is stored: until then, its former members must be known."""
         kept = self.offsets.generation(group.group_id)
         return group.is_unused and group.generation == (kept.number if kept else 0)
 
@@ -520,7 +525,7 @@ class Coordinator:
         try:
             await self.log.write([record])
         except (DafkaError, TimeoutError) as error:
-            # It is no loss: its members would join again at another gateway.
+            # No loss: its members would join again at another gateway.
             _log.warning("the members of group %r could not be kept: %s", group.group_id, error)
         self._forget_unused(group)
 

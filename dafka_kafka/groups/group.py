@@ -1,8 +1,7 @@
 """A consumer group: members, states and the classic protocol, without I/O.
 
-Time is an argument.  A request is given with a ticket; its answer comes out of ``take_answers``
-with the ticket, at once or when the group is ready for it.  What happens in which state is
-``group_states.GROUP_TABLE``'s.
+Time is an argument. A request comes with a ticket; ``take_answers`` returns its answer with the
+ticket, at once or when the group is ready. ``GROUP_TABLE`` has the transitions.
 """
 
 from __future__ import annotations
@@ -18,10 +17,8 @@ from typing import Any, Final, NamedTuple
 
 from dafka_kafka.errors import KafkaError
 
-# The states of a consumer group, and what a gateway does in each with what happens.
-#
-# ``Group`` decides by this table, and tests hold the two against each other. They are the states
-# of Kafka's classic group protocol, by its names.
+# The states of a consumer group, by Kafka's names, and its actions. ``Group`` implements this
+# table; tests compare both.
 
 
 JOIN: Final = "a new member joins"
@@ -48,7 +45,7 @@ END: Final = "rejects open requests"
 
 
 class GroupState(Enum):
-    """A state, with what it means."""
+    """A state, with its meaning."""
 
     EMPTY = "it has no members; it may have committed offsets"
     PREPARING_REBALANCE = "members join, until all have joined or the time to join is over"
@@ -63,12 +60,12 @@ class GroupState(Enum):
 
     @property
     def kafka_name(self) -> str:
-        """The state's name in Kafka's answers, as ``PreparingRebalance``."""
+        """The state's name in Kafka's responses, as ``PreparingRebalance``."""
         return self.name.title().replace("_", "")
 
 
 class Reaction(NamedTuple):
-    """The labels of the states that may follow, and what the gateway does, or its error."""
+    """A transition: the labels of the possible next states, and the action or error."""
 
     then: str
     action: str | KafkaError
@@ -141,18 +138,18 @@ GROUP_TABLE: Final[Table] = {
         for event in (JOIN, REJOIN, CHANGE, SYNC, ASSIGN, HEARTBEAT, LEAVE, COMMIT, SIMPLE_COMMIT)
     },
 }
-"""By state and event; where there is no entry, nothing happens."""
+"""Transitions by state and event; other events do nothing."""
 
 
 CONSUMER: Final = "consumer"
-"""The protocol type of consumers, whose metadata and parts are of a known form."""
+"""The protocol type of consumers, whose metadata and assignments have a known format."""
 
 
 @dataclass(frozen=True, slots=True)
 class Joining:
-    """A JoinGroup request: who joins, for how long it may be silent, and how it can share topics.
+    """A JoinGroup request.
 
-    ``protocols`` are names with octets that only clients understand, in the order of its liking.
+    ``protocols`` are assignors by preference, each with metadata that only clients understand.
     """
 
     member_id: str
@@ -164,21 +161,21 @@ class Joining:
     client_id: str = ""
     host: str = ""
     knows_ids: bool = False
-    """It asks first for the id that it is to join with (from version 4 on)."""
+    """Whether it first requests a member id (from version 4 on)."""
 
     @property
     def size_bytes(self) -> int:
-        """What the gateway is to keep of it."""
+        """The part of a member that is stored."""
         return sum(len(name) + len(octets) for name, octets in self.protocols)
 
     def new_id(self) -> str:
-        """An id that no member has."""
+        """A new member id."""
         return f"{self.instance_id or self.client_id}-{uuid.uuid4()}"
 
 
 @dataclass(frozen=True, slots=True)
 class JoinAnswer:
-    """The answer to a JoinGroup; the leader is told the members: id, instance and metadata."""
+    """The answer to a JoinGroup; the leader's has the members: id, instance and metadata."""
 
     error: KafkaError
     member_id: str = ""
@@ -190,7 +187,7 @@ class JoinAnswer:
 
 @dataclass(frozen=True, slots=True)
 class SyncAnswer:
-    """The answer to a SyncGroup: the member's part."""
+    """The answer to a SyncGroup: the member's assignment."""
 
     error: KafkaError
     assignment: bytes = b""
@@ -203,23 +200,23 @@ class Member:
     member_id: str
     joined: Joining
     expires: float
-    """When its session ends, unless it waits for the group."""
+    """The end of its session, unless it waits for the group."""
     is_new: bool = True
     assignment: bytes = b""
     join_ticket: Any = field(default=None, repr=False)
-    """Whom to answer when the rebalance is complete; None if it has not joined."""
+    """The request to answer when the rebalance completes; None before it joins."""
     sync_ticket: Any = field(default=None, repr=False)
     has_synced: bool = True
-    """Whether it knows its part, as far as that was made."""
+    """Whether it has its assignment of this generation, if already computed."""
 
     @property
     def instance_id(self) -> str | None:
-        """What a static member is known by, over its restarts."""
+        """The identity of a static member across restarts."""
         return self.joined.instance_id
 
     @property
     def ends(self) -> float:
-        """When it is given up; never while it waits for the group, unless it is new."""
+        """The time at which it is removed; never while it waits for the group, unless it is new."""
         if self.join_ticket is not None and self.is_new:
             return self.expires
         waits = self.join_ticket is not None or self.sync_ticket is not None
@@ -227,27 +224,27 @@ class Member:
 
     @property
     def has_asked(self) -> bool:
-        """Whether it knows its part, or waits for it."""
+        """Whether it has its assignment, or waits for it."""
         return self.has_synced or self.sync_ticket is not None
 
     @property
     def size_bytes(self) -> int:
-        """What is kept of it."""
+        """The state to store."""
         return self.joined.size_bytes + len(self.assignment)
 
     def metadata(self, protocol: str) -> bytes:
-        """What it says of itself in a protocol."""
+        """Return its metadata for a protocol."""
         return dict(self.joined.protocols).get(protocol, b"")
 
 
 def common_protocols(members: Iterable[Member]) -> set[str]:
-    """The protocols that all of them know."""
+    """Return the protocols that all members support."""
     names = [{name for name, _ in each.joined.protocols} for each in members]
     return set.intersection(*names) if names else set()
 
 
 def chosen_protocol(members: Collection[Member]) -> str:
-    """The one that most members like best, of those that all know."""
+    """Return the protocol that most members prefer, of those that all support."""
     common = common_protocols(members)
     votes = Counter(
         next(name for name, _ in each.joined.protocols if name in common) for each in members
@@ -256,7 +253,7 @@ def chosen_protocol(members: Collection[Member]) -> str:
 
 
 def subscribed_topics(metadata: bytes) -> set[str] | None:
-    """The topics that a consumer's metadata names; None where they are of another form."""
+    """Return the topics in a consumer's metadata; None if its format is unknown."""
     try:
         return {name for name, _ in _topics(metadata, with_partitions=False)}
     except (ValueError, struct.error):
@@ -264,7 +261,7 @@ def subscribed_topics(metadata: bytes) -> set[str] | None:
 
 
 def assigned_partitions(assignment: bytes) -> list[tuple[str, int]]:
-    """The topics and numbers in a consumer's part; none where it is of another form."""
+    """Return the partitions in a consumer's assignment; empty if its format is unknown."""
     try:
         found = _topics(assignment, with_partitions=True)
     except (ValueError, struct.error):
@@ -273,10 +270,10 @@ def assigned_partitions(assignment: bytes) -> list[tuple[str, int]]:
 
 
 def _topics(octets: bytes, *, with_partitions: bool) -> list[tuple[str, Sequence[int]]]:
-    """The array of topics with which both begin, behind a version (Kafka's ConsumerProtocol).
+    """Parse the array of topics that follows the version in both (Kafka's ConsumerProtocol).
 
     Raises:
-        ValueError, struct.error: they are not of this form.
+        ValueError, struct.error: the format is another one.
     """
     (count,), at, found = struct.unpack_from(">i", octets, 2), 6, []
     for _ in range(min(count, len(octets))):
@@ -287,7 +284,7 @@ def _topics(octets: bytes, *, with_partitions: bool) -> list[tuple[str, Sequence
         if with_partitions:
             (many,) = struct.unpack_from(">i", octets, at)
             if not 0 <= many <= len(octets):
-                raise ValueError("more partitions than octets")
+                raise ValueError("more partitions than bytes")
             numbers = struct.unpack_from(f">{many}i", octets, at + 4)
             at += 4 + 4 * many
         if at > len(octets):
@@ -297,16 +294,16 @@ def _topics(octets: bytes, *, with_partitions: bool) -> list[tuple[str, Sequence
 
 
 NEW_MEMBER_S: Final = 300.0
-"""How long a new member waits for the others: as in Kafka.  A client that gives up and joins again
-would else be as many members."""
+"""Time a new member waits for the others, as in Kafka: a client that gives up and joins again would
+count several times."""
 
 MAX_GROUP_BYTES: Final = 4 << 20
-"""Of all members' metadata and parts: the leader is told all of the metadata in one answer."""
+"""Size of all members' metadata and assignments: the leader's answer contains all metadata."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupLimits:
-    """What a group may be.
+    """The limits of a group.
 
     ``delay_s`` is how long an empty group waits for more members after the first one.
     """
@@ -319,7 +316,7 @@ class GroupLimits:
     def refusal(
         self, asked: Joining, members: Collection[Member], protocol_type: str
     ) -> KafkaError | None:
-        """Why nobody may join a group with these members like this."""
+        """Return the error for a client that can't join these members."""
         if not self.min_session_s <= asked.session_s <= self.max_session_s:
             return KafkaError.INVALID_SESSION_TIMEOUT
         names = {name for name, _ in asked.protocols}
@@ -335,11 +332,11 @@ class GroupLimits:
 
 
 _LEAST_WAIT_S: Final = 1.0
-"""So that a client's timeouts of nothing do not end a rebalance before it has begun."""
+"""So that client timeouts of zero don't end a rebalance before it begins."""
 
 
 class Group:
-    """One group.  Members' sessions end, and rebalances, when ``on_time`` is called."""
+    """One group. ``on_time`` ends sessions and rebalances."""
 
     def __init__(self, group_id: str, limits: GroupLimits | None = None) -> None:
         self.group_id = group_id
@@ -350,30 +347,32 @@ class Group:
         self.leader = ""
         self.members: dict[str, Member] = {}
         self.changes = 0
-        """How often it has become stable, or empty: what another gateway goes on with."""
+        """The generation: how often the group has become stable or empty; another gateway continues
+        with it."""
         self._limits = limits or GroupLimits()
-        self._pending: dict[str, float] = {}  # ids given, and how long they hold
+        self._pending: dict[str, float] = {}  # new ids, and their expiry
         self._answers: list[tuple[Any, JoinAnswer | SyncAnswer]] = []
-        self._ready_at = 0.0  # when a rebalance does not wait any longer
-        self._delay_left_s = 0.0  # how long an empty group may still wait for more members
-        self._delays = False  # it does so: it is not complete even if all have joined
+        self._ready_at = 0.0  # the deadline of a rebalance
+        self._delay_left_s = 0.0  # longest further wait of an empty group for members
+        self._delays = False  # waiting so: not complete even if all have joined
         self._grew = False  # meanwhile
         self._sync_until: float | None = None
 
     @property
     def is_unused(self) -> bool:
-        """Whether nobody is in it, or about to be."""
+        """Whether it has no members, and none is joining."""
         return self.state in (GroupState.EMPTY, GroupState.DEAD) and not self._pending
 
     def take_answers(self) -> list[tuple[Any, JoinAnswer | SyncAnswer]]:
-        """The answers since the last call, each with its request's ticket."""
+        """Return the answers since the last call, each with its request's ticket."""
         taken, self._answers = self._answers, []
         return taken
 
-    # -- requests ----------------------------------------------------------------------------------
+    # -- requests
+    # ----------------------------------------------------------------------------------
 
     def join(self, now: float, asked: Joining, ticket: Any) -> None:
-        """A client joins, or a member joins again."""
+        """Add a client, or let a member join again."""
         member = self._who_joins(now, asked)
         if isinstance(member, JoinAnswer):
             self._answers.append((ticket, member))
@@ -388,7 +387,7 @@ class Group:
                 self._replace(now, member, asked)
                 is_same = is_same and is_stable
             elif is_stable and member.member_id == leader:
-                is_same = False  # it has topics to share anew
+                is_same = False  # its subscription has changed
             event = REJOIN if is_same else CHANGE
         action = self._action(event)
         self._answer_join(now, member, KafkaError.REBALANCE_IN_PROGRESS)  # an older request
@@ -409,7 +408,7 @@ class Group:
         assignments: Mapping[str, bytes],
         ticket: Any,
     ) -> None:
-        """A member asks for its part; the leader says what each member's is."""
+        """Answer with the member's assignment; the leader's request brings all assignments."""
         event = ASSIGN if member_id == self.leader else SYNC
         error = self._hears(now, event, member_id, instance_id, generation)
         if error is not KafkaError.NONE:
@@ -426,20 +425,20 @@ class Group:
     def heartbeat(
         self, now: float, member_id: str, instance_id: str | None, generation: int
     ) -> KafkaError:
-        """A member says that it is there."""
+        """Extend a member's session."""
         return self._hears(now, HEARTBEAT, member_id, instance_id, generation)
 
     def may_commit(
         self, now: float, member_id: str, instance_id: str | None, generation: int
     ) -> KafkaError:
-        """Whether a member may commit offsets, or a client that is in no group (generation -1)."""
+        """Return an error unless the member, or client without a group, may commit."""
         if generation < 0 and (self.state is GroupState.EMPTY or not (member_id or instance_id)):
             action = self._action(SIMPLE_COMMIT)
             return action if isinstance(action, KafkaError) else KafkaError.NONE
         return self._hears(now, COMMIT, member_id, instance_id, generation)
 
     def leave(self, now: float, member_id: str, instance_id: str | None) -> KafkaError:
-        """A member leaves; a static one may be named by its instance alone."""
+        """Remove a member; a static one may be named by its instance alone."""
         if self.state is GroupState.DEAD:
             return KafkaError.COORDINATOR_NOT_AVAILABLE
         if self._pending.pop(member_id, None) is not None:
@@ -453,7 +452,7 @@ class Group:
         return KafkaError.NONE
 
     def end(self, error: KafkaError) -> None:
-        """It is deleted, or goes to another gateway; whoever waits gets the error."""
+        """End the group, as deleted or moved; answer all waiting requests with the error."""
         for member in self.members.values():
             self._refuse(member, error)
         self.members.clear()
@@ -469,11 +468,11 @@ class Group:
         leader: str,
         members: Collection[tuple[str, Joining, bytes]],
     ) -> None:
-        """Goes on from what another gateway has kept: its members have not noticed yet.
+        """Continue from the state that another gateway stored; its members don't notice.
 
         Args:
             protocol: type and name.
-            members: their ids, how they have joined, and their parts.
+            members: their ids, how they have joined, and their assignments.
         """
         self.generation = generation
         self.protocol_type, self.protocol = protocol if members else ("", "")
@@ -483,10 +482,11 @@ class Group:
         self.leader = leader if leader in self.members else next(iter(self.members), "")
         self.state = GroupState.STABLE if members else GroupState.EMPTY
 
-    # -- time --------------------------------------------------------------------------------------
+    # -- time
+    # --------------------------------------------------------------------------------------
 
     def deadline(self) -> float:
-        """When ``on_time`` has something to do; infinite if never."""
+        """The time of the next ``on_time`` call; infinite if none is needed."""
         times = [member.ends for member in self.members.values()]
         times += self._pending.values()
         if self.state is GroupState.PREPARING_REBALANCE:
@@ -496,7 +496,7 @@ class Group:
         return min(times, default=inf)
 
     def on_time(self, now: float) -> None:
-        """Ends what has lasted for too long."""
+        """End sessions and rebalances that are over."""
         for member_id in [name for name, until in self._pending.items() if until <= now]:
             del self._pending[member_id]
         gone = [each for each in self.members.values() if each.ends <= now]
@@ -513,13 +513,14 @@ class Group:
             else:
                 self._begin_generation(now)
 
-    # -- within ------------------------------------------------------------------------------------
+    # -- internal
+    # ----------------------------------------------------------------------------------
 
     def _action(self, event: str) -> str | KafkaError:
         return GROUP_TABLE[self.state][event].action
 
     def _who_joins(self, now: float, asked: Joining) -> Member | JoinAnswer | None:
-        """The member that joins again, None for a new one, or what is answered at once."""
+        """Return the member that joins again, None for a new one, or an immediate answer."""
         if self.state is GroupState.DEAD:
             return JoinAnswer(KafkaError.COORDINATOR_NOT_AVAILABLE, asked.member_id)
         refusal = self._limits.refusal(asked, self.members.values(), self.protocol_type)
@@ -547,7 +548,7 @@ class Group:
         return next((m for m in self.members.values() if m.instance_id == instance_id), None)
 
     def _member(self, member_id: str, instance_id: str | None) -> Member | KafkaError:
-        """The member; an error where there is none, or its instance is another member by now."""
+        """Return the member, or an error if it is unknown or its instance has been replaced."""
         if self.state is GroupState.DEAD:
             return KafkaError.COORDINATOR_NOT_AVAILABLE
         static = self._static(instance_id)
@@ -578,7 +579,7 @@ class Group:
         return member
 
     def _replace(self, now: float, member: Member, asked: Joining) -> None:
-        """A static member has begun anew: it gets another id, and whoever has the old one none."""
+        """Replace a restarted static member: it gets a new id, and the old one becomes unknown."""
         self._refuse(member, KafkaError.FENCED_INSTANCE_ID)
         old, member.member_id = member.member_id, asked.new_id()
         del self.members[old]
@@ -621,7 +622,7 @@ class Group:
         return max((each.joined.rebalance_s for each in self.members.values()), default=0.0)
 
     def _delay(self, now: float) -> None:
-        """A group that was empty waits for more members, which mostly start together."""
+        """Wait for more members of a group that was empty: they mostly start together."""
         step_s = min(self._limits.delay_s, self._delay_left_s)
         self._delay_left_s -= step_s
         self._ready_at = now + step_s
@@ -664,7 +665,7 @@ class Group:
             self._answer_join(now, member, KafkaError.NONE, self.leader)
 
     def _answer_join(self, now: float, member: Member, error: KafkaError, leader: str = "") -> None:
-        """Answers a member that waits for the others; ``leader`` is whom it takes for that."""
+        """Answer a member that waits for the others; ``leader`` is the leader in its view."""
         ticket, member.join_ticket = member.join_ticket, None
         if ticket is None:
             return

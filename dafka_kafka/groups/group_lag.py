@@ -1,6 +1,6 @@
-"""How far behind Kafka's consumer groups are: what gateways keep of them beside what stores hold.
+"""The lag of Kafka's consumer groups, from the gateways' records and the stores' ends.
 
-It needs no gateway, and nothing of Kafka: stores have all of it as records.
+It asks stores only; no gateway need run.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from dafka_core.model.records import PartitionInfo, TopicPartition, merge_heads
 from dafka_core.queries.query_lag import PartitionLag, partition_lags, total_lag
 from dafka_kafka.groups.group import CONSUMER, assigned_partitions
 from dafka_kafka.groups.offsets import OFFSETS_TOPIC, GroupRecord, KeptMember, Offsets, Place
-from dafka_kafka.registry_table import LIST, NumberTable, agreed, parsed
+from dafka_kafka.registry_table import REGISTRY, RegistryTable, committed_end, parse_record
 
 EMPTY: Final = "empty"
 STABLE: Final = "stable"
-"""What a group was when that was last kept: whether it has members."""
+"""States of a group at its last stored generation."""
 
 TRIES: Final = 3
-"""Of reading a partition, the beginning of which a gateway may give up meanwhile."""
+"""Attempts to read a partition that a gateway may trim meanwhile."""
 
 
 class GroupPartition(NamedTuple):
     """A partition that a group has committed, or that one of its members reads.
 
-    ``lag`` is None where it has not committed, or a negative offset, or stores do not hold the
-    partition; ``member`` where nobody reads it.
+    ``lag`` is None without a commit, for a negative offset, or if no store has the partition;
+    ``member`` is None if no member reads it.
     """
 
     topic: str
@@ -39,7 +39,7 @@ class GroupPartition(NamedTuple):
 
 
 class GroupLag(NamedTuple):
-    """How far behind a group is, its partitions together; see ``QueryLag``."""
+    """A group's lag over all partitions; see ``QueryLag``."""
 
     group: str
     state: str
@@ -51,7 +51,7 @@ class GroupLag(NamedTuple):
 
 
 def group_lags(clients: Sequence[StoreClient], *, timeout_s: float) -> list[GroupLag]:
-    """How far behind each group is, by its name.
+    """Return the lag of each group, by name.
 
     Raises:
         StoreUnreachableError: a store does not answer.
@@ -72,7 +72,7 @@ def group_lags(clients: Sequence[StoreClient], *, timeout_s: float) -> list[Grou
     return [_lag(offsets, numbers, group, each) for group, each in zip(groups, lags, strict=True)]
 
 
-def _positions(offsets: Offsets, numbers: NumberTable, group: str) -> dict[TopicPartition, int]:
+def _positions(offsets: Offsets, numbers: RegistryTable, group: str) -> dict[TopicPartition, int]:
     found = {}
     for place, committed in offsets.committed(group).items():
         numbered = numbers.get(*place)
@@ -82,7 +82,7 @@ def _positions(offsets: Offsets, numbers: NumberTable, group: str) -> dict[Topic
 
 
 def _lag(
-    offsets: Offsets, numbers: NumberTable, group: str, lags: Sequence[PartitionLag]
+    offsets: Offsets, numbers: RegistryTable, group: str, lags: Sequence[PartitionLag]
 ) -> GroupLag:
     by_number: dict[Place, PartitionLag] = {}
     for each in lags:
@@ -104,14 +104,14 @@ def _lag(
     return GroupLag(group, STABLE if members else EMPTY, len(members), *total_lag(lags), partitions)
 
 
-def _numbers(clients: Sequence[StoreClient], timeout_s: float) -> NumberTable:
+def _numbers(clients: Sequence[StoreClient], timeout_s: float) -> RegistryTable:
     records = [
-        (offset, parsed(value))
-        for tp, offset, value in _records(clients, LIST.topic, timeout_s)
-        if tp == LIST
+        (offset, parse_record(value))
+        for tp, offset, value in _records(clients, REGISTRY.topic, timeout_s)
+        if tp == REGISTRY
     ]
-    end = max((agreed(record, offset) for offset, record in records), default=0)
-    table = NumberTable()
+    end = max((committed_end(record, offset) for offset, record in records), default=0)
+    table = RegistryTable()
     for offset, record in records:
         if offset < end:
             table.apply(record)

@@ -8,9 +8,21 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from dafka_core.errors import DafkaError, InvalidRequestError
-from dafka_kafka.api_versions import Api
+from dafka_kafka.api import (
+    GROUP,
+    Api,
+    Client,
+    Feature,
+    Rule,
+    named_topic,
+    on_groups,
+    plain_name,
+    refuse_one,
+    refuse_partitions,
+    serves,
+)
 from dafka_kafka.errors import KafkaError
-from dafka_kafka.gateway_node import Client, Feature, GatewayNode, Handler
+from dafka_kafka.gateway_node import GatewayNode
 from dafka_kafka.groups.coordinator import Coordinator, OffsetLog
 from dafka_kafka.groups.group import (
     CONSUMER,
@@ -35,26 +47,302 @@ from dafka_kafka.schemas import (
     OffsetFetchResponse,
     SyncGroupResponse,
 )
+from dafka_kafka.users import Operation
 
 UNKNOWN: Final = -1
-"""The offset of a partition of which nothing is committed."""
+"""The offset of a partition without a commit."""
 
 _log: Final = logging.getLogger("dafka.kafka")
 
 
-class OffsetRequests:
-    """Answers OffsetCommit, OffsetFetch and OffsetDelete."""
+def _by_topic(topics: Iterable[Any], answered: Callable[[str, Any], Any], kind: Any) -> list[Any]:
+    return [
+        kind(name=topic.name, partitions=[answered(topic.name, each) for each in topic.partitions])
+        for topic in topics
+    ]
 
-    def __init__(self, node: GatewayNode, coordinator: Coordinator) -> None:
+
+def _subscribed(group: Group) -> set[str] | None:
+    """Return the topics that a group's members consume; None if unknown."""
+    if group.state is GroupState.EMPTY:
+        return set()
+    found: set[str] = set()
+    for member in group.members.values():
+        for _, metadata in member.joined.protocols:
+            topics = subscribed_topics(metadata)
+            if topics is None:
+                return None
+            found |= topics
+    return found
+
+
+KEY_TYPES: Final = (0, 1)
+"""FindCoordinator's key types; transactional ids are refused."""
+
+CLASSIC: Final = "classic"
+"""The only group type, by Kafka's name."""
+
+
+class Groups(Feature):
+    """Answers all requests about groups and committed offsets."""
+
+    def __init__(self, node: GatewayNode) -> None:
         self._node = node
-        self._coordinator = coordinator
-        self.handlers: dict[int, Handler] = {
-            Api.OFFSET_COMMIT: self._commit,
-            Api.OFFSET_FETCH: self._fetch,
-            Api.OFFSET_DELETE: self._delete,
-        }
+        self._coordinator = Coordinator(node, OffsetLog(node))
 
-    async def _commit(self, request: Any, client: Client) -> Any:
+    async def start(self) -> None:
+        """Start to load the groups."""
+        self._coordinator.start()
+
+    async def close(self) -> None:
+        """End the groups' waiting requests."""
+        await self._coordinator.close()
+
+    async def forget_topic(self, topic: str) -> None:
+        """Delete all groups' commits of a topic; raises as ``OffsetLog.write``."""
+        await self._coordinator.forget_topic(topic)
+
+    @serves(
+        Api.FIND_COORDINATOR,
+        range(3),
+        Rule(on_groups(Operation.DESCRIBE), only_if=lambda asked: asked.key_type == GROUP),
+    )
+    async def _find_coordinator(self, request: Any, client: Client) -> Any:
+        if request.key_type not in KEY_TYPES:
+            return FindCoordinatorResponse(
+                error_code=KafkaError.INVALID_REQUEST,
+                error_message=f"key type {request.key_type} is not known",
+                node_id=-1,
+                host="",
+                port=-1,
+            )
+        found = self._coordinator.place(request.key)
+        return FindCoordinatorResponse(
+            error_code=KafkaError.NONE,
+            error_message=None,
+            node_id=found.node_id,
+            host=found.host,
+            port=found.port,
+        )
+
+    @serves(Api.JOIN_GROUP, range(6), Rule(on_groups(Operation.READ)))
+    async def _join(self, request: Any, client: Client) -> Any:
+        group = self._group(request.group_id)
+        if isinstance(group, KafkaError):
+            answer = JoinAnswer(group, request.member_id)
+        else:
+            session_s = request.session_timeout_ms / 1000
+            has_rebalance = client.version >= 1
+            asked = Joining(
+                request.member_id,
+                [(each.name, bytes(each.metadata)) for each in request.protocols],
+                session_s,
+                max(request.rebalance_timeout_ms / 1000, 0) if has_rebalance else session_s,
+                request.protocol_type,
+                request.group_instance_id,
+                client.client_id,
+                client.host,
+                client.version >= 4,
+            )
+            ticket = asyncio.get_running_loop().create_future()
+            group.join(self._coordinator.now(), asked, ticket)
+            self._coordinator.settle(group)
+            answer = await ticket
+        member = JoinGroupResponse.JoinGroupResponseMember
+        return JoinGroupResponse(
+            throttle_time_ms=0,
+            error_code=answer.error,
+            generation_id=answer.generation,
+            protocol_name=answer.protocol,
+            leader=answer.leader,
+            member_id=answer.member_id,
+            members=[
+                member(member_id=name, group_instance_id=instance, metadata=metadata)
+                for name, instance, metadata in answer.members
+            ],
+        )
+
+    @serves(Api.SYNC_GROUP, range(4), Rule(on_groups(Operation.READ)))
+    async def _sync(self, request: Any, client: Client) -> Any:
+        group = self._group(request.group_id)
+        if isinstance(group, KafkaError):
+            answer = SyncAnswer(group)
+        else:
+            ticket = asyncio.get_running_loop().create_future()
+            group.sync(
+                self._coordinator.now(),
+                request.member_id,
+                request.group_instance_id,
+                request.generation_id,
+                {each.member_id: bytes(each.assignment) for each in request.assignments},
+                ticket,
+            )
+            self._coordinator.settle(group)
+            answer = await ticket
+        return SyncGroupResponse(
+            throttle_time_ms=0, error_code=answer.error, assignment=answer.assignment
+        )
+
+    @serves(Api.HEARTBEAT, range(4), Rule(on_groups(Operation.READ)))
+    async def _heartbeat(self, request: Any, client: Client) -> Any:
+        group = self._group(request.group_id)
+        error = group
+        if isinstance(group, Group):
+            error = group.heartbeat(
+                self._coordinator.now(),
+                request.member_id,
+                request.group_instance_id,
+                request.generation_id,
+            )
+            self._coordinator.settle(group)
+        return HeartbeatResponse(throttle_time_ms=0, error_code=error)
+
+    @serves(Api.LEAVE_GROUP, range(4), Rule(on_groups(Operation.READ)))
+    async def _leave(self, request: Any, client: Client) -> Any:
+        group = self._group(request.group_id)
+        members = (
+            [(each.member_id, each.group_instance_id) for each in request.members]
+            if client.version >= 3
+            else [(request.member_id, None)]
+        )
+        if isinstance(group, KafkaError):
+            return LeaveGroupResponse(throttle_time_ms=0, error_code=group, members=[])
+        now = self._coordinator.now()
+        errors = [group.leave(now, *each) for each in members]
+        self._coordinator.settle(group)
+        response = LeaveGroupResponse.MemberResponse
+        return LeaveGroupResponse(
+            throttle_time_ms=0,
+            error_code=KafkaError.NONE if client.version >= 3 else errors[0],
+            members=[
+                response(member_id=name, group_instance_id=instance, error_code=error)
+                for (name, instance), error in zip(members, errors, strict=True)
+            ],
+        )
+
+    @serves(Api.LIST_GROUPS, range(6), Rule(on_groups(Operation.DESCRIBE), is_hidden=True))
+    async def _list(self, request: Any, client: Client) -> Any:
+        error = self._coordinator.loading()
+        group = ListGroupsResponse.ListedGroup
+        found = [] if error else self._coordinator.groups()
+        states = {each.lower() for each in request.states_filter or ()}
+        types = {each.lower() for each in request.types_filter or ()}
+        if types and CLASSIC not in types:
+            found = []
+        return ListGroupsResponse(
+            throttle_time_ms=0,
+            error_code=error or KafkaError.NONE,
+            groups=[
+                group(
+                    group_id=each.group_id,
+                    protocol_type=each.protocol_type,
+                    group_state=each.state.kafka_name,
+                    group_type=CLASSIC,
+                )
+                for each in found
+                if not states or each.state.kafka_name.lower() in states
+            ],
+        )
+
+    @serves(
+        Api.DESCRIBE_GROUPS,
+        range(5),
+        Rule(
+            asked="groups",
+            each=plain_name(on_groups(Operation.DESCRIBE)),
+            answered="groups",
+            refused=refuse_one(DescribeGroupsResponse.DescribedGroup, "group_id", "", members=[]),
+        ),
+    )
+    async def _describe(self, request: Any, client: Client) -> Any:
+        return DescribeGroupsResponse(
+            throttle_time_ms=0, groups=[self._described(each) for each in request.groups]
+        )
+
+    def _described(self, group_id: str) -> Any:
+        group = self._coordinator.group(group_id)
+        described = DescribeGroupsResponse.DescribedGroup
+        if isinstance(group, KafkaError):
+            return described(error_code=group, group_id=group_id, members=[])
+        member = described.DescribedGroupMember
+        is_there = self._coordinator.is_known(group)
+        is_stable = group.state is GroupState.STABLE
+        found = described(
+            error_code=KafkaError.NONE,
+            group_id=group_id,
+            group_state=(group.state if is_there else GroupState.DEAD).kafka_name,
+            protocol_type=group.protocol_type,
+            protocol_data=group.protocol if is_stable else "",
+            members=[
+                member(
+                    member_id=each.member_id,
+                    group_instance_id=each.instance_id,
+                    client_id=each.joined.client_id,
+                    client_host=f"/{each.joined.host}",  # as Kafka writes it
+                    member_metadata=each.metadata(group.protocol) if is_stable else b"",
+                    member_assignment=each.assignment,
+                )
+                for each in group.members.values()
+            ],
+        )
+        self._coordinator.settle(group)
+        return found
+
+    @serves(
+        Api.DELETE_GROUPS,
+        range(2),
+        Rule(
+            asked="groups_names",
+            each=plain_name(on_groups(Operation.DELETE)),
+            answered="results",
+            refused=refuse_one(DeleteGroupsResponse.DeletableGroupResult, "group_id", ""),
+        ),
+    )
+    async def _delete(self, request: Any, client: Client) -> Any:
+        result = DeleteGroupsResponse.DeletableGroupResult
+        results = [
+            result(group_id=each, error_code=await self._deleted(each))
+            for each in request.groups_names
+        ]
+        return DeleteGroupsResponse(throttle_time_ms=0, results=results)
+
+    async def _deleted(self, group_id: str) -> KafkaError:
+        group = self._coordinator.group(group_id)
+        if isinstance(group, KafkaError):
+            return group
+        if not self._coordinator.is_known(group):
+            self._coordinator.settle(group)
+            return KafkaError.GROUP_ID_NOT_FOUND
+        if not group.is_unused:
+            return KafkaError.NON_EMPTY_GROUP
+        try:
+            await self._coordinator.delete(group)
+        except TimeoutError:
+            return KafkaError.REQUEST_TIMED_OUT
+        except DafkaError:
+            return KafkaError.COORDINATOR_NOT_AVAILABLE
+        return KafkaError.NONE
+
+    def _group(self, group_id: str) -> Group | KafkaError:
+        return self._coordinator.group(group_id) if group_id else KafkaError.INVALID_GROUP_ID
+
+    # -- committed offsets -------------------------------------------------------------------------
+
+    @serves(
+        Api.OFFSET_COMMIT,
+        range(8),
+        Rule(
+            on_groups(Operation.READ),
+            asked="topics",
+            each=named_topic(Operation.READ),
+            answered="topics",
+            refused=refuse_partitions(
+                OffsetCommitResponse.OffsetCommitResponseTopic,
+                OffsetCommitResponse.OffsetCommitResponseTopic.OffsetCommitResponsePartition,
+            ),
+        ),
+    )
+    async def _offset_commit(self, request: Any, client: Client) -> Any:
         asked = [(topic.name, each) for topic in request.topics for each in topic.partitions]
         group = self._coordinator.group(request.group_id)
         error = group if isinstance(group, KafkaError) else self._may_commit(group, request)
@@ -96,18 +384,18 @@ class OffsetRequests:
         )
         is_gone = error is KafkaError.UNKNOWN_MEMBER_ID and not group.members
         if is_gone and request.generation_id_or_member_epoch >= 0:
-            return KafkaError.ILLEGAL_GENERATION  # as Kafka: the group is not known any more
+            return KafkaError.ILLEGAL_GENERATION  # as Kafka: the group is unknown now
         return error
 
     def _refusal(self, place: Place, asked: Any) -> KafkaError:
-        if self._node.numbers.get(*place) is None:
+        if self._node.registry.get(*place) is None:
             return KafkaError.UNKNOWN_TOPIC_OR_PARTITION
         size_bytes = len((asked.committed_metadata or "").encode())
         is_too_large = size_bytes > self._node.options.offset_metadata_max_bytes
         return KafkaError.OFFSET_METADATA_TOO_LARGE if is_too_large else KafkaError.NONE
 
     async def _written(self, group_id: str, commits: list[Committed]) -> KafkaError:
-        """Writes what a group has committed; the error to answer if it is not on disk."""
+        """Write a group's commits; return an error if they are not on disk."""
         if not commits:
             return KafkaError.NONE
         counter = self._coordinator.offsets.next_counter()
@@ -122,7 +410,24 @@ class OffsetRequests:
             return KafkaError.COORDINATOR_NOT_AVAILABLE
         return KafkaError.NONE
 
-    async def _fetch(self, request: Any, client: Client) -> Any:
+    @serves(
+        Api.OFFSET_FETCH,
+        range(6),
+        Rule(
+            on_groups(Operation.DESCRIBE),
+            asked="topics",
+            each=named_topic(Operation.DESCRIBE),
+            answered="topics",
+            refused=refuse_partitions(
+                OffsetFetchResponse.OffsetFetchResponseTopic,
+                OffsetFetchResponse.OffsetFetchResponseTopic.OffsetFetchResponsePartition,
+                "partition_indexes",
+                committed_offset=-1,
+                metadata="",
+            ),
+        ),
+    )
+    async def _offset_fetch(self, request: Any, client: Client) -> Any:
         error = self._coordinator.error(request.group_id) or KafkaError.NONE
         committed = {} if error else self._coordinator.offsets.committed(request.group_id)
         topic = OffsetFetchResponse.OffsetFetchResponseTopic
@@ -155,7 +460,21 @@ class OffsetRequests:
             ],
         )
 
-    async def _delete(self, request: Any, client: Client) -> Any:
+    @serves(
+        Api.OFFSET_DELETE,
+        range(1),
+        Rule(
+            on_groups(Operation.DELETE),
+            asked="topics",
+            each=named_topic(Operation.DESCRIBE),
+            answered="topics",
+            refused=refuse_partitions(
+                OffsetDeleteResponse.OffsetDeleteResponseTopic,
+                OffsetDeleteResponse.OffsetDeleteResponseTopic.OffsetDeleteResponsePartition,
+            ),
+        ),
+    )
+    async def _offset_delete(self, request: Any, client: Client) -> Any:
         group = self._coordinator.group(request.group_id)
         error = group if isinstance(group, KafkaError) else KafkaError.NONE
         subscribed: set[str] | None = set()
@@ -188,256 +507,3 @@ class OffsetRequests:
             throttle_time_ms=0,
             topics=_by_topic(request.topics, answered, response),
         )
-
-
-def _by_topic(topics: Iterable[Any], answered: Callable[[str, Any], Any], kind: Any) -> list[Any]:
-    return [
-        kind(name=topic.name, partitions=[answered(topic.name, each) for each in topic.partitions])
-        for topic in topics
-    ]
-
-
-def _subscribed(group: Group) -> set[str] | None:
-    """The topics that a group's members read; None if that is not known."""
-    if group.state is GroupState.EMPTY:
-        return set()
-    found: set[str] = set()
-    for member in group.members.values():
-        for _, metadata in member.joined.protocols:
-            topics = subscribed_topics(metadata)
-            if topics is None:
-                return None
-            found |= topics
-    return found
-
-
-KEY_TYPES: Final = (0, 1)
-"""What has a coordinator: a group, and a transactional id, to which its refusal is told there."""
-
-CLASSIC: Final = "classic"
-"""The only kind of groups, by Kafka's name of it."""
-
-
-class Groups(Feature):
-    """Answers all requests about groups and committed offsets."""
-
-    def __init__(self, node: GatewayNode) -> None:
-        self._coordinator = Coordinator(node, OffsetLog(node))
-        offsets = OffsetRequests(node, self._coordinator)
-        self.handlers: dict[int, Handler] = {
-            Api.FIND_COORDINATOR: self._find_coordinator,
-            Api.JOIN_GROUP: self._join,
-            Api.SYNC_GROUP: self._sync,
-            Api.HEARTBEAT: self._heartbeat,
-            Api.LEAVE_GROUP: self._leave,
-            Api.LIST_GROUPS: self._list,
-            Api.DESCRIBE_GROUPS: self._describe,
-            Api.DELETE_GROUPS: self._delete,
-            **offsets.handlers,
-        }
-
-    async def start(self) -> None:
-        """Begins to read what is known of groups."""
-        self._coordinator.start()
-
-    async def close(self) -> None:
-        """Tells who waits for a group."""
-        await self._coordinator.close()
-
-    async def forget_topic(self, topic: str) -> None:
-        """Deletes what all groups have committed of a topic; raises as ``OffsetLog.write``."""
-        await self._coordinator.forget_topic(topic)
-
-    async def _find_coordinator(self, request: Any, client: Client) -> Any:
-        if request.key_type not in KEY_TYPES:
-            return FindCoordinatorResponse(
-                error_code=KafkaError.INVALID_REQUEST,
-                error_message=f"key type {request.key_type} is not known",
-                node_id=-1,
-                host="",
-                port=-1,
-            )
-        found = self._coordinator.place(request.key)
-        return FindCoordinatorResponse(
-            error_code=KafkaError.NONE,
-            error_message=None,
-            node_id=found.node_id,
-            host=found.host,
-            port=found.port,
-        )
-
-    async def _join(self, request: Any, client: Client) -> Any:
-        group = self._group(request.group_id)
-        if isinstance(group, KafkaError):
-            answer = JoinAnswer(group, request.member_id)
-        else:
-            session_s = request.session_timeout_ms / 1000
-            has_rebalance = client.version >= 1
-            asked = Joining(
-                request.member_id,
-                [(each.name, bytes(each.metadata)) for each in request.protocols],
-                session_s,
-                max(request.rebalance_timeout_ms / 1000, 0) if has_rebalance else session_s,
-                request.protocol_type,
-                request.group_instance_id,
-                client.client_id,
-                client.host,
-                client.version >= 4,
-            )
-            ticket = asyncio.get_running_loop().create_future()
-            group.join(self._coordinator.now(), asked, ticket)
-            self._coordinator.settle(group)
-            answer = await ticket
-        member = JoinGroupResponse.JoinGroupResponseMember
-        return JoinGroupResponse(
-            throttle_time_ms=0,
-            error_code=answer.error,
-            generation_id=answer.generation,
-            protocol_name=answer.protocol,
-            leader=answer.leader,
-            member_id=answer.member_id,
-            members=[
-                member(member_id=name, group_instance_id=instance, metadata=metadata)
-                for name, instance, metadata in answer.members
-            ],
-        )
-
-    async def _sync(self, request: Any, client: Client) -> Any:
-        group = self._group(request.group_id)
-        if isinstance(group, KafkaError):
-            answer = SyncAnswer(group)
-        else:
-            ticket = asyncio.get_running_loop().create_future()
-            group.sync(
-                self._coordinator.now(),
-                request.member_id,
-                request.group_instance_id,
-                request.generation_id,
-                {each.member_id: bytes(each.assignment) for each in request.assignments},
-                ticket,
-            )
-            self._coordinator.settle(group)
-            answer = await ticket
-        return SyncGroupResponse(
-            throttle_time_ms=0, error_code=answer.error, assignment=answer.assignment
-        )
-
-    async def _heartbeat(self, request: Any, client: Client) -> Any:
-        group = self._group(request.group_id)
-        error = group
-        if isinstance(group, Group):
-            error = group.heartbeat(
-                self._coordinator.now(),
-                request.member_id,
-                request.group_instance_id,
-                request.generation_id,
-            )
-            self._coordinator.settle(group)
-        return HeartbeatResponse(throttle_time_ms=0, error_code=error)
-
-    async def _leave(self, request: Any, client: Client) -> Any:
-        group = self._group(request.group_id)
-        members = (
-            [(each.member_id, each.group_instance_id) for each in request.members]
-            if client.version >= 3
-            else [(request.member_id, None)]
-        )
-        if isinstance(group, KafkaError):
-            return LeaveGroupResponse(throttle_time_ms=0, error_code=group, members=[])
-        now = self._coordinator.now()
-        errors = [group.leave(now, *each) for each in members]
-        self._coordinator.settle(group)
-        response = LeaveGroupResponse.MemberResponse
-        return LeaveGroupResponse(
-            throttle_time_ms=0,
-            error_code=KafkaError.NONE if client.version >= 3 else errors[0],
-            members=[
-                response(member_id=name, group_instance_id=instance, error_code=error)
-                for (name, instance), error in zip(members, errors, strict=True)
-            ],
-        )
-
-    async def _list(self, request: Any, client: Client) -> Any:
-        error = self._coordinator.loading()
-        group = ListGroupsResponse.ListedGroup
-        found = [] if error else self._coordinator.groups()
-        states = {each.lower() for each in request.states_filter or ()}
-        types = {each.lower() for each in request.types_filter or ()}
-        if types and CLASSIC not in types:
-            found = []
-        return ListGroupsResponse(
-            throttle_time_ms=0,
-            error_code=error or KafkaError.NONE,
-            groups=[
-                group(
-                    group_id=each.group_id,
-                    protocol_type=each.protocol_type,
-                    group_state=each.state.kafka_name,
-                    group_type=CLASSIC,
-                )
-                for each in found
-                if not states or each.state.kafka_name.lower() in states
-            ],
-        )
-
-    async def _describe(self, request: Any, client: Client) -> Any:
-        return DescribeGroupsResponse(
-            throttle_time_ms=0, groups=[self._described(each) for each in request.groups]
-        )
-
-    def _described(self, group_id: str) -> Any:
-        group = self._coordinator.group(group_id)
-        described = DescribeGroupsResponse.DescribedGroup
-        if isinstance(group, KafkaError):
-            return described(error_code=group, group_id=group_id, members=[])
-        member = described.DescribedGroupMember
-        is_there = self._coordinator.is_known(group)
-        is_stable = group.state is GroupState.STABLE
-        found = described(
-            error_code=KafkaError.NONE,
-            group_id=group_id,
-            group_state=(group.state if is_there else GroupState.DEAD).kafka_name,
-            protocol_type=group.protocol_type,
-            protocol_data=group.protocol if is_stable else "",
-            members=[
-                member(
-                    member_id=each.member_id,
-                    group_instance_id=each.instance_id,
-                    client_id=each.joined.client_id,
-                    client_host=f"/{each.joined.host}",  # as Kafka writes it
-                    member_metadata=each.metadata(group.protocol) if is_stable else b"",
-                    member_assignment=each.assignment,
-                )
-                for each in group.members.values()
-            ],
-        )
-        self._coordinator.settle(group)
-        return found
-
-    async def _delete(self, request: Any, client: Client) -> Any:
-        result = DeleteGroupsResponse.DeletableGroupResult
-        results = [
-            result(group_id=each, error_code=await self._deleted(each))
-            for each in request.groups_names
-        ]
-        return DeleteGroupsResponse(throttle_time_ms=0, results=results)
-
-    async def _deleted(self, group_id: str) -> KafkaError:
-        group = self._coordinator.group(group_id)
-        if isinstance(group, KafkaError):
-            return group
-        if not self._coordinator.is_known(group):
-            self._coordinator.settle(group)
-            return KafkaError.GROUP_ID_NOT_FOUND
-        if not group.is_unused:
-            return KafkaError.NON_EMPTY_GROUP
-        try:
-            await self._coordinator.delete(group)
-        except TimeoutError:
-            return KafkaError.REQUEST_TIMED_OUT
-        except DafkaError:
-            return KafkaError.COORDINATOR_NOT_AVAILABLE
-        return KafkaError.NONE
-
-    def _group(self, group_id: str) -> Group | KafkaError:
-        return self._coordinator.group(group_id) if group_id else KafkaError.INVALID_GROUP_ID

@@ -12,24 +12,23 @@ from msgspec import Meta
 from dafka_core.model.json_message import JsonMessage, Natural
 from dafka_core.model.names import INTERNAL
 
-# What gateways keep of consumer groups: records of internal topic ``__dafka.kafka.offsets``.
-#
-# Each gateway writes to one partition, which has its store's address.  A record is a JSON object::
+# Records in internal topic ``__dafka.kafka.offsets``; each gateway writes to the partition with
+# its store's address. A record is a JSON object::
 #
 #     {"v": 1, "group": "g", "counter": 7,
 #      "offsets": [["flights", 0, 1000, -1, "metadata", 1700000000000]]}
 #
-# ``offsets`` are what was committed: topic, number of the partition, offset, leader epoch,
-# metadata, and when (ms since 1970 UTC). Clients may commit negative offsets; offset -1 at time 0
-# deletes what was committed. ``generation`` is what the group has become instead, when, and with
-# which members; ``deleted`` gives up all of the group that is older.
+# ``offsets`` are commits: topic, partition number, offset, leader epoch, metadata, time (ms since
+# 1970 UTC). Clients may commit negative offsets; offset -1 at time 0 deletes a commit.
+# ``generation`` is the group's state and members instead; ``deleted`` deletes everything older of
+# the group.
 #
-# What is newer the counter tells (Lamport's): who writes gives one higher than the largest that it
-# has seen in any partition of the topic.  Of two with the same counter that of the higher store's
-# address counts.  So it does not matter in which order the records of several gateways are read.
+# ``counter`` is a Lamport clock: a gateway writes one more than the largest that it has seen in
+# the topic. Of two equal counters, the higher store address is newer. So records can be read in
+# any order.
 #
-# A record ``{"v": 1, "repeats": 500}`` says that all that counts of those before offset 500 of its
-# partition has been written again from there on: stores need not keep them.
+# ``{"v": 1, "repeats": 500}`` says that the partition's records before offset 500 are compacted
+# into later ones, and can be trimmed.
 
 
 OFFSETS_TOPIC: Final = f"{INTERNAL}kafka.offsets"
@@ -39,7 +38,7 @@ DELETED: Final = -1
 
 
 class Committed(NamedTuple):
-    """What was committed of a partition; ``offset`` is that of the next record to read."""
+    """A committed offset, which is that of the next record to read."""
 
     topic: str
     number: Annotated[int, Meta(ge=0, lt=2**31)]
@@ -50,12 +49,12 @@ class Committed(NamedTuple):
 
     @property
     def is_deleted(self) -> bool:
-        """Whether this deletes an earlier commit."""
+        """Whether it deletes an earlier commit."""
         return (self.offset, self.time_ms) == (DELETED, 0)
 
 
 class KeptMember(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A member of a group, as it has joined; octets are in base 64."""
+    """A member of a group as stored; bytes are in base 64."""
 
     member_id: str
     session_ms: Natural
@@ -68,7 +67,7 @@ class KeptMember(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Generation(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a group is since it became stable, or empty."""
+    """The state of a group since it became stable, or empty."""
 
     number: Natural
     protocol_type: str = ""
@@ -80,7 +79,7 @@ class Generation(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class GroupRecord(JsonMessage, frozen=True, omit_defaults=True):
-    """A record; see the module's documentation."""
+    """A record; see the comment above."""
 
     what: ClassVar[str] = "record of a consumer group"
 
@@ -93,14 +92,14 @@ class GroupRecord(JsonMessage, frozen=True, omit_defaults=True):
 
 
 MAX_RECORD_OFFSETS: Final = 500
-"""Of one record: with metadata of the usual size it stays small, whatever a store's limit is."""
+"""Commits in one record: with metadata of the usual size it stays small."""
 
 Place = tuple[str, int]
-"""A topic, and the number of one of its partitions."""
+"""A topic, and the number of a partition."""
 
 
 class Rank(NamedTuple):
-    """Which of two records is newer: the counter, then the address of the store that wrote it."""
+    """The order of records: counter, then the address of the writer's store."""
 
     counter: int
     writer: str
@@ -111,33 +110,33 @@ _NEVER: Final = Rank(-1, "")
 
 @dataclass(slots=True)
 class _Kept:
-    """What counts of one group."""
+    """The current state of one group."""
 
     offsets: dict[Place, tuple[Rank, Committed]] = field(default_factory=dict)
     generation: tuple[Rank, Generation | None] = (_NEVER, None)
     deleted: Rank = _NEVER
     writers: dict[str, int] = field(default_factory=dict)
-    """Who has written of it, and at which offset last."""
+    """The offset of each writer's last record about it."""
 
 
 class Offsets:
-    """What all groups have committed.  Records may be taken in any order, and more than once."""
+    """All groups' commits. Records may be added in any order, and repeatedly."""
 
     def __init__(self) -> None:
         self._groups: dict[str, _Kept] = {}
         self._counter = 0
 
     def next_counter(self) -> int:
-        """One higher than any that was seen, or given."""
+        """Return the next value of the Lamport clock."""
         self._counter += 1
         return self._counter
 
     def groups(self) -> Iterator[str]:
-        """The groups that have committed something, or have members."""
+        """Return the groups that have commits or members."""
         return (name for name in self._groups if self.is_there(name))
 
     def is_there(self, group: str) -> bool:
-        """Whether a group has committed something, or has members."""
+        """Return whether a group has commits or members."""
         generation = self.generation(group)
         has_members = generation is not None and bool(generation.members)
         kept = self._groups.get(group)
@@ -145,18 +144,18 @@ class Offsets:
         return has_members or any(not each.is_deleted for _, each in found)
 
     def committed(self, group: str) -> dict[Place, Committed]:
-        """What a group has committed, in order."""
+        """Return a group's commits, sorted."""
         kept = self._groups.get(group)
         found = kept.offsets if kept else {}
         return {place: each for place, (_, each) in sorted(found.items()) if not each.is_deleted}
 
     def generation(self, group: str) -> Generation | None:
-        """What a group was when it last became stable or empty."""
+        """Return a group's last stored generation."""
         kept = self._groups.get(group)
         return kept.generation[1] if kept else None
 
     def used_ms(self, group: str) -> int:
-        """When a group last committed something, or became stable or empty (ms since 1970 UTC)."""
+        """Return the time of a group's last commit or generation (ms since 1970 UTC)."""
         kept = self._groups.get(group)
         if kept is None:
             return 0
@@ -165,7 +164,7 @@ class Offsets:
         return max(*times, generation.time_ms if generation else 0, 0)
 
     def take(self, writer: str, record: GroupRecord, offset: int = 0) -> None:
-        """Takes a record that a gateway has written at an offset: what is newer counts."""
+        """Add a record that a gateway has written at an offset; the newest state wins."""
         self._counter = max(self._counter, record.counter)
         if not record.group:
             return
@@ -187,17 +186,17 @@ class Offsets:
             kept.generation = rank, record.generation
 
     def repeated(self, writer: str) -> list[GroupRecord]:
-        """The records that say again what counts of a writer's."""
+        """Return records with the current state that a writer has written."""
         found = [
             each for name, kept in self._groups.items() for each in _records(name, kept, writer)
         ]
         return sorted(found, key=lambda each: each.counter)
 
     def forget(self, begins: Mapping[str, int]) -> None:
-        """Forgets groups of which nothing is left, and deletions for which no older record is left.
+        """Forget groups without state, and deletions that no older record needs.
 
         Args:
-            begins: the offsets at which writers' partitions begin.
+            begins: the first offset of each writer's partition.
         """
         for name, kept in [*self._groups.items()]:
             left = {w: last for w, last in kept.writers.items() if last >= begins.get(w, 0)}
@@ -206,7 +205,7 @@ class Offsets:
                 kept.deleted = _NEVER
                 found = kept.offsets.items()
                 kept.offsets = {at: each for at, each in found if not each[1].is_deleted}
-            # What a writer has deleted is behind what it has written of it before.
+            # A writer's deletion comes after its own older records.
             if left.keys() <= {kept.deleted.writer} and not self.is_there(name):
                 del self._groups[name]
 
@@ -226,6 +225,6 @@ def _records(group: str, kept: _Kept, writer: str) -> Iterator[GroupRecord]:
 
 
 def records_of(group: str, counter: int, offsets: list[Committed]) -> Iterator[GroupRecord]:
-    """Commits as records that are not too large."""
+    """Split commits into records of limited size."""
     for start in range(0, len(offsets), MAX_RECORD_OFFSETS):
         yield GroupRecord(group, counter, tuple(offsets[start : start + MAX_RECORD_OFFSETS]))

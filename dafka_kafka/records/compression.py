@@ -1,7 +1,6 @@
-"""The codecs in which Kafka's clients compress records.
+"""The compression codecs of Kafka's clients.
 
-What is decompressed is bounded: a few octets that stand for very many end in an error, and never
-in memory.
+The decompressed size is bounded, so that a small batch can't exhaust memory.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from dafka_kafka.errors import (
 )
 
 MAX_DECOMPRESSED_BYTES: Final = 64 << 20
-"""What one batch may be decompressed to: Kafka's clients send 1 MiB unless they are told to send
-more, and text of theirs becomes ten to twenty times smaller."""
+"""Limit of one batch: Kafka's clients send 1 MiB by default, and text compresses ten to twenty
+times."""
 
 _FIRST_GUESS: Final = 16
-"""So many times its size is what comes of compressed octets, mostly.  What is guessed is only set
-aside: memory is taken as octets come."""
+"""First guess of the compression ratio. It only reserves address space: memory is used as bytes
+arrive."""
 
 _XERIAL: Final = b"\x82SNAPPY\x00" + (1).to_bytes(4, "big") * 2
-"""What Java's snappy begins with: magic, version, and the oldest version that can read it."""
+"""Header of Java's snappy: magic, version, and the oldest compatible version."""
 _XERIAL_BLOCK: Final = 32 << 10
 
 _LZ4: Final = (0x184D2204).to_bytes(4, "little")
@@ -44,7 +43,7 @@ _LZ4_LEVEL: Final = 2
 
 
 class Codec(IntEnum):
-    """How records are compressed, as their batch's attributes say it."""
+    """Codecs, by their numbers in a batch's attributes."""
 
     NONE = 0
     GZIP = 1
@@ -54,28 +53,26 @@ class Codec(IntEnum):
 
 
 def codec_of(attributes: int, largest: Codec = Codec.ZSTD) -> Codec:
-    """The codec that attributes name; ``largest`` is the last one that their format knows.
+    """Return the codec in attributes; ``largest`` is the last one of their format.
 
     Raises:
-        CorruptRecordsError: there is none of this number.
+        CorruptRecordsError: the number is unknown.
     """
     number = attributes & 7
     if number > largest:
-        raise CorruptRecordsError(
-            UNSUPPORTED_COMPRESSION_TYPE, f"there is no compression of number {number} here"
-        )
+        raise CorruptRecordsError(UNSUPPORTED_COMPRESSION_TYPE, f"compression {number} is unknown")
     return Codec(number)
 
 
 def compressed(codec: Codec, octets: Bytes) -> Bytes:
-    """Octets as a codec has them, as Java's clients can read them."""
+    """Compress so that Java's clients can read the result."""
     if codec == Codec.GZIP:
         gzip = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP)
         return gzip.compress(octets) + gzip.flush()
     if codec == Codec.SNAPPY:
         return _xerial(octets)
     if codec == Codec.LZ4:
-        # Java's reader takes no blocks that need those before them.
+        # Java's reader requires independent blocks.
         lz4 = cramjam.lz4.Compressor(_LZ4_LEVEL, block_linked=False)
         lz4.compress(bytes(octets))
         return bytes(lz4.finish())
@@ -91,12 +88,12 @@ def decompressed(
     *,
     broken_lz4: bool = False,
 ) -> Bytes:
-    """What a codec has made octets of.
+    """Decompress.
 
-    ``broken_lz4``: the header's checksum may be wrong, as that of Kafka before 0.10 is.
+    ``broken_lz4``: the header's checksum may be wrong, as in Kafka before 0.10.
 
     Raises:
-        CorruptRecordsError: it has not, or it is more than ``max_bytes``.
+        CorruptRecordsError: the data is invalid, or larger than ``max_bytes``.
     """
     if codec == Codec.NONE:
         return octets
@@ -123,7 +120,7 @@ def _too_large(max_bytes: int) -> CorruptRecordsError:
 def _gunzipped(octets: Bytes, max_bytes: int) -> bytes:
     parts: list[bytes] = []
     left = max_bytes
-    while len(octets):  # one stream after the other
+    while len(octets):  # streams may be concatenated
         gzip = zlib.decompressobj(_GZIP)
         parts.append(gzip.decompress(octets, left + 1))
         left -= len(parts[-1])
@@ -169,7 +166,7 @@ def _unsnapped_block(octets: Bytes, left: int, max_bytes: int) -> bytes:
 
 
 def _whole(decompress_into: Any, octets: Bytes, max_bytes: int) -> memoryview:
-    """What a codec makes of octets that does not say beforehand how much that is."""
+    """Decompress a format without a decompressed size."""
     for size in (len(octets) * _FIRST_GUESS, max_bytes):
         room = np.empty(min(size, max_bytes), np.uint8)
         try:
@@ -181,9 +178,9 @@ def _whole(decompress_into: Any, octets: Bytes, max_bytes: int) -> memoryview:
 
 
 def _with_checksum(frame: bytes) -> bytes:
-    """A frame of LZ4 with the right checksum of its header.
+    """Return an LZ4 frame with the right checksum of its header.
 
-    Kafka before 0.10 made it of the magic, too, which it should not, and stays so in v0.
+    Kafka before 0.10 wrongly included the magic, and v0 still does.
     """
     flags = frame[4] if len(frame) > 4 else 0
     end = 6 + 8 * bool(flags & _LZ4_HAS_SIZE) + 4 * bool(flags & _LZ4_HAS_DICTIONARY)

@@ -1,4 +1,4 @@
-"""Records as a Kafka client has sent them, as columns."""
+"""Records of a Kafka client, as columns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dafka_kafka.errors import MESSAGE_TOO_LARGE, CorruptRecordsError
 from dafka_kafka.records.compression import Codec
 
 NO_TIMESTAMP: Final = -1
-"""The milliseconds of a record that has no timestamp."""
+"""The milliseconds of a record without a timestamp."""
 
 _US: Final = 1_000
 """Microseconds in a millisecond."""
@@ -28,17 +28,16 @@ class KafkaBatch:
     """Records that a Kafka client has sent together.
 
     Attributes:
-        magic: the version of their format: 0 and 1 are message sets, 2 is a record batch.
-        offsets: of each record; in a produce request they count from 0, or are anything.
-        values, keys: of binary, with nulls; keys are None where all are null.
-        headers: of ``HEADERS_TYPE``; None where no record has any.
+        magic: the format's version: 0 and 1 are message sets, 2 is a record batch.
+        offsets: of each record; in a Produce request they count from 0, or are arbitrary.
+        values, keys: of binary, with nulls; keys are None if all are null.
+        headers: of ``HEADERS_TYPE``; None if no record has any.
         timestamps_ms: of each record, in milliseconds since 1970 UTC, or ``NO_TIMESTAMP``.
-        codec: how they were compressed.
-        is_append_time: whether a broker has given the timestamps; else a client has.
-        is_transactional: whether they are of a transaction.
-        is_control: whether they say how a transaction ended, and are no records of anybody.
-        leader_epoch, producer_id, producer_epoch, base_sequence: as Kafka has them, -1 where there
-            is none.
+        codec: their compression.
+        is_append_time: whether a broker set the timestamps, not the client.
+        is_transactional: whether they belong to a transaction.
+        is_control: whether they are markers of a transaction's end.
+        leader_epoch, producer_id, producer_epoch, base_sequence: Kafka's fields, or -1.
     """
 
     magic: int
@@ -58,11 +57,11 @@ class KafkaBatch:
 
     @property
     def count(self) -> int:
-        """How many records there are."""
+        """The number of records."""
         return len(self.values)
 
     def contents(self) -> Values:
-        """The records' contents: in envelopes those that have a key, headers or a null value.
+        """Return the contents: envelopes for records with a key, headers or a null value.
 
         Raises:
             CorruptRecordsError: a record has too many headers.
@@ -71,7 +70,7 @@ class KafkaBatch:
 
 
 def contents_of(values: pa.Array, keys: pa.Array | None, headers: pa.Array | None) -> Values:
-    """What ``KafkaBatch.contents`` gives of these columns."""
+    """Return the contents of these columns, as ``KafkaBatch.contents``."""
     try:
         return Values.from_arrow(close_columns(values, keys, headers))
     except ValueError as error:
@@ -79,7 +78,7 @@ def contents_of(values: pa.Array, keys: pa.Array | None, headers: pa.Array | Non
 
 
 def times_of(stamps_ms: Longs) -> Longs | None:
-    """Timestamps as ``RecordBatch.times`` has them; None where no record has one."""
+    """Convert timestamps to ``RecordBatch.times``; None if no record has one."""
     count = len(stamps_ms)
     bounds = np.flatnonzero(stamps_ms[1:] != stamps_ms[:-1])
     times = np.empty((len(bounds) + 1, 2), np.int64)
@@ -97,7 +96,7 @@ def times_of(stamps_ms: Longs) -> Longs | None:
 
 
 def milliseconds(times: Longs | None, count: int) -> Longs:
-    """The timestamp of each of ``count`` records, of times as ``RecordBatch.times`` has them."""
+    """Expand ``RecordBatch.times`` to the timestamps of ``count`` records."""
     if times is None:
         return np.full(count, NO_TIMESTAMP, np.int64)
     of_runs = times[:, 1]

@@ -1,18 +1,18 @@
-"""Message sets of v0 and v1: what Kafka's clients sent and read up to 0.9 and 0.10.
+"""Message sets of v0 and v1, the formats of Kafka's clients up to 0.9 and 0.10.
 
-A set is messages, one after the other:
+A set is a sequence of messages:
 
-    offset              8 octets
-    size                4          of all that follows
-    CRC-32              4          of all that follows
+    offset              8 bytes
+    size                4          of the following fields
+    CRC-32              4          of the following fields
     magic               1          0 or 1
     attributes          1          3 bits: the codec; in v1 then: append time
     timestamp           8          in v1 only
     key's length, key   4, …       -1: null
-    value's length, value          the same
+    value's length, value          as the key
 
-The value of a message with a codec is a compressed set, whose messages have none.  Each message has
-a CRC of its own, so they are taken and made one by one; nobody is in a hurry who still does that.
+The value of a message with a codec is a compressed set of messages without one. Each message has
+its own CRC, so they are decoded one by one; these formats need not be fast.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ V0: Final = 0
 V1: Final = 1
 
 MIN_SIZE: Final = 14
-"""Of a message of v0 without key and value."""
+"""Size of a v0 message without key and value."""
 
 MAX_MESSAGES: Final = 250_000
-"""In one set, and in one that is compressed: each takes some 300 bytes while it is decoded.  A set
-of 1 MiB, as clients send them, has 40,000 at most."""
+"""Messages in a set, and in a compressed one: each takes about 300 bytes while it is decoded. A set
+of 1 MiB, the clients' default, has at most 40,000."""
 
 ENTRY: Final = struct.Struct(">qi")
-"""Offset and size: what each message, and each record batch v2, begins with."""
+"""Offset and size: the first fields of each message, and of record batch v2."""
 
 _CRC: Final = struct.Struct(">I")
 _HEADS: Final = {V0: struct.Struct(">bb"), V1: struct.Struct(">bbq")}
@@ -78,13 +78,13 @@ class _Message(NamedTuple):
 def decode_message_set(
     octets: Bytes, max_bytes: int = MAX_DECOMPRESSED_BYTES
 ) -> Iterator[KafkaBatch]:
-    """The records of a set's whole messages, with a batch for each of them that is compressed.
+    """Decode a set's messages, with a separate batch for each compressed one.
 
     Args:
-        max_bytes: what they may be decompressed to together.
+        max_bytes: the limit of their decompressed size together.
 
     Raises:
-        CorruptRecordsError: a message is none, its CRC is wrong, or what is in it.
+        CorruptRecordsError: a message, its CRC or its content is invalid.
     """
     left = max_bytes
     messages = _messages(memoryview(octets))
@@ -154,10 +154,10 @@ def _unwrapped(wrapper: _Message, inner: list[_Message]) -> list[_Message]:
         )
     if any(message.attributes & 7 for message in inner):
         raise CorruptRecordsError(INVALID_RECORD, "a compressed message set is in another one")
-    if wrapper.magic == V0:  # their offsets are their own
+    if wrapper.magic == V0:  # v0: absolute offsets
         return inner
-    # In v1 they count from the set's first message, and the wrapper has the last one's offset.  It
-    # is 0 where a producer has left it so, as some librdkafka does.
+    # v1: they count from the set's first message, and the wrapper has the last one's offset, or 0
+    # from some versions of librdkafka.
     first = wrapper.offset - inner[-1].offset if wrapper.offset else 0
     if first < 0:
         raise CorruptRecordsError(
@@ -188,9 +188,9 @@ def _batch(messages: list[_Message], codec: Codec) -> KafkaBatch:
 
 
 def encode_message_set(batch: RecordBatch, magic: int) -> bytes:
-    """The records as an uncompressed message set of v0 or v1.
+    """Encode records as an uncompressed message set of v0 or v1.
 
-    Envelopes are opened; headers are left out, as the formats have none, and v0 has no timestamps.
+    Envelopes are opened. The formats have no headers, and v0 has no timestamps: these are dropped.
     """
     opened = opened_columns(batch.values, (KEY, VALUE))
     values: Iterable[bytes | None] = batch.values

@@ -1,13 +1,13 @@
-"""Kafka's record batch v2, as clients have sent and read it since Kafka 0.11.
+"""Kafka's record batch v2, the format of clients since Kafka 0.11.
 
-    base offset         8 octets   of the first record
-    length              4          of all that follows
+    base offset         8 bytes    of the first record
+    length              4          of the following fields
     leader epoch        4
     magic               1          2
-    CRC-32C             4          of all that follows
+    CRC-32C             4          of the following fields
     attributes          2          3 bits: the codec; then: append time, transactional, control
     last offset delta   4          the number of records, less one
-    base timestamp      8          what the records' timestamp deltas are added to
+    base timestamp      8          the records have deltas to it
     max timestamp       8
     producer's id       8
     producer's epoch    2
@@ -15,7 +15,7 @@
     number of records   4
     records                        compressed by the codec (``record_columns``)
 
-Offset and leader epoch lie outside the CRC, so that a broker can set them.
+Offset and leader epoch are outside the CRC, so that a broker can set them.
 """
 
 from __future__ import annotations
@@ -44,19 +44,18 @@ from dafka_kafka.records.kafka_batch import KafkaBatch, milliseconds
 from dafka_kafka.records.message_set import ENTRY, MIN_SIZE, decode_message_set
 from dafka_kafka.records.record_columns import RecordColumns, decode_records, encode_records
 
-# A few records of a batch, encoded one by one: less work than columns are for so many.
-#
-# Consumers of many partitions in which little happens get a record or two of each.
+# A few records are encoded one by one, which is quicker than by column. Consumers of many quiet
+# partitions get a record or two of each.
 
 
 MOST: Final = 32
-"""For more records columns are quicker."""
+"""With more records, columns are quicker."""
 
 
 def encode_few(values: Sequence[bytes], deltas: Iterable[int]) -> bytes:
-    """The octets of records without keys and headers, as ``record_columns`` has them.
+    """Encode records without keys and headers, as ``record_columns`` does.
 
-    ``deltas`` are those of their timestamps.
+    ``deltas`` are of their timestamps.
     """
     octets = bytearray()
     for number, (value, delta) in enumerate(zip(values, deltas, strict=True)):
@@ -87,7 +86,7 @@ _COVERED: Final = struct.Struct(">hiqqqhii")
 _COVERED_AT: Final = _HEAD.size
 _RECORDS_AT: Final = _HEAD.size + _COVERED.size
 _LENGTH_AT: Final = 12
-"""What the length does not count: itself, and the offset before it."""
+"""The fields that the length does not count: itself, and the offset before it."""
 
 _APPEND_TIME: Final = 1 << 3
 _TRANSACTIONAL: Final = 1 << 4
@@ -95,13 +94,13 @@ _CONTROL: Final = 1 << 5
 
 BATCH_BYTES: Final = 1 << 20
 BATCH_RECORDS: Final = 50_000
-"""What is encoded into one batch: as much as Kafka's clients put into one at most, unless they are
-told otherwise.  A client decompresses and checks a batch as a whole."""
+"""Contents in one batch, as in the largest default batches of Kafka's clients, which decompress and
+check a batch as a whole."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OpenedBatch:
-    """A batch whose CRC is right; ``records`` are its octets, not decoded yet.
+    """A batch with a valid CRC; ``records`` are not decoded yet.
 
     The other attributes are those of ``KafkaBatch``.
     """
@@ -120,32 +119,32 @@ class OpenedBatch:
 
     @property
     def is_append_time(self) -> bool:
-        """Whether a broker has given the timestamps."""
+        """Whether a broker set the timestamps."""
         return bool(self.attributes & _APPEND_TIME)
 
     @property
     def is_transactional(self) -> bool:
-        """Whether the records are of a transaction."""
+        """Whether the records belong to a transaction."""
         return bool(self.attributes & _TRANSACTIONAL)
 
     @property
     def is_control(self) -> bool:
-        """Whether they say how a transaction ended."""
+        """Whether they are markers of a transaction's end."""
         return bool(self.attributes & _CONTROL)
 
     def stamps(self, deltas: Longs) -> Longs:
-        """The timestamps of its records, in milliseconds."""
+        """Return the records' timestamps, in milliseconds."""
         return np.full(self.count, self.max_ms) if self.is_append_time else self.base_ms + deltas
 
 
 def open_record_batch(octets: Bytes, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> OpenedBatch:
-    """One batch, which is all of the octets.
+    """Parse one batch that takes all of the bytes.
 
     Args:
-        max_bytes: what it may be decompressed to.
+        max_bytes: the limit of its decompressed size.
 
     Raises:
-        CorruptRecordsError: it is none, or its CRC is wrong.
+        CorruptRecordsError: the batch or its CRC is invalid.
     """
     if len(octets) < _RECORDS_AT:
         raise CorruptRecordsError(
@@ -171,7 +170,7 @@ def open_record_batch(octets: Bytes, max_bytes: int = MAX_DECOMPRESSED_BYTES) ->
 
 
 def decode_record_batch(octets: Bytes, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> KafkaBatch:
-    """The same with its records, which may be wrong, too."""
+    """Parse a batch and decode its records; raises CorruptRecordsError if either is invalid."""
     opened = open_record_batch(octets, max_bytes)
     records = decode_records(opened.records, opened.count)
     return KafkaBatch(
@@ -197,10 +196,10 @@ def encode_record_batches(
     codec: Codec = Codec.NONE,
     max_bytes: int = BATCH_BYTES,
 ) -> Iterator[bytes]:
-    """The records as batches of at most ``max_bytes`` of contents each, or of one record.
+    """Encode records as batches with at most ``max_bytes`` of contents, or a single record.
 
-    Envelopes are opened.  Timestamps are in whole milliseconds, and those of the records' producers
-    (create time); a record without one has -1.
+    Envelopes are opened. Timestamps are the producers' (create time), in whole milliseconds; a
+    record without one gets -1.
     """
     for part in batch.split(BATCH_RECORDS, max_bytes):
         stamps = milliseconds(part.times, part.count)
@@ -236,26 +235,25 @@ def _with_head(
 
 
 _MAGIC_AT: Final = 16
-"""In all versions."""
+"""Position of the magic, in all versions."""
 
 
 def decode_batches(
     octets: Bytes, max_bytes: int = MAX_DECOMPRESSED_BYTES, *, may_end_early: bool = False
 ) -> Iterator[KafkaBatch]:
-    """The batches, each decoded when it is asked for.
+    """Yield the batches, each decoded when it is requested.
 
     Args:
-        max_bytes: what each may be decompressed to; all messages of v0 and v1 that follow each
-            other may be so together.
-        may_end_early: what is left of a last batch that is not whole is passed over, as Kafka's
-            consumers do: a broker cuts where a fetch's size ends.  In a produce request it is an
-            error.
+        max_bytes: the limit of each batch's decompressed size, and of all consecutive messages of
+            v0 and v1 together.
+        may_end_early: ignore a truncated last batch, as Kafka's consumers do with fetched records;
+            in a Produce request it is an error.
 
     Raises:
-        CorruptRecordsError: octets are no batch.
+        CorruptRecordsError: a batch is invalid.
     """
     octets = memoryview(octets)
-    first = at = 0  # of messages of v0 and v1 that are whole
+    first = at = 0  # complete messages of v0 and v1
     while len(octets) - at > _MAGIC_AT:
         _, size = ENTRY.unpack_from(octets, at)
         if size < MIN_SIZE:

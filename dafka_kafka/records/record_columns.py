@@ -1,6 +1,6 @@
-"""Records of a batch, decoded and encoded by column, without a Python loop per record.
+"""The records of a batch, decoded and encoded by column, without a Python loop per record.
 
-A record is (numbers are varints, but for the attributes):
+A record is (numbers are varints, except the attributes):
 
     length, attributes (0), timestamp delta, offset delta,
     key's length (-1: null), key, value's length (-1: null), value,
@@ -30,28 +30,27 @@ from dafka_core.model.envelope_columns import (
 from dafka_core.model.values import FEW, Bytes, Longs
 from dafka_kafka.errors import INVALID_RECORD, MESSAGE_TOO_LARGE, CorruptRecordsError
 
-# Kafka's varints by column: those of all records at once.
-#
-# A signed number is made an unsigned one that is small where the number is near 0 (zigzag: 0, -1,
-# 1, -2, … are 0, 1, 2, 3, …), and has seven bits in each octet, the lowest first.
+# Kafka's varints by column: those of all records at once. A signed number becomes an unsigned
+# one, small near 0 (zigzag: 0, -1, 1, -2, … are 0, 1, 2, 3, …), with seven bits in each byte,
+# lowest first.
 
 
 INT_OCTETS: Final = 5
 LONG_OCTETS: Final = 10
-"""The longest varint of a number of 32 bits, and of 64."""
+"""Longest varint of 32 bits, and of 64."""
 
 
 _OF_ONE_OCTET: Final = np.array([octet >> 1 ^ -(octet & 1) for octet in range(1 << 7)])
 
 
 def zigzag(numbers: Longs) -> Longs:
-    """Signed numbers as unsigned ones, in the same 64 bits."""
+    """Encode signed numbers as unsigned ones in the same 64 bits."""
     made: Longs = numbers << 1 ^ numbers >> 63
     return made
 
 
 def widths_of(unsigned: Longs) -> Longs:
-    """How many octets each number takes."""
+    """Return the varint length of each number."""
     widths: Longs = np.ones(len(unsigned), np.int64)
     left = unsigned.view(np.uint64)
     largest = int(left.max(initial=0))
@@ -63,15 +62,14 @@ def widths_of(unsigned: Longs) -> Longs:
 
 
 def read_varints(octets: Octets, at: Longs, max_octets: int) -> tuple[Longs, Longs]:
-    """The signed numbers at some places, and the places after them.
+    """Read the signed numbers at some positions; return them and the next positions.
 
-    The place after a number that has too many octets lies beyond all of them, as may that after one
-    that does not end: who asks sees to it that places are where they must be.
+    The position after an invalid or truncated number may be beyond the end: callers check.
     """
     firsts = octets.take(at, mode="clip")
     longer = firsts >= 0x80
     at = at + 1
-    if not np.count_nonzero(longer):  # in a fifth of the time of any()
+    if not np.count_nonzero(longer):  # a fifth of the time of any()
         return _OF_ONE_OCTET.take(firsts), at
     numbers = (firsts & 0x7F).astype(np.int64)
     rows: Longs | slice = slice(None)
@@ -92,7 +90,7 @@ def read_varints(octets: Octets, at: Longs, max_octets: int) -> tuple[Longs, Lon
 
 
 def read_varint(octets: Bytes, at: int, max_octets: int) -> tuple[int, int]:
-    """The same of one place."""
+    """Read the number at one position; see ``read_varints``."""
     number = 0
     for index, octet in enumerate(octets[at : at + max_octets]):
         number |= (octet & 0x7F) << 7 * index
@@ -101,52 +99,50 @@ def read_varint(octets: Bytes, at: int, max_octets: int) -> tuple[int, int]:
     return 0, at + len(octets) + 1
 
 
-# Where each record of a batch begins and ends.
+# Record boundaries. A record begins with its length, so each boundary follows from the previous
+# one. It is quicker to guess all of them at once, and to check that each leads to the next: as
+# the first is right, all are. If the guess fails, follow them one by one.
 #
-# A record begins with its length, so each is known once the one before it is.  What is quick is to
-# guess where records are, all at once, and to see that each one leads to the next: then, the first
-# one being where it must be, all are.  Where a guess is wrong they are followed one by one.
-#
-# Measured for values of about 100 octets, 10,000 of them, in microseconds a record: 0.006 where all
-# are of one length, 0.07 where they are not, 0.11 one by one.
+# Measured for 10,000 values of about 100 bytes, in microseconds for each record: 0.006 for equal
+# lengths, 0.07 for different ones, 0.11 one by one.
 
 
 MIN_RECORD_BYTES: Final = 7
 """Length, attributes, two deltas, two lengths and the number of headers."""
 
 _FEW_RUNS: Final = 16
-"""Runs of records of one length that are looked for; each costs as much as some 50 records."""
+"""Runs of records of equal length to look for; each costs as much as about 50 records."""
 
 _MIN_RUN: Final = 32
-"""Deltas take one octet more from 64 on."""
+"""Deltas take one byte more from 64 on."""
 
 _MAX_CANDIDATES: Final = 8
-"""For each record: of more octets that are 0 it takes longer to look at them."""
+"""Zero bytes for each record: with more of them, checking takes longer."""
 
 _MANY: Final = 100_000
-"""Of more records at once it takes too much memory."""
+"""With more records, checking takes too much memory."""
 
 _MAX_RECORD_BYTES: Final = 512
-"""Of larger records it takes longer to find the octets that are 0."""
+"""In larger records, finding the zero bytes takes longer."""
 
 _COMPARED_OCTETS: Final = 2
-"""Of a length: the first one and the last one."""
+"""Bytes of a length to compare: the first and the last one."""
 
 _COPIED_BYTES: Final = 64 << 10
 
 _ROUNDS: Final = 3
-"""In which what leads nowhere, or is led to by nothing, is left out; then the rest is right."""
+"""Passes that drop candidates without a predecessor or successor."""
 
 
 class Boundaries(NamedTuple):
-    """Where records lie: from ``starts``, after their lengths, up to ``ends`` (exclusive)."""
+    """Record boundaries: from ``starts``, after the lengths, to ``ends`` (exclusive)."""
 
     starts: Longs
     ends: Longs
 
 
 def boundaries_of(octets: Octets, count: int) -> Boundaries | None:
-    """Where ``count`` records lie that are all of the octets; None if they do not."""
+    """Return the boundaries of ``count`` records that take all of the bytes; None if invalid."""
     if count * MIN_RECORD_BYTES > len(octets):
         return None
     found = None
@@ -158,10 +154,10 @@ def boundaries_of(octets: Octets, count: int) -> Boundaries | None:
 
 
 def boundaries_of_each(octets: Octets, size_bytes: int, count: int) -> Boundaries | None:
-    """The same of batches one after the other that have so many octets, and records, each.
+    """Return the boundaries in consecutive batches of equal size and count.
 
-    None unless all records lie in each batch as they do in the first one.  So they do mostly where
-    values are of one length: producers send a batch when it has as many octets as it may.
+    None unless all batches have the boundaries of the first one, as usual with values of equal
+    length: producers send a batch when it is full.
     """
     first = boundaries_of(octets[:size_bytes], count)
     if first is None:
@@ -204,11 +200,11 @@ def _runs(octets: Octets, count: int) -> Boundaries | None:
 
 
 def _by_zeros(octets: Octets, count: int) -> Boundaries | None:
-    """Of any records: after its length each one has an octet that is 0, its attributes."""
+    """Guess from zero bytes: each record has one after its length, its attributes."""
     starts = np.flatnonzero(octets == 0)
     if len(starts) > count * _MAX_CANDIDATES:
         return None
-    starts = starts[int(len(starts) > 0 and starts[0] == 0) :]  # there is a length before it
+    starts = starts[int(len(starts) > 0 and starts[0] == 0) :]  # a length precedes it
     last, other = octets[starts - 1].astype(np.int64), octets[starts - 2].astype(np.int64)
     has_two = (other >= 0x80) & (starts != 1)
     lengths = np.where(has_two, last << 7 | other & 0x7F, last)
@@ -231,7 +227,7 @@ def _by_zeros(octets: Octets, count: int) -> Boundaries | None:
 
 
 def _one_by_one(octets: Octets, count: int) -> Boundaries | None:
-    # An octet of bytes is had sooner; of many the copy takes longer.
+    # Indexing bytes is quicker; for many bytes the copy takes longer.
     data: Bytes = octets.tobytes() if len(octets) < _COPIED_BYTES else octets.data
     bounds = [0]
     at = 0
@@ -260,28 +256,28 @@ def _one_by_one(octets: Octets, count: int) -> Boundaries | None:
 
 
 MAX_RECORDS: Final = 1_000_000
-"""In one batch.  Few octets stand for many records without a value once they are compressed, and
-each takes about 100 here; Kafka's clients put 1 MiB into a batch unless they are told otherwise."""
+"""Records in one batch. Compressed, a few bytes can stand for many records without a value, and
+each takes about 100 here; Kafka's clients send 1 MiB by default."""
 
 MAX_HEADERS: Final = 1_000_000
-"""In one batch, for the same reason."""
+"""Headers in one batch, for the same reason."""
 
 _MAX_HEADERS_OF_ONE: Final = MAX_LENGTHS_BYTES // 2
-"""No envelope has more."""
+"""The limit of an envelope."""
 
 _PART_RECORDS: Final = 16_384
-"""Decoded at a time: what is made in between stays in the processor's cache, and is not much."""
+"""Records decoded at a time: intermediate arrays stay in the CPU cache."""
 
 _MAX_HEADER_COLUMNS: Final = 64
-"""Headers of a record that are taken by column: of a few records with more, each column would cost
-more than the headers one by one."""
+"""Headers of a record decoded by column: with more, each column would have few records, and cost
+more than one by one."""
 
 _NUMBERS: Final = 7
-"""The numbers of a record without headers, each of a byte or more."""
+"""Numbers in a record without headers, each at least one byte."""
 
 
 class RecordColumns(NamedTuple):
-    """The records of a batch, as ``KafkaBatch`` has them; deltas are of timestamps."""
+    """The records of a batch, as in ``KafkaBatch``; deltas are of timestamps."""
 
     values: pa.Array
     keys: pa.Array | None
@@ -290,7 +286,7 @@ class RecordColumns(NamedTuple):
 
 
 class _Parts(NamedTuple):
-    """Where parts of records lie; the length of a null one is -1."""
+    """Positions of a field in the records; the length of a null is -1."""
 
     starts: Longs
     lengths: Longs
@@ -301,19 +297,16 @@ class _Parts(NamedTuple):
 
 
 def decode_records(data: Bytes, count: int) -> RecordColumns:
-    """The columns of so many records, whose offset deltas must be 0, 1, 2, ….
+    """Decode ``count`` records, whose offset deltas must be 0, 1, 2, ….
 
     Raises:
-        CorruptRecordsError: the octets are not these records, or there are too many.
+        CorruptRecordsError: the records are invalid, or too many.
     """
     return decode_together([data], [count])
 
 
 def decode_together(batches: Sequence[Bytes], counts: Sequence[int]) -> RecordColumns:
-    """The same of some batches, one after the other.
-
-    What is done for small ones takes as long as for one that is as large as all of them.
-    """
+    """Decode consecutive batches together, in the time of one as large as all of them."""
     total = sum(counts)
     data = batches[0] if len(batches) == 1 else b"".join(batches)
     octets = np.frombuffer(data, np.uint8)
@@ -359,7 +352,7 @@ def _decoded(
     keys = _parts(octets, at)
     values = _parts(octets, keys.ends)
     counts, at = read_varints(octets, values.ends, INT_OCTETS)
-    # What lies beyond a record is wrong further on, too.
+    # Positions beyond a record fail the later checks.
     if np.count_nonzero(np.minimum(keys.lengths, values.lengths) < -1):
         raise _wrong("the length of a key or a value is less than -1")
     if np.count_nonzero((counts < 0) | (at + 2 * counts > ends)):
@@ -382,7 +375,7 @@ def _decoded(
 def _joined(
     parts: Sequence[pa.Array | None], values: Sequence[pa.Array], kind: pa.DataType
 ) -> pa.Array | None:
-    """A column, of parts that may be None; they are as long as the values' are."""
+    """Concatenate a column's parts; a part of None has as many nulls as values."""
     if all(part is None for part in parts):
         return None
     each = zip(parts, values, strict=True)
@@ -434,7 +427,7 @@ def _headers(
         )
     if names.lengths.min() < 0 or values.lengths.min() < -1:
         raise _wrong("a header has no name, or its value's length is less than -1")
-    if np.count_nonzero(at != ends):  # before it is believed where they lie
+    if np.count_nonzero(at != ends):  # before positions are used
         raise _wrong("the headers of a record do not end where it ends")
     fields = list(HEADERS_TYPE.value_type)
     columns = [texts(_taken(data, names)), _taken(data, values)]
@@ -457,7 +450,7 @@ def _many_headers(
 
 
 def encode_records(columns: RecordColumns) -> memoryview:
-    """The octets of records, whose offset deltas are 0, 1, 2, ….
+    """Encode records with offset deltas 0, 1, 2, ….
 
     Raises:
         ValueError: they would be 2 GiB or more.
@@ -472,7 +465,7 @@ def encode_records(columns: RecordColumns) -> memoryview:
     of_headers = Runs(header_counts)
     numbers = Runs(_NUMBERS + 2 * header_counts)
     firsts = numbers.firsts
-    # After which numbers there is data, column by column.
+    # by column, the numbers that data follows
     after = [firsts + 5] if keys is None else [firsts + 4, firsts + 5]
     if headers is not None:
         names = of_headers.from_(firsts + _NUMBERS, step=2)
@@ -480,7 +473,7 @@ def encode_records(columns: RecordColumns) -> memoryview:
     flat = np.zeros(numbers.total, np.int64)
     flat[firsts + 2] = zigzag(deltas)
     flat[firsts + 3] = np.arange(0, 2 * count, 2)
-    flat[firsts + 4] = 1  # a key that is null
+    flat[firsts + 4] = 1  # a null key
     flat[firsts + 6] = 2 * header_counts
     sizes = np.zeros(numbers.total, np.int64)
     order = np.full(numbers.total, -1, np.int64)

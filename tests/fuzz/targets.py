@@ -59,14 +59,15 @@ from dafka_core.queries.source_offset import SourceOffset
 from dafka_core.security.key_files import PUBLIC, read_public
 from dafka_core.security.permissions import CONSUME, NOBODY, PREFIX_DIGITS, ROLES, Permissions
 from dafka_kafka import schemas
-from dafka_kafka.access import RULES, Access
-from dafka_kafka.api_versions import VERSIONS, Api
+from dafka_kafka.access import Access
+from dafka_kafka.api import Api, Client, Handler
 from dafka_kafka.errors import CorruptRecordsError, RefusedError
-from dafka_kafka.gateway_node import Client, Complaints, Handler
+from dafka_kafka.gateway import APIS
+from dafka_kafka.gateway_node import Complaints
 from dafka_kafka.partition_writer import joined as joined_records
 from dafka_kafka.partition_writer import produced_records
 from dafka_kafka.records.record_batch import decode_batches
-from dafka_kafka.requests import parse_head
+from dafka_kafka.requests import is_served, parse_head
 from dafka_kafka.sasl import Sasl
 from dafka_kafka.users import SCRAM, Rights, Users, lines_of
 from dafka_spark.option_types import (
@@ -227,8 +228,8 @@ def kafka_request(octets: bytes) -> None:
 def _request(octets: bytes) -> tuple[int, int, Any]:
     """Its kind, its version, and what is in it, if it is one that is taken."""
     request = memoryview(octets)
-    head = parse_head(request)
-    if head.version not in VERSIONS.get(head.api_key, ()):
+    head = parse_head(request, APIS)
+    if not is_served(APIS, head.api_key, head.version):
         raise ProtocolError("of another version")
     found = schemas.decode_request(head.api_key, head.version, request, head.start)
     return head.api_key, head.version, found
@@ -238,9 +239,10 @@ def kafka_access(octets: bytes) -> None:
     """A request of a user without permissions, refused in a response that can be sent."""
     with suppress(ProtocolError):
         api_key, version, request = _request(octets)
-        if api_key in RULES:
+        if api_key in APIS and APIS[api_key].rule is not None:
             client = Client("fuzz", "here", version)
-            work = _ACCESS.answer(api_key, request, client, _NO_RIGHTS, _nothing(api_key))
+            served = APIS[api_key]._replace(handler=_nothing(api_key))
+            work = _ACCESS.answer(api_key, served, request, client, _NO_RIGHTS)
             try:
                 work.send(None)
             except StopIteration as done:
@@ -295,7 +297,7 @@ def sasl(octets: bytes) -> None:
             return
     connection = Sasl(users, is_private=True)
     asked: Any = SimpleNamespace(mechanism=SCRAM[0], version=1)
-    handshake = connection.served(Api.SASL_HANDSHAKE, {})[Api.SASL_HANDSHAKE]
+    handshake = connection.apis[Api.SASL_HANDSHAKE].handler
     with suppress(StopIteration):  # it waits for nothing
         handshake(asked, asked).send(None)  # type: ignore[attr-defined]
     with suppress(ValueError):

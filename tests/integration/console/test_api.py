@@ -217,7 +217,7 @@ def test_a_record_is_written_by_hand(console: Console, dafka_topic: str) -> None
         ({"topic": "t", "vale": "x"}, "vale"),
         ({"topic": "t", "value": "@", "encoding": "base64"}, "is no base64"),
         ({"topic": "t", "value": "xyz", "encoding": "hex"}, "is no hex"),
-        ({"topic": "__dafka.queries", "value": "x"}, "Dafka's own"),
+        ({"topic": "__dafka.queries", "value": "x"}, "internal to Dafka"),
         ({"topic": "a\nb", "value": "x"}, "control characters"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What tests do with librdkafka's admin client."""
+"""Helpers for librdkafka's admin client."""
 
 from __future__ import annotations
 

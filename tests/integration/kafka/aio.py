@@ -1,4 +1,4 @@
-"""Runs what uses aiokafka."""
+"""A runner for aiokafka."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """As ``asyncio.run``; connections that aiokafka has left open go here."""
+    """Run as ``asyncio.run``, and close connections that aiokafka leaves open."""
     try:
         return asyncio.run(work)
     finally:
@@ -20,10 +20,10 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 def collect() -> None:
-    """Ends connections that aiokafka has left open.
+    """Close connections that aiokafka leaves open.
 
-    It does not wait until one is closed.  What is left of it goes here, where it is known whose it
-    is, and not in some later test, which would fail by the warning.
+    It does not await their end. Collecting them here keeps their ResourceWarnings out of later
+    tests.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)

@@ -1,4 +1,4 @@
-"""What a feature is given, of a store that runs and partitions whose numbers do not change."""
+"""A running store with a fixed partition registry, for testing one feature."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from typing import Any, cast
 
 from dafka_core import Store
 from dafka_core.model.records import TopicPartition
-from dafka_kafka.gateway_node import Client, Feature, GatewayNode
+from dafka_kafka.api import Client, Feature
+from dafka_kafka.gateway_node import GatewayNode
 from dafka_kafka.gateways import GatewayInfo, Gateways
 from dafka_kafka.options import KafkaOptions
-from dafka_kafka.partition_registry import PartitionNumbers
+from dafka_kafka.partition_registry import PartitionRegistry
 from dafka_kafka.registry_table import NumberedPartition
 
 ELSEWHERE = GatewayInfo("E" * 32, 7, "other.example.org", 9092)
 
 
 class FixedNumbers:
-    """Topic t has partitions A, B, C …; number 9 is another gateway's."""
+    """Topic t has partitions A, B, C …; the owner of number 9 is another gateway."""
 
     def get(self, topic: str, number: int) -> NumberedPartition | None:
         if topic != "t" or not 0 <= number < 10:
@@ -51,16 +52,16 @@ def fixed_node(store: Store, **options: Any) -> Iterator[GatewayNode]:
         yield GatewayNode(
             store,
             KafkaOptions(**options),
-            cast("PartitionNumbers", FixedNumbers()),
+            cast("PartitionRegistry", FixedNumbers()),
             cast("Gateways", FixedGateways()),
             threads,
         )
 
 
 async def asked(feature: Feature, api: int, request: Any, version: int) -> Any:
-    """What a feature answers a client, and what a client would read of it."""
+    """Return a feature's response, decoded as the client would."""
     client = Client("test", "127.0.0.1", version)
     decoded = type(request).decode(type(request).encode(request, version=version), version=version)
-    response: Any = await asyncio.wait_for(feature.handlers[api](decoded, client), 60)
+    response: Any = await asyncio.wait_for(feature.apis[api].handler(decoded, client), 60)
     octets = type(response).encode(response, version=version)
     return type(response).decode(octets, version=version)

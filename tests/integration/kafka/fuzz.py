@@ -18,29 +18,29 @@ from dafka_core import EmbeddedCluster
 from tests.integration.kafka.malformed import malformed
 
 WAIT_S: Final = 1.0
-"""How long an answer is waited for: a changed request may ask to wait for hours."""
+"""Timeout of an answer: a mutated request may ask to wait for hours."""
 
 ANSWER_S: Final = 60.0
-"""How long a well-formed request may take on a busy machine."""
+"""Timeout of a well-formed request on a busy machine."""
 
 THREADS: Final = 4
 LAST: Final = 0x5EAF00D
-"""The number of the request behind a malformed one, which is well-formed."""
+"""Correlation id of the well-formed request that follows a malformed one."""
 
 _LAST: Final = struct.pack(">ihhih", 10, 18, 0, LAST, -1)
 
 
 @dataclass
 class Outcomes:
-    """What became of the requests."""
+    """The outcomes of the requests."""
 
     answered: int = 0
     closed: int = 0
     cut: int = 0
     waiting: int = 0
-    """Those that had no answer, while another client had one."""
+    """Requests without an answer, while another client got one."""
     hung: list[str] = field(default_factory=list)
-    """Those after which no client had an answer: their seeds."""
+    """Seeds of requests after which no client got an answer."""
 
     def __str__(self) -> str:
         said = f"{self.answered} answered, {self.closed} closed, {self.cut} cut short"
@@ -48,10 +48,10 @@ class Outcomes:
 
 
 def send(where: tuple[str, int], seed: str, outcomes: Outcomes) -> None:
-    """One malformed request on a connection of its own, and what becomes of it."""
+    """Send one malformed request on its own connection; record the outcome."""
     sent = malformed(random.Random(seed))
     with socket.socket() as client:
-        # Many addresses of this machine: each has its own ports, of which one is not free at once.
+        # Use many loopback addresses: each has its own ephemeral ports.
         client.bind((f"127.0.0.{2 + hash(seed) % 200}", 0))
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         client.settimeout(ANSWER_S)
@@ -75,7 +75,7 @@ def send(where: tuple[str, int], seed: str, outcomes: Outcomes) -> None:
 
 
 def _answers(client: socket.socket) -> bool:
-    """Whether the last request is answered, too; false if the connection was closed."""
+    """Return whether the last request is answered; False if the connection was closed."""
     with client.makefile("rb") as answers:
         while len(head := answers.read(8)) == 8:
             size_bytes, number = struct.unpack(">ii", head)
@@ -86,7 +86,7 @@ def _answers(client: socket.socket) -> bool:
 
 
 def is_there(where: tuple[str, int]) -> bool:
-    """Whether a well-formed request is answered."""
+    """Return whether a well-formed request is answered."""
     with suppress(OSError), socket.create_connection(where, timeout=ANSWER_S) as client:
         client.sendall(_LAST)
         return _answers(client)
@@ -94,7 +94,7 @@ def is_there(where: tuple[str, int]) -> bool:
 
 
 def fuzz(where: tuple[str, int], seed: int, first: int, count: int) -> Outcomes:
-    """Sends requests number ``first`` to ``first + count`` of a seed, from a few threads."""
+    """Send requests ``first`` to ``first + count`` of a seed, from several threads."""
     numbers, outcomes = iter(range(first, first + count)), Outcomes()
 
     def work() -> None:
@@ -110,13 +110,13 @@ def fuzz(where: tuple[str, int], seed: int, first: int, count: int) -> Outcomes:
 
 
 def memory_kib(pid: int) -> int:
-    """What a process has in memory."""
+    """Return a process's resident memory."""
     status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
     return int(status.partition("VmRSS:")[2].split()[0])
 
 
 def main() -> None:
-    """Sends many, and says how much memory the gateway has after each part of them."""
+    """Send many requests, and print the gateway's memory after each part of them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1)

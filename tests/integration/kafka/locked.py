@@ -1,4 +1,4 @@
-"""A gateway that wants to know who its clients are."""
+"""A gateway that requires authentication."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class Locked:
         self.refused = self.gateway.server.complaints.counts
 
     def allow(self, *users: str | Permissions) -> None:
-        """Lets these in; who is named alone may do everything."""
+        """Write users to the file; a name without permissions gets all of them."""
         write_users(self.users, *users)
 
     def permit(self, *users: str | Permissions) -> None:
-        """Lets these in, and waits until the gateway has heard of it."""
+        """Write users, and wait until the gateway has reloaded the file."""
         self.allow(*users)
         held = [Permissions(each, EVERYTHING) if isinstance(each, str) else each for each in users]
         known = self.gateway.server.users
@@ -55,7 +55,7 @@ class Locked:
         wait_until(lambda: known.permissions() == sorted(held, key=lambda each: each.name))
 
 
-_lines_of = cache(lines_of)  # the same salt each time: it is no other password
+_lines_of = cache(lines_of)  # with the same salt, so that the line is unchanged
 
 
 def write_users(file: Path, *users: str | Permissions, password: str = PASSWORD) -> None:
@@ -70,7 +70,7 @@ def write_users(file: Path, *users: str | Permissions, password: str = PASSWORD)
 
 
 def librdkafka(locked: Locked, name: str = NAME, **more: Any) -> dict[str, Any]:
-    """What a client of librdkafka is told."""
+    """Return the error that librdkafka reports."""
     return {
         "bootstrap.servers": locked.servers,
         "security.protocol": "SASL_SSL",

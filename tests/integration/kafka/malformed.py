@@ -1,4 +1,4 @@
-"""Requests as Kafka's clients never send them, by a seed."""
+"""Requests that no Kafka client sends, generated from a seed."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from dafka_kafka import schemas
-from dafka_kafka.api_versions import VERSIONS, Api
+from dafka_kafka.api import Api
+from dafka_kafka.gateway import APIS
 
 TEXTS: Final = (b"t", b"u", b"g", b"", b"__dafka.x", b"\xff", b"a" * 300, b"range", b"consumer")
 NUMBERS: Final = (0, 1, -1, 2, 3, 100, 2**31 - 1, -(2**31), 2**63 - 1, -(2**63), 65_536)
 SOON: Final = (0, 1, 10, -1)
-"""For times: the fuzz waits for each answer."""
+"""Bound for times: the fuzzer waits for each answer."""
 
 _FORMATS: Final = {"int8": "b", "int16": "h", "uint16": "H", "int32": "i", "int64": "q"}
 _FORMATS_LATER: Final = {"bool": "?", "float64": "d"}
 
 
 class Sent(NamedTuple):
-    """Octets for a connection; a client that says no more after them is closed at once."""
+    """Bytes for a connection, and whether the client closes it after sending them."""
 
     octets: bytes
     is_cut: bool
@@ -31,7 +32,7 @@ def framed(request: bytes) -> bytes:
 
 
 def body(of: Any, version: int, chance: random.Random) -> bytes:
-    """A structure's octets by its schema, with values at random."""
+    """Encode a structure by its schema, with random values."""
     return b"".join(_value(each, version, chance) for each in of.untagged_fields(version))
 
 
@@ -67,9 +68,9 @@ def _value(field: Any, version: int, chance: random.Random) -> bytes:
 
 
 def well_formed(chance: random.Random) -> bytes:
-    """A request of any kind and version, that asks for anything."""
+    """Return a request of any kind and version, with random content."""
     api = chance.choice([*Api])
-    version = chance.choice(VERSIONS[api])
+    version = chance.choice(APIS[api].versions)
     head = struct.pack(">hhih", api, version, chance.getrandbits(31), 2) + b"me"
     if schemas.is_flexible(api, version):
         return head + chance.choice((b"\0", b"\1\0\1x")) + chance.randbytes(chance.choice((0, 9)))
@@ -123,5 +124,5 @@ KINDS: Final[tuple[Callable[[random.Random], Sent], ...]] = (
 
 
 def malformed(chance: random.Random) -> Sent:
-    """A request that is wrong in one of many ways, or asks for nonsense."""
+    """Return a request that is invalid in one of many ways, or contains nonsense."""
     return chance.choice(KINDS)(chance)

@@ -9,7 +9,7 @@ from typing import Any
 from dafka_core import Store
 from dafka_core.testing import wait_until
 from dafka_kafka.gateways import Gateways
-from dafka_kafka.partition_registry import PartitionNumbers
+from dafka_kafka.partition_registry import PartitionRegistry
 
 ANY_PORTS = {"sub_address": "tcp://127.0.0.1:0", "pub_address": "tcp://127.0.0.1:0"}
 PATIENCE_S = 30.0
@@ -22,21 +22,21 @@ class Numbering:
         often = {"beacon_interval_ms": 200, "peer_expiry_ms": 1_500, "sync_interval_ms": 200}
         self.store = Store(directory, tower=tower, **often | options)
         self.gateways = Gateways(self.store, "127.0.0.1", port)
-        self.numbers = PartitionNumbers(self.store, self.gateways)
+        self.registry = PartitionRegistry(self.store, self.gateways)
         self.gateways.announce()
-        self.numbers.start()
+        self.registry.start()
 
     def create(self, topic: str, count: int, *, new: bool = False) -> None:
-        asyncio.run(self.numbers.create(topic, count, new=new))
+        asyncio.run(self.registry.create(topic, count, new=new))
 
     def extend(self, topic: str, count: int) -> None:
-        asyncio.run(self.numbers.extend(topic, count))
+        asyncio.run(self.registry.extend(topic, count))
 
     def names(self, topic: str) -> list[str]:
-        return [each.address for each in self.numbers.partitions(topic)]
+        return [each.address for each in self.registry.partitions(topic)]
 
     def close(self) -> None:
-        self.numbers.close()
+        self.registry.close()
         self.store.close()
 
 

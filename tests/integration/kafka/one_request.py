@@ -10,7 +10,7 @@ from dafka_kafka.gateway import Gateway
 
 
 def tell(gateway: Gateway, request: Any, version: int) -> Any:
-    """What the gateway answers, as a client of that version reads it."""
+    """Return the gateway's response, decoded in the client's version."""
     kind = getattr(schemas, type(request).__name__.replace("Request", "Response"))
     request.with_header(correlation_id=7, client_id="test")
     with socket.create_connection(gateway.listens, timeout=30) as client:

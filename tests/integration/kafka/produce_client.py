@@ -1,4 +1,4 @@
-"""A gateway that takes Produce requests for partitions that are fixed, and a client of it."""
+"""A gateway with Produce and fixed partitions, and a client of it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from dafka_core import Store
 from dafka_core.model.records import TopicPartition
 from dafka_core.system.closing import Closing
 from dafka_core.system.hosts import HostPort, listen
-from dafka_kafka.api_versions import Api
+from dafka_kafka.api import Api
 from dafka_kafka.gateway_node import GatewayNode
 from dafka_kafka.gateways import GatewayInfo, Gateways
 from dafka_kafka.options import KafkaOptions
-from dafka_kafka.partition_registry import PartitionNumbers
+from dafka_kafka.partition_registry import PartitionRegistry
 from dafka_kafka.produce import Produce
 from dafka_kafka.registry_table import NumberedPartition
 from dafka_kafka.schemas import (
@@ -32,13 +32,13 @@ from dafka_kafka.server import BACKLOG, Server
 
 VERSION = 8
 PRODUCERS, OTHERS = 4, 5
-"""The numbers of a Dafka producer's partition, and of one whose writes another gateway takes."""
+"""The number of a Dafka producer's partition, and one with another gateway as owner."""
 
 _Topic = ProduceRequest.TopicProduceData
 
 
 class FixedNumbers:
-    """Topic t: four partitions that the store hosts, a Dafka producer's, and another gateway's."""
+    """Topic t: four partitions hosted by the store, a Dafka producer's, another gateway's."""
 
     def __init__(self, store: Store) -> None:
         gateways = [*[store.address] * 5, "E" * 32]
@@ -68,13 +68,13 @@ class FixedGateways:
 
 @contextmanager
 def produce_server(store: Store) -> Iterator[HostPort]:
-    """Serves Produce until the end; where it listens."""
+    """Serve Produce during the context; yield the address."""
     listener = listen(HostPort("127.0.0.1", 0), BACKLOG)
     with ThreadPoolExecutor(4) as threads:
         node = GatewayNode(
             store,
             KafkaOptions(),
-            cast("PartitionNumbers", FixedNumbers(store)),
+            cast("PartitionRegistry", FixedNumbers(store)),
             cast("Gateways", FixedGateways(store)),
             threads,
         )
@@ -87,14 +87,14 @@ def produce_server(store: Store) -> Iterator[HostPort]:
 
 
 class Answer(NamedTuple):
-    """What a partition is answered."""
+    """The response for a partition."""
 
     error: int
     offset: int
 
 
 class ProduceClient(Closing):
-    """A connection; what it sends is answered in order."""
+    """A connection whose requests are answered in order."""
 
     def __init__(self, where: HostPort) -> None:
         self._socket = socket.create_connection(where, timeout=60)
@@ -117,7 +117,7 @@ class ProduceClient(Closing):
         timeout_ms: int = 30_000,
         transactional_id: str | None = None,
     ) -> None:
-        """Sends records for partitions, without waiting for the answer."""
+        """Send records for partitions without waiting."""
         topics = [
             _Topic(
                 name=topic,
@@ -131,7 +131,7 @@ class ProduceClient(Closing):
         self._send(Api.PRODUCE, version, ProduceRequest.encode(request, version=version))
 
     def receive(self, version: int = VERSION) -> list[Answer]:
-        """The next answer, of each partition."""
+        """Receive the next response, by partition."""
         response = ProduceResponse.decode(self._receive(), version=version)
         return [
             Answer(part.error_code, part.base_offset)
@@ -140,12 +140,12 @@ class ProduceClient(Closing):
         ]
 
     def ask(self, parts: Mapping[tuple[str, int], bytes | None], **named: Any) -> list[Answer]:
-        """Sends records and waits for the answer."""
+        """Send records and receive the response."""
         self.send(parts, **named)
         return self.receive(named.get("version", VERSION))
 
     def init_producer_id(self, transactional_id: str | None = None) -> Any:
-        """The answer to InitProducerId."""
+        """Send InitProducerId and receive the response."""
         request = InitProducerIdRequest(
             transactional_id=transactional_id, transaction_timeout_ms=1000
         )
@@ -154,7 +154,7 @@ class ProduceClient(Closing):
         return InitProducerIdResponse.decode(self._receive(), version=1)
 
     def is_ended(self) -> bool:
-        """Whether the gateway closes the connection, without an answer."""
+        """Return whether the gateway closes the connection without a response."""
         return self._reader.read(1) == b""
 
     def _send(self, api: Api, version: int, body: bytes) -> None:
@@ -176,7 +176,7 @@ def batch(
     transactional: bool = False,
     timestamp: int = 1_700_000_000_000,
 ) -> bytes:
-    """A record batch as aiokafka makes it; ``producer`` is its id, epoch and sequence."""
+    """Encode a record batch by aiokafka; ``producer`` is its id, epoch and sequence."""
     builder = DefaultRecordBatchBuilder(2, codec, transactional, *producer, 1 << 30)
     for at, value in enumerate(values):
         assert builder.append(at, timestamp + at, key, value, []) is not None

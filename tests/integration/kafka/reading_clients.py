@@ -1,4 +1,4 @@
-"""Three clients of Kafka, unmodified, that read a partition without a group."""
+"""Three unmodified Kafka clients that consume a partition without a group."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EARLIEST, LATEST = "earliest", "latest"
 
 
 class Got(NamedTuple):
-    """A record as a client gives it."""
+    """A record, as a client returns it."""
 
     offset: int
     key: bytes | None
@@ -30,24 +30,24 @@ class Got(NamedTuple):
 
 
 class ReadingClient(ABC):
-    """Reads topic ``t``, partition 0; has the gateway wait for ``wait_ms`` for records."""
+    """Consumes topic ``t``, partition 0; Fetch waits for ``wait_ms``."""
 
     @abstractmethod
     def seek(self, offset: int) -> None: ...
 
     @abstractmethod
     def poll(self) -> list[Got]:
-        """What has come; nothing after a while."""
+        """Return new records; empty after a timeout."""
 
     @abstractmethod
     def bounds(self) -> tuple[int, int]:
-        """Where the partition begins and ends."""
+        """Return the partition's bounds."""
 
     @abstractmethod
     def offset_for(self, timestamp_ms: int) -> int | None: ...
 
     def read(self, count: int) -> list[Got]:
-        """So many records, or what there is of them."""
+        """Return ``count`` records, or fewer after a timeout."""
         found: list[Got] = []
         deadline = time.monotonic() + PATIENCE_S
         while len(found) < count and time.monotonic() < deadline:
@@ -189,7 +189,7 @@ CLIENTS = (Confluent, KafkaPython, Aiokafka)
 def reading(
     kind: Any, servers: str, *, wait_ms: int = 500, **options: Any
 ) -> Iterator[ReadingClient]:
-    """Such a client.  What it asks while the gateway waits is answered afterwards."""
+    """Open a client; its requests are answered after the waiting Fetch."""
     client = kind(servers, wait_ms, **options)
     try:
         yield client

@@ -1,7 +1,7 @@
-"""Spark's own Kafka connector in a session of its own: ``spark_connector_job.py JARS SERVERS DIR``.
+"""Spark's own Kafka connector in its own session: ``spark_connector_job.py JARS SERVERS DIR``.
 
 It writes rows to a topic as a batch, copies them to another topic as a stream, reads both as
-batches, and prints what is in them as JSON.
+batches, and prints a summary as JSON.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ROWS = 20_000
 
 
 def copied(spark: SparkSession, servers: str, directory: Path) -> dict[str, list[list[object]]]:
-    """What is in both topics: a row for each partition."""
+    """Summarize both topics: a row for each partition."""
     to = {"kafka.bootstrap.servers": servers}
     rows = spark.range(ROWS).selectExpr(
         "if(id % 3 = 0, NULL, encode(string(id), 'utf-8')) AS key",
@@ -45,13 +45,13 @@ def copied(spark: SparkSession, servers: str, directory: Path) -> dict[str, list
 
 
 def read(spark: SparkSession, to: dict[str, str], topic: str) -> DataFrame:
-    """All of a topic."""
+    """Read a whole topic."""
     options = {**to, "subscribe": topic, "includeHeaders": "true"}
     return spark.read.format("kafka").options(**options).load()
 
 
 def summary(frame: DataFrame) -> list[list[object]]:
-    """What a topic has: counts and a digest that knows no order, and whether offsets have holes."""
+    """Summarize a topic: counts, an order-independent digest, and holes in offsets."""
     of_all = frame.agg(
         sf.count("*"),
         sf.count("key"),
@@ -68,7 +68,7 @@ def summary(frame: DataFrame) -> list[list[object]]:
 
 
 def main() -> None:
-    """Runs it."""
+    """Run the job."""
     jars, servers, directory = sys.argv[1:]
     spark = (
         SparkSession.builder.master("local[2]")

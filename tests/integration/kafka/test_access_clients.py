@@ -1,4 +1,4 @@
-"""Clients of Kafka whose users may do some things and not others."""
+"""Kafka clients of users with limited permissions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _users(locked: Locked) -> None:
 
 
 def produced(producer: Any, topic: str) -> confluent_kafka.KafkaError | None:
-    """The error, if it is not written."""
+    """Return the error of a write, or None."""
     told: list[Any] = []
     producer.produce(topic, b"x", on_delivery=lambda error, _: told.append(error))
     wait_until(lambda: producer.poll(0.1) is None or told)
@@ -50,7 +50,7 @@ def test_librdkafka_writes_where_its_user_may(locked: Locked) -> None:
     for idempotent in (False, True):
         producer = librdkafka_producer(locked, "bob", **{"enable.idempotence": idempotent})
         assert produced(producer, "orders.new") is None
-        for topic in ("news", "secret"):  # the first of which it may see
+        for topic in ("news", "secret"):  # it may see the first one
             refused = produced(producer, topic)
             assert refused is not None
             assert refused.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
@@ -69,7 +69,7 @@ def test_what_a_user_may_do_changes_while_it_is_connected(locked: Locked) -> Non
 
 
 def consumed(consumer: Any) -> Any:
-    """The first record or error."""
+    """Return the first record or error."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         found = consumer.poll(0.2)
@@ -106,7 +106,7 @@ def test_librdkafka_reads_what_its_user_may(locked: Locked) -> None:
 
 
 def outcome(futures: Any) -> int:
-    """The error of what an admin has asked for."""
+    """Return the error of an admin request."""
     (future,) = futures.values()
     try:
         future.result(60)

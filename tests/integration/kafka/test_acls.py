@@ -24,8 +24,8 @@ from kafka.errors import ClusterAuthorizationFailedError, SecurityDisabledError
 from dafka_core.security.permissions import Permissions
 from dafka_kafka import schemas
 from dafka_kafka.acls import PatternFilter, fits
-from dafka_kafka.api_versions import VERSIONS, Api
-from dafka_kafka.gateway import Gateway
+from dafka_kafka.api import Api
+from dafka_kafka.gateway import APIS, Gateway
 from dafka_kafka.users import Acl, Operation, Pattern, Resource
 from tests.integration.kafka.locked import NAME, PASSWORD, Locked, librdkafka
 from tests.integration.kafka.one_request import tell
@@ -44,14 +44,14 @@ confluent: Any = confluent_kafka.admin
 
 
 def test_there_are_no_acls(gateway: Gateway) -> None:
-    for version in VERSIONS[Api.DESCRIBE_ACLS]:
+    for version in APIS[Api.DESCRIBE_ACLS].versions:
         found = tell(gateway, schemas.DescribeAclsRequest(**FILTER), version)
         assert (found.error_code, found.resources) == (DISABLED, [])
     client = KafkaAdminClient(bootstrap_servers=str(gateway.listens))
     everything = ResourcePatternFilter(ResourceType.ANY, None, ACLResourcePatternType.ANY)
     asked = ACLFilter(None, None, ACLOperation.ANY, ACLPermissionType.ANY, everything)
     try:
-        with pytest.raises(SecurityDisabledError, match="there is no authorizer"):
+        with pytest.raises(SecurityDisabledError, match="no authorizer"):
             client.describe_acls(asked)
     finally:
         client.close()
@@ -69,7 +69,7 @@ def test_no_acl_is_made_and_none_is_deleted(gateway: Gateway) -> None:
         permission_type=3,
     )
     delete: Any = schemas.DeleteAclsRequest
-    for version in VERSIONS[Api.CREATE_ACLS]:
+    for version in APIS[Api.CREATE_ACLS].versions:
         made = tell(gateway, create(creations=[acl, acl]), version)
         assert [each.error_code for each in made.results] == [DISABLED, DISABLED]
         asked = delete(filters=[delete.DeleteAclsFilter(**FILTER)])
@@ -117,7 +117,7 @@ def test_kafka_python_lists_what_users_may_do(locked: Locked) -> None:
             [ACL("User:bob", "*", ACLOperation.READ, ACLPermissionType.ALLOW, mine)]
         )
         assert made["failed"] == [SecurityDisabledError]
-        # Who is no admin may neither look nor try.
+        # Without role admin a user may neither list nor change.
         locked.permit(Permissions(NAME, frozenset({"produce"})), BOB)
         with pytest.raises(ClusterAuthorizationFailedError):
             client.describe_acls(about_all)

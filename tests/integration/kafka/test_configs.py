@@ -1,4 +1,4 @@
-"""What is said in the words of Kafka's configs."""
+"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from kafka.admin import ConfigResourceType, KafkaAdminClient
 
 from dafka_core import Store
 from dafka_core.config.topic_rules import parse_rules
-from dafka_kafka.api_versions import VERSIONS, Api
-from dafka_kafka.gateway import Gateway
+from dafka_kafka.api import Api
+from dafka_kafka.gateway import APIS, Gateway
 from dafka_kafka.gateways import node_id
 from dafka_kafka.schemas import (
     AlterConfigsRequest,
@@ -62,7 +62,7 @@ def test_a_topics_configs_are_what_is_true_of_it(client: AdminClient, store: Sto
         "retention.bytes",
         "retention.ms",
     }
-    with pytest.raises(KafkaException, match="there is no topic 'u'"):
+    with pytest.raises(KafkaException, match="topic 'u' does not exist"):
         described(client, ConfigResource.Type.TOPIC, "u")
 
 
@@ -93,7 +93,7 @@ def test_kafka_python_reads_them(client: AdminClient, gateway: Gateway) -> None:
         python.close()
 
 
-@pytest.mark.parametrize("version", VERSIONS[Api.DESCRIBE_CONFIGS])
+@pytest.mark.parametrize("version", APIS[Api.DESCRIBE_CONFIGS].versions)
 def test_each_version_is_answered(client: AdminClient, gateway: Gateway, version: int) -> None:
     kind = DescribeConfigsRequest.DescribeConfigsResource
     keys = ["retention.ms", "colour"]
@@ -134,7 +134,7 @@ def test_only_what_is_so_already_can_be_set(
         kind.AlterConfigsResource(resource_type=2, resource_name="u", configs=[config]),
         kind.AlterConfigsResource(resource_type=4, resource_name="7", configs=[config]),
     ]
-    for version in VERSIONS[kind.API_KEY]:
+    for version in APIS[kind.API_KEY].versions:
         answer = tell(gateway, kind(resources=asked, validate_only=False), version)
         assert [each.error_code for each in answer.responses] == [error, 3, 42]
         assert error == 0 or name in answer.responses[0].error_message
@@ -150,7 +150,7 @@ def test_what_a_topic_keeps_is_changed_and_set_back(client: AdminClient, store: 
 
     def change(alter: Any, *entries: ConfigEntry) -> dict[str, str]:
         asked = ConfigResource(ConfigResource.Type.TOPIC, "t", incremental_configs=[*entries])
-        if alter == client.alter_configs:  # the older request, which sets all others back
+        if alter == client.alter_configs:  # AlterConfigs resets all others
             asked = ConfigResource(ConfigResource.Type.TOPIC, "t")
             for each in entries:
                 asked.set_config(each.name, str(each.value))

@@ -1,4 +1,4 @@
-"""Of a topic that clients of Kafka have deleted nothing comes back."""
+"""Nothing of a topic that Kafka clients deleted comes back."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_topic_is_deleted_while_clients_write_to_it(
 
     def write() -> None:
         with ProduceClient(gateway.listens) as producer:
-            for _ in range(4):  # so many are on their way at a time
+            for _ in range(4):  # batches in flight
                 producer.send({("t", 0): octets})
             while not is_over.is_set():
                 producer.send({("t", 0): octets})
@@ -55,7 +55,7 @@ def test_a_topic_is_deleted_while_clients_write_to_it(
 
 
 def stored(store: Store, topic: str) -> list[list[bytes]]:
-    """What is there of each partition that has records."""
+    """Return the bounds of each partition with records."""
     return [
         [
             value
@@ -81,7 +81,7 @@ def test_idempotent_producers_begin_anew_with_the_topic(
             wait_until(lambda: counts(client) == {"t": 2})
             sent = [producer.ask({("t", 0): each}) for each in (first, second, first)]
             assert sent == [[(0, 0)], [(0, 1)], [(0, 0)]]
-            # To a Dafka producer's own number: it is written beside the others.
+            # To a Dafka producer's number: it is written to a hosted partition.
             sent = [producer.ask({("t", 1): each}) for each in (first, second, first)]
             assert sent == [[(0, -1)]] * 3
             assert sorted(stored(store, "t")) == [[b"0", b"1", b"0", b"1"], [b"dafka's"]]

@@ -1,4 +1,4 @@
-"""Fetch: what is answered, when, and in each version."""
+"""Fetch: its responses in each version, and when they are sent."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from dafka_core.model.log_entries import StoreSeen
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log
 from dafka_kafka import fetch
-from dafka_kafka.api_versions import VERSIONS, Api
+from dafka_kafka.api import Api
 from dafka_kafka.errors import KafkaError
 from dafka_kafka.fetch import LAG_S, NO_EPOCH, BeyondEnd, Fetch, readable, say_damaged
+from dafka_kafka.gateway import APIS
 from dafka_kafka.gateway_node import GatewayNode
 from dafka_kafka.records.kafka_batch import KafkaBatch
 from dafka_kafka.records.record_batch import decode_batches
@@ -28,7 +29,7 @@ from tests.integration.kafka.fixed_node import asked, fixed_node
 
 A, B = TopicPartition("t", "A"), TopicPartition("t", "B")
 LONG_MS = 60_000
-NEWEST = VERSIONS[Api.FETCH][-1]
+NEWEST = APIS[Api.FETCH].versions[-1]
 
 
 def append(store: Store, tp: TopicPartition, *values: bytes) -> None:
@@ -44,7 +45,7 @@ def request(
     leader_epoch: int = -1,
     session: tuple[int, int] = (0, -1),
 ) -> Any:
-    """Asks for (number, offset)."""
+    """Request (number, offset)."""
     kind = FetchRequest.FetchTopic
     partitions = [
         kind.FetchPartition(
@@ -71,13 +72,13 @@ def request(
 
 
 class Asking:
-    """Asks a node's Fetch, in a loop that runs only meanwhile."""
+    """Send a Fetch to a node, in a loop that runs meanwhile."""
 
     def __init__(self, node: GatewayNode) -> None:
         self.node = node
 
     def whole(self, request: Any, version: int = NEWEST, **meanwhile: Any) -> Any:
-        """The answer; ``meanwhile`` may have a function ``work``, called in a thread."""
+        """Return the response; ``meanwhile`` is called in a thread."""
 
         async def scenario() -> Any:
             feature = Fetch(self.node)
@@ -95,7 +96,7 @@ class Asking:
         return asyncio.run(scenario())
 
     def __call__(self, request: Any, version: int = NEWEST, **meanwhile: Any) -> list[Any]:
-        """What there is of each partition."""
+        """Return the records by partition."""
         answer = self.whole(request, version, **meanwhile)
         return [partition for topic in answer.responses for partition in topic.partitions]
 
@@ -121,7 +122,7 @@ def taking(least_s: float, most_s: float) -> Iterator[None]:
     assert least_s <= time.monotonic() - begin <= most_s
 
 
-@pytest.mark.parametrize("version", VERSIONS[Api.FETCH])
+@pytest.mark.parametrize("version", APIS[Api.FETCH].versions)
 def test_records_come_in_each_version(store: Store, ask: Asking, version: int) -> None:
     append(store, A, b"a", b"b", b"c")
     one, other = ask(request((0, 1), (1, 0)), version)

@@ -1,4 +1,4 @@
-"""What a Dafka producer writes is read by Kafka's clients, which know nothing of Dafka."""
+"""Kafka's clients read the records of a Dafka producer."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def servers(gateway: Gateway) -> str:
 
 
 def stored(store: Store, producer: Producer) -> TopicPartition:
-    """The partition, when all is in the store."""
+    """Return the partition once the store has all records."""
     producer.flush(PATIENCE_S)
     tp = TopicPartition("t", producer.address)
     wait_until(lambda: store.log.end(tp) == producer.next_offset)
@@ -133,7 +133,7 @@ def test_a_record_wakes_who_waits_for_it(
     stored(store, producer)
     with reading(kind, servers, wait_ms=30_000) as client:
         assert read_values(client.read(3)) == numbers(0, 3)
-        assert client.poll() == []  # it waits at the gateway now, for 30 s
+        assert client.poll() == []  # it waits at the gateway, for 30 s
         for number in range(3, 6):
             began = time.monotonic()
             producer.publish(b"%d" % number)
@@ -225,7 +225,7 @@ def test_records_come_while_others_are_written(
 def test_many_partitions_are_read_at_once(store: Store, gateway: Gateway, servers: str) -> None:
     count, records = 300, 20
     [node] = [each._node for each in gateway._server._features if isinstance(each, Fetch)]
-    asyncio.run(node.numbers.create("t", count))
+    asyncio.run(node.registry.create("t", count))
     expected = {
         number: [b"%d/%d" % (number, at) for at in range(records)] for number in range(count)
     }
@@ -233,7 +233,7 @@ def test_many_partitions_are_read_at_once(store: Store, gateway: Gateway, server
         assign = [confluent_kafka.TopicPartition("t", number, 0) for number in range(count)]
         consumer.assign(assign)
         assert consumer.consume(1, 0.5) == []
-        for each in node.numbers.partitions("t"):
+        for each in node.registry.partitions("t"):
             store.append_queue.put(RecordBatch.of(each.tp, 0, expected[each.number]))
         found = consumed(consumer, count * records)
     values: dict[int, list[bytes]] = {}

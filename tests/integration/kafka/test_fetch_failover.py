@@ -1,4 +1,4 @@
-"""Who reads at one gateway goes on at another one when that is gone."""
+"""Consumers continue at another gateway when theirs ends."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def both(tower: str, tmp_path: Path) -> Iterator[list[StoreAndGateway]]:
 
 
 def leader(servers: str) -> int:
-    """The port of the gateway that leads the partition; once both know each other."""
+    """Return the port of the partition's leader, once both gateways know each other."""
     client = AdminClient({"bootstrap.servers": servers, "log_level": 0})
     wait_until(lambda: len(client.list_topics(timeout=PATIENCE_S).brokers) == 2)
     found = client.list_topics("t", timeout=PATIENCE_S)
     return int(found.brokers[found.topics["t"].partitions[0].leader].port)
 
 
-# Not kafka-python: it goes on, too, but leaves sockets open with which it tried the other one.
+# Not kafka-python, which continues, but leaks the sockets of its retries.
 @pytest.mark.parametrize("kind", [Confluent, Aiokafka])
 def test_a_reader_goes_on_at_another_gateway(
     tower: str, both: list[StoreAndGateway], kind: Any

@@ -1,4 +1,4 @@
-"""Malformed requests: each is answered, or its connection ends, and nothing else happens."""
+"""Malformed requests are answered, or close their connection, without other effects."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_malformed_requests_do_no_harm(
     server = gateway._server
     wait_until(lambda: gateway.connection_count == server.room.taken_bytes == 0)
     assert server.complaints.counts[FAILED] == 0, caplog.text
-    # What is said of so many is a line now and then.
+    # Errors are logged at intervals only.
     assert len([each for each in caplog.records if each.name == "dafka.kafka"]) < 100
     assert not [each for each in caplog.records if each.name == "asyncio"]
 

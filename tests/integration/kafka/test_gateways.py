@@ -1,4 +1,4 @@
-"""Who is there, and who is chosen: gateways that announce themselves by real stores."""
+"""Gateways that announce themselves by real stores, and the choice of one for a key."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Start = Callable[[str], Gateways]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts a store and announces its gateway, by the store's name."""
+    """Start a store and announce its gateway."""
     often = {"beacon_interval_ms": 200, "peer_expiry_ms": 1_500, "sync_interval_ms": 200}
     with ExitStack() as running:
         tower = running.enter_context(Tower(**ANY_PORTS)).tower
@@ -48,7 +48,7 @@ def addresses(gateways: Gateways) -> set[str]:
 
 
 def put(gateways: Gateways, *contents: bytes) -> None:
-    """Writes what is in the partition of a gateway behind what is there."""
+    """Append to the partition of a gateway's announcements."""
     store = gateways._store
     tp = TopicPartition(GATEWAYS_TOPIC, store.address)
     batch = RecordBatch.of(tp, store.log.end(tp), contents)
@@ -68,7 +68,7 @@ def test_gateways_find_each_other_and_choose_the_same(start: Start) -> None:
     keys = [f"group-{number}" for number in range(100)]
     chosen = [one.chosen(key).address for key in keys]
     assert chosen == [two.chosen(key).address for key in keys]
-    assert set(chosen) == every  # none is left out
+    assert set(chosen) == every  # all are chosen sometimes
 
 
 def test_one_that_is_gone_is_not_live_and_its_partitions_have_another_leader(start: Start) -> None:
@@ -81,7 +81,7 @@ def test_one_that_is_gone_is_not_live_and_its_partitions_have_another_leader(sta
     wait_until(lambda: addresses(one) == addresses(three) == {one.own.address, three.own.address})
     assert {one.leader(each) for each in partitions} == {one.own, three.own}
     assert all(one.leader(each) == three.leader(each) for each in partitions)
-    # What others were chosen for stays theirs.
+    # Choices of the other gateways stay.
     assert all(one.chosen(key) == was for key, was in before.items() if was != two.own)
     back = start("bb")
     wait_until(lambda: len(addresses(one)) == 3)
@@ -104,7 +104,7 @@ def test_one_that_was_killed_and_whose_store_goes_on_without_it_is_not_live(
     wait_until(lambda: len(addresses(one)) == 2)
     store = cast("Store", two._store)
     options = {name: getattr(store.options, name) for name in ("tower", "sync_interval_ms")}
-    store.close()  # as if killed: its gateway has said nothing
+    store.close()  # as if killed: its gateway did not retract
     wait_until(lambda: len(addresses(one)) == 1)
     with Store(tmp_path / "bb", **options) as again:
         assert again.address == two.own.address

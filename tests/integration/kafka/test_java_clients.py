@@ -1,6 +1,6 @@
-"""Kafka's own clients in Java, unmodified, where Maven can be reached: their tools, and Spark's.
+"""Kafka's own Java clients and tools, and Spark's connector, where Maven is reachable.
 
-The same tests pass against an Apache Kafka broker (``benchmarks/kafka_broker.py``).
+The same tests pass against Apache Kafka (``benchmarks/kafka_broker.py``).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TOOLS = "org.apache.kafka.tools."
 GROUPS = "consumer.group.ConsumerGroupCommand"
 JOB = Path(__file__).with_name("spark_connector_job.py")
 TIMEOUT_S = 240
-"""Some seconds, and several times that on a machine with more to do."""
+"""A few seconds, multiplied on a busy machine."""
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(TIMEOUT_S + 60)]
 
@@ -47,7 +47,7 @@ def servers() -> Iterator[str]:
 
 
 def tool(name: str, *arguments: str, pom: Path = kafka_broker.POM) -> str:
-    """What one of Kafka's programs prints."""
+    """Return the output of one of Kafka's tools."""
     return finished(kafka_broker.java(TOOLS + name, arguments, pom=pom))
 
 
@@ -61,7 +61,7 @@ def finished(command: list[str]) -> str:
 
 
 def lines(printed: str, name: str) -> list[dict[str, Any]]:
-    """The events of a verifiable client that have a name."""
+    """Return the named events of a verifiable client."""
     events = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
     return [event for event in events if event["name"] == name]
 
@@ -79,7 +79,7 @@ def test_the_verifiable_clients_agree(servers: str) -> None:
 
 
 def test_kafkas_newest_clients_write_read_and_look_around(servers: str) -> None:
-    """They ask for no version that brokers before 2.1 would need."""
+    """Its minimum versions are those of brokers from 2.1 on."""
 
     def newest(name: str, *arguments: str) -> str:
         to = ("--bootstrap-server", servers)
@@ -129,11 +129,11 @@ def test_sparks_kafka_connector_writes_and_reads(servers: str, jars: Path, tmp_p
     whole = [20_000, 13_333, 16_000, 2_858, "359662130938492426061", True]
     assert found["first"][0] == found["second"][0] == whole
     for partitions in (found["first"][1:], found["second"][1:]):
-        assert all(each[1:] == [0, 0] for each in partitions)  # from 0 on, and without holes
+        assert all(each[1:] == [0, 0] for each in partitions)  # contiguous from 0 on
 
 
 def as_user(locked: Locked, directory: Path, name: str, program: str, *arguments: str) -> str:
-    """What one of Kafka's programs prints, whatever becomes of it."""
+    """Return the output of one of Kafka's tools, whatever its exit code."""
     module = "org.apache.kafka.common.security.scram.ScramLoginModule"
     settings = directory / f"{name}.properties"
     settings.write_text(

@@ -1,4 +1,4 @@
-"""Where a partition begins and ends, and from where on its records are of a time."""
+"""ListOffsets: bounds of partitions, and offsets of times."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from dafka_core import Store
 from dafka_core.errors import StoreError
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log
-from dafka_kafka.api_versions import VERSIONS, Api
+from dafka_kafka.api import Api
 from dafka_kafka.errors import KafkaError
+from dafka_kafka.gateway import APIS
 from dafka_kafka.list_offsets import (
     EARLIEST,
     EARLIEST_LOCAL,
@@ -128,7 +129,7 @@ def answered(store: Store, request: Any, version: int) -> list[Any]:
     return [partition for topic in answer.topics for partition in topic.partitions]
 
 
-@pytest.mark.parametrize("version", VERSIONS[Api.LIST_OFFSETS])
+@pytest.mark.parametrize("version", APIS[Api.LIST_OFFSETS].versions)
 def test_each_version_is_answered(store: Store, version: int) -> None:
     store.append_queue.put(RecordBatch.of(TP, 0, [b"a", b"b", b"c"])).result()
     asks = request(("t", 0, LATEST), ("t", 0, EARLIEST), ("t", 0, 1_000), ("t", 1, LATEST))

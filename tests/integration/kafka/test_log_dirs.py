@@ -1,4 +1,4 @@
-"""How large partitions are, as admin clients and consoles ask for it."""
+"""DescribeLogDirs, as admin clients and consoles use it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 from confluent_kafka import Producer
 
 from dafka_core import Store
-from dafka_kafka.api_versions import VERSIONS, Api
-from dafka_kafka.gateway import Gateway
+from dafka_kafka.api import Api
+from dafka_kafka.gateway import APIS, Gateway
 from dafka_kafka.schemas import DescribeLogDirsRequest
 from tests.integration.kafka.one_request import tell
 
@@ -32,7 +32,7 @@ def sizes(answer: Any) -> dict[tuple[str, int], int]:
     }
 
 
-@pytest.mark.parametrize("version", VERSIONS[Api.DESCRIBE_LOG_DIRS])
+@pytest.mark.parametrize("version", APIS[Api.DESCRIBE_LOG_DIRS].versions)
 def test_partitions_have_a_size(store: Store, gateway: Gateway, version: int) -> None:
     produce(gateway, "large", 1_000, 1_000)
     produce(gateway, "small", 3, 10)
@@ -53,7 +53,7 @@ def test_those_that_are_asked_for_and_there_are_told(gateway: Gateway) -> None:
     asked = [kind(topic="t", partitions=[0, 7, 0, -1]), kind(topic="u", partitions=[0])]
     assert sizes(tell(gateway, DescribeLogDirsRequest(topics=asked), 1)).keys() == {("t", 0)}
     assert sizes(tell(gateway, DescribeLogDirsRequest(topics=[]), 1)) == {}
-    # A partition that has no record yet.
+    # A partition without records.
     assert sizes(tell(gateway, DescribeLogDirsRequest(topics=None), 4)).keys() == {("t", 0)}
 
 

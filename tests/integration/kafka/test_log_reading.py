@@ -1,4 +1,4 @@
-"""What a Fetch gets of a log on disk."""
+"""Reading the records of a Fetch from a log on disk."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def hundreds(log: Log, tp: TopicPartition, count: int) -> None:
 
 
 def lines(batch: RecordBatch) -> bytes:
-    """In place of one of Kafka's formats, about as large."""
+    """Stands for Kafka's formats, of similar size."""
     return b"".join(b"%d:%b " % each for each in zip(batch.offsets, batch.values, strict=True))
 
 

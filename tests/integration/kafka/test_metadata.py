@@ -1,4 +1,4 @@
-"""What clients are told of topics and gateways, and which topics are made for them."""
+"""Metadata of topics and gateways, and topics created on request."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def live_tower() -> Iterator[Tower]:
 
 @pytest.fixture
 def start(live_tower: Tower, tmp_path: Path) -> Iterator[Start]:
-    """Starts a store with a gateway, by the store's name."""
+    """Start a store with a gateway."""
     with ExitStack() as running:
 
         def make(name: str) -> tuple[Store, Gateway]:
@@ -186,20 +186,20 @@ def test_of_two_gateways_one_is_dead(start: Start) -> None:
     listed(client, "flights")
     wait_until(lambda: len(listed(admin(second)).topics["flights"].partitions) == 2)
     before = listed(client).topics["flights"].partitions
-    # Whoever is asked: consoles show one, and ask now this gateway and now that one.
+    # All gateways report the same one: consoles show it, and ask any gateway.
     wait_until(lambda: listed(client).controller_id == listed(admin(second)).controller_id)
     told = tell_cluster(first)
     assert told.controller_id == listed(client).controller_id
     assert {each.broker_id for each in told.brokers} == set(listed(client).brokers)
     assert {each.leader for each in before.values()} == set(listed(client).brokers)
     assert all(sorted(each.isrs) == sorted(listed(client).brokers) for each in before.values())
-    second.close()  # as if killed with its store, but for what it has said
+    second.close()  # as if killed with its store, except for its announcement
     two.close()
     wait_until(lambda: len(listed(client).brokers) == 1)
     after = listed(client).topics["flights"].partitions
     assert [listed(client).controller_id] == list(listed(client).brokers)
     assert {each.leader for each in after.values()} == set(listed(client).brokers)
-    # The other store has to agree, and is away: the client is told to come again.
+    # The other store must agree, and is away: the client is told to retry.
     assert names(tell(first, 8, topics=[topic("new")])) == {"new": 5}
     start("bb")
     wait_until(lambda: names(tell(first, 8, topics=[topic("new")])) == {"new": 0})
@@ -208,7 +208,7 @@ def test_of_two_gateways_one_is_dead(start: Start) -> None:
 def test_a_dead_tower_takes_no_topic_away(
     start: Start, live_tower: Tower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(partition_registry, "KEPT_S", 0.0)
+    monkeypatch.setattr(partition_registry, "IDLE_S", 0.0)
     _, gateway = start("a")
     listed(admin(gateway), "flights")
     live_tower.close()

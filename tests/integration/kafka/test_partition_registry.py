@@ -1,4 +1,4 @@
-"""A gateway takes the list of numbers over once, and goes on while it is nobody else's."""
+"""Gateways write to the registry: one lease for many changes, and takeovers."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from dafka_core.security.key_files import new_key
 from dafka_core.testing import wait_until
 from dafka_kafka import partition_registry
 from dafka_kafka.errors import KafkaError, RefusedError
-from dafka_kafka.partition_registry import PartitionNumbers
-from dafka_kafka.registry_table import LIST, NumbersRecord
+from dafka_kafka.partition_registry import PartitionRegistry
+from dafka_kafka.registry_table import REGISTRY, RegistryRecord
 from tests.integration.kafka.numbering import ANY_PORTS, PATIENCE_S, Numbering, agree, meet
 
 
@@ -45,8 +45,8 @@ def started(open_: ExitStack, directory: Path, tower: Tower) -> Numbering:
 
 
 def lives(numbering: Numbering) -> int:
-    """How often the list was taken over."""
-    return len(numbering.store.log.lives(LIST).history)
+    """Return how often the registry was taken over."""
+    return len(numbering.store.log.lives(REGISTRY).history)
 
 
 def test_a_gateway_takes_the_list_over_once_for_many_topics(one: Numbering) -> None:
@@ -85,16 +85,16 @@ def test_what_was_kept_is_given_up_when_another_gateway_takes_it_over(
     two = started(open_, tmp_path / "b", tower)
     meet(one, two)
     one.create("flights", 1)
-    kept = one.numbers._turns._kept
+    kept = one.registry._writer._producer
     assert kept is not None
     two.create("alerts", 1)
     wait_until(lambda: not kept.is_open)
 
 
 def test_it_is_given_up_after_a_while(one: Numbering, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition_registry, "KEPT_S", 0.0)
+    monkeypatch.setattr(partition_registry, "IDLE_S", 0.0)
     one.create("flights", 1)
-    wait_until(lambda: one.numbers._turns._kept is None)
+    wait_until(lambda: one.registry._writer._producer is None)
     before = lives(one)
     one.create("alerts", 1)
     assert lives(one) == before + 1
@@ -127,7 +127,7 @@ def partition_numbers_tower() -> Iterator[Tower]:
 
 @pytest.fixture
 def start(partition_numbers_tower: Tower, tmp_path: Path) -> Iterator[Start]:
-    """Starts a store and its numbering, by the store's name."""
+    """Start a store and its registry."""
     with ExitStack() as running:
 
         def make(name: str) -> Numbering:
@@ -141,14 +141,14 @@ def start(partition_numbers_tower: Tower, tmp_path: Path) -> Iterator[Start]:
 def test_a_topic_gets_partitions_that_are_numbered_from_0(start: Start) -> None:
     one = start("a")
     one.create("flights", 3)
-    found = one.numbers.partitions("flights")
+    found = one.registry.partitions("flights")
     assert [each.number for each in found] == [0, 1, 2]
     assert len({each.address for each in found}) == 3
     assert all(each.hosted and each.gateway == one.store.address for each in found)
-    assert [one.numbers.get("flights", number) for number in range(3)] == list(found)
-    assert one.numbers.get("flights", 3) is one.numbers.get("flights", -1) is None
-    assert list(one.numbers.topics()) == ["flights"]
-    assert one.numbers.cluster_id
+    assert [one.registry.get("flights", number) for number in range(3)] == list(found)
+    assert one.registry.get("flights", 3) is one.registry.get("flights", -1) is None
+    assert list(one.registry.topics()) == ["flights"]
+    assert one.registry.cluster_id
 
 
 def test_asking_again_for_what_is_there_changes_nothing(start: Start) -> None:
@@ -189,9 +189,9 @@ def test_two_gateways_that_create_at_once_never_give_one_number_twice(start: Sta
     for number in range(3):
         found = agree(f"topic-{number}", 2, one, two)
         assert len(set(found)) == 2
-        hosts = {each.gateway for each in one.numbers.partitions(f"topic-{number}")}
+        hosts = {each.gateway for each in one.registry.partitions(f"topic-{number}")}
         assert hosts == {one.store.address, two.store.address}  # spread over the live ones
-    assert one.numbers.cluster_id == two.numbers.cluster_id
+    assert one.registry.cluster_id == two.registry.cluster_id
 
 
 def test_a_turn_that_was_cut_short_is_gone_on_with(
@@ -202,11 +202,11 @@ def test_a_turn_that_was_cut_short_is_gone_on_with(
     flush, tries = Producer.flush, []
 
     def cut_short(producer: Producer, timeout_s: float) -> None:
-        """Another gateway takes over when what was added is on disk, and before that is known."""
+        """Another gateway takes over after the records are on disk, and before their commit."""
         flush(producer, timeout_s)
         tries.append(producer.next_offset)
         if len(tries) in (2, 7):
-            raise ProducerFencedError(*LIST, 1, 0, 1)
+            raise ProducerFencedError(*REGISTRY, 1, 0, 1)
 
     monkeypatch.setattr(Producer, "flush", cut_short)
     one.create("flights", 2, new=True)
@@ -235,7 +235,7 @@ def test_a_new_producer_of_dafkas_gets_the_next_number(
         producer.publish(b"from Dafka")
         found = agree("flights", 2, one, two)
     assert found[1] == producer.address
-    added = one.numbers.get("flights", 1)
+    added = one.registry.get("flights", 1)
     assert added is not None
     assert not added.hosted
     assert added.gateway in (one.store.address, two.store.address)
@@ -248,14 +248,16 @@ def test_a_topic_of_dafkas_is_numbered_and_can_be_added_to(
     with Producer("flights", tower=partition_numbers_tower.tower) as producer:
         producer.publish(b"from Dafka")
         producer.flush(PATIENCE_S)
-        asyncio.run(one.numbers.refresh())
+        asyncio.run(one.registry.refresh())
         assert one.names("flights") == [producer.address]
         with pytest.raises(RefusedError) as refused:
             one.create("flights", 1, new=True)
         assert refused.value.code == KafkaError.TOPIC_ALREADY_EXISTS
-        one.create("flights", 2)  # for what Kafka clients write: nobody writes to a producer's own
+        one.create(
+            "flights", 2
+        )  # for writes of Kafka clients, which can't go to a producer's partition
         assert one.names("flights")[0] == producer.address
-        assert [each.hosted for each in one.numbers.partitions("flights")] == [False, True, True]
+        assert [each.hosted for each in one.registry.partitions("flights")] == [False, True, True]
 
 
 def test_internal_and_unspeakable_topics_have_no_numbers(
@@ -271,18 +273,18 @@ def test_internal_and_unspeakable_topics_have_no_numbers(
         for each in (odd, inner, plain):
             each.publish(b"1")
             each.flush(PATIENCE_S)
-        asyncio.run(one.numbers.refresh())
-        assert list(one.numbers.topics()) == ["ünïcode flüge"]
+        asyncio.run(one.registry.refresh())
+        assert list(one.registry.topics()) == ["ünïcode flüge"]
 
 
 def test_a_restart_keeps_all(start: Start) -> None:
     one = start("a")
     one.create("flights", 3)
-    before, cluster = one.names("flights"), one.numbers.cluster_id
+    before, cluster = one.names("flights"), one.registry.cluster_id
     one.close()
     again = start("a")
     assert again.names("flights") == before
-    assert again.numbers.cluster_id == cluster
+    assert again.registry.cluster_id == cluster
 
 
 def test_a_majority_goes_on_without_a_store_that_is_away(start: Start) -> None:
@@ -299,11 +301,11 @@ def test_a_majority_goes_on_without_a_store_that_is_away(start: Start) -> None:
 
 def test_stores_that_come_are_asked_to_agree_before_one_goes(start: Start) -> None:
     one = start("a")
-    one.create("flights", 1)  # acknowledged by one store: all have to answer who goes on
+    one.create("flights", 1)  # acknowledged by one store: all must answer the next lease
     two, three = start("bb"), start("ccc")
     all_ = one, two, three
     meet(*all_)
-    wait_until(lambda: all(each.numbers._list.is_agreed_by(2) for each in all_))
+    wait_until(lambda: all(each.registry._records.is_committed_by(2) for each in all_))
     one.close()
     two.create("alerts", 1)
     agree("alerts", 1, two, three)
@@ -334,16 +336,16 @@ def test_what_a_minority_has_written_is_not_given_out(
     agree("flights", 1, one, two)
     row = ("0" * 32, one.store.address, True)
     with Producer(
-        *LIST[:1], address=LIST.partition, tower=partition_numbers_tower.tower
+        *REGISTRY[:1], address=REGISTRY.partition, tower=partition_numbers_tower.tower
     ) as somebody:
-        # No ``agreed`` follows: for all that one knows, another store may never have it.
-        record = NumbersRecord(topic="flights", first=1, partitions=(row,))
+        # No ``committed`` follows: as far as the first gateway knows, it may be lost.
+        record = RegistryRecord(topic="flights", first=1, partitions=(row,))
         somebody.publish(record.packed())
         somebody.flush(PATIENCE_S)
         end = somebody.next_offset
-    wait_until(lambda: two.store.log.end(LIST) == one.store.log.end(LIST) == end)
+    wait_until(lambda: two.store.log.end(REGISTRY) == one.store.log.end(REGISTRY) == end)
     assert len(agree("flights", 1, one, two)) == 1
-    two.create("alerts", 1)  # who takes the list over has it, and a majority has that
+    two.create("alerts", 1)  # the next lease has it, and so has a majority
     assert agree("flights", 2, one, two)[1] == row[0]
 
 
@@ -352,7 +354,7 @@ def test_anything_in_the_list_is_passed_over_by_everybody(
 ) -> None:
     one = start("a")
     one.create("flights", 1)
-    address, skipped = one.store.address, one.numbers.skipped
+    address, skipped = one.store.address, one.registry.skipped
     wrong = [
         b"",
         b"\xff\x00 no JSON",
@@ -361,36 +363,36 @@ def test_anything_in_the_list_is_passed_over_by_everybody(
         b'{"v": 1, "topic": "flights", "first": 1, "partitions": [["x"]]}',
         b'{"v": 1, "topic": 7}',
         b"[" * 100_000,
-        b'{"v": 1, "turn": "' + b"x" * 2_000_000 + b'"}',
-        NumbersRecord(topic="flights", first=0, partitions=(("P", address, True),)).packed(),
-        NumbersRecord(topic="flights", first=7, partitions=(("P", address, True),)).packed(),
-        NumbersRecord(topic="__dafka.own", partitions=(("P", address, True),)).packed(),
-        NumbersRecord(topic="t", partitions=(("", address, True),)).packed(),
-        NumbersRecord(topic="t", partitions=(("P", "ü", True),)).packed(),
-        NumbersRecord(topic="", partitions=(("P", address, True),)).packed(),
-        NumbersRecord(topic="t" * 300, partitions=(("P", address, True),)).packed(),
+        b'{"v": 1, "lease": "' + b"x" * 2_000_000 + b'"}',
+        RegistryRecord(topic="flights", first=0, partitions=(("P", address, True),)).packed(),
+        RegistryRecord(topic="flights", first=7, partitions=(("P", address, True),)).packed(),
+        RegistryRecord(topic="__dafka.own", partitions=(("P", address, True),)).packed(),
+        RegistryRecord(topic="t", partitions=(("", address, True),)).packed(),
+        RegistryRecord(topic="t", partitions=(("P", "ü", True),)).packed(),
+        RegistryRecord(topic="", partitions=(("P", address, True),)).packed(),
+        RegistryRecord(topic="t" * 300, partitions=(("P", address, True),)).packed(),
     ]
     with Producer(
-        LIST.topic, address=LIST.partition, tower=partition_numbers_tower.tower
+        REGISTRY.topic, address=REGISTRY.partition, tower=partition_numbers_tower.tower
     ) as somebody:
         somebody.publish_many(wrong)
-        # Of the future, it does not count.
-        somebody.publish(NumbersRecord(agreed=10_000).packed())
+        # An offset in the future is invalid.
+        somebody.publish(RegistryRecord(committed=10_000).packed())
     one.create("alerts", 1)
-    assert one.numbers.skipped == skipped + len(wrong)
+    assert one.registry.skipped == skipped + len(wrong)
     two = start("bb")
     agree("alerts", 1, one, two)
-    assert set(one.numbers.topics()) == set(two.numbers.topics()) == {"flights", "alerts"}
-    assert two.numbers.skipped == one.numbers.skipped
+    assert set(one.registry.topics()) == set(two.registry.topics()) == {"flights", "alerts"}
+    assert two.registry.skipped == one.registry.skipped
 
 
 def test_a_list_that_was_trimmed_is_not_gone_on_with(start: Start) -> None:
     one = start("a")
     one.create("flights", 1)
-    one.store.log.trim(LIST, 1)
-    one.numbers.close()
-    one.numbers = PartitionNumbers(one.store, one.gateways)
-    one.numbers.start()
+    one.store.log.trim(REGISTRY, 1)
+    one.registry.close()
+    one.registry = PartitionRegistry(one.store, one.gateways)
+    one.registry.start()
     with pytest.raises(RefusedError, match="trimmed") as refused:
         one.create("flights", 1)
     assert refused.value.code == KafkaError.KAFKA_STORAGE_ERROR
@@ -399,7 +401,7 @@ def test_a_list_that_was_trimmed_is_not_gone_on_with(start: Start) -> None:
 def test_a_dead_tower_is_an_error_and_the_list_still_serves(
     start: Start, partition_numbers_tower: Tower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(partition_registry, "KEPT_S", 0.0)
+    monkeypatch.setattr(partition_registry, "IDLE_S", 0.0)
     one = start("a")
     one.create("flights", 2)
     partition_numbers_tower.close()
@@ -412,14 +414,14 @@ def test_a_dead_tower_is_an_error_and_the_list_still_serves(
 def test_who_waits_while_the_gateway_ends_is_told(
     start: Start, partition_numbers_tower: Tower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(partition_registry, "KEPT_S", 0.0)
+    monkeypatch.setattr(partition_registry, "IDLE_S", 0.0)
     one = start("a")
     one.create("flights", 1)
     partition_numbers_tower.close()
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(one.create, "alerts", 1)
-        wait_until(lambda: not one.numbers._wishes)
-        one.numbers.close()
+        wait_until(lambda: not one.registry._proposals)
+        one.registry.close()
         with pytest.raises(RefusedError):
             waiting.result(PATIENCE_S)
     with pytest.raises(RefusedError) as refused:

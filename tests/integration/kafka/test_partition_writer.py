@@ -1,4 +1,4 @@
-"""Puts are written in order and once, whatever else happens to their partition."""
+"""Batches are written in order and once, whatever else writes to their partition."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def stored(store: Store) -> list[bytes]:
 
 
 def written(store: Store, *sent: bytes, partition: NumberedPartition = PARTITION) -> list[Outcome]:
-    """What becomes of batches that are all put at once."""
+    """Put all batches at once; return their outcomes."""
 
     async def run() -> list[Outcome]:
         with fixed_node(store) as node:
@@ -107,7 +107,7 @@ def test_others_who_write_there_again_and_again_are_made_way_for(
         assert isinstance(outcome, Written)
         assert values[outcome.offset : outcome.end] == [b"%d" % at] * 3
     assert [each for each in values if each != b"other"] == [b"%d" % (at // 3) for at in range(600)]
-    # The notes tell of the offsets at which the batches came to lie.
+    # The notes have the batches' real offsets.
     assert written(store, sequenced(200)[-1]) == outcomes[-1:]
 
 
@@ -148,7 +148,7 @@ def test_a_log_that_cannot_be_read_is_a_storage_error_and_then_all_goes_on(
 
 
 def test_nothing_is_written_for_a_number_that_was_taken_away(store: Store) -> None:
-    deleted = PARTITION._replace(address="Z" * 32)  # number 0 is another one's
+    deleted = PARTITION._replace(address="Z" * 32)  # the owner of number 0 is another gateway
     unknown = KafkaError.UNKNOWN_TOPIC_OR_PARTITION
     assert codes_of(written(store, *sequenced(2), partition=deleted)) == [unknown] * 2
     assert codes_of(written(store, *sequenced(2), partition=PARTITION)) == [0, 0]

@@ -1,4 +1,4 @@
-"""What Kafka's producers are answered, and what is on disk then."""
+"""Produce: responses, and records on disk."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_a_timeout_is_for_other_stores_and_not_for_the_disk(
 def test_what_waits_for_the_disk_takes_room_though_its_client_has_gone(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch, acks: int
 ) -> None:
-    """Who sends, goes and comes again fills no memory; what nobody waits for is not written."""
+    """Clients that send and disconnect use no memory; their unwritten batches are dropped."""
     make(AdminClient({"bootstrap.servers": str(gateway.listens), "log_level": 0}), "t")
     write, may_go_on, begun = Log.write, threading.Event(), threading.Event()
 
@@ -310,7 +310,7 @@ def test_a_record_that_stores_do_not_take_is_too_large(tower: str, tmp_path: Pat
 
 
 VALUES = [bytes(1 << 20)] * 65
-"""More than 64 MiB, which every codec makes small."""
+"""More than 64 MiB, which every codec compresses well."""
 
 
 ZSTD = 4
@@ -331,7 +331,7 @@ def test_a_batch_that_is_decompressed_to_too_much_is_too_large(
     changed = large[:-1] + bytes([large[-1] ^ 1])
     corrupt = [Answer(KafkaError.CORRUPT_MESSAGE, -1)]
     assert client.ask({FIRST: changed}, version=version) == corrupt
-    # A producer that splits it goes on with the sequence that was refused.
+    # A producer that splits it continues with the refused sequence.
     assert client.ask({FIRST: small}, version=version) == [Answer(0, 0)]
     assert stored(store) == values(2)
 
@@ -384,7 +384,7 @@ def put(letter: str, octets: bytes) -> Put:
 
 @pytest.fixture
 def rounds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many puts each round had that was decoded."""
+    """Count the puts in each decoded round."""
     found: list[int] = []
     decode = produced_together
 
@@ -441,7 +441,7 @@ def test_what_comes_while_a_round_is_under_way_waits_for_the_next(
 
 
 def test_producers_in_step_share_their_rounds(store: Store, rounds: list[int]) -> None:
-    """Each sends when it has its answer: so few go in a round only at first."""
+    """Clients send again after their answer: only the first rounds are small."""
 
     async def producer(all_rounds: ProduceRounds, letter: str) -> None:
         for at in range(50):

@@ -1,4 +1,4 @@
-"""What unmodified clients of Kafka write is what consumers of Dafka read."""
+"""Dafka's consumers read what unmodified Kafka clients write."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COUNT = 400
 
 
 class Sent(NamedTuple):
-    """What an application gives a producer."""
+    """The input of a producer."""
 
     value: bytes | None
     key: bytes | None
@@ -146,7 +146,7 @@ CASES = [
     (produce, codec)
     for produce in (with_confluent, with_idempotent_confluent, with_kafka_python, with_aiokafka)
     for codec in CODECS
-    # The others need packages of their own there.
+    # The others need further packages there.
     if produce is not with_kafka_python or codec in ("none", "gzip")
 ]
 
@@ -166,7 +166,7 @@ def test_what_is_produced_is_what_a_dafka_consumer_reads(
 
 
 LARGE = bytes(65 << 20)
-"""A value above the limit, which every codec makes small."""
+"""A value above the limit, which every codec compresses well."""
 MOST_BYTES = 200 << 20
 
 

@@ -1,6 +1,6 @@
-"""A store and its gateway are killed again and again while clients write.
+"""A store with its gateway is killed repeatedly while clients write.
 
-What was acknowledged is there, and what an idempotent producer has written is there once.
+Acknowledged records exist afterwards; those of an idempotent producer exist once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PATIENCE_S = 120.0
 
 
 class Application:
-    """Writes numbers, and keeps what it was told of them."""
+    """Writes numbers, and records their acknowledgements."""
 
     def __init__(self, servers: str, *, idempotent: bool) -> None:
         self.sent = 0
@@ -44,14 +44,14 @@ class Application:
         )
 
     def write(self, until: int) -> None:
-        """Goes on until so many records are acknowledged."""
+        """Continue until ``count`` records are acknowledged."""
         while len(self.acknowledged) < until and not self.errors:
-            if self.sent < until + EACH // 2:  # so many are on their way when the store is killed
+            if self.sent < until + EACH // 2:  # in flight when the store is killed
                 self._produce()
             self._producer.poll(0 if self.sent % 100 else 0.001)
 
     def begin(self, count: int) -> None:
-        """Writes some more, and looks for answers."""
+        """Write some more, and process answers."""
         for _ in range(count):
             self._produce()
         self._producer.poll(0)
@@ -80,7 +80,7 @@ class Application:
 
 
 def stored(directory: Path) -> list[list[int]]:
-    """The numbers in each partition that has some."""
+    """Return the numbers in each non-empty partition."""
     with Log(directory) as log:
         infos = log.partitions("t")
         return [
@@ -90,7 +90,7 @@ def stored(directory: Path) -> list[list[int]]:
 
 
 def test_what_was_written_and_not_answered_is_written_once(tmp_path: Path) -> None:
-    """The answers wait for another store, which is stopped, when the gateway is killed."""
+    """Responses wait for a stopped store when the gateway is killed."""
     with ForkedCluster(2, directory=tmp_path, kafka={"num_partitions": 2}) as cluster:
         application = Application(cluster.bootstrap_servers, idempotent=True)
         for each in range(1, ROUNDS + 1):

@@ -1,4 +1,4 @@
-"""Who waits for ``acks=all`` waits for all stores that are there, and for none that is not."""
+"""``acks=all`` waits for all reachable stores, and for no others."""
 
 from __future__ import annotations
 

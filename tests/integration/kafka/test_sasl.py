@@ -1,4 +1,4 @@
-"""Clients of Kafka that say who they are."""
+"""Authentication of Kafka clients."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import pytest
 
 from dafka_core.security.throttles import MOST_WRONG
 from dafka_core.testing import wait_until
-from dafka_kafka.api_versions import Api
+from dafka_kafka.api import Api
 from dafka_kafka.errors import KafkaError
 from dafka_kafka.sasl import REFUSED, Sasl
 from dafka_kafka.users import HASHING_THREADS, SCRAM, Users
@@ -96,7 +96,9 @@ def test_clients_say_who_they_are(
 ) -> None:
     for mechanism in (*SCRAM, "PLAIN"):
         produce(locked, mechanism, PASSWORD)
-    if produce is not by_kafka_python:  # it tries again for half a minute, and leaks what it tried
+    if (
+        produce is not by_kafka_python
+    ):  # it retries for half a minute, and leaks the attempts' sockets
         for mechanism in (SCRAM[0], "PLAIN"):
             with pytest.raises(PermissionError):
                 produce(locked, mechanism, "wrong")
@@ -104,7 +106,7 @@ def test_clients_say_who_they_are(
 
 
 class Raw:
-    """A connection on which requests are sent by hand."""
+    """A connection with hand-made requests."""
 
     def __init__(self, locked: Locked) -> None:
         context = ssl.create_default_context(cafile=str(locked.authority))
@@ -113,7 +115,7 @@ class Raw:
         self._socket = context.wrap_socket(plain, server_hostname=host)
 
     def ask(self, api: Api, version: int, body: bytes) -> bytes:
-        """The answer behind its correlation id; nothing if the connection was ended."""
+        """Return the response after its correlation id; empty if the connection was closed."""
         request = struct.pack(">hhih", api, version, 7, -1) + body
         self._socket.sendall(struct.pack(">i", len(request)) + request)
         return self.answer()[4:]
@@ -122,7 +124,7 @@ class Raw:
         self._socket.sendall(octets)
 
     def answer(self) -> bytes:
-        """What is behind the next size; nothing at the end."""
+        """Return the next frame; empty at the end."""
         try:
             (size,) = struct.unpack(">i", self._exactly(4))
             return self._exactly(size)
@@ -218,7 +220,7 @@ def test_nobody_guesses_passwords(
     clients = [Raw(locked) for _ in range(20)]
     for each in clients:
         assert each.ask(Api.SASL_HANDSHAKE, 1, text(mechanism))[:2] == b"\0\0"
-    for each in clients:  # all at once: how many are wrong is known only when they have been tried
+    for each in clients:  # all at once: failures count when they are checked
         each.send(octets(request))
     failed = struct.pack(">h", KafkaError.SASL_AUTHENTICATION_FAILED)
     told = [each.answer()[4:6] for each in clients]
@@ -227,7 +229,7 @@ def test_nobody_guesses_passwords(
     clients.append(late := Raw(locked))
     assert late.ask(Api.SASL_HANDSHAKE, 1, text(b"PLAIN"))[:2] == b"\0\0"
     right = f"\0{NAME}\0{PASSWORD}".encode()
-    # No answer: a client would end by one that it is wrong, and connects again without.
+    # Closed without an answer, so that the client retries.
     assert late.ask(Api.SASL_AUTHENTICATE, 1, octets(right)) == b""
     if mechanism == b"PLAIN":
         assert MOST_WRONG <= len(hashed_in) < MOST_WRONG + HASHING_THREADS
@@ -261,7 +263,7 @@ def test_a_password_is_not_taken_where_others_can_read_it(tmp_path: Path) -> Non
     write_users(tmp_path / "users", NAME)
     sasl = Sasl(Users(str(tmp_path / "users")), is_private=False)
     asked: Any = SimpleNamespace(mechanism="PLAIN", version=1)
-    handshake = sasl.served(Api.SASL_HANDSHAKE, {})[Api.SASL_HANDSHAKE]
+    handshake = sasl.apis[Api.SASL_HANDSHAKE].handler
     answer: Any = asyncio.run(handshake(asked, asked))  # type: ignore[arg-type]
     assert answer.error_code == KafkaError.UNSUPPORTED_SASL_MECHANISM
     assert answer.mechanisms == [*SCRAM]

@@ -1,4 +1,4 @@
-"""A gateway's server: many clients, slow ones, and those that ask for too much."""
+"""The server: many clients, slow ones, and limits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import socket
 import ssl
 import struct
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,8 @@ from dafka_core.errors import ConfigError
 from dafka_core.nodes.process_limits import raise_limit, soft_limit
 from dafka_core.system.hosts import HostPort, listen
 from dafka_core.testing import wait_until
-from dafka_kafka.api_versions import Api
+from dafka_kafka.api import Api, Client, EncodedResponse, Feature, Rule, serves
 from dafka_kafka.gateway import Gateway
-from dafka_kafka.gateway_node import Client, EncodedResponse, Feature, Handler
 from dafka_kafka.options import Limits
 from dafka_kafka.server import BACKLOG, MALFORMED, TOO_MANY, TOO_SLOW, Server
 from dafka_kafka.users import Users
@@ -46,7 +45,7 @@ def framed(request: bytes) -> bytes:
 
 
 class Slow(Feature):
-    """Answers when a test lets it, and gives back what came as records."""
+    """Answers when a test lets it, with the request's records."""
 
     def __init__(self) -> None:
         self.go_on = asyncio.Event()
@@ -54,12 +53,10 @@ class Slow(Feature):
         self.cancelled = 0
         self.closed = False
         self.response = b"done"
-        self.handlers: Mapping[int, Handler] = {
-            Api.HEARTBEAT: self.answer,
-            Api.FETCH: self.answer,
-            Api.PRODUCE: self.answer,
-        }
 
+    @serves(Api.HEARTBEAT, range(4), Rule())
+    @serves(Api.FETCH, range(12), Rule())
+    @serves(Api.PRODUCE, range(9), Rule())
     async def answer(self, request: Any, client: Client) -> EncodedResponse:
         self.working += 1
         try:
@@ -116,7 +113,7 @@ def test_a_request_waits_for_the_one_before_and_holds_up_no_other_client() -> No
 
 @pytest.mark.parametrize("rounds", range(8))
 def test_a_connection_that_is_accepted_at_the_end_is_closed(rounds: int) -> None:
-    """It arrives this number of the loop's rounds after the server was asked to close."""
+    """The client arrives this number of loop iterations after the server was asked to close."""
     with served(Slow()) as (server, connect):
         connected = threading.Event()
 
@@ -131,10 +128,10 @@ def test_a_connection_that_is_accepted_at_the_end_is_closed(rounds: int) -> None
             wait_after(rounds)
 
         server.loop.call_soon_threadsafe(close)
-        with contextlib.suppress(OSError):  # after that many rounds it has closed
+        with contextlib.suppress(OSError):  # closed after that many iterations
             connect()
         connected.set()
-    gc.collect()  # warns of connections that are left open
+    gc.collect()  # warns about open connections
 
 
 def test_requests_with_records_are_worked_on_side_by_side_and_answered_in_order() -> None:
@@ -181,7 +178,7 @@ def test_a_client_that_sends_an_octet_now_and_then_is_ended(begun: bytes) -> Non
         with contextlib.suppress(ConnectionError):
             wait_until(lambda: server.complaints.counts[TOO_SLOW] or slow.send(b"\0") == 0)
         wait_until(lambda: server.connection_count == 1)
-        idle.sendall(ASK)  # who sends nothing at all is welcome
+        idle.sendall(ASK)  # an idle connection may stay
         assert response(idle)
 
 
@@ -283,7 +280,7 @@ def users(tmp_path: Path) -> Users:
 
 
 def log_in(client: socket.socket) -> bool:
-    """Whether it was let in, and not cut off at once."""
+    """Return whether the connection was accepted."""
     handshake = struct.pack(">hhih h5s", Api.SASL_HANDSHAKE, 1, 7, -1, 5, b"PLAIN")
     said = f"\0{NAME}\0{PASSWORD}".encode()
     proof = struct.pack(">hhih i", Api.SASL_AUTHENTICATE, 1, 7, -1, len(said)) + said
@@ -307,10 +304,10 @@ def test_no_user_makes_room_for_somebody_who_has_not_said_who_it_is(users: Users
         let_go(server, slow)
         alice, silent, other = connect(), connect(), connect()
         assert log_in(alice)
-        other.sendall(framed(HEARTBEAT)[:10])  # it is busy, and is none the better for it
+        other.sendall(framed(HEARTBEAT)[:10])  # busy, which does not help it
         strangers = [silent, other, *(connect() for _ in range(12))]
         assert all(map(is_ended, strangers[:-3]))
-        assert log_in(connect())  # and who is one finds room
+        assert log_in(connect())  # and an authenticated client finds room
         alice.sendall(framed(HEARTBEAT))
         assert response(alice)[4:] == b"done"
         assert server.connection_count == 4
@@ -377,7 +374,7 @@ def test_a_certificate_that_cannot_be_used_is_refused(locked: Locked, store: Sto
 
 
 def test_who_has_another_certificate_in_mind_does_not_connect(locked: Locked) -> None:
-    """The clients of test_sasl.py trust it by its root."""
+    """The clients of test_sasl.py trust its root."""
     with (
         socket.create_connection(locked.gateway.listens, timeout=30) as plain,
         pytest.raises(ssl.SSLCertVerificationError),

@@ -1,4 +1,4 @@
-"""What a client asks of one gateway is done at all stores that are known."""
+"""Retention set at one gateway applies to all known stores."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.integration.kafka.admin import PATIENCE_S, counts, create, delete, ma
 
 @pytest.fixture
 def other(store: Store, tower: str, tmp_path: Path) -> Iterator[Store]:
-    """A second store, which has no gateway."""
+    """A second store, without a gateway."""
     with Store(tmp_path / "other", tower=tower) as other:
         wait_until(lambda: other.address in store.endpoints)
         yield other
@@ -30,7 +30,7 @@ def other(store: Store, tower: str, tmp_path: Path) -> Iterator[Store]:
 
 @pytest.fixture
 def third(store: Store, tower: str, tmp_path: Path) -> Iterator[Store]:
-    """One more: with it a majority stays when one goes."""
+    """A third one: with it a majority stays when one ends."""
     with Store(tmp_path / "third", tower=tower) as third:
         wait_until(lambda: third.address in store.endpoints)
         yield third
@@ -70,7 +70,7 @@ def test_other_stores_do_it_too(
     with Producer("t", tower=store.options.tower) as producer:
         producer.publish(b"again")
     wait_until(lambda: "t" in counts(client))
-    # The rule has gone with the topic.
+    # The rule was deleted with the topic.
     assert [each.retention_control.rules for each in (store, other, third)] == [()] * 3
     keep("3600000").result(PATIENCE_S)
     other.close()
@@ -82,7 +82,7 @@ def test_other_stores_do_it_too(
     assert refusal(refused)[0] == "NOT_ENOUGH_REPLICAS"
     delete(client, "without")
     assert counts(client) == {"t": 1}
-    # Who asks for no rule changes none, wherever that of the topic stands.
+    # A request without limits changes no rule, whatever the topic's position.
     store.retention_control.replace(parse_rules(["x*=1d", "u=1h"]))
     make(client, "u")
     assert counts(client) == {"t": 1, "u": 1}

@@ -1,4 +1,4 @@
-"""Topics and partitions are made by unmodified clients; what cannot be is refused with a reason."""
+"""Unmodified clients create topics and partitions; impossible requests get a reason."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from kafka.errors import TopicAlreadyExistsError
 from dafka_core import Producer, Store
 from dafka_core.testing import wait_until
 from dafka_kafka import configs
-from dafka_kafka.api_versions import VERSIONS, Api
+from dafka_kafka.api import Api
 from dafka_kafka.errors import KafkaError, RefusedError
-from dafka_kafka.gateway import Gateway
+from dafka_kafka.gateway import APIS, Gateway
 from dafka_kafka.gateways import node_id
-from dafka_kafka.partition_registry import PartitionNumbers
+from dafka_kafka.partition_registry import PartitionRegistry
 from dafka_kafka.schemas import (
     CreatePartitionsRequest,
     CreateTopicsRequest,
@@ -131,14 +131,14 @@ def test_a_topic_has_its_rule_though_its_client_has_gone(
     gateway: Gateway, client: AdminClient, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, may_go_on = threading.Event(), threading.Event()
-    create = PartitionNumbers.create
+    create = PartitionRegistry.create
 
     async def wait(*args: Any, **named: Any) -> None:
         await create(*args, **named)
         begun.set()
         await asyncio.to_thread(may_go_on.wait, PATIENCE_S)
 
-    monkeypatch.setattr(PartitionNumbers, "create", wait)
+    monkeypatch.setattr(PartitionRegistry, "create", wait)
     kind = CreateTopicsRequest.CreatableTopic
     config = kind.CreatableTopicConfig(name="retention.ms", value="1000")
     topic = kind(name="t", num_partitions=1, replication_factor=1, assignments=[], configs=[config])
@@ -188,7 +188,7 @@ def test_deletion_may_be_disabled(store: Store) -> None:
         create(client, NewTopic("t", 1))["t"].result(PATIENCE_S)
         deleted = client.delete_topics(["t"], request_timeout=PATIENCE_S)["t"]
         assert refusal(deleted)[0] == "TOPIC_DELETION_DISABLED"
-        for version in VERSIONS[Api.DELETE_TOPICS]:
+        for version in APIS[Api.DELETE_TOPICS].versions:
             asked = DeleteTopicsRequest(topic_names=["t", "u"], timeout_ms=1)
             answer = tell(gateway, asked, version)
             assert [each.error_code for each in answer.responses] == [
@@ -222,7 +222,7 @@ def test_a_topic_is_deleted_and_made_anew(
     assert refusal(delete("__dafka.queries"))[0] == "TOPIC_EXCEPTION"
     impossible = DeleteTopicsRequest(topic_names=["a\0b"], timeout_ms=1)
     assert tell(gateway, impossible, 1).responses[0].error_code == 3
-    # It begins anew, and groups with it.
+    # It begins anew, and so do groups.
     writer.produce("t", b"anew", partition=0)
     writer.flush(PATIENCE_S)
     assert counts(client) == {"t": 1}
@@ -275,7 +275,7 @@ def test_records_of_what_is_not_led_here_are_left(gateway: Gateway) -> None:
     asked = DeleteRecordsRequest.DeleteRecordsTopic(
         name="nowhere", partitions=[partition(partition_index=0, offset=-1)]
     )
-    for version in VERSIONS[Api.DELETE_RECORDS]:
+    for version in APIS[Api.DELETE_RECORDS].versions:
         answer = tell(gateway, DeleteRecordsRequest(topics=[asked], timeout_ms=1), version)
         (found,) = answer.topics[0].partitions
         assert (found.error_code, found.low_watermark) == (3, -1)
@@ -317,7 +317,7 @@ def test_aiokafka_makes_topics(gateway: Gateway) -> None:
     aio.run(make())
 
 
-@pytest.mark.parametrize("version", VERSIONS[Api.CREATE_TOPICS])
+@pytest.mark.parametrize("version", APIS[Api.CREATE_TOPICS].versions)
 def test_topics_are_made_in_each_version(gateway: Gateway, version: int) -> None:
     kind = CreateTopicsRequest.CreatableTopic
     topics = [
@@ -336,7 +336,7 @@ def test_topics_are_made_in_each_version(gateway: Gateway, version: int) -> None
         assert ("retention.ms", "-1") in [(each.name, each.value) for each in found["t"].configs]
 
 
-@pytest.mark.parametrize("version", VERSIONS[Api.CREATE_PARTITIONS])
+@pytest.mark.parametrize("version", APIS[Api.CREATE_PARTITIONS].versions)
 def test_partitions_are_added_in_each_version(gateway: Gateway, version: int) -> None:
     topic = CreatePartitionsRequest.CreatePartitionsTopic(name="t", count=2, assignments=None)
     asked = CreatePartitionsRequest(topics=[topic, topic], timeout_ms=30_000, validate_only=False)

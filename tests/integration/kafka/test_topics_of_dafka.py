@@ -14,7 +14,7 @@ from dafka_core.testing import wait_until
 from dafka_kafka.errors import KafkaError as Code
 from dafka_kafka.errors import RefusedError
 from dafka_kafka.gateway import Gateway
-from dafka_kafka.partition_registry import PartitionNumbers
+from dafka_kafka.partition_registry import PartitionRegistry
 from tests.integration.kafka.admin import PATIENCE_S, counts
 from tests.integration.kafka.produce_client import ProduceClient, batch
 
@@ -57,11 +57,11 @@ def test_why_they_cannot_get_one_is_told_and_not_tried_each_time(
 ) -> None:
     client, turns = begun(gateway), list[str]()
 
-    async def extend(self: PartitionNumbers, topic: str, *_: object, **__: object) -> None:
+    async def extend(self: PartitionRegistry, topic: str, *_: object, **__: object) -> None:
         turns.append(topic)
         raise RefusedError(Code.POLICY_VIOLATION, "all numbers are given")
 
-    monkeypatch.setattr(PartitionNumbers, "extend", extend)
+    monkeypatch.setattr(PartitionRegistry, "extend", extend)
     parts = {("t", 0): batch([b"kafka's"])}
     with ProduceClient(gateway.listens) as writer:
         wait_until(lambda: writer.ask(parts) == [(Code.POLICY_VIOLATION, -1)])

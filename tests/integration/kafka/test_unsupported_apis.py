@@ -1,10 +1,10 @@
-"""What Kafka has and a gateway has not."""
+"""APIs of features that the gateway lacks."""
 
 from __future__ import annotations
 
 from dafka_kafka import schemas
-from dafka_kafka.api_versions import VERSIONS, Api
-from dafka_kafka.gateway import Gateway
+from dafka_kafka.api import Api
+from dafka_kafka.gateway import APIS, Gateway
 from tests.integration.kafka.one_request import tell
 
 
@@ -18,7 +18,7 @@ def test_nothing_moves_and_nothing_is_limited(gateway: Gateway) -> None:
 
 
 def test_there_are_no_transactions(gateway: Gateway) -> None:
-    for version in VERSIONS[Api.LIST_TRANSACTIONS]:
+    for version in APIS[Api.LIST_TRANSACTIONS].versions:
         asked = schemas.ListTransactionsRequest(
             state_filters=[], producer_id_filters=[], duration_filter=-1
         )

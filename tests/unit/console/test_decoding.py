@@ -255,18 +255,18 @@ def test_a_value_needs_one_and_may_have_a_registrys_header() -> None:
     with pytest.raises(ValueError, match="give the schema"):
         decoding.avro_rows(value_of(VALUE))
     _, note = decoding.avro_rows(value_of(VALUE) + b"more", schema)
-    assert "4 octets follow the value" in note
+    assert "4 bytes follow the value" in note
 
 
 @pytest.mark.parametrize(
     ("schema", "expected"),
     [
-        ({"type": "array", "items": "null"}, "take no octet"),
+        ({"type": "array", "items": "null"}, "take no byte"),
         (
             {"type": "array", "items": {"type": "record", "name": "e", "fields": []}},
-            "take no octet",
+            "take no byte",
         ),
-        ({"type": "array", "items": {"type": "fixed", "name": "f", "size": 0}}, "take no octet"),
+        ({"type": "array", "items": {"type": "fixed", "name": "f", "size": 0}}, "take no byte"),
         (
             {
                 "type": "record",

@@ -26,7 +26,7 @@ def test_topics_stores_and_totals() -> None:
     text = shown(snapshot(), TopChoice())
     assert "2 of 3 stores" in text
     assert f"{ONE[:12]}  up" in text
-    assert re.search(rf"{GONE[:12]}  away since 2023-11-1\d .*: other stores have met it", text)
+    assert re.search(rf"{GONE[:12]}  away since 2023-11-1\d .*: other stores know it", text)
     assert "no store answers" not in text
     assert "__dafka" not in text
     (line,) = [line for line in text.splitlines() if line.startswith("t ")]

@@ -1,4 +1,4 @@
-"""Requests are answered as far as their user may ask."""
+"""Requests are answered as far as the user's permissions allow."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from dafka_core.errors import ProtocolError
 from dafka_core.protocol.limits import RecentNames
 from dafka_core.security.permissions import Permissions
 from dafka_kafka import schemas
-from dafka_kafka.access import DENIED, MAX_NAME, RULES, Access
-from dafka_kafka.api_versions import VERSIONS, Api
-from dafka_kafka.gateway_node import Client, Complaints, EncodedResponse, Response
+from dafka_kafka.access import DENIED, MAX_NAME, Access
+from dafka_kafka.api import Api, Client, EncodedResponse, Response
+from dafka_kafka.gateway import APIS
+from dafka_kafka.gateway_node import Complaints
 from dafka_kafka.requests import PartitionAnswer, encoded_answers
-from dafka_kafka.sasl import BEFORE
 from dafka_kafka.users import REFUSALS, Operation, Resource, Rights
 
 TOPIC, GROUP, CLUSTER = 29, 30, 31
 
 
 class Asked:
-    """What a handler was asked, and answers."""
+    """A handler's request and response."""
 
     def __init__(self, response: Response) -> None:
         self.response = response
@@ -46,10 +46,11 @@ class Someone:
         self._rights = Rights(Permissions("alice", frozenset(roles), *patterns))
 
     def asks(self, api: Api, version: int, request: Any, response: Response) -> tuple[Any, Asked]:
-        """What it is answered, if ``response`` is what is answered to what is allowed."""
+        """Return the client's response, if ``response`` is the handler's."""
         handler = Asked(response)
         client = Client("c", "10.0.0.1", version)
-        work = self._access.answer(api, request, client, self._rights, handler)
+        served = APIS[api]._replace(handler=handler)
+        work = self._access.answer(api, served, request, client, self._rights)
         found: Any = asyncio.run(work)
         if isinstance(found, EncodedResponse):
             found = schemas.decode_response(api, version, b"".join(found.pieces))
@@ -73,7 +74,7 @@ def errors(response: Any) -> dict[str, int]:
 
 
 def test_topics_that_may_not_be_seen_are_refused_by_name_and_left_out_of_a_list() -> None:
-    for version in VERSIONS[Api.METADATA]:
+    for version in APIS[Api.METADATA].versions:
         alice = Someone("consume", consume="a*")
         named, handler = alice.asks(Api.METADATA, version, metadata("a1", "b"), described("a1"))
         assert errors(named) == {"a1": 0, "b": TOPIC}
@@ -103,7 +104,7 @@ def test_what_is_kept_of_topics_is_for_one_thread(monkeypatch: pytest.MonkeyPatc
 
 
 def test_who_names_topics_that_it_may_not_see_is_not_told_of_all() -> None:
-    # In the oldest version an empty list means all topics.
+    # In version 0 an empty list means all topics.
     found, handler = Someone("consume", consume="a").asks(
         Api.METADATA, 0, metadata("b"), described()
     )
@@ -168,7 +169,7 @@ def produce(*topics: str, acks: int = 1) -> Any:
 
 
 def test_records_are_written_where_they_may_be() -> None:
-    for version in VERSIONS[Api.PRODUCE]:
+    for version in APIS[Api.PRODUCE].versions:
         alice = Someone("produce", produce="a")
         octets = encoded_answers([PartitionAnswer("a", 3, 0, 7)], version)
         asked = produce("a", "b")
@@ -196,9 +197,8 @@ def test_what_is_allowed_is_answered_as_it_is() -> None:
     client = Client("c", "10.0.0.1", 8)
     rights = Rights(Permissions("alice", frozenset({"produce"})))
     asked = produce("a")
-    found = asyncio.run(
-        Access(alice.complaints).answer(Api.PRODUCE, asked, client, rights, handler)
-    )
+    served = APIS[Api.PRODUCE]._replace(handler=handler)
+    found = asyncio.run(Access(alice.complaints).answer(Api.PRODUCE, served, asked, client, rights))
     assert found is answered
     assert handler.requests[0] is asked
     assert not alice.complaints.counts
@@ -221,7 +221,7 @@ def test_who_may_read_a_part_is_told_of_the_rest_at_once() -> None:
 
 
 def test_groups_are_for_who_consumes() -> None:
-    for version in VERSIONS[Api.OFFSET_FETCH]:
+    for version in APIS[Api.OFFSET_FETCH].versions:
         kind: Any = schemas.OffsetFetchRequest
         topics = [kind.OffsetFetchRequestTopic(name="a", partition_indexes=[1])]
         found, handler = Someone("produce").asks(
@@ -294,18 +294,21 @@ ACCESS_RULES_TOPIC = SimpleNamespace(
     partition_data=[SimpleNamespace(index=7)],
     partition_indexes=[7],
 )
-"""What requests list, with the fields of all of them."""
+"""Elements of requests, with the fields of all kinds of them."""
 
 NAMES = (Api.DESCRIBE_GROUPS, Api.DELETE_TOPICS, Api.DELETE_GROUPS)
-"""Kinds of requests that list names alone."""
+"""APIs whose requests list names only."""
 
 
-def test_each_request_that_is_served_has_a_rule() -> None:
-    assert RULES.keys() | BEFORE == VERSIONS.keys()
+RULES = {api: each.rule for api, each in APIS.items() if each.rule is not None}
+
+
+def test_only_authentication_has_no_rule() -> None:
+    assert {*APIS} - {*RULES} == {Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE}
 
 
 def error_codes(octets_of: Any, version: int) -> list[int]:
-    """All errors in a response, as its client reads them."""
+    """Return all errors in a response, as its client reads them."""
     found: list[int] = []
 
     def walk(each: Any) -> None:
@@ -330,7 +333,7 @@ def test_a_part_is_refused_with_the_error_of_its_resource(api: Api) -> None:
     need, name = rule.each(part)
     assert name == "t"
     error = REFUSALS[need.resource]
-    for version in VERSIONS[api]:
+    for version in APIS[api].versions:
         response = schemas.empty_response(api, version, 0, None)
         setattr(response, rule.answered, [rule.refusal(part, error)])
         assert [each for each in error_codes(response, version) if each] == [error]
@@ -340,10 +343,10 @@ def test_a_part_is_refused_with_the_error_of_its_resource(api: Api) -> None:
 def test_all_of_a_request_is_refused_where_its_response_has_a_place_for_it(api: Api) -> None:
     whole = RULES[api].whole
     assert whole is not None
-    for version in VERSIONS[api]:
+    for version in APIS[api].versions:
         response = schemas.empty_response(api, version, REFUSALS[whole.resource], "why")
         has_place = schemas.error_response(api, version, 0) is not None
         wanted = [REFUSALS[whole.resource]] if has_place else []
         assert [each for each in error_codes(response, version) if each] == wanted
-        # The others have a list of what was asked, each with an error, or are empty then.
+        # The others list the requested elements with errors, or are empty.
         assert has_place or RULES[api].answered or api == Api.DESCRIBE_LOG_DIRS

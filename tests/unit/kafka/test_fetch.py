@@ -1,4 +1,4 @@
-"""How many records an answer to Fetch has."""
+"""The size of a Fetch response."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each feature of a gateway is given."""
+"""The parts that features of a gateway share."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_complaints_are_logged_once_in_a_while(caplog: pytest.LogCaptureFixture)
             complaints.note("oddities", "10.0.0.1", "why")
     assert complaints.counts == {"oddities": 1_000}
     assert [record.message for record in caplog.records] == [
-        "Kafka: oddities 1 times; the last one from 10.0.0.1: why"
+        "Kafka: oddities, 1 times; last from 10.0.0.1: why"
     ]
 
 
@@ -81,8 +81,8 @@ def test_complaints_of_one_do_not_hide_those_of_another(
             )
         complaints.note("oddities", "10.0.0.1", "again", of="alice", again_s=0)
     assert complaints.counts == {"oddities": 4}
-    assert [record.message.partition("oddities ")[2] for record in caplog.records] == [
-        "1 times; the last one from 10.0.0.1: alice",
-        "1 times; the last one from 10.0.0.1: bob",
-        "2 times; the last one from 10.0.0.1: again",
+    assert [record.message.partition("oddities, ")[2] for record in caplog.records] == [
+        "1 times; last from 10.0.0.1: alice",
+        "1 times; last from 10.0.0.1: bob",
+        "2 times; last from 10.0.0.1: again",
     ]

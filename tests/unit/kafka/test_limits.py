@@ -1,4 +1,4 @@
-"""How long clients may take."""
+"""Time limits of clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a gateway's options are written."""
+"""A gateway's options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one turn adds to the list of partitions' numbers."""
+"""Changes proposed to the partition registry."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dafka_core.model.epochs import MAX_END
 from dafka_core.model.records import PartitionInfo, TopicPartition
 from dafka_kafka import partition_registry
 from dafka_kafka.errors import KafkaError, RefusedError
-from dafka_kafka.partition_registry import NumberDraft, Wish
-from dafka_kafka.registry_table import NumbersRecord, NumberTable
+from dafka_kafka.partition_registry import PendingChanges, Proposal
+from dafka_kafka.registry_table import RegistryRecord, RegistryTable
 
 
-def begun() -> NumberTable:
-    table = NumberTable()
-    table.apply(NumbersRecord(topic="t", partitions=(("A", "G1", True), ("B", "G1", False))))
+def begun() -> RegistryTable:
+    table = RegistryTable()
+    table.apply(RegistryRecord(topic="t", partitions=(("A", "G1", True), ("B", "G1", False))))
     return table
 
 
-def test_gateways_host_in_turns() -> None:
-    draft = NumberDraft(begun())
+def test_gateways_host_in_writer() -> None:
+    draft = PendingChanges(begun())
     draft.host("t", 3, ["G1", "G2"])
     added = draft.partitions("t")[2:]
     assert [(each.number, each.gateway) for each in added] == [(2, "G1"), (3, "G2"), (4, "G1")]
@@ -32,7 +32,7 @@ def test_gateways_host_in_turns() -> None:
 
 
 def test_nothing_is_added_where_enough_is_there() -> None:
-    draft = NumberDraft(begun())
+    draft = PendingChanges(begun())
     draft.host("t", 0, ["G1"])
     draft.host("t", -2, ["G1"])
     draft.adopt([TopicPartition("t", "B")], lambda key: ["G2"])
@@ -40,7 +40,7 @@ def test_nothing_is_added_where_enough_is_there() -> None:
 
 
 def test_producers_partitions_get_the_next_numbers_once() -> None:
-    draft = NumberDraft(begun())
+    draft = PendingChanges(begun())
     found = [TopicPartition(*name) for name in ("tC", "uA", "tD", "tC", "tA")]
     draft.adopt(found, lambda key: ["G2"])
     draft.adopt(found, lambda key: ["G2"])
@@ -51,16 +51,16 @@ def test_producers_partitions_get_the_next_numbers_once() -> None:
 
 
 def test_who_hosts_some_of_a_topic_takes_what_is_written_to_its_producers_partitions() -> None:
-    draft = NumberDraft(begun())
+    draft = PendingChanges(begun())
     draft.adopt([TopicPartition("t", "C"), TopicPartition("u", "C")], lambda key: ["G2", "G1"])
     assert [each.gateway for each in draft.partitions("t")] == ["G1", "G1", "G1"]
-    # Nobody does: the nearest one will, if clients write to it.
+    # No gateway hosts it: the nearest one will, if clients write to it.
     assert [each.gateway for each in draft.partitions("u")] == ["G2"]
 
 
 def test_too_many_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition_registry, "MAX_NUMBERS", 4)
-    draft = NumberDraft(begun())
+    monkeypatch.setattr(partition_registry, "MAX_PARTITIONS", 4)
+    draft = PendingChanges(begun())
     draft.host("t", 2, ["G1"])
     with pytest.raises(RefusedError) as refused:
         draft.host("u", 1, ["G1"])
@@ -69,22 +69,22 @@ def test_too_many_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_who_wishes_is_told_once() -> None:
-    done, refused = Wish(lambda draft: None, 9), Wish(lambda draft: None, 9)
-    done.end()
-    done.end(ValueError("too late"))
-    refused.end(ValueError("no"))
-    refused.end()
+    done, refused = Proposal(lambda draft: None, 9), Proposal(lambda draft: None, 9)
+    done.complete()
+    done.complete(ValueError("too late"))
+    refused.complete(ValueError("no"))
+    refused.complete()
     assert done.future.result(0) is None
     with pytest.raises(ValueError, match="no"):
         refused.future.result(0)
-    gone = Wish(lambda draft: None, 9)
+    gone = Proposal(lambda draft: None, 9)
     gone.future.cancel()
-    gone.end()
+    gone.complete()
 
 
 def test_a_topic_is_deleted_and_made_in_one_turn() -> None:
     table = begun()
-    draft = NumberDraft(table)
+    draft = PendingChanges(table)
     draft.host("t", 1, ["G1"])
     draft.delete("t", [PartitionInfo("t", "B", 0, 9), PartitionInfo("t", "C", 0, 4)])
     assert draft.partitions("t") == ()
@@ -97,10 +97,10 @@ def test_a_topic_is_deleted_and_made_in_one_turn() -> None:
 
 def test_what_a_gateway_hosted_of_a_deleted_topic_is_not_adopted() -> None:
     table = begun()
-    draft = NumberDraft(table)
+    draft = PendingChanges(table)
     draft.delete("t", [])
     for record in draft.records():
         table.apply(record)
-    after = NumberDraft(table)
+    after = PendingChanges(table)
     after.adopt([TopicPartition("t", each) for each in "AB"], lambda key: ["G2"])
     assert [each.address for each in after.partitions("t")] == ["B"]

@@ -1,4 +1,4 @@
-"""What of Kafka's records is taken, and with which error the rest is refused."""
+"""Records that Produce accepts, and the errors of others."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def message_set(magic: int, *values: bytes, codec: int = 0) -> bytes:
 
 
 def with_attributes(octets: bytes, attributes: int) -> bytes:
-    """The batch with other attributes, and the CRC that belongs to them."""
+    """Return the batch with other attributes and a matching CRC."""
     changed = bytearray(octets)
     struct.pack_into(">h", changed, 21, attributes)
     struct.pack_into(">I", changed, 17, crc32c.crc32c(changed[21:]))
@@ -56,7 +56,7 @@ def with_attributes(octets: bytes, attributes: int) -> bytes:
 
 
 def with_crc(octets: bytes) -> bytes:
-    """The octets of a batch with the length and the CRC that belong to them."""
+    """Return a batch with matching length and CRC."""
     changed = bytearray(octets)
     struct.pack_into(">i", changed, 8, len(octets) - 12)
     return with_attributes(bytes(changed), struct.unpack_from(">h", octets, 21)[0])
@@ -159,7 +159,7 @@ def told(found: ProducedRecords | RefusedError) -> object:
 
 
 def written(*parts: ProducedRecords) -> tuple[list[bytes], list[list[int]] | None]:
-    """The contents and times of what is written."""
+    """Return the contents and times that are written."""
     contents, times = joined(parts)
     return contents.to_list(), None if times is None else times.tolist()
 
@@ -170,7 +170,7 @@ def together(*batches: bytes, max_bytes: int = 1 << 30) -> list[object]:
 
 
 def stamps(times: list[list[int]] | None) -> list[int]:
-    """The timestamp of each record."""
+    """Return the timestamp of each record."""
     return [stamp for count, stamp in times or [] for _ in range(count)]
 
 
@@ -209,8 +209,8 @@ def test_parts_that_follow_each_other_are_joined_as_any_others(order: list[int])
         batch(b"a") + batch(b"b"),
         batch(bytes(LIMIT + 1)),
         with_attributes(batch(b"a"), 1 << 5),
-        with_crc(batch(b"abc")[:-4] + b"abc\1"),  # a header that is not there
-        with_crc(batch(b"ab")[:-5] + b"\2\6ab\0"),  # a value that goes on behind it
+        with_crc(batch(b"abc")[:-4] + b"abc\1"),  # a missing header
+        with_crc(batch(b"ab")[:-5] + b"\2\6ab\0"),  # a value that extends beyond it
         message_set(1, b"a"),
     ],
 )
@@ -222,7 +222,7 @@ def test_what_is_wrong_with_one_concerns_no_other(wrong: bytes) -> None:
 
 
 def test_a_record_that_ends_in_the_next_batch_is_no_record() -> None:
-    """One after the other the octets of both batches are two records."""
+    """Concatenated, the bytes of both batches are two records."""
     first, second = batch(b"abc"), batch(b"abcd")
     moved = second[RECORDS_AT : RECORDS_AT + 1]
     longer, shorter = (

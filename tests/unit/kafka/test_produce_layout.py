@@ -8,7 +8,8 @@ import pytest
 
 from dafka_core.errors import ProtocolError
 from dafka_kafka import schemas
-from dafka_kafka.api_versions import VERSIONS, Api
+from dafka_kafka.api import Api
+from dafka_kafka.gateway import APIS
 from dafka_kafka.requests import PartitionAnswer, check_partitions, encoded_answers
 
 
@@ -23,7 +24,7 @@ def request(version: int, topics: int = 2, partitions: int = 3) -> memoryview:
     return memoryview(b"head" + bytes(made.encode(version=version)))
 
 
-@pytest.mark.parametrize("version", VERSIONS[Api.PRODUCE])
+@pytest.mark.parametrize("version", APIS[Api.PRODUCE].versions)
 def test_topics_and_partitions_are_counted(version: int) -> None:
     check_partitions(request(version), 4, version, 8)
     with pytest.raises(ProtocolError, match="more than 7 partitions"):
@@ -44,7 +45,7 @@ def test_counts_below_zero_are_none() -> None:
     check_partitions(memoryview(no_partitions), 0, 0, 1)
 
 
-@pytest.mark.parametrize("version", VERSIONS[Api.PRODUCE])
+@pytest.mark.parametrize("version", APIS[Api.PRODUCE].versions)
 def test_answers_are_as_the_library_has_them(version: int) -> None:
     answers = [
         PartitionAnswer("one", 0, 0, 2**40),

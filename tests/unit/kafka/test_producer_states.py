@@ -1,4 +1,4 @@
-"""Which batches of an idempotent producer are written, and which are answered otherwise."""
+"""Batches of idempotent producers: written, or answered without writing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OUT_OF_ORDER = KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 def written(*batches: Sequenced, offset: int = 0, now_ms: int = NOW) -> ProducerStates:
-    """What is known after these batches, one after the other at offsets from one on."""
+    """Return the state after these batches, written at consecutive offsets."""
     states = ProducerStates()
     for batch in batches:
         states.append(KEY, batch, offset, now_ms)
@@ -36,7 +36,7 @@ def tens(count: int, epoch: int = 0) -> list[Sequenced]:
 
 
 WRAPPED = [Sequenced(0, LAST_SEQUENCE - 4, 10)]
-"""Five records before sequences begin again, and five after."""
+"""Five records before sequences wrap, and five after."""
 
 CASES = {
     "the first one": ([], Sequenced(0, 0, 10), None),
@@ -141,7 +141,7 @@ def test_beyond_so_many_the_oldest_is_forgotten_and_may_not_go_on() -> None:
     for at, key in enumerate([*keys[:2], keys[0]]):
         states.append(key, Sequenced(0, at // 2, 1), at, NOW + at)
     assert states.append(keys[2], Sequenced(0, 0, 1), 3, NOW + 3)[keys[1].note] is None
-    # It was written, and may be sent again: nobody can tell any more.
+    # It was written, and may be sent again: its state is lost.
     assert states.verdict(keys[1], Sequenced(0, 1, 1), NOW) == KafkaError.UNKNOWN_PRODUCER_ID
     assert states.verdict(keys[1], Sequenced(0, 0, 1), NOW) is None
     assert states.verdict(keys[0], Sequenced(0, 2, 1), NOW) is None
@@ -161,7 +161,7 @@ def test_what_was_not_written_after_all_is_forgotten() -> None:
     assert states.verdict(KEY, Sequenced(0, 10, 10), NOW) is None
     assert states.verdict(KEY, Sequenced(0, 0, 10), NOW) == WrittenBatch(0, 9, 0)
     assert states.verdict(other, Sequenced(0, 0, 10), NOW) == WrittenBatch(0, 9, 20)
-    # The records have left the partition, for those of another history.
+    # The records were replaced by those of another history.
     states.reset("t", "3", 9, notes)
     assert states.verdict(KEY, Sequenced(0, 0, 10), NOW) is None
     assert states.verdict(other, Sequenced(0, 0, 10), NOW) == WrittenBatch(0, 9, 20)

@@ -1,4 +1,4 @@
-"""The list of partitions' numbers: what counts, and what is passed over."""
+"""The partition registry: valid records apply, others are skipped."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from dafka_core.model.records import TopicPartition
 from dafka_kafka import registry_table
 from dafka_kafka.registry_table import (
     NumberedPartition,
-    NumbersRecord,
-    NumberTable,
-    agreed,
+    RegistryRecord,
+    RegistryTable,
+    assignment_records,
+    committed_end,
     deletion_records,
     is_numbered,
-    number_records,
-    parsed,
+    parse_record,
 )
 
 
@@ -26,22 +26,22 @@ def row(name: str, *, hosted: bool = True) -> tuple[str, str, bool]:
     return (name, "GATEWAY", hosted)
 
 
-def table(*records: NumbersRecord | None) -> NumberTable:
-    made = NumberTable()
+def table(*records: RegistryRecord | None) -> RegistryTable:
+    made = RegistryTable()
     for record in records:
         made.apply(record)
     return made
 
 
-def names(of: NumberTable, topic: str = "t") -> list[str]:
+def names(of: RegistryTable, topic: str = "t") -> list[str]:
     return [each.address for each in of.partitions(topic)]
 
 
 def test_numbers_go_on_where_the_topic_ends() -> None:
     found = table(
-        NumbersRecord(topic="t", partitions=(row("A"), row("B", hosted=False))),
-        NumbersRecord(topic="u", partitions=(row("A"),)),
-        NumbersRecord(topic="t", first=2, partitions=(row("C"),)),
+        RegistryRecord(topic="t", partitions=(row("A"), row("B", hosted=False))),
+        RegistryRecord(topic="u", partitions=(row("A"),)),
+        RegistryRecord(topic="t", first=2, partitions=(row("C"),)),
     )
     assert found.partitions("t") == (
         NumberedPartition("t", 0, "A", "GATEWAY"),
@@ -58,15 +58,15 @@ def test_numbers_go_on_where_the_topic_ends() -> None:
 
 
 def test_what_does_not_fit_is_counted_and_passed_over() -> None:
-    begun = NumbersRecord(topic="t", partitions=(row("A"),))
+    begun = RegistryRecord(topic="t", partitions=(row("A"),))
     for wrong in (
         None,
         begun,
-        NumbersRecord(topic="t", first=1, partitions=(row("A"),)),
-        NumbersRecord(topic="t", first=2, partitions=(row("B"),)),
-        NumbersRecord(topic="__dafka.own", partitions=(row("B"),)),
-        NumbersRecord(topic="two\nlines", partitions=(row("B"),)),
-        NumbersRecord(topic="u", partitions=(("B", "", True),)),
+        RegistryRecord(topic="t", first=1, partitions=(row("A"),)),
+        RegistryRecord(topic="t", first=2, partitions=(row("B"),)),
+        RegistryRecord(topic="__dafka.own", partitions=(row("B"),)),
+        RegistryRecord(topic="two\nlines", partitions=(row("B"),)),
+        RegistryRecord(topic="u", partitions=(("B", "", True),)),
     ):
         found = table(begun, wrong)
         assert (names(found), list(found.topics), found.skipped) == (["A"], ["t"], 1)
@@ -74,8 +74,8 @@ def test_what_does_not_fit_is_counted_and_passed_over() -> None:
 
 def test_a_topic_that_is_deleted_has_no_numbers_and_may_begin_anew() -> None:
     rows = (row("A", hosted=False), row("B"))
-    begun = NumbersRecord(topic="t", partitions=rows)
-    other = NumbersRecord(topic="u", partitions=(row("A"),))
+    begun = RegistryRecord(topic="t", partitions=rows)
+    other = RegistryRecord(topic="u", partitions=(row("A"),))
     found = table(begun, other, *deletion_records("t", {"A": 7, "B": 0}))
     assert (names(found), list(found.topics), len(found)) == ([], ["u"], 1)
     tp = TopicPartition("t", "A")
@@ -84,7 +84,7 @@ def test_a_topic_that_is_deleted_has_no_numbers_and_may_begin_anew() -> None:
         7,
         0,
     )
-    # Whatever comes to be in one that a gateway hosted is of the topic that was deleted.
+    # Records in a partition that a gateway hosted belong to the deleted topic.
     assert found.ended(TopicPartition("t", "B")) == MAX_END
     for record in (*deletion_records("t", {"A": 3}), begun):
         found.apply(record)
@@ -92,54 +92,58 @@ def test_a_topic_that_is_deleted_has_no_numbers_and_may_begin_anew() -> None:
 
 
 def test_part_of_a_record_may_fit() -> None:
-    record = NumbersRecord(topic="t", partitions=(row("A"), row("A"), row("B")))
+    record = RegistryRecord(topic="t", partitions=(row("A"), row("A"), row("B")))
     found = table(record)
-    # B says that its number is 2, and there is no 1.
+    # B claims number 2, and number 1 does not exist.
     assert (names(found), found.skipped) == (["A"], 2)
 
 
 def test_there_are_not_more_than_may_be() -> None:
-    rows = tuple(row(f"P{number}") for number in range(registry_table.MAX_NUMBERS + 1))
-    found = table(*number_records("t", [NumberedPartition("t", n, *r) for n, r in enumerate(rows)]))
-    assert (len(found), found.skipped) == (registry_table.MAX_NUMBERS, 1)
+    rows = tuple(row(f"P{number}") for number in range(registry_table.MAX_PARTITIONS + 1))
+    found = table(
+        *assignment_records("t", [NumberedPartition("t", n, *r) for n, r in enumerate(rows)])
+    )
+    assert (len(found), found.skipped) == (registry_table.MAX_PARTITIONS, 1)
 
 
 def test_the_first_turn_gives_the_cluster_its_id() -> None:
-    found = table(None, NumbersRecord(agreed=1), NumbersRecord(turn="AB"), NumbersRecord(turn="C"))
+    found = table(
+        None, RegistryRecord(committed=1), RegistryRecord(lease="AB"), RegistryRecord(lease="C")
+    )
     assert found.cluster_id == "AB"
 
 
 def test_nobody_knows_what_is_agreed_on_later() -> None:
-    assert agreed(NumbersRecord(agreed=5), 5) == 5
-    assert agreed(NumbersRecord(agreed=6), 5) == 0
-    assert agreed(None, 5) == 0
+    assert committed_end(RegistryRecord(committed=5), 5) == 5
+    assert committed_end(RegistryRecord(committed=6), 5) == 0
+    assert committed_end(None, 5) == 0
 
 
 def test_records_are_short_and_say_all() -> None:
     many = [NumberedPartition("t", 7 + n, f"{n:032X}", "G" * 32) for n in range(2_500)]
-    records = number_records("t", many)
+    records = assignment_records("t", many)
     assert [(each.first, len(each.partitions)) for each in records] == [
         (7, 1_000),
         (1_007, 1_000),
         (2_007, 500),
     ]
-    assert all(parsed(each.packed()) == each for each in records)
+    assert all(parse_record(each.packed()) == each for each in records)
     assert all(len(each.packed()) < registry_table.MAX_RECORD_BYTES // 4 for each in records)
 
 
 def test_a_record_is_a_json_object_with_a_version() -> None:
-    record = NumbersRecord(topic="t", first=3, partitions=(row("A"),))
+    record = RegistryRecord(topic="t", first=3, partitions=(row("A"),))
     text = b'{"v": 1, "topic": "t", "first": 3, "partitions": [["A", "GATEWAY", true]]}'
     assert record.packed() == text
-    assert parsed(text) == record
-    assert parsed(text.replace(b'"v": 1', b'"v": 2')) is None
+    assert parse_record(text) == record
+    assert parse_record(text.replace(b'"v": 1', b'"v": 2')) is None
     later = text.replace(b'"first"', b'"colour": "green", "first"')
-    assert parsed(later) == record  # members of later versions are passed over
+    assert parse_record(later) == record  # fields of later versions are ignored
 
 
 @given(st.binary(max_size=200) | st.text().map(str.encode))
 def test_any_octets_are_a_record_or_none(content: bytes) -> None:
-    table(parsed(content))
+    table(parse_record(content))
 
 
 @given(
@@ -147,10 +151,10 @@ def test_any_octets_are_a_record_or_none(content: bytes) -> None:
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
         lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from("ab"), inner),
     ),
-    st.sampled_from(["turn", "agreed", "topic", "first", "partitions"]),
+    st.sampled_from(["lease", "committed", "topic", "first", "partitions"]),
 )
 def test_members_of_any_kind_are_a_record_or_none(value: object, member: str) -> None:
-    table(parsed(json.dumps({"v": 1, member: value}).encode()))
+    table(parse_record(json.dumps({"v": 1, member: value}).encode()))
 
 
 def test_topics_that_kafka_clients_cannot_name_have_no_numbers() -> None:

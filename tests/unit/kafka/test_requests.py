@@ -1,4 +1,4 @@
-"""From a request's octets to those of its response."""
+"""Requests, from their bytes to the bytes of their responses."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from dafka_core.errors import ProtocolError
 from dafka_kafka import schemas
-from dafka_kafka.api_versions import VERSIONS, Api
-from dafka_kafka.gateway_node import Client, Complaints, EncodedResponse, Handler
+from dafka_kafka.api import Api, Client, EncodedResponse, Handler
+from dafka_kafka.gateway import APIS
+from dafka_kafka.gateway_node import Complaints
 from dafka_kafka.options import Limits
-from dafka_kafka.requests import FAILED, Requests, parse_head
+from dafka_kafka.requests import FAILED, Requests, is_served, parse_head
 
 
 def frame(key: int, version: int, body: bytes = b"", client: bytes = b"me") -> memoryview:
@@ -37,10 +38,11 @@ class Handlers:
             Api.SYNC_GROUP: self.close,
         }
         limits = Limits(max_request_bytes=1_000)
-        self.requests = Requests(handlers, limits, self.complaints)
+        apis = {api: APIS[api]._replace(handler=each) for api, each in handlers.items()}
+        self.requests = Requests(apis, limits, self.complaints)
 
     def answer(self, octets: memoryview) -> bytes:
-        head = parse_head(octets)
+        head = parse_head(octets, self.requests.apis)
         pieces = self.requests.answer(head, octets, "10.0.0.1", lambda: False)
         return b"".join(asyncio.run(pieces))
 
@@ -137,14 +139,14 @@ def test_only_requests_with_records_may_be_large() -> None:
 )
 def test_what_has_no_header_is_none(octets: bytes) -> None:
     with pytest.raises(ProtocolError):
-        parse_head(memoryview(octets))
+        parse_head(memoryview(octets), APIS)
 
 
 def test_a_request_with_tagged_fields_is_small() -> None:
     handlers = Handlers()
     handlers.requests = Requests({}, Limits(), handlers.complaints)
     for size, refused in ((130_000, False), (131_100, True)):
-        text = b"\xf9\x77" + bytes(15_352)  # a name of 15,352 octets
+        text = b"\xf9\x77" + bytes(15_352)  # a name of 15,352 bytes
         octets = frame(18, 3, (b"\0" + text + text + b"\0").ljust(size, b"\0"))
         with pytest.raises(ProtocolError) if refused else contextlib.nullcontext():
             handlers.answer(octets)
@@ -152,7 +154,7 @@ def test_a_request_with_tagged_fields_is_small() -> None:
 
 def test_the_tagged_fields_of_a_header_are_passed_over() -> None:
     octets = struct.pack(">hhih", 18, 3, 1, -1) + b"\x02\x00\x03abc\x81\x00\x00rest"
-    assert bytes(octets[parse_head(memoryview(octets)).start :]) == b"rest"
+    assert bytes(octets[parse_head(memoryview(octets), APIS).start :]) == b"rest"
 
 
 BODIES = st.lists(
@@ -171,11 +173,11 @@ BODIES = st.lists(
 @settings(max_examples=2_000)
 def test_any_octets_are_a_request_or_are_refused(api: Api, version: int, body: bytes) -> None:
     handlers = Handlers()
-    everything: dict[int, Handler] = dict.fromkeys(Api, handlers.keep_still)
+    everything = {key: each._replace(handler=handlers.keep_still) for key, each in APIS.items()}
     handlers.requests = Requests(everything, Limits(), handlers.complaints)
     with contextlib.suppress(ProtocolError):
         answered = handlers.answer(frame(api, version, body))
-        taken = version in VERSIONS[api]
+        taken = is_served(APIS, api, version)
         assert taken or api == Api.API_VERSIONS or b"\0\x23" in answered
         if taken and api != Api.API_VERSIONS:
             assert (answered, len(handlers.asked)) == (b"", 1)

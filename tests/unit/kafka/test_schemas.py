@@ -9,8 +9,9 @@ import pytest
 
 from dafka_core.errors import ConfigError, ProtocolError
 from dafka_kafka import schemas
-from dafka_kafka.api_versions import VERSIONS, Api
+from dafka_kafka.api import Api
 from dafka_kafka.errors import KafkaError
+from dafka_kafka.gateway import APIS
 
 
 def body(version: int = 1) -> bytes:
@@ -55,9 +56,9 @@ FLEXIBLE_FROM = {
 }
 
 
-@pytest.mark.parametrize("key", VERSIONS)
+@pytest.mark.parametrize("key", APIS)
 def test_each_version_that_is_taken_has_a_schema_and_few_have_tagged_fields(key: int) -> None:
-    for version in VERSIONS[key]:
+    for version in APIS[key].versions:
         flexible = version >= FLEXIBLE_FROM.get(Api(key), 99)
         assert schemas.is_flexible(key, version) is flexible
         assert schemas.response_head(7, key, version)[:4] == b"\0\0\0\7"

@@ -92,7 +92,7 @@ def test_the_file_is_read_again(file: Path, caplog: pytest.LogCaptureFixture) ->
     users.look()
     assert "carol" not in users
     assert [each.getMessage() for each in caplog.records] == [
-        f"Kafka: users: {file} line 1 is no line that 'dafka kafka-user' writes; nobody is let in"
+        f"Kafka: users: {file} line 1 is no line that 'dafka kafka-user' writes; all are rejected"
     ]
     written(file, *user("carol", "c"))
     users.look()
@@ -111,7 +111,7 @@ GOOD = lines_of("alice", "a")[0]
         ((GOOD.replace("$16384:", "$4095:"),), "line 1 has 4095 iterations"),
         ((GOOD.replace("$16384:", "$9999999:"),), "iterations"),
         ((GOOD[:-5] + "!!!!!",), "line 1 "),
-        ((GOOD,), "says nothing of the roles of user 'alice'"),
+        ((GOOD,), "has no roles of user 'alice'"),
         (("alice roles=consume",), "has no password of user 'alice'"),
         ((GOOD, "alice roles=consume", "alice roles=admin"), "line 3 gives a user roles a second"),
         ((GOOD, "alice roles=consume topics=x"), "line 2 is no line"),

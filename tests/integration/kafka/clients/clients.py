@@ -1,4 +1,4 @@
-"""Kafka's clients as they come: each writes and reads the same records in its own way."""
+"""Unmodified Kafka clients behind one interface, to write and read the same records."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from confluent_kafka.admin import AdminClient
 from tests.integration.kafka import aio
 
 PATIENCE_S: Final = 60.0
-"""How long anything may take on a busy machine."""
+"""Timeout of any operation on a busy machine."""
 
 
 class Sent(NamedTuple):
-    """A record as clients write it and read it."""
+    """A record, as clients write and read it."""
 
     key: bytes | None
     value: bytes | None
@@ -29,7 +29,7 @@ class Sent(NamedTuple):
 
 
 class KafkaClient(ABC):
-    """One library, connected to ``servers`` for as long as each call takes."""
+    """One client library, connected to ``servers`` during each call."""
 
     COMPRESSIONS: Sequence[str] = ("none", "gzip", "snappy", "lz4", "zstd")
 
@@ -38,21 +38,21 @@ class KafkaClient(ABC):
 
     @abstractmethod
     def partition_count(self, topic: str) -> int:
-        """How many partitions a topic has that is there."""
+        """Return the number of partitions of an existing topic."""
 
     @abstractmethod
     def write(
         self, topic: str, partition: int, records: Sequence[Sent], **options: Any
     ) -> list[int]:
-        """Writes records, and tells their offsets.  Options: compression, idempotent and acks."""
+        """Write records and return their offsets; options are compression, idempotent and acks."""
 
     @abstractmethod
     def read(self, topic: str, partition: int, offset: int, count: int) -> list[tuple[int, Sent]]:
-        """So many records from an offset on, with their offsets."""
+        """Read ``count`` records from an offset on, with their offsets."""
 
     @abstractmethod
     def offset_at(self, topic: str, partition: int, time_ms: int) -> int | None:
-        """The first offset with a record of this time or later; None if there is none."""
+        """Return the first offset at or after a time, or None."""
 
 
 class Librdkafka(KafkaClient):
@@ -124,7 +124,7 @@ class Librdkafka(KafkaClient):
 
 
 class KafkaPython(KafkaClient):
-    """kafka-python; of snappy and lz4 it needs packages that it does not bring."""
+    """kafka-python; snappy and lz4 need further packages."""
 
     COMPRESSIONS = ("none", "gzip", "zstd")
 

@@ -1,4 +1,4 @@
-"""A client that asks a gateway about groups, in any version of a request."""
+"""A client of the group APIs, for any version of a request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 
 from dafka_core import Store
 from dafka_kafka import schemas
-from dafka_kafka.api_versions import VERSIONS, Api
+from dafka_kafka.api import Api
+from dafka_kafka.gateway import APIS
 from dafka_kafka.groups.group_requests import Groups
 from tests.integration.kafka.fixed_node import asked, fixed_node
 
@@ -21,7 +22,7 @@ OPTIONS: dict[str, Any] = {
 
 
 class Asking:
-    """What clients ask of the groups of one gateway."""
+    """A client of one gateway's groups."""
 
     def __init__(self, groups: Groups) -> None:
         self.groups = groups
@@ -29,7 +30,7 @@ class Asking:
     async def ask(self, api: Api, version: int = NEWEST, **members: Any) -> Any:
         name = "".join(part.title() for part in api.name.split("_"))
         request = getattr(schemas, f"{name}Request")(**members)
-        return await asked(self.groups, api, request, VERSIONS[api][version])
+        return await asked(self.groups, api, request, APIS[api].versions[version])
 
     async def join(self, member_id: str = "", version: int = NEWEST, **given: Any) -> Any:
         kind: Any = schemas.JoinGroupRequest.JoinGroupRequestProtocol
@@ -57,7 +58,7 @@ class Asking:
         )
 
     async def member(self) -> str:
-        """A member of a group of one."""
+        """Join as the only member of a group."""
         asked_first = await self.join()
         joined = await self.join(asked_first.member_id)
         assert joined.error_code == 0
@@ -67,7 +68,7 @@ class Asking:
         return name
 
     async def commit(self, *offsets: int, version: int = NEWEST, **given: Any) -> list[int]:
-        """Commits offsets of partitions 0, 1, … of topic t; the errors."""
+        """Commit offsets of partitions 0, 1, … of topic t; return the errors."""
         topic: Any = schemas.OffsetCommitRequest.OffsetCommitRequestTopic
         partition: Any = topic.OffsetCommitRequestPartition
         metadata = given.pop("metadata", "")
@@ -94,7 +95,7 @@ class Asking:
         return [each.error_code for topic in answer.topics for each in topic.partitions]
 
     async def fetch(self, numbers: list[int] | None = None, version: int = NEWEST) -> Any:
-        """What was committed of topic t; of all topics without numbers."""
+        """Return the commits of topic t; of all topics without numbers."""
         topic: Any = schemas.OffsetFetchRequest.OffsetFetchRequestTopic
         topics = None if numbers is None else [topic(name="t", partition_indexes=numbers)]
         return await self.ask(Api.OFFSET_FETCH, version, group_id="g", topics=topics)
@@ -111,7 +112,7 @@ class Asking:
 
 @asynccontextmanager
 async def asking(store: Store, **options: Any) -> AsyncIterator[Asking]:
-    """A gateway that has read what there is."""
+    """Open a gateway that has loaded the stored groups."""
     with fixed_node(store, **(OPTIONS | options)) as node:
         groups = Groups(node)
         await groups.start()

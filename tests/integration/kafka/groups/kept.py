@@ -1,4 +1,4 @@
-"""What gateways have kept of groups, in a store without a mesh."""
+"""Stored state of groups, in a store without a mesh."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from dafka_kafka.groups.offsets import (
     GroupRecord,
     KeptMember,
 )
-from dafka_kafka.registry_table import LIST, NumbersRecord
+from dafka_kafka.registry_table import REGISTRY, RegistryRecord
 
 GATEWAY = "A" * 32
 FIRST, SECOND, THIRD = (TopicPartition("t", digit * 32) for digit in "123")
 
 
 def part(*numbers: int) -> bytes:
-    """A member's part of topic t, as Kafka's consumers have it."""
+    """Encode an assignment of topic t in the consumer protocol."""
     return struct.pack(f">hihci{len(numbers)}ii", 0, 1, 1, b"t", len(numbers), *numbers, -1)
 
 
@@ -28,15 +28,15 @@ MEMBER = KeptMember("app-1", 6_000, 6_000, (), part(0, 2), None, "app", "10.0.0.
 
 
 def keep(store: StoreDouble) -> None:
-    """Topic t has three partitions of 10 records; group g has read of two of them."""
+    """Topic t has three partitions of 10 records; group g has consumed from two of them."""
     rows = tuple((tp.partition, GATEWAY, True) for tp in (FIRST, SECOND, THIRD))
     numbers = [
-        NumbersRecord(turn="T"),
-        NumbersRecord(topic="t", first=0, partitions=rows),
-        NumbersRecord(agreed=2),
-        NumbersRecord(topic="t", first=3, partitions=(("4" * 32, GATEWAY, True),)),
+        RegistryRecord(lease="T"),
+        RegistryRecord(topic="t", first=0, partitions=rows),
+        RegistryRecord(committed=2),
+        RegistryRecord(topic="t", first=3, partitions=(("4" * 32, GATEWAY, True),)),
     ]
-    store.append(LIST, [each.packed() for each in numbers])
+    store.append(REGISTRY, [each.packed() for each in numbers])
     for tp in (FIRST, SECOND, THIRD):
         store.append(tp, [bytes(100)] * 10)
     committed = (Committed("t", 0, 4), Committed("t", 1, 10), Committed("t", 7, 1))

@@ -1,7 +1,6 @@
-"""A member of a group, as an application would write it, in a process of its own.
+"""A group member in a process of its own, as an application would write it.
 
-It prints the number and offset of each record that it reads, and commits after each poll, until it
-is sent SIGTERM.
+It prints the partition and offset of each record, and commits after each poll, until SIGTERM.
 """
 
 from __future__ import annotations
@@ -103,7 +102,7 @@ def aio(servers: str, group: str, topic: str, instance: str) -> None:
 
 
 def _try(commit: Any) -> None:
-    """Whose partitions go to another member meanwhile cannot commit: that one reads again."""
+    """After losing its partitions a member can't commit; the new owner reads again."""
     try:
         commit()
     except Exception as error:  # noqa: BLE001 -- each library has errors of its own

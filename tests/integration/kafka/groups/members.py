@@ -1,4 +1,4 @@
-"""Members of groups in processes, and what they have read."""
+"""Group members in processes, and the records that they have consumed."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from dafka_core.system.closing import Closing
 PROGRAM = Path(__file__).with_name("member_process.py")
 
 Read = tuple[int, int]
-"""The number of a partition, and an offset there."""
+"""A partition number and an offset."""
 
 
 class MemberProcess(Closing):
-    """An application that reads a topic as a member of a group."""
+    """An application that consumes a topic as a member of a group."""
 
     def __init__(
         self, library: str, servers: str, topic: str, group: str = "g", instance: str = ""
@@ -39,7 +39,7 @@ class MemberProcess(Closing):
     def _follow(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            if line.endswith("\n"):  # else it was killed meanwhile
+            if line.endswith("\n"):  # otherwise it was killed meanwhile
                 number, offset = map(int, line.split())
                 self.read[number, offset] += 1
 
@@ -48,12 +48,12 @@ class MemberProcess(Closing):
         return self._process.poll() is None
 
     def kill(self) -> None:
-        """Kills it as a crash would."""
+        """Kill it, as in a crash."""
         self._process.kill()
         self._end()
 
     def stop(self) -> None:
-        """Has it end as it should: it leaves its group."""
+        """Stop it gracefully: it leaves its group."""
         self._process.terminate()
         self._end()
 
@@ -68,7 +68,7 @@ class MemberProcess(Closing):
 
 
 class MemberGroup(Closing):
-    """Members of one group of one topic."""
+    """The members of one group of one topic."""
 
     def __init__(self, library: str, servers: str, topic: str) -> None:
         self._library, self._servers, self._topic = library, servers, topic
@@ -82,11 +82,11 @@ class MemberGroup(Closing):
 
     @property
     def read(self) -> Counter[Read]:
-        """How often each record was read."""
+        """Return how often each record was consumed."""
         return sum((Counter(each.read) for each in self.members), Counter[Read]())
 
     def have_read(self, numbers: Sequence[int], end: int) -> bool:
-        """Whether each record of some partitions before an offset was read."""
+        """Return whether every record before an offset was consumed."""
         read = self.read
         return all((number, offset) in read for number in numbers for offset in range(end))
 

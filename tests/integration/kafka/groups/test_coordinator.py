@@ -1,4 +1,4 @@
-"""Groups that come to a gateway, and leave it."""
+"""Groups that a gateway takes over, and gives up."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dafka_core.model.values import Values
 from dafka_core.storage.retention import StoreClock
 from dafka_core.testing import wait_until
 from dafka_kafka import schemas
-from dafka_kafka.api_versions import Api
+from dafka_kafka.api import Api
 from dafka_kafka.errors import KafkaError
 from dafka_kafka.gateway_node import GatewayNode, Replication
 from dafka_kafka.gateways import GatewayInfo, Gateways
@@ -26,7 +26,7 @@ from dafka_kafka.groups import coordinator
 from dafka_kafka.groups.coordinator import OffsetLog, OtherHeads
 from dafka_kafka.groups.offsets import OFFSETS_TOPIC, Committed, Generation, GroupRecord, KeptMember
 from dafka_kafka.options import KafkaOptions
-from dafka_kafka.partition_registry import PartitionNumbers
+from dafka_kafka.partition_registry import PartitionRegistry
 from tests.integration.kafka.fixed_node import ELSEWHERE, FixedGateways
 from tests.integration.kafka.groups.asking import Asking, asking
 
@@ -77,13 +77,13 @@ def test_who_has_left_is_not_there_before_that_is_on_disk(
             assert left.members[0].error_code == 0
             kept = log.offsets.generation("g")
             assert kept is not None
-            assert kept.members  # on disk it is there
+            assert kept.members  # on disk it still exists
             found = await client.ask(Api.DESCRIBE_GROUPS, groups=["g"])
             assert (found.groups[0].group_state, found.groups[0].members) == ("Empty", [])
             again = await client.ask(Api.LIST_GROUPS)
             assert [each.group_state for each in again.groups] == ["Empty"]
             disk_is_free.set()
-            while client.groups._coordinator._groups:  # it is forgotten once that is on disk
+            while client.groups._coordinator._groups:  # forgotten once that is on disk
                 await asyncio.sleep(0.01)
             assert not (await client.ask(Api.LIST_GROUPS)).groups
 
@@ -96,7 +96,7 @@ def test_another_gateway_goes_on_with_a_group(store: Store) -> None:
             name = await client.member()
             member: dict[str, Any] = {"member_id": name, "generation_id_or_member_epoch": 1}
             assert await client.commit(5, **member) == [0]
-            # Its members are kept beside what they have committed.
+            # Its members are stored beside its commits.
             log = client.groups._coordinator.log
             while log.offsets.generation("g") is None:
                 await asyncio.sleep(0.01)
@@ -138,7 +138,7 @@ def test_a_gateway_reads_before_it_answers_when_others_come_or_go(
             loading = KafkaError.COORDINATOR_LOAD_IN_PROGRESS
             assert (await client.fetch([0])).error_code in (0, loading)
             assert (await client.join(group_id="new")).error_code == loading
-            assert await beat(client, name) == 0  # a group that is here goes on
+            assert await beat(client, name) == 0  # a group of this gateway continues
             while (await client.join(group_id="new")).error_code == loading:
                 await asyncio.sleep(0.01)
             assert await client.committed() == {("t", 0): 5}
@@ -184,7 +184,7 @@ def test_a_group_that_is_not_used_for_long_is_deleted(
             await coordinating.log.write(records)
             while offsets.is_there("old"):
                 await asyncio.sleep(0.01)
-            # In one of them somebody is, and one is another gateway's.
+            # One of them has members, and one belongs to another gateway.
             assert {*offsets.groups()} == {"g", "new", "gone elsewhere"}
             assert await client.committed() == {("t", 0): 5}
         async with asking(store) as client:
@@ -239,13 +239,13 @@ Run = Callable[[Callable[[OffsetLog], Awaitable[None]]], OffsetLog]
 def node(store: Store) -> Iterator[GatewayNode]:
     with ThreadPoolExecutor(2) as threads:
         gateways = Gateways(store, "127.0.0.1", 1)
-        numbers = PartitionNumbers(store, gateways)
+        numbers = PartitionRegistry(store, gateways)
         yield GatewayNode(store, KafkaOptions(), numbers, gateways, threads)
 
 
 @pytest.fixture
 def run(node: GatewayNode) -> Run:
-    """Lets a gateway that has just started do something with what is on disk."""
+    """Let a gateway that has just started process the stored records."""
 
     def run(work: Callable[[OffsetLog], Awaitable[None]]) -> OffsetLog:
         async def running() -> OffsetLog:
@@ -265,7 +265,7 @@ def commit(log: OffsetLog, offset: int, number: int = 0, group: str = "g") -> Gr
 
 
 async def nothing(log: OffsetLog) -> None:
-    """Only reads."""
+    """Only read."""
 
 
 def positions(log: OffsetLog, group: str = "g") -> list[int]:
@@ -280,7 +280,7 @@ def append(store: Store, tp: TopicPartition, *values: bytes) -> None:
 def test_what_was_committed_is_there_after_a_restart(run: Run) -> None:
     async def work(log: OffsetLog) -> None:
         await log.write([commit(log, 5)])
-        # Many at the same time go to disk together, in their order.
+        # Concurrent writes share an append, in order.
         await asyncio.gather(*(log.write([commit(log, each, 1)]) for each in range(3_000)))
 
     assert positions(run(work)) == [5, 2_999]
@@ -349,7 +349,7 @@ def test_a_group_that_is_gone_is_forgotten_where_others_have_written_of_it(
             return len(log.offsets.repeated(log.own.partition))
 
         await log.write([GroupRecord("gone", log.offsets.next_counter(), deleted=True)])
-        assert await until_repeated() == 2  # the other one's is there
+        assert await until_repeated() == 2  # the other's exists
         await asyncio.to_thread(append, store, OTHER, GroupRecord(repeats=1).packed())
         await log.catch_up()
         assert await until_repeated() == 1
@@ -367,7 +367,7 @@ def test_other_stores_give_up_what_was_written_again(store: Store, run: Run) -> 
     info = store.log.info(OTHER)
     assert info is not None
     assert (info.earliest, info.end) == (2, 4)
-    # One that speaks of what is yet to come is none.
+    # A marker with a future offset is invalid.
     append(store, OTHER, GroupRecord(repeats=50).packed())
     run(nothing)
 
@@ -406,7 +406,7 @@ def test_a_commit_waits_for_the_other_stores(
             for each in range(20):
                 await log.write([commit(log, each)])
                 assert other.log.end(log.own) == each + 1
-            # One that is there and does not take it.
+            # A reachable store that does not receive it.
             monkeypatch.setattr(Replication, "wait", nobody_answers)
             with pytest.raises(TimeoutError, match="before offset 21"):
                 await log.write([commit(log, 99)])
@@ -433,7 +433,7 @@ def test_a_store_that_has_ended_takes_no_commit(store: Store, node: GatewayNode)
 def test_what_another_store_has_is_waited_for(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    OtherHeads(store).wait_for()  # there is no other
+    OtherHeads(store).wait_for()  # no other store exists
     with Store(tmp_path / "other", tower=store.options.tower) as other:
         tp = TopicPartition(OFFSETS_TOPIC, other.address)
         batch = RecordBatch(tp, 0, Values.of([b"a", b"b"]))
@@ -441,7 +441,7 @@ def test_what_another_store_has_is_waited_for(
         wait_until(lambda: other.address in store.stores_here, "the stores meet")
         OtherHeads(store).wait_for()
         assert store.log.end(tp) == 2
-        # What does not come is not waited for without an end.
+        # The wait for missing records is bounded.
         monkeypatch.setattr(coordinator, "WAIT_S", 0.1)
         monkeypatch.setattr(OtherHeads, "_ends", lambda self: {tp: 3})
         OtherHeads(store).wait_for()

@@ -1,4 +1,4 @@
-"""How far behind groups are, by what is kept of them and what stores hold."""
+"""The lag of groups, from their stored state and the stores' ends."""
 
 from __future__ import annotations
 

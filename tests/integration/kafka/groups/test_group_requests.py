@@ -1,4 +1,4 @@
-"""What clients are answered about groups, in the versions that they ask in."""
+"""Responses of the group APIs, in each version."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import pytest
 
 from dafka_core import Store
 from dafka_kafka import schemas
-from dafka_kafka.api_versions import VERSIONS, Api
+from dafka_kafka.api import Api
 from dafka_kafka.errors import KafkaError
+from dafka_kafka.gateway import APIS
 from tests.integration.kafka.fixed_node import ELSEWHERE
 from tests.integration.kafka.groups.asking import Asking, asking
 
@@ -22,7 +23,7 @@ def running(work: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(work, 60))
 
 
-@pytest.mark.parametrize("version", VERSIONS[Api.FIND_COORDINATOR])
+@pytest.mark.parametrize("version", APIS[Api.FIND_COORDINATOR].versions)
 def test_a_coordinator_is_found(store: Store, version: int) -> None:
     async def work() -> None:
         async with asking(store) as client:
@@ -37,7 +38,7 @@ def test_a_coordinator_is_found(store: Store, version: int) -> None:
     running(work())
 
 
-@pytest.mark.parametrize("version", VERSIONS[Api.JOIN_GROUP])
+@pytest.mark.parametrize("version", APIS[Api.JOIN_GROUP].versions)
 def test_a_member_joins_in_each_version(store: Store, version: int) -> None:
     async def work() -> None:
         async with asking(store) as client:
@@ -54,7 +55,7 @@ def test_a_member_joins_in_each_version(store: Store, version: int) -> None:
     running(work())
 
 
-@pytest.mark.parametrize("version", VERSIONS[Api.HEARTBEAT])
+@pytest.mark.parametrize("version", APIS[Api.HEARTBEAT].versions)
 def test_heartbeats_are_answered_in_each_version(store: Store, version: int) -> None:
     async def work() -> None:
         async with asking(store) as client:
@@ -67,7 +68,7 @@ def test_heartbeats_are_answered_in_each_version(store: Store, version: int) -> 
     running(work())
 
 
-@pytest.mark.parametrize("version", VERSIONS[Api.LEAVE_GROUP])
+@pytest.mark.parametrize("version", APIS[Api.LEAVE_GROUP].versions)
 def test_members_leave_in_each_version(store: Store, version: int) -> None:
     async def work() -> None:
         from dafka_kafka.schemas import LeaveGroupRequest
@@ -142,7 +143,7 @@ def test_groups_are_listed_by_their_states_and_types(store: Store) -> None:
             assert await listed(5, types_filter=["consumer"]) == []
             assert await listed(5, states_filter=["empty", "Dead"]) == both[1:]
             assert await listed(4, states_filter=["Stable"]) == [("g", "Stable", "")]
-            for version in VERSIONS[Api.LIST_GROUPS]:
+            for version in APIS[Api.LIST_GROUPS].versions:
                 assert {each[0] for each in await listed(version)} == {"g", "simple"}
 
     running(work())
@@ -156,7 +157,7 @@ def test_groups_are_listed_described_and_deleted(store: Store) -> None:
             assert await client.commit(5, group_id="simple") == [0]
             found = {"g": "Stable", "simple": "Empty", "unheard of": "Dead"}
             assert await states_of(client) == found
-            for version in VERSIONS[Api.DESCRIBE_GROUPS]:
+            for version in APIS[Api.DESCRIBE_GROUPS].versions:
                 (group,) = (
                     await client.ask(
                         Api.DESCRIBE_GROUPS,
@@ -194,7 +195,7 @@ def test_who_waits_when_a_gateway_ends_is_told(store: Store) -> None:
     running(work())
 
 
-@pytest.mark.parametrize("version", VERSIONS[Api.OFFSET_COMMIT])
+@pytest.mark.parametrize("version", APIS[Api.OFFSET_COMMIT].versions)
 def test_a_client_without_a_group_commits_in_each_version(store: Store, version: int) -> None:
     async def work() -> None:
         async with asking(store) as client:
@@ -204,7 +205,7 @@ def test_a_client_without_a_group_commits_in_each_version(store: Store, version:
     running(work())
 
 
-@pytest.mark.parametrize("version", VERSIONS[Api.OFFSET_FETCH])
+@pytest.mark.parametrize("version", APIS[Api.OFFSET_FETCH].versions)
 def test_what_was_committed_is_fetched_in_each_version(store: Store, version: int) -> None:
     async def work() -> None:
         async with asking(store) as client:
@@ -256,13 +257,13 @@ def test_each_partition_has_its_error(store: Store) -> None:
 LOWS = (-1, -2, -7, -(2**63))
 
 
-@pytest.mark.parametrize("version", VERSIONS[Api.OFFSET_COMMIT])
+@pytest.mark.parametrize("version", APIS[Api.OFFSET_COMMIT].versions)
 def test_negative_offsets_are_committed_in_each_version(store: Store, version: int) -> None:
     async def work() -> None:
         async with asking(store) as client:
             await client.commit(5, 5, 5, 5)
             assert await client.commit(*LOWS, version=version, metadata="why") == [0] * 4
-        async with asking(store) as client:  # a gateway that has read them from disk
+        async with asking(store) as client:  # a gateway that has loaded them from disk
             expected = {("t", number): low for number, low in enumerate(LOWS)}
             assert await client.committed() == expected
             (topic,) = (await client.fetch([0, 1])).topics
@@ -304,7 +305,7 @@ def test_committed_offsets_are_deleted_unless_they_are_in_use(store: Store) -> N
             answer = await delete(client, "t")
             assert (answer.error_code, answer.topics[0].partitions[0].error_code) == (0, 0)
             assert await client.committed() == {("t", 1): 6}
-            await client.member()  # it reads topic t
+            await client.member()  # it subscribes to topic t
             in_use = (await delete(client, "t")).topics[0].partitions[0].error_code
             assert in_use == KafkaError.GROUP_SUBSCRIBED_TO_TOPIC
             assert (await delete(client, "other")).topics[0].partitions[0].error_code == 0

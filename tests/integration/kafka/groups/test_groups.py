@@ -1,4 +1,4 @@
-"""Groups of unmodified clients: all records are read, whoever dies."""
+"""Groups of unmodified clients consume all records while members die."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from dafka_core.model.values import Values
 from dafka_core.testing import wait_until
 from dafka_kafka.gateway import Gateway
 from dafka_kafka.groups.group_lag import GroupLag, group_lags
-from dafka_kafka.registry_table import NumberList
+from dafka_kafka.registry_table import RegistryLog
 from tests.integration.kafka.groups.members import MemberGroup, create_topic
 
 TOPIC, NUMBERS, ROUND = "t", range(6), 40
 
 
 class Served:
-    """A store whose gateway has a topic with six partitions, and what it knows of groups."""
+    """A store whose gateway has a topic with six partitions, and its groups."""
 
     def __init__(self, store: Store, gateway: Gateway) -> None:
         self.store = store
@@ -29,8 +29,8 @@ class Served:
         self._end = 0
 
     def append(self, count: int = ROUND) -> int:
-        """Appends records to each partition; where they end."""
-        table = NumberList(self.store.log).read()
+        """Append records to each partition; return the ends."""
+        table = RegistryLog(self.store.log).read()
         for number in NUMBERS:
             partition = table.get(TOPIC, number)
             assert partition is not None
@@ -86,7 +86,7 @@ def test_a_group_of_three_of_which_one_is_killed_reads_all(served: Served, libra
         found = served.group()
         assert found is not None
         assert (found.state, found.records_behind) == ("empty", 0)
-        # Whoever joins later goes on where they have committed.
+        # Later members continue from their commits.
         group.start("")
         end = served.append(5)
         wait_until(lambda: group.have_read(NUMBERS, end), "a later one goes on")
@@ -109,7 +109,7 @@ def test_a_static_member_that_is_killed_comes_back_to_its_partitions(served: Ser
 
 
 def _readers(served: Served) -> dict[int, str | None]:
-    """Which instance reads which partition."""
+    """Return the partitions' consumers by instance."""
     found = served.group()
     assert found is not None
     return {each.number: each.member.instance_id for each in found.partitions if each.member}

@@ -1,4 +1,4 @@
-"""Two gateways: a group goes on when the one that coordinates it is killed, and comes back."""
+"""A group survives the kill and the return of its coordinator, with two gateways."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def has_read_all(cluster: EmbeddedCluster, index: int, members: int) -> bool:
 
 
 def coordinator(cluster: EmbeddedCluster) -> int | None:
-    """The index of the store whose gateway coordinates the group, as its clients are told.
+    """Return the index of the store whose gateway coordinates the group.
 
-    None while it is not ready, or just changes.
+    None while the group is loading or moving.
     """
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
@@ -80,10 +80,10 @@ def test_a_group_outlives_its_coordinator(cluster: EmbeddedCluster) -> None:
         cluster.kill_store(victim)
         publish(producers)
         wait_until(lambda: group.have_read(NUMBERS, 2 * ROUND), "the group goes on", 60)
-        # What was committed before is not read again.
+        # Committed records are not consumed again.
         assert {group.read[number, at] for number in NUMBERS for at in range(ROUND)} == {1}
         wait_until(lambda: has_read_all(cluster, 1 - victim, 2), "it commits to the other one")
-        # The one that was killed comes back, coordinates the group again, and has all of it.
+        # The killed gateway returns, and coordinates the group again with its full state.
         cluster.start_store(victim)
         wait_until(lambda: coordinator(cluster) == victim, "it is chosen again", 60)
         publish(producers)

@@ -1,4 +1,4 @@
-"""A group with clients that do what a test says."""
+"""A group with scripted clients."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def joining(member_id: str = "", **changes: Any) -> Joining:
 
 
 class Tried:
-    """A group, its time, and what its clients were answered."""
+    """A group, its time, and the answers to its clients."""
 
     def __init__(self, delay_s: float = 0.0, **limits: Any) -> None:
         self.group = Group("g", GroupLimits(delay_s=delay_s, **limits))
@@ -31,7 +31,7 @@ class Tried:
         self._answers: dict[int, JoinAnswer | SyncAnswer] = {}
 
     def pass_s(self, seconds: float) -> None:
-        """Time passes, and the group looks each time it wants to."""
+        """Advance the time; the group wakes whenever it asked to."""
         end = self.now + seconds
         while (due := self.group.deadline()) <= end:
             self.now = max(self.now, due)
@@ -40,7 +40,7 @@ class Tried:
         self.now = end
 
     def beat_s(self, seconds: float, *names: str) -> None:
-        """Time passes, and some members send heartbeats."""
+        """Advance the time while some members send heartbeats."""
         for _ in range(int(seconds)):
             self.pass_s(1.0)
             for name in names:
@@ -69,20 +69,20 @@ class Tried:
         return found
 
     def answer(self, ticket: int) -> JoinAnswer | SyncAnswer | None:
-        """What a request was answered; each is answered once."""
+        """Return the answer to a request, once."""
         for each, answer in self.group.take_answers():
             assert each not in self._answers
             self._answers[each] = answer
         return self._answers.get(ticket)
 
     def member(self, **changes: Any) -> str:
-        """A client joins an empty group, which has no delay; its id."""
+        """Let a client join an empty group without delay; return its id."""
         found = self.joined(self.join(**changes))
         assert found is not None
         return found.member_id
 
     def stable(self, count: int = 1, **changes: Any) -> list[str]:
-        """Has the group have so many members more, the leader first, and be stable."""
+        """Add ``count`` members, the leader first, and let the group become stable."""
         names = [*self.group.members]
         tickets = [self.join(**changes) for _ in range(count)]
         tickets += [self.join(name) for name in names]

@@ -1,4 +1,4 @@
-"""A consumer group: who is in it, who leads, who is given up, and what is refused."""
+"""A consumer group: members, leaders, expiry and refusals."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_those_that_start_together_get_one_generation_and_one_leader() -> None:
     first = tried.join()
     tried.pass_s(2.0)
     second = tried.join()
-    tried.pass_s(1.5)  # the first delay is over; a member has come meanwhile
+    tried.pass_s(1.5)  # the first delay is over; a member has joined meanwhile
     third = tried.join()
     assert tried.joined(first) is None
     tried.pass_s(2.0)
@@ -136,7 +136,7 @@ def test_who_does_not_join_again_in_time_is_left_out() -> None:
     leader, *others = tried.stable(3)
     tried.join(others[0], protocols=PROTOCOLS[:1])
     ticket = tried.join(others[1])
-    tried.beat_s(REBALANCE_S + 1, leader)  # it beats, and does not join
+    tried.beat_s(REBALANCE_S + 1, leader)  # it sends heartbeats, and does not join
     found = tried.joined(ticket)
     assert found is not None
     assert {leader, found.leader} <= {leader, *others}
@@ -207,11 +207,11 @@ def test_a_static_member_that_starts_again_keeps_its_part_without_a_rebalance() 
     assert found is not None
     assert (found.error, found.generation) == (KafkaError.NONE, 1)
     assert found.member_id != old
-    assert found.leader == old  # so that it does not share anew what all have
+    assert found.leader == old  # so that it does not rebalance with the same result
     assert tried.group.state is GroupState.STABLE
     synced = tried.synced(tried.sync(found.member_id, instance_id="one"))
     assert synced == SyncAnswer(KafkaError.NONE, old.encode())
-    # Who still has the old id is told that another one has its place.
+    # The old id gets FENCED_INSTANCE_ID.
     group, now = tried.group, tried.now
     assert group.heartbeat(now, old, "one", 1) is KafkaError.FENCED_INSTANCE_ID
     assert group.may_commit(now, old, "one", 1) is KafkaError.FENCED_INSTANCE_ID
@@ -341,7 +341,7 @@ def test_a_group_has_so_many_members_and_no_more() -> None:
     assert tried.joined(tried.join(knows_ids=True)).error is KafkaError.MEMBER_ID_REQUIRED  # type: ignore[union-attr]
     assert tried.joined(tried.join()) == JoinAnswer(KafkaError.GROUP_MAX_SIZE_REACHED)
     first, second = tried.group.members
-    tried.join(first)  # those that are in it may join again
+    tried.join(first)  # its members may join again
     assert tried.group.members[first].join_ticket is not None
     assert second in tried.group.members
 
@@ -356,7 +356,7 @@ DRIVEN = [
 
 
 def tried_in(state: GroupState) -> tuple[Tried, str, str]:
-    """A group in a state, and its leader and another member, if it has some."""
+    """A group in a state, with its leader and another member, if any."""
     tried = Tried()
     if state is GroupState.EMPTY:
         return tried, "who", "else"
@@ -375,7 +375,7 @@ def tried_in(state: GroupState) -> tuple[Tried, str, str]:
 
 
 def outcome(tried: Tried, event: str, leader: str, other: str) -> KafkaError | None:
-    """Has the event happen; the error of the answer, None if there is no answer yet."""
+    """Trigger the event; return the error in the answer, None without an answer yet."""
     group, now, generation = tried.group, tried.now, tried.group.generation
     protocols = group.members[other].joined.protocols if other in group.members else PROTOCOLS
     match event:
@@ -430,7 +430,7 @@ def test_each_request_in_each_state_is_answered_as_the_table_says(
 
 
 class Walk:
-    """A group to which anything happens."""
+    """A group under random events."""
 
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
@@ -455,7 +455,7 @@ class Walk:
             elif self.chance.random() < 0.3:
                 for each in others:
                     tried.join(each)
-                tried.now += REBALANCE_S  # nobody looked at the time
+                tried.now += REBALANCE_S  # on_time was not called
             tried.now += self.chance.choice([SESSION_S / 2, SESSION_S, REBALANCE_S])
             group.on_time(tried.now)
         else:
@@ -473,7 +473,7 @@ class Walk:
         return event
 
     def join_with_an_id(self) -> None:
-        """A client asks for an id, the others join meanwhile, and then it does."""
+        """A client gets an id, the others join meanwhile, and then it joins."""
         tried = self.tried
         asked = tried.joined(tried.join(knows_ids=True))
         if asked is None or asked.error is not KafkaError.MEMBER_ID_REQUIRED:
@@ -501,7 +501,7 @@ def test_a_group_changes_its_state_only_as_the_table_says() -> None:
         if found - set(GROUP_TABLE[state].get(event, (state.label,))[0].split(", "))
     }
     assert wrong == {}
-    # And what it says does happen.
+    # And it really does something then.
     assert {
         (state.label, event, then)
         for state, reactions in GROUP_TABLE.items()

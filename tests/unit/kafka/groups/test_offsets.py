@@ -1,4 +1,4 @@
-"""What groups have committed: the newest counts, in whatever order gateways' records are read."""
+"""Commits of groups: the newest wins, in any order of reading."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_groups_generation_is_the_newest() -> None:
         (A, GroupRecord("g", 5, generation=Generation(9))),
     )
     assert offsets.generation("g") == Generation(4)
-    assert [*offsets.groups()] == []  # nobody is in it, and nothing committed
+    assert [*offsets.groups()] == []  # no members, and no commits
     member = KeptMember("m", 1, 1, ())
     offsets.take(A, GroupRecord("g", 7, generation=Generation(5, members=(member,))))
     assert [*offsets.groups()] == ["g"]
@@ -129,8 +129,8 @@ def test_any_order_and_repetition_gives_the_same() -> None:
         found = taken(*shuffled)
         assert positions(found) == positions(expected)
         assert found.generation("g") == expected.generation("g")
-        # And what is written again says the same beside the other gateway's records.
-        expected.forget({A: 99})  # all of A's is repeated
+        # Compacted records give the same state beside the other gateway's records.
+        expected.forget({A: 99})  # all of A's is compacted
         again = [(A, each) for each in expected.repeated(A)]
         again += [each for each in records if each[0] == B]
         assert positions(taken(*again)) == positions(taken(*records))
@@ -150,7 +150,7 @@ def test_what_is_written_again_is_what_counts() -> None:
     assert [each.counter for each in offsets.repeated(A)] == [999, 1_002]
     alone = taken((A, commit(1, 7, group="gone")), (A, GroupRecord("gone", 2, deleted=True)))
     alone.forget({A: 99})
-    assert alone.repeated(A) == []  # nobody else has written of it
+    assert alone.repeated(A) == []  # no other writer has written of it
 
 
 def test_a_deletion_is_kept_as_long_as_somebodys_older_record_is() -> None:
@@ -170,13 +170,13 @@ def test_a_deletion_is_kept_as_long_as_somebodys_older_record_is() -> None:
     deletes.forget({A: 8, B: 99})
     assert deletes.repeated(B) == []
     assert deletes._groups == {}
-    # At a gateway that has not deleted it, it goes when its own is repeated, or it has none.
+    # At a gateway that has not deleted it, it goes when its own records are compacted.
     follows = told(*records)
     follows.forget({A: 0, B: 0})
     assert [*follows._groups] == ["g"]
     follows.forget({A: 8, B: 0})
     assert follows._groups == {}
-    # A group that is there stays, whoever has written of it.
+    # A group in use stays, whatever its writers.
     used = told(*records, (B, 4, commit(3, 5)))
     used.forget({A: 8, B: 99})
     assert positions(used) == {("t", 0): 5}

@@ -1,4 +1,4 @@
-"""Records, and the octets that two other implementations of Kafka's formats make of them."""
+"""Records, and their encodings by two other implementations of Kafka's formats."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ def _built(builder: Any, records: Sequence[Parts], codec: int) -> bytes:
 
 
 def read_by_aiokafka(octets: bytes) -> list[Parts]:
-    """The records of a batch, whose CRC is right."""
+    """Decode the records of a batch with a valid CRC."""
     return _read(DefaultRecordBatch(bytearray(octets)))
 
 
 def read_by_kafka_python(octets: bytes) -> list[Parts]:
-    """The records of a batch, whose CRC is right."""
+    """Decode the records of a batch with a valid CRC."""
     return _read(kafka_python.DefaultRecordBatch(octets))
 
 
@@ -83,7 +83,7 @@ def _read(batch: Any) -> list[Parts]:
 
 
 def records_of(batch: KafkaBatch) -> list[Parts]:
-    """What was decoded."""
+    """The decoded records."""
     none = [None] * batch.count
     columns = [none if each is None else each.to_pylist() for each in (batch.keys, batch.headers)]
     rows = zip(columns[0], batch.values.to_pylist(), columns[1], batch.timestamps_ms, strict=True)

@@ -1,4 +1,4 @@
-"""Kafka batches of any version, one after the other, and the last one perhaps not whole."""
+"""Consecutive Kafka batches of any version, with a possibly truncated last one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The error of wrong records says what is wrong, and as what Kafka knows it."""
+"""Errors of invalid records have a reason and Kafka's name."""
 
 from __future__ import annotations
 

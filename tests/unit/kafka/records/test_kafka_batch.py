@@ -1,4 +1,4 @@
-"""What was decoded, as a store takes it."""
+"""Decoded records, as a store takes them."""
 
 from __future__ import annotations
 

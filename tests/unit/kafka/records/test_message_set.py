@@ -1,4 +1,4 @@
-"""Message sets of v0 and v1: those of two other implementations, both ways, and wrong ones."""
+"""Message sets of v0 and v1, against two other implementations, and invalid ones."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def built(builder: Any, records: Sequence[Parts], magic: int, codec: int = 0) ->
 def message(
     magic: int, value: bytes | None, attributes: int = 0, offset: int = 0, stamp: int = START_MS
 ) -> bytes:
-    """One message, its CRC right."""
+    """One message with a valid CRC."""
     head = struct.pack(">bb", magic, attributes) + (struct.pack(">q", stamp) if magic else b"")
     length = struct.pack(">i", -1 if value is None else len(value))
     body = head + b"\xff\xff\xff\xff" + length + (value or b"")
@@ -61,13 +61,13 @@ def message(
 
 
 def wrapped(magic: int, *inner: bytes, offset: int = 0, attributes: int = 0) -> bytes:
-    """Messages in one that is compressed."""
+    """Messages compressed in another one."""
     packed = bytes(compressed(Codec.GZIP, b"".join(inner)))
     return message(magic, packed, attributes | Codec.GZIP, offset, START_MS + 9)
 
 
 def with_crcs(octets: bytes) -> bytes:
-    """Messages whose CRCs are right."""
+    """Parse messages and check their CRCs."""
     parts, at = [], 0
     while at < len(octets):
         size = int.from_bytes(octets[at + 8 : at + 12], "big")
@@ -86,7 +86,7 @@ def offsets_of(batches: Sequence[KafkaBatch]) -> list[list[int]]:
 
 
 def as_of(magic: int, records: Sequence[Parts]) -> list[Parts]:
-    """What is left of records in a message set."""
+    """The part of records that a message set preserves."""
     return [
         Parts(key, value, (), stamp if magic else NO_TIMESTAMP) for key, value, _, stamp in records
     ]
@@ -196,7 +196,7 @@ def test_messages_that_are_alike_are_a_batch() -> None:
 
 
 TOO_SHORT = bytes(8) + b"\0\0\0\x0e" + bytes(4) + b"\1" + bytes(9)
-"""A message of v1 that has 14 octets, which is enough for v0."""
+"""A message of v1 with 14 bytes, enough for v0 only."""
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ TOO_SHORT = bytes(8) + b"\0\0\0\x0e" + bytes(4) + b"\1" + bytes(9)
         (message(0, b"a")[:11] + b"\5" + bytes(20), errors.CORRUPT_MESSAGE, "cannot have 5"),
         (message(0, b"a")[:-1] + b"b", errors.CORRUPT_MESSAGE, "CRC"),
         (message(2, b"a"), errors.CORRUPT_MESSAGE, "no message has magic 2"),
-        (message(1, b"a", attributes=4), errors.UNSUPPORTED_COMPRESSION_TYPE, "of number 4"),
+        (message(1, b"a", attributes=4), errors.UNSUPPORTED_COMPRESSION_TYPE, "compression 4"),
         (message(0, None, attributes=1), errors.INVALID_RECORD, "is null"),
         (message(0, b"a", attributes=1), errors.INVALID_RECORD, "not compressed with gzip"),
         (wrapped(0), errors.INVALID_RECORD, "is empty"),
@@ -237,7 +237,7 @@ def test_every_truncation_and_every_flipped_octet_is_found(magic: int) -> None:
             if stop != size:
                 with pytest.raises(CorruptRecordsError):
                     decoded(octets[:stop])
-        for at in range(8, size):  # but the offset, which no CRC covers
+        for at in range(8, size):  # except the offset, which no CRC covers
             for flip in (1, 0x80, 0xFF):
                 other = bytearray(octets)
                 other[at] ^= flip

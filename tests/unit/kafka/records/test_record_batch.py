@@ -1,4 +1,4 @@
-"""Record batches v2: those of two other implementations, both ways, and wrong ones."""
+"""Record batches v2, against two other implementations, and invalid ones."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ VECTOR = bytes.fromhex(
     "ffff"  # its epoch
     "ffffffff"  # base sequence
     "00000002"  # number of records
-    "14 00 00 00 02 6b 06 616263 00"  # 10 octets: key k, value abc, no headers
+    "14 00 00 00 02 6b 06 616263 00"  # 10 bytes: key k, value abc, no headers
     "20 00 dc01 02 01 01 04 02 68 04 7879 04 6969 01"  # 16: null, null, h is xy, ii is null
 )
 RECORDS_OF_VECTOR = [
@@ -64,7 +64,7 @@ RECORDS_OF_VECTOR = [
 
 
 def with_crc(octets: bytes) -> bytes:
-    """Octets whose CRC and length are right."""
+    """Return the bytes with a valid CRC and length."""
     length = struct.pack(">i", len(octets) - 12)
     checksum = struct.pack(">I", crc32c.crc32c(octets[21:]))
     return octets[:8] + length + octets[12:17] + checksum + octets[21:]
@@ -83,7 +83,10 @@ def test_what_other_implementations_build_is_decoded(
 ) -> None:
     batch = decode_record_batch(build(parts, codec))
     assert records_of(batch) == parts
-    assert batch.codec in (codec, Codec.NONE)  # kafka-python compresses what becomes smaller
+    assert batch.codec in (
+        codec,
+        Codec.NONE,
+    )  # kafka-python compresses only if the result is smaller
     assert batch.offsets.tolist() == list(range(len(parts)))
     assert batch.contents() == as_dafka(parts).values
     batch.values.validate(full=True)
@@ -188,7 +191,7 @@ def test_what_its_head_says_is_told() -> None:
         (changed(VECTOR, 57, b"\0\0\0\1"), errors.INVALID_RECORD, "its last one is number 1"),
         (changed(VECTOR, 23, b"\x7f\xff\xff\xfe\0"), errors.INVALID_RECORD, "is number"),
         (changed(VECTOR, 22, b"\1"), errors.INVALID_RECORD, "not compressed with gzip"),
-        (changed(VECTOR, 22, b"\7"), errors.UNSUPPORTED_COMPRESSION_TYPE, "of number 7"),
+        (changed(VECTOR, 22, b"\7"), errors.UNSUPPORTED_COMPRESSION_TYPE, "compression 7"),
     ],
 )
 def test_a_wrong_batch_is_an_error_of_kafka(octets: bytes, error: str, why: str) -> None:

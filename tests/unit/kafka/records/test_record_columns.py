@@ -1,4 +1,4 @@
-"""The records of a batch by column, where each number may be wrong."""
+"""Decoding a batch by column, with every field possibly invalid."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def records(sizes: list[int], filled: str) -> bytes:
 
 
 def walked(data: bytes, count: int) -> list[tuple[int, int]] | None:
-    """Where records lie, octet by octet."""
+    """Find record boundaries byte by byte."""
     found, at = [], 0
     for _ in range(count):
         number = shift = 0
@@ -262,7 +262,7 @@ def test_any_octets_are_many_records_or_none(data: bytes) -> None:
     assert found(repeated, FEW) == walked(repeated, FEW)
 
 
-@pytest.mark.parametrize("kind", sorted({*SIZES} - {"huge"}))  # three octets for a length
+@pytest.mark.parametrize("kind", sorted({*SIZES} - {"huge"}))  # three bytes for a length
 def test_batches_that_are_alike_are_found_from_the_first_one(kind: str) -> None:
     data, count = records(SIZES[kind], "random"), len(SIZES[kind])
     boundaries = boundaries_of_each(np.frombuffer(data * 3, np.uint8), len(data), count)

@@ -1,0 +1,253 @@
+"""The APIs of Kafka's protocol, and how a feature of the gateway serves one.
+
+A feature declares each handler with ``serves``: its API, the versions, and the permissions that a
+request requires. ``gateway.FEATURES`` is the list of all features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from types import MappingProxyType, MethodType
+from typing import Any, ClassVar, Final, NamedTuple, TypeVar
+
+from dafka_kafka.errors import KafkaError
+from dafka_kafka.users import Need, Operation, Resource
+
+
+class Api(IntEnum):
+    """API keys by Kafka's names."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
+    SASL_HANDSHAKE = 17
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
+    INIT_PRODUCER_ID = 22
+    DESCRIBE_ACLS = 29
+    CREATE_ACLS = 30
+    DELETE_ACLS = 31
+    DESCRIBE_CONFIGS = 32
+    ALTER_CONFIGS = 33
+    DESCRIBE_LOG_DIRS = 35
+    SASL_AUTHENTICATE = 36
+    CREATE_PARTITIONS = 37
+    DELETE_GROUPS = 42
+    INCREMENTAL_ALTER_CONFIGS = 44
+    LIST_PARTITION_REASSIGNMENTS = 46
+    OFFSET_DELETE = 47
+    DESCRIBE_CLIENT_QUOTAS = 48
+    DESCRIBE_CLUSTER = 60
+    LIST_TRANSACTIONS = 66
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """The sender of a request, and the request's API version."""
+
+    client_id: str
+    host: str
+    version: int
+    is_gone: Callable[[], bool] = field(default=lambda: False, repr=False)
+    """Whether the connection is closed: nobody reads the response."""
+    may_make: Callable[[str], bool] = field(default=lambda _: True, repr=False)
+    """Return whether a missing topic may be created."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedResponse:
+    """An encoded response body, in pieces that need not be joined."""
+
+    pieces: Sequence[bytes | bytearray | memoryview]
+
+
+Response = Any | EncodedResponse | None
+"""A message of ``schemas``, its encoded body, or None where the client expects none (acks=0)."""
+
+Handler = Callable[[Any, Client], Awaitable[Response]]
+"""Handles a request in the gateway's event loop, without blocking it. A ProtocolError closes the
+connection; any other error is answered with UNKNOWN_SERVER_ERROR and logged. The handler is
+cancelled when the client disconnects; work that must complete is shielded."""
+
+
+WHY: Final = "the user may not do this: 'dafka kafka-user show' lists what each one may"
+"""The reason that clients get where Kafka has a field for it."""
+
+GROUP: Final = 0
+"""FindCoordinator's key type for groups; the other one is for transactions."""
+
+Named = Callable[[Any], tuple[Need, str]]
+Refused = Callable[[Any, KafkaError], Any]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """The permissions that an API requires.
+
+    Args:
+        whole: for the request as a whole.
+        asked: the request's field that lists topics, groups or resources.
+        each: returns the permission required for one of these, and its name.
+        answered: the response's field with their results.
+        refused: makes the result of a refused one.
+        only_if: whether ``whole`` applies to this request.
+        is_hidden: a refused client gets an empty list instead of an error.
+    """
+
+    whole: Need | None = None
+    asked: str = ""
+    each: Named | None = None
+    answered: str = ""
+    refused: Refused | None = None
+    only_if: Callable[[Any], bool] = lambda _: True
+    is_hidden: bool = False
+
+    def refusal(self, part: Any, error: KafkaError) -> Any:
+        """Return the result of a refused part."""
+        assert self.refused is not None
+        return self.refused(part, error)
+
+
+def on_topics(operation: Operation) -> Need:
+    """Require an operation on topics."""
+    return Need(Resource.TOPIC, operation)
+
+
+def on_groups(operation: Operation) -> Need:
+    """Require an operation on groups."""
+    return Need(Resource.GROUP, operation)
+
+
+def on_cluster(operation: Operation) -> Need:
+    """Require an operation on the cluster."""
+    return Need(Resource.CLUSTER, operation)
+
+
+def named_topic(operation: Operation, name: str = "name") -> Named:
+    """Require an operation on listed topics, with their names in field ``name``."""
+    need = on_topics(operation)
+    return lambda each: (need, getattr(each, name))
+
+
+def plain_name(need: Need) -> Named:
+    """The listed elements are the names."""
+    return lambda each: (need, each)
+
+
+def named_resource(operation: Operation) -> Named:
+    """Require an operation on listed resources of configs."""
+
+    def needs(each: Any) -> tuple[Need, str]:
+        is_topic = each.resource_type == Resource.TOPIC
+        kind = Resource.TOPIC if is_topic else Resource.CLUSTER
+        return Need(kind, operation), each.resource_name
+
+    return needs
+
+
+def refuse_one(kind: Any, field: str = "name", named: str = "name", **more: Any) -> Refused:
+    """Refuse an element by its name; ``named`` is the request's field with the name, if any."""
+
+    def refused(each: Any, error: KafkaError) -> Any:
+        return kind(**{field: getattr(each, named) if named else each}, error_code=error, **more)
+
+    return refused
+
+
+def refuse_partitions(
+    kind: Any,
+    part: Any,
+    asked: str = "partitions",
+    *,
+    number: str = "partition_index",
+    in_request: str = "partition_index",
+    name: str = "name",
+    listed: str = "partitions",
+    **unknown: Any,
+) -> Refused:
+    """Refuse each partition of a topic; ``unknown`` are values for its other fields."""
+
+    def refused(topic: Any, error: KafkaError) -> Any:
+        numbers = [getattr(each, in_request, each) for each in getattr(topic, asked)]
+        parts = [part(**{number: each}, error_code=error, **unknown) for each in numbers]
+        return kind(**{name: getattr(topic, name), listed: parts})
+
+    return refused
+
+
+def refuse_resource(kind: Any, **more: Any) -> Refused:
+    """Refuse a resource of configs."""
+    return lambda each, error: kind(
+        error_code=error,
+        error_message=WHY,
+        resource_type=each.resource_type,
+        resource_name=each.resource_name,
+        **more,
+    )
+
+
+class Served(NamedTuple):
+    """An API as the gateway serves it.
+
+    Versions end before the flexible ones (with tagged fields), except for APIs that have no others,
+    or have more fields there. They begin at 0 although current clients use later ones: older
+    librdkafka takes a range that begins later for a broker with fewer features. Without a rule the
+    API is available before authentication.
+    """
+
+    handler: Handler
+    versions: range
+    rule: Rule | None
+
+
+Method = TypeVar("Method", bound=Callable[..., Awaitable[Any]])
+
+
+def serves(api: Api, versions: range, rule: Rule | None) -> Callable[[Method], Method]:
+    """Declare a feature's method as the handler of an API."""
+
+    def declare(method: Method) -> Method:
+        declared = getattr(method, "serves", ())
+        setattr(method, "serves", (*declared, (api, Served(method, versions, rule))))  # noqa: B010
+        return method
+
+    return declare
+
+
+class Feature:
+    """A part of the gateway that implements some APIs."""
+
+    declared: ClassVar[Mapping[int, Served]] = MappingProxyType({})
+    """The APIs, with unbound handlers."""
+
+    def __init_subclass__(cls) -> None:
+        methods = vars(cls).values()
+        cls.declared = dict(each for method in methods for each in getattr(method, "serves", ()))
+
+    @property
+    def apis(self) -> dict[int, Served]:
+        """The APIs, with this object's handlers."""
+        return {
+            api: each._replace(handler=MethodType(each.handler, self))
+            for api, each in self.declared.items()
+        }
+
+    async def start(self) -> None:
+        """Start in the loop, before the first request."""
+
+    async def close(self) -> None:
+        """Close, after the last request."""
