@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from dafka_kafka.api import Api
-from dafka_kafka.api_versions import api_versions
+from dafka_kafka.api_versions import VERSIONS, api_versions
 from dafka_kafka.errors import KafkaError
 from dafka_kafka.gateway import APIS
 
