@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import re
 import shutil
@@ -21,7 +20,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Final, Self
+from typing import Annotated, ClassVar, Final, Self
 
 import msgspec
 from msgspec import Meta
@@ -29,6 +28,7 @@ from msgspec import Meta
 from dafka_core.archive import layout
 from dafka_core.archive.layout import ArchiveError, damaged, translated
 from dafka_core.model.epochs import NO_LIFE, EpochId
+from dafka_core.model.json_message import JsonMessage, Natural
 from dafka_core.model.names import quoted
 from dafka_core.model.records import UNKNOWN_US, TopicPartition
 from dafka_core.system.files import NO_LINKS, make_directory, move, replace_file, sync
@@ -44,7 +44,6 @@ MAX_COMMIT_FILES: Final = 10_000
 MAX_FILES: Final = 2_000_000
 """Files of a topic: a reader of the manifest keeps them in memory."""
 
-Natural = Annotated[int, Meta(ge=0, le=2**62)]
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
 StagedId = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
 Day = Annotated[str, Meta(pattern="^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
@@ -52,16 +51,6 @@ Day = Annotated[str, Meta(pattern="^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
 _NAME: Final = re.compile(r"(\d{20})\.json", re.ASCII)
 _START: Final = attrgetter("start")
 _END: Final = attrgetter("end")
-
-
-class LaterVersionError(ValueError):
-    """A valid commit of a later version."""
-
-    def __init__(self, version: int) -> None:
-        super().__init__(
-            f"was written by a later version (format {version}; this version reads {VERSION}): "
-            "upgrade this program; the archive is intact"
-        )
 
 
 class ArchivedFile(msgspec.Struct, frozen=True):
@@ -92,39 +81,19 @@ class ArchivedFile(msgspec.Struct, frozen=True):
         """Return its name in its directory."""
         return layout.file_name(self.partition, self.start, self.end)
 
+    def __post_init__(self) -> None:
+        if self.start >= self.end:
+            raise ValueError(f"offsets {self.start} to {self.end} (exclusive) are not a range")
 
-class Commit(msgspec.Struct, frozen=True):
+
+class Commit(JsonMessage, frozen=True):
     """Files added at once."""
+
+    what: ClassVar[str] = "commit"
+    json_version: ClassVar[int] = VERSION
 
     topic: Name
     files: Annotated[tuple[ArchivedFile, ...], Meta(min_length=1, max_length=MAX_COMMIT_FILES)]
-
-    def packed(self) -> bytes:
-        """Encode for disk: Python's JSON, as a name may have lone surrogates."""
-        return json.dumps({"v": VERSION, **msgspec.to_builtins(self)}).encode("ascii")
-
-    @classmethod
-    def parse(cls, packed: bytes) -> Self:
-        """Decode a commit.
-
-        Raises:
-            LaterVersionError: a later version has written it.
-            ValueError: it is invalid.
-        """
-        try:
-            found = json.loads(packed)
-        except RecursionError:
-            raise ValueError("is not valid JSON") from None
-        version = found.pop("v", None) if isinstance(found, dict) else None
-        if isinstance(version, int) and version > VERSION:
-            raise LaterVersionError(version)
-        if version != VERSION:
-            raise ValueError(f"must be a JSON object of version {VERSION}")
-        made: Self = msgspec.convert(found, cls)
-        for file in made.files:
-            if file.start >= file.end:
-                raise ValueError(f"offsets {file.start} to {file.end} (exclusive) are not a range")
-        return made
 
 
 class Manifest:
@@ -269,9 +238,14 @@ class Manifest:
             made = Commit.parse(packed)
             if made.topic != self.topic:
                 raise ValueError(f"is of topic {quoted(made.topic)}")
-        except LaterVersionError as error:
-            raise ArchiveError(self.directory, f"{path} {error}") from error
-        except (ValueError, msgspec.ValidationError) as error:
+        except ValueError as error:
+            version = getattr(error, "member", "") == "v" and getattr(error, "value", None)
+            if isinstance(version, int) and version > VERSION:
+                why = (
+                    f"{path} was written by a later version (format {version}; this version reads "
+                    f"{VERSION}): upgrade this program; the archive is intact"
+                )
+                raise ArchiveError(self.directory, why) from error
             raise damaged(self.directory, path, str(error)) from error
         return made
 
@@ -289,22 +263,6 @@ class Manifest:
         for file in commit.files:
             files = self.files.setdefault(file.partition, [])
             files.insert(bisect_left(files, file.start, key=_START), file)
-
-
-def manifests(directory: Path) -> Iterator[Manifest]:
-    """Yield those of all topics, unread.
-
-    Raises:
-        ArchiveError: the directory cannot be read.
-    """
-    with translated(directory):
-        try:
-            names = sorted(path.name for path in (directory / layout.MANIFEST).iterdir())
-        except FileNotFoundError:
-            return
-    for name in names:
-        if (topic := layout.topic_of(name)) is not None:
-            yield Manifest(directory, topic)
 
 
 # Staged files: written, then named in the manifest, then renamed.
@@ -378,25 +336,6 @@ def path_of(manifest: Manifest, file: ArchivedFile) -> Path:
     return manifest.records / layout.day_name(file.day) / file.name
 
 
-def publish(manifest: Manifest, files: Sequence[ArchivedFile]) -> None:
-    """Publish files of the manifest, synced; published ones are unchanged.
-
-    Raises:
-        ArchiveError: the disk fails; the next writer finishes.
-    """
-    with translated(manifest.directory):
-        links = [(staged_path(manifest, file), path_of(manifest, file)) for file in files]
-        days = sorted({path.parent for _, path in links})
-        for day in days:
-            make_directory(day, below=manifest.directory)
-        for staged, path in links:
-            # A rename could lose both names in a power cut. The staged one is removed afterwards.
-            with contextlib.suppress(FileExistsError):  # from a writer that was killed after this
-                os.link(staged, path)
-        for day in days:
-            sync(day)
-
-
 def recover(manifest: Manifest) -> None:
     """Publish or remove the files of killed writers.
 
@@ -421,13 +360,24 @@ def recover(manifest: Manifest) -> None:
 
 
 def _settle(manifest: Manifest, staged: str) -> None:
+    """Publish a writer's files that the manifest has, synced, and remove its directory."""
     directory = staged_directory(manifest, staged)
     with translated(manifest.directory):
         left = {path.name for path in directory.iterdir()}
-        if left:
-            files = (file for files in manifest.files.values() for file in files)
-            own = (file for file in files if file.staged == staged)
-            publish(manifest, [f for f in own if staged_path(manifest, f).name in left])
+        files = (file for files in manifest.files.values() for file in files) if left else ()
+        own = (
+            (staged_path(manifest, f), path_of(manifest, f)) for f in files if f.staged == staged
+        )
+        links = [(made, path) for made, path in own if made.name in left]
+        days = {path.parent for _, path in links}
+        for day in days:
+            make_directory(day, below=manifest.directory)
+        for made, path in links:
+            # A rename could lose both names in a power cut. The staged one is removed afterwards.
+            with contextlib.suppress(FileExistsError):  # from a writer that was killed after this
+                os.link(made, path)
+        for day in days:
+            sync(day)
         shutil.rmtree(directory)
 
 

@@ -50,8 +50,7 @@ class JsonMessage(msgspec.Struct, frozen=True):
         except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):
-            why = "must be a JSON object (docs/flight.md)"
-            raise InvalidRequestError(cls.what, short(packed), why)
+            raise InvalidRequestError(cls.what, short(packed), "must be a JSON object")
         version = found.pop("v", None)
         if type(version) is not int or version != cls.json_version:
             raise InvalidRequestError(
@@ -75,10 +74,10 @@ def _refused(found: dict[str, Any], known: Collection[str], text: str) -> Invali
     if missing:
         return InvalidRequestError(missing[1], None, "is required")
     why, _, path = text.partition(" - at `$.")
-    member, *indexes = re.findall(r"\w+", path)
-    value = found[member]
-    for index in indexes:
-        value = value[int(index)]
+    value: Any = found
+    for key in (keys := re.findall(r"\w+", path)):
+        value = value[int(key) if key.isdigit() else key]
+    member = [key for key in keys if not key.isdigit()][-1]
     return InvalidRequestError(member, short(value), why.replace("Expected", "must be", 1))
 
 
