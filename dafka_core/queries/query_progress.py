@@ -17,8 +17,9 @@ the time of a report.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import Annotated, Any, ClassVar, Final, NamedTuple, Self
 
 import msgspec
@@ -33,7 +34,8 @@ from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.json_message import JsonMessage, Natural
 from dafka_core.model.names import QUERIES_TOPIC
 from dafka_core.model.packed_offset import PACKED_PARTITIONS, Positions, pack, unpack
-from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
+from dafka_core.model.records import PartitionInfo, TopicPartition
+from dafka_core.queries.source_offset import flat, nested
 from dafka_core.security.permissions import EVERYBODY, PREFIX_DIGITS, Permissions
 
 MAX_UNPACKED_BYTES: Final = 16 << 20
@@ -65,10 +67,7 @@ class QueryProgress(JsonMessage, frozen=True):
         """Return the report with other positions."""
         if len(positions) >= PACKED_PARTITIONS:
             return replace(self, positions={}, packed_positions=pack(positions, {}, {}))
-        tree: dict[str, dict[str, int]] = {}
-        for tp in sorted(positions):
-            tree.setdefault(tp.topic, {})[tp.partition] = positions[tp]
-        return replace(self, positions=tree, packed_positions="")
+        return replace(self, positions=nested(positions), packed_positions="")
 
     def offsets(self) -> dict[TopicPartition, int]:
         """Return the offset of the next record of each partition.
@@ -78,11 +77,7 @@ class QueryProgress(JsonMessage, frozen=True):
         """
         if self.packed_positions:
             return unpack(self.packed_positions, MAX_UNPACKED_BYTES).positions
-        return {
-            TopicPartition(topic, partition): end
-            for topic, ends in self.positions.items()
-            for partition, end in ends.items()
-        }
+        return flat(self.positions, int)
 
 
 class Report(NamedTuple):
@@ -178,7 +173,12 @@ def _read(
 ) -> dict[TopicPartition, list[tuple[int, QueryProgress]]]:
     """Return the valid reports of each partition, each with its time."""
     found: dict[TopicPartition, list[tuple[int, QueryProgress]]] = {}
-    for batch in _batches(client, ranges, timeout_s):
+    groups = (
+        group
+        for part in parts(ranges, MAX_RANGES)
+        for group in client.read_many(part, timeout_s=timeout_s, **_BATCH)
+    )
+    for _, batch in chain.from_iterable(groups):
         assert batch.times is not None  # the request includes them
         times = [int(us) for count, us in batch.times for _ in range(count)]
         for time_us, value in zip(times, batch.values, strict=True):
@@ -188,14 +188,6 @@ def _read(
                 if is_partition_of(progress.query, batch.tp.partition):
                     found.setdefault(batch.tp, []).append((time_us, progress))
     return found
-
-
-def _batches(
-    client: StoreClient, ranges: Sequence[AskedRange], timeout_s: float
-) -> Iterator[RecordBatch]:
-    for part in parts(ranges, MAX_RANGES):
-        for group in client.read_many(part, timeout_s=timeout_s, **_BATCH):
-            yield from (batch for _, batch in group)
 
 
 def of_runs(last: Sequence[tuple[int, QueryProgress]], now_us: int) -> list[Report]:

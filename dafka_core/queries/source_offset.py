@@ -111,8 +111,8 @@ class SourceOffset:
             packed = packed_offset.pack(self.positions, self.start, lives)
             return {**tree, "packed": packed, **self.summary(), "version": VERSION}
         if lives:
-            tree["lives"] = _nested({tp: list(life) for tp, life in lives.items()})
-        topics, start = _nested(self.positions), _nested(self.start)
+            tree["lives"] = nested({tp: list(life) for tp, life in lives.items()})
+        topics, start = nested(self.positions), nested(self.start)
         return {**tree, "start": start, "topics": topics, "version": VERSION}
 
     def summary(self) -> dict[str, Any]:
@@ -143,8 +143,8 @@ class SourceOffset:
             begun_us = _whole(given["begun"]) if "begun" in given else None
             if "packed" in given:
                 return cls(*packed_offset.unpack(given["packed"]), begun_us)
-            positions, start = _flat(given["topics"], _whole), _flat(given["start"], _whole)
-            return cls(positions, start, _flat(given.get("lives", {}), _life), begun_us)
+            positions, start = flat(given["topics"], _whole), flat(given["start"], _whole)
+            return cls(positions, start, flat(given.get("lives", {}), _life), begun_us)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise ConfigError(
                 "checkpointLocation",
@@ -154,8 +154,8 @@ class SourceOffset:
             ) from None
 
 
-def _nested(positions: Mapping[TopicPartition, T]) -> dict[str, dict[str, T]]:
-    """Return ``{topic: {partition: offset}}`` with sorted keys."""
+def nested(positions: Mapping[TopicPartition, T]) -> dict[str, dict[str, T]]:
+    """Return the values by topic and partition, with sorted keys."""
     tree: dict[str, dict[str, T]] = {}
     for tp in sorted(positions):
         tree.setdefault(tp.topic, {})[tp.partition] = positions[tp]
@@ -172,7 +172,8 @@ def _life(numbers: Iterable[object]) -> EpochId:
     return EpochId(*map(_whole, numbers))
 
 
-def _flat(
+def flat(
     tree: Mapping[str, Mapping[str, Any]], read: Callable[[Any], T]
 ) -> dict[TopicPartition, T]:
+    """Parse what ``nested`` returns."""
     return {TopicPartition(t, p): read(tree[t][p]) for t in tree for p in tree[t]}
