@@ -43,11 +43,7 @@ class Archive:
         return sorted(topic for topic in found if topic is not None)
 
     def held(self, topics: Collection[str] | None = None) -> Held:
-        """Return the existing files of these topics or of all.
-
-        Raises:
-            ArchiveError: the disk fails, or the manifest is damaged.
-        """
+        """Return the existing files of these topics or of all; raises as ``Manifest.refresh``."""
         found: Held = {}
         archived = self.topics()
         for topic in archived if topics is None else sorted(set(topics) & set(archived)):

@@ -75,10 +75,8 @@ class ArchiveWriter:
     def archive(self, wanted: Sequence[Wanted], read: Read) -> Added:
         """Add those of these records that the archive lacks; they are on disk when this returns.
 
-        A partition of which ``read`` fails is unchanged, and reported.
-
-        Raises:
-            ArchiveError: the archive cannot be written to.  Files added before remain.
+        A partition of which ``read`` fails is unchanged, and reported.  After an ArchiveError of
+        the disk, files added before remain.
         """
         self.manifest.refresh()
         added = Added([], {})

@@ -115,7 +115,10 @@ class Manifest:
         self._count = 0
 
     def refresh(self) -> bool:
-        """Read new commits; return True if the manifest has changed."""
+        """Read new commits; return True if the manifest has changed.
+
+        Raises ArchiveError if the disk fails, or the manifest is damaged.
+        """
         before = self.version
         with translated(self.directory):
             try:
@@ -174,11 +177,7 @@ class Manifest:
         return ArchiveError(self.directory, why)
 
     def commit(self, files: Sequence[ArchivedFile]) -> bool:
-        """Add all files, synced; return False if another writer's commit has the number.
-
-        Raises:
-            ArchiveError: the disk fails, or cannot tell two writers apart.
-        """
+        """Add all files, synced; return False if another writer's commit has the number."""
         made = Commit(self.topic, tuple(files))
         self._check(made)
         target = self._commit(self.version + 1)
@@ -281,32 +280,32 @@ class Staging:
     At the end, also after an error, files in the manifest are published, and the others removed.
     """
 
+    id: str
+    directory: Path
+
     def __init__(self, manifest: Manifest) -> None:
-        self.id = uuid.uuid4().hex
         self._manifest = manifest
-        self.directory = staged_directory(manifest, self.id)
         self._lock = -1
 
     def __enter__(self) -> Self:
-        while self._lock < 0:
-            with translated(self._manifest.directory):
+        with translated(self._manifest.directory):
+            while self._lock < 0:
+                self.id = uuid.uuid4().hex
+                self.directory = staged_directory(self._manifest, self.id)
                 make_directory(self.directory, below=self._manifest.directory)
-                try:
+                # Another writer may remove it as a dead one's before it is locked.
+                with contextlib.suppress(FileNotFoundError, BlockingIOError):
                     self._lock = _locked(self.directory)
-                except (FileNotFoundError, BlockingIOError):
-                    # Another writer has removed it as a dead one's, as it was not locked yet.
-                    self.id = uuid.uuid4().hex
-                    self.directory = staged_directory(self._manifest, self.id)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         try:
             if kind is None:
-                self._settle()
+                _settle(self._manifest, self.id)
             else:
                 # The original error must be raised; the next writer finishes this, too.
                 with contextlib.suppress(Exception):
-                    self._settle()
+                    _settle(self._manifest, self.id)
         finally:
             os.close(self._lock)
 
@@ -314,11 +313,6 @@ class Staging:
         """Stage finished files, synced; the manifest may name them then."""
         with translated(self._manifest.directory):
             move(*((path, staged_path(self._manifest, file)) for path, file in made))
-
-    def _settle(self) -> None:
-        # A commit that failed by the disk's report may exist nevertheless.
-        self._manifest.refresh()
-        _settle(self._manifest, self.id)
 
 
 def staged_directory(manifest: Manifest, staged: str) -> Path:
@@ -337,11 +331,7 @@ def path_of(manifest: Manifest, file: ArchivedFile) -> Path:
 
 
 def recover(manifest: Manifest) -> None:
-    """Publish or remove the files of killed writers.
-
-    Raises:
-        ArchiveError: the disk fails.
-    """
+    """Publish or remove the files of killed writers."""
     with translated(manifest.directory):
         try:
             found = [path.name for path in (manifest.commits / layout.STAGED).iterdir()]
@@ -353,7 +343,6 @@ def recover(manifest: Manifest) -> None:
             except OSError:
                 continue  # its writer is alive, has just ended, or the file system has no locks
             try:
-                manifest.refresh()  # under the lock: its writer adds nothing any more
                 _settle(manifest, name)
             finally:
                 os.close(lock)
@@ -361,6 +350,8 @@ def recover(manifest: Manifest) -> None:
 
 def _settle(manifest: Manifest, staged: str) -> None:
     """Publish a writer's files that the manifest has, synced, and remove its directory."""
+    # A commit that the disk has reported as failed may exist; under the lock none is added.
+    manifest.refresh()
     directory = staged_directory(manifest, staged)
     with translated(manifest.directory):
         left = {path.name for path in directory.iterdir()}

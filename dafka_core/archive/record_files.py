@@ -77,11 +77,7 @@ class RecordFile:
                     end()
 
     def write(self, batch: RecordBatch) -> None:
-        """Add records, as a row group.
-
-        Raises:
-            ArchiveError: the disk does not accept them.
-        """
+        """Add records, as a row group; raise ArchiveError if the disk does not accept them."""
         with translated(self._directory):
             self._writer.write_batch(columns_of(batch))
         self.start = batch.offset if self.start < 0 else self.start

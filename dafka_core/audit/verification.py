@@ -93,44 +93,36 @@ def verified(
     """
     stores = _Stores(clients, timeout_s)
     chain = _Chain(checkpoint, stores)
-    contents = stores.contents(checkpoint.query_id, partition)
-    for each in _verified(contents, stores, chain, checkpoint, recompute, from_batch):
+
+    def found() -> Iterator[VerifiedBatch]:
+        for content in stores.contents(checkpoint.query_id, partition):
+            record = parsed(content)
+            rows, source, is_recomputed, state, why = 0, UNKNOWN, False, PROVED, ""
+            try:
+                if record is None:
+                    raise _Wrong("the record written for it is invalid")
+                rows = record.rows
+                yield from chain.append(content, record)
+                if record.batch >= from_batch:
+                    source = _source(checkpoint, record)
+                    digest = _rows(stores, record)
+                    if recompute and source != GONE:
+                        _compare(recompute(record.batch), digest, "recomputed from its source are")
+                        is_recomputed = True
+            except _Wrong as wrong:
+                state, why = wrong.state, str(wrong)
+            batch = chain.next_batch if record is None else record.batch
+            yield VerifiedBatch(batch, state, rows, source, is_recomputed, why)
+        try:
+            yield from chain.end()
+        except _Wrong as wrong:
+            yield VerifiedBatch(chain.next_batch, WRONG, 0, UNKNOWN, False, str(wrong))
+
+    for each in found():
         if each.state == WRONG or each.batch >= from_batch:
             yield each
         if each.state == WRONG:
             return
-
-
-def _verified(
-    contents: Iterator[bytes],
-    stores: _Stores,
-    chain: _Chain,
-    checkpoint: Checkpoint,
-    recompute: Recompute | None,
-    from_batch: int,
-) -> Iterator[VerifiedBatch]:
-    for content in contents:
-        record = parsed(content)
-        rows, source, is_recomputed, state, why = 0, UNKNOWN, False, PROVED, ""
-        try:
-            if record is None:
-                raise _Wrong("the record written for it is invalid")
-            rows = record.rows
-            yield from chain.append(content, record)
-            if record.batch >= from_batch:
-                source = _source(checkpoint, record)
-                found = _rows(stores, record)
-                if recompute and source != GONE:
-                    _compare(recompute(record.batch), found, "recomputed from its source are")
-                    is_recomputed = True
-        except _Wrong as wrong:
-            state, why = wrong.state, str(wrong)
-        batch = chain.next_batch if record is None else record.batch
-        yield VerifiedBatch(batch, state, rows, source, is_recomputed, why)
-    try:
-        yield from chain.end()
-    except _Wrong as wrong:
-        yield VerifiedBatch(chain.next_batch, WRONG, 0, UNKNOWN, False, str(wrong))
 
 
 def passed_through(

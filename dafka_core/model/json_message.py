@@ -40,11 +40,7 @@ class JsonMessage(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, packed: str | bytes) -> Self:
-        """Decode a message.
-
-        Raises:
-            InvalidRequestError: it is invalid; the error names the member.
-        """
+        """Decode a message; raise InvalidRequestError, which names a member, if it is invalid."""
         try:
             found = json.loads(packed)
         except (ValueError, RecursionError):

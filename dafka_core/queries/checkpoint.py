@@ -153,11 +153,7 @@ class Checkpoint:
         return {} if number == 0 else None
 
     def ranges(self, number: int) -> Iterator[tuple[str, BatchRange]]:
-        """Return a batch's range of each partition, with its source.
-
-        Raises:
-            ConfigError: the batch or the one before it is missing.
-        """
+        """Yield a batch's range of each partition, with its source; raise ConfigError if lost."""
         begins = self.before(number)
         if begins is None:
             raise refused(self.path, f"no longer has the offsets where batch {number} began")
@@ -420,11 +416,7 @@ def reset(checkpoint: Checkpoint, *, is_stopped: bool = False) -> Path:
 
 
 def last_until(checkpoint: Checkpoint, time_ms: float) -> int:
-    """Return the last committed batch planned until a time (milliseconds since 1970 UTC).
-
-    Raises:
-        ConfigError: no batch is that old.
-    """
+    """Return the last committed batch planned until a time (milliseconds since 1970 UTC)."""
     found = (each for each in map(checkpoint.batch, checkpoint.planned) if each.is_committed)
     earlier = [each.number for each in found if each.time_ms <= time_ms]
     if not earlier:

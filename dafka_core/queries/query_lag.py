@@ -1,4 +1,7 @@
-"""The lag of streaming queries: their reported positions against what the stores hold."""
+"""The lag of streaming queries: their reported positions against what the stores hold.
+
+Functions raise StoreUnreachableError if a store does not answer.
+"""
 
 from __future__ import annotations
 
@@ -59,11 +62,7 @@ class QueryLag(NamedTuple):
 def query_lags(
     clients: Sequence[StoreClient], topic: str = QUERIES_TOPIC, *, timeout_s: float
 ) -> list[QueryLag]:
-    """Return the lag of each run that reports to ``topic``, by the query's name.
-
-    Raises:
-        StoreUnreachableError: a store does not answer.
-    """
+    """Return the lag of each run that reports to ``topic``, by the query's name."""
     found = reports(clients, topic, timeout_s=timeout_s)
     if not found:
         return []
@@ -101,9 +100,6 @@ def partition_lags(
         clients: the stores.
         heads: what they hold of all partitions together.
         readers: the name and the positions of each reader.
-
-    Raises:
-        StoreUnreachableError: a store does not answer.
     """
     facts = furthest_facts(
         each for client in clients for each in client.facts(None, timeout_s=timeout_s)

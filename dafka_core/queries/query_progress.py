@@ -70,11 +70,7 @@ class QueryProgress(JsonMessage, frozen=True):
         return replace(self, positions=nested(positions), packed_positions="")
 
     def offsets(self) -> dict[TopicPartition, int]:
-        """Return the offset of the next record of each partition.
-
-        Raises:
-            ValueError: the packed positions are damaged.
-        """
+        """Return the offset of the next record of each partition; raise ValueError if damaged."""
         if self.packed_positions:
             return unpack(self.packed_positions, MAX_UNPACKED_BYTES).positions
         return flat(self.positions, int)
@@ -113,11 +109,7 @@ def publish(
     owner: Permissions = EVERYBODY,
     timeout_s: float,
 ) -> None:
-    """Append a report of an owner's query at the store that has most of its partition.
-
-    Raises:
-        DafkaError: no store has taken it.
-    """
+    """Append a report at the store that has most of its partition; raise DafkaError if none can."""
     tp = partition_of(progress.query, topic, owner)
     values = pa.array([progress.packed()], pa.binary())
     failure: DafkaError = NoStoreError((), timeout_s)

@@ -81,10 +81,8 @@ class SourceOffset:
     def since(self, begin: SourceOffset) -> Iterator[BatchRange]:
         """Yield the ranges of the batch that ends here, by partition.
 
-        A start that this offset holds counts more than ``begin``.
-
-        Raises:
-            ConfigError: the batch would go backwards.
+        A start that this offset holds counts more than ``begin``.  Raises ConfigError if the batch
+        would go backwards.
         """
         # A new initial offset may have partitions that the repeated batch did not have.
         known = self.positions if begin.is_initial else {**begin.positions, **self.positions}
@@ -132,11 +130,7 @@ class SourceOffset:
 
     @classmethod
     def parse(cls, given: Any) -> SourceOffset:
-        """Return the offset of what Spark kept.
-
-        Raises:
-            ConfigError: it is not from this source, or from another version of it.
-        """
+        """Parse what Spark kept; raise ConfigError if this version cannot read it."""
         try:
             if given["version"] != VERSION:
                 raise ValueError(f"it has version {given['version']!r}, not {VERSION}")
