@@ -39,7 +39,7 @@ _REPEATING: Final = ["key", "partition", "timestamp", "headers.list.element.key"
 
 
 class RecordFile:
-    """A new file of consecutive records at ``path``; a context that removes it unless finished.
+    """A new file of consecutive records at ``path``; a context that leaves an unfinished one.
 
     Attributes:
         start, end: the offsets of its records, ``end`` exclusive.
@@ -70,11 +70,9 @@ class RecordFile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if not self._file.closed:
-            self._writer.is_open = False  # else its end would be written; the disk may be full
-            for end in (self._file.close, self._path.unlink):
-                with contextlib.suppress(OSError):
-                    end()
+        self._writer.is_open = False  # else an unfinished one's end would be written
+        with contextlib.suppress(OSError):  # the disk may be full
+            self._file.close()
 
     def write(self, batch: RecordBatch) -> None:
         """Add records, as a row group; raise ArchiveError if the disk does not accept them."""

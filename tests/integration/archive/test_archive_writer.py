@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
@@ -237,3 +238,18 @@ def test_a_large_range_is_several_files_and_commits(
     assert len(writer.archive([Wanted(A, 0, 100)], read).files) > 10
     assert writer.manifest.version > 3
     assert offsets_in_manifest(tmp_path, A) == offsets_in_files(tmp_path, A) == list(range(100))
+
+
+def test_late_records_are_in_the_day_of_the_newest_before_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive_writer, "GROUP_RECORDS", 5)
+
+    def late(wanted: Wanted) -> Iterator[RecordBatch]:
+        yield batch(wanted.tp, 24, 29)
+        yield replace(batch(wanted.tp, 0, 5), offset=29)
+
+    ArchiveWriter(tmp_path, "flights").archive([Wanted(A, 24, 34)], late)
+    [path] = tmp_path.rglob("*.parquet")
+    assert path.parent.name == "day=2026-01-02"
+    assert offsets_in_files(tmp_path, A) == [*range(24, 34)]
