@@ -68,6 +68,8 @@ def test_state_is_rewound_with_the_batches(tmp_path: Path) -> None:
         (["3.zip", "2.zip"], 0, False),
         (["3.zip", "2.changelog", "1.zip"], 1, True),
         (["3.delta", "1.snapshot"], 1, False),
+        (["2.snapshot", "2.delta"], 1, True),
+        (["2.delta", "2.snapshot"], 1, True),
     ],
 )
 def test_the_state_after_the_batch_must_exist(
