@@ -82,7 +82,7 @@ class ArchiveWriter:
         added = Added([], {})
         while missing := [part for part in self._missing(wanted) if part.tp not in added.failed]:
             with Staging(self.manifest) as staging:
-                files = _Stage(self.manifest, staging, read).written(missing, added.failed)
+                files = self._stage(staging, missing, read, added.failed)
                 staging.add(files)
                 added.files.extend(self._commit([file for _, file in files]))
         return added
@@ -93,55 +93,42 @@ class ArchiveWriter:
                 after = self.manifest.life_before(each.tp.partition, start)
                 yield each._replace(start=start, end=end, after=after)
 
-    def _commit(self, files: Sequence[ArchivedFile]) -> Sequence[ArchivedFile]:
-        """Name files in the manifest, except those that another writer has added first."""
-        manifest = self.manifest
-        while files and not manifest.commit(files):
-            if not manifest.refresh():
-                time.sleep(RETRY_S)  # NFS shows a directory as it was a moment ago
-            files = [f for f in files if not manifest.between(f.partition, f.start, f.end)]
-        return files
-
-
-class _Stage:
-    """The staged files of one commit."""
-
-    def __init__(self, manifest: Manifest, staging: Staging, read: Read) -> None:
-        self._manifest = manifest
-        self._staging = staging
-        self._read = read
-        self._files: list[tuple[Path, ArchivedFile]] = []
-        self._size_bytes = 0
-
-    def written(
-        self, parts: Sequence[Wanted], failed: dict[TopicPartition, DafkaError]
+    def _stage(
+        self,
+        staging: Staging,
+        parts: Sequence[Wanted],
+        read: Read,
+        failed: dict[TopicPartition, DafkaError],
     ) -> list[tuple[Path, ArchivedFile]]:
         """Write the files of the first of these ranges, perhaps not all; add to ``failed``."""
+        files: list[tuple[Path, ArchivedFile]] = []
+        size_bytes = 0
         for part in parts:
-            if self._is_full:
-                break
             if part.tp in failed:
                 continue
             try:
-                self._write(part)
+                for path, made, values_bytes in self._written(staging, part, read):
+                    files.append((path, made))
+                    size_bytes += values_bytes
+                    if size_bytes >= COMMIT_BYTES or len(files) >= MAX_COMMIT_FILES:
+                        return files
             except ArchiveError:
                 raise
             except HistoryChangedError as error:
-                failed[part.tp] = self._manifest.other_records(part.tp, error.wanted)
+                failed[part.tp] = self.manifest.other_records(part.tp, error.wanted)
             except DafkaError as error:
                 failed[part.tp] = error
-        return self._files
+        return files
 
-    @property
-    def _is_full(self) -> bool:
-        return self._size_bytes >= COMMIT_BYTES or len(self._files) >= MAX_COMMIT_FILES
-
-    def _write(self, part: Wanted) -> None:
-        pieces = self._pieces(part)
+    def _written(
+        self, staging: Staging, part: Wanted, read: Read
+    ) -> Iterator[tuple[Path, ArchivedFile, int]]:
+        """Yield the finished files of a range, each with the size of its values."""
+        pieces = self._pieces(part, read)
         day, piece = next(pieces, (None, None))
-        while piece is not None and not self._is_full:
-            path = self._staging.directory / f"open-{secrets.token_hex(8)}"
-            with RecordFile(self._manifest.directory, path) as file:
+        while piece is not None:
+            path = staging.directory / f"open-{secrets.token_hex(8)}"
+            with RecordFile(self.manifest.directory, path) as file:
                 file_day = day
                 while piece is not None and day == file_day and file.values_bytes < FILE_BYTES:
                     file.write(piece)
@@ -155,24 +142,32 @@ class _Stage:
                 size_bytes,
                 None if file.least_us == UNKNOWN_US else file.least_us,
                 None if file.greatest_us == UNKNOWN_US else file.greatest_us,
-                self._staging.id,
+                staging.id,
                 part.life,
             )
-            self._files.append((path, made))
-            self._size_bytes += file.values_bytes
+            yield path, made, file.values_bytes
 
-    def _pieces(self, part: Wanted) -> Iterator[tuple[str | None, RecordBatch]]:
+    def _pieces(self, part: Wanted, read: Read) -> Iterator[tuple[str | None, RecordBatch]]:
         """Yield the records, each batch of one day; raise ArchiveError if they have a gap."""
         position = part.start
-        newest_us = self._manifest.newest_us(part.tp.partition, part.start)
-        for group in coalesce(self._read(part), GROUP_RECORDS, GROUP_BYTES):
+        newest_us = self.manifest.newest_us(part.tp.partition, part.start)
+        for group in coalesce(read(part), GROUP_RECORDS, GROUP_BYTES):
             for batch in group.split(GROUP_RECORDS, GROUP_BYTES):
                 if batch.offset != position:
                     why = f"{part.tp}: offset {batch.offset} arrived instead of {position}"
-                    raise ArchiveError(self._manifest.directory, why)
+                    raise ArchiveError(self.manifest.directory, why)
                 yield from by_day(batch, newest_us)
                 position = batch.end
                 newest_us = max(newest_us, least_and_greatest_us(batch)[1])
         if position != part.end:
             why = f"{part.tp}: the records end at {position}, not at {part.end}"
-            raise ArchiveError(self._manifest.directory, why)
+            raise ArchiveError(self.manifest.directory, why)
+
+    def _commit(self, files: Sequence[ArchivedFile]) -> Sequence[ArchivedFile]:
+        """Name files in the manifest, except those that another writer has added first."""
+        manifest = self.manifest
+        while files and not manifest.commit(files):
+            if not manifest.refresh():
+                time.sleep(RETRY_S)  # NFS shows a directory as it was a moment ago
+            files = [f for f in files if not manifest.between(f.partition, f.start, f.end)]
+        return files
