@@ -125,25 +125,22 @@ def by_day(batch: RecordBatch, newest_us: int) -> Iterator[tuple[str | None, Rec
     So late records begin no new file, and no record is newer than its file's day.  ``newest_us`` is
     the greatest time before them, ``UNKNOWN_US`` if there is none.
     """
-    if batch.times is None or not len(batch.times):
+    if batch.times is None:
         yield None, batch
         return
     counts, times = batch.times.T
     newest = np.maximum.accumulate(np.maximum(times, newest_us))
     times = np.where(times == UNKNOWN_US, UNKNOWN_US, newest)
-    days = np.where(times == UNKNOWN_US, UNKNOWN_US, times // DAY_US)
-    changes = np.flatnonzero(np.diff(days)) + 1
+    changes = np.flatnonzero(np.diff(times // DAY_US)) + 1
     ends = counts.cumsum()
     cuts = [batch.offset, *(batch.offset + ends[changes - 1]).tolist(), batch.end]
     for (start, end), run in zip(pairwise(cuts), [0, *changes.tolist()], strict=True):
-        time_us = int(times[run])
-        day = None if time_us == UNKNOWN_US else day_of(time_us)
-        yield day, batch.between(start, end)
+        yield day_of(int(times[run])), batch.between(start, end)
 
 
 def least_and_greatest_us(batch: RecordBatch) -> tuple[int, int]:
     """Return the least and the greatest time of records; ``UNKNOWN_US`` is below all times."""
-    if batch.times is None or not len(batch.times):
+    if batch.times is None:
         return UNKNOWN_US, UNKNOWN_US
     return int(batch.times[:, 1].min()), int(batch.times[:, 1].max())
 

@@ -14,7 +14,10 @@ from dafka_core.model.values import Values
 
 def opened_records(batch: Records, *, opens: bool = True) -> Iterator[Record]:
     """Yield the records, in order; without ``opens`` their envelopes stay unopened."""
-    return records(batch, *opened_lists(batch.values, opens=opens))
+    found = records(batch, *opened_lists(batch.values, opens=opens))
+    if batch.times is None or UNKNOWN_US not in batch.times[:, 1]:
+        return found
+    return (r._replace(timestamp_us=None) if r.timestamp_us == UNKNOWN_US else r for r in found)
 
 
 def opened_lists(
@@ -43,8 +46,6 @@ def records(
     times: Iterable[int | None] = repeat(None)
     if batch.times is not None:
         times = np.repeat(batch.times[:, 1], batch.times[:, 0]).tolist()
-        if UNKNOWN_US in batch.times[:, 1]:
-            times = (None if each == UNKNOWN_US else each for each in times)
     offsets = count(batch.offset) if isinstance(batch, RecordBatch) else batch.offsets.tolist()
     place = (*map(repeat, batch.tp), offsets)
     return map(Record._make, zip(*place, values, keys, headers, times, strict=False))
