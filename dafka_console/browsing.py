@@ -21,7 +21,7 @@ from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.envelope_columns import opened_columns
 from dafka_core.model.names import escape, printable, quoted, text_of
 from dafka_core.model.opened_records import opened_records
-from dafka_core.model.records import UNKNOWN_US, Record, RecordBatch, TopicPartition
+from dafka_core.model.records import Record, RecordBatch, TopicPartition
 from dafka_core.model.where import Where, matched
 
 MOST_RECORDS: Final = 200
@@ -182,7 +182,7 @@ def row_of(record: Record) -> dict[str, Any]:
     return {
         "partition": escape(record.partition),
         "offset": record.offset,
-        "time_us": _time(record),
+        "time_us": record.timestamp_us,
         "key": key.text,
         "key_format": key.format,
         "value": value.text,
@@ -217,10 +217,6 @@ def details_of(record: Record, wanted: str, schema: str) -> dict[str, Any]:
 
 def _name(name: str | bytes) -> str:
     return printable(text_of(name) if isinstance(name, bytes) else name)
-
-
-def _time(record: Record) -> int | None:
-    return None if record.timestamp_us in (None, UNKNOWN_US) else record.timestamp_us
 
 
 def _bounds(snapshot: Snapshot, tp: TopicPartition, start: int | None = None) -> tuple[int, int]:

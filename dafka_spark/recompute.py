@@ -17,7 +17,7 @@ from dafka_core.errors import DafkaError
 from dafka_core.model.names import escape
 from dafka_core.model.row_digest import RowDigest
 from dafka_core.model.values import Values
-from dafka_core.queries.checkpoint import Checkpoint
+from dafka_core.queries.checkpoint import Checkpoint, refused
 from dafka_spark.options import SinkOptions
 from dafka_spark.sink.rows import by_topic, check_columns, row_codec
 
@@ -63,7 +63,8 @@ def _read(
 ) -> DataFrame | None:
     """Return the source's records of a batch; None if it has none."""
     if len(checkpoint.batch(batch).ends) > 1:
-        raise checkpoint.refused("is of a query with several sources: rows cannot be recomputed")
+        why = "is of a query with several sources: rows cannot be recomputed"
+        raise refused(checkpoint.path, why)
     starts: dict[str, dict[str, int]] = defaultdict(dict)
     ends: dict[str, dict[str, int]] = defaultdict(dict)
     for _, each in checkpoint.ranges(batch):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dafka_core.archive import layout
 from dafka_core.archive.layout import ArchiveError, translated
-from dafka_core.archive.manifest import ArchivedFile, Manifest, manifests, path_of, staged_path
+from dafka_core.archive.manifest import ArchivedFile, Manifest, path_of, staged_path
 from dafka_core.archive.record_files import first_from, read_records
 from dafka_core.errors import DataLossError
 from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
@@ -38,14 +38,12 @@ class Archive:
 
     def topics(self) -> list[str]:
         """Return the archived topics, in order."""
-        return sorted(manifest.topic for manifest in manifests(self.directory))
+        with translated(self.directory):
+            found = map(layout.topic_of, _names(self.directory / layout.MANIFEST))
+        return sorted(topic for topic in found if topic is not None)
 
     def held(self, topics: Collection[str] | None = None) -> Held:
-        """Return the existing files of these topics or of all.
-
-        Raises:
-            ArchiveError: the disk fails, or the manifest is damaged.
-        """
+        """Return the existing files of these topics or of all; raises as ``Manifest.refresh``."""
         found: Held = {}
         archived = self.topics()
         for topic in archived if topics is None else sorted(set(topics) & set(archived)):

@@ -19,7 +19,6 @@ from dafka_core.archive.record_files import RecordFile, by_day, least_and_greate
 from dafka_core.errors import DafkaError, HistoryChangedError
 from dafka_core.model.epochs import NO_LIFE, EpochId
 from dafka_core.model.records import UNKNOWN_US, RecordBatch, TopicPartition, coalesce
-from dafka_core.model.timestamps import ANY_US
 
 FILE_BYTES: Final = 256 << 20
 """Values in one file: few enough for one Spark task, and many enough that files are few."""
@@ -55,29 +54,8 @@ Read = Callable[[Wanted], Iterable[RecordBatch]]
 class Added(NamedTuple):
     """The files that a writer has added, and the failed partitions with their reasons."""
 
-    files: int = 0
-    records: int = 0
-    size_bytes: int = 0
-    failed: tuple[tuple[TopicPartition, DafkaError], ...] = ()
-
-    def with_all_of(self, other: Added) -> Added:
-        """Return the files of both, and the failures of the other."""
-        return Added(
-            self.files + other.files,
-            self.records + other.records,
-            self.size_bytes + other.size_bytes,
-            other.failed,
-        )
-
-    def and_then(self, files: Sequence[ArchivedFile]) -> Added:
-        """Return it with more files."""
-        records = sum(file.end - file.start for file in files)
-        size_bytes = sum(file.size_bytes for file in files)
-        return self._replace(
-            files=self.files + len(files),
-            records=self.records + records,
-            size_bytes=self.size_bytes + size_bytes,
-        )
+    files: list[ArchivedFile]
+    failed: dict[TopicPartition, DafkaError]
 
 
 class ArchiveWriter:
@@ -97,26 +75,93 @@ class ArchiveWriter:
     def archive(self, wanted: Sequence[Wanted], read: Read) -> Added:
         """Add those of these records that the archive lacks; they are on disk when this returns.
 
-        A partition of which ``read`` fails is unchanged, and reported.
-
-        Raises:
-            ArchiveError: the archive cannot be written to.  Files added before remain.
+        A partition of which ``read`` fails is unchanged, and reported.  After an ArchiveError of
+        the disk, files added before remain.
         """
         self.manifest.refresh()
-        added = Added()
-        failed: dict[TopicPartition, DafkaError] = {}
-        while missing := [part for part in self._missing(wanted) if part.tp not in failed]:
+        added = Added([], {})
+        while missing := [part for part in self._missing(wanted) if part.tp not in added.failed]:
             with Staging(self.manifest) as staging:
-                files = _Stage(self.manifest, staging, read).written(missing, failed)
+                files = self._stage(staging, missing, read, added.failed)
                 staging.add(files)
-                added = added.and_then(self._commit([file for _, file in files]))
-        return added._replace(failed=tuple(failed.items()))
+                added.files.extend(self._commit([file for _, file in files]))
+        return added
 
     def _missing(self, wanted: Sequence[Wanted]) -> Iterator[Wanted]:
         for each in wanted:
             for start, end in self.manifest.missing(each.tp.partition, each.start, each.end):
                 after = self.manifest.life_before(each.tp.partition, start)
                 yield each._replace(start=start, end=end, after=after)
+
+    def _stage(
+        self,
+        staging: Staging,
+        parts: Sequence[Wanted],
+        read: Read,
+        failed: dict[TopicPartition, DafkaError],
+    ) -> list[tuple[Path, ArchivedFile]]:
+        """Write the files of the first of these ranges, perhaps not all; add to ``failed``."""
+        files: list[tuple[Path, ArchivedFile]] = []
+        size_bytes = 0
+        for part in parts:
+            if part.tp in failed:
+                continue
+            try:
+                for path, made, values_bytes in self._written(staging, part, read):
+                    files.append((path, made))
+                    size_bytes += values_bytes
+                    if size_bytes >= COMMIT_BYTES or len(files) >= MAX_COMMIT_FILES:
+                        return files
+            except ArchiveError:
+                raise
+            except HistoryChangedError as error:
+                failed[part.tp] = self.manifest.other_records(part.tp, error.wanted)
+            except DafkaError as error:
+                failed[part.tp] = error
+        return files
+
+    def _written(
+        self, staging: Staging, part: Wanted, read: Read
+    ) -> Iterator[tuple[Path, ArchivedFile, int]]:
+        """Yield the finished files of a range, each with the size of its values."""
+        pieces = self._pieces(part, read)
+        day, piece = next(pieces, (None, None))
+        while piece is not None:
+            path = staging.directory / f"open-{secrets.token_hex(8)}"
+            with RecordFile(self.manifest.directory, path) as file:
+                file_day = day
+                while piece is not None and day == file_day and file.values_bytes < FILE_BYTES:
+                    file.write(piece)
+                    day, piece = next(pieces, (None, None))
+                size_bytes = file.finish()
+            made = ArchivedFile(
+                part.tp.partition,
+                file.start,
+                file.end,
+                file_day,
+                size_bytes,
+                None if file.least_us == UNKNOWN_US else file.least_us,
+                None if file.greatest_us == UNKNOWN_US else file.greatest_us,
+                staging.id,
+                part.life,
+            )
+            yield path, made, file.values_bytes
+
+    def _pieces(self, part: Wanted, read: Read) -> Iterator[tuple[str | None, RecordBatch]]:
+        """Yield the records, each batch of one day; raise ArchiveError if they have a gap."""
+        position = part.start
+        newest_us = self.manifest.newest_us(part.tp.partition, part.start)
+        for group in coalesce(read(part), GROUP_RECORDS, GROUP_BYTES):
+            for batch in group.split(GROUP_RECORDS, GROUP_BYTES):
+                if batch.offset != position:
+                    why = f"{part.tp}: offset {batch.offset} arrived instead of {position}"
+                    raise ArchiveError(self.manifest.directory, why)
+                yield from by_day(batch, newest_us)
+                position = batch.end
+                newest_us = max(newest_us, least_and_greatest_us(batch)[1])
+        if position != part.end:
+            why = f"{part.tp}: the records end at {position}, not at {part.end}"
+            raise ArchiveError(self.manifest.directory, why)
 
     def _commit(self, files: Sequence[ArchivedFile]) -> Sequence[ArchivedFile]:
         """Name files in the manifest, except those that another writer has added first."""
@@ -126,129 +171,3 @@ class ArchiveWriter:
                 time.sleep(RETRY_S)  # NFS shows a directory as it was a moment ago
             files = [f for f in files if not manifest.between(f.partition, f.start, f.end)]
         return files
-
-
-class _Stage:
-    """The staged files of one commit."""
-
-    def __init__(self, manifest: Manifest, staging: Staging, read: Read) -> None:
-        self._manifest = manifest
-        self._staging = staging
-        self._read = read
-        self._files: list[tuple[Path, ArchivedFile]] = []
-        self._size_bytes = 0
-
-    def written(
-        self, parts: Sequence[Wanted], failed: dict[TopicPartition, DafkaError]
-    ) -> list[tuple[Path, ArchivedFile]]:
-        """Write the files of the first of these ranges, perhaps not all; add to ``failed``."""
-        for part in parts:
-            if self._is_full:
-                break
-            if part.tp in failed:
-                continue
-            try:
-                self._write(part)
-            except ArchiveError:
-                raise
-            except HistoryChangedError as error:
-                failed[part.tp] = self._manifest.other_records(part.tp, error.wanted)
-            except DafkaError as error:
-                failed[part.tp] = error
-        return self._files
-
-    @property
-    def _is_full(self) -> bool:
-        return self._size_bytes >= COMMIT_BYTES or len(self._files) >= MAX_COMMIT_FILES
-
-    def _write(self, part: Wanted) -> None:
-        position, open_file = part.start, None
-        newest_us = self._manifest.newest_us(part.tp.partition, part.start)
-        try:
-            batches = (
-                batch
-                for group in coalesce(self._read(part), GROUP_RECORDS, GROUP_BYTES)
-                for batch in group.split(GROUP_RECORDS, GROUP_BYTES)
-            )
-            for batch in batches:
-                for day, piece in by_day(batch, newest_us):
-                    if open_file and not open_file.takes(day):
-                        self._finish(open_file)
-                        open_file = None
-                        if self._is_full:
-                            return
-                    if piece.offset != position:
-                        why = f"{part.tp}: offset {piece.offset} arrived instead of {position}"
-                        raise ArchiveError(self._manifest.directory, why)
-                    open_file = open_file or _OpenFile(
-                        self._manifest, self._staging, part, day, piece
-                    )
-                    open_file.write(piece)
-                    position, newest_us = piece.end, max(newest_us, open_file.greatest_us)
-            if open_file:
-                self._finish(open_file)
-                open_file = None
-            if position != part.end:
-                why = f"{part.tp}: the records end at {position}, not at {part.end}"
-                raise ArchiveError(self._manifest.directory, why)
-        finally:
-            if open_file:
-                open_file.drop()
-
-    def _finish(self, open_file: _OpenFile) -> None:
-        self._files.append(open_file.finished())
-        self._size_bytes += open_file.values_bytes
-
-
-class _OpenFile:
-    """A file for the records of one partition and day.
-
-    Attributes:
-        greatest_us: the greatest time of its records so far.
-    """
-
-    def __init__(
-        self,
-        manifest: Manifest,
-        staging: Staging,
-        part: Wanted,
-        day: str | None,
-        first: RecordBatch,
-    ) -> None:
-        self.values_bytes = 0
-        self._part = part
-        self._day = day
-        self._staging = staging
-        self._start = self._end = first.offset
-        self._least_us, self.greatest_us = ANY_US, UNKNOWN_US
-        self._path = staging.directory / f"open-{secrets.token_hex(8)}"
-        self._file = RecordFile(manifest.directory, self._path)
-
-    def takes(self, day: str | None) -> bool:
-        return day == self._day and self.values_bytes < FILE_BYTES
-
-    def write(self, batch: RecordBatch) -> None:
-        self._file.write(batch)
-        self._end = batch.end
-        least_us, greatest_us = least_and_greatest_us(batch)
-        self._least_us = min(self._least_us, least_us)
-        self.greatest_us = max(self.greatest_us, greatest_us)
-        self.values_bytes += batch.values.size_bytes
-
-    def finished(self) -> tuple[Path, ArchivedFile]:
-        size_bytes = self._file.finish()
-        made = ArchivedFile(
-            self._part.tp.partition,
-            self._start,
-            self._end,
-            self._day,
-            size_bytes,
-            None if self._least_us == UNKNOWN_US else self._least_us,
-            None if self.greatest_us == UNKNOWN_US else self.greatest_us,
-            self._staging.id,
-            self._part.life,
-        )
-        return self._path, made
-
-    def drop(self) -> None:
-        self._file.drop()

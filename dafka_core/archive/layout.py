@@ -104,13 +104,10 @@ DAY_US: Final = 86_400_000_000
 
 
 def make_archive(directory: Path) -> None:
-    """Create an empty archive in a directory, if it has none.
+    """Create an empty archive in a directory, if it has none; raise ArchiveError if it cannot be.
 
     Not the directories above it: that would create an archive below an unmounted disk's mount
     point.
-
-    Raises:
-        ArchiveError: it cannot be created.
     """
     if directory.is_file():
         why = "it is a file: name a directory, which is created if missing"
@@ -120,11 +117,7 @@ def make_archive(directory: Path) -> None:
 
 
 def topic_name(directory: Path | str, topic: str) -> str:
-    """Return the name of a topic's directory.
-
-    Raises:
-        ArchiveError: no directory can have such a name.
-    """
+    """Return the name of a topic's directory; raise ArchiveError if it would be too long."""
     name = _TOPIC + _SPECIAL.sub(lambda found: f"%{ord(found[0]):02X}", escape(topic))
     if len(name.encode()) > MAX_NAME_BYTES:
         why = f"the name of topic {quoted(topic)} is too long for a directory: it is not archived"

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import re
 import shutil
@@ -21,7 +20,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Final, Self
+from typing import Annotated, ClassVar, Final, Self
 
 import msgspec
 from msgspec import Meta
@@ -29,6 +28,7 @@ from msgspec import Meta
 from dafka_core.archive import layout
 from dafka_core.archive.layout import ArchiveError, damaged, translated
 from dafka_core.model.epochs import NO_LIFE, EpochId
+from dafka_core.model.json_message import JsonMessage, Natural
 from dafka_core.model.names import quoted
 from dafka_core.model.records import UNKNOWN_US, TopicPartition
 from dafka_core.system.files import NO_LINKS, make_directory, move, replace_file, sync
@@ -44,7 +44,6 @@ MAX_COMMIT_FILES: Final = 10_000
 MAX_FILES: Final = 2_000_000
 """Files of a topic: a reader of the manifest keeps them in memory."""
 
-Natural = Annotated[int, Meta(ge=0, le=2**62)]
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
 StagedId = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
 Day = Annotated[str, Meta(pattern="^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
@@ -52,16 +51,6 @@ Day = Annotated[str, Meta(pattern="^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
 _NAME: Final = re.compile(r"(\d{20})\.json", re.ASCII)
 _START: Final = attrgetter("start")
 _END: Final = attrgetter("end")
-
-
-class LaterVersionError(ValueError):
-    """A valid commit of a later version."""
-
-    def __init__(self, version: int) -> None:
-        super().__init__(
-            f"was written by a later version (format {version}; this version reads {VERSION}): "
-            "upgrade this program; the archive is intact"
-        )
 
 
 class ArchivedFile(msgspec.Struct, frozen=True):
@@ -92,39 +81,19 @@ class ArchivedFile(msgspec.Struct, frozen=True):
         """Return its name in its directory."""
         return layout.file_name(self.partition, self.start, self.end)
 
+    def __post_init__(self) -> None:
+        if self.start >= self.end:
+            raise ValueError(f"offsets {self.start} to {self.end} (exclusive) are not a range")
 
-class Commit(msgspec.Struct, frozen=True):
+
+class Commit(JsonMessage, frozen=True):
     """Files added at once."""
+
+    what: ClassVar[str] = "commit"
+    json_version: ClassVar[int] = VERSION
 
     topic: Name
     files: Annotated[tuple[ArchivedFile, ...], Meta(min_length=1, max_length=MAX_COMMIT_FILES)]
-
-    def packed(self) -> bytes:
-        """Encode for disk: Python's JSON, as a name may have lone surrogates."""
-        return json.dumps({"v": VERSION, **msgspec.to_builtins(self)}).encode("ascii")
-
-    @classmethod
-    def parse(cls, packed: bytes) -> Self:
-        """Decode a commit.
-
-        Raises:
-            LaterVersionError: a later version has written it.
-            ValueError: it is invalid.
-        """
-        try:
-            found = json.loads(packed)
-        except RecursionError:
-            raise ValueError("is not valid JSON") from None
-        version = found.pop("v", None) if isinstance(found, dict) else None
-        if isinstance(version, int) and version > VERSION:
-            raise LaterVersionError(version)
-        if version != VERSION:
-            raise ValueError(f"must be a JSON object of version {VERSION}")
-        made: Self = msgspec.convert(found, cls)
-        for file in made.files:
-            if file.start >= file.end:
-                raise ValueError(f"offsets {file.start} to {file.end} (exclusive) are not a range")
-        return made
 
 
 class Manifest:
@@ -146,7 +115,10 @@ class Manifest:
         self._count = 0
 
     def refresh(self) -> bool:
-        """Read new commits; return True if the manifest has changed."""
+        """Read new commits; return True if the manifest has changed.
+
+        Raises ArchiveError if the disk fails, or the manifest is damaged.
+        """
         before = self.version
         with translated(self.directory):
             try:
@@ -205,11 +177,7 @@ class Manifest:
         return ArchiveError(self.directory, why)
 
     def commit(self, files: Sequence[ArchivedFile]) -> bool:
-        """Add all files, synced; return False if another writer's commit has the number.
-
-        Raises:
-            ArchiveError: the disk fails, or cannot tell two writers apart.
-        """
+        """Add all files, synced; return False if another writer's commit has the number."""
         made = Commit(self.topic, tuple(files))
         self._check(made)
         target = self._commit(self.version + 1)
@@ -269,9 +237,14 @@ class Manifest:
             made = Commit.parse(packed)
             if made.topic != self.topic:
                 raise ValueError(f"is of topic {quoted(made.topic)}")
-        except LaterVersionError as error:
-            raise ArchiveError(self.directory, f"{path} {error}") from error
-        except (ValueError, msgspec.ValidationError) as error:
+        except ValueError as error:
+            version = getattr(error, "member", "") == "v" and getattr(error, "value", None)
+            if isinstance(version, int) and version > VERSION:
+                why = (
+                    f"{path} was written by a later version (format {version}; this version reads "
+                    f"{VERSION}): upgrade this program; the archive is intact"
+                )
+                raise ArchiveError(self.directory, why) from error
             raise damaged(self.directory, path, str(error)) from error
         return made
 
@@ -291,22 +264,6 @@ class Manifest:
             files.insert(bisect_left(files, file.start, key=_START), file)
 
 
-def manifests(directory: Path) -> Iterator[Manifest]:
-    """Yield those of all topics, unread.
-
-    Raises:
-        ArchiveError: the directory cannot be read.
-    """
-    with translated(directory):
-        try:
-            names = sorted(path.name for path in (directory / layout.MANIFEST).iterdir())
-        except FileNotFoundError:
-            return
-    for name in names:
-        if (topic := layout.topic_of(name)) is not None:
-            yield Manifest(directory, topic)
-
-
 # Staged files: written, then named in the manifest, then renamed.
 #
 # A writer has a directory of its own for them, which it holds a lock on.  The lock ends with the
@@ -323,32 +280,32 @@ class Staging:
     At the end, also after an error, files in the manifest are published, and the others removed.
     """
 
+    id: str
+    directory: Path
+
     def __init__(self, manifest: Manifest) -> None:
-        self.id = uuid.uuid4().hex
         self._manifest = manifest
-        self.directory = staged_directory(manifest, self.id)
         self._lock = -1
 
     def __enter__(self) -> Self:
-        while self._lock < 0:
-            with translated(self._manifest.directory):
+        with translated(self._manifest.directory):
+            while self._lock < 0:
+                self.id = uuid.uuid4().hex
+                self.directory = staged_directory(self._manifest, self.id)
                 make_directory(self.directory, below=self._manifest.directory)
-                try:
+                # Another writer may remove it as a dead one's before it is locked.
+                with contextlib.suppress(FileNotFoundError, BlockingIOError):
                     self._lock = _locked(self.directory)
-                except (FileNotFoundError, BlockingIOError):
-                    # Another writer has removed it as a dead one's, as it was not locked yet.
-                    self.id = uuid.uuid4().hex
-                    self.directory = staged_directory(self._manifest, self.id)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         try:
             if kind is None:
-                self._settle()
+                _settle(self._manifest, self.id)
             else:
                 # The original error must be raised; the next writer finishes this, too.
                 with contextlib.suppress(Exception):
-                    self._settle()
+                    _settle(self._manifest, self.id)
         finally:
             os.close(self._lock)
 
@@ -356,11 +313,6 @@ class Staging:
         """Stage finished files, synced; the manifest may name them then."""
         with translated(self._manifest.directory):
             move(*((path, staged_path(self._manifest, file)) for path, file in made))
-
-    def _settle(self) -> None:
-        # A commit that failed by the disk's report may exist nevertheless.
-        self._manifest.refresh()
-        _settle(self._manifest, self.id)
 
 
 def staged_directory(manifest: Manifest, staged: str) -> Path:
@@ -378,31 +330,8 @@ def path_of(manifest: Manifest, file: ArchivedFile) -> Path:
     return manifest.records / layout.day_name(file.day) / file.name
 
 
-def publish(manifest: Manifest, files: Sequence[ArchivedFile]) -> None:
-    """Publish files of the manifest, synced; published ones are unchanged.
-
-    Raises:
-        ArchiveError: the disk fails; the next writer finishes.
-    """
-    with translated(manifest.directory):
-        links = [(staged_path(manifest, file), path_of(manifest, file)) for file in files]
-        days = sorted({path.parent for _, path in links})
-        for day in days:
-            make_directory(day, below=manifest.directory)
-        for staged, path in links:
-            # A rename could lose both names in a power cut. The staged one is removed afterwards.
-            with contextlib.suppress(FileExistsError):  # from a writer that was killed after this
-                os.link(staged, path)
-        for day in days:
-            sync(day)
-
-
 def recover(manifest: Manifest) -> None:
-    """Publish or remove the files of killed writers.
-
-    Raises:
-        ArchiveError: the disk fails.
-    """
+    """Publish or remove the files of killed writers."""
     with translated(manifest.directory):
         try:
             found = [path.name for path in (manifest.commits / layout.STAGED).iterdir()]
@@ -414,20 +343,32 @@ def recover(manifest: Manifest) -> None:
             except OSError:
                 continue  # its writer is alive, has just ended, or the file system has no locks
             try:
-                manifest.refresh()  # under the lock: its writer adds nothing any more
                 _settle(manifest, name)
             finally:
                 os.close(lock)
 
 
 def _settle(manifest: Manifest, staged: str) -> None:
+    """Publish a writer's files that the manifest has, synced, and remove its directory."""
+    # A commit that the disk has reported as failed may exist; under the lock none is added.
+    manifest.refresh()
     directory = staged_directory(manifest, staged)
     with translated(manifest.directory):
         left = {path.name for path in directory.iterdir()}
-        if left:
-            files = (file for files in manifest.files.values() for file in files)
-            own = (file for file in files if file.staged == staged)
-            publish(manifest, [f for f in own if staged_path(manifest, f).name in left])
+        files = (file for files in manifest.files.values() for file in files) if left else ()
+        own = (
+            (staged_path(manifest, f), path_of(manifest, f)) for f in files if f.staged == staged
+        )
+        links = [(made, path) for made, path in own if made.name in left]
+        days = {path.parent for _, path in links}
+        for day in days:
+            make_directory(day, below=manifest.directory)
+        for made, path in links:
+            # A rename could lose both names in a power cut. The staged one is removed afterwards.
+            with contextlib.suppress(FileExistsError):  # from a writer that was killed after this
+                os.link(made, path)
+        for day in days:
+            sync(day)
         shutil.rmtree(directory)
 
 

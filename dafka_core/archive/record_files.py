@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, Self
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +17,7 @@ from dafka_core.archive.manifest import ArchivedFile
 from dafka_core.model.envelope_columns import HEADERS_TYPE, close_columns, opened_columns
 from dafka_core.model.names import escape
 from dafka_core.model.records import UNKNOWN_US, RecordBatch, TopicPartition
+from dafka_core.model.timestamps import ANY_US
 from dafka_core.model.values import Longs, Values
 
 SCHEMA: Final = pa.schema(
@@ -38,9 +39,18 @@ _REPEATING: Final = ["key", "partition", "timestamp", "headers.list.element.key"
 
 
 class RecordFile:
-    """An unfinished file at ``path``."""
+    """A new file of consecutive records at ``path``; a context that leaves an unfinished one.
+
+    Attributes:
+        start, end: the offsets of its records, ``end`` exclusive.
+        least_us, greatest_us: as ``least_and_greatest_us``.
+        values_bytes: the size of their values.
+    """
 
     def __init__(self, directory: Path, path: Path) -> None:
+        self.start = self.end = -1
+        self.least_us, self.greatest_us = ANY_US, UNKNOWN_US
+        self.values_bytes = 0
         self._directory = directory
         self._path = path
         with translated(directory), contextlib.ExitStack() as opened:
@@ -56,14 +66,24 @@ class RecordFile:
             )
             opened.pop_all()
 
-    def write(self, batch: RecordBatch) -> None:
-        """Add records, as a row group.
+    def __enter__(self) -> Self:
+        return self
 
-        Raises:
-            ArchiveError: the disk does not accept them.
-        """
+    def __exit__(self, *_: object) -> None:
+        self._writer.is_open = False  # else an unfinished one's end would be written
+        with contextlib.suppress(OSError):  # the disk may be full
+            self._file.close()
+
+    def write(self, batch: RecordBatch) -> None:
+        """Add records, as a row group; raise ArchiveError if the disk does not accept them."""
         with translated(self._directory):
             self._writer.write_batch(columns_of(batch))
+        self.start = batch.offset if self.start < 0 else self.start
+        self.end = batch.end
+        least_us, greatest_us = least_and_greatest_us(batch)
+        self.least_us = min(self.least_us, least_us)
+        self.greatest_us = max(self.greatest_us, greatest_us)
+        self.values_bytes += batch.values.size_bytes
 
     def finish(self) -> int:
         """Complete the file, which is not synced yet, and return its size in bytes."""
@@ -71,14 +91,6 @@ class RecordFile:
             self._writer.close()
             self._file.close()
             return self._path.stat().st_size
-
-    def drop(self) -> None:
-        """Remove an unfinished file."""
-        self._writer.is_open = False  # otherwise its end would be written, and the disk may be full
-        with contextlib.suppress(OSError):
-            self._file.close()
-        with contextlib.suppress(OSError):
-            self._path.unlink()
 
 
 def _new_file(path: Path) -> IO[bytes]:
@@ -113,25 +125,22 @@ def by_day(batch: RecordBatch, newest_us: int) -> Iterator[tuple[str | None, Rec
     So late records begin no new file, and no record is newer than its file's day.  ``newest_us`` is
     the greatest time before them, ``UNKNOWN_US`` if there is none.
     """
-    if batch.times is None or not len(batch.times):
+    if batch.times is None:
         yield None, batch
         return
     counts, times = batch.times.T
     newest = np.maximum.accumulate(np.maximum(times, newest_us))
     times = np.where(times == UNKNOWN_US, UNKNOWN_US, newest)
-    days = np.where(times == UNKNOWN_US, UNKNOWN_US, times // DAY_US)
-    changes = np.flatnonzero(np.diff(days)) + 1
+    changes = np.flatnonzero(np.diff(times // DAY_US)) + 1
     ends = counts.cumsum()
     cuts = [batch.offset, *(batch.offset + ends[changes - 1]).tolist(), batch.end]
     for (start, end), run in zip(pairwise(cuts), [0, *changes.tolist()], strict=True):
-        time_us = int(times[run])
-        day = None if time_us == UNKNOWN_US else day_of(time_us)
-        yield day, batch.between(start, end)
+        yield day_of(int(times[run])), batch.between(start, end)
 
 
 def least_and_greatest_us(batch: RecordBatch) -> tuple[int, int]:
     """Return the least and the greatest time of records; ``UNKNOWN_US`` is below all times."""
-    if batch.times is None or not len(batch.times):
+    if batch.times is None:
         return UNKNOWN_US, UNKNOWN_US
     return int(batch.times[:, 1].min()), int(batch.times[:, 1].max())
 
@@ -145,16 +154,16 @@ def read_records(
         ArchiveError: the file is damaged, or the disk fails.
         FileNotFoundError: it does not exist.
     """
-    with reading(directory, path):
-        parquet = pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False)
-    with parquet:
-        _check(directory, path, file, parquet)
-        for at, group in _groups(parquet, file.start):
-            if at < end and start < at + parquet.metadata.row_group(group).num_rows:
+    at = file.start
+    with _opened(directory, path, file) as parquet:
+        for group in range(parquet.num_row_groups):
+            stop = at + parquet.metadata.row_group(group).num_rows
+            if at < end and start < stop:
                 with reading(directory, path):
                     columns = parquet.read_row_group(group).combine_chunks()
                 batch = _batch(directory, path, tp, at, columns)
-                yield batch.between(max(start, at), min(end, batch.end))
+                yield batch.between(max(start, at), min(end, stop))
+            at = stop
 
 
 def first_from(directory: Path, path: Path, file: ArchivedFile, time_us: int) -> int | None:
@@ -162,30 +171,25 @@ def first_from(directory: Path, path: Path, file: ArchivedFile, time_us: int) ->
 
     Raises as ``read_records``.
     """
-    with reading(directory, path):
-        parquet = pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False)
-    with parquet:
-        _check(directory, path, file, parquet)
-        with reading(directory, path):
-            found = parquet.read(columns=["timestamp"]).column(0)
+    with _opened(directory, path, file) as parquet, reading(directory, path):
+        found = parquet.read(columns=["timestamp"]).column(0)
     stamps = found.combine_chunks().view(pa.int64()).fill_null(UNKNOWN_US).to_numpy()
     at = np.flatnonzero(stamps >= time_us)
     return file.start + int(at[0]) if len(at) else None
 
 
-def _check(directory: Path, path: Path, file: ArchivedFile, parquet: pq.ParquetFile) -> None:
-    rows, size_bytes = parquet.metadata.num_rows, path.stat().st_size
-    if rows != file.end - file.start or size_bytes != file.size_bytes:
-        why = f"has {rows} records and {size_bytes} bytes, not {file.end - file.start} and "
-        raise damaged(directory, path, f"{why}{file.size_bytes}")
-    if not parquet.schema_arrow.equals(SCHEMA):
-        raise damaged(directory, path, "has other columns")
-
-
-def _groups(parquet: pq.ParquetFile, start: int) -> Iterator[tuple[int, int]]:
-    for group in range(parquet.num_row_groups):
-        yield start, group
-        start += parquet.metadata.row_group(group).num_rows
+@contextlib.contextmanager
+def _opened(directory: Path, path: Path, file: ArchivedFile) -> Iterator[pq.ParquetFile]:
+    with reading(directory, path):
+        parquet = pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False)
+    with parquet:
+        rows, size_bytes = parquet.metadata.num_rows, path.stat().st_size
+        if rows != file.end - file.start or size_bytes != file.size_bytes:
+            why = f"has {rows} records and {size_bytes} bytes, not {file.end - file.start} and "
+            raise damaged(directory, path, f"{why}{file.size_bytes}")
+        if not parquet.schema_arrow.equals(SCHEMA):
+            raise damaged(directory, path, "has other columns")
+        yield parquet
 
 
 def _batch(

@@ -11,7 +11,6 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from dafka_core.audit.audit_record import (
-    AuditedRange,
     AuditRecord,
     chained,
     parsed,
@@ -19,7 +18,7 @@ from dafka_core.audit.audit_record import (
 )
 from dafka_core.errors import DafkaError, DataLossError
 from dafka_core.flight.store_client import StoreClient
-from dafka_core.model.names import AUDIT_TOPIC, escape, quoted
+from dafka_core.model.names import AUDIT_TOPIC, escape
 from dafka_core.model.records import PartitionInfo, TopicPartition
 from dafka_core.model.row_digest import RowDigest
 from dafka_core.queries.checkpoint import Checkpoint
@@ -60,9 +59,13 @@ class VerifiedBatch(NamedTuple):
 class _Wrong(Exception):  # noqa: N818 -- it is caught here
     """The first difference found in a batch."""
 
+    state = WRONG
 
-class _Trimmed(Exception):  # noqa: N818
+
+class _Trimmed(_Wrong):
     """Rows of a batch that no store has any more."""
+
+    state = TRIMMED
 
 
 def verified(
@@ -90,46 +93,36 @@ def verified(
     """
     stores = _Stores(clients, timeout_s)
     chain = _Chain(checkpoint, stores)
-    contents = stores.contents(checkpoint.query_id, partition)
-    for each in _verified(contents, stores, chain, checkpoint, recompute, from_batch):
+
+    def found() -> Iterator[VerifiedBatch]:
+        for content in stores.contents(checkpoint.query_id, partition):
+            record = parsed(content)
+            rows, source, is_recomputed, state, why = 0, UNKNOWN, False, PROVED, ""
+            try:
+                if record is None:
+                    raise _Wrong("the record written for it is invalid")
+                rows = record.rows
+                yield from chain.append(content, record)
+                if record.batch >= from_batch:
+                    source = _source(checkpoint, record)
+                    digest = _rows(stores, record)
+                    if recompute and source != GONE:
+                        _compare(recompute(record.batch), digest, "recomputed from its source are")
+                        is_recomputed = True
+            except _Wrong as wrong:
+                state, why = wrong.state, str(wrong)
+            batch = chain.next_batch if record is None else record.batch
+            yield VerifiedBatch(batch, state, rows, source, is_recomputed, why)
+        try:
+            yield from chain.end()
+        except _Wrong as wrong:
+            yield VerifiedBatch(chain.next_batch, WRONG, 0, UNKNOWN, False, str(wrong))
+
+    for each in found():
         if each.state == WRONG or each.batch >= from_batch:
             yield each
         if each.state == WRONG:
             return
-
-
-def _verified(
-    contents: Iterator[bytes],
-    stores: _Stores,
-    chain: _Chain,
-    checkpoint: Checkpoint,
-    recompute: Recompute | None,
-    from_batch: int,
-) -> Iterator[VerifiedBatch]:
-    for content in contents:
-        record = parsed(content)
-        rows, source, is_recomputed, state, why = 0, UNKNOWN, False, PROVED, ""
-        try:
-            if record is None:
-                raise _Wrong("the record written for it is invalid")
-            rows = record.rows
-            yield from chain.append(content, record)
-            if record.batch >= from_batch:
-                source = _source(checkpoint, record)
-                found = _rows(stores, record)
-                if recompute and source != GONE:
-                    _compare(recompute(record.batch), found, "recomputed from its source are")
-                    is_recomputed = True
-        except _Trimmed as trimmed:
-            state, why = TRIMMED, str(trimmed)
-        except _Wrong as wrong:
-            state, why = WRONG, str(wrong)
-        batch = chain.next_batch if record is None else record.batch
-        yield VerifiedBatch(batch, state, rows, source, is_recomputed, why)
-    try:
-        yield from chain.end()
-    except _Wrong as wrong:
-        yield VerifiedBatch(chain.next_batch, WRONG, 0, UNKNOWN, False, str(wrong))
 
 
 def passed_through(
@@ -187,7 +180,6 @@ class _Stores:
         if self.end(tp) < end:
             self._heads.pop(tp.topic)
         held = self._held(tp)
-        where = _where(tp)
         has_all = [client for client, info in held if info.earliest <= start and end <= info.end]
         found: list[RowDigest] = []
         for client in has_all:
@@ -195,10 +187,10 @@ class _Stores:
                 found += client.digests([(*tp, "", start, end)], timeout_s=self._timeout_s)
         if not found:
             if any(info.earliest > start for _, info in held):
-                raise _Trimmed(f"{where}: offsets {start} to {end} are trimmed in part")
-            raise _Wrong(f"{where}: no store has offsets {start} to {end}")
+                raise _Trimmed(f"{tp}: offsets {start} to {end} are trimmed in part")
+            raise _Wrong(f"{tp}: no store has offsets {start} to {end}")
         if any(each != found[0] for each in found):
-            raise _Wrong(f"{where}: stores have different rows at offsets {start} to {end}")
+            raise _Wrong(f"{tp}: stores have different rows at offsets {start} to {end}")
         return found[0]
 
     def _held(self, tp: TopicPartition) -> list[tuple[StoreClient, PartitionInfo]]:
@@ -240,7 +232,7 @@ class _Chain:
         for each in record.ranges:
             end = self._ends.get(each.tp, each.start if self._first else 0)
             if end != each.start:
-                raise _Wrong(f"{_where(each)} begins at {each.start}, not at {end}")
+                raise _Wrong(f"{each.tp} begins at {each.start}, not at {end}")
             self._ends[each.tp] = each.end
         self._content, self.next_batch = content, record.batch + 1
 
@@ -278,11 +270,7 @@ class _Chain:
             return  # the query runs, or some tasks of its last batch are done
         for tp, end in self._ends.items():
             if self._stores.end(tp) > end:
-                raise _Wrong(f"{_where(tp)}: rows from offset {end} on belong to no batch")
-
-
-def _where(each: AuditedRange | TopicPartition) -> str:
-    return f"topic {quoted(each.topic)}, partition {escape(each.partition)}"
+                raise _Wrong(f"{tp}: rows from offset {end} on belong to no batch")
 
 
 def _source(checkpoint: Checkpoint, record: AuditRecord) -> str:
@@ -304,9 +292,9 @@ def _rows(stores: _Stores, record: AuditRecord) -> RowDigest:
         try:
             recorded = RowDigest.parse(each.digest)
         except ValueError:
-            raise _Wrong(f"{_where(each)}: the recorded digest is invalid") from None
+            raise _Wrong(f"{each.tp}: the recorded digest is invalid") from None
         digest = stores.digest(each.tp, each.start, each.end)
-        _compare(recorded, digest, f"{_where(each)}, offsets {each.start} to {each.end}: recorded")
+        _compare(recorded, digest, f"{each.tp}, offsets {each.start} to {each.end}: recorded")
         found += digest
     if found.count != record.rows:
         raise _Wrong(f"it has {found.count} rows, but {record.rows} were written")

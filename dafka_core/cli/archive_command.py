@@ -22,6 +22,7 @@ from dafka_core.model.records import PartitionInfo, RecordBatch, merge_heads
 
 if TYPE_CHECKING:
     from dafka_core.archive.archive_writer import Added, ArchiveWriter, Wanted
+    from dafka_core.archive.manifest import ArchivedFile
     from dafka_core.flight.store_client import StoreClient
 
 NOW: Final = "now"
@@ -56,7 +57,7 @@ def archive(
     """
     check_argument("topic", topic, check_topic)
     before_us = _before_us(before)
-    from dafka_core.archive.archive_writer import Added, ArchiveWriter
+    from dafka_core.archive.archive_writer import ArchiveWriter
 
     with store_clients.open_clients(timeout_s, uris, options) as clients:
         found = [(client, client.heads([topic], timeout_s=timeout_s)) for client in clients]
@@ -64,18 +65,20 @@ def archive(
         if not heads:
             every = (each for client in clients for each in client.heads(None, timeout_s=timeout_s))
             raise store_clients.unknown_topic(topic, {info.topic for info in every})
-        writer, added = ArchiveWriter(archive_directory, topic), Added()
+        writer = ArchiveWriter(archive_directory, topic)
+        added: list[ArchivedFile] = []
         failed: dict[str, DafkaError] = {}
         with output.progress(None, "records") as advance:
             # The store with most records first; from the others only what it lacks.
             for client, infos in sorted(found, key=lambda each: -_records(each[1])):
                 wanted = _wanted(client, infos, heads, before_us, timeout_s)
                 now = writer.archive(wanted, partial(_read, client, timeout_s, advance))
-                added = added.with_all_of(now)
+                added += now.files
                 _note_failures(failed, writer, wanted, now)
-    if not added.files and not failed:
+    if not added and not failed:
         output.info("nothing to archive: all records are in the archive, or newer than --before")
-    row = (topic, added.files, added.records, added.size_bytes)
+    records = sum(file.end - file.start for file in added)
+    row = (topic, len(added), records, sum(file.size_bytes for file in added))
     output.table(_COLUMNS, [row], as_json=as_json)
     for error in failed.values():
         output.error(str(error))
@@ -133,7 +136,7 @@ def _note_failures(
     failed: dict[str, DafkaError], writer: ArchiveWriter, wanted: Sequence[Wanted], added: Added
 ) -> None:
     """Keep the errors of partitions that no store has supplied completely so far."""
-    failed |= {tp.partition: error for tp, error in added.failed}
+    failed |= {tp.partition: error for tp, error in added.failed.items()}
     whole = {each.tp.partition: each for each in wanted}
     for partition in list(failed):
         each = whole.get(partition)

@@ -55,7 +55,7 @@ def show(path: Path, *, batch: BatchNumber = None, as_json: AsJson = False) -> N
     found = Checkpoint.read(path)
     rows: list[tuple[Any, ...]]
     if batch is None:
-        columns, rows = _BATCH_COLUMNS, [_row(found, each) for each in found.batches()]
+        columns, rows = _BATCH_COLUMNS, [_row(found, found.batch(each)) for each in found.planned]
     else:
         columns, state = _RANGE_COLUMNS, _state(found.batch(batch))
         rows = [(batch, state, source, *each[:4]) for source, each in found.ranges(batch)]
@@ -127,11 +127,10 @@ def fork(path: Path, to: Target, *, as_json: WithResult = False) -> None:
     A sink of format dafka writes the fork's rows to new partitions. Write to another topic, or the
     topic contains the rows of both queries.
     """
-    from dafka_core.queries import checkpoint
-    from dafka_core.queries.checkpoint import Checkpoint
+    from dafka_core.queries.checkpoint import Checkpoint, copied
 
     found = Checkpoint.read(path)
-    made = checkpoint.fork(found, to)
+    made = copied(found, to, is_fork=True)
     what = f"from batch {made.next_batch} on, query {found.query_id} also writes these rows"
     output.info(f"{what}; write to another topic")
     _done(made, as_json=as_json)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import repeat
 from threading import Thread
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
@@ -37,13 +36,14 @@ from dafka_core.model.envelope import NONE, Headers
 from dafka_core.model.epochs import NO_LIFE
 from dafka_core.model.name_limits import check_topic, what_there_is
 from dafka_core.model.names import escape, octets_of, quoted, unescape
-from dafka_core.model.opened_records import opened_lists
+from dafka_core.model.opened_records import opened_lists, opened_records
 from dafka_core.model.positions import EARLIEST, LATEST, OFFSET, Position, parse_time_us
 from dafka_core.model.records import (
     UNKNOWN_US,
     PartitionInfo,
     Record,
     RecordBatch,
+    Records,
     TopicPartition,
     merge_heads,
     times_between,
@@ -52,7 +52,6 @@ from dafka_core.model.records import (
 if TYPE_CHECKING:
     from dafka_core import Consumer, Reader
     from dafka_core.flight.store_client import StoreClient
-    from dafka_core.model.where import Records
 
 
 _BATCH: Final[Mapping[str, Any]] = {"max_records": 50_000, "max_bytes": 8 << 20}
@@ -236,18 +235,6 @@ _ESCAPES: Final = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
 _PARTS: Final = re.compile(r"%(.?)|\\(x[0-9A-Fa-f]{2}|.?)|([^%\\]+)", re.DOTALL)
 
 
-def opened_rows(batch: Records, *, opens: bool = True) -> Iterator[Record]:
-    """Yield the records; without ``opens``, their contents are their values."""
-    values, keys, headers = opened_lists(batch.values, opens=opens)
-    times: Any = repeat(None)
-    if batch.times is not None:
-        stamps = np.repeat(batch.times[:, 1], batch.times[:, 0]).tolist()
-        times = (None if each == UNKNOWN_US else each for each in stamps)
-    offsets = map(batch.offset_of, range(batch.count))
-    place = (*map(repeat, batch.tp), offsets)
-    return map(Record._make, zip(*place, values, keys, headers, times, strict=False))
-
-
 def lines(batch: Records, *, opens: bool = True) -> bytes:
     """Format a value per line; an empty line for null."""
     values, *_ = opened_lists(batch.values, opens=opens)
@@ -258,7 +245,7 @@ def json_lines(batch: Records, *, opens: bool = True) -> bytes:
     """Format a JSON object per record and line."""
     made = []
     place = {"topic": escape(batch.tp.topic), "partition": escape(batch.tp.partition)}
-    for record in opened_rows(batch, opens=opens):
+    for record in opened_records(batch, opens=opens):
         fields: dict[str, Any] = {**place, "offset": record.offset}
         if record.timestamp is not None:
             fields["timestamp"] = record.timestamp.isoformat()
@@ -299,7 +286,7 @@ def formatted(text: str) -> Callable[..., bytes]:
     def made(batch: Records, *, opens: bool = True) -> bytes:
         return b"".join(
             part if isinstance(part, bytes) else part(record)
-            for record in opened_rows(batch, opens=opens)
+            for record in opened_records(batch, opens=opens)
             for part in parts
         )
 

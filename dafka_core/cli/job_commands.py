@@ -20,7 +20,6 @@ import typer
 
 from dafka_core.cli import output
 from dafka_core.cli.list_commands import AsJson
-from dafka_core.cli.process import ARROW_POOL
 from dafka_core.config.node_options import NodeOptions
 from dafka_core.errors import ConfigError, DafkaError
 from dafka_core.model.name_limits import what_there_is
@@ -96,8 +95,7 @@ def job(
         raise DafkaError(f"job {name} needs a name for user {os.getuid()}: {why}") from None
     # A new program, as this process has signal handlers and threads.
     command = [sys.executable, "-P", "-c", _RUN, name, str(known[name]), *given]
-    os.environ.pop(ARROW_POOL, None)  # it is for nodes
-    os.execv(sys.executable, command)  # noqa: S606
+    os.execve(sys.executable, command, os.environ)  # noqa: S606
 
 
 def jobs() -> dict[str, Path]:

@@ -169,7 +169,8 @@ def keep_freed_memory() -> None:
     of its time in the kernel zeroing new pages.  Arrow uses glibc, too: its own allocators keep any
     amount, as for a compressed batch, which a store refuses only when it is open.
     """
-    os.environ.setdefault(ARROW_POOL, "system")
+    if ARROW_POOL not in os.environ:
+        os.putenv(ARROW_POOL, "system")  # in no mapping: it is not for a job that replaces this
     with suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_M_MMAP_THRESHOLD, LARGEST_KEPT_BYTES)

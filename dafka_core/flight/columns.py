@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from dafka_core.model.names import escape
+from dafka_core.model.records import Records
 from dafka_core.model.values import Longs, Values
-from dafka_core.model.where import Records
 
 VALUE, OFFSET, TIMESTAMP, TOPIC, PARTITION = "value", "offset", "timestamp", "topic", "partition"
 DEFAULT_COLUMNS: Final = (VALUE, OFFSET, TIMESTAMP)

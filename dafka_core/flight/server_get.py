@@ -38,8 +38,14 @@ from dafka_core.flight.server_keys import Caller
 from dafka_core.flight.where_get import GetWhereRequest, packed_scan
 from dafka_core.model.envelope import AUTO
 from dafka_core.model.epochs import EpochId, History, known_until
-from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition, coalesce
-from dafka_core.model.where import MatchedRecords, Where, concat_matched, matched
+from dafka_core.model.records import (
+    MatchedRecords,
+    PartitionInfo,
+    RecordBatch,
+    TopicPartition,
+    coalesce,
+)
+from dafka_core.model.where import Where, concat_matched, matched
 from dafka_core.storage.backup import Known, entries
 from dafka_core.storage.log_check import Checked, check_partition, check_rest, check_saved, links_of
 from dafka_core.storage.snapshot import Snapshot

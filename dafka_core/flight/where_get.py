@@ -24,8 +24,9 @@ from dafka_core.flight.requests import MaxBytes, MaxRecords, RangeRequest
 from dafka_core.flight.store_client import Chunks, StoreClient
 from dafka_core.model.envelope import AUTO, ENVELOPE
 from dafka_core.model.json_message import short
+from dafka_core.model.records import MatchedRecords
 from dafka_core.model.values import Longs, Values
-from dafka_core.model.where import MAX_CHARACTERS, MatchedRecords, Where
+from dafka_core.model.where import MAX_CHARACTERS, Where
 
 _LONG: Final = np.dtype("<i8")
 

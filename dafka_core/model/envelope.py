@@ -49,11 +49,7 @@ Headers = tuple[Header, ...]
 
 
 def closed(value: bytes | None, key: bytes | None = None, headers: Sequence[Header] = ()) -> bytes:
-    """Encode the content of one record.
-
-    Raises:
-        ValueError: a header's name is no text, or the record has too many headers.
-    """
+    """Encode the content of one record; raise ValueError if its headers are invalid or too many."""
     if value is not None and key is None and not headers and not value.startswith(MAGIC):
         return value
     parts = [part for part in (key, value) if part is not None]

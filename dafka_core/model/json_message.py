@@ -40,18 +40,13 @@ class JsonMessage(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, packed: str | bytes) -> Self:
-        """Decode a message.
-
-        Raises:
-            InvalidRequestError: it is invalid; the error names the member.
-        """
+        """Decode a message; raise InvalidRequestError, which names a member, if it is invalid."""
         try:
             found = json.loads(packed)
         except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):
-            why = "must be a JSON object (docs/flight.md)"
-            raise InvalidRequestError(cls.what, short(packed), why)
+            raise InvalidRequestError(cls.what, short(packed), "must be a JSON object")
         version = found.pop("v", None)
         if type(version) is not int or version != cls.json_version:
             raise InvalidRequestError(
@@ -75,10 +70,10 @@ def _refused(found: dict[str, Any], known: Collection[str], text: str) -> Invali
     if missing:
         return InvalidRequestError(missing[1], None, "is required")
     why, _, path = text.partition(" - at `$.")
-    member, *indexes = re.findall(r"\w+", path)
-    value = found[member]
-    for index in indexes:
-        value = value[int(index)]
+    value: Any = found
+    for key in (keys := re.findall(r"\w+", path)):
+        value = value[int(key) if key.isdigit() else key]
+    member = [key for key in keys if not key.isdigit()][-1]
     return InvalidRequestError(member, short(value), why.replace("Expected", "must be", 1))
 
 

@@ -174,11 +174,7 @@ def records_of(entry: LogEntry) -> RecordBatch | None:
 
 
 def attempt_octets(attempt: str) -> bytes:
-    """Encode an attempt for the log.
-
-    Raises:
-        ValueError: it is not 32 upper-case hex digits, or it has only zeros.
-    """
+    """Encode an attempt for the log; raise ValueError if it is invalid."""
     try:
         octets = bytes.fromhex(attempt)
     except ValueError:

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import repeat
+from itertools import count, repeat
+
+import numpy as np
 
 from dafka_core.model.envelope import MAGIC, Headers
-from dafka_core.model.records import Record, RecordBatch, records
+from dafka_core.model.records import UNKNOWN_US, Record, RecordBatch, Records
 from dafka_core.model.values import Values
 
 
-def opened_records(batch: RecordBatch, *, opens: bool = True) -> Iterator[Record]:
+def opened_records(batch: Records, *, opens: bool = True) -> Iterator[Record]:
     """Yield the records, in order; without ``opens`` their envelopes stay unopened."""
-    values, keys, headers = opened_lists(batch.values, opens=opens)
-    return records(batch, values, keys, headers)
+    found = records(batch, *opened_lists(batch.values, opens=opens))
+    if batch.times is None or UNKNOWN_US not in batch.times[:, 1]:
+        return found
+    return (r._replace(timestamp_us=None) if r.timestamp_us == UNKNOWN_US else r for r in found)
 
 
 def opened_lists(
     values: Values, *, opens: bool
 ) -> tuple[Sequence[bytes | None], Iterable[bytes | None], Iterable[Headers]]:
     """Return values, keys and headers."""
-    bare = values.to_list()
+    bare = values.to_list()  # which makes the search in few values quicker
     if opens and len(values.starting_with(MAGIC)):
         # Nodes that receive no envelope need not load Arrow.
         from dafka_core.model.envelope_columns import opened_columns  # noqa: PLC0415
@@ -30,3 +34,18 @@ def opened_lists(
             headers = [tuple((each["key"], each["value"]) for each in row or ()) for row in rows]
             return columns["value"].to_pylist(), columns["key"].to_pylist(), headers
     return bare, repeat(None), repeat(())
+
+
+def records(
+    batch: Records,
+    values: Iterable[bytes | None],
+    keys: Iterable[bytes | None],
+    headers: Iterable[Headers],
+) -> Iterator[Record]:
+    """Yield records of a batch from its opened contents, until ``values`` ends."""
+    times: Iterable[int | None] = repeat(None)
+    if batch.times is not None:
+        times = np.repeat(batch.times[:, 1], batch.times[:, 0]).tolist()
+    offsets = count(batch.offset) if isinstance(batch, RecordBatch) else batch.offsets.tolist()
+    place = (*map(repeat, batch.tp), offsets)
+    return map(Record._make, zip(*place, values, keys, headers, times, strict=False))

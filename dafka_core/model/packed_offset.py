@@ -69,11 +69,7 @@ def pack(positions: Positions, start: Positions, lives: Lives) -> str:
 
 
 def unpack(text: str, max_bytes: int = MAX_BYTES) -> Unpacked:
-    """Return the offsets of a text.
-
-    Raises:
-        ValueError: the text is invalid, or has more than ``max_bytes`` unpacked.
-    """
+    """Return the offsets of a text; raise ValueError if it is invalid or too large unpacked."""
     try:
         unpacking = zlib.decompressobj()
         reader = _Reader(unpacking.decompress(base64.b85decode(text), max_bytes))

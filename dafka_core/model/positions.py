@@ -50,11 +50,6 @@ class Position(NamedTuple):
     base: str
     number: int = 0
 
-    @property
-    def is_time(self) -> bool:
-        """True if only the stores know its offset."""
-        return self.base in (TIME, AGO)
-
     def offset_in(self, info: PartitionInfo) -> int:
         """Return the offset in a partition, for positions other than times.
 

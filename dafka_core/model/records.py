@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from itertools import count, pairwise, repeat
+from itertools import pairwise
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -272,10 +272,6 @@ class RecordBatch:
         """Return the offset of each record."""
         return np.arange(self.offset, self.end, dtype=np.int64)
 
-    def offset_of(self, row: int) -> int:
-        """Return the offset of a row, counted from 0."""
-        return self.offset + row
-
     def between(self, start: int, end: int) -> RecordBatch:
         """Return records ``start`` to ``end`` (exclusive) of the batch, without a copy."""
         if start == self.offset and end == self.end:
@@ -293,23 +289,28 @@ class RecordBatch:
             yield self.between(start, end)
             start = end
 
-    def records(self) -> Iterator[Record]:
-        """Yield the records in order, with envelopes unopened."""
-        return records(self, self.values.to_list())
+
+@dataclass(frozen=True, slots=True)
+class MatchedRecords:
+    """The matching records of a completely searched range, ``offset`` to ``end`` (exclusive).
+
+    They have ascending ``offsets``; ``times`` are as those of ``RecordBatch``.
+    """
+
+    tp: TopicPartition
+    offset: int
+    end: int
+    offsets: Longs
+    values: Values
+    times: Longs | None = field(default=None, compare=False)
+
+    @property
+    def count(self) -> int:
+        """Return the number of matching records."""
+        return len(self.offsets)
 
 
-def records(
-    batch: RecordBatch,
-    values: Iterable[bytes | None],
-    keys: Iterable[bytes | None] = repeat(None),
-    headers: Iterable[Headers] = repeat(()),
-) -> Iterator[Record]:
-    """Yield records of a batch from its opened contents, until ``values`` ends."""
-    times: Iterable[int | None] = repeat(None)
-    if batch.times is not None:
-        times = np.repeat(batch.times[:, 1], batch.times[:, 0]).tolist()
-    place = (*map(repeat, batch.tp), count(batch.offset))
-    return map(Record._make, zip(*place, values, keys, headers, times, strict=False))
+Records = RecordBatch | MatchedRecords
 
 
 def concat(batches: Sequence[RecordBatch]) -> RecordBatch:

@@ -31,8 +31,8 @@ from dafka_core.model.envelope_columns import opened_columns
 from dafka_core.model.name_limits import nearest
 from dafka_core.model.names import escape
 from dafka_core.model.positions import parse_moment_us
-from dafka_core.model.records import UNKNOWN_US, RecordBatch, TopicPartition, joined_times
-from dafka_core.model.values import Longs, Values
+from dafka_core.model.records import UNKNOWN_US, MatchedRecords, RecordBatch, joined_times
+from dafka_core.model.values import Values
 
 TYPES: Final[dict[str, pa.DataType]] = {
     "key": pa.binary(),
@@ -313,33 +313,6 @@ def _from_hex(text: str) -> bytes:
         return bytes.fromhex(text[2:-1])
     except ValueError:
         raise ValueError(f"must have pairs of hexadecimal digits in {text[:20]}") from None
-
-
-@dataclass(frozen=True, slots=True)
-class MatchedRecords:
-    """The matching records of a completely searched range, ``offset`` to ``end`` (exclusive).
-
-    They have ascending ``offsets``; ``times`` are as those of ``RecordBatch``.
-    """
-
-    tp: TopicPartition
-    offset: int
-    end: int
-    offsets: Longs
-    values: Values
-    times: Longs | None = field(default=None, compare=False)
-
-    @property
-    def count(self) -> int:
-        """Return the number of matching records."""
-        return len(self.offsets)
-
-    def offset_of(self, row: int) -> int:
-        """Return the offset of a matching record."""
-        return int(self.offsets[row])
-
-
-Records = RecordBatch | MatchedRecords
 
 
 def matched(batch: RecordBatch, where: Where, *, opens: bool) -> MatchedRecords:

@@ -427,10 +427,10 @@ class LogArchiver:
         first = self._first_missing(writer, info, before)
         if error is None and first < before and (due := self._due(info, first, before)) > first:
             added = writer.archive([Wanted(tp, info.earliest, due, info.life)], self._read)
-            self.counts.files += added.files
-            self.counts.records += added.records
-            self.counts.size_bytes += added.size_bytes
-            error = next((each for _, each in added.failed), None)
+            self.counts.files += len(added.files)
+            self.counts.records += sum(file.end - file.start for file in added.files)
+            self.counts.size_bytes += sum(file.size_bytes for file in added.files)
+            error = added.failed.get(tp)
             # Another store may have been first.
             error = error or self._difference(writer.manifest, info, before)
             first = self._first_missing(writer, info, before)

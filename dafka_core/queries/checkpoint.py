@@ -114,7 +114,7 @@ class Checkpoint:
     def last(self) -> Batch:
         """The newest batch; raises ConfigError if the checkpoint has none."""
         if not self.planned:
-            raise self.refused("has no batch yet")
+            raise refused(self.path, "has no batch yet")
         return self.batch(self.planned[-1])
 
     def batch(self, number: int) -> Batch:
@@ -122,18 +122,18 @@ class Checkpoint:
         if number not in self.planned:
             first, last = (self.planned[0], self.planned[-1]) if self.planned else (0, -1)
             found = f"batches {first} to {last}" if self.planned else "no batch"
-            raise self.refused(f"has no batch {number}, but {found}")
+            raise refused(self.path, f"has no batch {number}, but {found}")
         if number in self._read:
             return self._read[number]
         path = self.path / OFFSETS / str(number)
         version, metadata, lines = _parts(_read(path))
         if version not in ("v1", "v2"):
-            raise self.refused(f"has offsets of {version[:20]!r}, which this version cannot read")
-        ends = {
-            name: _offset(text)
-            for name, text in (_by_number(lines) if version == "v1" else _by_name(lines))
-            if text != _VOID
-        }
+            raise refused(
+                self.path, f"has offsets of {version[:20]!r}, which this version cannot read"
+            )
+        numbered = version == "v1"
+        texts = dict(enumerate(lines.splitlines())) if numbered else _by_name(lines)
+        ends = {str(name): _offset(text) for name, text in texts.items() if text != _VOID}
         time_ms = _object(metadata).get("batchTimestampMs")
         if type(time_ms) is not int or not 0 <= time_ms <= _LAST_MS:
             time_ms = 0
@@ -141,10 +141,6 @@ class Checkpoint:
             del self._read[min(self._read)]
         self._read[number] = Batch(number, number in self.committed, time_ms, ends)
         return self._read[number]
-
-    def batches(self) -> Iterator[Batch]:
-        """Return all batches, in order."""
-        return map(self.batch, self.planned)
 
     def before(self, number: int) -> Mapping[str, SourceOffset] | None:
         """Return a batch's start offsets by source; None if Spark has deleted them.
@@ -157,14 +153,10 @@ class Checkpoint:
         return {} if number == 0 else None
 
     def ranges(self, number: int) -> Iterator[tuple[str, BatchRange]]:
-        """Return a batch's range of each partition, with its source.
-
-        Raises:
-            ConfigError: the batch or the one before it is missing.
-        """
+        """Yield a batch's range of each partition, with its source; raise ConfigError if lost."""
         begins = self.before(number)
         if begins is None:
-            raise self.refused(f"no longer has the offsets where batch {number} began")
+            raise refused(self.path, f"no longer has the offsets where batch {number} began")
         for name, end in self.batch(number).own_ends.items():
             begin = begins.get(name, SourceOffset({}))
             yield from ((name, each) for each in end.since(begin))
@@ -176,7 +168,7 @@ class Checkpoint:
             ConfigError: the batch or the one before it is missing.
         """
         if number and number - 1 not in self.planned:
-            raise self.refused(f"no longer has the offsets where batch {number} began")
+            raise refused(self.path, f"no longer has the offsets where batch {number} began")
         numbers = [number - 1] * (number > 0) + [number]
         texts = [_sources(_read(self.path / OFFSETS / str(each))) for each in numbers]
         return hashlib.sha256(json.dumps(texts).encode()).hexdigest()
@@ -194,14 +186,10 @@ class Checkpoint:
         has_other_settings = before.pop("conf", None) != plan.pop("conf", None)
         return has_other_settings and (before, _sources(texts[0])) == (plan, _sources(texts[1]))
 
-    def refused(self, why: str) -> ConfigError:
-        """Return the error for a change that is impossible."""
-        return refused(str(self.path), why)
 
-
-def refused(path: str, why: str) -> ConfigError:
+def refused(path: str | Path, why: str) -> ConfigError:
     """Return the error for a path that is no checkpoint, or a change that is impossible."""
-    return ConfigError("checkpoint", path, why, kind="argument")
+    return ConfigError("checkpoint", str(path), why, kind="argument")
 
 
 def local_path(text: str) -> Path:
@@ -227,7 +215,7 @@ def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise refused(str(path.parent), f"has no readable {path.name}: {error}") from None
+        raise refused(path.parent, f"has no readable {path.name}: {error}") from None
 
 
 def _object(text: str) -> dict[str, Any]:
@@ -249,18 +237,11 @@ def _sources(text: str) -> str:
     return _parts(text)[2].strip()
 
 
-def _by_number(lines: str) -> Iterator[tuple[str, str]]:
-    return ((str(number), line) for number, line in enumerate(lines.splitlines()))
-
-
-def _by_name(lines: str) -> Iterator[tuple[str, str]]:
+def _by_name(lines: str) -> dict[str, str]:
     # Queries with named sources have a line for each, or one object.
     if lines.startswith("{"):
-        yield from ((name, str(text)) for name, text in _object(lines).items())
-        return
-    for line in lines.splitlines():
-        name, _, text = line.partition(":")
-        yield name, text
+        return {name: str(text) for name, text in _object(lines).items()}
+    return {name: text for name, _, text in (line.partition(":") for line in lines.splitlines())}
 
 
 def _offset(text: str) -> SourceOffset | None:
@@ -311,8 +292,8 @@ TRIES: Final = 3
 """Attempts to copy a checkpoint that a running query changes."""
 
 
-def copied(checkpoint: Checkpoint, to: str, query_id: str = "") -> Checkpoint:
-    """Copy a checkpoint to a new directory in one step, with another query id if one is given.
+def copied(checkpoint: Checkpoint, to: str, *, is_fork: bool = False) -> Checkpoint:
+    """Copy a checkpoint to a new directory in one step, a fork with a query id of its own.
 
     Raises:
         ConfigError: the directory cannot be used.
@@ -328,29 +309,19 @@ def copied(checkpoint: Checkpoint, to: str, query_id: str = "") -> Checkpoint:
     try:
         make_directory(target.resolve().parent)
         _copy(own, part)
-        if query_id:
-            write_id(part, query_id)
+        if is_fork:
+            path = part / METADATA
+            content = json.dumps(_object(_read(path)) | {"id": str(uuid.uuid4())})
+            # Spark refuses a file with a wrong checksum, and reads one without.
+            for each in checksums(path):
+                each.unlink(missing_ok=True)
+            path.write_text(content, encoding="utf-8")
         move((part, target.resolve()))
     except OSError as error:
         raise DafkaError(f"checkpoint {own} cannot be copied to {target}: {error}") from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
     return Checkpoint.read(str(target))
-
-
-def fork(checkpoint: Checkpoint, to: str) -> Checkpoint:
-    """Copy a checkpoint for another query, with an id of its own; raises as ``copied``."""
-    return copied(checkpoint, to, str(uuid.uuid4()))
-
-
-def write_id(directory: Path, query_id: str) -> None:
-    """Give the query of a checkpoint another id."""
-    path = directory / METADATA
-    content = json.loads(path.read_text(encoding="utf-8")) | {"id": query_id}
-    # Spark refuses a file with a wrong checksum, and reads one without.
-    for checksum in checksums(path):
-        checksum.unlink(missing_ok=True)
-    path.write_text(json.dumps(content), encoding="utf-8")
 
 
 def checksums(path: Path) -> tuple[Path, ...]:
@@ -392,15 +363,6 @@ QUIET_S: Final = 60.0
 
 _FULL: Final = ("snapshot", "zip")
 _VERSION: Final = re.compile(r"(\d{1,18})(_[^.]+)?\.(snapshot|zip|delta|changelog)")
-_OPERATOR: Final = re.compile(r"\d{1,18}")
-
-
-class _StateFile(NamedTuple):
-    """A version of a state store: the whole state (``is_full``), or the changes to it."""
-
-    path: Path
-    version: int
-    is_full: bool
 
 
 def rewind(checkpoint: Checkpoint, batch: int, *, is_stopped: bool = False) -> Path:
@@ -419,17 +381,15 @@ def rewind(checkpoint: Checkpoint, batch: int, *, is_stopped: bool = False) -> P
     _check_quiet(checkpoint, is_stopped)
     target = checkpoint.batch(batch)
     if not target.is_committed:
-        raise checkpoint.refused(f"has no committed batch {batch}: the query will repeat it")
+        raise refused(checkpoint.path, f"has no committed batch {batch}: the query will repeat it")
     if len(target.own_ends) < len(target.ends):
-        raise checkpoint.refused("is of a query with sources of other formats: not rewound")
-    states = [*_state_files(checkpoint.path / STATE)]
-    _check_state(checkpoint, states, batch)
+        raise refused(checkpoint.path, "is of a query with sources of other formats: not rewound")
+    later = _state_after(checkpoint, batch)
     backup = _backup_path(checkpoint)
     copied(checkpoint, str(backup))
     try:
         # Spark would take a later state for that of a new batch with its number.
-        _remove(each.path for each in states if each.version > batch + 1)
-        _remove(_operators_after(checkpoint.path / STATE, batch))
+        _remove(later)
         for number in sorted({*checkpoint.planned, *checkpoint.committed}, reverse=True):
             if number > batch:  # each step leaves a valid checkpoint
                 _remove(checkpoint.path / name / str(number) for name in (COMMITS, OFFSETS))
@@ -456,15 +416,11 @@ def reset(checkpoint: Checkpoint, *, is_stopped: bool = False) -> Path:
 
 
 def last_until(checkpoint: Checkpoint, time_ms: float) -> int:
-    """Return the last committed batch planned until a time (milliseconds since 1970 UTC).
-
-    Raises:
-        ConfigError: no batch is that old.
-    """
-    found = (each for each in checkpoint.batches() if each.is_committed)
+    """Return the last committed batch planned until a time (milliseconds since 1970 UTC)."""
+    found = (each for each in map(checkpoint.batch, checkpoint.planned) if each.is_committed)
     earlier = [each.number for each in found if each.time_ms <= time_ms]
     if not earlier:
-        raise checkpoint.refused("has no committed batch that old")
+        raise refused(checkpoint.path, "has no committed batch that old")
     return earlier[-1]
 
 
@@ -477,44 +433,35 @@ def _check_quiet(checkpoint: Checkpoint, is_stopped: bool) -> None:
     if ago_s < QUIET_S:
         why = f"changed {max(ago_s, 0.0):.0f} s ago: its query may run, and would not notice"
         cure = f"Stop it and wait for {QUIET_S:.0f} s, or add --stopped if it does not run"
-        raise checkpoint.refused(f"{why}. {cure}")
+        raise refused(checkpoint.path, f"{why}. {cure}")
 
 
 def _backup_path(checkpoint: Checkpoint) -> Path:
     own = checkpoint.path.resolve()
     name = f"{own.name}.backup-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
-    for number in count(1):
-        path = own.with_name(name if number == 1 else f"{name}-{number}")
-        if not path.exists():
-            break
-    return path
+    names = (f"{name}-{number}" if number > 1 else name for number in count(1))
+    return next(path for path in map(own.with_name, names) if not path.exists())
 
 
-def _state_files(directory: Path) -> Iterator[_StateFile]:
-    for path in directory.rglob("*"):
+def _state_after(checkpoint: Checkpoint, batch: int) -> list[Path]:
+    """Return the files of later states; raise ConfigError if the state after a batch is gone."""
+    last, later = batch + 1, []
+    is_full: dict[Path, dict[int, bool]] = {}  # of each store's versions
+    for path in (checkpoint.path / STATE).rglob("*"):
         if found := _VERSION.fullmatch(path.name):
-            yield _StateFile(path, int(found[1]), found[3] in _FULL)
-
-
-def _operators_after(directory: Path, batch: int) -> Iterator[Path]:
-    for path in directory.glob("*/_metadata/v2/*"):
-        if _OPERATOR.fullmatch(path.name) and int(path.name) > batch:
-            yield path
-
-
-def _check_state(checkpoint: Checkpoint, states: Iterable[_StateFile], batch: int) -> None:
-    stores: dict[Path, dict[int, bool]] = {}
-    for path, version, is_full in states:
-        known = stores.setdefault(path.parent, {})
-        known[version] = known.get(version, False) or is_full
-    for store, versions in stores.items():
-        version = batch + 1
+            version, known = int(found[1]), is_full.setdefault(path.parent, {})
+            known[version] = known.get(version, False) or found[3] in _FULL
+            later += [path] if version > last else []
+    for store, versions in is_full.items():
+        version = last
         while version > 0 and not versions.get(version, True):
             version -= 1
         if version > 0 and version not in versions:
             first = min(versions) - 1
             why = f"no longer has the state after batch {batch}, in {store}: the first is {first}"
-            raise checkpoint.refused(f"{why}. Rewind to a later batch, or reset it")
+            raise refused(checkpoint.path, f"{why}. Rewind to a later batch, or reset it")
+    operators = (checkpoint.path / STATE).glob("*/_metadata/v2/*")
+    return later + [each for each in operators if each.name.isdecimal() and int(each.name) > batch]
 
 
 def _remove(paths: Iterable[Path]) -> None:

@@ -1,4 +1,7 @@
-"""The lag of streaming queries: their reported positions against what the stores hold."""
+"""The lag of streaming queries: their reported positions against what the stores hold.
+
+Functions raise StoreUnreachableError if a store does not answer.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from dafka_core.flight.requests import AskedRange, PartitionFacts, furthest_fact
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.names import QUERIES_TOPIC
 from dafka_core.model.records import PartitionInfo, TopicPartition, merge_heads
-from dafka_core.queries.query_progress import Report, reports
+from dafka_core.queries.query_progress import reports
 
 RUNNING: Final = "running"
 FINISHED: Final = "finished"
@@ -59,18 +62,29 @@ class QueryLag(NamedTuple):
 def query_lags(
     clients: Sequence[StoreClient], topic: str = QUERIES_TOPIC, *, timeout_s: float
 ) -> list[QueryLag]:
-    """Return the lag of each run that reports to ``topic``, by the query's name.
-
-    Raises:
-        StoreUnreachableError: a store does not answer.
-    """
+    """Return the lag of each run that reports to ``topic``, by the query's name."""
     found = reports(clients, topic, timeout_s=timeout_s)
     if not found:
         return []
     heads = merge_heads(info for each in clients for info in each.heads(None, timeout_s=timeout_s))
-    readers = [(each.progress.query, _positions(each, heads)) for each in found]
+    readers = []
+    for progress, _ in found:
+        known, topics = progress.offsets(), {*progress.topics}
+        at = {tp: known.get(tp, 0) for tp in heads if tp in known or tp.topic in topics}
+        readers.append((progress.query, at))
     lags = partition_lags(clients, heads, readers, timeout_s=timeout_s)
-    return [_lag(report, each) for report, each in zip(found, lags, strict=True)]
+    return [
+        QueryLag(
+            report.progress.query,
+            report.progress.run,
+            FINISHED if report.progress.finished else LATE if report.is_late else RUNNING,
+            len(each),
+            *total_lag(each),
+            report.age_s,
+            each,
+        )
+        for report, each in zip(found, lags, strict=True)
+    ]
 
 
 def partition_lags(
@@ -86,9 +100,6 @@ def partition_lags(
         clients: the stores.
         heads: what they hold of all partitions together.
         readers: the name and the positions of each reader.
-
-    Raises:
-        StoreUnreachableError: a store does not answer.
     """
     facts = furthest_facts(
         each for client in clients for each in client.facts(None, timeout_s=timeout_s)
@@ -108,13 +119,6 @@ def partition_lags(
         [_partition_lag(name, tp, at, heads[tp].end, facts, ages_s) for tp, at in each.items()]
         for (name, _), each in zip(readers, ranges, strict=True)
     ]
-
-
-def _positions(
-    report: Report, heads: Mapping[TopicPartition, PartitionInfo]
-) -> dict[TopicPartition, int]:
-    known, topics = report.progress.offsets(), {*report.progress.topics}
-    return {tp: known.get(tp, 0) for tp in heads if tp in known or tp.topic in topics}
 
 
 def _ages_s(
@@ -157,17 +161,4 @@ def total_lag(lags: Sequence[PartitionLag]) -> tuple[int, int | None, float | No
         sum(each.records_behind for each in lags),
         sum(sizes) if len(sizes) == len(lags) else None,
         max(ages) if len(ages) == len(lags) and ages else None if lags else 0.0,
-    )
-
-
-def _lag(report: Report, lags: Sequence[PartitionLag]) -> QueryLag:
-    state = FINISHED if report.progress.finished else LATE if report.is_late else RUNNING
-    return QueryLag(
-        report.progress.query,
-        report.progress.run,
-        state,
-        len(lags),
-        *total_lag(lags),
-        report.age_s,
-        lags,
     )

@@ -17,8 +17,9 @@ the time of a report.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import Annotated, Any, ClassVar, Final, NamedTuple, Self
 
 import msgspec
@@ -33,7 +34,8 @@ from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.json_message import JsonMessage, Natural
 from dafka_core.model.names import QUERIES_TOPIC
 from dafka_core.model.packed_offset import PACKED_PARTITIONS, Positions, pack, unpack
-from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
+from dafka_core.model.records import PartitionInfo, TopicPartition
+from dafka_core.queries.source_offset import flat, nested
 from dafka_core.security.permissions import EVERYBODY, PREFIX_DIGITS, Permissions
 
 MAX_UNPACKED_BYTES: Final = 16 << 20
@@ -65,24 +67,13 @@ class QueryProgress(JsonMessage, frozen=True):
         """Return the report with other positions."""
         if len(positions) >= PACKED_PARTITIONS:
             return replace(self, positions={}, packed_positions=pack(positions, {}, {}))
-        tree: dict[str, dict[str, int]] = {}
-        for tp in sorted(positions):
-            tree.setdefault(tp.topic, {})[tp.partition] = positions[tp]
-        return replace(self, positions=tree, packed_positions="")
+        return replace(self, positions=nested(positions), packed_positions="")
 
     def offsets(self) -> dict[TopicPartition, int]:
-        """Return the offset of the next record of each partition.
-
-        Raises:
-            ValueError: the packed positions are damaged.
-        """
+        """Return the offset of the next record of each partition; raise ValueError if damaged."""
         if self.packed_positions:
             return unpack(self.packed_positions, MAX_UNPACKED_BYTES).positions
-        return {
-            TopicPartition(topic, partition): end
-            for topic, ends in self.positions.items()
-            for partition, end in ends.items()
-        }
+        return flat(self.positions, int)
 
 
 class Report(NamedTuple):
@@ -118,11 +109,7 @@ def publish(
     owner: Permissions = EVERYBODY,
     timeout_s: float,
 ) -> None:
-    """Append a report of an owner's query at the store that has most of its partition.
-
-    Raises:
-        DafkaError: no store has taken it.
-    """
+    """Append a report at the store that has most of its partition; raise DafkaError if none can."""
     tp = partition_of(progress.query, topic, owner)
     values = pa.array([progress.packed()], pa.binary())
     failure: DafkaError = NoStoreError((), timeout_s)
@@ -178,7 +165,12 @@ def _read(
 ) -> dict[TopicPartition, list[tuple[int, QueryProgress]]]:
     """Return the valid reports of each partition, each with its time."""
     found: dict[TopicPartition, list[tuple[int, QueryProgress]]] = {}
-    for batch in _batches(client, ranges, timeout_s):
+    groups = (
+        group
+        for part in parts(ranges, MAX_RANGES)
+        for group in client.read_many(part, timeout_s=timeout_s, **_BATCH)
+    )
+    for _, batch in chain.from_iterable(groups):
         assert batch.times is not None  # the request includes them
         times = [int(us) for count, us in batch.times for _ in range(count)]
         for time_us, value in zip(times, batch.values, strict=True):
@@ -188,14 +180,6 @@ def _read(
                 if is_partition_of(progress.query, batch.tp.partition):
                     found.setdefault(batch.tp, []).append((time_us, progress))
     return found
-
-
-def _batches(
-    client: StoreClient, ranges: Sequence[AskedRange], timeout_s: float
-) -> Iterator[RecordBatch]:
-    for part in parts(ranges, MAX_RANGES):
-        for group in client.read_many(part, timeout_s=timeout_s, **_BATCH):
-            yield from (batch for _, batch in group)
 
 
 def of_runs(last: Sequence[tuple[int, QueryProgress]], now_us: int) -> list[Report]:

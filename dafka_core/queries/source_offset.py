@@ -81,10 +81,8 @@ class SourceOffset:
     def since(self, begin: SourceOffset) -> Iterator[BatchRange]:
         """Yield the ranges of the batch that ends here, by partition.
 
-        A start that this offset holds counts more than ``begin``.
-
-        Raises:
-            ConfigError: the batch would go backwards.
+        A start that this offset holds counts more than ``begin``.  Raises ConfigError if the batch
+        would go backwards.
         """
         # A new initial offset may have partitions that the repeated batch did not have.
         known = self.positions if begin.is_initial else {**begin.positions, **self.positions}
@@ -111,8 +109,8 @@ class SourceOffset:
             packed = packed_offset.pack(self.positions, self.start, lives)
             return {**tree, "packed": packed, **self.summary(), "version": VERSION}
         if lives:
-            tree["lives"] = _nested({tp: list(life) for tp, life in lives.items()})
-        topics, start = _nested(self.positions), _nested(self.start)
+            tree["lives"] = nested({tp: list(life) for tp, life in lives.items()})
+        topics, start = nested(self.positions), nested(self.start)
         return {**tree, "start": start, "topics": topics, "version": VERSION}
 
     def summary(self) -> dict[str, Any]:
@@ -132,19 +130,15 @@ class SourceOffset:
 
     @classmethod
     def parse(cls, given: Any) -> SourceOffset:
-        """Return the offset of what Spark kept.
-
-        Raises:
-            ConfigError: it is not from this source, or from another version of it.
-        """
+        """Parse what Spark kept; raise ConfigError if this version cannot read it."""
         try:
             if given["version"] != VERSION:
                 raise ValueError(f"it has version {given['version']!r}, not {VERSION}")
             begun_us = _whole(given["begun"]) if "begun" in given else None
             if "packed" in given:
                 return cls(*packed_offset.unpack(given["packed"]), begun_us)
-            positions, start = _flat(given["topics"], _whole), _flat(given["start"], _whole)
-            return cls(positions, start, _flat(given.get("lives", {}), _life), begun_us)
+            positions, start = flat(given["topics"], _whole), flat(given["start"], _whole)
+            return cls(positions, start, flat(given.get("lives", {}), _life), begun_us)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise ConfigError(
                 "checkpointLocation",
@@ -154,8 +148,8 @@ class SourceOffset:
             ) from None
 
 
-def _nested(positions: Mapping[TopicPartition, T]) -> dict[str, dict[str, T]]:
-    """Return ``{topic: {partition: offset}}`` with sorted keys."""
+def nested(positions: Mapping[TopicPartition, T]) -> dict[str, dict[str, T]]:
+    """Return the values by topic and partition, with sorted keys."""
     tree: dict[str, dict[str, T]] = {}
     for tp in sorted(positions):
         tree.setdefault(tp.topic, {})[tp.partition] = positions[tp]
@@ -172,7 +166,8 @@ def _life(numbers: Iterable[object]) -> EpochId:
     return EpochId(*map(_whole, numbers))
 
 
-def _flat(
+def flat(
     tree: Mapping[str, Mapping[str, Any]], read: Callable[[Any], T]
 ) -> dict[TopicPartition, T]:
+    """Parse what ``nested`` returns."""
     return {TopicPartition(t, p): read(tree[t][p]) for t in tree for p in tree[t]}

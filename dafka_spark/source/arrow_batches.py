@@ -14,9 +14,8 @@ from pyspark.sql.types import StructType
 
 from dafka_core.model.envelope_columns import HEADERS, KEY, VALUE, opened_columns
 from dafka_core.model.names import escape
-from dafka_core.model.records import UNKNOWN_US
+from dafka_core.model.records import UNKNOWN_US, MatchedRecords, Records
 from dafka_core.model.values import Longs, Values
-from dafka_core.model.where import MatchedRecords, Records
 from dafka_spark.errors import BadValueError, IncompleteBatchError
 from dafka_spark.formats.codecs import Codec, Part, concat_parts, decode_parts
 from dafka_spark.options import DROPMALFORMED, FAILFAST, SourceOptions
@@ -61,7 +60,7 @@ class TypedValues:
     def _error(self, part: Part, batches: Sequence[Records]) -> BadValueError:
         firsts = list(accumulate((batch.count for batch in batches), initial=0))
         index = bisect_right(firsts, part.start) - 1
-        offset = batches[index].offset_of(part.start - firsts[index])
+        offset = int(batches[index].offsets[part.start - firsts[index]])
         return BadValueError(*batches[index].tp, offset, self._options.value_format, part.why)
 
 

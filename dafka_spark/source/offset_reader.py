@@ -197,7 +197,7 @@ class OffsetReader:
                     why = f"{tp} has offsets {known.earliest} up to, not including, {known.end}"
                 raise ConfigError(bound.option, position.number, why)
         wanted = {tp: bound.limit.of(tp, bound.default) for tp in heads}
-        times = {tp: each for tp, each in wanted.items() if each.is_time}
+        times = {tp: each for tp, each in wanted.items() if each.base in (TIME, AGO)}
         answers = self.offsets_for_times(times, snapshot, self._options.fetch_timeout_s)
         for tp in sorted(times.keys() - answers.found.keys()):
             why = _NO_TIMES.format(tp)

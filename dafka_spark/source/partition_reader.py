@@ -17,8 +17,14 @@ from dafka_core.archive.layout import ArchiveError
 from dafka_core.errors import DafkaError, DataLossError, HistoryChangedError, StoreUnreachableError
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.epochs import NO_LIFE
-from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition, merge_heads
-from dafka_core.model.where import TIMESTAMP, Records, Where, matched
+from dafka_core.model.records import (
+    PartitionInfo,
+    RecordBatch,
+    Records,
+    TopicPartition,
+    merge_heads,
+)
+from dafka_core.model.where import TIMESTAMP, Where, matched
 from dafka_spark.cluster import connections
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.cluster.worker_process import settle

@@ -24,11 +24,11 @@ from dafka_core.model.records import (
     UNKNOWN_US,
     PartitionInfo,
     RecordBatch,
+    Records,
     TopicPartition,
     coalesce,
     times_between,
 )
-from dafka_core.model.where import Records
 from dafka_spark.cluster import connections
 from dafka_spark.options import AUTO, FLIGHT, LOCAL, MESH, SourceOptions
 from dafka_spark.source.offset_ranges import OffsetRange, StoreRange

@@ -13,7 +13,7 @@ from pyspark.sql.functions import count, lit
 from dafka_core.audit.verification import verified
 from dafka_core.cli.checkpoint_commands import verify
 from dafka_core.errors import DafkaError
-from dafka_core.queries.checkpoint import Checkpoint, fork, rewind
+from dafka_core.queries.checkpoint import Checkpoint, copied, rewind
 from dafka_spark.recompute import recomputed
 from tests.spark.topics import TIMEOUT_S, Topics, finish
 
@@ -27,9 +27,9 @@ def test_a_fork_runs_beside_its_query(topics: Topics, topic: str, tmp_path: Path
     topics.produce(topic, range(10))
     topics.send(copy(topics, topic), blue, topic=f"{topic}-blue")
     found = Checkpoint.read(str(blue))
-    assert [each.is_committed for each in found.batches()] == [True, True, True]
+    assert [each.is_committed for each in map(found.batch, found.planned)] == [True, True, True]
     assert sum(each.end - each.start for _, each in found.ranges(2)) == 2
-    made = fork(found, str(green))
+    made = copied(found, str(green), is_fork=True)
     topics.produce(topic, range(10, 16))
     for path in (green, blue, green):
         topics.send(copy(topics, topic), path, topic=f"{topic}-{path.name}")
@@ -45,7 +45,7 @@ def test_a_sink_refuses_other_rows_of_a_query_that_was_rewound(
 ) -> None:
     topics.produce(topic, range(10))
     topics.send(copy(topics, topic), tmp_path / "own", topic=f"{topic}-own")
-    fork(Checkpoint.read(str(tmp_path / "own")), str(tmp_path / "fork"))
+    copied(Checkpoint.read(str(tmp_path / "own")), str(tmp_path / "fork"), is_fork=True)
     for name in ("own", "fork"):
         rewind(Checkpoint.read(str(tmp_path / name)), 0, is_stopped=True)
     with pytest.raises(StreamingQueryException, match="was rewound"):

@@ -54,7 +54,7 @@ def archived(
     directory: Path, tp: TopicPartition, end: int, start: int = 0, read: Read = read
 ) -> None:
     added = ArchiveWriter(directory, tp.topic).archive([Wanted(tp, start, end)], read)
-    assert added.failed == ()
+    assert added.failed == {}
 
 
 def offsets_in_manifest(directory: Path, tp: TopicPartition) -> list[int]:

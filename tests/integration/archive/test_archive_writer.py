@@ -8,13 +8,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
 import pytest
 
 from dafka_core.archive import archive_writer, manifest, record_files
-from dafka_core.archive.archive_writer import ArchiveWriter, Wanted
+from dafka_core.archive.archive_writer import Added, ArchiveWriter, Wanted
 from dafka_core.archive.layout import ArchiveError
 from dafka_core.errors import CHANGED, DafkaError, HistoryChangedError, StoreUnreachableError
 from dafka_core.model.epochs import EpochId
@@ -29,6 +30,10 @@ from tests.integration.archive.records import (
     offsets_in_manifest,
     read,
 )
+
+
+def records_in(added: Added) -> int:
+    return sum(file.end - file.start for file in added.files)
 
 
 def test_what_is_added_is_read_by_both(tmp_path: Path) -> None:
@@ -49,9 +54,9 @@ def test_a_file_has_records_of_one_day(tmp_path: Path) -> None:
 
 def test_nothing_is_added_twice(tmp_path: Path) -> None:
     writer = ArchiveWriter(tmp_path, "flights")
-    assert writer.archive([Wanted(A, 0, 30)], read).records == 30
-    assert writer.archive([Wanted(A, 0, 30)], read).files == 0
-    assert writer.archive([Wanted(A, 10, 40)], read).records == 10
+    assert records_in(writer.archive([Wanted(A, 0, 30)], read)) == 30
+    assert writer.archive([Wanted(A, 0, 30)], read).files == []
+    assert records_in(writer.archive([Wanted(A, 10, 40)], read)) == 10
 
 
 def test_a_hole_is_filled_later(tmp_path: Path) -> None:
@@ -64,7 +69,7 @@ def test_a_hole_is_filled_later(tmp_path: Path) -> None:
 def test_partitions_are_added_together(tmp_path: Path) -> None:
     writer = ArchiveWriter(tmp_path, "flights")
     added = writer.archive([Wanted(A, 0, 30), Wanted(B, 0, 20)], read)
-    assert (added.records, writer.manifest.version) == (50, 1)
+    assert (records_in(added), writer.manifest.version) == (50, 1)
 
 
 def test_who_comes_second_adds_what_the_first_has_not(tmp_path: Path) -> None:
@@ -186,7 +191,7 @@ def test_one_partition_that_fails_leaves_the_others(tmp_path: Path) -> None:
 
     writer = ArchiveWriter(tmp_path, "flights")
     added = writer.archive([Wanted(A, 0, 30), Wanted(B, 0, 20)], broken)
-    assert added.failed == ((A, gone),)
+    assert added.failed == {A: gone}
     assert offsets_in_manifest(tmp_path, B) == offsets_in_files(tmp_path, B) == list(range(20))
     assert offsets_in_manifest(tmp_path, A) == offsets_in_files(tmp_path, A) == []
 
@@ -203,7 +208,7 @@ def test_records_that_were_set_aside_since_are_told_of(tmp_path: Path) -> None:
 
     added = writer.archive([Wanted(A, 0, 60, new)], changed)
     assert asked == [Wanted(A, 30, 60, new, old)]
-    [(tp, error)] = added.failed
+    [(tp, error)] = added.failed.items()
     assert tp == A
     assert "from offset 25 on the archive may have records that the stores" in str(error)
 
@@ -230,6 +235,21 @@ def test_a_large_range_is_several_files_and_commits(
     monkeypatch.setattr(archive_writer, "COMMIT_BYTES", 100)
     monkeypatch.setattr(archive_writer, "GROUP_RECORDS", 5)
     writer = ArchiveWriter(tmp_path, "flights")
-    assert writer.archive([Wanted(A, 0, 100)], read).files > 10
+    assert len(writer.archive([Wanted(A, 0, 100)], read).files) > 10
     assert writer.manifest.version > 3
     assert offsets_in_manifest(tmp_path, A) == offsets_in_files(tmp_path, A) == list(range(100))
+
+
+def test_late_records_are_in_the_day_of_the_newest_before_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive_writer, "GROUP_RECORDS", 5)
+
+    def late(wanted: Wanted) -> Iterator[RecordBatch]:
+        yield batch(wanted.tp, 24, 29)
+        yield replace(batch(wanted.tp, 0, 5), offset=29)
+
+    ArchiveWriter(tmp_path, "flights").archive([Wanted(A, 24, 34)], late)
+    [path] = tmp_path.rglob("*.parquet")
+    assert path.parent.name == "day=2026-01-02"
+    assert offsets_in_files(tmp_path, A) == [*range(24, 34)]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import subprocess
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 
 from dafka_core.cli import job_commands
 from dafka_core.cli.job_commands import job
+from dafka_core.cli.process import ARROW_POOL, keep_freed_memory
 from dafka_core.errors import DafkaError
 from tests.integration.cli.processes import run, sentence
 
@@ -70,6 +73,26 @@ def test_without_the_jobs_the_package_is_named(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(job_commands, "find_spec", lambda name: None)
     with pytest.raises(Exception, match="no jobs, as package dafka_spark is not installed"):
         job("topic_to_topic")
+
+
+@pytest.mark.parametrize("given", [None, "mimalloc", "system"])
+def test_a_job_has_the_allocator_that_its_user_chose(
+    given: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if given is None:
+        monkeypatch.delenv(ARROW_POOL, raising=False)
+    else:
+        monkeypatch.setenv(ARROW_POOL, given)
+    started: list[str | None] = []
+    monkeypatch.setattr(os, "execve", lambda *command: started.append(command[2].get(ARROW_POOL)))
+    try:
+        keep_freed_memory()
+        own = subprocess.run(["printenv", ARROW_POOL], stdout=subprocess.PIPE, check=True).stdout
+        job("topic_to_topic")
+    finally:
+        os.unsetenv(ARROW_POOL)
+    assert own.decode().strip() == (given or "system")
+    assert started == [given]
 
 
 NAME = "explore_topic.ipynb"

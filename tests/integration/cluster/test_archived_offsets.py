@@ -44,7 +44,7 @@ class Archived:
         wanted = Wanted(tp, info.earliest, end, info.life)
         writer = ArchiveWriter(self.directory, tp.topic)
         added = writer.archive([wanted], lambda each: self.log.read(tp, each.start, each.end))
-        assert added.failed == ()
+        assert added.failed == {}
         if trims:
             self.log.trim(tp, end)
 

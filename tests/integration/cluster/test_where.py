@@ -11,9 +11,8 @@ import pytest
 from dafka_core.errors import ConfigError, StoreUnreachableError
 from dafka_core.flight import server_get, where_get
 from dafka_core.model.envelope import closed
-from dafka_core.model.records import TopicPartition
+from dafka_core.model.records import MatchedRecords, TopicPartition
 from dafka_core.model.values import Values
-from dafka_core.model.where import MatchedRecords
 from dafka_core.storage.block import MAX_BLOCK_RECORDS
 from dafka_spark.errors import BadValueError, IncompleteBatchError, RetentionAheadError
 from dafka_spark.source import record_sources

@@ -24,9 +24,9 @@ from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.where_get import GetWhereRequest, read_where
 from dafka_core.model.envelope import closed
 from dafka_core.model.epochs import Epoch, EpochId
-from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
+from dafka_core.model.records import MatchedRecords, PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.model.values import Longs
-from dafka_core.model.where import MatchedRecords, Where, matched
+from dafka_core.model.where import Where, matched
 from dafka_core.storage import Log
 from dafka_core.testing import PATIENCE_S, wait_until
 from tests.integration.flight.hosts import (

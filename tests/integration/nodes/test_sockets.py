@@ -20,6 +20,7 @@ import zmq
 from dafka_core import Consumer, Producer, Reader, Store, Tower
 from dafka_core.config.node_options import LAYOUTS, LIVE_BATCH_BYTES
 from dafka_core.errors import ProtocolError
+from dafka_core.model.opened_records import opened_records
 from dafka_core.model.records import Record, RecordBatch, TopicPartition, Transaction, times_between
 from dafka_core.nodes import sockets as module
 from dafka_core.nodes.connection_quotas import ConnectionQuotas
@@ -169,7 +170,7 @@ def records_of(frames: list[bytes]) -> list[Found]:
     stops = lengths.cumsum().tolist()
     values = [bytes(records[start:stop]) for start, stop in pairwise([0, *stops])]
     batch = RecordBatch.of(message.tp, message.sequence, values)
-    return [(message.requestor, record) for record in batch.records()]
+    return [(message.requestor, record) for record in opened_records(batch, opens=False)]
 
 
 def decoded(messages: list[list[bytes]]) -> tuple[list[Found], int]:
@@ -203,7 +204,10 @@ def test_valid_messages_are_received_whole_and_longer_ones_are_skipped_whole(end
     others = [frames for burst, _ in bursts for frames in burst]
     found, invalid_count = decoded(others)
     for requestor, batch in decoder.take():
-        found += [(requestor, record._replace(timestamp_us=None)) for record in batch.records()]
+        found += [
+            (requestor, record._replace(timestamp_us=None))
+            for record in opened_records(batch, opens=False)
+        ]
     expected, expected_invalid = decoded(sent)
     assert sorted(found) == sorted(expected)
     assert invalid_count + decoder.invalid_count == expected_invalid

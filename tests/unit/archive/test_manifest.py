@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dafka_core.archive import manifest as manifests
+from dafka_core.archive.archive import Archive
 from dafka_core.archive.layout import ArchiveError
 from dafka_core.archive.manifest import ArchivedFile, Commit, Manifest
 from dafka_core.model.epochs import EpochId
@@ -72,9 +73,10 @@ def test_names_need_not_be_text(tmp_path: Path) -> None:
     manifest = Manifest(tmp_path, topic)
     (manifest.commits / "staged" / STAGED).mkdir(parents=True)
     manifest.commit([file(0, 3, partition)])
-    [found] = manifests.manifests(tmp_path)
-    found.refresh()
-    assert (found.topic, list(found.files)) == (topic, [partition])
+    assert Archive(tmp_path).topics() == [topic]
+    again = Manifest(tmp_path, topic)
+    assert again.refresh()
+    assert list(again.files) == [partition]
 
 
 def test_what_a_later_version_has_written_is_no_damage(tmp_path: Path) -> None:
@@ -97,20 +99,20 @@ def change(**changes: Any) -> bytes:
 @pytest.mark.parametrize(
     ("octets", "expected"),
     [
-        (b"", "Expecting value"),
-        (b"[" * 100_000, "is not valid JSON"),
-        (b"{}", "must be a JSON object of version 2"),
-        (change(v=0), "must be a JSON object of version 2"),
+        (b"", "'commit' = b'': must be a JSON object"),
+        (b"[" * 100_000, "must be a JSON object"),
+        (b"{}", "'v' = None: must be the version, 2"),
+        (change(v=0), "'v' = 0: must be the version, 2"),
         (change(topic="u"), "is of topic 'u'"),
         (change(files=[]), "files"),
-        (change(start=-1), r"Expected `int` >= 0 - at `\$.files\[0\].start`"),
+        (change(start=-1), "'start' = -1: must be `int` >= 0"),
         (change(start=3), r"offsets 3 to 3 \(exclusive\) are not a range"),
-        (change(end=2**63), "end"),
+        (change(end=2**63), "'end' = 9223372036854775808: must be `int` <= "),
         (change(day="../../x"), "day"),
         (change(staged="../x"), "staged"),
         (change(partition=""), "partition"),
         (change(partition="x" * 300), "partition"),
-        (b"\xff\xfe", "Expecting value"),
+        (b"\xff\xfe", "must be a JSON object"),
     ],
 )
 def test_what_no_writer_has_written_is_named(tmp_path: Path, octets: bytes, expected: str) -> None:
@@ -168,7 +170,7 @@ def test_strangers_in_the_directory_are_passed_over(tmp_path: Path) -> None:
         (manifest.commits / name).write_text("x")
     (tmp_path / "_dafka" / "other").mkdir()
     assert read(tmp_path).version == 1
-    assert [each.topic for each in manifests.manifests(tmp_path)] == ["t"]
+    assert Archive(tmp_path).topics() == ["t"]
 
 
 def test_many_commits_are_read_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

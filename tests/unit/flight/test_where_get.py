@@ -14,9 +14,8 @@ from dafka_core.flight.columns import OFFSET, TIMESTAMP, VALUE, batch_of, schema
 from dafka_core.flight.limits import MAX_WHERE_BYTES
 from dafka_core.flight.requests import GetRequest
 from dafka_core.flight.where_get import GetWhereRequest, matched_records, packed_scan
-from dafka_core.model.records import TopicPartition
+from dafka_core.model.records import MatchedRecords, TopicPartition
 from dafka_core.model.values import Values
-from dafka_core.model.where import MatchedRecords
 
 TP = TopicPartition("t", "P")
 ASKED = GetWhereRequest(

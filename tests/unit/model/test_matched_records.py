@@ -78,7 +78,7 @@ def test_conditions_apply_to_escaped_names() -> None:
     records = batch([b"a"])
     assert matched(records, Where.parse("topic LIKE 't_x__' AND partition = 'A'"), opens=True).count
     assert not matched(records, Where.parse("topic = 't'"), opens=True).count
-    assert matched(records, Where.parse("topic LIKE 't%ff'"), opens=True).offset_of(0) == 100
+    assert matched(records, Where.parse("topic LIKE 't%ff'"), opens=True).offsets[0] == 100
 
 
 def test_neighbouring_ranges_are_joined() -> None:

@@ -18,6 +18,7 @@ from dafka_core.model.opened_records import opened_records
 from dafka_core.model.records import (
     SMALL_BYTES,
     SMALL_RECORDS,
+    UNKNOWN_US,
     PartitionInfo,
     Record,
     RecordBatch,
@@ -70,7 +71,7 @@ def test_batches(maker: Callable[[list[bytes]], Values]) -> None:
     assert batch.between(7, 8) == RecordBatch(TP, 7, Values.of([b"c"]))
     assert batch.between(5, 7) == RecordBatch(TP, 5, Values.of([b"a", b"b"]))
     assert batch.between(6, 7) == RecordBatch(TP, 6, Values.of([b"b"]))
-    assert list(batch.records()) == [
+    assert list(opened_records(batch, opens=False)) == [
         Record("t", "P", 5, b"a"),
         Record("t", "P", 6, b"b"),
         Record("t", "P", 7, b"c"),
@@ -100,8 +101,8 @@ def test_coalescing_keeps_records(
 ) -> None:
     made = in_a_row(parts)
     found = list(coalesce(iter(made), max_records, max_bytes))
-    assert [record for each in found for record in each.records()] == [
-        record for each in made for record in each.records()
+    assert [record for each in found for record in opened_records(each, opens=False)] == [
+        record for each in made for record in opened_records(each, opens=False)
     ]
     assert [time for each in found for time in each_time(each.times)] == [
         time for each in made for time in each_time(each.times)
@@ -237,4 +238,11 @@ def test_each_record_has_its_own_parts(contents: list[bytes]) -> None:
         for offset, (key, value, headers) in enumerate(parts, 5)
     ]
     bare = [Record(*TP, offset, content) for offset, content in enumerate(contents, 5)]
-    assert list(opened_records(batch, opens=False)) == bare == list(batch.records())
+    assert list(opened_records(batch, opens=False)) == bare
+
+
+def test_a_time_that_no_store_knows_is_none() -> None:
+    times = np.array([[2, UNKNOWN_US], [1, 7]], np.int64)
+    batch = RecordBatch(TP, 5, Values.of([b"a", b"b", b"c"]), times=times)
+    found = [(record.offset, record.timestamp_us) for record in opened_records(batch)]
+    assert found == [(5, None), (6, None), (7, 7)]

@@ -32,7 +32,9 @@ def read(directory: Path) -> Checkpoint:
 def test_batches_and_their_ranges(tmp_path: Path) -> None:
     found = read(checkpoint(tmp_path / "c"))
     assert found.query_id == QUERY
-    batches = [(each.number, each.own_ends, each.time_ms) for each in found.batches()]
+    batches = [
+        (each.number, each.own_ends, each.time_ms) for each in map(found.batch, found.planned)
+    ]
     assert batches == [(n, {"0": ENDS[n]}, TIME_MS + 1_000 * n) for n in range(3)]
     ranges = [[each[:4] for _, each in found.ranges(number)] for number in range(3)]
     assert ranges == [[(*A, 0, 4)], [(*A, 4, 6), (*B, 2, 3)], [(*A, 6, 9), (*B, 3, 3)]]

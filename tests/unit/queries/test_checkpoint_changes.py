@@ -12,7 +12,7 @@ import pytest
 
 from dafka_core.errors import ConfigError, DafkaError
 from dafka_core.queries import checkpoint as checkpoint_module
-from dafka_core.queries.checkpoint import Checkpoint, copied, fork, last_until, reset, rewind
+from dafka_core.queries.checkpoint import Checkpoint, copied, last_until, reset, rewind
 from tests.unit.queries.checkpoints import (
     ENDS,
     FOREIGN,
@@ -68,6 +68,8 @@ def test_state_is_rewound_with_the_batches(tmp_path: Path) -> None:
         (["3.zip", "2.zip"], 0, False),
         (["3.zip", "2.changelog", "1.zip"], 1, True),
         (["3.delta", "1.snapshot"], 1, False),
+        (["2.snapshot", "2.delta"], 1, True),
+        (["2.delta", "2.snapshot"], 1, True),
     ],
 )
 def test_the_state_after_the_batch_must_exist(
@@ -165,7 +167,7 @@ def test_a_copy_is_the_same_query(found: Checkpoint, tmp_path: Path) -> None:
 
 
 def test_a_fork_is_another_query(found: Checkpoint, tmp_path: Path) -> None:
-    made = [fork(found, str(tmp_path / name)) for name in "ab"]
+    made = [copied(found, str(tmp_path / name), is_fork=True) for name in "ab"]
     assert len({found.query_id, *(each.query_id for each in made)}) == 3
     for each in made:
         # Spark would refuse the new file with the old checksum.
@@ -192,7 +194,7 @@ def test_a_copy_needs_a_new_directory(
     with pytest.raises(DafkaError, match=error):
         copied(found, str(tmp_path / target))
     with pytest.raises(ConfigError, match="is not on this machine"):
-        fork(found, "hdfs://host/a")
+        copied(found, "hdfs://host/a")
     (tmp_path / "empty").mkdir()
     assert copied(found, str(tmp_path / "empty")).query_id == QUERY
 
