@@ -1,4 +1,4 @@
-"""``python -m tests.chaos``: the tables, one after the other, a JSON line for each."""
+"""Run the tables one after the other, with a JSON line for each: ``python -m tests.chaos``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.chaos.harness import Chaos, Outcome
 
 
 class Table(NamedTuple):
-    """One table: how often it is run in full and in short."""
+    """A table: its number of rounds in full and in short runs."""
 
     name: str
     run: Callable[[Chaos, int], None]
@@ -67,7 +67,7 @@ def run_table(
     first: int = 0,
     short: bool = False,
 ) -> Outcome:
-    """Runs one table; ``short`` is for rounds that shall not take their full time."""
+    """Run one table; ``short`` selects quick rounds."""
     table = TABLES[number]
     chaos = Chaos(number, table.name, seed, directory, first=first, short=short)
     table.run(chaos, rounds)
@@ -75,12 +75,12 @@ def run_table(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the tables asked for; 1 if anything was lost, doubled or stuck."""
+    """Run the requested tables; return 1 after a loss, a double or a hang."""
     arguments = _parser().parse_args(argv)
     print(f"seed {arguments.seed}", file=sys.stderr, flush=True)
     good = True
     for number in arguments.table or sorted(TABLES):
-        # Kept when something went wrong: the files of the rounds that failed are in it.
+        # Kept after a failure, with the files of the failed rounds.
         directory = Path(tempfile.mkdtemp(prefix=f"dafka-chaos-{number}-"))
         rounds = arguments.rounds or TABLES[number].rounds
         outcome = run_table(

@@ -1,9 +1,9 @@
-"""Table 9: Spark standalone and Dafka over hosts, of which some fail, batch and streaming.
+"""Table 9: Spark standalone and Dafka on several hosts, some of which fail; batch and streaming.
 
 The query of table 2 runs on a cluster of eight hosts: Spark's master, two workers and a driver, two
-stores and two towers.  Hosts lose their power or their cable, their processes are killed; one may
-be far away, and nobody may be let in to those of Spark.  In the end a batch query copies the topic,
-while a host fails.
+stores and two towers. Hosts lose power or cable, and their processes are killed; one may be far
+away, and Spark's hosts may refuse connections. In the end a batch query copies the topic, while a
+host fails.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ SOURCE, SINK, COPY = "numbers", "counts", "copied"
 EACH = 600
 SHORT_EACH = 300
 BATCHES = 2
-"""So many records are fed before a fault and again after it, and read in so many batches."""
+"""Records fed before a fault and again after it, and batches that read them."""
 
 FAULTS = 6
 AWAY_S = (0.2, 12.0)
-"""Longer and shorter than what a mesh needs to give up a peer."""
+"""Longer and shorter than a mesh's peer timeout."""
 SHORT_AWAY_S = (0.2, 2.0)
 FAR_S = (0.01, 0.1)
 """One way."""
@@ -46,7 +46,7 @@ Heal = Callable[[], None]
 
 
 def run(chaos: Chaos, rounds: int) -> None:
-    """The rounds, each with a cluster of its own."""
+    """Run the rounds, each with a cluster of its own."""
     chaos.play(rounds, lambda *given: _Round(*given).run())
 
 
@@ -93,7 +93,7 @@ class _Round(Round):
         self.chaos.add("clusters whose Spark nobody is let in to", alone)
 
     def _plan(self, site: SparkHosts) -> Plan:
-        # Each task in a new Python knows nothing of the cluster, as after a minute without work.
+        # A task in a new Python knows nothing of the cluster, as after a minute without work.
         new_pythons = self.chaos.short or self.chance.random() < 0.5
         self.chaos.add("queries with a new Python for each task", new_pythons)
         return Plan(
@@ -154,10 +154,10 @@ class _Round(Round):
             else:
                 self.chaos.compare("the copied topic", feeder.fed, found)
 
-    # -- faults: what each does, and what undoes it once the query has gone on -------------------
+    # -- faults: each is undone once the query has made progress ---------------------------------
 
     def _towers(self, site: SparkHosts, driver: Driver) -> Heal:
-        """Both towers are away until the query has gone on."""
+        """Keep both towers away until the query has made progress."""
         heals = [self._fail(site, tower) for tower in TOWERS]
         self.chaos.fault("both towers away")
 

@@ -1,4 +1,4 @@
-"""What went in against what came out, as multisets with counts."""
+"""Input and output, compared as multisets."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Hashable, Iterable
 from typing import NamedTuple
 
 EXAMPLES = 3
-"""How many values of each kind a difference names: enough to look for them."""
+"""Examples of each kind in a difference."""
 
 
 class Difference(NamedTuple):
-    """What is not as it should be.
+    """A difference.
 
-    ``losses`` went in and did not come out, ``doubles`` came out more often than they went in,
-    ``strangers`` never went in.  ``examples`` has some of them, with their kind.
+    ``losses`` are missing in the output, ``doubles`` are there too often, ``strangers`` were never
+    input. ``examples`` has some of them, with their kind.
     """
 
     losses: int
@@ -37,10 +37,10 @@ def compare(
     found: Iterable[Hashable],
     allowed: Iterable[Hashable] | None = None,
 ) -> Difference:
-    """Every one of ``required`` must have been found, and nothing but ``allowed``.
+    """Compare: all of ``required`` must be found, and nothing outside ``allowed``.
 
-    Without ``allowed`` it is ``required``.  With it, ``required`` is the part that was
-    acknowledged of all that was sent.
+    Without ``allowed`` it is ``required``. With it, ``required`` are the acknowledged values of all
+    that were sent.
     """
     must, got = Counter(required), Counter(found)
     may = must if allowed is None else Counter(allowed)

@@ -1,11 +1,11 @@
-"""Table 6: the disk is full, or the database file is not what was written.
+"""Table 6: the disk is full, or the database file is damaged.
 
-A full disk: a limit on the store's files, or a file system of its own that something else fills.
-The store must say so and end; what it acknowledged must be there, and with room again it goes on.
+A full disk: a limit on the store's files, or a small file system that something else fills. The
+store must report it; what it acknowledged must exist, and with room again it continues.
 
-Damage: of a store that was killed the file is cut short or overwritten.  Started again it may
-refuse, with a sentence that says why, or serve; what it serves must be right, record by record,
-and what it acknowledges then must be there after another start.
+Damage: the file of a killed store is truncated or overwritten. Started again it may refuse, with a
+sentence that says why, or serve; what it serves must be right, record by record, and what it then
+acknowledges must exist after another start.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ ROUNDS = 70
 SHORT_ROUNDS = 5
 
 CLEAR = "dafka: store at "
-"""How a store's sentence about its own directory begins."""
+"""Prefix of a store's sentence about its directory."""
 
 FILE_SYSTEM_BYTES = 96 << 20
 PAGE_BYTES = 4096
 READ_TIMEOUT_S = 5.0
 
 END_S = 0.3
-"""A store that dies of a request is gone by then."""
+"""Time in which a store that a request kills has ended."""
 
 NEW, NEW_RECORDS = "F" * 32, 200
 
 Partitions = dict[str, int]
-"""By partition, which is also what its values are made of: how many records were acknowledged."""
+"""By partition, from which values are made: the number of acknowledged records."""
 
 
 def run(chaos: Chaos, rounds: int) -> None:
-    """The rounds: full disks and kinds of damage in turn."""
+    """Run the rounds: full disks and kinds of damage in turn."""
     kinds: list[Callable[..., None]] = [_limited, _truncated, _overwritten, _flipped, _misplaced]
     kinds += [_running, _filled if unshare_works("-rm") else _limited]
     for number in range(chaos.first, chaos.first + rounds):
@@ -204,7 +204,7 @@ def _misplaced(it: _Round) -> None:
 
 
 def _running(it: _Round) -> None:
-    """Overwrites the file of a store that runs, and is read from meanwhile."""
+    """Overwrite the file of a store that runs and serves reads."""
     with it.store() as store:
         held = _fill(it, store)
         data = it.directory / "store" / "data.mdb"
@@ -228,7 +228,7 @@ def _damaged(it: _Round, kind: str, damage: Callable[[Path], None]) -> None:
 
 
 def _fill(it: _Round, store: Node) -> Partitions:
-    """Large and small partitions, of large and small blocks."""
+    """Return large and small partitions, of large and small blocks."""
     held: Partitions = {}
     with _client(store) as client:
         for number in range(it.chance.randint(3, 40)):
@@ -253,7 +253,7 @@ def _put(client: StoreClient, name: str, start: int, count: int) -> None:
 
 
 def _place(it: _Round, data: Path) -> int:
-    """Somewhere in the file; as often in its trees, which are little of it, as in its records."""
+    """Return a position in the file: as often in its small trees as in its records."""
     content = data.read_bytes()
     trees = [
         page
@@ -276,7 +276,7 @@ def _write(data: Path, location: int, content: bytes) -> None:
 
 
 def _check_serving(it: _Round, store: Node, held: Partitions) -> None:
-    """Everything that the store serves must be right; and it must keep what it takes."""
+    """Check everything that the store serves, and that it keeps new records."""
     with _client(store) as client:
         try:
             found = client.heads([TOPIC], timeout_s=READ_TIMEOUT_S)
@@ -310,7 +310,7 @@ def _check_serving(it: _Round, store: Node, held: Partitions) -> None:
 
 
 def _refused(it: _Round, store: Node, what: str) -> None:
-    """An error instead of records: a clear one if the store has ended."""
+    """Check an error that came instead of records: it must be clear if the store has ended."""
     it.chaos.add(what)
     time.sleep(END_S)
     if not store.running:

@@ -1,4 +1,4 @@
-"""What lies on a store's disk, read from its directory."""
+"""The content of a store's disk, read from its directory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ READ_RECORDS = 65_536
 
 
 def values_on_disk(directory: Path) -> dict[TopicPartition, list[bytes]]:
-    """All records of a store that does not run, by topic and partition, as it would find them.
+    """Return all records of a store that does not run, by topic and partition.
 
     Raises:
         StoreError: the directory is damaged.
@@ -35,7 +35,7 @@ def values_on_disk(directory: Path) -> dict[TopicPartition, list[bytes]]:
 
 
 def times_on_disk(directory: Path, tp: TopicPartition) -> list[int]:
-    """The timestamp of each record of a partition, at a store that does not run."""
+    """Return the timestamps of a partition in a store that does not run."""
     with Log(directory) as log:
         info = log.info(tp)
         assert info is not None
@@ -46,9 +46,9 @@ def times_on_disk(directory: Path, tp: TopicPartition) -> list[int]:
 
 
 class Blocks:
-    """Watches the table of a store that runs: its merging makes the blocks fewer.
+    """Watches the table of a running store, in which merging reduces the blocks.
 
-    To be closed before this process opens the directory in another way.
+    Close it before this process opens the directory in another way.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -58,7 +58,7 @@ class Blocks:
         self._blocks = self._env.open_db(b"blocks", create=False)
 
     def count(self) -> int:
-        """How many blocks there are."""
+        """Return the number of blocks."""
         with self._env.begin() as transaction:
             entries: int = transaction.stat(self._blocks)["entries"]
             return entries
@@ -68,13 +68,13 @@ class Blocks:
 
 
 def has_on_disk(directory: Path, count: int) -> bool:
-    """Whether a store, which may be running, has so many records."""
+    """Return whether a store, possibly running, has ``count`` records."""
     return count_on_disk(directory) >= count
 
 
 def count_on_disk(directory: Path) -> int:
-    """How many records a store has, which may be running."""
+    """Return the number of records of a store, possibly running."""
     try:
         return sum(info.end - info.earliest for info in on_disk(directory))
-    except (lmdb.Error, StoreError):  # not there yet, or just about to grow
+    except (lmdb.Error, StoreError):  # missing, or about to grow
         return 0

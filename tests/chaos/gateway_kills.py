@@ -1,10 +1,9 @@
 """Table 11: stores with their gateways are killed while Kafka's clients write and read.
 
-An idempotent producer writes numbers to all partitions of a topic, acknowledged by all stores.  A
-group of consumers reads them, and commits what it has read.  Each store is killed at random moments
-and started again, at times both at once.  In the end each number is at both stores, once and in
-order, where its producer was told that it is; the group has read all of them; and no partition's
-committed offset has ever been behind one that was committed before.
+An idempotent producer writes numbers to all partitions of a topic, acknowledged by all stores. A
+group of consumers reads them and commits. Each store is killed at random moments and started again,
+sometimes both at once. In the end each number is at both stores, once and in order, where its
+producer was told; the group has read all of them; and no committed offset ever went back.
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ SHORT_ROUNDS = 1
 KILLS = 5
 SHORT_KILLS = 2
 PAUSE_S = 2.0
-"""From one kill to the next, at most, when all that was killed serves again."""
+"""Longest time between kills, with everything killed serving again."""
 
 TOPIC = "numbers"
 PARTITIONS = 3
 MEMBERS = 2
 PACE = 200
-"""Numbers handed over at a time, some milliseconds apart."""
+"""Numbers sent at a time, some milliseconds apart."""
 
 OPTIONS = {
     "num_partitions": PARTITIONS,
@@ -57,13 +56,13 @@ QUICK = {
     "retry.backoff.max.ms": 200,
     "log_level": 0,
 }
-"""Clients are to come back soon: the round lasts as long."""
+"""Clients retry soon: the round lasts as long."""
 
 _MESSAGE_TIMEOUT_MS = 120_000
 
 
 def run(chaos: Chaos, rounds: int) -> None:
-    """The rounds, each with stores and clients of its own."""
+    """Run the rounds, each with stores and clients of its own."""
     chaos.play(rounds, _round)
 
 
@@ -111,7 +110,7 @@ def _round(
 
 
 class Client(abc.ABC):
-    """One of Kafka's clients in a thread, which goes on until it is told to end."""
+    """One of Kafka's clients in a thread, until it is stopped."""
 
     def __init__(self) -> None:
         self.failure: Exception | None = None
@@ -122,12 +121,12 @@ class Client(abc.ABC):
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends, whatever there is left."""
+        """Stop at once."""
         self._done.set()
         self._thread.join(PATIENCE_S)
 
     def finish(self) -> None:
-        """Ends, when it has done what it began; raises what went wrong."""
+        """Stop after unfinished work; raise its errors."""
         self.stop()
         if self._thread.is_alive():
             raise ChaosError(f"{type(self).__name__} does not end")
@@ -142,11 +141,11 @@ class Client(abc.ABC):
 
     @abc.abstractmethod
     def _work(self) -> None:
-        """What it does in its thread."""
+        """Run in the thread."""
 
 
 class Writer(Client):
-    """Writes 0, 1, 2, … to the partitions in turns."""
+    """Writes 0, 1, 2, … to the partitions in turn."""
 
     def __init__(self, servers: str) -> None:
         super().__init__()
@@ -193,9 +192,9 @@ class Member(Client):
     def __init__(self, servers: str) -> None:
         super().__init__()
         self.read: list[tuple[int, int]] = []
-        """Partition and number, in the order in which they came."""
+        """Partition and number, in order of arrival."""
         self.committed: list[tuple[int, int]] = []
-        """Partition and offset of each commit that has succeeded."""
+        """Partition and offset of each successful commit."""
         session = {"session.timeout.ms": 3_000, "heartbeat.interval.ms": 300}
         self._consumer = Consumer(
             {
@@ -224,7 +223,7 @@ class Member(Client):
             self._consumer.close()
 
     def _commit(self) -> None:
-        # It fails while no gateway answers, or when another member has its partitions now.
+        # It fails while no gateway answers, or after a rebalance.
         with contextlib.suppress(KafkaException):
             for each in self._consumer.commit(asynchronous=False) or []:
                 if each.error is None and each.offset >= 0:
@@ -232,12 +231,12 @@ class Member(Client):
 
 
 def _read(members: list[Member]) -> set[int]:
-    """The numbers that members have read up to now."""
+    """Return the numbers that members have read."""
     return {number for member in members for _, number in tuple(member.read)}
 
 
 def _check_group(chaos: Chaos, servers: str, writer: Writer, members: list[Member]) -> None:
-    """All numbers are read, and what was committed is kept."""
+    """Check that all numbers were read, and that commits were kept."""
     chaos.compare("what the group has read", range(writer.sent), _read(members))
     committed: dict[int, int] = {}
     for member in members:
@@ -268,7 +267,7 @@ def _answered(ask: Callable[[], list[TopicPartition]]) -> list[TopicPartition]:
 
 
 def _same(cluster: ForkedCluster) -> bool:
-    """Whether both stores have as much of each partition."""
+    """Return whether both stores have equally many records in each partition."""
     heads = []
     for index in range(2):
         with StoreClient(StoreLocation("", cluster.locations(index))) as client:
@@ -277,7 +276,7 @@ def _same(cluster: ForkedCluster) -> bool:
 
 
 def _check_store(chaos: Chaos, directory: Path, writer: Writer) -> None:
-    """Each number is there once, in order, where its producer was told."""
+    """Check that each number exists once, in order, where its producer was told."""
     found: dict[int, list[int]] = {}
     with Log(directory) as log:
         for info in log.partitions(TOPIC):

@@ -1,4 +1,4 @@
-"""What all tables share: rounds from a seed, faults counted by kind, and what came of them."""
+"""Shared by all tables: rounds from a seed, faults by kind, and the outcome."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from pathlib import Path
 from tests.chaos.counting import compare
 
 PATIENCE_S = 90.0
-"""The longest wait for something that must happen: on a busy machine nodes start slowly."""
+"""Timeout of every condition: on a busy machine nodes start slowly."""
 
 _POLL_S = 0.01
 
 
 class ChaosError(Exception):
-    """Something that must happen has not, or what must not has."""
+    """An expected event has not happened, or a forbidden one has."""
 
 
 @dataclass
 class Outcome:
-    """A table's line: what was done, and what is not as it should be."""
+    """A table's outcome."""
 
     table: int
     name: str
@@ -44,19 +44,19 @@ class Outcome:
 
     @property
     def good(self) -> bool:
-        """True if nothing was lost or doubled and every round ended."""
+        """Whether nothing was lost or doubled, and every round ended."""
         return not (self.losses or self.doubles or self.strangers or self.failures)
 
     def line(self) -> str:
-        """The table as a JSON line."""
+        """Return the table as a JSON line."""
         return json.dumps(asdict(self) | {"faults": dict(sorted(self.faults.items()))})
 
 
 class Chaos:
-    """One table under way.
+    """A running table.
 
-    Each round has its own random numbers, made of the seed, the table and the round's number: so
-    a round does the same whichever rounds are run before it.
+    Each round has its own random numbers, from the seed, the table and the round's number: so it is
+    the same whichever rounds run before it.
     """
 
     def __init__(
@@ -76,11 +76,11 @@ class Chaos:
         self._started_s = time.monotonic()
 
     def chance(self, number: int) -> random.Random:
-        """The random numbers of a round."""
+        """Return the random numbers of a round."""
         return random.Random(f"{self.outcome.seed}/{self.outcome.table}/{number}")
 
     def fault(self, kind: str) -> None:
-        """Counts a fault that has been injected."""
+        """Count an injected fault."""
         self.outcome.faults[kind] += 1
 
     def compare(
@@ -90,7 +90,7 @@ class Chaos:
         found: Iterable[Hashable],
         allowed: Iterable[Hashable] | None = None,
     ) -> None:
-        """Counts what is lost, doubled or was never written; the round has failed then, too."""
+        """Count losses, doubles and strangers, which also fail the round."""
         difference = compare(required, found, allowed)
         self.outcome.losses += difference.losses
         self.outcome.doubles += difference.doubles
@@ -99,16 +99,16 @@ class Chaos:
             raise ChaosError(f"{where}: {difference}")
 
     def add(self, figure: str, count: int = 1) -> None:
-        """Counts something that is neither a fault nor a failure."""
+        """Count something that is neither a fault nor a failure."""
         self.outcome.figures[figure] = self.outcome.figures.get(figure, 0) + count
 
     def most(self, figure: str, value: float) -> None:
-        """Keeps the largest value seen of a figure."""
+        """Keep the largest value of a figure."""
         self.outcome.figures[figure] = max(value, self.outcome.figures.get(figure, 0.0))
 
     @contextlib.contextmanager
     def round(self, number: int) -> Iterator[Path]:
-        """A round, with a directory of its own, which is kept when the round fails."""
+        """Yield a round with a directory of its own, kept if the round fails."""
         directory = self.directory / f"{self.outcome.name}-{number}"
         directory.mkdir(parents=True)
         try:
@@ -128,20 +128,20 @@ class Chaos:
         rounds: int,
         act: Callable[[Chaos, random.Random, Path, contextlib.ExitStack], None],
     ) -> None:
-        """So many rounds; each ends what it has entered into its stack."""
+        """Run rounds; each closes what it has entered into its stack."""
         for number in range(self.first, self.first + rounds):
             with self.round(number) as directory, contextlib.ExitStack() as stack:
                 act(self, self.chance(number), directory, stack)
 
     def end(self) -> Outcome:
-        """The table's outcome."""
+        """Return the table's outcome."""
         self.outcome.seconds = round(time.monotonic() - self._started_s, 1)
         return self.outcome
 
 
 @dataclass
 class Round:
-    """A round of some table: what it has to do with."""
+    """A round of a table, with its resources."""
 
     chaos: Chaos
     chance: random.Random
@@ -152,10 +152,10 @@ class Round:
 def wait_until(
     condition: Callable[[], object], what: str | Callable[[], str], timeout_s: float = PATIENCE_S
 ) -> None:
-    """Waits for a condition; ``what`` it is may be said at the end, with what is there then.
+    """Wait for a condition; ``what`` describes it, possibly by a function.
 
     Raises:
-        ChaosError: it has not come true in time.
+        ChaosError: it was false until the timeout.
     """
     deadline = time.monotonic() + timeout_s
     while not condition():

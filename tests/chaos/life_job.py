@@ -1,7 +1,7 @@
-"""A life of a producer, in a program of its own: ``python -m tests.chaos.life_job NAME ...``.
+"""A life of a producer in its own program: ``python -m tests.chaos.life_job NAME ...``.
 
-It prints a JSON line for all that it knows: where it begins, what is acknowledged, who fenced it.
-It publishes until its standard input ends.
+It prints a JSON line for every fact: its first offset, acknowledgements, being fenced. It publishes
+until its standard input ends.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ FLUSH_S = 90.0
 TEN_YEARS_S = 10 * 365 * 86_400
 
 FENCED = 3
-"""The exit code of a life that another one has taken over from."""
+"""The exit code of a fenced life."""
 
 
 def value(name: str, offset: int) -> str:
-    """What a life says at an offset: another life says something else."""
+    """Return the value of a life at an offset; other lives write other values."""
     return f"{name}:{offset}"
 
 
@@ -44,7 +44,7 @@ def clock(skew_s: float) -> WallClock:
 
 
 def main(name: str, tower: str, topic: str, address: str, acks: str, skew_s: str) -> int:
-    """Publishes until its input ends, or until it is fenced."""
+    """Publish until the input ends, or until fenced."""
     vars(producer_module)["WallClock"] = lambda: clock(float(skew_s))
     producer = None
     while producer is None:

@@ -1,11 +1,11 @@
-"""A cable of another kind, in user space: it is long, or lets nobody in.
+"""A cable in user space that is long, or refuses connections.
 
-links.py NEAR FAR DELAY_S [FIRST-LAST]  passes frames between two interfaces, each so much later;
-                                        with ports, nobody beyond FAR may connect to other ones on
-                                        the side of NEAR, as behind a NAT that forwards these
-links.py INTERFACE                      has an interface send frames as they are on a wire
+    links.py NEAR FAR DELAY_S [FIRST-LAST]  passes frames between two interfaces with a delay;
+                                            with ports, hosts beyond FAR may connect only to
+                                            these on the side of NEAR, as behind a NAT
+    links.py INTERFACE                      makes an interface send frames as on a wire
 
-Kernels without netem and packet filters have this, too.
+It needs neither netem nor packet filters in the kernel.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FRAME_BYTES: Final = 1 << 16
 
 SIOCETHTOOL: Final = 0x8946
 OFFLOADS: Final = (0x17, 0x1F, 0x24, 0x2C)
-"""Checksums and segmentation that are left to the card, which there is none of."""
+"""Checksums and segmentation left to the card, which does not exist."""
 
 IPV4: Final = b"\x08\x00"
 TCP: Final = 6
@@ -36,17 +36,17 @@ SYN, ACK = 2, 16
 
 
 def as_on_a_wire(interface: str) -> None:
-    """Has an interface compute checksums, and send no frames that are larger than others."""
+    """Make an interface compute checksums, and send frames of normal size only."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         for command in OFFLOADS:
             value = array.array("B", struct.pack("II", command, 0))
             request = struct.pack("16sP", interface.encode(), value.buffer_info()[0])
-            with contextlib.suppress(OSError):  # not every kernel knows every one
+            with contextlib.suppress(OSError):  # not every kernel has each of them
                 fcntl.ioctl(control, SIOCETHTOOL, request)
 
 
 def connects_to(frame: bytes) -> int | None:
-    """The port to which the frame is the first one of a connection."""
+    """Return the port if the frame opens a connection."""
     if len(frame) < 24 or frame[12:14] != IPV4 or frame[23] != TCP:
         return None
     start = 14 + 4 * (frame[14] & 15)
@@ -56,7 +56,7 @@ def connects_to(frame: bytes) -> int | None:
 
 
 class Direction:
-    """One way through the cable."""
+    """One direction of the cable."""
 
     def __init__(
         self, source: str, target: str, delay_s: float, passes: Callable[[bytes], bool]
@@ -68,20 +68,20 @@ class Direction:
 
     @property
     def due(self) -> float:
-        """When the next frame arrives."""
+        """The arrival of the next frame."""
         return self._under_way[0][0] if self._under_way else float("inf")
 
     def take(self) -> None:
-        """Takes a frame."""
+        """Accept a frame."""
         try:
             frame, origin = self.source.recvfrom(FRAME_BYTES)
-        except OSError:  # the cable has been pulled
+        except OSError:  # the cable is pulled
             return
         if origin[2] != OUTGOING and self._passes(frame):
             self._under_way.append((time.monotonic() + self._delay_s, frame))
 
     def deliver(self) -> None:
-        """Hands out what is due."""
+        """Deliver frames that are due."""
         while self.due <= time.monotonic():
             with contextlib.suppress(OSError):
                 self._target.send(self._under_way.popleft()[1])
@@ -94,7 +94,7 @@ def _opened(interface: str) -> socket.socket:
 
 
 def run(near: str, far: str, delay_s: float, let_in: range | None) -> None:
-    """Passes frames for ever."""
+    """Pass frames for ever."""
 
     def lets_in(frame: bytes) -> bool:
         port = None if let_in is None else connects_to(frame)

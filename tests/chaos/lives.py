@@ -1,9 +1,9 @@
-"""Table 8: producers of one address, one after the other and at once; stores without their past.
+"""Table 8: producers of one address, in sequence and at once; stores that lose their past.
 
-A producer is killed, stopped or left running while another one with its address begins, and none
-has the right time; a store is wiped, put back as it was before, or copied.  What any of them knew
-to be acknowledged must be at its offset in both stores in the end, with one timestamp; a producer
-that was taken over from must know it, and a copy must not run.
+A producer is killed, stopped or left running while another one with its address starts, all with
+wrong clocks; a store is wiped, restored from a copy, or copied. In the end, what any of them knew
+to be acknowledged must be at its offset in both stores, with one timestamp; a fenced producer must
+know it, and a copied store must not run.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ SHORT_ROUNDS = 1
 TOPIC = "lives"
 ACKS = 2
 SKEW_S = 25.0
-"""How far a producer's clock is from those of the stores."""
+"""Differences of a producer's clock from those of the stores."""
 
 ADDED = 35
-"""Records that are acknowledged between two faults."""
+"""Records acknowledged between two faults."""
 
 
 def run(chaos: Chaos, rounds: int) -> None:
-    """The rounds, each with a cluster of its own."""
+    """Run the rounds, each with a cluster of its own."""
     chaos.play(rounds, lambda *facts: _Round(*facts).run())
 
 
 class _Life(Node):
-    """A program that publishes, and what it has told so far."""
+    """A publishing program, and its output."""
 
     def __init__(self, directory: Path, tower: str, address: str, name: str, skew_s: float) -> None:
         arguments = [tower, TOPIC, address, str(ACKS), str(skew_s)]
@@ -51,19 +51,19 @@ class _Life(Node):
         super().__init__(name, arguments, log, module="tests.chaos.life_job")
 
     def told(self, fact: str) -> list[Any]:
-        """What it has told of something."""
-        # The last line of one that was killed may be none.
+        """Return its reports of one kind."""
+        # The last line of a killed program may be partial.
         facts = [json.loads(line) for line in list(self.lines) if line.endswith(b"\n")]
         return [each[fact] for each in facts if fact in each]
 
     @property
     def acknowledged(self) -> dict[int, str]:
-        """By offset, the values that it knows to be acknowledged."""
+        """Return the values that it knows to be acknowledged, by offset."""
         ranges = self.told("acknowledged")
         return {at: value(self.what, at) for start, end in ranges for at in range(start, end)}
 
     def check_end(self, expected: int) -> None:
-        """Waits until it has ended as it should; at the end of its input if it goes on."""
+        """Wait until it has ended properly; end its input if it still publishes."""
         assert self.process.stdin is not None
         if expected == 0:
             self.process.stdin.close()
@@ -94,7 +94,8 @@ class _Round(Round):
         self._lives[-1].check_end(0)
         self._check()
 
-    # -- faults ------------------------------------------------------------------------------------
+    # -- faults
+    # ------------------------------------------------------------------------------------
 
     def _second_life(self) -> None:
         self.chaos.fault("producer started twice")
@@ -143,10 +144,11 @@ class _Round(Round):
             if started.wait_started() or not started.end() or "restore" not in started.said:
                 raise ChaosError(f"a copy of a store runs, or does not say why not: {started.said}")
 
-    # -- who is there ------------------------------------------------------------------------------
+    # -- cluster
+    # -----------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        """Another life begins; it has records acknowledged when this returns."""
+        """Start another life, and wait for its first acknowledgements."""
         name, skew_s = f"life{len(self._lives)}", self.chance.uniform(-SKEW_S, SKEW_S)
         life = _Life(self.directory, self._tower, self._address, name, skew_s)
         self._lives.append(self.stack.enter_context(life))
@@ -168,7 +170,7 @@ class _Round(Round):
         self._stores[1].ready()
 
     def _come_back(self, index: int) -> None:
-        """A store begins under another name; the other one is told that the old one is gone."""
+        """Start a store under a new name, after the other one has forgotten the old name."""
         other = 1 - index
         self._stores[other].kill()
         self._dafka("forget", str(self._kept(other)), self._names[index])
@@ -191,7 +193,8 @@ class _Round(Round):
         store = start_store(self._kept(index), self._tower, log, options=options)
         return self.stack.enter_context(store)
 
-    # -- in the end --------------------------------------------------------------------------------
+    # -- final checks
+    # ------------------------------------------------------------------------------
 
     def _check(self) -> None:
         required = {at: said for life in self._lives for at, said in life.acknowledged.items()}
@@ -208,7 +211,7 @@ class _Round(Round):
             store.kill()
             (found,) = values_on_disk(self._kept(index)).values()
             texts = [each.decode() for each in found]
-            there = list(enumerate(texts))  # what was not acknowledged may be, too
+            there = list(enumerate(texts))  # unacknowledged records may exist, too
             self.chaos.compare(f"store {index}", required.items(), there, there)
             self.chaos.compare(f"store {index} and a consumer", texts, read)
             tp = TopicPartition(TOPIC, self._address)

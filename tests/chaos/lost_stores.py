@@ -1,7 +1,7 @@
-"""Table 3: one of two stores is killed for good; reading, writing and exactly-once go on.
+"""Table 3: one of two stores is killed for good; reading, writing and exactly-once continue.
 
-A query copies counts from topic to topic with ``acks`` of all stores that there are.  In the
-middle one of the stores dies, whichever it was that the query wrote to, and never comes back.
+A query copies counts from topic to topic with ``acks`` of all reachable stores. Halfway one of the
+stores ends for good, perhaps the one that the query wrote to.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BATCH_RECORDS = 400
 
 
 def run(chaos: Chaos, rounds: int) -> None:
-    """The rounds, each with stores and a query of its own."""
+    """Run the rounds, each with stores and a query of its own."""
     chaos.play(rounds, _round)
 
 
@@ -43,7 +43,7 @@ def _round(
     ]
     for store in stores:
         store.ready()
-    # Both have it: what only a store had that dies for good is gone, as ``acks`` of 1 says.
+    # Both have it: with ``acks`` 1, records of one store are lost with it.
     count = SHORT_RECORDS if chaos.short else RECORDS
     before = _fed(stack, address, directory, "before", range(count), ("--acks", "2"))
     before.finish()

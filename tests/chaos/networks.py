@@ -1,8 +1,8 @@
-"""Machines with a network between them that can be cut and joined.
+"""Machines on a network that can be cut and joined.
 
-Where an unprivileged user may make namespaces, a machine is one of networks and of mounts: it has
-an address, a boot id and a file of hosts of its own.  Cutting pulls its cable: packets vanish,
-connections do not know.  ``relays.py`` is for everywhere else.
+Where an unprivileged user may create namespaces, a machine has a network and a mount namespace,
+with its own address, boot id and hosts file. Cutting pulls its cable: packets vanish without
+notice. ``relays.py`` works everywhere else.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MACHINES = 2
 _HUB = "ip link set lo up && ip link add name switch type bridge && ip link set switch up"
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _MOUNT_WORKS = f"mount --bind /proc/version {_BOOT_ID}"
-_STAY = "echo up && exec cat"  # as long as its input is open: it ends when the harness does
+_STAY = "echo up && exec cat"  # until the harness closes its input
 
 
 class Network(Protocol):
@@ -35,23 +35,23 @@ class Network(Protocol):
         """The kinds of separation."""
 
     def prefix(self, machine: int) -> Sequence[str]:
-        """What runs a command on a machine."""
+        """Return the command prefix that runs a program on a machine."""
 
     def host(self, machine: int) -> str:
-        """Where a machine's nodes are to bind."""
+        """Return the address that a machine's nodes bind to."""
 
     def tower(self, machine: int) -> str:
-        """Where a machine's nodes find each other."""
+        """Return the tower of a machine's nodes."""
 
     def cut(self, kind: str) -> None:
-        """Separates the machines."""
+        """Separate the machines."""
 
     def join(self) -> None:
-        """Ends the separation."""
+        """End the separation."""
 
 
 def unshare_works(what: str, script: str = "true") -> bool:
-    """Whether this machine lets us make namespaces of a kind, and run a script in them."""
+    """Return whether namespaces of a kind can be created, with a script in them."""
     if shutil.which("unshare") is None:
         return False
     command = ["unshare", what, "sh", "-c", script]
@@ -59,12 +59,12 @@ def unshare_works(what: str, script: str = "true") -> bool:
 
 
 def namespaces_work() -> bool:
-    """Whether ``Namespaces`` can be had here."""
+    """Return whether ``Namespaces`` can be used here."""
     return unshare_works("-rnm", f"{_HUB} && {_MOUNT_WORKS}")
 
 
 class Process:
-    """A process that holds namespaces as long as the stack is open; ``script`` sets them up."""
+    """Start a process that holds namespaces during the stack; ``script`` sets them up."""
 
     def __init__(self, stack: contextlib.ExitStack, command: Sequence[str], script: str) -> None:
         process = subprocess.Popen(
@@ -99,15 +99,15 @@ class Hosts:
         return f"10.77.0.{machine + 1}"
 
     def pull(self, machine: int) -> None:
-        """Packets from and to the machine vanish."""
+        """Drop the machine's packets."""
         self._in(self._hub, f"ip link set port{machine} down")
 
     def plug(self, machine: int) -> None:
-        """Ends that."""
+        """Undo ``pull``."""
         self._in(self._hub, f"ip link set port{machine} up")
 
     def link(self, machine: int, delay_s: float, let_in: str = "") -> None:
-        """Gives the machine another cable: see ``links.py``."""
+        """Give the machine another cable; see ``links.py``."""
         cable, port = f"cable{machine}", f"port{machine}"
         near, far = f"near{machine}", f"far{machine}"
         self._in(
@@ -131,7 +131,7 @@ class Hosts:
             raise ChaosError(f"no link between {port} and {far}")
 
     def hosts(self, machine: int) -> Path:
-        """The machine's file of hosts."""
+        """Return the machine's hosts file."""
         return self._files / f"hosts{machine}"
 
     def _machine(self, number: int) -> int:

@@ -1,4 +1,4 @@
-"""Nodes of Dafka as the command line starts them, to be stopped, killed and listened to."""
+"""Dafka's nodes as the command line starts them: stopped, killed and observed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _padding(counted: re.Match[str]) -> str:
 
 
 class Delivered(NamedTuple):
-    """One record as a consumer printed it."""
+    """A record as a consumer printed it."""
 
     partition: str
     offset: int
@@ -48,10 +48,9 @@ class Delivered(NamedTuple):
 
 
 class Node:
-    """``dafka WHAT`` in a process, or another module's program.  Leaving the context kills it.
+    """``dafka WHAT``, or another module's program, in a process; leaving the context kills it.
 
-    ``prefix`` is a command that runs it, as ``nsenter`` does.  What the node says of itself goes
-    to the file ``log``.
+    ``prefix`` is a command that runs it, such as ``nsenter``. Its messages go to the file ``log``.
     """
 
     def __init__(
@@ -64,7 +63,7 @@ class Node:
     ) -> None:
         self.what = what
         self.log = log
-        self._gate = threading.Event()  # closed, nobody reads what the node prints
+        self._gate = threading.Event()  # closed: what the node prints is lost
         self._gate.set()
         self.lines: list[bytes] = []
         self.process: subprocess.Popen[bytes] | Forked
@@ -92,11 +91,11 @@ class Node:
 
     @property
     def said(self) -> str:
-        """All it has said of itself, and those before it with the same log."""
+        """Return its messages, and earlier ones in the same log."""
         return self.log.read_text(errors="replace")
 
     def ready(self) -> dict[str, Any]:
-        """Waits until the node serves; what it says of itself then.
+        """Wait until the node serves; return its ready line.
 
         Raises:
             ChaosError: it has ended, or does not come up.
@@ -108,22 +107,22 @@ class Node:
         return facts
 
     def wait_started(self) -> bool:
-        """Waits until the node serves, or has ended; whether it serves."""
+        """Wait until the node serves or has ended; return whether it serves."""
         wait_until(
             lambda: self.lines or not self._reading.is_alive(), f"{self.what} serves or has ended"
         )
         return bool(self.lines)
 
     def kill(self) -> None:
-        """As a crash would."""
+        """Kill it, as in a crash."""
         self.process.kill()
         self.close()
 
     def end(self, timeout_s: float = PATIENCE_S) -> int:
-        """Waits until it has ended by itself; its exit code.
+        """Wait until it has ended; return its exit code.
 
         Raises:
-            ChaosError: it goes on.
+            ChaosError: it still runs.
         """
         try:
             code = self.process.wait(timeout_s)
@@ -133,21 +132,21 @@ class Node:
         return code
 
     def pause(self) -> None:
-        """The process stands still, with all its connections."""
+        """Stop the process with all its connections."""
         self.process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         self.process.send_signal(signal.SIGCONT)
 
     def stop_reading(self) -> None:
-        """Nobody reads its output: it has to wait as soon as the pipe is full."""
+        """Stop reading its output: it blocks when the pipe is full."""
         self._gate.clear()
 
     def read_on(self) -> None:
         self._gate.set()
 
     def limit_file(self, size_bytes: int) -> None:
-        """No file of the process may grow beyond this from now on."""
+        """Limit the size of the process's files."""
         resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (size_bytes, resource.RLIM_INFINITY))
 
     def close(self) -> None:
@@ -175,13 +174,13 @@ class Node:
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            # Padding is what takes room, and its length is all there is to it.
+            # Only the length of the padding matters.
             self.lines.append(_PADDING.sub(_counted, line))
             self._gate.wait()
 
 
 class Feeder(Node):
-    """``dafka produce``: a value for each line."""
+    """``dafka produce``, a value for each line."""
 
     def __init__(
         self,
@@ -196,29 +195,29 @@ class Feeder(Node):
         self.fed: list[str] = []
 
     def wait_joined(self) -> None:
-        """Waits until it is a node of the mesh."""
+        """Wait until it has joined the mesh."""
         wait_until(lambda: "partition" in self.said or not self.running, "a producer has joined")
 
     def partition(self) -> str:
-        """The address it publishes under."""
+        """The address under which it publishes."""
         found = re.search("partition ([0-9A-F]{32})", self.said)
         if found is None:
             raise ChaosError(f"a producer has not joined: {self.said[-500:]}")
         return found[1]
 
     def feed(self, values: Sequence[str]) -> None:
-        """Publishes; waits when the producer has too much that is not acknowledged."""
+        """Publish; blocks while too much is unacknowledged."""
         assert self.process.stdin is not None
         self.fed += values
-        with contextlib.suppress(BrokenPipeError):  # its exit code will tell
+        with contextlib.suppress(BrokenPipeError):  # its exit code tells
             self.process.stdin.write("".join(f"{value}\n" for value in values).encode())
             self.process.stdin.flush()
 
     def finish(self) -> None:
-        """Ends the input; returns when the producer has seen everything acknowledged.
+        """End the input; return when everything is acknowledged.
 
         Raises:
-            ChaosError: it has not.
+            ChaosError: it is not.
         """
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
@@ -229,7 +228,7 @@ class Feeder(Node):
 
 
 class Steady:
-    """Feeds values to a producer, some at a time, in a thread of its own."""
+    """Feeds values to a producer in chunks, in a thread of its own."""
 
     def __init__(self, feeder: Feeder, name: str, each: int, pause_s: float, pad: int = 0) -> None:
         self.feeder = feeder
@@ -242,7 +241,7 @@ class Steady:
         self._thread.start()
 
     def stop(self) -> list[str]:
-        """No more; waits until all is acknowledged, and gives all values."""
+        """Stop; wait until all is acknowledged, and return all values."""
         self._done.set()
         self._thread.join(PATIENCE_S)
         self.feeder.finish()
@@ -272,11 +271,11 @@ class Listener(Node):
         super().__init__("consume", arguments, log, prefix)
 
     def wait_joined(self) -> None:
-        """Waits until it is a node of the mesh."""
+        """Wait until it has joined the mesh."""
         wait_until(lambda: "from earliest" in self.said or not self.running, "a consumer joined")
 
     def wait_for(self, count: int, timeout_s: float = PATIENCE_S) -> None:
-        """Waits until it has delivered so many records."""
+        """Wait until it has delivered ``count`` records."""
         wait_until(
             lambda: len(self.lines) >= count or not self.running,
             lambda: f"a consumer, which has {len(self.lines)} records, has {count}",
@@ -284,10 +283,10 @@ class Listener(Node):
         )
 
     def delivered(self, settle_s: float = 0.3) -> list[Delivered]:
-        """All that it has printed by now, after a moment in which more might come.
+        """Return all that it has printed, after a moment in which more could come.
 
         Raises:
-            ChaosError: a partition's records are not in order.
+            ChaosError: a partition's records are out of order.
         """
         time.sleep(settle_s)
         records = []
@@ -306,21 +305,22 @@ class Listener(Node):
         return records
 
     def values(self, settle_s: float = 0.3) -> list[str]:
-        """As ``delivered``, the values only."""
+        """Return the values of ``delivered``."""
         return [_PADDED.sub(_padding, record.value) for record in self.delivered(settle_s)]
 
 
 def environment() -> dict[str, str]:
-    """What nodes and other programs of the tests are started with."""
+    """Return the environment of nodes and programs."""
     kept = {name: text for name, text in os.environ.items() if name != "DAFKA_TOWER"}
-    # A prefix may lead to another working directory, and to a machine that only its likes reach.
+    # A prefix may change the working directory, and the machine is reachable only from its
+    # network.
     return kept | {"PYTHONPATH": str(ROOT), "DAFKA_INSECURE": "true"}
 
 
 def start_tower(
     log: Path, ports: tuple[int, int] = (0, 0), host: str = "127.0.0.1", prefix: Sequence[str] = ()
 ) -> Node:
-    """A tower that does not serve yet."""
+    """Start a tower without waiting for it."""
     sub, pub = (f"tcp://{host}:{port}" for port in ports)
     arguments = ["--exit-with-parent", "--sub-address", sub, "--pub-address", pub]
     return Node("tower", arguments, log, prefix)
@@ -333,13 +333,13 @@ def start_store(
     prefix: Sequence[str] = (),
     options: Sequence[str] = (),
 ) -> Node:
-    """A store that does not serve yet."""
+    """Start a store without waiting for it."""
     arguments = ["--exit-with-parent", "--dir", str(directory), "--tower", tower, *options]
     return Node("store", arguments, log, prefix)
 
 
 def memory_mb(pid: int) -> float:
-    """Resident memory of a process that is not file pages, in MB; 0 when it is gone."""
+    """Return a process's resident memory without file pages, in MB; 0 if it has ended."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             name, _, value = line.partition(":")

@@ -1,10 +1,10 @@
-"""Table 10: a pipeline of two queries, and whoever takes part in it is killed.
+"""Table 10: a pipeline of two queries whose processes are killed.
 
-The first query counts records by key, with state in a store of RocksDB, from topic to topic; the
-second one saves the second topic as Parquet files.  Each has a driver and an executor of its own,
-and there are two stores.  In each step records are fed, and while they are on their way an
-executor, a Python worker, a driver or a store is killed; a store comes back on its directory.  In
-the end the topic between, and the files, have each batch's rows once, as a plain batch finds them.
+The first query counts records by key, with RocksDB state, from topic to topic; the second one saves
+the second topic as Parquet files. Each has a driver and an executor of its own, and there are two
+stores. In each step records are fed, and meanwhile an executor, a Python worker, a driver or a
+store is killed; a store returns on its directory. In the end the topic between, and the files, have
+each batch's rows once, as a batch query computes them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.chaos.query_kills import feed, kill
 
 ROUNDS = 5
 SHORT_ROUNDS = 0
-"""Two drivers and their executors take most of a minute to start and to stop."""
+"""Two drivers and their executors take most of a minute to start and stop."""
 
 MASTER = "local-cluster[1,2,512]"
 SOURCE, MIDDLE = "numbers", "counts"
@@ -32,7 +32,7 @@ BATCH_RECORDS = 400
 STORES = 2
 STORE_ODDS = 0.3
 AWAY_S = (0.0, 6.0)
-"""Of a store: until it is noticed, and longer."""
+"""How long a store is away: longer than it takes to notice."""
 
 ROCKSDB = {
     "spark.sql.streaming.stateStore.providerClass": (
@@ -42,7 +42,7 @@ ROCKSDB = {
 
 
 def run(chaos: Chaos, rounds: int) -> None:
-    """The rounds, each with a pipeline of its own."""
+    """Run the rounds, each with a pipeline of its own."""
     chaos.play(rounds, lambda *given: _Round(*given).run())
 
 
@@ -90,7 +90,7 @@ class _Round(Round):
         return driver
 
     def _step(self, feeder: Feeder, drivers: tuple[Driver, Driver], *, fails: bool = False) -> None:
-        """Feeds some records, and waits until both queries have gone on."""
+        """Feed records, and wait until both queries have made progress."""
         reached = [driver.batch for driver in drivers]
         for driver in drivers:
             if not driver.running:
@@ -126,7 +126,7 @@ class _Round(Round):
         self._verify(len(wanted))
 
     def _verify(self, rows: int) -> None:
-        """What the first query has written is proved, batch by batch, by its own notes."""
+        """Check the first query's output batch by batch, by its checkpoint."""
         path = str(self.directory / "counting" / "checkpoint")
         given = ["verify", path, "--tower", self._tower, "--json", "--timeout-s", str(PATIENCE_S)]
         node = Node("checkpoint", given, self.directory / "verify.log")

@@ -1,4 +1,4 @@
-"""A streaming query in a driver of its own, and what it should have written."""
+"""A streaming query in a driver of its own, and its expected output."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from tests.spark.jvm import PYTHON_STARTUP
 JOB = Path(__file__).with_name("query_job.py")
 
 END_S = 4 * PATIENCE_S
-"""The rest of a topic, and a batch query; Spark alone takes ten seconds to start and to stop."""
+"""The rest of a topic, and a batch query; Spark alone takes ten seconds to start and stop."""
 
 KEYS = 40
 
 
 class Plan(NamedTuple):
-    """What a driver is to do."""
+    """A driver's job."""
 
     master: str
     tower: str
@@ -41,9 +41,9 @@ class Plan(NamedTuple):
     host: str = "127.0.0.1"
     settings: Mapping[str, str] = MappingProxyType({})
     copy: str = ""
-    """A topic to which a batch query copies the source's in the end; empty: none."""
+    """A topic to which a batch query finally copies the source; empty for none."""
     query: str = "counted"
-    """Which one, of ``query_job.QUERIES``."""
+    """The name in ``query_job.QUERIES``."""
 
 
 class Process(NamedTuple):
@@ -55,9 +55,9 @@ class Process(NamedTuple):
 
 
 class Driver:
-    """A query under way.  It may die and be started again on its checkpoint, any number of times.
+    """A running query, which may be killed and restarted on its checkpoint repeatedly.
 
-    What it prints beside its own lines goes to the file ``log``.
+    Its messages go to the file ``log``.
     """
 
     def __init__(self, plan: Plan, log: Path, prefix: Sequence[str] = ()) -> None:
@@ -66,7 +66,7 @@ class Driver:
         self.is_copying = False
         self.log = log
         self.batch = -1
-        """The last batch that is done."""
+        """The last completed batch."""
         self.restarts = -1
         self.answer: dict[str, int] | None = None
         self._process: subprocess.Popen[str] | None = None
@@ -74,7 +74,7 @@ class Driver:
         self._groups: list[int] = []
 
     def start(self) -> None:
-        """Starts it, without waiting for it."""
+        """Start the driver without waiting."""
         self.restarts += 1
         self._leave()
         self.batch = max(self.batch, self._committed())
@@ -105,10 +105,10 @@ class Driver:
         return self._process is not None and self._process.poll() is None
 
     def wait_batch(self, after: int) -> None:
-        """Waits until a batch beyond ``after`` is done, starting the driver whenever it has ended.
+        """Wait for a batch beyond ``after``, restarting the driver whenever it ends.
 
         Raises:
-            ChaosError: it does not come to that.
+            ChaosError: the batch does not come.
         """
         limit = self.restarts + 10
 
@@ -122,7 +122,7 @@ class Driver:
         wait_until(done, lambda: f"a batch after {after} is done; {self.tail(3)}", END_S)
 
     def finish(self) -> dict[str, int]:
-        """Lets it come to the topic's end; the batch answer.
+        """Let it reach the topic's end; return the batch query's answer.
 
         Raises:
             ChaosError: it does not.
@@ -141,7 +141,7 @@ class Driver:
         raise ChaosError(f"the driver does not come to its end: {self.tail()}")
 
     def end(self) -> None:
-        """Has it come to the topic's end, and does not wait."""
+        """Let it reach the topic's end, without waiting."""
         if not self.running:
             self.start()
         assert self._process is not None
@@ -150,43 +150,43 @@ class Driver:
             self._process.stdin.close()
 
     def below(self) -> list[Process]:
-        """Its own processes: JVMs, executors and Python workers."""
+        """Return its processes: JVMs, executors and Python workers."""
         return [] if self._process is None else list(_below(self._process.pid))
 
     def kill(self, pids: Sequence[int]) -> None:
-        """Kills processes of its own."""
+        """Kill some of its processes."""
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
     def kill_driver(self) -> None:
-        """Kills the driver, the Python and the JVM; executors must notice by themselves."""
+        """Kill the driver, Python and JVM; executors must notice by themselves."""
         assert self._process is not None
         jvms = [each.pid for each in self.below() if each.parent == self._process.pid]
         self.kill([self._process.pid, *jvms])
         self._process.wait()
 
     def close(self) -> None:
-        """Ends everything it ever started."""
+        """End everything that it has started."""
         for group in self._groups:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(group, signal.SIGKILL)
         self._leave()
 
     def _committed(self) -> int:
-        """The last batch that the checkpoint says is done: whoever did it may have died untold."""
+        """Return the last batch in the checkpoint: the driver may have died before reporting it."""
         commits = Path(self._plan.directory) / "checkpoint" / "commits"
         return max((int(each.name) for each in commits.glob("[0-9]*")), default=-1)
 
     def _leave(self) -> None:
-        """Lets go of a process that has ended."""
+        """Close the pipes of an ended process."""
         if self._process is not None and self._process.stdin is not None:
             self._process.wait()
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
 
     def tail(self, lines: int = 15) -> str:
-        """The end of what it said."""
+        """Return the end of its messages."""
         said = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
         return "\n".join(said[-lines:])
 
@@ -224,9 +224,9 @@ def value(number: int) -> str:
 
 
 def expected(checkpoint: Path, topic: str, records: Mapping[str, Sequence[str]]) -> list[str]:
-    """What the query must have written: in each batch the new count of every key in it.
+    """Return the expected output: in each batch the new count of every key in it.
 
-    Which records a batch had, the checkpoint tells; ``records`` are those of the partitions.
+    The checkpoint has the records of each batch; ``records`` are those of the partitions.
     """
     counts: Counter[str] = Counter()
     written: list[str] = []
@@ -249,7 +249,7 @@ def expected(checkpoint: Path, topic: str, records: Mapping[str, Sequence[str]])
 def check(
     chaos: Chaos, where: str, wanted: Sequence[str], found: Sequence[str], answer: dict[str, int]
 ) -> None:
-    """What the topic has against what was to be written, its last counts against the batch's."""
+    """Compare the topic with the expected output, and its last counts with the batch query's."""
     chaos.compare(where, wanted, found)
     last: dict[str, int] = {}
     for each in found:

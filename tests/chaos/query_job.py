@@ -1,10 +1,10 @@
-"""A driver of its own, with one query: it counts the records of a topic by key and writes the
-counts to another one, or saves a topic as Parquet files.
+"""A driver with one query: it counts a topic's records by key and writes the counts to another
+topic, or saves a topic as Parquet files.
 
-It says BATCH and a number for each batch, and, when its standard input ends, goes on to
-the end of the topic, says ANSWER and the counts that a batch query finds, and ends.
+It prints BATCH and a number for each batch. When its standard input ends, it continues to the end
+of the topic, prints ANSWER and the counts of a batch query, and exits.
 
-Usage: query_job.py JSON, an object with the members of ``queries.Plan``
+Usage: query_job.py JSON, an object with the fields of ``queries.Plan``
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SAVED = "saved"
 
 
 def say(*words: object) -> None:
-    """One line, whole: threads take turns with the lock of the output."""
+    """Print a whole line, under the output's lock."""
     sys.stdout.write(" ".join(map(str, words)) + "\n")
     sys.stdout.flush()
 
@@ -53,13 +53,13 @@ def session(plan: dict[str, Any]) -> SparkSession:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": "2",
-        # Each query runs for seconds: to compile it costs more than it gives.
+        # Each query runs for seconds: compiling costs more than it saves.
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.warehouse.dir": plan["directory"] + "/warehouse",
-        # Every batch must be told from the checkpoint at the end.
+        # The checkpoint must keep every batch until the end.
         "spark.sql.streaming.minBatchesToRetain": "1000000",
-        # Faults come faster here than anywhere else; how many are borne is not what is tested.
+        # Faults are more frequent here than in practice; tolerated failures are not tested.
         "spark.task.maxFailures": "100",
         "spark.stage.maxConsecutiveAttempts": "100",
         "spark.deploy.maxExecutorRetries": "-1",
@@ -71,21 +71,21 @@ def session(plan: dict[str, Any]) -> SparkSession:
 
 
 def keyed(records: DataFrame) -> DataFrame:
-    """The key of each record: what is before the first hyphen."""
+    """Return the key of each record: the part before the first hyphen."""
     return records.select(sf.substring_index(sf.col("value").cast("string"), "-", 1).alias("key"))
 
 
 def count_on(
     key: tuple[str], rows: Iterator[pd.DataFrame], state: GroupState
 ) -> Iterator[pd.DataFrame]:
-    """The key and how many records it has by now, in one row for each batch that has some."""
+    """Return each key's count so far, one row for each batch that contains it."""
     count = (state.get[0] if state.exists else 0) + sum(map(len, rows))
     state.update((count,))
     yield pd.DataFrame({"value": [f"{key[0]}{SEPARATOR}{count}"]})
 
 
 class Counter(StatefulProcessor):
-    """The same, in a state store of RocksDB."""
+    """Return it with a RocksDB state store."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._count = handle.getValueState("count", "count bigint")
@@ -102,7 +102,7 @@ class Counter(StatefulProcessor):
         yield Row(value=f"{key[0]}{SEPARATOR}{count}")
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Nothing to close."""
 
 
 def counted(records: DataFrame) -> DataFrame:
@@ -141,7 +141,7 @@ def start(spark: SparkSession, plan: dict[str, Any]) -> StreamingQuery:
 
 
 def follow(query: StreamingQuery, ended: threading.Event) -> None:
-    """Says each batch until the input ends or the query fails."""
+    """Print each batch until the input ends or the query fails."""
     last = -1
     while True:
         progress = query.lastProgress
@@ -151,13 +151,13 @@ def follow(query: StreamingQuery, ended: threading.Event) -> None:
         if ended.wait(LOOK_S):
             return
         if not query.isActive:
-            query.awaitTermination()  # raises what it has ended with
+            query.awaitTermination()  # raises its error
 
 
 def copy(spark: SparkSession, plan: dict[str, Any]) -> None:
-    """Copies the source's topic to another one by a batch query, which is seen whole or not at all.
+    """Copy the source to another topic by a batch query, which is visible whole or not at all.
 
-    A driver before this one, or a job before this one that failed, may have done it.
+    An earlier driver, or an earlier failed job, may have done it.
     """
     source, target = (
         spark.read.format("dafka").options(tower=plan["tower"], subscribe=topic)
@@ -175,7 +175,7 @@ def copy(spark: SparkSession, plan: dict[str, Any]) -> None:
 
 
 def answer(spark: SparkSession, plan: dict[str, Any]) -> dict[str, int]:
-    """What a batch query finds: how many records of each key, or how often each value is saved."""
+    """Return a batch query's answer: records of each key, or how often each value is saved."""
     if plan["query"] == SAVED:
         rows = spark.read.parquet(plan["sink"]).withColumnRenamed("value", "key")
     else:

@@ -1,9 +1,9 @@
 """Table 2: executors, Python workers and the driver are killed while a stateful query runs.
 
 The query counts records by key and writes each batch's new counts to another topic, exactly once.
-Each round feeds some records, kills something at some moment, and waits for the next batch.  The
-checkpoint tells which records each batch had: so it is known what must have been written, row by
-row.  An executor may also be stopped while the driver is killed, and go on beside the next one.
+Each round feeds records, kills something, and waits for the next batch. The checkpoint has each
+batch's records, and so its expected rows. An executor may also be stopped while the driver is
+killed, and continue beside the next driver.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ WEIGHTS = (3, 4, 2, 1)
 
 
 def run(chaos: Chaos, rounds: int) -> None:
-    """The rounds, in series."""
+    """Run the rounds, in series."""
     for first in range(0, rounds, SERIES):
         with chaos.round(chaos.first + first) as directory, contextlib.ExitStack() as stack:
             count = min(SERIES, rounds - first)
@@ -89,13 +89,13 @@ def _series(
 
 
 def feed(feeder: Feeder, count: int) -> None:
-    """So many more records for the source's topic."""
+    """Return further records of the source topic."""
     start = len(feeder.fed)
     feeder.feed([value(number) for number in range(start, start + count)])
 
 
 def kill(chance: random.Random, driver: Driver) -> str:
-    """Kills something; what it was."""
+    """Kill something; return its name."""
     (kind,) = chance.choices(KINDS, WEIGHTS)
     processes = driver.below()
     executors = [each for each in processes if EXECUTOR in each.command]

@@ -1,7 +1,7 @@
-"""Two machines that are not: a tower for each, and all connections between them through relays.
+"""Two simulated machines: a tower for each, and relays for all connections between them.
 
-A node's beacon is passed on by both towers.  That of the other machine names a relay instead of
-the node, so that whoever connects to it there can be cut off.
+Both towers pass on a node's beacon. That of the other machine names a relay instead of the node, so
+that connections through it can be cut.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class _Side:
 
 
 class _Link:
-    """Whether anything passes, and all the connections it passes through."""
+    """The switch, and all connections through it."""
 
     def __init__(self) -> None:
         self._open = threading.Event()
@@ -142,7 +142,7 @@ class _Link:
         self._open.set()
 
     def add(self, *ends: socket.socket) -> bool:
-        """Takes a connection; False when it is to be refused."""
+        """Accept a connection; return False to refuse it."""
         with self._lock:
             self._sockets.update(ends)
         return not self._refusing
@@ -156,7 +156,7 @@ class _Link:
 
 
 class _Relay:
-    """A port behind which a node of the other machine is."""
+    """A port that leads to a node of the other machine."""
 
     def __init__(self, target: tuple[str, int], link: _Link) -> None:
         self.target = target

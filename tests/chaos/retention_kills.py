@@ -1,8 +1,8 @@
-"""Table 12: two stores with different retention are killed in turn while records come in.
+"""Table 12: two stores with different retention are killed in turn while records arrive.
 
-One keeps what is young, the other so many bytes.  A producer publishes at a steady rate, and the
-offset and the time of each of its steps are noted: so it is known at any moment what each store
-has to have.  A consumer is there all the time.  What the stores' files take is looked at, too.
+One keeps recent records, the other a number of bytes. A producer publishes at a steady rate and
+notes offset and time of each step, so that each store's required content is known at any moment. A
+consumer reads all the time. The sizes of the stores' files are checked, too.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ TOPIC: Final = "retained"
 SIZE_BYTES: Final = 1_000
 STEP_S: Final = 0.05
 AWAY_S: Final = 5.0
-"""For so long a store is away at most."""
+"""Longest absence of a store."""
 
 LIMIT_MB: Final = 400.0
-"""As table 7 has it for any node."""
+"""As in table 7, for any node."""
 
 GROWTH: Final = 1.25
-"""What the files of a store may take in the last third of a round, of the most in the second."""
+"""Largest file size in the last third of a round, relative to the second third."""
 
 _LEAST: Final = 0.95
-"""Of the bytes that are to be kept, as values: records take some more."""
+"""Bytes of values to keep; records take a little more."""
 
 BLOCK_BYTES: Final = 16 << 20
-"""More or less: what goes, goes in blocks."""
+"""Tolerance: whole blocks are deleted."""
 
 
 class Load(NamedTuple):
-    """How long, how much, what is kept, and how often a store is killed."""
+    """Duration, rate, retention, and frequency of kills."""
 
     seconds: float
     step_records: int
@@ -63,17 +63,17 @@ SHORT: Final = Load(26.0, 100, 5, 10_000_000, 8.0)
 
 
 def run(chaos: Chaos, rounds: int) -> None:
-    """The rounds, each with stores of its own."""
+    """Run the rounds, each with stores of its own."""
     chaos.play(rounds, _round)
 
 
 def value(offset: int) -> bytes:
-    """What the partition has at an offset."""
+    """Return the value at an offset."""
     return b"%d" % offset + bytes(SIZE_BYTES - len(str(offset)))
 
 
 class Flow:
-    """A producer that goes on until it is told to end, and when it had published how much."""
+    """A producer that runs until stopped, with the offset at each time."""
 
     def __init__(self, tower: str, load: Load) -> None:
         self._load = load
@@ -86,11 +86,11 @@ class Flow:
         self._thread.start()
 
     def published_s(self, offset: int) -> float:
-        """A time that is not after the one when this record was published."""
+        """Return a time at or before a record's publication."""
         return self._times[offset // self._load.step_records]
 
     def stop(self) -> int:
-        """Ends when all is acknowledged; how many records there are."""
+        """Stop once all is acknowledged; return the number of records."""
         self._done.set()
         self._thread.join(PATIENCE_S)
         if self.failure is not None:
@@ -116,11 +116,11 @@ class Flow:
 
 
 class Watcher:
-    """A consumer that compares what it is given with what is due, and keeps nothing."""
+    """A consumer that compares its records with the expected ones, and keeps none."""
 
     def __init__(self, tower: str) -> None:
         self._consumer = Consumer(tower=tower)
-        self.first: int | None = None  # where it has begun
+        self.first: int | None = None  # its first offset
         self.next_offset = 0
         self.failure: Exception | None = None
         self._consumer.subscribe(TOPIC)
@@ -128,7 +128,7 @@ class Watcher:
         self._thread.start()
 
     def wait_for(self, end: int) -> None:
-        """Waits until it has all records before this offset."""
+        """Wait until it has all records before this offset."""
         wait_until(
             lambda: self.failure or self.next_offset >= end,
             lambda: f"a consumer has {end} records, it has {self.next_offset}",
@@ -156,7 +156,7 @@ class Watcher:
 
 
 class Kept:
-    """A store with a rule, and what is seen of it."""
+    """A store with a rule, and its observations."""
 
     def __init__(self, name: str, rule: str, directory: Path, tower: str) -> None:
         self.name = name
@@ -185,7 +185,7 @@ class Kept:
         self.node = None
 
     def info(self, tp: TopicPartition) -> PartitionInfo | None:
-        """What it says that it has of a partition; None if it is away."""
+        """Return its report of a partition; None while it is away."""
         if self.node is None or self.location is None:
             return None
         with contextlib.suppress(DafkaError), StoreClient(self.location) as client:
@@ -194,7 +194,7 @@ class Kept:
         return None
 
     def look(self, since_s: float) -> None:
-        """Notes what its files take, and its memory."""
+        """Record the size of its files, and its memory."""
         files = (self._directory / self.name).glob("**/*")
         with contextlib.suppress(FileNotFoundError):
             size_bytes = sum(each.stat().st_blocks * 512 for each in files)
@@ -203,7 +203,7 @@ class Kept:
             self.most_mb = max(self.most_mb, memory_mb(self.node.pid))
 
     def most_bytes(self, after_s: float, before_s: float) -> int:
-        """The most that its files took in a part of the round."""
+        """Return the largest size of its files in a part of the round."""
         return max(size for at_s, size in self._sizes if after_s <= at_s <= before_s)
 
 
@@ -279,7 +279,7 @@ def _is_settled(store: Kept, tp: TopicPartition, end: int) -> bool:
 
 
 def _check(store: Kept, flow: Flow, load: Load) -> None:
-    """What its rule keeps must be there: it tells where its records begin."""
+    """Check that it has what its rule keeps, by its first offset."""
     info = store.info(flow.tp)
     if info is None or not info.earliest:
         return
@@ -292,7 +292,7 @@ def _check(store: Kept, flow: Flow, load: Load) -> None:
 
 
 def _check_flat(chaos: Chaos, store: Kept, took_s: float) -> None:
-    """Neither its files nor its memory may grow for ever."""
+    """Check that neither its files nor its memory grow without end."""
     middle = store.most_bytes(took_s / 3, 2 * took_s / 3)
     last = store.most_bytes(2 * took_s / 3, took_s)
     chaos.most(f"most of {store.name}'s files, MB", round(last / 1e6))

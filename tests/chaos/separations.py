@@ -1,7 +1,7 @@
 """Table 5: machines are separated and joined again.
 
-On each of two machines a store, a producer and a consumer.  Separated, each machine goes on with
-what it has; joined, both stores and both consumers must come to have everything, once.
+Each of two machines has a store, a producer and a consumer. Separated, each continues with its own;
+joined, both stores and both consumers must get everything, once.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ TOPIC = "separations"
 
 APART_S = (0.1, 14.0)
 SHORT_APART_S = (0.1, 2.0)
-"""Peers that are not heard of for 4 s are gone, and connections on which nothing leaves for 10 s:
-some separations are longer, some shorter."""
+"""Silent peers expire after 4 s, and stuck connections after 10 s: some separations are longer,
+some shorter."""
 
 
 def run(chaos: Chaos, rounds: int) -> None:
-    """The rounds: with namespaces where there are such, and with relays in turn."""
+    """Run the rounds: with namespaces if possible, and with relays in turn."""
     networks: list[type[Namespaces | Relays]] = [Relays]
     if namespaces_work():
         networks.insert(0, Namespaces)
@@ -41,13 +41,13 @@ def run(chaos: Chaos, rounds: int) -> None:
 
 
 SETTLE_S = 1.0
-"""When for so long nothing has come from the other machine, nothing is under way any more."""
+"""Silence of this length means that nothing is in flight between the machines."""
 
 SETTLE_TIMEOUT_S = 30.0
 
 
 def _from(listener: Listener, machine: int) -> int:
-    """How many records of a machine's producer a consumer has."""
+    """Return how many records of a machine's producer a consumer has."""
     mark = f'"machine{machine}-'.encode()
     return sum(mark in line for line in list(listener.lines))
 
@@ -104,9 +104,9 @@ class _Round:
         self._network.join()
 
     def _settle(self, listeners: Sequence[Listener]) -> None:
-        """Waits until what was under way when the machines were separated has arrived.
+        """Wait until records in flight at the separation have arrived.
 
-        Consumers must have gone on meanwhile: on a busy machine they may stand still as long.
+        Consumers must also have progressed: on a busy machine they may pause as long.
         """
         deadline = time.monotonic() + SETTLE_TIMEOUT_S
         seen, others = self._seen(listeners)
@@ -118,7 +118,7 @@ class _Round:
             others = now
 
     def _seen(self, listeners: Sequence[Listener]) -> tuple[list[int], list[int]]:
-        """How many records consumers have, of all, and of the other machine's producer."""
+        """Return the consumers' records: of all, and of the other machine's producer."""
         others = [_from(listener, 1 - n) for n, listener in enumerate(listeners)]
         return [len(listener.lines) for listener in listeners], others
 

@@ -1,8 +1,8 @@
-"""Table 7: a consumer stops reading while a producer goes on.
+"""Table 7: a consumer stops reading while a producer continues.
 
-One consumer's process is stopped (SIGSTOP); of another one nobody reads the output, so that it
-cannot deliver.  A third one goes on.  The memory of all nodes is looked at all the time, and when
-the two read on, they must get everything, once.
+One consumer's process is stopped (SIGSTOP); the output of another one is not read, so that it can't
+deliver. A third one continues. The memory of all nodes is watched, and when the two read again,
+they must get everything, once.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ TOPIC = "slow"
 LOOK_S = 0.1
 
 LIMIT_MB = 400.0
-"""What a node may have: an idle one has some 60 MB, a producer keeps 256 MB at most until they are
+"""Memory limit of a node: an idle one has about 60 MB, a producer keeps up to 256 MB until they are
 acknowledged, a consumer 64 MB for its application."""
 
 
 class Load(NamedTuple):
-    """What a producer is fed: so many records of a size at a time, and so long between."""
+    """A producer's input: records of a size at a time, and the pause between."""
 
     records: int
     size_bytes: int
@@ -44,7 +44,7 @@ LOADS = (Load(500, 100, 0.05), Load(50, 20_000, 0.1), Load(40, 2_000, 0.01))
 
 
 class Memory:
-    """The most that nodes had, looked at until the context is left."""
+    """The nodes' largest memory, sampled during the context."""
 
     def __init__(self, nodes: dict[str, Node]) -> None:
         self.most_mb = dict.fromkeys(nodes, 0.0)
@@ -67,7 +67,7 @@ class Memory:
 
 
 def run(chaos: Chaos, rounds: int) -> None:
-    """The rounds, a minute each."""
+    """Run the rounds, a minute each."""
     stop_s = SHORT_STOP_S if chaos.short else STOP_S
     for number in range(chaos.first, chaos.first + rounds):
         with chaos.round(number) as directory, contextlib.ExitStack() as stack:

@@ -1,7 +1,7 @@
-"""Spark standalone and Dafka, each part on a host of its own that can fail alone.
+"""Spark standalone and Dafka, each part on a host that can fail alone.
 
-Where an unprivileged user may make namespaces, hosts are such (``networks.Hosts``).  Elsewhere they
-are processes of this machine: they can be killed, and nothing happens to cables.
+Where an unprivileged user may create namespaces, hosts are namespaces (``networks.Hosts``).
+Elsewhere they are processes of this machine, which can be killed, but have no cables.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 MARK = "DAFKA_CHAOS_HOST"
 
 LET_IN = "7070-7099"
-"""The ports on which Spark's hosts listen for each other."""
+"""The ports of Spark's hosts."""
 
 QUICK = {
     "spark.driver.port": "7070",
@@ -47,10 +47,10 @@ QUICK = {
 
 
 class SparkHosts:
-    """The hosts, and what runs there.
+    """The hosts and their programs.
 
     Attributes:
-        hosts: their network; None where they are processes of this machine.
+        hosts: their network; None if they are processes of this machine.
         tower: the option of that name: both towers.
         master: Spark's.
     """
@@ -69,7 +69,7 @@ class SparkHosts:
         stack.callback(self._end)
 
     def start(self) -> None:
-        """Starts all but drivers, and waits for the stores."""
+        """Start all except drivers, and wait for the stores."""
         for each in (MASTER, *TOWERS, *STORES, *WORKERS):
             self.boot(each)
         for each in STORES:
@@ -80,17 +80,17 @@ class SparkHosts:
         )
 
     def host(self, host: int) -> str:
-        """Its address."""
+        """Return a host's address."""
         return LOCAL if self.hosts is None else self.hosts.host(host)
 
     def prefix(self, host: int) -> Sequence[str]:
-        """What runs a command there."""
+        """Return the command prefix that runs a program on a host."""
         inside = () if self.hosts is None else self.hosts.prefix(host)
         own = f"{MARK}={self._mark(host)}", f"SPARK_LOCAL_IP={self.host(host)}"
         return ("env", *own, *inside)
 
     def options(self, host: int) -> Sequence[str]:
-        """What the command line needs beside ``--tower`` and the first tower."""
+        """Return the options beside ``--tower`` and the first tower."""
         return ("--tower", self.tower.partition(",")[2], "--host", self.host(host))
 
     @property
@@ -98,7 +98,7 @@ class SparkHosts:
         return self.tower.partition(",")[0]
 
     def boot(self, host: int) -> None:
-        """Starts what runs on a host."""
+        """Start a host's program."""
         if host in TOWERS:
             ports = self._ports[host]
             node = start_tower(self._log(host), ports, self.host(host), self.prefix(host))
@@ -112,19 +112,19 @@ class SparkHosts:
         self._nodes[host] = self._stack.enter_context(node)
 
     def cut(self, host: int) -> Callable[[], None]:
-        """Pulls a host's cable, if it has one; what puts it back."""
+        """Pull a host's cable, if it has one; return the undo."""
         if self.hosts is None:
             return lambda: None
         self.hosts.pull(host)
         return lambda: None if self.hosts is None else self.hosts.plug(host)
 
     def kill(self, host: int, program: str = "") -> Callable[[], None]:
-        """Kills all processes of a host, or those of a program; what starts it again."""
+        """Kill all processes of a host, or of a program; return the restart."""
         self._kill(host, program)
         return (lambda: None) if program else lambda: self.boot(host)
 
     def power_off(self, host: int) -> Callable[[], None]:
-        """The host vanishes without a word; what switches it on."""
+        """Make the host vanish without notice; return what switches it on."""
         plug = self.cut(host)
         self._kill(host)
 

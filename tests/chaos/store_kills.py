@@ -1,10 +1,9 @@
-"""Table 1: a store is killed while records come in and while it merges, and started again.
+"""Table 1: a store is killed while records arrive and while it merges, and started again.
 
-A series of rounds goes on with one directory.  Two producers publish over the mesh, a third writer
-puts blocks over Arrow Flight.  What each of them knows to be acknowledged is noted just before
-each kill and must be in the directory after it; nothing may be there that was not sent.  At a
-series' end everything must have arrived once, at a consumer that was there all the time and at one
-that comes then.
+A series of rounds shares a directory. Two producers publish over the mesh, a third writer sends
+blocks over Arrow Flight. What each of them knows to be acknowledged is noted before each kill, and
+must be in the directory after it, with nothing that was not sent. At a series' end everything must
+have arrived once, at an old consumer and at a new one.
 """
 
 from __future__ import annotations
@@ -36,18 +35,18 @@ SERIES = 10
 
 TOPIC = "ingest"
 PAD_BYTES = 900
-"""A hundred records are a block of their own then, a small one: there is something to merge."""
+"""Makes a block of a hundred records: so that small blocks are merged."""
 
 MERGE_WAIT_S = 5.0
 
 
 def value(name: str, offset: int) -> bytes:
-    """What a partition has at an offset."""
+    """Return the value at an offset."""
     return f"{name}-{offset}".encode().ljust(PAD_BYTES + offset % 7, b".")
 
 
 class Writer(abc.ABC):
-    """One partition that is written in a thread, on and on, whatever happens to the store."""
+    """One partition that a thread writes continuously, whatever happens to the store."""
 
     def __init__(self, name: str, seed: str) -> None:
         self.name = name
@@ -63,7 +62,7 @@ class Writer(abc.ABC):
         self._thread.start()
 
     def hold(self, held: bool) -> None:
-        """Writes nothing more for now, or goes on."""
+        """Pause writing, or continue."""
         (self._may_write.clear if held else self._may_write.set)()
 
     def stop(self) -> None:
@@ -75,19 +74,19 @@ class Writer(abc.ABC):
 
     @abc.abstractmethod
     def sent(self) -> int:
-        """How many records it has handed over."""
+        """The number of records sent."""
 
     @abc.abstractmethod
     def acknowledged(self) -> int:
-        """How many of them it knows to be on disk."""
+        """The number of records known to be on disk."""
 
     @abc.abstractmethod
     def write(self, values: list[bytes]) -> None:
-        """Hands records over; they are those from ``sent`` on."""
+        """Send records from ``sent`` on."""
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Ends it as it is."""
+        """Stop at once."""
 
     def _run(self) -> None:
         try:
@@ -113,7 +112,7 @@ class MeshWriter(Writer):
         return self._producer.next_offset
 
     def acknowledged(self) -> int:
-        # Before the count: what is published in between must not pass for acknowledged.
+        # Before the count: a record published in between must not count as acknowledged.
         sent = self._producer.next_offset
         try:
             self._producer.flush(0)
@@ -129,12 +128,12 @@ class MeshWriter(Writer):
         self._producer.flush(PATIENCE_S)
 
     def close(self) -> None:
-        # As an application that fails: it does not wait for acknowledgements.
+        # Like a failing application, without waiting for acknowledgements.
         self._producer.__exit__(DafkaError, DafkaError(), None)
 
 
 class FlightWriter(Writer):
-    """Puts blocks; after a kill it asks the store how far it has come and goes on from there."""
+    """Sends blocks; after a kill it asks the store for the end, and continues there."""
 
     def __init__(self, name: str, seed: str) -> None:
         super().__init__(name, seed)
@@ -142,7 +141,7 @@ class FlightWriter(Writer):
         self._acknowledged = self._sent = 0
 
     def found(self, ready: dict[str, object]) -> None:
-        """The store serves, here."""
+        """Note the location at which the store serves."""
         locations = tuple(map(str, ready["flight"]))  # type: ignore[call-overload]
         self._place = StoreLocation(str(ready["address"]), locations)
 
@@ -169,12 +168,12 @@ class FlightWriter(Writer):
                     put.write(pa.array(values, pa.binary()))
                     self._acknowledged = put.finish(5)
         except DafkaError:
-            # It was killed; what has come of this, the next one asks it.
+            # Killed: the next client asks for the outcome.
             time.sleep(0.05)
 
     def stop(self) -> None:
         super().stop()
-        # What was sent last may have been lost with the store: nobody was told that it was there.
+        # Unacknowledged records may be lost with the store.
         deadline = time.monotonic() + PATIENCE_S
         before = self._acknowledged
         while self._acknowledged <= before or self._acknowledged < self._sent:
@@ -187,7 +186,7 @@ class FlightWriter(Writer):
 
 
 def run(chaos: Chaos, rounds: int) -> None:
-    """The rounds, in series."""
+    """Run the rounds, in series."""
     for first in range(0, rounds, SERIES):
         with chaos.round(chaos.first + first) as directory:
             count = min(SERIES, rounds - first)
@@ -264,7 +263,7 @@ def _kill(
 
 
 def _wait_for_merging(chance: random.Random, writers: list[Writer], directory: Path) -> str:
-    """Lets the store become quiet, so that it merges; the moment is one at which it does."""
+    """Let the store become quiet, so that it merges; the kill comes while it does."""
     for writer in writers:
         writer.hold(True)
     blocks = Blocks(directory)

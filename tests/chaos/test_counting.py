@@ -1,4 +1,4 @@
-"""The comparison itself: it finds a planted loss and a planted double, and tells them apart."""
+"""The comparison finds a planted loss and a planted double, and distinguishes them."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_seed_gives_a_round_the_same_moments_whichever_came_before(tmp_path: P
 
 
 def checkpoint(directory: Path, ends: Sequence[dict[str, int]]) -> Path:
-    """As Spark leaves it: a file for each batch, the source's offset on its third line."""
+    """Spark's form: a file for each batch, the source's offset on its third line."""
     (directory / "offsets").mkdir()
     for number, each in enumerate(ends):
         offset = f'{{"topics": {{"t": {each}}}}}'.replace("'", '"')

@@ -1,4 +1,4 @@
-"""Damage that the tables of chaos have found to be served, or to end a store without a sentence."""
+"""Damage, found by the tables, that was once served, or ended a store without a sentence."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def filled(directory: Path) -> list[bytes]:
 
 
 def changed(directory: Path, table: bytes, key: bytes, other: bytes | None) -> None:
-    """Gives what lies under a key another one, or removes it."""
+    """Replace or remove the value of a key."""
     with lmdb.open(str(directory), max_dbs=3, map_size=1 << 30) as env:
         found = env.open_db(table, create=False)
         with env.begin(write=True) as transaction:
@@ -51,7 +51,7 @@ def read_at_once(log: Log, start: int) -> list[bytes]:
 @pytest.mark.parametrize("way", [read, read_at_once])
 @pytest.mark.parametrize("moved_to", [90, 101, 110])
 def test_a_block_under_another_key_is_refused(tmp_path: Path, way: object, moved_to: int) -> None:
-    """It used to be served: its checksum tells what it holds, not where it belongs."""
+    """It was served once: its checksum covers its content, not its place."""
     assert callable(way)
     values = filled(tmp_path)
     changed(tmp_path, b"blocks", block_key(0, 100), block_key(0, moved_to))
@@ -72,7 +72,7 @@ def test_a_key_of_another_length_is_told(tmp_path: Path, way: object) -> None:
 
 
 def test_a_new_partition_does_not_take_the_place_of_another(tmp_path: Path) -> None:
-    """It used to write over the first records of the one that had its number."""
+    """It overwrote the first records of the owner of its number once."""
     values = filled(tmp_path)
     changed(tmp_path, b"meta", b"next partition", None)
     with Log(tmp_path) as store:

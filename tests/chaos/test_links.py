@@ -1,4 +1,4 @@
-"""A link that lets nobody in knows who wants to."""
+"""A link that refuses connections recognizes them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ OPTIONS = bytes(8)
 
 
 def frame(kind: int, flags: int, port: int, options: bytes = b"", protocol: bytes = IPV4) -> bytes:
-    """One from port 5 to ``port``."""
+    """Return a frame from port 5 to ``port``."""
     header = struct.pack("!BxHxxxxxBxx8x", 0x45 + len(options) // 4, 40 + len(options), kind)
     rest = struct.pack("!HHIIBBHHH", 5, port, 1, 0, 0x50, flags, 1024, 0, 0)
     return bytes(12) + protocol + header + options + rest

@@ -1,4 +1,4 @@
-"""A few rounds of each table but the tenth; ``make chaos`` runs all.  Failures have the seed."""
+"""A few rounds of each table except the tenth; ``make chaos`` runs all. Failures have the seed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NIGHTLY = {2, 3, 9, 11, 12}
 """The tables with queries; ``test_exactly_once`` kills drivers and stores in ``make test``."""
 
 pytestmark = pytest.mark.timeout(900)
-"""More than what a round itself may take until it says what it waits for."""
+"""More than a round's own timeout."""
 
 
 @pytest.mark.parametrize(

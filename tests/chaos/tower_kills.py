@@ -1,8 +1,8 @@
-"""Table 4: the tower is killed and comes back on the same ports; no node is started again for it.
+"""Table 4: the tower is killed and returns on the same ports, while all nodes keep running.
 
-Two producers, two stores and a consumer go on meanwhile.  A store that is killed while the tower
-is away comes back before it, and finds it when it is there.  Afterwards nodes that are new must
-join: a consumer from the first record on, and a producer whose records the old consumer gets.
+Two producers, two stores and a consumer continue meanwhile. A store that is killed while the tower
+is away returns before it, and finds it later. Afterwards new nodes must join: a consumer from the
+first record on, and a producer whose records the old consumer gets.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ PATIENT = ("--wait-for-tower",)
 
 AWAY_S = (0.0, 7.0)
 SHORT_AWAY_S = (0.0, 2.0)
-"""Peers that are not heard of for 4 s are gone: some towers are away for longer, some shorter."""
+"""Silent peers expire after 4 s: some towers are away for longer, some shorter."""
 
 
 def run(chaos: Chaos, rounds: int) -> None:
-    """The rounds, each with a cluster of its own."""
+    """Run the rounds, each with a cluster of its own."""
     chaos.play(rounds, lambda *facts: _Round(*facts).run())
 
 
@@ -97,12 +97,14 @@ class _Round(Round):
 
 
 def check_stores(chaos: Chaos, stores: list[Node], directory: Path, values: list[str]) -> None:
-    """Every store has everything once, as soon as it has caught up with the others.
+    """Check that every store has everything once, as soon as it has caught up.
 
-    The stores are killed for it, in ``directory`` under ``store0`` and so on.
+    The stores in ``directory`` are killed for it.
     """
     directories = [directory / f"store{index}" for index in range(len(stores))]
-    for index, kept in enumerate(directories):  # before any is killed, which others may catch up by
+    for index, kept in enumerate(
+        directories
+    ):  # before any is killed, so that others can copy from it
         all_there = partial(has_on_disk, kept, len(values))
         wait_until(all_there, f"store {index} has all {len(values)} records")
     for index, (store, kept) in enumerate(zip(stores, directories, strict=True)):
