@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import count, repeat
-
-import numpy as np
+from itertools import repeat
 
 from dafka_core.model.envelope import MAGIC, Headers
-from dafka_core.model.records import UNKNOWN_US, Record, RecordBatch, Records
+from dafka_core.model.records import UNKNOWN_US, Record, Records, records
 from dafka_core.model.values import Values
 
 
@@ -34,18 +32,3 @@ def opened_lists(
             headers = [tuple((each["key"], each["value"]) for each in row or ()) for row in rows]
             return columns["value"].to_pylist(), columns["key"].to_pylist(), headers
     return bare, repeat(None), repeat(())
-
-
-def records(
-    batch: Records,
-    values: Iterable[bytes | None],
-    keys: Iterable[bytes | None],
-    headers: Iterable[Headers],
-) -> Iterator[Record]:
-    """Yield records of a batch from its opened contents, until ``values`` ends."""
-    times: Iterable[int | None] = repeat(None)
-    if batch.times is not None:
-        times = np.repeat(batch.times[:, 1], batch.times[:, 0]).tolist()
-    offsets = count(batch.offset) if isinstance(batch, RecordBatch) else batch.offsets.tolist()
-    place = (*map(repeat, batch.tp), offsets)
-    return map(Record._make, zip(*place, values, keys, headers, times, strict=False))

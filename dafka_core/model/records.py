@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
+from itertools import count, pairwise, repeat
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -289,6 +289,10 @@ class RecordBatch:
             yield self.between(start, end)
             start = end
 
+    def records(self) -> Iterator[Record]:
+        """Yield the records in order, with envelopes unopened."""
+        return records(self, self.values.to_list(), repeat(None), repeat(()))
+
 
 @dataclass(frozen=True, slots=True)
 class MatchedRecords:
@@ -311,6 +315,21 @@ class MatchedRecords:
 
 
 Records = RecordBatch | MatchedRecords
+
+
+def records(
+    batch: Records,
+    values: Iterable[bytes | None],
+    keys: Iterable[bytes | None],
+    headers: Iterable[Headers],
+) -> Iterator[Record]:
+    """Yield records of a batch from its opened contents, until ``values`` ends."""
+    times: Iterable[int | None] = repeat(None)
+    if batch.times is not None:
+        times = np.repeat(batch.times[:, 1], batch.times[:, 0]).tolist()
+    offsets = count(batch.offset) if isinstance(batch, RecordBatch) else batch.offsets.tolist()
+    place = (*map(repeat, batch.tp), offsets)
+    return map(Record._make, zip(*place, values, keys, headers, times, strict=False))
 
 
 def concat(batches: Sequence[RecordBatch]) -> RecordBatch:

@@ -28,8 +28,8 @@ from dafka_core.errors import (
 )
 from dafka_core.model.envelope import AUTO
 from dafka_core.model.name_limits import check_topic
-from dafka_core.model.opened_records import opened_lists, records
-from dafka_core.model.records import Record, RecordBatch, TopicPartition
+from dafka_core.model.opened_records import opened_lists
+from dafka_core.model.records import Record, RecordBatch, TopicPartition, records
 from dafka_core.nodes.addresses import new_address
 from dafka_core.nodes.mesh import Mesh
 from dafka_core.nodes.node import Node

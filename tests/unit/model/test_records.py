@@ -71,7 +71,7 @@ def test_batches(maker: Callable[[list[bytes]], Values]) -> None:
     assert batch.between(7, 8) == RecordBatch(TP, 7, Values.of([b"c"]))
     assert batch.between(5, 7) == RecordBatch(TP, 5, Values.of([b"a", b"b"]))
     assert batch.between(6, 7) == RecordBatch(TP, 6, Values.of([b"b"]))
-    assert list(opened_records(batch, opens=False)) == [
+    assert list(batch.records()) == [
         Record("t", "P", 5, b"a"),
         Record("t", "P", 6, b"b"),
         Record("t", "P", 7, b"c"),
