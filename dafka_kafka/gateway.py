@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from dafka_core.errors import ConfigError, DafkaError
 from dafka_core.nodes.addresses import check_trusted
-from dafka_core.nodes.store_handle import StoreHandle
+from dafka_core.nodes.store import Store
 from dafka_core.ops.findings import Finding
 from dafka_core.ops.metric_declarations import Sample
 from dafka_core.ops.store_extension import ExtensionNode
@@ -50,7 +50,7 @@ class Gateway(ExtensionNode):
 
     metrics = gateway_metrics.TABLE
 
-    def __init__(self, store: StoreHandle, **options: Any) -> None:
+    def __init__(self, store: Store, **options: Any) -> None:
         config = KafkaOptions.build(options)
         with contextlib.ExitStack() as undo:
             where = host_port(config.listen, DEFAULT_PORT)

@@ -25,7 +25,7 @@ from dafka_core.model.epochs import MAX_END
 from dafka_core.model.records import PartitionInfo, TopicPartition
 from dafka_core.nodes.addresses import new_address, options_beside
 from dafka_core.nodes.producer import Producer
-from dafka_core.nodes.store_handle import StoreHandle
+from dafka_core.nodes.store import Store
 from dafka_kafka.errors import KafkaError, RefusedError
 from dafka_kafka.gateways import Gateways, ranked
 from dafka_kafka.registry_table import (
@@ -72,9 +72,7 @@ class NumberTurns:
         is_closing: whether the gateway ends, and nothing is waited for any more.
     """
 
-    def __init__(
-        self, store: StoreHandle, numbers: NumberList, is_closing: Callable[[], bool]
-    ) -> None:
+    def __init__(self, store: Store, numbers: NumberList, is_closing: Callable[[], bool]) -> None:
         self._store = store
         self._list = numbers
         self._is_closing = is_closing
@@ -85,7 +83,7 @@ class NumberTurns:
     @property
     def majority(self) -> int:
         """How many of the stores that are known are more than half of them."""
-        return (1 + len(self._store.known_stores)) // 2 + 1
+        return (1 + len(self._store.known.names)) // 2 + 1
 
     def take(self, work: Work) -> None:
         """Has what ``work`` says added to the list, and agreed on.
@@ -125,7 +123,7 @@ class NumberTurns:
         return self._kept
 
     def _is_ours(self, producer: Producer) -> bool:
-        _, role, _ = producer.parts
+        role = producer.role
         return role.fenced_by is None and self._list.is_of(role.epoch.life)
 
     def _end(self, error: BaseException | None = None) -> None:
@@ -157,7 +155,7 @@ class NumberTurns:
         """How many stores have to take what is added; as many are there when this returns."""
         deadline = time.monotonic() + STORES_S
         while True:
-            known, here = self._store.known_stores, self._store.stores_here
+            known, here = self._store.known.names, self._store.known.here
             majority = self.majority
             if 1 + len(here) >= majority:
                 return majority
@@ -321,7 +319,7 @@ class PartitionNumbers:
         gateways: who takes writes.
     """
 
-    def __init__(self, store: StoreHandle, gateways: Gateways) -> None:
+    def __init__(self, store: Store, gateways: Gateways) -> None:
         self._store = store
         self._stored = store.log
         self._gateways = gateways

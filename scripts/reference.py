@@ -28,7 +28,7 @@ SHOWN: dict[str, tuple[str, ...]] = {
         *("kill_tower", "start_tower", "close"),
     ),
     "Tower": ("announce", "wait", "close"),
-    "Store": ("locations", "announce", "wait", "close"),
+    "Store": ("announce", "wait", "close"),
     "MetricsEndpoint": ("url", "add", "close"),
     "serve_metrics": (),
 }

@@ -27,11 +27,10 @@ from dafka_core.errors import DafkaError
 from dafka_core.model.name_limits import nearest_name
 from dafka_core.model.names import escape
 from dafka_core.model.records import PartitionInfo
-from dafka_core.nodes.store_handle import StoreHandle
 from dafka_core.ops.store_extension import ExtensionNode, store_extensions
 
 if TYPE_CHECKING:
-    from dafka_core import Reader
+    from dafka_core import Reader, Store
     from dafka_core.storage import Log
 
 
@@ -43,7 +42,7 @@ def check_extensions(options: Mapping[str, Any]) -> None:
 
 @contextmanager
 def extended(
-    store: StoreHandle, options: Mapping[str, Any]
+    store: Store, options: Mapping[str, Any]
 ) -> Iterator[tuple[list[ExtensionNode], dict[str, str]]]:
     """Run the extensions that options switch on; yield them, and their facts for READY."""
     with ExitStack() as stack:

@@ -89,17 +89,16 @@ def _of_mesh(mesh: Mesh) -> Iterator[Finding]:
 
 
 def _of_store(store: Store) -> Iterator[Finding]:
-    parts = store.parts
-    yield from _of_mesh(parts.mesh)
+    yield from _of_mesh(store.mesh)
     yield from _of_disk(store)
     if why := store.log.clock.doubt():
         yield clock_doubt("this store", why)
-    if parts.flight is not None and parts.flight.closing.is_set():
+    if store.flight is not None and store.flight.closing.is_set():
         yield problem("flight", "its Flight service has stopped", "restart it")
 
 
 def _of_disk(store: Store) -> Iterator[Finding]:
-    watch = store.parts.disk_watch
+    watch = store.disk_watch
     directory = watch.directory
     if watch.failure is not None:
         yield problem(LIFE, f"writing has stopped: {watch.failure}", "check its disk")
@@ -134,15 +133,14 @@ def _of_disk(store: Store) -> Iterator[Finding]:
 
 
 def _of_producer(producer: Producer) -> Iterator[Finding]:
-    mesh, role, _ = producer.parts
-    yield from _of_mesh(mesh)
-    if role.fenced_by is not None:
+    yield from _of_mesh(producer.mesh)
+    if producer.role.fenced_by is not None:
         why = f"another producer has taken over partition {producer.address}"
         yield problem("fenced", why, "stop this producer: only one may write", lasts=True)
 
 
 def _of_consumer(consumer: Consumer) -> Iterator[Finding]:
-    yield from _of_mesh(consumer.parts[0])
+    yield from _of_mesh(consumer.mesh)
 
 
 def _of_tower(tower: Tower) -> Iterator[Finding]:

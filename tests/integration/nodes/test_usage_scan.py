@@ -56,7 +56,7 @@ def put(store: Store, topic: str, partition: str, count: int = 1, size: int = 1)
 
 
 def refused(store: Store, limit: str) -> int:
-    return store.parts.role.limits.refused[limit]
+    return store.role.limits.refused[limit]
 
 
 def test_a_store_that_is_started_again_knows_what_it_has(start: Open) -> None:
