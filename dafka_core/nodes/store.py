@@ -35,7 +35,13 @@ from dafka_core.nodes.maintenance import (
 from dafka_core.nodes.mesh import Mesh
 from dafka_core.nodes.node import Node
 from dafka_core.nodes.process_limits import memory_limit, warn_of_low_memory
-from dafka_core.nodes.store_identity import NewDirectory, check_directory, copied, kept_address
+from dafka_core.nodes.store_identity import (
+    check_directory,
+    copied,
+    kept_address,
+    missing_directories,
+    remove_unused,
+)
 from dafka_core.nodes.store_loop import LogWriter, Outcomes, StoreLoop
 from dafka_core.nodes.threads import weakly
 from dafka_core.protocol.beacons import endpoint_of
@@ -94,11 +100,10 @@ class Store(Node):
         check_directory(directory)
         warn_of_low_memory(memory_limit())
         with contextlib.ExitStack() as undo:
-            new = NewDirectory(Path(directory))
-            undo.callback(new.remove)
+            made = missing_directories(Path(directory))
             max_ahead_us = int(config.max_timestamp_ahead_s * 1_000_000)
             log = self.log = undo.enter_context(Log(directory, max_ahead_us=max_ahead_us))
-            undo.callback(new.remove_files, log)
+            undo.callback(remove_unused, made, log)
             if not log.clock.doubt():
                 log.discard_stale(config.staged_hours * 3600)
             self.address = kept_address(log.directory, config)
@@ -136,7 +141,7 @@ class Store(Node):
             self.merge_thread = undo.enter_context(
                 MergeThread(log, config.staged_hours, self.compressor, linker)
             )
-            scan = UsageScan(log, limits, self.compressor, role.on_scan, mesh.call_soon)
+            scan = UsageScan(log, role, self.compressor, mesh.call_soon)
             self.retention_control = undo.enter_context(
                 RetentionThread(
                     log, self.retention, self.deletions, scan, weakly(self._clocks_us, {})

@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from dafka_core.errors import DafkaError
-from dafka_core.nodes.disk_watch import SLOW_S, WARN_INTERVAL_S, Disk
+from dafka_core.nodes.disk_watch import SLOW_S, Disk
 from dafka_core.ops.checks import clock_doubt
 from dafka_core.ops.findings import Finding, Severity, ok, problem, warning
 from dafka_core.ops.readings import overdue_s
 from dafka_core.ops.store_extension import ExtensionNode
+from dafka_core.security.throttles import REPEAT_AFTER_S
 
 if TYPE_CHECKING:
     from dafka_core.nodes.consumer import Consumer
@@ -116,7 +117,7 @@ def _of_disk(store: Store) -> Iterator[Finding]:
     if begun_at is not None and now - begun_at > STUCK_S:
         why = f"a write to the disk of {directory} has taken {now - begun_at:.0f} s so far"
         yield problem("disk", why, "check the disk for errors; nothing is acknowledged meanwhile")
-    elif watch.slow_at is not None and now - watch.slow_at < WARN_INTERVAL_S:
+    elif watch.slow_at is not None and now - watch.slow_at < REPEAT_AFTER_S:
         why = f"in the last minute a write to the disk of {directory} took more than {SLOW_S:g} s"
         yield warning("disk", why, "find other programs that use the disk: producers wait for it")
     free = f"{disk.free_bytes} of {disk.size_bytes} bytes are free below {directory}"

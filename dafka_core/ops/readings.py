@@ -232,10 +232,10 @@ class StoreReadings:
         yield Sample(d.TRIMS, counts.trims)
         yield Sample(d.GIVEN_UP, counts.records)
         if (archiver := store.archiver) is not None:
-            yield Sample(d.ARCHIVED_FILES, archiver.counts.files)
-            yield Sample(d.ARCHIVED, archiver.counts.records)
-            yield Sample(d.ARCHIVED_BYTES, archiver.counts.size_bytes)
-            yield Sample(d.ARCHIVE_FAILING, archiver.counts.failing)
+            yield Sample(d.ARCHIVED_FILES, archiver.added.files)
+            yield Sample(d.ARCHIVED, archiver.added.records)
+            yield Sample(d.ARCHIVED_BYTES, archiver.added.size_bytes)
+            yield Sample(d.ARCHIVE_FAILING, len(archiver.failed))
         known = store.known.names
         yield Sample(d.KNOWN_STORES, len(known))
         yield Sample(d.MISSING_STORES, len(known) - len(store.known.here))
