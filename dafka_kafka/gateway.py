@@ -84,7 +84,7 @@ class Gateway(ExtensionNode):
             gateways.announce()
             undo.callback(_retract, gateways)
             self._undo = undo.pop_all()
-        self._is_open = True
+        self.is_open = True
 
     @property
     def name(self) -> str:
@@ -126,7 +126,7 @@ class Gateway(ExtensionNode):
 
     def close(self) -> None:
         """Ends all connections.  May be repeated."""
-        self._is_open = False
+        self.is_open = False
         self._undo.close()
 
     def on_forked(self) -> None:

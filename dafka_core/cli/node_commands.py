@@ -180,7 +180,7 @@ def _forget_everywhere(address: str, timeout_s: float, options: dict[str, Any]) 
     from dafka_core.flight.store_location import StoreLocation
 
     with Reader(**options) as reader:
-        reader.hear_stores(timeout_s=timeout_s)
+        reader.wait_for_stores(timeout_s=timeout_s)
         found = reader.missing_stores(timeout_s=timeout_s)
         running, served, keys = reader.stores(), reader.endpoints(), reader.keys
     missing = {escape(each.store): each.store for each in found}
@@ -281,7 +281,7 @@ def replace(
     with store_identity.log_of(directory) as log:
         former = store_identity.address_of(log.directory)
         with Reader(**options) as reader:
-            reader.hear_stores(timeout_s=timeout_s)
+            reader.wait_for_stores(timeout_s=timeout_s)
             missing = {each.store for each in reader.missing_stores(timeout_s=timeout_s)}
             _check_gone(reader, missing - {former}, _named_in(log) - {former}, address)
             lacking = _lacking(log, reader, timeout_s)

@@ -62,7 +62,6 @@ class RecordQueue:
         self._opens = opens  # envelopes
         self._lock = threading.Lock()
         self._items: deque[_Item] = deque()
-        self._losses: set[TopicPartition] = set()
         self.added = (0, 0)
         self._left = (0, 0)
         self._open: RecordBatch | None = None
@@ -89,10 +88,10 @@ class RecordQueue:
             self.added = _plus(self.added, item)
             self._items.append(item)
 
-    def add_loss(self, tp: TopicPartition, loss: DataLossError) -> None:
+    def add_loss(self, loss: DataLossError) -> None:
         """Queue an error to raise after a partition's records; one for each partition."""
-        if tp not in self._losses:
-            self._losses.add(tp)
+        queued = [_tp(each) for each in self._items.copy() if isinstance(each, DataLossError)]
+        if _tp(loss) not in queued:
             self._items.append(loss)
 
     def next_record(self) -> Record | None:
@@ -146,7 +145,7 @@ class RecordQueue:
             for _ in range(len(self._items)):
                 item = self._items.popleft()
                 if unwanted(_tp(item)):
-                    self._leave(item)
+                    self._left = _plus(self._left, item)
                 else:
                     self._items.append(item)
 
@@ -160,16 +159,11 @@ class RecordQueue:
             item = self._items.popleft()
         except IndexError:
             return None
-        self._leave(item)
+        self._left = _plus(self._left, item)
         self._on_taken()
         if not isinstance(item, RecordBatch):
             raise item
         return item
-
-    def _leave(self, item: _Item) -> None:
-        self._left = _plus(self._left, item)
-        if isinstance(item, DataLossError):
-            self._losses.discard(_tp(item))
 
 
 def _tp(item: _Item) -> TopicPartition:
@@ -229,7 +223,7 @@ class Consumer(Node):
         self.queue = RecordQueue(weakly(self._on_taken, None), opens=opens)
         self.mesh = Mesh("consumer", self.role, self._config)
         self.mesh.start(self._on_round)
-        self._is_open = True
+        self.is_open = True
 
     @property
     def subscription(self) -> list[str]:
@@ -350,13 +344,13 @@ class Consumer(Node):
 
     def close(self) -> None:
         """Close the consumer, dropping queued records: the stores have them.  Idempotent."""
-        self._is_open = False
+        self.is_open = False
         self.mesh.close()
         self.queue.clear()
 
     def on_forked(self) -> None:
         """Empty the iterators in a forked child."""
-        if "_queue" in vars(self):
+        if "queue" in vars(self):
             self.queue.clear()
 
     def _on_taken(self) -> None:
@@ -399,7 +393,7 @@ class Consumer(Node):
         why = f"offsets {loss.start} to {loss.end} (exclusive) are missing, {loss.why}; {does}"
         error = DataLossError(*loss.tp, loss.start, loss.available, why)
         if policy == FAIL:
-            self.queue.add_loss(loss.tp, error)
+            self.queue.add_loss(error)
         else:
             _log.warning("%s", error)
 

@@ -56,7 +56,7 @@ class Deletions:
         named = [each for each in infos if each.tp not in ended]
         named += [PartitionInfo(*tp, 0, MAX_END, MAX_LIFE) for tp in sorted(ended)]
         if named:
-            contents = packed(named, self._log.now_us(), self._append_queue.limit_bytes)
+            contents = packed(named, self._log.now_us(), self._append_queue.limit[0])
             self._append_queue.append(self._own, [*contents], timeout_s=WRITE_S)
             self.apply()
         left = {info.tp: info.earliest for info in self._log.partitions(topic)}

@@ -140,7 +140,7 @@ class Producer(Node):
             self.mesh.close()
             raise
         with self._lock:
-            self._is_open = True
+            self.is_open = True
             self._make_room()
         close_at_exit(self)
 
@@ -292,7 +292,7 @@ class Producer(Node):
     def end(self, *, started_s: float) -> None:
         """Close, with a ``close_timeout_s`` that began at ``started_s``."""
         with self._lock:
-            was_open, self._is_open = self._is_open, False
+            was_open, self.is_open = self.is_open, False
             self._make_room()
         if not was_open:
             return
@@ -321,7 +321,7 @@ class Producer(Node):
         return NotAcknowledgedError(self.topic, self.address, count, waited_s, asked_for)
 
     def _check_open(self) -> None:
-        if not self._is_open:
+        if not self.is_open:
             raise ClosedError("producer")
         self.mesh.check()
 
@@ -362,7 +362,7 @@ class Producer(Node):
     def _make_room(self) -> None:
         """Set the offset and the bytes before which there is room."""
         role, config = self.role, self._config
-        is_shut = not self._is_open or role.fenced_by is not None
+        is_shut = not self.is_open or role.fenced_by is not None
         end = min(role.acknowledged + config.max_unacked_records, MAX_SEQUENCE + 1)
         self._max_offset = 0 if is_shut else end
         self._max_bytes = role.acknowledged_bytes + config.max_unacked_bytes

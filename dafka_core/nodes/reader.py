@@ -7,7 +7,7 @@ import logging
 from collections.abc import Collection, Iterator
 from typing import Any, Final
 
-from dafka_core.config.node_options import KeyFiles, ReaderOptions
+from dafka_core.config.node_options import ReaderOptions
 from dafka_core.config.options import check_argument
 from dafka_core.errors import (
     ClosedError,
@@ -19,7 +19,6 @@ from dafka_core.errors import (
 )
 from dafka_core.model.name_limits import check_address, check_topic
 from dafka_core.model.records import (
-    Contacts,
     KnownStore,
     Neighbour,
     PartitionInfo,
@@ -61,13 +60,14 @@ class Reader(Node):
         self._config = ReaderOptions.build(options)
         self.address = new_address(self._config)
         """The reader's UUID."""
+        self.keys = self._config.keys
         self.role = ReaderRole(
             self.address, limit_bytes=max_taken_bytes(self._config.max_record_bytes)
         )
         self._queues: dict[RangeRead, RecordQueue] = {}
         self.mesh = Mesh("reader", self.role, self._config)
         self.mesh.start(self._on_round)
-        self._is_open = True
+        self.is_open = True
 
     def stores(self) -> list[str]:
         """Return the addresses of the stores discovered so far."""
@@ -77,18 +77,6 @@ class Reader(Node):
         """Return the Flight URIs of stores, by the store's address."""
         return self.role.directory.endpoints
 
-    @property
-    def keys(self) -> KeyFiles:
-        """Return its keys."""
-        return self._config.keys
-
-    def contacts(self) -> Contacts:
-        """Return the discovered nodes and connections, as far as known by now."""
-        directory, peers = self.role.directory, self.mesh.peers
-        unmet = frozenset(peers.inbound.unmet(directory.stores))
-        c_stores = frozenset(directory.c_stores)
-        return Contacts(peers.inbound.endpoint, unmet, c_stores, len(peers.table))
-
     def neighbours(self) -> list[Neighbour]:
         """Return the announced nodes with their kinds, and whether they have connected here."""
         return self.mesh.call(lambda now: self.mesh.peers.inbound.neighbours())
@@ -97,7 +85,7 @@ class Reader(Node):
         """Return the towers of its mesh, as ``HOST:SUB_PORT:PUB_PORT``."""
         return [str(each) for each in self.mesh.peers.towers.known]
 
-    def hear_stores(self, *, timeout_s: float) -> None:
+    def wait_for_stores(self, *, timeout_s: float) -> None:
         """Wait until every possible store has answered, or was given up with a warning.
 
         Raises:
@@ -112,7 +100,7 @@ class Reader(Node):
         store was discovered within ``timeout_s`` seconds.
         """
         with contextlib.suppress(NoStoreError):
-            self.hear_stores(timeout_s=timeout_s)
+            self.wait_for_stores(timeout_s=timeout_s)
         return self.role.directory.missing
 
     def partitions(
@@ -196,7 +184,7 @@ class Reader(Node):
 
     def close(self) -> None:
         """Close the reader.  Idempotent."""
-        self._is_open = False
+        self.is_open = False
         self.mesh.close()
 
     def _diagnosis(

@@ -156,7 +156,7 @@ class Store(Node):
             self.loop = StoreLoop(role, log, self._log_writer, mesh)
             mesh.start(self._on_round)
             undo.pop_all()
-        self._is_open = True
+        self.is_open = True
         facts = {"address": self.address, "directory": str(directory), "version": this_version()}
         facts["endpoint"] = endpoint_of(mesh.beacon, "")
         text = "store %(address)s in %(directory)s is started: version %(version)s, at %(endpoint)s"
@@ -183,7 +183,7 @@ class Store(Node):
 
     def close(self) -> None:
         """Stop; received records that are not on disk were not acknowledged.  Idempotent."""
-        was_open, self._is_open = self._is_open, False
+        was_open, self.is_open = self.is_open, False
         self.mesh.close()
         self._log_writer.close()
         self.append_queue.close()
@@ -248,7 +248,7 @@ class Store(Node):
     def _on_written(self, entries: list[LogEntry], outcomes: Outcomes | BaseException) -> None:
         """Run in the log writer's thread."""
         if isinstance(outcomes, BaseException):
-            self.append_queue.fail(outcomes)
+            self.append_queue.close(outcomes)
         else:
             for entry in entries:
                 if isinstance(entry, SetAside | RestartPartition):

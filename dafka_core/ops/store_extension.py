@@ -25,7 +25,7 @@ GROUP: Final = "dafka.store_extensions"
 class ExtensionNode(Node):
     """A running extension; ``close`` stops it, before its store is closed.
 
-    A constructor sets ``_is_open`` when the node runs, and ``close`` resets it.
+    A constructor sets ``is_open`` when the node runs, and ``close`` resets it.
     """
 
     metrics: ClassVar[Sequence[Metric]] = ()

@@ -41,7 +41,7 @@ class TopicEcho(ExtensionNode):
         self._failure = ""
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="topic-echo")
-        self._is_open = True
+        self.is_open = True
         self._thread.start()
 
     @property
@@ -62,14 +62,14 @@ class TopicEcho(ExtensionNode):
 
     def close(self) -> None:
         """Stop; may be called twice."""
-        self._is_open = False
+        self.is_open = False
         self._wake.set()
         self._thread.join()
 
     def _run(self) -> None:
         try:
             with self._store.log.changes.waking(self._wake, self._seen, frozenset({self._topic})):
-                while self._wake.wait() and self._is_open:
+                while self._wake.wait() and self.is_open:
                     self._wake.clear()
                     self._copy()
         except DafkaError as error:

@@ -69,7 +69,7 @@ class Mesh:
         """Check that no node has heard of a second store."""
         assert self.store.known.names == ()
         with Reader(tower=self.hub.tower) as reader:
-            reader.hear_stores(timeout_s=PATIENCE_S)
+            reader.wait_for_stores(timeout_s=PATIENCE_S)
             assert {each.node for each in reader.neighbours()} == {self.store.address}
             assert reader.missing_stores(timeout_s=PATIENCE_S) == []
 
@@ -151,7 +151,7 @@ def test_a_tower_is_known_when_it_is_announced(own_mesh: Mesh) -> None:
         Tower(announce=False, join=own_mesh.hub.tower, **ports) as other,
         Reader(tower=own_mesh.hub.tower) as reader,
     ):
-        reader.hear_stores(timeout_s=PATIENCE_S)
+        reader.wait_for_stores(timeout_s=PATIENCE_S)
         assert reader.towers() == [own_mesh.hub.tower]
         other.announce()
         wait_until(lambda: reader.towers() == [own_mesh.hub.tower, other.tower])

@@ -324,7 +324,7 @@ class _DeletionsQueue:
 
     def __init__(self, store: ScriptedStore) -> None:
         self._store = store
-        self.limit_bytes = store.queue.limit_bytes
+        self.limit = store.queue.limit
 
     def append(self, tp: TopicPartition, contents: Sequence[bytes], *, timeout_s: float) -> range:
         store, start = self._store, self._store.log.end(tp)
