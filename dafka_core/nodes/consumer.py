@@ -141,7 +141,7 @@ class RecordQueue:
         """Drop the records of partitions."""
         with self._lock:
             if self._open is not None and unwanted(self._open.tp):
-                _exhaust(self._open_rest)
+                deque(self._open_rest, maxlen=0)
             for _ in range(len(self._items)):
                 item = self._items.popleft()
                 if unwanted(_tp(item)):
@@ -152,7 +152,7 @@ class RecordQueue:
     def clear(self) -> None:
         """Drop all.  Takes no lock: a signal's handler may call it in a thread that holds it."""
         self._items.clear()
-        _exhaust(self._open_rest)
+        deque(self._open_rest, maxlen=0)  # takes the rest
 
     def _pop(self) -> RecordBatch | None:
         try:
@@ -170,10 +170,6 @@ def _tp(item: _Item) -> TopicPartition:
     if isinstance(item, RecordBatch):
         return item.tp
     return TopicPartition(item.topic, item.partition)
-
-
-def _exhaust(values: Iterator[bytes | None]) -> None:
-    deque(values, maxlen=0)
 
 
 def _plus(size: tuple[int, int], item: _Item) -> tuple[int, int]:

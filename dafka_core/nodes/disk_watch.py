@@ -116,7 +116,16 @@ class DiskWatch:
                 self.promises += 1
         if took_s > SLOW_S:
             self.slow_count, self.slow_at = self.slow_count + 1, now
-            self._warn_slow(took_s)
+            if self._throttle.is_new("slow"):
+                text = (
+                    "the disk below %(directory)s is slow: it took %(took_s).1f s to write and "
+                    "sync what came in meanwhile, and was slower than %(limit_s)g s %(count)d "
+                    "times since the last warning. Producers wait for it"
+                )
+                facts = {"directory": str(self.directory), "took_s": took_s, "limit_s": SLOW_S}
+                facts["count"] = self.slow_count - self._slow_logged_count
+                self._slow_logged_count = self.slow_count
+                _log.warning(text, facts, extra={"event": "disk_slow"})
         self.check_space(now)
 
     def _count(self, batch: RecordBatch) -> None:
@@ -156,16 +165,3 @@ class DiskWatch:
             )
             facts = {"directory": str(self.directory), **disk._asdict()}
             _log.warning(text, facts, extra={"event": "disk_nearly_full"})
-
-    def _warn_slow(self, took_s: float) -> None:
-        if not self._throttle.is_new("slow"):
-            return
-        count = self.slow_count - self._slow_logged_count
-        self._slow_logged_count = self.slow_count
-        text = (
-            "the disk below %(directory)s is slow: it took %(took_s).1f s to write and sync what "
-            "came in meanwhile, and was slower than %(limit_s)g s %(count)d times since the last "
-            "warning. Producers wait for it"
-        )
-        facts = {"directory": str(self.directory), "took_s": took_s, "limit_s": SLOW_S}
-        _log.warning(text, facts | {"count": count}, extra={"event": "disk_slow"})

@@ -358,14 +358,14 @@ def usage_at_start(log: Log, limits: StoreLimits) -> Usage:
 
 
 def _counted(log: Log, limits: StoreLimits, usage: Usage) -> Iterator[list[PartitionInfo]]:
-    found = log.partitions_after(None, None, PAGE)
-    while found:
+    after = None
+    while found := log.partitions_after(None, after, PAGE):
         for info in found:
             if info.earliest < info.end:
                 usage.topics[info.topic] += 1
                 usage.owners[limits.owner(info.tp)] += 1
         yield found
-        found = log.partitions_after(None, found[-1].tp, PAGE)
+        after = found[-1].tp
 
 
 FILE_BYTES: Final = 64 << 20
@@ -420,35 +420,38 @@ class LogArchiver:
             raise
 
     def _archived(self, writer: ArchiveWriter, info: PartitionInfo, before: int) -> int:
-        tp, error = info.tp, self._difference(writer.manifest, info, before)
-        first = self._first_missing(writer, info, before)
+        tp, (first, error) = info.tp, self._state(writer.manifest, info, before)
         if error is None and first < before and (due := self._due(info, first, before)) > first:
             added = writer.archive([Wanted(tp, info.earliest, due, info.life)], self._read)
             self.added = self.added.with_all_of(added)
-            error = next((each for _, each in added.failed), None)
             # Another store may have been first.
-            error = error or self._difference(writer.manifest, info, before)
-            first = self._first_missing(writer, info, before)
-        self._note_failure(tp, error)
-        return first if error is None else info.earliest
+            first, error = self._state(writer.manifest, info, before)
+            error = next((each for _, each in added.failed), error)
+        if isinstance(error, ClosedError):
+            raise error
+        if error is None:
+            self.failed.pop(tp, None)
+            return first
+        if self.failed.get(tp) != (why := str(error)):
+            self.failed[tp] = why
+            text = "%(tp)s: it is not archived, and nothing of it is given up: %(why)s"
+            _log.error(text, {"tp": str(tp), "why": why}, extra={"event": "archive_failed"})
+        return info.earliest
 
-    def _difference(
+    def _state(
         self, manifest: Manifest, info: PartitionInfo, before: int
-    ) -> DafkaError | None:
-        """Return the reason why the archived records of these offsets may differ from the log's."""
+    ) -> tuple[int, DafkaError | None]:
+        """Return the first missing offset, and why archived records may differ from the log's."""
+        first = next(manifest.missing(info.partition, info.earliest, before), (before, before))[0]
         history = self._log.lives(info.tp).history
         for file in manifest.between(info.partition, info.earliest, before):
             try:
                 _check_history(info.tp, history, file.life, min(file.end, info.end))
             except HistoryChangedError as error:
-                return manifest.other_records(info.tp, error.wanted)
+                return first, manifest.other_records(info.tp, error.wanted)
             except DafkaError as error:
-                return error
-        return None
-
-    def _first_missing(self, writer: ArchiveWriter, info: PartitionInfo, before: int) -> int:
-        missing = writer.manifest.missing(info.partition, info.earliest, before)
-        return next(missing, (before, before))[0]
+                return first, error
+        return first, None
 
     def _due(self, info: PartitionInfo, first: int, before: int) -> int:
         """Return the end of the records to archive now; ``first`` if none."""
@@ -481,16 +484,6 @@ class LogArchiver:
                 raise DataLossError(*wanted.tp, at, available, "they were given up meanwhile")
             yield from found
             at = found[-1].end
-
-    def _note_failure(self, tp: TopicPartition, error: DafkaError | None) -> None:
-        if isinstance(error, ClosedError):
-            raise error
-        if error is None:
-            self.failed.pop(tp, None)
-        elif self.failed.get(tp) != (why := str(error)):
-            self.failed[tp] = why
-            text = "%(tp)s: it is not archived, and nothing of it is given up: %(why)s"
-            _log.error(text, {"tp": str(tp), "why": why}, extra={"event": "archive_failed"})
 
 
 def _check_history(tp: TopicPartition, history: History, life: EpochId, end: int) -> None:

@@ -103,8 +103,8 @@ class Producer(Node):
         self.topic = topic
         self.address = address or new_address(config)
         self._config = config
-        # The largest record that this producer and each store that it knows take, and whose limit.
-        self._limit = (config.max_record_bytes, "this producer")
+        self.limit = (config.max_record_bytes, "this producer")
+        """The size in bytes of the largest accepted record, and the node that sets this limit."""
         # Offset and size of a record that was published, and that too few stores take.
         self._refused: tuple[int, int] | None = None
         self.role = ProducerRole(
@@ -159,11 +159,6 @@ class Producer(Node):
         """The size of the unacknowledged records."""
         return self._published_bytes - self.role.acknowledged_bytes
 
-    @property
-    def limit(self) -> tuple[int, str]:
-        """The size in bytes of the largest accepted record, and the node that sets this limit."""
-        return self._limit
-
     def publish(
         self,
         value: bytes | None,
@@ -190,7 +185,7 @@ class Producer(Node):
         else:
             content = content_of(value, key, headers, self._config.envelope)
         size_bytes = len(content)
-        if timestamp is None and size_bytes <= self._limit[0] and self.mesh.failure is None:
+        if timestamp is None and size_bytes <= self.limit[0] and self.mesh.failure is None:
             with self._lock:
                 offset = self._next_offset
                 if (
@@ -200,7 +195,9 @@ class Producer(Node):
                 ):
                     singles = self._singles
                     if singles is None:
-                        singles = self._new_singles()
+                        singles = []
+                        self._outbox.append((singles, self._clock.now_us()))
+                        self._singles = singles  # last: a signal may interrupt before it
                     # A signal may interrupt after each call, so the counts come before it.
                     self._next_offset = offset + 1
                     self._published_bytes += size_bytes
@@ -236,7 +233,7 @@ class Producer(Node):
             if first + len(contents) > MAX_SEQUENCE + 1:
                 facts = (first, len(contents), MAX_SEQUENCE + 1)
                 raise PartitionFullError(self.topic, self.address, *facts)
-            limit = self._limit
+            limit = self.limit
             if contents.largest_bytes > limit[0]:
                 sizes = map(len, contents)
                 index, size = next((at, size) for at, size in enumerate(sizes) if size > limit[0])
@@ -331,7 +328,7 @@ class Producer(Node):
             facts = (life.number, self.acknowledged, self._next_offset)
             raise ProducerFencedError(self.topic, self.address, *facts)
         if self._refused is not None:
-            raise RecordTooLargeError(self.topic, self.address, *self._refused, *self._limit)
+            raise RecordTooLargeError(self.topic, self.address, *self._refused, *self.limit)
 
     def _wait_for_room(self) -> None:
         def has_room() -> bool:
@@ -353,12 +350,6 @@ class Producer(Node):
             self._woken = True
             self.mesh.wake()
 
-    def _new_singles(self) -> list[bytes]:
-        singles: list[bytes] = []
-        self._outbox.append((singles, self._clock.now_us()))
-        self._singles = singles  # after the append: a signal may interrupt between
-        return singles
-
     def _make_room(self) -> None:
         """Set the offset and the bytes before which there is room."""
         role, config = self.role, self._config
@@ -377,9 +368,9 @@ class Producer(Node):
         published = [(Values.of(values), time_us) for values, time_us in outbox if len(values)]
         for values, time_us in published:
             self.mesh.send(self.role.publish(now, values, time_us))
-        max_bytes, before_bytes = self._config.max_record_bytes, self._limit[0]
-        self._limit = self.mesh.limits.with_stores(max_bytes, "this producer")
-        limit_bytes = self._limit[0]
+        max_bytes, before_bytes = self._config.max_record_bytes, self.limit[0]
+        self.limit = self.mesh.limits.with_stores(max_bytes, "this producer")
+        limit_bytes = self.limit[0]
         too_large = limit_bytes < max_bytes and any(
             values.largest_bytes > limit_bytes for values, _ in published
         )

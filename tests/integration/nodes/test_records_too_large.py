@@ -67,7 +67,7 @@ def test_a_producer_refuses_a_record_that_a_store_would_not_take(
     small = open_nodes.enter_context(small_store(tower, tmp_path / "small"))
     producer = produce("t")
     says = f"store {small.address} takes at most {LEAST_BYTES}: .*max_record_bytes"
-    wait_until(lambda: producer._limit[0] == LEAST_BYTES)
+    wait_until(lambda: producer.limit[0] == LEAST_BYTES)
     with pytest.raises(RecordTooLargeError, match=says):
         producer.publish(LARGE)
     with pytest.raises(RecordTooLargeError, match=f"offset 1 has {len(LARGE)} bytes"):
@@ -79,7 +79,7 @@ def test_a_producer_refuses_a_record_that_a_store_would_not_take(
     with pytest.raises(InvalidRequestError, match=f"{LEAST_BYTES} bytes at store {small.address}"):
         put.result(PATIENCE_S)
     small.close()
-    wait_until(lambda: producer._limit[0] > LEAST_BYTES)
+    wait_until(lambda: producer.limit[0] > LEAST_BYTES)
     assert producer.publish(LARGE) == 0
     producer.flush(PATIENCE_S)
 
