@@ -189,6 +189,11 @@ def test_a_store_that_is_behind_waits(log: Log, archive: Path, tmp_path: Path) -
         behind.append([replace(values, epoch=old)])
         archiver = LogArchiver(behind, archive)
         assert archiver.archive(A, 48) == 0  # some of its records have lost, and it has not heard
+        assert archiver.failed.keys() == {A}
+        assert behind.write([SetAside(A, 20)]) == [None]
+        behind.append([parts[1]])
+        assert archiver.archive(A, 24) == 24
+        assert not archiver.failed
 
 
 def test_directories_that_were_moved_away_are_made_anew(

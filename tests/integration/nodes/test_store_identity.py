@@ -17,7 +17,9 @@ from dafka_core.nodes.store_identity import (
     ADDRESS_FILE,
     ORIGIN_FILE,
     kept_address,
+    missing_directories,
     new_identity,
+    remove_unused,
     restore,
 )
 from dafka_core.protocol.messages import (
@@ -227,6 +229,16 @@ def test_existing_directories_stay(tmp_path: Path) -> None:
         log.append([RecordBatch.of(TopicPartition("t", "P"), 0, [b"kept"])])
     start_in_vain(tmp_path / "store")
     with Log(tmp_path / "store") as log:
+        assert log.end(TopicPartition("t", "P")) == 1
+
+
+def test_a_new_directory_with_records_stays(tmp_path: Path) -> None:
+    directory = tmp_path / "new"
+    made = missing_directories(directory)
+    with Log(directory) as log:
+        log.append([RecordBatch.of(TopicPartition("t", "P"), 0, [b"kept"])])
+        remove_unused(made, log)
+    with Log(directory) as log:
         assert log.end(TopicPartition("t", "P")) == 1
 
 
