@@ -231,13 +231,12 @@ class Producer(Node):
             now_us = self._clock.now_us
             time_us = None if timestamp is None else time_of(timestamp)
             if first + len(contents) > MAX_SEQUENCE + 1:
-                facts = (first, len(contents), MAX_SEQUENCE + 1)
-                raise PartitionFullError(self.topic, self.address, *facts)
+                raise PartitionFullError(*self.role.tp, first, len(contents), MAX_SEQUENCE + 1)
             limit = self.limit
             if contents.largest_bytes > limit[0]:
                 sizes = map(len, contents)
                 index, size = next((at, size) for at, size in enumerate(sizes) if size > limit[0])
-                raise RecordTooLargeError(self.topic, self.address, first + index, size, *limit)
+                raise RecordTooLargeError(*self.role.tp, first + index, size, *limit)
             for start in range(0, len(contents), CHUNK_COUNT):
                 chunk = contents[start : start + CHUNK_COUNT]
                 count, size_bytes = len(chunk), chunk.size_bytes
@@ -315,7 +314,7 @@ class Producer(Node):
 
     def _not_acknowledged(self, end: int, waited_s: float) -> NotAcknowledgedError:
         count, asked_for = end - self.acknowledged, self.role.asked_for
-        return NotAcknowledgedError(self.topic, self.address, count, waited_s, asked_for)
+        return NotAcknowledgedError(*self.role.tp, count, waited_s, asked_for)
 
     def _check_open(self) -> None:
         if not self.is_open:
@@ -325,10 +324,10 @@ class Producer(Node):
     def _check_progress(self) -> None:
         """Raise the error of unacknowledged records that stores will not acknowledge."""
         if (life := self.role.fenced_by) is not None:
-            facts = (life.number, self.acknowledged, self._next_offset)
-            raise ProducerFencedError(self.topic, self.address, *facts)
+            ends = self.acknowledged, self._next_offset
+            raise ProducerFencedError(*self.role.tp, life.number, *ends)
         if self._refused is not None:
-            raise RecordTooLargeError(self.topic, self.address, *self._refused, *self.limit)
+            raise RecordTooLargeError(*self.role.tp, *self._refused, *self.limit)
 
     def _wait_for_room(self) -> None:
         def has_room() -> bool:
@@ -341,7 +340,7 @@ class Producer(Node):
         waited_s = self._config.publish_timeout_s
         if not has_room() and not self.mesh.wait_until(has_room, waited_s):
             count = self._next_offset - self.acknowledged
-            raise BackPressureError(self.topic, self.address, count, waited_s)
+            raise BackPressureError(*self.role.tp, count, waited_s)
 
     # -- under self._lock ------------------------------------------------------------------------
 
