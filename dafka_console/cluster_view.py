@@ -309,7 +309,7 @@ class ClusterView(ProcessBound):
     def _run(self) -> None:
         if self._reader is not None:
             with suppress(NoStoreError, ClosedError, NodeFailedError):
-                self._reader.hear_stores(timeout_s=HEAR_S)
+                self._reader.wait_for_stores(timeout_s=HEAR_S)
         while not self._stopping:
             began = time.monotonic()
             try:

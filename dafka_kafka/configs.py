@@ -16,7 +16,7 @@ from dafka_core.errors import DafkaError
 from dafka_core.flight.retention_actions import RetentionRequest, RetentionRules
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.nodes.store_handle import StoreHandle
+from dafka_core.nodes.store import Store
 from dafka_core.system.hosts import HostPort
 from dafka_kafka.api import Api, Client, Feature, Rule, named_resource, refuse_resource, serves
 from dafka_kafka.errors import KafkaError, RefusedError
@@ -38,13 +38,13 @@ ANSWER_S: Final = 10.0
 """Time for each store's answer."""
 
 
-def check_all_there(store: StoreHandle) -> None:
+def check_all_there(store: Store) -> None:
     """Check that all known stores can be asked.
 
     Raises:
         RefusedError: a store is away, or serves no Flight.
     """
-    lacking = sorted(set(store.known_stores) - set(store.endpoints))
+    lacking = sorted(set(store.known.names) - set(store.known.endpoints))
     if lacking:
         why = (
             f"stores {', '.join(lacking)} are away, or serve no Flight, and would not hear of it: "
@@ -53,13 +53,13 @@ def check_all_there(store: StoreHandle) -> None:
         raise RefusedError(KafkaError.NOT_ENOUGH_REPLICAS, why)
 
 
-def tell_others(store: StoreHandle, tell: Callable[[StoreClient], object]) -> None:
+def tell_others(store: Store, tell: Callable[[StoreClient], object]) -> None:
     """Apply ``change`` at each other reachable store; blocks.
 
     Raises:
         RefusedError: a store failed; others may have applied it.
     """
-    for address, locations in sorted(store.endpoints.items()):
+    for address, locations in sorted(store.known.endpoints.items()):
         try:
             with StoreClient(StoreLocation(address, locations), store.options.keys) as client:
                 tell(client)
@@ -128,7 +128,7 @@ def _limit(asked: int | None, given: float | None, unit: int) -> float | None:
     return None if asked == FOREVER else asked / unit
 
 
-def set_at_all(store: StoreHandle, topic: str, limits: Limits, *, anew: bool = False) -> None:
+def set_at_all(store: Store, topic: str, limits: Limits, *, anew: bool = False) -> None:
     """Change a topic's limits at all known stores; blocks.
 
     This store comes last: if another one fails, it still shows the old limits, and a retry repeats
@@ -414,7 +414,7 @@ def gateway_configs(node: GatewayNode) -> dict[str, str]:
         "advertised.listeners": at,
         "auto.create.topics.enable": str(options.auto_create_topics).lower(),
         "broker.id": str(own.node_id),
-        "default.replication.factor": str(1 + len(node.store.known_stores)),
+        "default.replication.factor": str(1 + len(node.store.known.names)),
         "delete.topic.enable": str(options.delete_topics).lower(),
         "listeners": f"PLAINTEXT://{options.listen}",
         "log.cleanup.policy": "delete",

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dafka_core.config.options import OptionInfo, option
-from dafka_core.nodes.store_handle import StoreHandle
 from dafka_core.ops.store_extension import StoreExtension
 from dafka_kafka import gateway_metrics
 from dafka_kafka.options import KafkaOptions
 
 if TYPE_CHECKING:
+    from dafka_core.nodes.store import Store
     from dafka_core.storage import Log
     from dafka_kafka.gateway import Gateway
 
@@ -42,14 +42,14 @@ class GatewayExtension(StoreExtension):
     metrics = gateway_metrics.TABLE
     unused = "is the gateway's: say where it listens, with --kafka"
 
-    def start(self, store: StoreHandle, options: Mapping[str, Any]) -> Gateway:
+    def start(self, store: Store, options: Mapping[str, Any]) -> Gateway:
         """Start a gateway; raise ConfigError if it cannot listen, or the extra is missing."""
         from dafka_kafka.gateway import Gateway  # noqa: PLC0415 -- an extra
 
         others = {name: value for name, value in options.items() if name != self.switch}
         return Gateway(store, listen=options[self.switch], **others)
 
-    def retract(self, store: StoreHandle) -> None:
+    def retract(self, store: Store) -> None:
         """Tell the other gateways that this store has no gateway, in case it was killed."""
         from dafka_kafka.gateways import retract_former  # noqa: PLC0415 -- slow to import
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from dafka_core.errors import ConfigError, DafkaError
 from dafka_core.nodes.addresses import check_trusted
-from dafka_core.nodes.store_handle import StoreHandle
+from dafka_core.nodes.store import Store
 from dafka_core.ops.findings import Finding
 from dafka_core.ops.metric_declarations import Sample
 from dafka_core.ops.store_extension import ExtensionNode
@@ -52,7 +52,7 @@ class Gateway(ExtensionNode):
 
     metrics = gateway_metrics.TABLE
 
-    def __init__(self, store: StoreHandle, **options: Any) -> None:
+    def __init__(self, store: Store, **options: Any) -> None:
         config = KafkaOptions.build(options)
         with contextlib.ExitStack() as undo:
             where = host_port(config.listen, DEFAULT_PORT)
@@ -87,7 +87,7 @@ class Gateway(ExtensionNode):
             gateways.announce()
             undo.callback(_retract, gateways)
             self._undo = undo.pop_all()
-        self._is_open = True
+        self.is_open = True
 
     @property
     def name(self) -> str:
@@ -129,7 +129,7 @@ class Gateway(ExtensionNode):
 
     def close(self) -> None:
         """Close all connections; may be repeated."""
-        self._is_open = False
+        self.is_open = False
         self._undo.close()
 
     def on_forked(self) -> None:

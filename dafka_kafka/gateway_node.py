@@ -19,7 +19,7 @@ from dafka_core.errors import DafkaError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.records import TopicPartition
-from dafka_core.nodes.store_handle import StoreHandle
+from dafka_core.nodes.store import Store
 from dafka_kafka.gateways import Gateways
 from dafka_kafka.options import KafkaOptions, Limits
 from dafka_kafka.partition_registry import PartitionRegistry
@@ -279,7 +279,7 @@ T = TypeVar("T")
 class GatewayNode:
     """The store behind the gateway, its partition registry, and the known gateways."""
 
-    store: StoreHandle
+    store: Store
     options: KafkaOptions
     registry: PartitionRegistry
     gateways: Gateways
@@ -293,7 +293,7 @@ class GatewayNode:
 
     def __post_init__(self) -> None:
         store = self.store
-        replication = Replication(lambda: store.endpoints, store.options.keys)
+        replication = Replication(lambda: store.known.endpoints, store.options.keys)
         object.__setattr__(self, "replication", replication)
 
     async def in_thread(self, work: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:

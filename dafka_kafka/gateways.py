@@ -22,7 +22,7 @@ from dafka_core.errors import InvalidRequestError
 from dafka_core.model.json_message import JsonMessage
 from dafka_core.model.names import INTERNAL
 from dafka_core.model.records import TopicPartition
-from dafka_core.nodes.store_handle import StoreHandle
+from dafka_core.nodes.store import Store
 from dafka_core.system.hosts import bracketed, is_host
 
 GATEWAYS_TOPIC: Final = f"{INTERNAL}kafka.gateways"
@@ -99,7 +99,7 @@ class Gateways:
         host, port: this gateway's address for clients.
     """
 
-    def __init__(self, store: StoreHandle, host: str, port: int) -> None:
+    def __init__(self, store: Store, host: str, port: int) -> None:
         self.own = GatewayInfo(store.address, node_id(store.address), host, port)
         self._store = store
         self._log = store.log
@@ -121,7 +121,7 @@ class Gateways:
 
     def live(self) -> Sequence[GatewayInfo]:
         """Return this gateway and those whose stores are reachable, by node id."""
-        here = self._store.stores_here
+        here = self._store.known.here
         with self._lock:
             self._look(here)
             others = [self._found.get(store) for store in here]
@@ -186,7 +186,7 @@ class Gateways:
             append(tp, [what.packed()], timeout_s=ANNOUNCE_TIMEOUT_S)
 
 
-def retract_former(store: StoreHandle) -> None:
+def retract_former(store: Store) -> None:
     """Announce that a store has no gateway, in case one was killed before it could.
 
     Otherwise it would count as live as soon as its store is reachable.

@@ -33,7 +33,7 @@ from dafka_core.model.epochs import MAX_END
 from dafka_core.model.records import PartitionInfo, TopicPartition
 from dafka_core.nodes.addresses import new_address, options_beside
 from dafka_core.nodes.producer import Producer
-from dafka_core.nodes.store_handle import StoreHandle
+from dafka_core.nodes.store import Store
 from dafka_kafka.errors import KafkaError, RefusedError
 from dafka_kafka.gateways import Gateways, ranked
 from dafka_kafka.registry_table import (
@@ -78,9 +78,7 @@ class RegistryWriter:
         is_closing: returns whether the gateway is closing, which ends all waits.
     """
 
-    def __init__(
-        self, store: StoreHandle, records: RegistryLog, is_closing: Callable[[], bool]
-    ) -> None:
+    def __init__(self, store: Store, records: RegistryLog, is_closing: Callable[[], bool]) -> None:
         self._store = store
         self._records = records
         self._is_closing = is_closing
@@ -91,7 +89,7 @@ class RegistryWriter:
     @property
     def majority(self) -> int:
         """The number of stores that is a majority of the known ones."""
-        return (1 + len(self._store.known_stores)) // 2 + 1
+        return (1 + len(self._store.known.names)) // 2 + 1
 
     def commit(self, planner: Planner) -> None:
         """Write the records of ``planner``, and commit them.
@@ -131,7 +129,7 @@ class RegistryWriter:
         return self._producer
 
     def _is_owner(self, producer: Producer) -> bool:
-        _, role, _ = producer.parts
+        role = producer.role
         return role.fenced_by is None and self._records.is_owned_by(role.epoch.life)
 
     def _end(self, error: BaseException | None = None) -> None:
@@ -163,7 +161,7 @@ class RegistryWriter:
         """Wait until a majority of the known stores is reachable; return its size."""
         deadline = time.monotonic() + STORES_S
         while True:
-            known, here = self._store.known_stores, self._store.stores_here
+            known, here = self._store.known.names, self._store.known.here
             majority = self.majority
             if 1 + len(here) >= majority:
                 return majority
@@ -327,7 +325,7 @@ class PartitionRegistry:
         gateways: the known gateways.
     """
 
-    def __init__(self, store: StoreHandle, gateways: Gateways) -> None:
+    def __init__(self, store: Store, gateways: Gateways) -> None:
         self._store = store
         self._stored = store.log
         self._gateways = gateways

@@ -272,7 +272,7 @@ class ProduceRounds:
             each.add_done_callback(on_each)
 
     def _decode(self, puts: Sequence[Put], errors: _Errors) -> int:
-        limit_bytes = self._node.store.append_queue.limit_bytes
+        limit_bytes = self._node.store.append_queue.limit[0]
         requests = [(put.octets, put.version) for put in puts]
         found = produced_together(requests, limit_bytes, WRITE_BYTES)
         for put, records in zip(puts, found, strict=False):

@@ -170,7 +170,7 @@ class Topics(Feature):
             name=topic.name,
             error_code=KafkaError.NONE,
             num_partitions=count,
-            replication_factor=1 + len(self._node.store.known_stores),
+            replication_factor=1 + len(self._node.store.known.names),
             configs=[
                 _Created.CreatableTopicConfigs(
                     name=name,
@@ -234,7 +234,7 @@ class Topics(Feature):
                 why = "assignments exclude a number of partitions and a replication factor"
                 raise RefusedError(KafkaError.INVALID_REQUEST, why)
             return _checked(len(topic.assignments))
-        stores = 1 + len(self._node.store.known_stores)
+        stores = 1 + len(self._node.store.known.names)
         if copies != DEFAULT and not 1 <= copies <= stores:
             why = f"replication factor {copies}: there are {stores} stores, and each keeps all"
             raise RefusedError(KafkaError.INVALID_REPLICATION_FACTOR, why)

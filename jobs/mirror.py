@@ -259,7 +259,7 @@ def _check_other_cluster(arguments: argparse.Namespace) -> None:
     found = []
     for tower in (arguments.tower, arguments.to_tower):
         with Reader(tower=tower, **keys_of_environment()) as reader:
-            reader.hear_stores(timeout_s=ANSWER_S)
+            reader.wait_for_stores(timeout_s=ANSWER_S)
             found.append(reader.stores())
     if both := set.intersection(*map(set, found)):
         why = (

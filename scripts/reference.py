@@ -26,7 +26,7 @@ SHOWN: dict[str, tuple[str, ...]] = {
         *("kill_tower", "start_tower"),
     ),
     "Tower": ("announce", "wait"),
-    "Store": ("locations", "announce", "wait", "close"),
+    "Store": ("announce", "wait", "close"),
     "serve_metrics": (),
 }
 """What applications use of ``dafka_core``, with the methods and properties that need words."""

@@ -10,7 +10,6 @@ from dafka_core import Reader
 from dafka_core.errors import DataLossError
 from dafka_core.model.epochs import NO_LIFE, Epoch
 from dafka_core.model.records import (
-    Contacts,
     KnownStore,
     PartitionInfo,
     RecordBatch,
@@ -84,16 +83,12 @@ class MemoryReader(Reader):
         """None."""
         return {}
 
-    def hear_stores(self, *, timeout_s: float) -> None:
+    def wait_for_stores(self, *, timeout_s: float) -> None:
         """There is nothing to wait for."""
 
     def missing_stores(self, *, timeout_s: float) -> list[KnownStore]:
         """See ``Reader.missing_stores``."""
         return list(self.away)
-
-    def contacts(self) -> Contacts:
-        """See ``Reader.contacts``."""
-        return Contacts()
 
     def partitions(
         self, topics: Collection[str] | None = None, *, timeout_s: float

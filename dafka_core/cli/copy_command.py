@@ -312,7 +312,7 @@ def _check_other_cluster(
     from dafka_core import Reader
 
     with Reader(**options) as reader:
-        reader.hear_stores(timeout_s=timeout_s)
+        reader.wait_for_stores(timeout_s=timeout_s)
         both = stored.stores.intersection(reader.stores())
     if both:
         why = f"leads to the same topic: store {min(both)} is in both clusters; name another topic"

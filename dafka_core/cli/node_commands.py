@@ -27,11 +27,10 @@ from dafka_core.errors import DafkaError
 from dafka_core.model.name_limits import nearest_name
 from dafka_core.model.names import escape
 from dafka_core.model.records import PartitionInfo
-from dafka_core.nodes.store_handle import StoreHandle
 from dafka_core.ops.store_extension import ExtensionNode, store_extensions
 
 if TYPE_CHECKING:
-    from dafka_core import Reader
+    from dafka_core import Reader, Store
     from dafka_core.storage import Log
 
 
@@ -43,7 +42,7 @@ def check_extensions(options: Mapping[str, Any]) -> None:
 
 @contextmanager
 def extended(
-    store: StoreHandle, options: Mapping[str, Any]
+    store: Store, options: Mapping[str, Any]
 ) -> Iterator[tuple[list[ExtensionNode], dict[str, str]]]:
     """Run the extensions that options switch on; yield them, and their facts for READY."""
     with ExitStack() as stack:
@@ -181,7 +180,7 @@ def _forget_everywhere(address: str, timeout_s: float, options: dict[str, Any]) 
     from dafka_core.flight.store_location import StoreLocation
 
     with Reader(**options) as reader:
-        reader.hear_stores(timeout_s=timeout_s)
+        reader.wait_for_stores(timeout_s=timeout_s)
         found = reader.missing_stores(timeout_s=timeout_s)
         running, served, keys = reader.stores(), reader.endpoints(), reader.keys
     missing = {escape(each.store): each.store for each in found}
@@ -282,7 +281,7 @@ def replace(
     with store_identity.log_of(directory) as log:
         former = store_identity.address_of(log.directory)
         with Reader(**options) as reader:
-            reader.hear_stores(timeout_s=timeout_s)
+            reader.wait_for_stores(timeout_s=timeout_s)
             missing = {each.store for each in reader.missing_stores(timeout_s=timeout_s)}
             _check_gone(reader, missing - {former}, _named_in(log) - {former}, address)
             lacking = _lacking(log, reader, timeout_s)

@@ -342,7 +342,7 @@ class ServerContext:
 
     def store_locations(self) -> list[StoreLocation]:
         """Return the stores with known locations, this one first."""
-        others = list(self._other_stores().items())  # a copy: the store's loop changes it
+        others = list(self._other_stores().items())
         return [
             self.location,
             *(StoreLocation(*each) for each in others[: limits.MAX_LOCATIONS_LISTED - 1]),

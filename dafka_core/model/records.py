@@ -129,19 +129,6 @@ class StagedPartition(NamedTuple):
         return TopicPartition(self.topic, self.partition)
 
 
-class Contacts(NamedTuple):
-    """The nodes that a reader with an ``endpoint`` has discovered.
-
-    ``unmet`` are stores that have not connected to it and receive none of its requests, and
-    ``c_stores`` those without extensions to RFC 46.  ``node_count`` is that of all announced nodes.
-    """
-
-    endpoint: str = ""
-    unmet: frozenset[str] = frozenset()
-    c_stores: frozenset[str] = frozenset()
-    node_count: int = 0
-
-
 class KnownStore(NamedTuple):
     """One store's knowledge of another store.
 

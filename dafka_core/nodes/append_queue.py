@@ -58,7 +58,7 @@ the next group when it has written one."""
 class AppendQueue(ProcessBound):
     """A queue of writers' log entries for the store's loop, with futures that complete on disk.
 
-    Thread-safe; ``on_written`` and ``fail`` are for the store.  The caller has validated the
+    Thread-safe; ``on_written`` and ``close`` are for the store.  The caller has validated the
     entries: an attempt that is not 32 upper-case hexadecimal digits would be an error of the log,
     which ends the store.  Every future also fails with StoreError, NodeFailedError or ClosedError
     when the store has ended, and with InvalidRequestError for a record above the limit of this
@@ -180,9 +180,9 @@ class AppendQueue(ProcessBound):
         return found
 
     @property
-    def limit_bytes(self) -> int:
-        """Return the largest accepted record, here and at all other present stores."""
-        return self._smallest_limit()[0]
+    def limit(self) -> tuple[int, str]:
+        """The size in bytes of the largest accepted record, and the store that sets this limit."""
+        return self._mesh.limits.with_stores(self._max_record_bytes, "this store")
 
     # -- from a writer to the role ---------------------------------------------------------------
 
@@ -252,14 +252,11 @@ class AppendQueue(ProcessBound):
 
     def _too_large(self, batch: RecordBatch | None) -> DafkaError | None:
         largest_bytes = batch.values.largest_bytes if batch else 0
-        limit_bytes, store = self._smallest_limit()
+        limit_bytes, store = self.limit
         if largest_bytes <= limit_bytes:
             return None
         why = f"a record has at most {limit_bytes} bytes at {store} (option max_record_bytes)"
         return InvalidRequestError("value", f"{largest_bytes} bytes", why)
-
-    def _smallest_limit(self) -> tuple[int, str]:
-        return self._mesh.limits.with_stores(self._max_record_bytes, "this store")
 
     # -- from the log to the writer --------------------------------------------------------------
 
@@ -297,8 +294,8 @@ class AppendQueue(ProcessBound):
         if future is not None:
             _end(future, error, batch.end if (batch := records_of(entry)) else None)
 
-    def fail(self, error: BaseException | None = None) -> None:
-        """Fail all requests, now and later: the store has ended."""
+    def close(self, error: BaseException | None = None) -> None:
+        """Fail all requests that are not on disk, and later ones: the store has ended."""
         with self._changed:
             self._failure = self._failure or error or ClosedError("store")
             futures = list(self._futures)
@@ -311,10 +308,6 @@ class AppendQueue(ProcessBound):
         with self._changed:
             self.refusal = error
             self._changed.notify_all()
-
-    def close(self) -> None:
-        """Fail requests that are not on disk."""
-        self.fail()
 
 
 def _end(future: Future[Any], error: BaseException | None, result: int | None = None) -> None:

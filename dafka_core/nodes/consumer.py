@@ -62,7 +62,6 @@ class RecordQueue:
         self._opens = opens  # envelopes
         self._lock = threading.Lock()
         self._items: deque[_Item] = deque()
-        self._losses: set[TopicPartition] = set()
         self.added = (0, 0)
         self._left = (0, 0)
         self._open: RecordBatch | None = None
@@ -89,10 +88,10 @@ class RecordQueue:
             self.added = _plus(self.added, item)
             self._items.append(item)
 
-    def add_loss(self, tp: TopicPartition, loss: DataLossError) -> None:
+    def add_loss(self, loss: DataLossError) -> None:
         """Queue an error to raise after a partition's records; one for each partition."""
-        if tp not in self._losses:
-            self._losses.add(tp)
+        queued = [_tp(each) for each in self._items.copy() if isinstance(each, DataLossError)]
+        if _tp(loss) not in queued:
             self._items.append(loss)
 
     def next_record(self) -> Record | None:
@@ -142,44 +141,35 @@ class RecordQueue:
         """Drop the records of partitions."""
         with self._lock:
             if self._open is not None and unwanted(self._open.tp):
-                _exhaust(self._open_rest)
+                deque(self._open_rest, maxlen=0)
             for _ in range(len(self._items)):
                 item = self._items.popleft()
                 if unwanted(_tp(item)):
-                    self._leave(item)
+                    self._left = _plus(self._left, item)
                 else:
                     self._items.append(item)
 
     def clear(self) -> None:
         """Drop all.  Takes no lock: a signal's handler may call it in a thread that holds it."""
         self._items.clear()
-        _exhaust(self._open_rest)
+        deque(self._open_rest, maxlen=0)  # takes the rest
 
     def _pop(self) -> RecordBatch | None:
         try:
             item = self._items.popleft()
         except IndexError:
             return None
-        self._leave(item)
+        self._left = _plus(self._left, item)
         self._on_taken()
         if not isinstance(item, RecordBatch):
             raise item
         return item
-
-    def _leave(self, item: _Item) -> None:
-        self._left = _plus(self._left, item)
-        if isinstance(item, DataLossError):
-            self._losses.discard(_tp(item))
 
 
 def _tp(item: _Item) -> TopicPartition:
     if isinstance(item, RecordBatch):
         return item.tp
     return TopicPartition(item.topic, item.partition)
-
-
-def _exhaust(values: Iterator[bytes | None]) -> None:
-    deque(values, maxlen=0)
 
 
 def _plus(size: tuple[int, int], item: _Item) -> tuple[int, int]:
@@ -215,32 +205,27 @@ class Consumer(Node):
         self._config = ConsumerOptions.build(options)
         self.address = new_address(self._config)
         """The consumer's UUID."""
-        self._role = ConsumerRole(
+        self.role = ConsumerRole(
             self.address,
             _checked_start(start),
             self._config.on_data_loss,
             limit_bytes=max_taken_bytes(self._config.max_record_bytes),
         )
         opens = self._config.envelope == AUTO
-        self._queue = RecordQueue(weakly(self._on_taken, None), opens=opens)
-        self._mesh = Mesh("consumer", self._role, self._config)
-        self._mesh.start(self._on_round)
-        self._is_open = True
-
-    @property
-    def parts(self) -> tuple[Mesh, RecordQueue]:
-        """Return the internals exposed to metrics."""
-        return self._mesh, self._queue
+        self.queue = RecordQueue(weakly(self._on_taken, None), opens=opens)
+        self.mesh = Mesh("consumer", self.role, self._config)
+        self.mesh.start(self._on_round)
+        self.is_open = True
 
     @property
     def subscription(self) -> list[str]:
         """Return the subscribed topics, in the order of their subscription."""
-        return self._role.topics
+        return self.role.topics
 
     @property
     def skipped(self) -> dict[TopicPartition, int]:
         """Return the number of skipped lost records of each partition (``skip``)."""
-        return self._role.skipped.copy()
+        return self.role.skipped.copy()
 
     def held_topics(self, *topics: str, timeout_s: float) -> set[str]:
         """Return the topics with records in stores, among ``topics`` or all.
@@ -248,8 +233,8 @@ class Consumer(Node):
         Raises:
             NoStoreError: no store was discovered within ``timeout_s`` seconds.
         """
-        directory = self._role.directory
-        query = self._mesh.query(directory, lambda now: directory.ask_heads(now, topics), timeout_s)
+        directory = self.role.directory
+        query = self.mesh.query(directory, lambda now: directory.ask_heads(now, topics), timeout_s)
         held = {tp.topic for tp in query.heads}
         return held.intersection(topics) if topics else held
 
@@ -261,25 +246,25 @@ class Consumer(Node):
             NotAllowedError: the key may not consume it.
         """
         # A CONSUMER-HELLO names all topics in one message.
-        check_argument("topic", topic, lambda new: check_topics((*self._role.topics, new)))
-        self._mesh.security.check_consume(topic)
+        check_argument("topic", topic, lambda new: check_topics((*self.role.topics, new)))
+        self.mesh.security.check_consume(topic)
 
         def subscribe(now: float) -> None:
-            self._mesh.peers.subscribe(self._role.topic_subscriptions(topic))
-            self._mesh.send(self._role.subscribe(topic))
+            self.mesh.peers.subscribe(self.role.topic_subscriptions(topic))
+            self.mesh.send(self.role.subscribe(topic))
 
-        self._mesh.call(subscribe)
+        self.mesh.call(subscribe)
 
     def unsubscribe(self, topic: str) -> None:
         """Unsubscribe; drops the topic's queued records, and forgets its positions."""
 
         def unsubscribe(now: float) -> None:
-            if topic in self._role.topics:
-                self._mesh.peers.unsubscribe(self._role.topic_subscriptions(topic))
-                self._role.unsubscribe(topic)
+            if topic in self.role.topics:
+                self.mesh.peers.unsubscribe(self.role.topic_subscriptions(topic))
+                self.role.unsubscribe(topic)
                 self._drop(lambda tp: tp.topic == topic)
 
-        self._mesh.call(unsubscribe)
+        self.mesh.call(unsubscribe)
 
     def seek(self, tp: TopicPartition, offset: int) -> None:
         """Continue with the record at ``offset``; drops the partition's queued records.
@@ -292,10 +277,10 @@ class Consumer(Node):
         check_argument("offset", offset, check_sequence)
 
         def seek(now: float) -> None:
-            self._role.seek(tp, offset)
+            self.role.seek(tp, offset)
             self._drop(lambda other: other == tp)
 
-        self._mesh.call(seek)
+        self.mesh.call(seek)
 
     def positions(self) -> dict[TopicPartition, tuple[int, int]]:
         """Return each partition's next offset for the application, and its known end.
@@ -305,10 +290,10 @@ class Consumer(Node):
 
         def positions(now: float) -> dict[TopicPartition, tuple[int, int]]:
             self._queue_delivered()
-            return self._role.positions()
+            return self.role.positions()
 
-        found = self._mesh.call(positions)
-        queued = self._queue.positions()
+        found = self.mesh.call(positions)
+        queued = self.queue.positions()
         return {tp: (queued.get(tp, taken), end) for tp, (taken, end) in found.items()}
 
     def poll(self, timeout_s: float) -> Record | None:
@@ -322,8 +307,8 @@ class Consumer(Node):
             DataLossError: no node has a partition's next records (``on_data_loss``).
         """
         # Most records are queued already, and waiting has a cost.
-        record = self._queue.next_record()
-        return record or self._mesh.wait_until(self._queue.next_record, timeout_s)
+        record = self.queue.next_record()
+        return record or self.mesh.wait_until(self.queue.next_record, timeout_s)
 
     def batches(self, timeout_s: float | None = None) -> Iterator[RecordBatch]:
         """Yield the records as batches, until none arrives for ``timeout_s`` or ``close``.
@@ -331,13 +316,13 @@ class Consumer(Node):
         Their contents are unopened: ``opened_records`` opens envelopes.
         """
         with contextlib.suppress(ClosedError):
-            while (batch := self._mesh.wait_until(self._queue.next_batch, timeout_s)) is not None:
+            while (batch := self.mesh.wait_until(self.queue.next_batch, timeout_s)) is not None:
                 yield batch
 
     def __iter__(self) -> Iterator[Record]:
         def iterators() -> Iterator[Iterator[Record]]:
             with contextlib.suppress(ClosedError):
-                while (found := self._mesh.wait_until(self._queue.next_records, None)) is not None:
+                while (found := self.mesh.wait_until(self.queue.next_records, None)) is not None:
                     yield found
 
         return chain.from_iterable(iterators())
@@ -345,45 +330,43 @@ class Consumer(Node):
     async def __aiter__(self) -> AsyncIterator[Record]:
         """Iterate without a thread, and without blocking the event loop."""
         with contextlib.suppress(ClosedError):
-            while (
-                found := await self._mesh.wait_until_async(self._queue.next_records)
-            ) is not None:
+            while (found := await self.mesh.wait_until_async(self.queue.next_records)) is not None:
                 for record in islice(found, TURN_RECORDS):
                     yield record
 
     def close(self) -> None:
         """Close the consumer, dropping queued records: the stores have them.  Idempotent."""
-        self._is_open = False
-        self._mesh.close()
-        self._queue.clear()
+        self.is_open = False
+        self.mesh.close()
+        self.queue.clear()
 
     def on_forked(self) -> None:
         """Empty the iterators in a forked child."""
-        if "_queue" in vars(self):
-            self._queue.clear()
+        if "queue" in vars(self):
+            self.queue.clear()
 
     def _on_taken(self) -> None:
-        if not self._role.room and self._has_room(0.5):
-            self._mesh.wake()
+        if not self.role.room and self._has_room(0.5):
+            self.mesh.wake()
 
     # -- in the loop -----------------------------------------------------------------------------
 
     def _on_round(self, now: float) -> bool:
         self._queue_delivered()
         # A full queue accepts records again when it is half empty, not one by one.
-        had_room = self._role.room
-        self._role.room = self._has_room(1.0 if had_room else 0.5)
+        had_room = self.role.room
+        self.role.room = self._has_room(1.0 if had_room else 0.5)
         # With room again, the next round fetches the records left to the stores.
-        return self._role.room and not had_room
+        return self.role.room and not had_room
 
     def _queue_delivered(self) -> None:
-        delivered, self._role.delivered = self._role.delivered, []
-        losses, self._role.losses = self._role.losses, []
+        delivered, self.role.delivered = self.role.delivered, []
+        losses, self.role.losses = self.role.losses, []
         for each in delivered:
             if isinstance(each, HistoryChangedError) and self._config.on_data_loss != FAIL:
                 _log.warning("%s", each)
             else:
-                self._queue.add([each])
+                self.queue.add([each])
         for loss in losses:
             self._on_loss(loss)
 
@@ -402,12 +385,12 @@ class Consumer(Node):
         why = f"offsets {loss.start} to {loss.end} (exclusive) are missing, {loss.why}; {does}"
         error = DataLossError(*loss.tp, loss.start, loss.available, why)
         if policy == FAIL:
-            self._queue.add_loss(loss.tp, error)
+            self.queue.add_loss(error)
         else:
             _log.warning("%s", error)
 
     def _has_room(self, share: float) -> bool:
-        records, size_bytes = self._queue.size
+        records, size_bytes = self.queue.size
         return not records or (
             records < self._config.max_queued_records * share
             and size_bytes < self._config.max_queued_bytes * share
@@ -415,7 +398,7 @@ class Consumer(Node):
 
     def _drop(self, unwanted: Callable[[TopicPartition], bool]) -> None:
         self._queue_delivered()
-        self._queue.drop(unwanted)
+        self.queue.drop(unwanted)
 
 
 def _checked_start(start: Any) -> Start:

@@ -10,17 +10,15 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from dafka_core.model.epochs import MAX_END, MAX_LIFE
 from dafka_core.model.log_entries import Deletion, packed, parsed
 from dafka_core.model.names import DELETIONS_TOPIC, quoted
 from dafka_core.model.records import PartitionInfo, TopicPartition
 from dafka_core.model.timestamps import shown_time
+from dafka_core.nodes.append_queue import AppendQueue
 from dafka_core.storage import Log
-
-if TYPE_CHECKING:
-    from dafka_core.nodes.append_queue import AppendQueue
 
 WRITE_S: Final = 30.0
 """Time for the disk to write the record of a deletion."""
@@ -32,16 +30,11 @@ _log = logging.getLogger("dafka.store")
 
 
 class Deletions:
-    """Executes the deletions in a store's log.  Thread-safe.
+    """Executes the deletions in a store's log.  Thread-safe."""
 
-    Attributes:
-        append_queue: set by the store when it is in the mesh.
-    """
-
-    append_queue: AppendQueue
-
-    def __init__(self, log: Log, address: str) -> None:
-        self.log = log
+    def __init__(self, log: Log, address: str, append_queue: AppendQueue) -> None:
+        self._log = log
+        self._append_queue = append_queue
         self._own = TopicPartition(DELETIONS_TOPIC, address)
         self._lock = threading.Lock()
         self._known: dict[TopicPartition, list[Deletion]] = {}
@@ -59,24 +52,24 @@ class Deletions:
             TimeoutError: the disk takes too long.
             DafkaError: it fails, or the store ends.
         """
-        infos = self.log.partitions(topic)
+        infos = self._log.partitions(topic)
         named = [each for each in infos if each.tp not in ended]
         named += [PartitionInfo(*tp, 0, MAX_END, MAX_LIFE) for tp in sorted(ended)]
         if named:
-            contents = packed(named, self.log.now_us(), self.append_queue.limit_bytes)
-            self.append_queue.append(self._own, [*contents], timeout_s=WRITE_S)
+            contents = packed(named, self._log.now_us(), self._append_queue.limit[0])
+            self._append_queue.append(self._own, [*contents], timeout_s=WRITE_S)
             self.apply()
-        left = {info.tp: info.earliest for info in self.log.partitions(topic)}
+        left = {info.tp: info.earliest for info in self._log.partitions(topic)}
         gone = [left.get(info.tp, 0) - info.earliest for info in infos]
         return sum(each > 0 for each in gone), sum(each for each in gone if each > 0)
 
     def apply(self) -> None:
         """Delete records named by deletions of any store, and log each deletion once."""
         with self._lock:
-            number = self.log.changes.number
+            number = self._log.changes.number
             new = self._read_new()
             known = frozenset(tp.topic for tp in self._known)
-            changed = self.log.changes.since(self._applied, known)
+            changed = self._log.changes.since(self._applied, known)
             self._due |= known if changed is None else {tp.topic for tp in changed}
             for topic in self._due:
                 self._trim(topic)
@@ -85,16 +78,16 @@ class Deletions:
             self._applied = number
             self._due.clear()
             if self._read != self._handled:
-                self.log.retention.keep_deletions_handled(self._read)
+                self._log.retention.keep_deletions_handled(self._read)
                 self._handled = dict(self._read)
 
     def _read_new(self) -> dict[str, int]:
         """Read new deletions; return the times of those to log, by topic."""
         new: dict[str, int] = {}
-        for info in self.log.partitions(DELETIONS_TOPIC):
+        for info in self._log.partitions(DELETIONS_TOPIC):
             start = self._read.get(info.tp, info.earliest)
             start = start if start <= info.end else info.earliest
-            while start < info.end and (batches := self.log.read(info.tp, start, info.end)):
+            while start < info.end and (batches := self._log.read(info.tp, start, info.end)):
                 for batch in batches:
                     for offset, content in enumerate(batch.values, batch.offset):
                         for each in _parsed(info.tp, offset, content):
@@ -115,17 +108,17 @@ class Deletions:
     def _trim(self, topic: str) -> None:
         """Delete the deleted records of a topic, and log that."""
         wanted = []
-        for info in self.log.partitions(topic):
+        for info in self._log.partitions(topic):
             known = self._known.get(info.tp)
             if known and info.earliest < info.end:
-                lives = self.log.lives(info.tp)
+                lives = self._log.lives(info.tp)
                 reach, last = max((each.reaches(lives), each) for each in known)
                 if info.earliest < reach:
                     wanted.append((info, last))
         count = 0
         for start in range(0, len(wanted), TRIM_PARTITIONS):
             part = wanted[start : start + TRIM_PARTITIONS]
-            now = self.log.retention.trim_deleted([each for _, each in part])
+            now = self._log.retention.trim_deleted([each for _, each in part])
             reached = zip(part, now, strict=True)
             count += sum(max(earliest - info.earliest, 0) for (info, _), earliest in reached)
         if count:
@@ -137,10 +130,10 @@ class Deletions:
 
     def _report_kept(self, topic: str, at_us: int) -> None:
         """Log records older than a deletion that did not include them; they are kept."""
-        for info in self.log.partitions(topic):
+        for info in self._log.partitions(topic):
             if info.earliest == info.end:
                 continue
-            times = self.log.times(info.tp, info.earliest, info.earliest + 1)
+            times = self._log.times(info.tp, info.earliest, info.earliest + 1)
             if times and times[0][1] < at_us:
                 text = (
                     "%(partition)s: topic %(topic)s was deleted (%(at)s) while no reachable store "

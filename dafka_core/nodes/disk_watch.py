@@ -17,13 +17,11 @@ from dafka_core.errors import DafkaError, DiskFullError
 from dafka_core.model.histograms import Durations
 from dafka_core.model.log_entries import LogEntry, Promise, SetAside, Stage
 from dafka_core.model.records import RecordBatch
+from dafka_core.security.throttles import LogThrottle
 
 SLOW_S: Final = 1.0
 """A group that takes longer is slow: a healthy disk takes some milliseconds, and every producer
 waits for it."""
-
-WARN_INTERVAL_S: Final = 60.0
-"""Interval of warnings about a slow or nearly full disk."""
 
 CHECK_S: Final = 10.0
 """Interval of checks of the free space."""
@@ -88,7 +86,7 @@ class DiskWatch:
         self.begun_at: float | None = None
         self.failure: BaseException | None = None
         self.full: DiskFullError | None = None
-        self._slow_logged_at = self._low_logged_at = self._full_logged_at = -WARN_INTERVAL_S
+        self._throttle = LogThrottle()
         self._slow_logged_count = 0
         self._checked_at = -CHECK_S
 
@@ -118,7 +116,16 @@ class DiskWatch:
                 self.promises += 1
         if took_s > SLOW_S:
             self.slow_count, self.slow_at = self.slow_count + 1, now
-            self._warn_slow(now, took_s)
+            if self._throttle.is_new("slow"):
+                text = (
+                    "the disk below %(directory)s is slow: it took %(took_s).1f s to write and "
+                    "sync what came in meanwhile, and was slower than %(limit_s)g s %(count)d "
+                    "times since the last warning. Producers wait for it"
+                )
+                facts = {"directory": str(self.directory), "took_s": took_s, "limit_s": SLOW_S}
+                facts["count"] = self.slow_count - self._slow_logged_count
+                self._slow_logged_count = self.slow_count
+                _log.warning(text, facts, extra={"event": "disk_slow"})
         self.check_space(now)
 
     def _count(self, batch: RecordBatch) -> None:
@@ -132,9 +139,8 @@ class DiskWatch:
 
     def wait_for_room(self, error: DiskFullError) -> None:
         """Note that the group waits until the disk has room."""
-        self.full, now = error, time.monotonic()
-        if now - self._full_logged_at >= WARN_INTERVAL_S:
-            self._full_logged_at = now
+        self.full = error
+        if self._throttle.is_new("full"):
             text = "%s. Until then the store accepts no records, and serves those that it has"
             _log.error(text, error, extra={"event": "disk_full"})
 
@@ -151,8 +157,7 @@ class DiskWatch:
             disk = Disk.of(self.directory)
         except OSError:
             return  # the log reports that itself
-        if disk.is_low and now - self._low_logged_at >= WARN_INTERVAL_S:
-            self._low_logged_at = now
+        if disk.is_low and self._throttle.is_new("low"):
             text = (
                 "the disk below %(directory)s is nearly full: %(free_bytes)d of %(size_bytes)d "
                 "bytes are free. When it is full, the store accepts no records: free some space, "
@@ -160,16 +165,3 @@ class DiskWatch:
             )
             facts = {"directory": str(self.directory), **disk._asdict()}
             _log.warning(text, facts, extra={"event": "disk_nearly_full"})
-
-    def _warn_slow(self, now: float, took_s: float) -> None:
-        if now - self._slow_logged_at < WARN_INTERVAL_S:
-            return
-        count = self.slow_count - self._slow_logged_count
-        self._slow_logged_at, self._slow_logged_count = now, self.slow_count
-        text = (
-            "the disk below %(directory)s is slow: it took %(took_s).1f s to write and sync what "
-            "came in meanwhile, and was slower than %(limit_s)g s %(count)d times since the last "
-            "warning. Producers wait for it"
-        )
-        facts = {"directory": str(self.directory), "took_s": took_s, "limit_s": SLOW_S}
-        _log.warning(text, facts | {"count": count}, extra={"event": "disk_slow"})

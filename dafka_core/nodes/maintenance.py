@@ -7,12 +7,16 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from dafka_core.archive.archive_writer import GROUP_BYTES, GROUP_RECORDS, ArchiveWriter, Wanted
+from dafka_core.archive.archive_writer import (
+    GROUP_BYTES,
+    GROUP_RECORDS,
+    ArchiveWriter,
+    Wanted,
+)
 from dafka_core.archive.layout import DAY_US, ArchiveError, make_archive
 from dafka_core.archive.manifest import Manifest
 from dafka_core.config.topic_rules import RetentionRule, parse_rules
@@ -32,6 +36,7 @@ from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.nodes.deletions import Deletions
 from dafka_core.nodes.threads import NodeThread
 from dafka_core.protocol.store_limits import StoreLimits, Usage
+from dafka_core.protocol.store_role import StoreRole
 from dafka_core.queries.query_progress import LAST_REPORTS, QueryProgress, is_partition_of, of_runs
 from dafka_core.storage import Log
 from dafka_core.storage.block_compressor import BlockCompressor
@@ -46,15 +51,13 @@ QUIET_S: Final = 0.25
 RETRY_S: Final = 30.0
 """Pause after an error."""
 
-_Work = Callable[[], float | None]
-
 _log = logging.getLogger("dafka.store")
 
 
 class LogThread(ProcessBound):
     """A thread that works on a log beside its store, in small steps, until the log is closed.
 
-    It calls each function of ``works`` in turn, then pauses for the longest time that one of them
+    It calls each function of ``jobs`` in turn, then pauses for the longest time that one of them
     has returned.  It logs an error of the disk or of archiving, and retries after ``RETRY_S``.
 
     Attributes:
@@ -62,10 +65,10 @@ class LogThread(ProcessBound):
     """
 
     def __init__(
-        self, log: Log, name: str, works: Sequence[_Work], *, task: str, event: str
+        self, log: Log, name: str, *jobs: Callable[[], float | None], task: str, event: str
     ) -> None:
         self._log = log
-        self._works = works
+        self._jobs = jobs
         self._task, self._event = task, event
         self.failed_count = 0
         self._closed, self._woken = threading.Event(), threading.Event()
@@ -87,13 +90,13 @@ class LogThread(ProcessBound):
             while not self._closed.is_set():
                 self._woken.clear()
                 # Each one independently: a damaged deletion must not stop retention.
-                pause_s = max([self._attempt(work) for work in self._works])
+                pause_s = max([self._attempt(job) for job in self._jobs])
                 if not self._closed.is_set():
                     self._woken.wait(pause_s)
 
-    def _attempt(self, work: _Work) -> float:
+    def _attempt(self, job: Callable[[], float | None]) -> float:
         try:
-            return work() or 0.0
+            return job() or 0.0
         except (ClosedError, NodeFailedError):
             raise
         except DafkaError as error:
@@ -140,19 +143,19 @@ class MergeThread(LogThread):
         self._discarded_s = time.monotonic()
         self.merged_count = 0
         self.merged_s = 0.0
-        task, works = "merging, compressing or linking blocks", (self._discard, self._step)
-        super().__init__(log, "dafka-merger", works, task=task, event="merge_failed")
+        task, event = "merging, compressing or linking blocks", "merge_failed"
+        super().__init__(log, "dafka-merger", self._discard, self._step, task=task, event=event)
 
     def _discard(self) -> None:
         now = time.monotonic()
-        is_due = now - self._discarded_s >= min(DISCARD_S, self._staged_s * LATE_SHARE)
-        if is_due:
-            self._discarded_s = now
-        if is_due and not self._log.clock.doubt():
-            count = self._log.discard_stale(self._staged_s, replicas=False)
-            if count:
-                text = "discarded what was staged in %d partitions, with nothing added for %g h"
-                _log.warning(text, count, self._staged_s / 3600)
+        if now - self._discarded_s < min(DISCARD_S, self._staged_s * LATE_SHARE):
+            return
+        self._discarded_s = now
+        if self._log.clock.doubt():
+            return
+        if count := self._log.discard_stale(self._staged_s, replicas=False):
+            text = "discarded what was staged in %d partitions, with nothing added for %g h"
+            _log.warning(text, count, self._staged_s / 3600)
 
     def _step(self) -> float:
         """Merge, compress or make links once.
@@ -206,13 +209,13 @@ class RetentionThread(LogThread):
         self.is_set = kept is not None
         if kept is not None:
             retention.rules = _parsed(kept)
-        works: list[_Work] = [self._pass]
+        jobs: list[Callable[[], float | None]] = [self._pass]
         if deletions is not None:
-            works.insert(0, deletions.apply)
+            jobs.insert(0, deletions.apply)
         if scan is not None:
-            works.append(lambda: self._run_steps(scan.steps()))
+            jobs.append(lambda: self._run_steps(scan.steps()))
         event = "retention_failed"
-        super().__init__(log, "dafka-retention", works, task="retention", event=event)
+        super().__init__(log, "dafka-retention", *jobs, task="retention", event=event)
 
     @property
     def rules(self) -> tuple[RetentionRule, ...]:
@@ -284,23 +287,22 @@ class UsageScan:
     """A scan that counts partitions by topic and owner, and their sizes if a limit needs them.
 
     Args:
+        role: receives the result, in the store's loop.
         compressor: that of the log; its blocks are scanned again.
-        done: called with the result in the store's loop, where the limits are used.
         call_soon: runs a function in that loop.
     """
 
     def __init__(
         self,
         log: Log,
-        limits: StoreLimits,
+        role: StoreRole,
         compressor: BlockCompressor,
-        done: Callable[[Usage], object],
         call_soon: Callable[[Callable[[float], object]], object],
     ) -> None:
         self._log = log
-        self._limits = limits
+        self._role = role
+        self._limits = role.limits
         self._compressor = compressor
-        self._done = done
         self._call_soon = call_soon
         self._blocks = HeldBlocks(log)
         self._scanned = (-1, 0)  # changes of the log, and compressed blocks, at the last scan
@@ -324,7 +326,7 @@ class UsageScan:
             yield from self._measure(infos, usage, anew=state[1] != self._scanned[1])
         self._scanned = state
         self._due = time.monotonic() + (time.monotonic() - began) / SHARE
-        self._call_soon(lambda now: self._done(usage))
+        self._call_soon(lambda now: self._role.on_scan(usage))
 
     def _measure(self, infos: list[PartitionInfo], usage: Usage, *, anew: bool) -> Iterator[None]:
         self._blocks.keep_only(() if anew else {info.tp for info in infos})
@@ -355,28 +357,18 @@ def usage_at_start(log: Log, limits: StoreLimits) -> Usage:
 
 
 def _counted(log: Log, limits: StoreLimits, usage: Usage) -> Iterator[list[PartitionInfo]]:
-    found = log.partitions_after(None, None, PAGE)
-    while found:
+    after = None
+    while found := log.partitions_after(None, after, PAGE):
         for info in found:
             if info.earliest < info.end:
                 usage.topics[info.topic] += 1
                 usage.owners[limits.owner(info.tp)] += 1
         yield found
-        found = log.partitions_after(None, found[-1].tp, PAGE)
+        after = found[-1].tp
 
 
 FILE_BYTES: Final = 64 << 20
 """Waiting records of a partition are archived at about this size, or when their day is over."""
-
-
-@dataclass(slots=True)
-class ArchivedCounts:
-    """Counts of records archived since the store's start, and of partitions with failures."""
-
-    files: int = 0
-    records: int = 0
-    size_bytes: int = 0
-    failing: int = 0
 
 
 class LogArchiver:
@@ -385,17 +377,21 @@ class LogArchiver:
     Records go to the archive in few files: a day of a partition at a time, or ``FILE_BYTES`` if
     that is less. Until then the store keeps records that its rules would delete.  For one thread.
 
+    Attributes:
+        files, records, size_bytes: added to the archive since the store's start.
+        failed: the partitions that cannot be archived, and why.
+
     Raises:
         ArchiveError: the directory cannot hold an archive.
     """
 
     def __init__(self, log: Log, directory: str | Path) -> None:
         make_archive(Path(directory))
-        self.counts = ArchivedCounts()
+        self.files = self.records = self.size_bytes = 0
+        self.failed: dict[TopicPartition, str] = {}
         self._log = log
         self._directory = directory
         self._writers: dict[str, ArchiveWriter] = {}
-        self._failed: dict[TopicPartition, str] = {}
         self._stopped = threading.Event()
 
     def stop(self) -> None:
@@ -423,37 +419,40 @@ class LogArchiver:
             raise
 
     def _archived(self, writer: ArchiveWriter, info: PartitionInfo, before: int) -> int:
-        tp, error = info.tp, self._difference(writer.manifest, info, before)
-        first = self._first_missing(writer, info, before)
+        tp, (first, error) = info.tp, self._state(writer.manifest, info, before)
         if error is None and first < before and (due := self._due(info, first, before)) > first:
             added = writer.archive([Wanted(tp, info.earliest, due, info.life)], self._read)
-            self.counts.files += len(added.files)
-            self.counts.records += sum(file.end - file.start for file in added.files)
-            self.counts.size_bytes += sum(file.size_bytes for file in added.files)
-            error = added.failed.get(tp)
+            self.files += len(added.files)
+            self.records += sum(file.end - file.start for file in added.files)
+            self.size_bytes += sum(file.size_bytes for file in added.files)
             # Another store may have been first.
-            error = error or self._difference(writer.manifest, info, before)
-            first = self._first_missing(writer, info, before)
-        self._note_failure(tp, error)
-        return first if error is None else info.earliest
+            first, error = self._state(writer.manifest, info, before)
+            error = added.failed.get(tp, error)
+        if isinstance(error, ClosedError):
+            raise error
+        if error is None:
+            self.failed.pop(tp, None)
+            return first
+        if self.failed.get(tp) != (why := str(error)):
+            self.failed[tp] = why
+            text = "%(tp)s: it is not archived, and nothing of it is given up: %(why)s"
+            _log.error(text, {"tp": str(tp), "why": why}, extra={"event": "archive_failed"})
+        return info.earliest
 
-    def _difference(
+    def _state(
         self, manifest: Manifest, info: PartitionInfo, before: int
-    ) -> DafkaError | None:
-        """Return the reason why the archived records of these offsets may differ from the log's."""
+    ) -> tuple[int, DafkaError | None]:
+        """Return the first missing offset, and why archived records may differ from the log's."""
+        first = next(manifest.missing(info.partition, info.earliest, before), (before, before))[0]
         history = self._log.lives(info.tp).history
         for file in manifest.between(info.partition, info.earliest, before):
             try:
                 _check_history(info.tp, history, file.life, min(file.end, info.end))
             except HistoryChangedError as error:
-                return manifest.other_records(info.tp, error.wanted)
+                return first, manifest.other_records(info.tp, error.wanted)
             except DafkaError as error:
-                return error
-        return None
-
-    def _first_missing(self, writer: ArchiveWriter, info: PartitionInfo, before: int) -> int:
-        missing = writer.manifest.missing(info.partition, info.earliest, before)
-        return next(missing, (before, before))[0]
+                return first, error
+        return first, None
 
     def _due(self, info: PartitionInfo, first: int, before: int) -> int:
         """Return the end of the records to archive now; ``first`` if none."""
@@ -487,17 +486,6 @@ class LogArchiver:
             yield from found
             at = found[-1].end
 
-    def _note_failure(self, tp: TopicPartition, error: DafkaError | None) -> None:
-        if isinstance(error, ClosedError):
-            raise error
-        if error is None:
-            self._failed.pop(tp, None)
-        elif self._failed.get(tp) != (why := str(error)):
-            self._failed[tp] = why
-            text = "%(tp)s: it is not archived, and nothing of it is given up: %(why)s"
-            _log.error(text, {"tp": str(tp), "why": why}, extra={"event": "archive_failed"})
-        self.counts.failing = len(self._failed)
-
 
 def _check_history(tp: TopicPartition, history: History, life: EpochId, end: int) -> None:
     """Check that records before ``end``, archived when ``life`` was known, are the log's.
@@ -518,6 +506,14 @@ def _check_history(tp: TopicPartition, history: History, life: EpochId, end: int
 WILDCARDS: Final = frozenset("*?[")
 
 
+class _Run(NamedTuple):
+    """A query's run by its last report."""
+
+    query: str
+    topics: frozenset[str]
+    positions: dict[TopicPartition, int]
+
+
 class ProtectedQueries:
     """The unread records of queries, by their reports in the log.  For one thread.
 
@@ -531,7 +527,9 @@ class ProtectedQueries:
     def __init__(self, log: Log, names: Sequence[str]) -> None:
         self._log = log
         self._names = names
+        # By partition of reports: its end, and the last report of each run.
         self._reports: dict[TopicPartition, tuple[int, list[_Run]]] = {}
+        self._runs: list[_Run] = []
         self._awaited: str | None = None
 
     def look(self) -> None:
@@ -541,7 +539,8 @@ class ProtectedQueries:
             end, runs = before.get(info.tp, (0, []))
             # The last report of a partition that has shrunk is older, and lower.
             self._reports[info.tp] = info.end, runs if end == info.end else self._read(info)
-        known = {run.query for run in self._runs()}
+        self._runs = [run for _, runs in self._reports.values() for run in runs]
+        known = {run.query for run in self._runs}
         named = (name for name in self._names if WILDCARDS.isdisjoint(name))
         self._awaited = next((each for each in named if each not in known), None)
 
@@ -549,11 +548,12 @@ class ProtectedQueries:
         """Return the unread records of the slowest query; see ``Readers``."""
         if self._awaited is not None:
             return Unread(0, self._awaited)
-        found = (run.unread(tp) for run in self._runs())
-        return min((each for each in found if each is not None), default=None)
-
-    def _runs(self) -> Iterator[_Run]:
-        return (run for _, runs in self._reports.values() for run in runs)
+        found = (
+            Unread(run.positions.get(tp, 0), run.query)
+            for run in self._runs
+            if tp in run.positions or tp.topic in run.topics
+        )
+        return min(found, default=None)
 
     def _read(self, info: PartitionInfo) -> list[_Run]:
         last: list[tuple[int, QueryProgress]] = []
@@ -565,18 +565,8 @@ class ProtectedQueries:
                     progress.offsets()
                     if is_partition_of(progress.query, info.partition):
                         last.append((0, progress))
-        runs = [_Run(each.progress) for each in of_runs(last, 0)]
-        return [run for run in runs if any(fnmatchcase(run.query, name) for name in self._names)]
-
-
-class _Run:
-    """A query's run by its last report."""
-
-    def __init__(self, progress: QueryProgress) -> None:
-        self.query = progress.query
-        self._topics = frozenset(progress.topics)
-        self._positions = progress.offsets()
-
-    def unread(self, tp: TopicPartition) -> Unread | None:
-        position = self._positions.get(tp, 0 if tp.topic in self._topics else None)
-        return None if position is None else Unread(position, self.query)
+        return [
+            _Run(run.query, frozenset(run.topics), run.offsets())
+            for run, _ in of_runs(last, 0)
+            if any(fnmatchcase(run.query, name) for name in self._names)
+        ]

@@ -39,9 +39,12 @@ class Node(ProcessBound):
 
     No thread may keep it alive: a node dropped without ``close`` is closed, and Python emits a
     ResourceWarning, as for a file.
+
+    Attributes:
+        is_open: True from the end of the constructor until ``close``.
     """
 
-    _is_open = False  # until the end of the constructor, and after ``close``
+    is_open = False
 
     @property
     def kind(self) -> str:
@@ -49,17 +52,12 @@ class Node(ProcessBound):
         kinds = type(self).__mro__
         return kinds[kinds.index(Node) - 1].__name__.lower()
 
-    @property
-    def is_open(self) -> bool:
-        """Return True from the end of construction until ``close``."""
-        return self._is_open
-
     def end(self, *, started_s: float) -> None:
         """Close; a timeout of that counts from ``started_s``."""
         self.close()
 
     def __del__(self) -> None:
-        if self._is_open:
+        if self.is_open:
             _dropped.add(self)
             try:
                 # Not a Thread: its ``start`` needs a lock that the collected thread may hold.

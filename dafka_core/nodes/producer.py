@@ -103,11 +103,11 @@ class Producer(Node):
         self.topic = topic
         self.address = address or new_address(config)
         self._config = config
-        # The largest record that this producer and each store that it knows take, and whose limit.
-        self._limit = (config.max_record_bytes, "this producer")
+        self.limit = (config.max_record_bytes, "this producer")
+        """The size in bytes of the largest accepted record, and the node that sets this limit."""
         # Offset and size of a record that was published, and that too few stores take.
         self._refused: tuple[int, int] | None = None
-        self._role = ProducerRole(
+        self.role = ProducerRole(
             TopicPartition(topic, self.address),
             acks=config.acks,
             head_interval_s=config.head_interval_ms / 1000,
@@ -127,27 +127,22 @@ class Producer(Node):
         self._max_offset = self._max_bytes = 0
         self._woken = False  # the loop has a wake-up pending
         # Only sockets identify the C store of an acknowledgement; one ack does not need that.
-        self._mesh = Mesh("producer", self._role, config, tell_peers_apart=config.acks > 1)
-        self._mesh.start(self._on_round)
+        self.mesh = Mesh("producer", self.role, config, tell_peers_apart=config.acks > 1)
+        self.mesh.start(self._on_round)
         try:
             if address is not None:
-                _resume(self._mesh, self._role, config)
-                self._next_offset = self._role.next_offset
+                _resume(self.mesh, self.role, config)
+                self._next_offset = self.role.next_offset
             else:
                 # C nodes that connect later fetch the first records, but ask only once.
                 time.sleep(CONNECT_S)
         except BaseException:
-            self._mesh.close()
+            self.mesh.close()
             raise
         with self._lock:
-            self._is_open = True
+            self.is_open = True
             self._make_room()
         close_at_exit(self)
-
-    @property
-    def parts(self) -> tuple[Mesh, ProducerRole, int]:
-        """The internals that metrics read, and the bytes of unacknowledged records."""
-        return self._mesh, self._role, self._published_bytes - self._role.acknowledged_bytes
 
     @property
     def next_offset(self) -> int:
@@ -157,12 +152,12 @@ class Producer(Node):
     @property
     def acknowledged(self) -> int:
         """The offset before which all records are acknowledged."""
-        return self._role.acknowledged
+        return self.role.acknowledged
 
     @property
-    def limit(self) -> tuple[int, str]:
-        """The size in bytes of the largest accepted record, and the node that sets this limit."""
-        return self._limit
+    def unacked_bytes(self) -> int:
+        """The size of the unacknowledged records."""
+        return self._published_bytes - self.role.acknowledged_bytes
 
     def publish(
         self,
@@ -190,7 +185,7 @@ class Producer(Node):
         else:
             content = content_of(value, key, headers, self._config.envelope)
         size_bytes = len(content)
-        if timestamp is None and size_bytes <= self._limit[0] and self._mesh.failure is None:
+        if timestamp is None and size_bytes <= self.limit[0] and self.mesh.failure is None:
             with self._lock:
                 offset = self._next_offset
                 if (
@@ -200,7 +195,9 @@ class Producer(Node):
                 ):
                     singles = self._singles
                     if singles is None:
-                        singles = self._new_singles()
+                        singles = []
+                        self._outbox.append((singles, self._clock.now_us()))
+                        self._singles = singles  # last: a signal may interrupt before it
                     # A signal may interrupt after each call, so the counts come before it.
                     self._next_offset = offset + 1
                     self._published_bytes += size_bytes
@@ -234,13 +231,12 @@ class Producer(Node):
             now_us = self._clock.now_us
             time_us = None if timestamp is None else time_of(timestamp)
             if first + len(contents) > MAX_SEQUENCE + 1:
-                facts = (first, len(contents), MAX_SEQUENCE + 1)
-                raise PartitionFullError(self.topic, self.address, *facts)
-            limit = self._limit
+                raise PartitionFullError(*self.role.tp, first, len(contents), MAX_SEQUENCE + 1)
+            limit = self.limit
             if contents.largest_bytes > limit[0]:
                 sizes = map(len, contents)
                 index, size = next((at, size) for at, size in enumerate(sizes) if size > limit[0])
-                raise RecordTooLargeError(self.topic, self.address, first + index, size, *limit)
+                raise RecordTooLargeError(*self.role.tp, first + index, size, *limit)
             for start in range(0, len(contents), CHUNK_COUNT):
                 chunk = contents[start : start + CHUNK_COUNT]
                 count, size_bytes = len(chunk), chunk.size_bytes
@@ -261,7 +257,7 @@ class Producer(Node):
             RecordTooLargeError: a store has joined that refuses one of these records, and the
                 remaining stores are fewer than ``acks``.
         """
-        target, role = self._next_offset, self._role
+        target, role = self._next_offset, self.role
         self.check_process()
         if role.acknowledged >= target:
             return
@@ -276,8 +272,8 @@ class Producer(Node):
                 return False
             return True
 
-        self._mesh.call_soon(hurry)
-        if not self._mesh.wait_until(is_done, timeout_s):
+        self.mesh.call_soon(hurry)
+        if not self.mesh.wait_until(is_done, timeout_s):
             raise self._not_acknowledged(target, timeout_s)
 
     def close(self) -> None:
@@ -292,7 +288,7 @@ class Producer(Node):
     def end(self, *, started_s: float) -> None:
         """Close, with a ``close_timeout_s`` that began at ``started_s``."""
         with self._lock:
-            was_open, self._is_open = self._is_open, False
+            was_open, self.is_open = self.is_open, False
             self._make_room()
         if not was_open:
             return
@@ -304,7 +300,7 @@ class Producer(Node):
                 error.add_note(str(self._not_acknowledged(self._next_offset, 0.0)))
             raise
         finally:
-            self._mesh.close()
+            self.mesh.close()
 
     def _leave_with(self, error: BaseException | None) -> None:
         if error is None or ends_well(error):
@@ -317,21 +313,21 @@ class Producer(Node):
             _log.error("%s", lost)
 
     def _not_acknowledged(self, end: int, waited_s: float) -> NotAcknowledgedError:
-        count, asked_for = end - self.acknowledged, self._role.asked_for
-        return NotAcknowledgedError(self.topic, self.address, count, waited_s, asked_for)
+        count, asked_for = end - self.acknowledged, self.role.asked_for
+        return NotAcknowledgedError(*self.role.tp, count, waited_s, asked_for)
 
     def _check_open(self) -> None:
-        if not self._is_open:
+        if not self.is_open:
             raise ClosedError("producer")
-        self._mesh.check()
+        self.mesh.check()
 
     def _check_progress(self) -> None:
         """Raise the error of unacknowledged records that stores will not acknowledge."""
-        if (life := self._role.fenced_by) is not None:
-            facts = (life.number, self.acknowledged, self._next_offset)
-            raise ProducerFencedError(self.topic, self.address, *facts)
+        if (life := self.role.fenced_by) is not None:
+            ends = self.acknowledged, self._next_offset
+            raise ProducerFencedError(*self.role.tp, life.number, *ends)
         if self._refused is not None:
-            raise RecordTooLargeError(self.topic, self.address, *self._refused, *self._limit)
+            raise RecordTooLargeError(*self.role.tp, *self._refused, *self.limit)
 
     def _wait_for_room(self) -> None:
         def has_room() -> bool:
@@ -342,27 +338,21 @@ class Producer(Node):
             return False
 
         waited_s = self._config.publish_timeout_s
-        if not has_room() and not self._mesh.wait_until(has_room, waited_s):
+        if not has_room() and not self.mesh.wait_until(has_room, waited_s):
             count = self._next_offset - self.acknowledged
-            raise BackPressureError(self.topic, self.address, count, waited_s)
+            raise BackPressureError(*self.role.tp, count, waited_s)
 
     # -- under self._lock ------------------------------------------------------------------------
 
     def _wake(self) -> None:
         if not self._woken:
             self._woken = True
-            self._mesh.wake()
-
-    def _new_singles(self) -> list[bytes]:
-        singles: list[bytes] = []
-        self._outbox.append((singles, self._clock.now_us()))
-        self._singles = singles  # after the append: a signal may interrupt between
-        return singles
+            self.mesh.wake()
 
     def _make_room(self) -> None:
         """Set the offset and the bytes before which there is room."""
-        role, config = self._role, self._config
-        is_shut = not self._is_open or role.fenced_by is not None
+        role, config = self.role, self._config
+        is_shut = not self.is_open or role.fenced_by is not None
         end = min(role.acknowledged + config.max_unacked_records, MAX_SEQUENCE + 1)
         self._max_offset = 0 if is_shut else end
         self._max_bytes = role.acknowledged_bytes + config.max_unacked_bytes
@@ -376,16 +366,16 @@ class Producer(Node):
             self._make_room()
         published = [(Values.of(values), time_us) for values, time_us in outbox if len(values)]
         for values, time_us in published:
-            self._mesh.send(self._role.publish(now, values, time_us))
-        max_bytes, before_bytes = self._config.max_record_bytes, self._limit[0]
-        self._limit = self._mesh.limits.with_stores(max_bytes, "this producer")
-        limit_bytes = self._limit[0]
+            self.mesh.send(self.role.publish(now, values, time_us))
+        max_bytes, before_bytes = self._config.max_record_bytes, self.limit[0]
+        self.limit = self.mesh.limits.with_stores(max_bytes, "this producer")
+        limit_bytes = self.limit[0]
         too_large = limit_bytes < max_bytes and any(
             values.largest_bytes > limit_bytes for values, _ in published
         )
         if too_large or self._refused or limit_bytes < before_bytes:
-            found = self._role.first_above(limit_bytes)
-            is_refused = found and self._mesh.limits.stores_taking(found[1]) < self._config.acks
+            found = self.role.first_above(limit_bytes)
+            is_refused = found and self.mesh.limits.stores_taking(found[1]) < self._config.acks
             self._refused = found if is_refused else None
         return False
 

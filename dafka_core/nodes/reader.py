@@ -7,7 +7,7 @@ import logging
 from collections.abc import Collection, Iterator
 from typing import Any, Final
 
-from dafka_core.config.node_options import KeyFiles, ReaderOptions
+from dafka_core.config.node_options import ReaderOptions
 from dafka_core.config.options import check_argument
 from dafka_core.errors import (
     ClosedError,
@@ -19,7 +19,6 @@ from dafka_core.errors import (
 )
 from dafka_core.model.name_limits import check_address, check_topic
 from dafka_core.model.records import (
-    Contacts,
     KnownStore,
     Neighbour,
     PartitionInfo,
@@ -61,43 +60,32 @@ class Reader(Node):
         self._config = ReaderOptions.build(options)
         self.address = new_address(self._config)
         """The reader's UUID."""
-        self._role = ReaderRole(
+        self.keys = self._config.keys
+        self.role = ReaderRole(
             self.address, limit_bytes=max_taken_bytes(self._config.max_record_bytes)
         )
         self._queues: dict[RangeRead, RecordQueue] = {}
-        self._mesh = Mesh("reader", self._role, self._config)
-        self._mesh.start(self._on_round)
-        self._is_open = True
+        self.mesh = Mesh("reader", self.role, self._config)
+        self.mesh.start(self._on_round)
+        self.is_open = True
 
     def stores(self) -> list[str]:
         """Return the addresses of the stores discovered so far."""
-        return sorted(self._role.directory.stores)
+        return sorted(self.role.directory.stores)
 
     def endpoints(self) -> dict[str, tuple[str, ...]]:
         """Return the Flight URIs of stores, by the store's address."""
-        return self._role.directory.endpoints
-
-    @property
-    def keys(self) -> KeyFiles:
-        """Return its keys."""
-        return self._config.keys
-
-    def contacts(self) -> Contacts:
-        """Return the discovered nodes and connections, as far as known by now."""
-        directory, peers = self._role.directory, self._mesh.peers
-        unmet = frozenset(peers.inbound.unmet(directory.stores))
-        c_stores = frozenset(directory.c_stores)
-        return Contacts(peers.inbound.endpoint, unmet, c_stores, len(peers.table))
+        return self.role.directory.endpoints
 
     def neighbours(self) -> list[Neighbour]:
         """Return the announced nodes with their kinds, and whether they have connected here."""
-        return self._mesh.call(lambda now: self._mesh.peers.inbound.neighbours())
+        return self.mesh.call(lambda now: self.mesh.peers.inbound.neighbours())
 
     def towers(self) -> list[str]:
         """Return the towers of its mesh, as ``HOST:SUB_PORT:PUB_PORT``."""
-        return [str(each) for each in self._mesh.peers.towers.known]
+        return [str(each) for each in self.mesh.peers.towers.known]
 
-    def hear_stores(self, *, timeout_s: float) -> None:
+    def wait_for_stores(self, *, timeout_s: float) -> None:
         """Wait until every possible store has answered, or was given up with a warning.
 
         Raises:
@@ -112,8 +100,8 @@ class Reader(Node):
         store was discovered within ``timeout_s`` seconds.
         """
         with contextlib.suppress(NoStoreError):
-            self.hear_stores(timeout_s=timeout_s)
-        return self._role.directory.missing
+            self.wait_for_stores(timeout_s=timeout_s)
+        return self.role.directory.missing
 
     def partitions(
         self, topics: Collection[str] | None = None, *, timeout_s: float
@@ -128,8 +116,8 @@ class Reader(Node):
             raise ConfigError("topics", topics, "must be a list of topics")
         for topic in topics or ():
             check_argument("topic", topic, check_topic)
-        directory = self._role.directory
-        query = self._mesh.query(
+        directory = self.role.directory
+        query = self.mesh.query(
             directory, lambda now: directory.ask_heads(now, topics or ()), timeout_s
         )
         wanted = {tp.topic for tp in query.heads} if topics is None else set(topics)
@@ -147,8 +135,8 @@ class Reader(Node):
             NoStoreError: no store was discovered within ``timeout_s`` seconds.
         """
         _check_range(tp, start, end)
-        directory = self._role.directory
-        query = self._mesh.query(
+        directory = self.role.directory
+        query = self.mesh.query(
             directory, lambda now: directory.ask_times(now, tp, start, end), timeout_s
         )
         return query.best_times()
@@ -171,20 +159,20 @@ class Reader(Node):
             return
 
         def begin(now: float) -> tuple[RangeRead, RecordQueue]:
-            mesh, read = self._mesh, self._role.read(tp, start, end)
+            mesh, read = self.mesh, self.role.read(tp, start, end)
             queue = self._queues[read] = RecordQueue(lambda: None if read.room else mesh.wake())
             return read, queue
 
         def forget(now: float) -> None:
-            self._role.forget(read)
+            self.role.forget(read)
             del self._queues[read]
 
         offset = start
-        read, queue = self._mesh.call(begin)
+        read, queue = self.mesh.call(begin)
         try:
             while offset < end:
-                self._mesh.check()  # a closed reader yields no records, even if they have arrived
-                batch = self._mesh.wait_until(queue.next_batch, timeout_s)
+                self.mesh.check()  # a closed reader yields no records, even if they have arrived
+                batch = self.mesh.wait_until(queue.next_batch, timeout_s)
                 if batch is None:
                     raise self._diagnosis(tp, offset, end, timeout_s)
                 offset = batch.end
@@ -192,12 +180,12 @@ class Reader(Node):
         finally:
             # A range may be dropped after the reader was closed.
             with contextlib.suppress(ClosedError, NodeFailedError):
-                self._mesh.call_soon(forget)
+                self.mesh.call_soon(forget)
 
     def close(self) -> None:
         """Close the reader.  Idempotent."""
-        self._is_open = False
-        self._mesh.close()
+        self.is_open = False
+        self.mesh.close()
 
     def _diagnosis(
         self, tp: TopicPartition, offset: int, end: int, waited_s: float
@@ -217,7 +205,7 @@ class Reader(Node):
     # -- in the loop -----------------------------------------------------------------------------
 
     def _on_round(self, now: float) -> bool:
-        outcomes = self._role.directory.outcomes
+        outcomes = self.role.directory.outcomes
         while outcomes:
             each = outcomes.popleft()
             kind = "store" if each.is_store else "node, perhaps a store,"

@@ -7,7 +7,7 @@ import logging
 import secrets
 import time
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from dafka_core.config.node_options import FLIGHT_OFF, StoreOptions
 from dafka_core.errors import ClosedError, DafkaError, DiskFullError, NodeFailedError, StoreError
@@ -24,7 +24,6 @@ from dafka_core.model.timestamps import machine_us
 from dafka_core.nodes.addresses import check_trusted
 from dafka_core.nodes.append_queue import AppendQueue
 from dafka_core.nodes.deletions import Deletions
-from dafka_core.nodes.disk_watch import DiskWatch
 from dafka_core.nodes.maintenance import (
     LogArchiver,
     MergeThread,
@@ -36,7 +35,13 @@ from dafka_core.nodes.maintenance import (
 from dafka_core.nodes.mesh import Mesh
 from dafka_core.nodes.node import Node
 from dafka_core.nodes.process_limits import memory_limit, warn_of_low_memory
-from dafka_core.nodes.store_identity import NewDirectory, check_directory, copied, kept_address
+from dafka_core.nodes.store_identity import (
+    check_directory,
+    copied,
+    kept_address,
+    missing_directories,
+    remove_unused,
+)
 from dafka_core.nodes.store_loop import LogWriter, Outcomes, StoreLoop
 from dafka_core.nodes.threads import weakly
 from dafka_core.protocol.beacons import endpoint_of
@@ -61,17 +66,6 @@ CLOCK_S: Final = 2.0
 _log = logging.getLogger("dafka.store")
 
 
-class StoreParts(NamedTuple):
-    """Internals exposed to metrics and extensions."""
-
-    mesh: Mesh
-    role: StoreRole
-    loop: StoreLoop
-    disk_watch: DiskWatch
-    merge_thread: MergeThread
-    flight: ServerContext | None
-
-
 class Store(Node):
     """Replicates every partition into ``directory``, from construction until ``close``.
 
@@ -86,6 +80,14 @@ class Store(Node):
 
     Attributes:
         address: the store's UUID.  It lasts as long as the directory.
+        options: the options that it was started with; ``keys`` are its keys.
+        locations: the Flight URIs of its records; empty without Flight.
+        known: the other stores: ``names`` are the addresses of all, ``here`` those of the present
+            ones, and ``endpoints`` their Flight URIs by address.
+        log: the records, for reading.
+        append_queue: for writers in this process.
+        retention_control: applies and changes retention rules.
+        deletions: deletes topics here and at the other stores.
 
     Raises:
         ConfigError: an option is invalid.
@@ -98,16 +100,16 @@ class Store(Node):
         check_directory(directory)
         warn_of_low_memory(memory_limit())
         with contextlib.ExitStack() as undo:
-            new = NewDirectory(Path(directory))
-            undo.callback(new.remove)
+            made = missing_directories(Path(directory))
             max_ahead_us = int(config.max_timestamp_ahead_s * 1_000_000)
             log = self.log = undo.enter_context(Log(directory, max_ahead_us=max_ahead_us))
-            undo.callback(new.remove_files, log)
+            undo.callback(remove_unused, made, log)
             if not log.clock.doubt():
                 log.discard_stale(config.staged_hours * 3600)
             self.address = kept_address(log.directory, config)
             limits = StoreLimits(config.store_limits, by_key=bool(config.secret_key_file))
-            self._role = role = StoreRole(
+            self.locations: tuple[str, ...] = ()
+            self.role = role = StoreRole(
                 self.address,
                 log.lives,
                 sync_interval_s=config.sync_interval_ms / 1000,
@@ -119,18 +121,27 @@ class Store(Node):
                 limits=limits,
             )
             role.on_scan(usage_at_start(log, limits))
-            self._log_writer = undo.enter_context(LogWriter(log, weakly(self._on_written, None)))
+            self.known = role.known
+            mesh = self.mesh = undo.enter_context(Mesh("store", role, config))
+            mesh.peers.towers.is_announced = announce
+            self.append_queue = AppendQueue(mesh, role, log, config.max_record_bytes)
+            self._log_writer = undo.enter_context(
+                LogWriter(log, weakly(self._on_written, None), weakly(self._on_room, None))
+            )
+            self.disk_watch = self._log_writer.watch
             self.archiver = LogArchiver(log, config.archive) if config.archive else None
-            self.retention = _retention(log, config, self.archiver)
-            self.deletions = Deletions(log, self.address)
+            queries, until_read = None, config.retain_until_read
+            if until_read:
+                names = [name.strip() for name in config.protected_queries.split(",")]
+                queries = ProtectedQueries(log, names)
+            self.retention = Retention(log, config.retain, self.archiver, until_read, queries)
+            self.deletions = Deletions(log, self.address, self.append_queue)
             self.compressor = log.compressor(config.compress, config.compress_after_s)
             linker = log.linker if config.tamper_evidence else None
-            self._merge_thread = undo.enter_context(
+            self.merge_thread = undo.enter_context(
                 MergeThread(log, config.staged_hours, self.compressor, linker)
             )
-            mesh = self._mesh = undo.enter_context(Mesh("store", role, config))
-            mesh.peers.towers.is_announced = announce
-            scan = UsageScan(log, limits, self.compressor, role.on_scan, mesh.call_soon)
+            scan = UsageScan(log, role, self.compressor, mesh.call_soon)
             self.retention_control = undo.enter_context(
                 RetentionThread(
                     log, self.retention, self.deletions, scan, weakly(self._clocks_us, {})
@@ -139,47 +150,21 @@ class Store(Node):
             if self.archiver is not None and not self.retention.rules:
                 text = "nothing is archived in %(archive)s until there is a rule of retention"
                 _log.warning(text, {"archive": config.archive}, extra={"event": "archive_idle"})
-            self.append_queue = AppendQueue(mesh, role, log, config.max_record_bytes)
-            self.deletions.append_queue = self.append_queue
             self._flight = undo.enter_context(contextlib.ExitStack())
-            served = self._serve_flight() if config.flight_port != FLIGHT_OFF else None
+            self.flight = self._serve_flight() if config.flight_port != FLIGHT_OFF else None
             self._reported_twin = ""  # endpoint of the last reported store with its address
-            self._loop = StoreLoop(role, log, self._log_writer, mesh)
-            self._log_writer.on_room = weakly(self._on_room, None)
-            self.parts = StoreParts(
-                mesh, role, self._loop, self._log_writer.watch, self._merge_thread, served
-            )
+            self.loop = StoreLoop(role, log, self._log_writer, mesh)
             mesh.start(self._on_round)
             undo.pop_all()
-        self._is_open = True
+        self.is_open = True
         facts = {"address": self.address, "directory": str(directory), "version": this_version()}
         facts["endpoint"] = endpoint_of(mesh.beacon, "")
         text = "store %(address)s in %(directory)s is started: version %(version)s, at %(endpoint)s"
         _log.info(text, facts, extra={"event": "store_started"})
 
-    @property
-    def locations(self) -> tuple[str, ...]:
-        """Return the Flight URIs of its records; empty without Flight."""
-        return self._role.known.locations
-
-    @property
-    def known_stores(self) -> tuple[str, ...]:
-        """Return the addresses of all other stores ever discovered and not forgotten."""
-        return self._role.known.names
-
-    @property
-    def stores_here(self) -> frozenset[str]:
-        """Return the addresses of the known stores that are in the mesh now."""
-        return self._role.known.here
-
-    @property
-    def endpoints(self) -> dict[str, tuple[str, ...]]:
-        """Return the Flight URIs of the other present stores, by address."""
-        return dict(self._role.known.endpoints)
-
     def announce(self) -> None:
         """Announce this store to the other nodes from now on."""
-        self._mesh.call_soon(self._mesh.peers.announce)
+        self.mesh.call_soon(self.mesh.peers.announce)
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the store has stopped; return True if it has.
@@ -188,8 +173,8 @@ class Store(Node):
             StoreError: its disk failed.  It acknowledges no record that is not stored.
             NodeFailedError: it ended with another error.
         """
-        stopped = self._mesh.join(timeout_s)
-        failure = self._mesh.failure
+        stopped = self.mesh.join(timeout_s)
+        failure = self.mesh.failure
         if isinstance(failure, StoreError):
             raise failure
         if failure is not None:
@@ -198,15 +183,15 @@ class Store(Node):
 
     def close(self) -> None:
         """Stop; received records that are not on disk were not acknowledged.  Idempotent."""
-        was_open, self._is_open = self._is_open, False
-        self._mesh.close()
+        was_open, self.is_open = self.is_open, False
+        self.mesh.close()
         self._log_writer.close()
         self.append_queue.close()
         self._flight.close()
         if self.archiver is not None:
             self.archiver.stop()
         self.retention_control.close()
-        self._merge_thread.close()
+        self.merge_thread.close()
         self.log.close()
         if was_open:
             facts, extra = {"address": self.address}, {"event": "store_stopped"}
@@ -214,11 +199,11 @@ class Store(Node):
 
     def _serve_flight(self) -> ServerContext:
         """Serve the log over Arrow Flight until closed."""
-        config, host = self.options, self._mesh.beacon.host.strip("[]")
+        config, host = self.options, self.mesh.beacon.host.strip("[]")
         if not config.secret_key_file:
             cure = f"set it to {FLIGHT_OFF}, or set secret_key_file and allowed_keys"
             check_trusted(host, "flight_port", config.flight_port, config, cure)
-        role, mesh = self._role, self._mesh  # not the store, which its threads must not keep alive
+        role, mesh = self.role, self.mesh  # not the store, which its threads must not keep alive
         served = ServerContext(
             self.log,
             self.append_queue,
@@ -233,13 +218,13 @@ class Store(Node):
         flight = self._flight.enter_context(
             FlightService(served, bind_host=host, port=port, socket_path=path)
         )
-        role.known.locations = flight.location.locations
+        self.locations = role.known.locations = flight.location.locations
         return served
 
     def _clocks_us(self) -> dict[str, int]:
         """Return the clocks of the other present stores, as far as they answer over Flight."""
         found = {}
-        for store, locations in self.endpoints.items():
+        for store, locations in self.known.endpoints.items():
             with (
                 contextlib.suppress(DafkaError),
                 StoreClient(StoreLocation(store, locations), self.options.keys) as client,
@@ -250,7 +235,7 @@ class Store(Node):
     # -- in the loop -----------------------------------------------------------------------------
 
     def _on_round(self, now: float) -> bool:
-        twin, self._mesh.peers.table.twin = self._mesh.peers.table.twin, None
+        twin, self.mesh.peers.table.twin = self.mesh.peers.table.twin, None
         if twin is not None and twin.older:
             why = f"store {self.address} is running at {twin.endpoint}, and {copied(self.address)}"
             raise StoreError(self.log.directory, why)
@@ -258,44 +243,34 @@ class Store(Node):
             self._reported_twin = twin.endpoint
             text = "store %s: another store has its address, at %s"
             _log.warning(text, self.address, twin.endpoint)
-        return self._loop.on_round(now)
+        return self.loop.on_round(now)
 
     def _on_written(self, entries: list[LogEntry], outcomes: Outcomes | BaseException) -> None:
         """Run in the log writer's thread."""
         if isinstance(outcomes, BaseException):
-            self.append_queue.fail(outcomes)
+            self.append_queue.close(outcomes)
         else:
-            self._report_written(entries)
+            for entry in entries:
+                if isinstance(entry, SetAside | RestartPartition):
+                    facts = {"partition": str(entry.tp), "start": entry.start}
+                    extra = {"event": "records_set_aside"}
+                    _log.warning(_SET_ASIDE[type(entry)], facts, extra=extra)
+                elif isinstance(entry, RecordBatch) and entry.tp.topic == DELETIONS_TOPIC:
+                    self.retention_control.wake()
 
         def acknowledge(now: float) -> None:
             if isinstance(outcomes, BaseException):
                 raise outcomes
-            messages = self._role.on_stored(entries, outcomes)
+            messages = self.role.on_stored(entries, outcomes)
             self.append_queue.on_written(entries, outcomes)
-            self._mesh.send(messages)
+            self.mesh.send(messages)
 
         # A loop that has ended acknowledges nothing; the records are stored nevertheless.
         with contextlib.suppress(ClosedError, NodeFailedError):
-            self._mesh.call_soon(acknowledge)
-
-    def _report_written(self, entries: list[LogEntry]) -> None:
-        for entry in entries:
-            if isinstance(entry, SetAside | RestartPartition):
-                facts = {"partition": str(entry.tp), "start": entry.start}
-                _log.warning(_SET_ASIDE[type(entry)], facts, extra={"event": "records_set_aside"})
-            elif isinstance(entry, RecordBatch) and entry.tp.topic == DELETIONS_TOPIC:
-                self.retention_control.wake()
+            self.mesh.call_soon(acknowledge)
 
     def _on_room(self, error: DiskFullError | None) -> None:
         """Run in the log writer's thread."""
         self.append_queue.refuse(error)
         with contextlib.suppress(ClosedError, NodeFailedError):
-            self._mesh.call_soon(lambda _: self._role.on_room(is_full=error is not None))
-
-
-def _retention(log: Log, config: StoreOptions, archiver: LogArchiver | None) -> Retention:
-    queries, until_read = None, config.retain_until_read
-    if until_read:
-        names = [name.strip() for name in config.protected_queries.split(",")]
-        queries = ProtectedQueries(log, names)
-    return Retention(log, config.retain, archiver, until_read=until_read, readers=queries)
+            self.mesh.call_soon(lambda _: self.role.on_room(is_full=error is not None))

@@ -48,7 +48,7 @@ from dafka_core.storage.backup import (
     Known,
     Manifest,
     entries,
-    restore_backup,
+    restored,
     write_backup,
 )
 from dafka_core.storage.log_check import (
@@ -140,21 +140,16 @@ def restore(backup: Path, directory: Path, advance: Advance = lambda _: None) ->
     Raises:
         StoreError: the directory is not empty, or a backup is damaged or missing.
     """
-    addresses: list[str] = []
-
-    def finish(made: Path) -> None:
+    found: list[Damage] = []
+    with restored(Backup(backup).chain(), directory) as made:
         with Log(made) as log:
-            done = Checked()
-            for each in check(lambda: _tables(log)):
+            for each in check(partial(_tables, log)):
                 advance(each.partitions)
-                done = done.plus(each)
-        if done.found:
-            why = f"{len(done.found)} parts of it are damaged, such as: {done.found[0].why}"
+                found += each.found
+        if found:
+            why = f"{len(found)} parts of it are damaged, such as: {found[0].why}"
             raise StoreError(backup, why)
-        addresses.append(new_identity(made))
-
-    restore_backup(Backup(backup).chain(), directory, finish)
-    return addresses[0]
+        return new_identity(made)
 
 
 def verify(store: str, keys: KeyFiles = NO_KEYS) -> Iterator[Checked]:

@@ -9,7 +9,7 @@ that cannot be read or written.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -110,28 +110,23 @@ def copied(address: str) -> str:
     )
 
 
-class NewDirectory:
-    """The missing directories on the path to ``directory``, and it itself."""
+def missing_directories(directory: Path) -> list[Path]:
+    """Return the directories that creating ``directory`` makes, the innermost one first."""
+    directory = directory.absolute()
+    # ``Path.exists`` raises for a name that is too long; creating it reports that.
+    return [each for each in (directory, *directory.parents) if not os.path.lexists(each)]
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory = directory.absolute()
-        # ``Path.exists`` raises for a name that is too long; creating it reports that.
-        exists = os.path.exists
-        self._made = [each for each in (directory, *directory.parents) if not exists(each)]
 
-    def remove_files(self, log: Log) -> None:
-        """Remove the files of a store without records, while it holds the directory.
+def remove_unused(made: Sequence[Path], log: Log) -> None:
+    """Remove the directories made for a log without records, while it is open.
 
-        Another store that starts in it then finds an empty directory, and creates its own.
-        """
-        if self._made and not log.partitions() and not log.met():
-            for name in _FILES:
-                (self._directory / name).unlink(missing_ok=True)
-
-    def remove(self) -> None:
-        """Remove those directories that are empty."""
-        with suppress(OSError):
-            for each in self._made:
+    Another store that starts there meanwhile finds an empty directory, and creates its own.
+    """
+    if made and not log.partitions() and not log.met():
+        for name in _FILES:
+            (made[0] / name).unlink(missing_ok=True)
+        with suppress(OSError):  # one is in use otherwise
+            for each in made:
                 each.rmdir()
 
 

@@ -61,23 +61,26 @@ class LogWriter(ProcessBound):
             are on disk, synced; with the error if none of them is.  After an error no group is
             written any more, but a group waits for room while the disk is full.  Also called,
             without entries, if the log's directory is gone or unreadable.
+        on_room: called in the thread with an error if the disk becomes full, and with None if it
+            has room again.
 
     Attributes:
         busy: a group is being written.
         watch: the thread's observations of the disk.
-        on_room: called in the thread with an error if the disk becomes full, and with None if it
-            has room again.
     """
 
     def __init__(
-        self, log: Log, done: Callable[[list[LogEntry], Outcomes | BaseException], None]
+        self,
+        log: Log,
+        done: Callable[[list[LogEntry], Outcomes | BaseException], None],
+        on_room: Callable[[DiskFullError | None], None] = lambda _: None,
     ) -> None:
         self.busy = False
         self.watch = DiskWatch(log.directory)
         self._log = log
         self._done = done
         self._groups: SimpleQueue[list[LogEntry] | None] = SimpleQueue()
-        self.on_room: Callable[[DiskFullError | None], None] = lambda _: None
+        self._on_room = on_room
         self._thread = NodeThread("dafka-log-writer", self._run)
         self._thread.start()
 
@@ -124,14 +127,14 @@ class LogWriter(ProcessBound):
                 outcomes = self._log.write(entries)
             except DiskFullError as error:
                 if not self.is_full:
-                    self.on_room(error)
+                    self._on_room(error)
                 self.watch.wait_for_room(error)
                 if self._next_group() is None:
                     return None
                 self._log.check_in_place()
             else:
                 if self.is_full:
-                    self.on_room(None)
+                    self._on_room(None)
                 return outcomes
 
     def _next_group(self) -> list[LogEntry] | None:

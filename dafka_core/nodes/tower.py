@@ -90,7 +90,7 @@ class Tower(Node):
         except BaseException:
             self._end_thread()
             raise
-        self._is_open = True
+        self.is_open = True
         facts = {"tower": self.tower, "version": this_version()}
         text = "tower %(tower)s is started: version %(version)s"
         _log.info(text, facts, extra={"event": "tower_started"})
@@ -127,7 +127,7 @@ class Tower(Node):
 
     def close(self) -> None:
         """Stop the tower; may be called twice.  Connections between nodes stay."""
-        was_open, self._is_open = self._is_open, False
+        was_open, self.is_open = self.is_open, False
         self._end_thread()
         if was_open:
             facts, extra = {"tower": self.tower}, {"event": "tower_stopped"}

@@ -165,7 +165,7 @@ def _discover(facts: Facts, reader: Reader, deadline: float) -> Facts:
     found: list[PartitionInfo] = []
     try:
         if not facts.topics:
-            reader.hear_stores(timeout_s=min(DISCOVERY_S, left_s))
+            reader.wait_for_stores(timeout_s=min(DISCOVERY_S, left_s))
         else:
             found = reader.partitions(facts.topics, timeout_s=min(DISCOVERY_S, left_s))
         if set(facts.topics) - {info.topic for info in found}:
@@ -187,17 +187,20 @@ def named_stores(uris: Sequence[str]) -> list[StoreFacts]:
 
 def heard(facts: Facts, reader: Reader) -> Facts:
     """Add the nodes and stores that a reader has discovered."""
-    contacts, locations = reader.contacts(), reader.endpoints()
+    peers, directory = reader.mesh.peers, reader.role.directory
+    found, c_stores, locations = directory.stores, directory.c_stores, directory.endpoints
+    unmet = peers.inbound.unmet(found)
     stores = tuple(
         StoreFacts(
             store,
-            knows_queries=store not in contacts.c_stores,
-            connects=store not in contacts.unmet,
+            knows_queries=store not in c_stores,
+            connects=store not in unmet,
             locations=locations.get(store, ()),
         )
-        for store in reader.stores()
+        for store in sorted(found)
     )
-    return facts._replace(node_count=contacts.node_count, endpoint=contacts.endpoint, stores=stores)
+    endpoint, node_count = peers.inbound.endpoint, len(peers.table)
+    return facts._replace(node_count=node_count, endpoint=endpoint, stores=stores)
 
 
 def _with_stores(

@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from dafka_core.errors import DafkaError
-from dafka_core.nodes.disk_watch import SLOW_S, WARN_INTERVAL_S, Disk
+from dafka_core.nodes.disk_watch import SLOW_S, Disk
 from dafka_core.ops.checks import clock_doubt
 from dafka_core.ops.findings import Finding, Severity, ok, problem, warning
 from dafka_core.ops.readings import overdue_s
 from dafka_core.ops.store_extension import ExtensionNode
+from dafka_core.security.throttles import REPEAT_AFTER_S
 
 if TYPE_CHECKING:
     from dafka_core.nodes.consumer import Consumer
@@ -89,17 +90,16 @@ def _of_mesh(mesh: Mesh) -> Iterator[Finding]:
 
 
 def _of_store(store: Store) -> Iterator[Finding]:
-    parts = store.parts
-    yield from _of_mesh(parts.mesh)
+    yield from _of_mesh(store.mesh)
     yield from _of_disk(store)
     if why := store.log.clock.doubt():
         yield clock_doubt("this store", why)
-    if parts.flight is not None and parts.flight.closing.is_set():
+    if store.flight is not None and store.flight.closing.is_set():
         yield problem("flight", "its Flight service has stopped", "restart it")
 
 
 def _of_disk(store: Store) -> Iterator[Finding]:
-    watch = store.parts.disk_watch
+    watch = store.disk_watch
     directory = watch.directory
     if watch.failure is not None:
         yield problem(LIFE, f"writing has stopped: {watch.failure}", "check its disk")
@@ -117,7 +117,7 @@ def _of_disk(store: Store) -> Iterator[Finding]:
     if begun_at is not None and now - begun_at > STUCK_S:
         why = f"a write to the disk of {directory} has taken {now - begun_at:.0f} s so far"
         yield problem("disk", why, "check the disk for errors; nothing is acknowledged meanwhile")
-    elif watch.slow_at is not None and now - watch.slow_at < WARN_INTERVAL_S:
+    elif watch.slow_at is not None and now - watch.slow_at < REPEAT_AFTER_S:
         why = f"in the last minute a write to the disk of {directory} took more than {SLOW_S:g} s"
         yield warning("disk", why, "find other programs that use the disk: producers wait for it")
     free = f"{disk.free_bytes} of {disk.size_bytes} bytes are free below {directory}"
@@ -134,15 +134,14 @@ def _of_disk(store: Store) -> Iterator[Finding]:
 
 
 def _of_producer(producer: Producer) -> Iterator[Finding]:
-    mesh, role, _ = producer.parts
-    yield from _of_mesh(mesh)
-    if role.fenced_by is not None:
+    yield from _of_mesh(producer.mesh)
+    if producer.role.fenced_by is not None:
         why = f"another producer has taken over partition {producer.address}"
         yield problem("fenced", why, "stop this producer: only one may write", lasts=True)
 
 
 def _of_consumer(consumer: Consumer) -> Iterator[Finding]:
-    yield from _of_mesh(consumer.parts[0])
+    yield from _of_mesh(consumer.mesh)
 
 
 def _of_tower(tower: Tower) -> Iterator[Finding]:

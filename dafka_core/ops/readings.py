@@ -69,23 +69,22 @@ def overdue_s(mesh: Mesh) -> float:
 
 def of_producer(producer: Producer) -> Iterator[Sample]:
     """Read the metrics of a producer."""
-    mesh, role, unacked_bytes = producer.parts
+    role = producer.role
     topic = (escape(producer.topic),)
-    yield from of_mesh(mesh)
+    yield from of_mesh(producer.mesh)
     yield Sample(d.PUBLISHED, producer.next_offset, topic)
     yield Sample(d.ACKNOWLEDGED, producer.acknowledged, topic)
-    yield Sample(d.UNACKED_BYTES, unacked_bytes, topic)
+    yield Sample(d.UNACKED_BYTES, producer.unacked_bytes, topic)
     yield Sample(d.FENCED, role.fenced_by is not None, topic)
 
 
 def of_consumer(consumer: Consumer) -> Iterator[Sample]:
     """Read the metrics of a consumer."""
-    mesh, queue = consumer.parts
-    yield from of_mesh(mesh)
-    records, size_bytes = queue.size
+    yield from of_mesh(consumer.mesh)
+    records, size_bytes = consumer.queue.size
     yield Sample(d.QUEUED_RECORDS, records)
     yield Sample(d.QUEUED_BYTES, size_bytes)
-    records, size_bytes = queue.added
+    records, size_bytes = consumer.queue.added
     yield Sample(d.CONSUMED, records)
     yield Sample(d.CONSUMED_BYTES, size_bytes)
     yield Sample(d.SKIPPED, sum(consumer.skipped.values()))
@@ -207,12 +206,12 @@ class StoreReadings:
         Raises:
             DafkaError: the store is closed.
         """
-        mesh, role, loop, watch, merge_thread, flight = store.parts
-        yield from of_mesh(mesh)
-        yield from _written(watch)
+        role, merge_thread = store.role, store.merge_thread
+        yield from of_mesh(store.mesh)
+        yield from _written(store.disk_watch)
         yield Sample(d.SYNCS, store.log.syncs.counted)
         yield Sample(d.TOO_LARGE, role.too_large_count)
-        yield Sample(d.DAMAGED, loop.damaged_count)
+        yield Sample(d.DAMAGED, store.loop.damaged_count)
         yield Sample(d.PENDING, role.pending_bytes)
         yield Sample(d.PUTS, store.append_queue.size_bytes)
         yield Sample(d.REQUESTS, len(role.requests))
@@ -233,17 +232,17 @@ class StoreReadings:
         yield Sample(d.TRIMS, counts.trims)
         yield Sample(d.GIVEN_UP, counts.records)
         if (archiver := store.archiver) is not None:
-            yield Sample(d.ARCHIVED_FILES, archiver.counts.files)
-            yield Sample(d.ARCHIVED, archiver.counts.records)
-            yield Sample(d.ARCHIVED_BYTES, archiver.counts.size_bytes)
-            yield Sample(d.ARCHIVE_FAILING, archiver.counts.failing)
-        known = role.known.names
+            yield Sample(d.ARCHIVED_FILES, archiver.files)
+            yield Sample(d.ARCHIVED, archiver.records)
+            yield Sample(d.ARCHIVED_BYTES, archiver.size_bytes)
+            yield Sample(d.ARCHIVE_FAILING, len(archiver.failed))
+        known = store.known.names
         yield Sample(d.KNOWN_STORES, len(known))
-        yield Sample(d.MISSING_STORES, len(known) - len(role.known.here))
-        if flight is not None:
-            yield from _streams(flight)
+        yield Sample(d.MISSING_STORES, len(known) - len(store.known.here))
+        if store.flight is not None:
+            yield from _streams(store.flight)
         yield from self._of_disk(store)
-        yield from self._of_topics(store, watch)
+        yield from self._of_topics(store, store.disk_watch)
 
     def _of_disk(self, store: Store) -> Iterator[Sample]:
         with contextlib.suppress(OSError):  # ``/readyz`` reports it

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from dafka_core.config.options import Options
 from dafka_core.errors import ConfigError
 from dafka_core.nodes.node import Node
-from dafka_core.nodes.store_handle import StoreHandle
 from dafka_core.system.distribution import plugins
 
 if TYPE_CHECKING:
+    from dafka_core.nodes.store import Store
     from dafka_core.ops.findings import Finding
     from dafka_core.ops.metric_declarations import Metric, Sample
     from dafka_core.storage import Log
@@ -25,7 +25,7 @@ GROUP: Final = "dafka.store_extensions"
 class ExtensionNode(Node):
     """A running extension; ``close`` stops it, before its store is closed.
 
-    A constructor sets ``_is_open`` when the node runs, and ``close`` resets it.
+    A constructor sets ``is_open`` when the node runs, and ``close`` resets it.
     """
 
     metrics: ClassVar[Sequence[Metric]] = ()
@@ -88,10 +88,10 @@ class StoreExtension(ABC):
                 raise ConfigError(name, value, self.unused or f"has no effect without --{flag}")
 
     @abstractmethod
-    def start(self, store: StoreHandle, options: Mapping[str, Any]) -> ExtensionNode:
+    def start(self, store: Store, options: Mapping[str, Any]) -> ExtensionNode:
         """Start the extension at a store, with the options that the user gave, as text."""
 
-    def retract(self, store: StoreHandle) -> None:  # noqa: B027 -- most announce nothing
+    def retract(self, store: Store) -> None:  # noqa: B027 -- most announce nothing
         """Withdraw what a previous run announced at this store; the extension is off now."""
 
     def named_stores(self, log: Log) -> set[str]:

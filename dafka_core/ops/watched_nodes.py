@@ -43,11 +43,11 @@ class WatchedNode:
         match self.kind:
             case "store":
                 self._read = StoreReadings(anyone, topics).read
-                self.name, endpoint = anyone.address, endpoint_of(anyone.parts.mesh.beacon, "")
+                self.name, endpoint = anyone.address, endpoint_of(anyone.mesh.beacon, "")
             case "producer" | "consumer":
                 reads = readings.of_producer, readings.of_consumer
                 self._read = reads[self.kind == "consumer"]
-                self.name, endpoint = anyone.address, endpoint_of(anyone.parts[0].beacon, "")
+                self.name, endpoint = anyone.address, endpoint_of(anyone.mesh.beacon, "")
             case "tower":
                 self._read = readings.of_tower
                 self.name = endpoint = anyone.tower

@@ -7,7 +7,7 @@ and before an answer if the list has changed since (STORES-KNOWN).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from dafka_core.model.log_entries import LogEntry, StoreSeen
 from dafka_core.model.records import KnownStore
@@ -37,7 +37,8 @@ class KnownStores:
     ) -> None:
         self.store = store
         self.locations: tuple[str, ...] = ()  # this store's Flight endpoints; sent to requestors
-        self.endpoints: dict[str, tuple[str, ...]] = {}  # those of the other present stores
+        # Those of the other present stores.  Replaced, not changed: other threads read it.
+        self.endpoints: Mapping[str, tuple[str, ...]] = {}
         self._known = {each.store: each for each in known if each.store != store}
         self._wall_us = wall_us
         self._write = write
@@ -67,7 +68,7 @@ class KnownStores:
     def on_endpoints(self, message: StoreEndpoints) -> None:
         """Note the Flight endpoints of a store."""
         if message.store in self.endpoints or len(self.endpoints) < MAX_STORES:
-            self.endpoints[message.store] = message.locations
+            self.endpoints = {**self.endpoints, message.store: message.locations}
 
     def meet(self, store: str) -> None:
         """Add or confirm a store; a new one is written at once."""
@@ -87,7 +88,8 @@ class KnownStores:
 
     def on_peer_lost(self, peer: str) -> None:
         """Note that a peer was silent for too long."""
-        self.endpoints.pop(peer, None)
+        if peer in self.endpoints:
+            self.endpoints = {each: at for each, at in self.endpoints.items() if each != peer}
         if peer in self._known and peer in self._peers:
             self._note(peer)
         self._peers.pop(peer, None)

@@ -17,7 +17,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
@@ -300,8 +300,9 @@ def write_backup(
     return manifest
 
 
-def restore_backup(chain: list[Backup], directory: Path, finish: Callable[[Path], None]) -> None:
-    """Create a log's directory from a chain of backups, and ``finish`` it.
+@contextlib.contextmanager
+def restored(chain: list[Backup], directory: Path) -> Iterator[Path]:
+    """Create a log's directory from a chain of backups; the end of the block gives it its name.
 
     Raises:
         StoreError: the directory is not empty, a backup is damaged, or the disk is full.
@@ -314,7 +315,7 @@ def restore_backup(chain: list[Backup], directory: Path, finish: Callable[[Path]
             with _opened(made / DATA_FILE) as opened:
                 for before, after in pairwise(chain):  # each reports damage by its own name
                     _go_on(opened, before.known(), after)
-        finish(made)
+        yield made
 
 
 @contextlib.contextmanager

@@ -5,15 +5,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from dafka_core.config.options import Options, option
 from dafka_core.errors import DafkaError
 from dafka_core.model.records import TopicPartition
-from dafka_core.nodes.store_handle import StoreHandle
 from dafka_core.ops.findings import Finding, ok, problem
 from dafka_core.ops.metric_declarations import Sample, counter
 from dafka_core.ops.store_extension import ExtensionNode, StoreExtension
+
+if TYPE_CHECKING:
+    from dafka_core.nodes.store import Store
 
 ECHOED: Final = counter("echo_records", "records", ("topicecho",), "records that were copied")
 
@@ -30,7 +32,7 @@ class TopicEcho(ExtensionNode):
 
     metrics = (ECHOED,)
 
-    def __init__(self, store: StoreHandle, topic: str) -> None:
+    def __init__(self, store: Store, topic: str) -> None:
         self._store, self._topic = store, topic
         self._own = TopicPartition(f"{topic}.echo", store.address)
         self._seen = store.log.changes.number
@@ -39,7 +41,7 @@ class TopicEcho(ExtensionNode):
         self._failure = ""
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="topic-echo")
-        self._is_open = True
+        self.is_open = True
         self._thread.start()
 
     @property
@@ -60,14 +62,14 @@ class TopicEcho(ExtensionNode):
 
     def close(self) -> None:
         """Stop; may be called twice."""
-        self._is_open = False
+        self.is_open = False
         self._wake.set()
         self._thread.join()
 
     def _run(self) -> None:
         try:
             with self._store.log.changes.waking(self._wake, self._seen, frozenset({self._topic})):
-                while self._wake.wait() and self._is_open:
+                while self._wake.wait() and self.is_open:
                     self._wake.clear()
                     self._copy()
         except DafkaError as error:
@@ -90,6 +92,6 @@ class EchoExtension(StoreExtension):
     options = EchoOptions
     metrics = (ECHOED,)
 
-    def start(self, store: StoreHandle, options: Mapping[str, Any]) -> TopicEcho:
+    def start(self, store: Store, options: Mapping[str, Any]) -> TopicEcho:
         """Start copying; raise ConfigError for an option that is invalid."""
         return TopicEcho(store, EchoOptions.build(options).echo)

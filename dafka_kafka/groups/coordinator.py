@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ from dafka_core.errors import DafkaError, InvalidRequestError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.records import PartitionInfo, TopicPartition, merge_heads
-from dafka_core.nodes.store_handle import StoreHandle
+from dafka_core.nodes.store import Store
 from dafka_kafka.errors import KafkaError
 from dafka_kafka.gateway_node import GatewayNode
 from dafka_kafka.gateways import GatewayInfo
@@ -251,7 +251,7 @@ STEP_S: Final = 0.05
 class OtherHeads:
     """The ends of the offsets topic at the reachable stores."""
 
-    def __init__(self, store: StoreHandle) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
 
     def wait_for(self) -> None:
@@ -279,11 +279,11 @@ class OtherHeads:
                 _log.info("store %s is not asked for committed offsets: %s", store, error)
         return {tp: info.end for tp, info in merge_heads(found).items()}
 
-    def _endpoints(self) -> dict[str, tuple[str, ...]]:
+    def _endpoints(self) -> Mapping[str, tuple[str, ...]]:
         until = time.monotonic() + MEET_S
         while True:
-            found = self._store.endpoints
-            if self._store.stores_here <= found.keys() or time.monotonic() > until:
+            found = self._store.known.endpoints
+            if self._store.known.here <= found.keys() or time.monotonic() > until:
                 return found
             time.sleep(STEP_S)
 

@@ -46,7 +46,7 @@ class _FlightReader(Closing):
         self._refusal = refusal
         self._keys = keys
 
-    def hear_stores(self, *, timeout_s: float) -> None:
+    def wait_for_stores(self, *, timeout_s: float) -> None:
         pass  # the stores are known
 
     def read(self, tp: TopicPartition, start: int, end: int, *, timeout_s: float) -> NoReturn:

@@ -95,7 +95,7 @@ class StoreSession(Closing):
         registry = self._registry
         with connections.borrow_reader(self._address) as reader:
             with suppress(NoStoreError):
-                reader.hear_stores(timeout_s=timing.DISCOVERY_TIMEOUT_S)
+                reader.wait_for_stores(timeout_s=timing.DISCOVERY_TIMEOUT_S)
             registry.update(reader.endpoints(), reader.stores())
         registry.ask(lambda client: None, max_age_s=0.0, again=True)
         remember(self._address.name, registry.locations)

@@ -405,7 +405,7 @@ class OffsetReader:
                 over_mesh = self._discover(reader)
             elif thorough:
                 with suppress(NoStoreError):  # the known stores still answer
-                    reader.hear_stores(timeout_s=timing.DISCOVERY_TIMEOUT_S)
+                    reader.wait_for_stores(timeout_s=timing.DISCOVERY_TIMEOUT_S)
             registry = _registries.setdefault(reader, StoreRegistry(keys=self._options.keys))
             answers = self._by_flight(registry, reader)
             if not answers and over_mesh is None:

@@ -67,7 +67,7 @@ def doors(cluster: EmbeddedCluster) -> dict[str, list[str]]:
     with Producer("door", tower=cluster.tower, **cluster.key()) as producer:
         producer.publish(b"x")
         producer.flush(PATIENCE_S)
-        found = producer._mesh.peers.table.addresses()
+        found = producer.mesh.peers.table.addresses()
         [store] = cluster.stores
         [mesh] = [endpoint for node, endpoint in found if node == store]
     [tls] = [each for each in cluster.locations() if each.startswith("grpc+tls")]

@@ -122,7 +122,7 @@ def _flood(world: World, raw: RawPeer) -> None:
 
 def _is_flooded(world: World, raw: RawPeer) -> bool:
     assert world.store is not None
-    return len(world.store.parts.mesh.peers.table) > MAX_PEERS
+    return len(world.store.mesh.peers.table) > MAX_PEERS
 
 
 def _ask(world: World, raw: RawPeer) -> None:
@@ -143,7 +143,7 @@ def _spoil(world: World, raw: RawPeer) -> None:
 ATTACKS = {
     "joins": Attack(
         lambda world, raw: None,
-        lambda world, raw: world.producer.parts[0].peers.table.knows(raw.address),
+        lambda world, raw: world.producer.mesh.peers.table.knows(raw.address),
     ),
     "reads what is published": Attack(
         lambda world, raw: world.publish(),

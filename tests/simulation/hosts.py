@@ -189,7 +189,7 @@ class StoreHost(Host):
     def _crashed(self) -> None:
         self._appender.crash()
         assert self.puts is not None
-        self.puts.fail()
+        self.puts.close()
         self.puts = None
         self.checkers.after_crash(self.address)
 

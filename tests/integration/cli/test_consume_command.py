@@ -92,7 +92,7 @@ def test_stores_are_asked_without_a_tower_where_they_are_named(tower: str, middl
     from dafka_core import Reader
 
     with Reader(tower=tower) as reader:
-        reader.hear_stores(timeout_s=PATIENCE_S)
+        reader.wait_for_stores(timeout_s=PATIENCE_S)
         [uris] = reader.endpoints().values()
     uri = next(each for each in uris if each.startswith("grpc://"))
     done = run("consume", "two", "--stores", uri, "--until", middle)

@@ -67,9 +67,9 @@ class Mesh:
 
     def check(self) -> None:
         """Check that no node has heard of a second store."""
-        assert self.store.known_stores == ()
+        assert self.store.known.names == ()
         with Reader(tower=self.hub.tower) as reader:
-            reader.hear_stores(timeout_s=PATIENCE_S)
+            reader.wait_for_stores(timeout_s=PATIENCE_S)
             assert {each.node for each in reader.neighbours()} == {self.store.address}
             assert reader.missing_stores(timeout_s=PATIENCE_S) == []
 
@@ -141,8 +141,8 @@ def test_a_store_in_a_program_is_known_when_it_is_announced(own_mesh: Mesh, tmp_
         own_mesh.check()
         with Gateway(store, listen="127.0.0.1:0"):
             store.announce()
-            wait_until(lambda: own_mesh.store.known_stores == (store.address,))
-            wait_until(lambda: store.known_stores == (own_mesh.store.address,))
+            wait_until(lambda: own_mesh.store.known.names == (store.address,))
+            wait_until(lambda: store.known.names == (own_mesh.store.address,))
 
 
 def test_a_tower_is_known_when_it_is_announced(own_mesh: Mesh) -> None:
@@ -151,7 +151,7 @@ def test_a_tower_is_known_when_it_is_announced(own_mesh: Mesh) -> None:
         Tower(announce=False, join=own_mesh.hub.tower, **ports) as other,
         Reader(tower=own_mesh.hub.tower) as reader,
     ):
-        reader.hear_stores(timeout_s=PATIENCE_S)
+        reader.wait_for_stores(timeout_s=PATIENCE_S)
         assert reader.towers() == [own_mesh.hub.tower]
         other.announce()
         wait_until(lambda: reader.towers() == [own_mesh.hub.tower, other.tower])

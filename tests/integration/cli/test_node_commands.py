@@ -242,7 +242,7 @@ def test_partitions_of_a_lost_store_are_written_again_by_the_one_in_its_place(
             (former, f"no missing store is {former}"),
             (lost[:-1] + "?", f"did you mean {lost}?"),
         ]:
-            wait_until(lambda: former not in a.stores_here)
+            wait_until(lambda: former not in a.known.here)
             refused = run("store", "replace", directory, wrong, *where)
             assert (refused.returncode, why in last_line(refused)) == (1, True), last_line(refused)
         done = run("store", "replace", directory, lost, *where)
@@ -254,7 +254,7 @@ def test_partitions_of_a_lost_store_are_written_again_by_the_one_in_its_place(
             Gateway(back, listen=listen) as again,
         ):
             assert back.address == lost
-            assert a.known_stores == (lost,)
+            assert a.known.names == (lost,)
             wait_until(lambda: len(admin_of(gateway).list_topics(timeout=30).brokers) == 2)
             assert produced(again, number, 3) == [0] * 3
             assert read(gateway, number, 8) == list(range(8))

@@ -41,7 +41,7 @@ class Numbering:
 
 
 def meet(*all_: Numbering) -> None:
-    wait_until(lambda: all(len(each.store.stores_here) == len(all_) - 1 for each in all_))
+    wait_until(lambda: all(len(each.store.known.here) == len(all_) - 1 for each in all_))
 
 
 def agree(topic: str, count: int, *all_: Numbering) -> list[str]:

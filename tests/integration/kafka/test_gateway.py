@@ -118,7 +118,7 @@ def test_each_other_store_is_asked_by_one_thread_for_all_that_waits(
         def threads() -> int:
             return sum(each.name == name for each in threading.enumerate())
 
-        wait_until(lambda: other.address in store.endpoints)
+        wait_until(lambda: other.address in store.known.endpoints)
         producer = Producer(servers)
         producer.produce("t", b"1")
         assert producer.flush(30) == 0

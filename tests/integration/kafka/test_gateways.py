@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import cast
 
 import pytest
 
@@ -77,7 +76,7 @@ def test_one_that_is_gone_is_not_live_and_its_partitions_have_another_leader(sta
     partitions = [NumberedPartition("t", n, f"P{n}", two.own.address) for n in range(20)]
     assert {one.leader(each) for each in partitions} == {two.own}
     before = {key: one.chosen(key) for key in map(str, range(50))}
-    cast("Store", two._store).close()
+    two._store.close()
     wait_until(lambda: addresses(one) == addresses(three) == {one.own.address, three.own.address})
     assert {one.leader(each) for each in partitions} == {one.own, three.own}
     assert all(one.leader(each) == three.leader(each) for each in partitions)
@@ -102,14 +101,14 @@ def test_one_that_was_killed_and_whose_store_goes_on_without_it_is_not_live(
 ) -> None:
     one, two = start("a"), start("bb")
     wait_until(lambda: len(addresses(one)) == 2)
-    store = cast("Store", two._store)
+    store = two._store
     options = {name: getattr(store.options, name) for name in ("tower", "sync_interval_ms")}
     store.close()  # as if killed: its gateway did not retract
     wait_until(lambda: len(addresses(one)) == 1)
     with Store(tmp_path / "bb", **options) as again:
         assert again.address == two.own.address
         retract_former(again)
-        wait_until(lambda: again.address in one._store.stores_here)
+        wait_until(lambda: again.address in one._store.known.here)
         wait_until(lambda: addresses(one) == {one.own.address})
         end = again.log.end(tp := TopicPartition(GATEWAYS_TOPIC, again.address))
         retract_former(again)

@@ -316,7 +316,7 @@ def test_without_a_majority_there_is_an_error_and_the_list_still_serves(start: S
     meet(one, two)
     one.create("flights", 2)
     two.close()
-    wait_until(lambda: not one.store.stores_here)
+    wait_until(lambda: not one.store.known.here)
     with pytest.raises(RefusedError, match=two.store.address) as refused:
         one.create("alerts", 1)
     assert refused.value.code == KafkaError.NOT_ENOUGH_REPLICAS

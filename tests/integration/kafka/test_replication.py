@@ -28,7 +28,7 @@ def nodes() -> Iterator[ExitStack]:
 @pytest.fixture
 def second(store: Store, tower: str, tmp_path: Path, nodes: ExitStack) -> Store:
     second = nodes.enter_context(Store(tmp_path / "second", tower=tower))
-    wait_until(lambda: second.address in store.endpoints, "the stores know each other")
+    wait_until(lambda: second.address in store.known.endpoints, "the stores know each other")
     return second
 
 
@@ -38,7 +38,7 @@ def put(store: Store, tp: TopicPartition, count: int = 1) -> int:
 
 
 def test_records_are_at_the_other_store_when_the_wait_ends(store: Store, second: Store) -> None:
-    replication = Replication(lambda: store.endpoints)
+    replication = Replication(lambda: store.known.endpoints)
 
     async def write(tp: TopicPartition, count: int) -> None:
         for _ in range(count):
@@ -54,11 +54,11 @@ def test_records_are_at_the_other_store_when_the_wait_ends(store: Store, second:
 
 
 def test_without_another_store_nothing_is_waited_for(store: Store) -> None:
-    assert asyncio.run(Replication(lambda: store.endpoints).wait({TP: 1}, 0))
+    assert asyncio.run(Replication(lambda: store.known.endpoints).wait({TP: 1}, 0))
 
 
 def test_what_is_not_there_in_time_is_told(store: Store, second: Store) -> None:
-    replication = Replication(lambda: store.endpoints)
+    replication = Replication(lambda: store.known.endpoints)
     began = time.monotonic()
     assert not asyncio.run(replication.wait({TP: put(store, TP) + 1}, 0.3))
     assert time.monotonic() - began < 5
@@ -74,7 +74,7 @@ def test_a_store_that_starts_anew_elsewhere_is_asked_there(store: Store, second:
         waiting = asyncio.create_task(replication.wait({TP: end}, 20))
         await asyncio.sleep(0.2)
         assert not waiting.done()
-        where.update(store.endpoints)
+        where.update(store.known.endpoints)
         return await waiting
 
     assert asyncio.run(wait())
@@ -84,7 +84,7 @@ def test_a_store_that_starts_anew_elsewhere_is_asked_there(store: Store, second:
 def test_a_store_that_goes_away_is_not_waited_for_any_more(
     store: Store, second: Store, nodes: ExitStack
 ) -> None:
-    replication = Replication(lambda: store.endpoints)
+    replication = Replication(lambda: store.known.endpoints)
 
     async def wait() -> bool:
         waiting = asyncio.create_task(replication.wait({TP: 1_000}, 60))

@@ -24,7 +24,7 @@ from tests.integration.kafka.admin import PATIENCE_S, counts, create, delete, ma
 def other(store: Store, tower: str, tmp_path: Path) -> Iterator[Store]:
     """A second store, without a gateway."""
     with Store(tmp_path / "other", tower=tower) as other:
-        wait_until(lambda: other.address in store.endpoints)
+        wait_until(lambda: other.address in store.known.endpoints)
         yield other
 
 
@@ -32,7 +32,7 @@ def other(store: Store, tower: str, tmp_path: Path) -> Iterator[Store]:
 def third(store: Store, tower: str, tmp_path: Path) -> Iterator[Store]:
     """A third one: with it a majority stays when one ends."""
     with Store(tmp_path / "third", tower=tower) as third:
-        wait_until(lambda: third.address in store.endpoints)
+        wait_until(lambda: third.address in store.known.endpoints)
         yield third
 
 
@@ -74,7 +74,7 @@ def test_other_stores_do_it_too(
     assert [each.retention_control.rules for each in (store, other, third)] == [()] * 3
     keep("3600000").result(PATIENCE_S)
     other.close()
-    wait_until(lambda: store.stores_here == {third.address})
+    wait_until(lambda: store.known.here == {third.address})
     error, why = refusal(keep("1000"))
     assert (error, other.address in why) == ("NOT_ENOUGH_REPLICAS", True)
     assert list(map(str, store.retention_control.rules)) == ["t=1h"]

@@ -32,11 +32,11 @@ def flushed(producer: Producer, records: list[bytes]) -> Producer:
 
 def has_published(producer: Producer, end: int) -> bool:
     """The records are on their way: no store can have acknowledged them before."""
-    return producer._role.next_offset == end
+    return producer.role.next_offset == end
 
 
 def acknowledged_end(producer: Producer) -> int:
-    return producer._role.acknowledged
+    return producer.role.acknowledged
 
 
 def has_acknowledged(producer: Producer, end: int) -> bool:
@@ -45,7 +45,7 @@ def has_acknowledged(producer: Producer, end: int) -> bool:
 
 def acknowledged_by(producer: Producer) -> dict[str, int]:
     """By store: up to where it has acknowledged."""
-    return producer._role.acked
+    return producer.role.acked
 
 
 def stored(store: Store, topic: str, partition: str) -> list[bytes]:

@@ -64,10 +64,10 @@ def test_a_node_with_a_port_of_its_own_is_met_at_once_when_it_is_started_again(
 ) -> None:
     with Tower(**ANY_PORTS) as tower, Store(str(tmp_path), tower=tower.tower) as store:
         with Reader(tower=tower.tower) as first:
-            port = first._mesh.beacon.port
+            port = first.mesh.beacon.port
         for _ in range(3):
             with Reader(tower=tower.tower, port=port) as reader:
-                assert reader._mesh.beacon.port == port
+                assert reader.mesh.beacon.port == port
                 assert reader.partitions(timeout_s=PATIENCE_S) == []
                 assert reader.stores() == [store.address]
         with Producer("t", tower=tower.tower, port=port) as producer:
@@ -80,11 +80,11 @@ def test_a_peer_with_a_host_name_may_restart_without_a_warning(
 ) -> None:
     options = {"host": "localhost", "port": "0"}
     with Tower(**ANY_PORTS) as tower, Reader(tower=tower.tower) as reader:
-        peers = reader._mesh.peers
+        peers = reader.mesh.peers
         for _ in range(3):
             with Store(str(tmp_path), tower=tower.tower, **options) as store:
                 assert reader.partitions(timeout_s=PATIENCE_S) == []
-                endpoint = store.parts.mesh.beacon.port
+                endpoint = store.mesh.beacon.port
                 options["port"] = str(endpoint)
                 connection = peers._connections[f"tcp://localhost:{endpoint}"]
                 wait_until(lambda: connection.made_at < inf)  # noqa: B023

@@ -14,7 +14,13 @@ import numpy as np
 import pytest
 
 from dafka_core import Store
-from dafka_core.errors import ClosedError, DafkaError, InvalidRequestError, OffsetConflictError
+from dafka_core.errors import (
+    ClosedError,
+    DafkaError,
+    InvalidRequestError,
+    OffsetConflictError,
+    StoreError,
+)
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.records import RecordBatch, TopicPartition
@@ -59,6 +65,14 @@ def test_a_record_that_the_mesh_would_not_take_is_refused_and_nothing_of_it_stay
                 refused()
     assert store.log.end(TP) == 0
     assert put(store, 0, [bytes(limit)]).result(PATIENCE_S) == 1
+
+
+def test_the_error_that_ended_the_store_fails_all_requests(store: Store) -> None:
+    error = StoreError(store.log.directory, "the disk has failed")
+    store.append_queue.close(error)
+    store.append_queue.close()
+    for requested in (put(store, 0, [b"0"]), store.append_queue.forget("S" * 32)):
+        assert requested.exception(PATIENCE_S) is error
 
 
 def test_puts_wait_for_room(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

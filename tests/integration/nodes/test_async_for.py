@@ -53,7 +53,7 @@ def test_an_event_loop_runs_while_records_are_queued(produce: Produce, consume: 
     """A task that always finds records can be cancelled, and takes only those that it returned."""
     flushed(produce("t"), values(4_000))
     consumer = consume("t")
-    wait_until(lambda: consumer._queue.size[0] == 4_000)
+    wait_until(lambda: consumer.queue.size[0] == 4_000)
     found: list[int] = []
 
     async def read() -> None:

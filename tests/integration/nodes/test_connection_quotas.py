@@ -215,7 +215,7 @@ def test_honest_peers_with_large_records_keep_their_connections(
         Producer("t", tower=tower) as producer,
     ):
         consumer.subscribe("t")
-        wait_until(lambda: producer._mesh.has_subscriber("t"))
+        wait_until(lambda: producer.mesh.has_subscriber("t"))
         for _ in range(LARGE_COUNT):
             producer.publish(LARGE)
         for _ in range(LARGE_COUNT):

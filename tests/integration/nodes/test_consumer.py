@@ -68,7 +68,7 @@ def test_unsubscribing_drops_queued_records_and_positions(
     consumer = consume("a", "b")
     flushed(produce("a"), values(100))
     flushed(produce("b"), [b"b"])
-    wait_until(lambda: consumer._queue.size[0] == 101)
+    wait_until(lambda: consumer.queue.size[0] == 101)
     consumer.unsubscribe("a")
     assert [r.topic for r in take(consumer, 1)] == ["b"]
     consumer.subscribe("a")
@@ -184,15 +184,15 @@ def test_a_slow_application_bounds_what_waits(
     consumer = consume("t", **limit)
     producer = produce("t")
     producer.publish_many(values(1_000))
-    wait_until(lambda: not consumer._role.room)
+    wait_until(lambda: not consumer.role.room)
     # It was filled by what came in one go. Nothing is added to that, and nothing kept elsewhere.
     producer.publish_many(values(19_000, 1_000))
     producer.flush(PATIENCE_S)
     wait_until(caught_up(consumer, producer))
-    assert consumer._queue.size[0] <= 1_000
-    assert consumer._role.scheduler.budget.records == 0
+    assert consumer.queue.size[0] <= 1_000
+    assert consumer.role.scheduler.budget.records == 0
     assert [r.value for r in take(consumer, 20_000)] == values(20_000)
-    assert consumer._queue.size == (0, 0)
+    assert consumer.queue.size == (0, 0)
 
 
 @pytest.mark.usefixtures("store")

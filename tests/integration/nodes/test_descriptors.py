@@ -132,7 +132,7 @@ def test_strangers_that_take_all_open_files_end_no_store_and_no_connection(
         producer = stack.enter_context(Producer("t", tower=tower, **keys.of("client")))
         producer.publish(b"before")
         producer.flush(PATIENCE_S)
-        [(_, endpoint)] = producer._mesh.peers.table.addresses()
+        [(_, endpoint)] = producer.mesh.peers.table.addresses()
         place = json.loads(ready[0])["flight"][1] if of == "flight" else endpoint
         strangers = stack.enter_context(contextlib.ExitStack())
         for _ in range(2 * LIMIT):
@@ -145,7 +145,7 @@ def test_strangers_that_take_all_open_files_end_no_store_and_no_connection(
         (keys.allowed / "tower.key").touch()
         producer.publish(b"meanwhile")
         producer.flush(PATIENCE_S)
-        assert producer._mesh.peers.renewal_count == 0
+        assert producer.mesh.peers.renewal_count == 0
         strangers.close()
         Consumer(tower=tower, **keys.of("client")).close()
 

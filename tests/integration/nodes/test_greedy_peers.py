@@ -71,14 +71,14 @@ def test_a_greedy_peer_does_not_starve_honest_ones(
     store_with: Callable[..., Store], tower: str, kind: str, options: dict[str, Any]
 ) -> None:
     store = store_with(**options)
-    mesh = store.parts.mesh
+    mesh = store.mesh
     alone_s = honest(tower, "alone")
     before = anonymous_bytes()
     with beside(kind, tower, mesh.peers.inbound.endpoint):
         took_s = min(honest(tower, f"beside{number}") for number in range(3))
         grown = anonymous_bytes() - before
         if kind == "records" and options is GUARDED:
-            refused = store.parts.role.limits.refused
+            refused = store.role.limits.refused
             wait_until(lambda: refused["max_key_bytes"] > 0, "the greedy one to be refused")
             wait_until(lambda: mesh.peers.rates.pause_count > 0, "... and left alone")
         elif kind == "connections":

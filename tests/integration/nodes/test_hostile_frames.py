@@ -66,9 +66,9 @@ def test_endpoints_that_cannot_be(tower: str, open_nodes: ExitStack, acks: int) 
         for frames in ([b"B"], [b"W", b"more"], [b"B", b"", b""], [b"B"] * 5, [b"Bx", b""]):
             says.send_multipart(frames)
         says.send_multipart(encode_tower_beacon(TowerBeacon("LAST", "tcp://127.0.0.1:9")))
-        wait_until(lambda: producer._mesh.peers.table.knows("LAST"))
+        wait_until(lambda: producer.mesh.peers.table.knows("LAST"))
         assert producer.publish_many([]) == 0  # its loop still runs
-        assert sum(producer._mesh.refused().values()) >= 14
+        assert sum(producer.mesh.refused().values()) >= 14
 
 
 def test_garbage_is_counted_and_nodes_continue(
@@ -85,7 +85,7 @@ def test_garbage_is_counted_and_nodes_continue(
         hostile.send_beacon([b"B", *frames[1:]])
         # With more frames the nodes would end the connection, whatever the frames are.
         hostile.send_frames([b"Mt" + frames[0], *frames[1:3]])
-    meshes = consumer._mesh, store._mesh
+    meshes = consumer.mesh, store.mesh
     wait_until(lambda: all(sum(mesh.refused().values()) >= 50 for mesh in meshes))
     with Producer("t", tower=tower) as producer:
         producer.publish(b"valid")

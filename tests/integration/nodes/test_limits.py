@@ -34,7 +34,7 @@ def test_a_full_disk_refuses_records_until_it_has_room_and_serves_those_that_it_
 ) -> None:
     producer = produce("t")
     tp = TopicPartition("t", producer.address)
-    watch, log = store.parts.disk_watch, store.log
+    watch, log = store.disk_watch, store.log
     # Random bytes: no compression makes them smaller.
     published = [b"%08d" % number + os.urandom(2_000) for number in range(6_000)]
     other = RecordBatch.of(TopicPartition("u", "P"), 0, [b"x"])
@@ -44,8 +44,8 @@ def test_a_full_disk_refuses_records_until_it_has_room_and_serves_those_that_it_
         for first in range(500, len(published) - 100, 100):
             producer.publish_many(published[first : first + 100])
         wait_until(lambda: watch.full is not None)
-        fetcher = store.parts.role.partitions[tp].fetcher
-        accepted = store.parts.mesh.call(lambda _: fetcher.next_offset)
+        fetcher = store.role.partitions[tp].fetcher
+        accepted = store.mesh.call(lambda _: fetcher.next_offset)
         producer.publish_many(published[-100:])
         wait_until(lambda: fetcher.head == len(published))  # it knows of these, and takes none
         assert fetcher.next_offset == accepted
@@ -88,7 +88,7 @@ def test_a_write_without_room_waits_and_the_following_ones_are_refused(store: St
     )
     with limited(resource.RLIMIT_FSIZE, 4 << 20):
         waiting = queue.put(first)
-        wait_until(lambda: store.parts.disk_watch.full is not None)
+        wait_until(lambda: store.disk_watch.full is not None)
         with pytest.raises(DiskFullError):
             queue.put(second).result(PATIENCE_S)
         assert not waiting.done()
@@ -103,7 +103,7 @@ def test_a_store_ends_while_its_disk_is_full(
     with limited(resource.RLIMIT_FSIZE, 4 << 20):
         producer = produce("t")
         producer.publish_many([os.urandom(2_000)] * 4_000)
-        wait_until(lambda: store.parts.disk_watch.full is not None)
+        wait_until(lambda: store.disk_watch.full is not None)
         store.close()
     with Log(store.log.directory) as log:
         assert log.end(TopicPartition("t", producer.address)) < 4_000
@@ -157,11 +157,11 @@ def test_an_application_that_does_not_read_costs_bounded_memory(
             producer.publish_many(values(1_000, start))
         producer.flush(PATIENCE_S)
         wait_until(partial(knows_end, first + 20_000))
-        most_records = max(most_records, consumer._queue.size[0])
+        most_records = max(most_records, consumer.queue.size[0])
     # One turn of the loop may exceed the limit by what arrived since the one before: at most what
     # was published since the consumer was last seen to have heard of everything.
     assert most_records <= 10_000 + 20_000
-    assert consumer._role.scheduler.budget.records == 0
+    assert consumer.role.scheduler.budget.records == 0
     before = time.monotonic()
     consumer.close()
     assert time.monotonic() - before < 5

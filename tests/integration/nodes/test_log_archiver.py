@@ -63,7 +63,7 @@ def test_whole_days_are_archived(log: Log, archive: Path) -> None:
     assert archiver.archive(A, 50) == 48
     assert archiver.archive(A, 60) == 60  # nothing newer has come, for days
     assert [*offsets_in_files(archive, A)] == offsets_in_manifest(archive, A) == list(range(60))
-    assert (archiver.counts.files, archiver.counts.records) == (3, 60)
+    assert (archiver.files, archiver.records) == (3, 60)
 
 
 def test_the_last_day_waits_until_it_is_over(tmp_path: Path, archive: Path) -> None:
@@ -94,10 +94,10 @@ def test_records_that_another_store_has_archived_are_not_archived_again(
         put(other, A, 72)
         two = LogArchiver(other, archive)
         assert two.archive(A, 48) == 48
-        assert two.counts.files == 0
+        assert two.files == 0
         assert two.archive(A, 72) == 72
     assert one.archive(A, 60) == 60
-    assert one.counts.files == 2
+    assert one.files == 2
     assert offsets_in_files(archive, A) == offsets_in_manifest(archive, A) == list(range(72))
 
 
@@ -154,7 +154,7 @@ def test_a_partition_that_cannot_be_archived_keeps_no_other(
         assert archiver.archive(B, 20) == 20
     assert caplog.text.count("it is not archived, and nothing of it is given up") == 1
     assert "from offset 40 on the archive may have records that the stores" in caplog.text
-    assert archiver.counts.failing == 1
+    assert len(archiver.failed) == 1
 
 
 def test_a_partition_that_has_begun_anew_is_not_taken_for_the_archived_one(
@@ -168,7 +168,7 @@ def test_a_partition_that_has_begun_anew_is_not_taken_for_the_archived_one(
             made.append([replace(values, epoch=epoch)])
             archiver = LogArchiver(made, archive)
             assert archiver.archive(A, 24) == (24 if epoch is old else 0)
-            assert archiver.counts.failing == (epoch is new)
+            assert len(archiver.failed) == (epoch is new)
 
 
 def test_a_store_that_is_behind_waits(log: Log, archive: Path, tmp_path: Path) -> None:
@@ -189,6 +189,11 @@ def test_a_store_that_is_behind_waits(log: Log, archive: Path, tmp_path: Path) -
         behind.append([replace(values, epoch=old)])
         archiver = LogArchiver(behind, archive)
         assert archiver.archive(A, 48) == 0  # some of its records have lost, and it has not heard
+        assert archiver.failed.keys() == {A}
+        assert behind.write([SetAside(A, 20)]) == [None]
+        behind.append([parts[1]])
+        assert archiver.archive(A, 24) == 24
+        assert not archiver.failed
 
 
 def test_directories_that_were_moved_away_are_made_anew(
@@ -245,5 +250,5 @@ def test_a_store_archives_by_itself(
 
         wait_until(is_given_up)
         assert store.archiver is not None
-        assert store.archiver.counts.records == 5
+        assert store.archiver.records == 5
     assert offsets_in_files(archive, tp) == offsets_in_manifest(archive, tp) == list(range(5))

@@ -64,7 +64,7 @@ def test_a_record_of_exactly_the_limit_passes_in_each_form(
         record = consumer.poll(PATIENCE_S)
         assert record is not None
         assert len(record.value or b"") == LARGE_BYTES
-    assert not consumer._mesh.peers.renewal_count
+    assert not consumer.mesh.peers.renewal_count
 
 
 @pytest.mark.parametrize("apart", [False, True])
@@ -81,11 +81,11 @@ def test_a_connection_ended_by_an_oversized_message_is_renewed_and_logged(
     if apart:
         own = produce("own", acks=2, max_record_bytes=SMALL_BYTES)
         peer.wait_until_subscribed(subscription(DirectRecord, own.address))
-        mesh, to = own._mesh, own.address
+        mesh, to = own.mesh, own.address
         peer.send(DirectRecord(to, "own", to, 0, bytes(LARGE_BYTES)))
     else:
         consumer = consume("large", "small", max_record_bytes=SMALL_BYTES)
-        mesh = consumer._mesh
+        mesh = consumer.mesh
         peer.wait_until_subscribed(subscription(RecordMessage, "large"))
         peer.wait_until_subscribed(subscription(Head, "small"))
         peer.send(RecordMessage("large", peer.address, 0, bytes(LARGE_BYTES)))
@@ -118,7 +118,7 @@ def test_the_end_of_a_new_peer_is_not_logged_as_a_failed_connection(
     peer.wait_until_subscribed(subscription(RecordMessage, "t"))
     time.sleep(0.4)
     peer.close()
-    table = consumer._mesh.peers.table
+    table = consumer.mesh.peers.table
     wait_until(lambda: not table.knows(peer.address), "its end")
     assert peer.address not in caplog.text
 
@@ -151,7 +151,7 @@ def test_without_an_open_file_a_connection_is_renewed_later_and_logged(
 ) -> None:
     peer = raw(subscription(Fetch))
     own = produce("own", acks=2, beacon_interval_ms=100, max_record_bytes=SMALL_BYTES)
-    mesh, to = own._mesh, own.address
+    mesh, to = own.mesh, own.address
     peer.wait_until_subscribed(subscription(DirectRecord, to))
     tried: list[int] = []
 
@@ -177,7 +177,7 @@ def test_without_an_open_file_a_new_peer_is_connected_to_later(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    mesh = produce("own", acks=2, beacon_interval_ms=100)._mesh
+    mesh = produce("own", acks=2, beacon_interval_ms=100).mesh
 
     def new_socket(endpoint: str) -> zmq.Socket[bytes]:
         raise zmq.ZMQError(errno.EMFILE)
@@ -197,7 +197,7 @@ def test_a_node_whose_address_belongs_to_another_key_is_not_connected_to(
     consume: Callable[..., Consumer],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    mesh = consume("t")._mesh
+    mesh = consume("t").mesh
     refused: set[str] = set()
 
     def check_node(node: str, key: str) -> None:
@@ -286,7 +286,7 @@ def test_a_peer_that_does_not_connect_is_logged(
     [line, *_] = said()
     assert "1 of 1 peers have not connected" in line
     assert f"{peer.address} at" in line
-    assert consumer._mesh.failure is None
+    assert consumer.mesh.failure is None
 
 
 def test_a_store_that_cannot_connect_is_named(
@@ -305,5 +305,5 @@ def test_a_store_that_cannot_connect_is_named(
             with pytest.raises(NoStoreError, match="cannot connect to this node at") as failed:
                 reader.partitions(timeout_s=2)
             assert failed.value.unmet == (store.address,)
-            assert failed.value.endpoint == reader._mesh.peers.inbound.endpoint
+            assert failed.value.endpoint == reader.mesh.peers.inbound.endpoint
             assert reader.endpoints() == {store.address: store.locations}

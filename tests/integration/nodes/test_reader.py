@@ -111,7 +111,7 @@ def test_a_slow_application_bounds_what_waits(
     reader = read(max_queued_bytes=1_000)
     batches = reader.read(tp, 0, COUNT, timeout_s=PATIENCE_S)
     first = next(batches)
-    [reading] = reader._role.reads
+    [reading] = reader.role.reads
     wait_until(lambda: not reading.room)
     # Requested records still arrive; no further ones are requested.
     assert reading.next_offset < COUNT
@@ -123,11 +123,11 @@ def test_a_changed_history_ends_a_read(read: Read, tp: TopicPartition) -> None:
     reader = read(max_queued_bytes=1_000)
     batches = reader.read(tp, 0, COUNT, timeout_s=PATIENCE_S)
     yielded = [next(batches)]
-    role = reader._role
+    role = reader.role
     epoch = role.reads[0].epochs[-1]
     newer = Epoch(epoch.number + 1, epoch.id, 1, 1, epoch.digest)
     records = replace(RecordBatch.of(tp, 1, [b"other"]), epoch=newer)
-    reader._mesh.call(lambda now: role.on_batch(now, role.address, records))
+    reader.mesh.call(lambda now: role.on_batch(now, role.address, records))
     with pytest.raises(HistoryChangedError) as changed:
         yielded.extend(batches)
     assert (changed.value.wanted, changed.value.position) == (1, yielded[-1].end)

@@ -49,7 +49,7 @@ def test_a_large_live_record_reaches_nodes_that_accept_it_and_errors_reach_the_o
     small = consume("t", max_record_bytes=SMALL_BYTES)
     large = consume("t")
     producer = produce("t", wire=wire)
-    wait_until(lambda: producer._mesh.limits._smallest_bytes == LEAST_BYTES)
+    wait_until(lambda: producer.mesh.limits._smallest_bytes == LEAST_BYTES)
     producer.publish_many([b"0", LARGE, b"2"])
     producer.publish(b"3")
     producer.flush(PATIENCE_S)
@@ -58,7 +58,7 @@ def test_a_large_live_record_reaches_nodes_that_accept_it_and_errors_reach_the_o
     tp = TopicPartition("t", producer.address)
     assert small.positions() == {tp: (4, 4)}
     for node in (small, large, producer, store):
-        assert not node._mesh.peers.renewal_count
+        assert not node.mesh.peers.renewal_count
 
 
 def test_a_producer_refuses_a_record_that_a_store_would_not_take(
@@ -67,19 +67,19 @@ def test_a_producer_refuses_a_record_that_a_store_would_not_take(
     small = open_nodes.enter_context(small_store(tower, tmp_path / "small"))
     producer = produce("t")
     says = f"store {small.address} takes at most {LEAST_BYTES}: .*max_record_bytes"
-    wait_until(lambda: producer._limit[0] == LEAST_BYTES)
+    wait_until(lambda: producer.limit[0] == LEAST_BYTES)
     with pytest.raises(RecordTooLargeError, match=says):
         producer.publish(LARGE)
     with pytest.raises(RecordTooLargeError, match=f"offset 1 has {len(LARGE)} bytes"):
         producer.publish_many([b"0", LARGE])
     assert producer.next_offset == 0
     # So does the other store for its own clients.
-    wait_until(lambda: store._mesh.limits.smallest_store)
+    wait_until(lambda: store.mesh.limits.smallest_store)
     put = store.append_queue.put(RecordBatch.of(TopicPartition("p", "P"), 0, [LARGE]))
     with pytest.raises(InvalidRequestError, match=f"{LEAST_BYTES} bytes at store {small.address}"):
         put.result(PATIENCE_S)
     small.close()
-    wait_until(lambda: producer._limit[0] > LEAST_BYTES)
+    wait_until(lambda: producer.limit[0] > LEAST_BYTES)
     assert producer.publish(LARGE) == 0
     producer.flush(PATIENCE_S)
 
@@ -108,4 +108,4 @@ def test_a_late_store_logs_a_record_above_its_limit_and_accepts_other_partitions
     errors = [each for each in caplog.records if each.levelno >= logging.ERROR]
     assert len(errors) == 1
     for node in (small, store, producer):
-        assert not node._mesh.peers.renewal_count
+        assert not node.mesh.peers.renewal_count

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -127,7 +128,8 @@ def test_rules_are_gone_by_also_where_a_deletion_is_damaged(
     file.write_bytes(file.read_bytes().replace(told, told.upper()))
     with Log(tmp_path) as opened, caplog.at_level(logging.ERROR, "dafka.store"):
         retention = Retention(opened, parse_rules("t=25kB"))
-        with RetentionThread(opened, retention, Deletions(opened, "S" * 32)):
+        deletions = Deletions(opened, "S" * 32, cast("Any", None))
+        with RetentionThread(opened, retention, deletions):
             wait_until(lambda: earliest(opened) == 70)
     assert "checksum" in caplog.text
 

@@ -58,8 +58,7 @@ def lying(keys: Keys, tower: str, role: str) -> dict[str, Any]:
 
 
 def forbidden(node: Any) -> int:
-    mesh = node.parts.mesh if isinstance(node, Store) else node.parts[0]
-    return int(mesh.refused()["forbidden"])
+    return int(node.mesh.refused()["forbidden"])
 
 
 def published(producer: Producer, *values: bytes) -> None:
@@ -112,7 +111,7 @@ def test_refused_subscriptions_are_logged_once_with_the_key(
     for kind in (m.RecordMessage, m.Head, m.Ack):
         mallory.subscribe(subscription(kind, "secret"))
     mallory.subscribe(subscription(m.RecordMessage, "own.later"))
-    wait_until(lambda: store.parts.mesh.has_subscriber("own.later"))
+    wait_until(lambda: store.mesh.has_subscriber("own.later"))
     said = [each for each in caplog.messages if "to send a node with key mallory" in each]
     assert len(said) == 1
     assert said[0].startswith("refused to send a node with key mallory each ")
@@ -133,7 +132,7 @@ def test_a_node_with_an_unknown_address_or_key_is_logged_with_the_remedy(
     consumer = open_nodes.enter_context(Consumer(**away))
     told = f"(the last one: key {keys.pair('store').public.decode()} of a node is not in {lacking})"
     wait_until(lambda: f"reason forbidden {told}" in caplog.text, "the client to say it")
-    mesh = consumer.parts[0]
+    mesh = consumer.mesh
     assert forbidden(consumer) > 0 == mesh.refused()["beacon"]
 
 
@@ -144,7 +143,7 @@ def test_permissions_are_changed_at_run_time(
     reader.subscribe("t")
     producer = open_nodes.enter_context(Producer("t", **options(keys, tower)))
     published(producer, b"0")
-    meshes = [store.parts.mesh, producer.parts[0]]
+    meshes = [store.mesh, producer.mesh]
     change(keys, 'consume = "own.*"', 'consume = "*"')
     records = iter(reader)
     assert next(records).value == b"0"
@@ -153,10 +152,10 @@ def test_permissions_are_changed_at_run_time(
     wait_until(lambda: all(map(refuses_records, meshes)), "its new subscriptions to be refused")
     honest = open_nodes.enter_context(Consumer(**options(keys, tower)))
     honest.subscribe("t")
-    before = reader.parts[0].traffic.records_received
+    before = reader.mesh.traffic.records_received
     published(producer, b"secret")
     assert [next(iter(honest)).value for _ in range(2)] == [b"0", b"secret"]
-    assert reader.parts[0].traffic.records_received == before
+    assert reader.mesh.traffic.records_received == before
 
 
 def change(keys: Keys, old: str, new: str) -> None:
@@ -206,11 +205,11 @@ def test_an_announcement_at_the_place_of_another_node_takes_no_connection(
     producer = open_nodes.enter_context(Producer("t", **options(keys, tower)))
     producer.publish(b"0")
     producer.flush(PATIENCE_S)
-    mesh, place = producer.parts[0], endpoint_of(store.parts.mesh.beacon, "")
+    mesh, place = producer.mesh, endpoint_of(store.mesh.beacon, "")
     peers = mesh.peers
 
     def refuses(many: int = mesh.refused()["forbidden"] + 50) -> bool:
-        mallory.send_beacon(at(mallory, store.parts.mesh))
+        mallory.send_beacon(at(mallory, store.mesh))
         return bool(mesh.refused()["forbidden"] > many)
 
     wait_until(refuses)
@@ -233,7 +232,7 @@ def test_a_producer_is_never_connected_to_itself(
     patient = {"peer_expiry_ms": 5_000, "close_timeout_s": 0.1}
     producer = Producer("t", **options(keys, tower) | patient)
     open_nodes.push(lambda *error: producer.__exit__(GeneratorExit, GeneratorExit(), None))
-    mesh = producer.parts[0]
+    mesh = producer.mesh
     place = endpoint_of(mesh.beacon, "")
 
     def is_announced() -> bool:

@@ -35,11 +35,11 @@ def keys(tmp_path: Path) -> Keys:
 
 
 def endpoint_of(store: Store) -> str:
-    return beacons.endpoint_of(store.parts.mesh.beacon, "")
+    return beacons.endpoint_of(store.mesh.beacon, "")
 
 
 def knows(store: Store, node: Producer | Store) -> bool:
-    return store.parts.mesh.peers.table.knows(node.address)
+    return store.mesh.peers.table.knows(node.address)
 
 
 def joined(keys: Keys, name: str, tower: str) -> dict[str, Any]:
@@ -153,7 +153,7 @@ def test_towers_that_join_each_other_have_one_key(
     consumer = open_nodes.enter_context(Consumer(**joined(keys, "client", tower)))
     producer = open_nodes.enter_context(Producer("t", **joined(keys, "client", second.tower)))
     consumer.subscribe("t")
-    wait_until(lambda: producer.parts[0].has_subscriber("t"))
+    wait_until(lambda: producer.mesh.has_subscriber("t"))
 
 
 def test_a_connection_ends_when_its_key_is_shut_out(keys: Keys, store: Store) -> None:

@@ -290,12 +290,12 @@ def sockets() -> Iterator[tuple[zmq.Socket[bytes], zmq.Socket[bytes]]]:
 
 def to_its_peers(producer: Producer) -> list[Connection]:
     """The producer's ends of the connections that it publishes on."""
-    return [each for each in connections() if each.port == producer._mesh.beacon.port]
+    return [each for each in connections() if each.port == producer.mesh.beacon.port]
 
 
 def from_producer(producer: Producer) -> list[Connection]:
     """The other ends of them."""
-    return [each for each in connections() if each.peer_port == producer._mesh.beacon.port]
+    return [each for each in connections() if each.peer_port == producer.mesh.beacon.port]
 
 
 @pytest.mark.usefixtures("_short_times")
@@ -384,7 +384,7 @@ def test_nodes_of_all_kinds_keep_an_eye_on_all_their_connections(tmp_path: Path)
         Reader(tower=hub.tower) as reader,
     ):
         nodes = (store, producer, consumer, reader)
-        ports = {node._mesh.beacon.port for node in nodes}
+        ports = {node.mesh.beacon.port for node in nodes}
         towers = {hub.sub_port, hub.pub_port}
 
         def ends() -> list[Connection]:

@@ -200,7 +200,7 @@ def test_a_new_store_whose_clock_is_ahead_of_another_ones_deletes_nothing(
         )
         with start(retain="t=1d") as store:
             wait_until(lambda: store.log.end(tp) == 100, "the records are copied")
-            wait_until(lambda: other.address in store.endpoints, "it has met the other store")
+            wait_until(lambda: other.address in store.known.endpoints, "it has met the other store")
             retained(store)
             store.retention_control._compare_at = 0.0
             retained(store)

@@ -17,7 +17,9 @@ from dafka_core.nodes.store_identity import (
     ADDRESS_FILE,
     ORIGIN_FILE,
     kept_address,
+    missing_directories,
     new_identity,
+    remove_unused,
     restore,
 )
 from dafka_core.protocol.messages import (
@@ -172,9 +174,9 @@ def test_a_copy_with_equal_files_ends_and_its_original_continues(
     original: Store, tower: str, produce: Produce, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As that of a whole disk or machine: its files have the same numbers."""
-    wait_until(lambda: original._mesh.peers.table.announced)
-    expiry_s = original._mesh.peers.table._expiry_s
-    original._mesh.peers.table._announced_at = -expiry_s  # it has been there for some time
+    wait_until(lambda: original.mesh.peers.table.announced)
+    expiry_s = original.mesh.peers.table._expiry_s
+    original.mesh.peers.table._announced_at = -expiry_s  # it has been there for some time
     copy = tmp_path / "copy"
     restore_as(original.address, copy)
     with (
@@ -197,7 +199,7 @@ def restore_as(address: str, directory: Path) -> None:
 def test_a_store_that_is_started_again_at_once_is_no_twin(tower: str, tmp_path: Path) -> None:
     for _ in range(5):
         with Store(tmp_path, tower=tower) as store:
-            wait_until(lambda: store._mesh.peers.table.announced)
+            wait_until(lambda: store.mesh.peers.table.announced)
             assert not store.wait(0.7)
 
 
@@ -227,6 +229,16 @@ def test_existing_directories_stay(tmp_path: Path) -> None:
         log.append([RecordBatch.of(TopicPartition("t", "P"), 0, [b"kept"])])
     start_in_vain(tmp_path / "store")
     with Log(tmp_path / "store") as log:
+        assert log.end(TopicPartition("t", "P")) == 1
+
+
+def test_a_new_directory_with_records_stays(tmp_path: Path) -> None:
+    directory = tmp_path / "new"
+    made = missing_directories(directory)
+    with Log(directory) as log:
+        log.append([RecordBatch.of(TopicPartition("t", "P"), 0, [b"kept"])])
+        remove_unused(made, log)
+    with Log(directory) as log:
         assert log.end(TopicPartition("t", "P")) == 1
 
 

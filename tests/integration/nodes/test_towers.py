@@ -44,7 +44,7 @@ def test_running_nodes_use_a_tower_that_joins(tmp_path: object) -> None:
         both = {address(first), address(second)}
         # A node that knows one of them discovers the other tower.
         late = stack.enter_context(Reader(tower=second.tower))
-        meshes = [producer._mesh, late._mesh]
+        meshes = [producer.mesh, late.mesh]
         wait_until(lambda: all(set(each.peers.towers.known) == both for each in meshes))
         first.close()
         newest = stack.enter_context(Reader(tower=second.tower))
@@ -68,13 +68,13 @@ def test_a_silent_tower_is_connected_to_anew(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(tower_links, "AWAY_S", 0.3)
     first = Tower(**ANY_PORTS)
     with Reader(tower=first.tower, beacon_interval_ms=50) as reader:
-        links = reader._mesh.peers.towers._links
+        links = reader.mesh.peers.towers._links
         before = links[address(first)]
         first.close()
         wait_until(lambda: links[address(first)] is not before)
         with restarted(first):
             wait_until(lambda: links[address(first)].received_at > before.received_at)
-            assert reader._mesh.failure is None
+            assert reader.mesh.failure is None
 
 
 def test_announced_towers_are_bounded(caplog: pytest.LogCaptureFixture) -> None:

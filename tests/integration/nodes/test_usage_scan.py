@@ -6,7 +6,8 @@ import logging
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -24,6 +25,7 @@ from dafka_core.nodes import maintenance
 from dafka_core.nodes.maintenance import UsageScan, usage_at_start
 from dafka_core.nodes.sockets import BURST_BYTES
 from dafka_core.protocol.store_limits import StoreLimits, Usage
+from dafka_core.protocol.store_role import StoreRole
 from dafka_core.storage import Log
 from dafka_core.storage.tables import Tables
 from dafka_core.testing import wait_until
@@ -56,7 +58,7 @@ def put(store: Store, topic: str, partition: str, count: int = 1, size: int = 1)
 
 
 def refused(store: Store, limit: str) -> int:
-    return store.parts.role.limits.refused[limit]
+    return store.role.limits.refused[limit]
 
 
 def test_a_store_that_is_started_again_knows_what_it_has(start: Open) -> None:
@@ -143,6 +145,11 @@ def at_once(function: Callable[[float], object]) -> None:
     function(0.0)
 
 
+def scan_of(log: Log, limits: StoreLimits, found: list[Usage]) -> UsageScan:
+    role = cast("StoreRole", SimpleNamespace(limits=limits, on_scan=found.append))
+    return UsageScan(log, role, log.compressor((), 0), at_once)
+
+
 def test_a_scan_counts_the_contents_of_the_log(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         tps = [TopicPartition(topic, p) for topic in "tu" for p in (A, B)]
@@ -150,7 +157,7 @@ def test_a_scan_counts_the_contents_of_the_log(tmp_path: Path) -> None:
         limits = StoreLimits({"max_key_bytes": 1_500})
         limits.add(tps[0])
         found: list[Usage] = []
-        look = UsageScan(log, limits, log.compressor((), 0), found.append, at_once)
+        look = scan_of(log, limits, found)
         assert [len(list(look.steps())) for _ in range(2)] == [5, 0]
         (held,) = found
         assert (held.topics, held.owners) == ({"t": 2, "u": 2}, {A: 2, B: 2})
@@ -173,7 +180,7 @@ def test_a_damaged_block_lifts_no_limit(tmp_path: Path, caplog: pytest.LogCaptur
         log.append([RecordBatch.of(tp, 0, [b"x" * 1_000_000]) for tp in (good, bad)])
         found: list[Usage] = []
         limits = StoreLimits({"max_key_bytes": 1_500_000})
-        look = UsageScan(log, limits, log.compressor((), 0), found.append, at_once)
+        look = scan_of(log, limits, found)
         list(look.steps())
         log.append([RecordBatch.of(tp, 1, [b"x" * 1_000_000]) for tp in (bad, good)])
         log._env.write(damage)

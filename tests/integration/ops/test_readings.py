@@ -75,7 +75,7 @@ def test_a_store_with_an_archive_tells_of_it(
     with Store(tmp_path / "store", tower=nodes.tower.tower, archive=archive) as store:
         assert f"nothing is archived in {archive} until there is a rule of retention" in caplog.text
         assert store.archiver is not None
-        store.archiver.counts.records = 7
+        store.archiver.records = 7
         found = told(StoreReadings(store, 10).read(store))
     assert (found[d.ARCHIVED, ()], found[d.ARCHIVE_FAILING, ()]) == (7, 0)
 

@@ -30,7 +30,7 @@ from dafka_core.storage.backup import (
     fact,
     known_of,
     made_whole,
-    restore_backup,
+    restored,
     write_backup,
 )
 from dafka_core.storage.backup import FACTS as BACKUP_FACTS
@@ -56,7 +56,8 @@ def back_up(log: Log, directory: Path, previous: Backup | None = None) -> Manife
 
 
 def restore(directory: Path, to: Path) -> Log:
-    restore_backup(Backup(directory).chain(), to, lambda made: None)
+    with restored(Backup(directory).chain(), to):
+        pass
     return Log(to)
 
 

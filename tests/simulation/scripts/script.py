@@ -236,12 +236,11 @@ class ScriptedStore(Node):
         )
         self.role.on_scan(usage_at_start(self.log, self.role.limits))
         script.checkers.disks[address] = cast("Any", self.log)
-        self.deletions = Deletions(self.log, address)
         self._join(self.role, self._on_round)
         mesh = cast("Any", self.mesh)
         self._loop = StoreLoop(self.role, self.log, cast("Any", self), mesh)
         self.queue = AppendQueue(mesh, self.role, self.log)
-        self.deletions.append_queue = cast("Any", _DeletionsQueue(self))
+        self.deletions = Deletions(self.log, address, cast("Any", _DeletionsQueue(self)))
         self.busy = False
 
     def stop(self) -> None:
@@ -325,7 +324,7 @@ class _DeletionsQueue:
 
     def __init__(self, store: ScriptedStore) -> None:
         self._store = store
-        self.limit_bytes = store.queue.limit_bytes
+        self.limit = store.queue.limit
 
     def append(self, tp: TopicPartition, contents: Sequence[bytes], *, timeout_s: float) -> range:
         store, start = self._store, self._store.log.end(tp)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 
@@ -107,7 +108,7 @@ def test_records_of_the_deleted_life_are_deleted_whenever_they_arrive(
     with world.log("a") as log:
         contents = [b"none", *packed(infos, log.now_us(), 65_536)]
         log.append([RecordBatch.of(DELETIONS, 0, contents)])
-        deletions = Deletions(log, ADDRESS)
+        deletions = Deletions(log, ADDRESS, cast("Any", None))
         deletions.apply()
         assert "not a deletion" in caplog.text
         # A store that was absent has sent the others its records.
@@ -118,7 +119,7 @@ def test_records_of_the_deleted_life_are_deleted_whenever_they_arrive(
         deletions.apply()
         assert log.info(TP) == PartitionInfo(*TP, 50, 150, newer.life)
     with world.log("a") as log:
-        deletions = Deletions(log, ADDRESS)
+        deletions = Deletions(log, ADDRESS, cast("Any", None))
         log.append([replace(RecordBatch.of(OTHER, 0, values(9)), epoch=OLD)])
         deletions.apply()
         assert log.info(OTHER) == PartitionInfo(*OTHER, 5, 9, OLD.life)
@@ -127,7 +128,7 @@ def test_records_of_the_deleted_life_are_deleted_whenever_they_arrive(
 def test_only_topics_with_news_are_checked(world: Script, monkeypatch: pytest.MonkeyPatch) -> None:
     checked: list[str | None] = []
     with world.log("a") as log:
-        partitions, deletions = log.partitions, Deletions(log, ADDRESS)
+        partitions, deletions = log.partitions, Deletions(log, ADDRESS, cast("Any", None))
 
         def counted(topic: str | None = None) -> list[PartitionInfo]:
             checked.append(topic)

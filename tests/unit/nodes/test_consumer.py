@@ -140,8 +140,8 @@ def error(tp: TopicPartition, offset: int) -> RecordTooLargeError:
 def test_a_loss_is_raised_after_the_records_before_it() -> None:
     waiting = queue(batch(A, 0, 2))
     lost = [DataLossError(*tp, 2, 9, "trimmed") for tp in (A, B)]
-    for tp, loss in zip((A, A, B), (lost[0], lost[0], lost[1]), strict=True):
-        waiting.add_loss(tp, loss)
+    for loss in (lost[0], *lost):
+        waiting.add_loss(loss)
     waiting.add([batch(B, 5, 1)])
     assert waiting.size == (3, 3)
     assert waiting.positions() == {A: 0, B: 5}
@@ -153,8 +153,8 @@ def test_a_loss_is_raised_after_the_records_before_it() -> None:
     # Dropping a partition drops its loss; a partition may have a second loss later.
     waiting.drop(lambda tp: tp == B)
     assert (waiting.next_batch(), waiting.size) == (None, (0, 0))
-    waiting.add_loss(A, lost[0])
-    waiting.add_loss(B, lost[1])
+    waiting.add_loss(lost[0])
+    waiting.add_loss(lost[1])
     for loss in lost:
         with pytest.raises(DataLossError) as raised:
             waiting.next_batch()

@@ -14,6 +14,7 @@ from dafka_core.model.log_entries import LogEntry, Promise, SetAside, Stage
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.nodes import disk_watch
 from dafka_core.nodes.disk_watch import LOW_BYTES, OTHER, SLOW_S, Disk, DiskWatch
+from dafka_core.security import throttles
 
 TP = TopicPartition("t", "p")
 BATCH = RecordBatch.of(TP, 0, [b"abc", b"de"])
@@ -54,7 +55,7 @@ def test_topics_above_the_limit_are_counted_together(
 
 
 def test_a_slow_disk_is_logged_once_a_minute(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watch = DiskWatch(tmp_path)
     with caplog.at_level(logging.WARNING, "dafka.store"):
@@ -66,6 +67,12 @@ def test_a_slow_disk_is_logged_once_a_minute(
     (record,) = caplog.records
     assert f"the disk below {tmp_path} is slow: it took 2.0 s" in record.getMessage()
     assert record.__dict__["event"] == "disk_slow"
+    caplog.clear()
+    monkeypatch.setattr(throttles, "REPEAT_AFTER_S", 0.0)
+    watch = DiskWatch(tmp_path)
+    for _ in range(2):
+        written(watch, BATCH, took_s=SLOW_S + 1)
+    assert [each.getMessage().count("1 times since") for each in caplog.records] == [1, 1]
 
 
 @pytest.mark.parametrize(("free_bytes", "is_low"), [(LOW_BYTES // 2, True), (LOW_BYTES, False)])

@@ -35,16 +35,12 @@ class FakeStore:
             beacon_due=now + 1.0,
         )
         self.mesh = SimpleNamespace(kind="store", failure=None, peers=self.peers)
-        self.watch = DiskWatch(directory)
+        self.disk_watch = DiskWatch(directory)
         self.flight: Any = None
         self.error: Exception | None = None
         self.doubt = ""
         clock = SimpleNamespace(doubt=lambda: self.doubt)
         self.log = SimpleNamespace(check_in_place=self._check, clock=clock)
-
-    @property
-    def parts(self) -> Any:
-        return SimpleNamespace(mesh=self.mesh, disk_watch=self.watch, flight=self.flight)
 
     def _check(self) -> None:
         if self.error is not None:
@@ -110,18 +106,18 @@ def test_a_closed_node_says_no_more(store: FakeStore) -> None:
 def test_a_write_that_does_not_end_is_said_while_it_lasts(
     store: FakeStore, since_s: float, ready: bool
 ) -> None:
-    store.watch.begun_at = time.monotonic() - since_s
+    store.disk_watch.begun_at = time.monotonic() - since_s
     assert judged(store)[:2] == (True, ready)
     if not ready:
         assert "has taken 11 s so far" in judged(store)[2][0]
 
 
 def test_a_disk_that_was_slow_is_a_warning_for_a_minute(store: FakeStore) -> None:
-    store.watch.slow_at = time.monotonic() - 30.0
+    store.disk_watch.slow_at = time.monotonic() - 30.0
     alive, ready, (why,) = judged(store)
     assert (alive, ready) == (True, True)
     assert "took more than 1 s" in why
-    store.watch.slow_at -= 60.0
+    store.disk_watch.slow_at -= 60.0
     assert judged(store)[2] == []
 
 
@@ -148,7 +144,7 @@ def test_a_log_that_was_moved_away_is_not_ready(store: FakeStore) -> None:
 
 
 def test_a_log_that_writes_no_more_ends_its_store(store: FakeStore) -> None:
-    store.watch.fail(StoreError("d", "No space left on device"))
+    store.disk_watch.fail(StoreError("d", "No space left on device"))
     alive, ready, (why,) = judged(store)
     assert (alive, ready) == (False, False)
     assert "No space left on device" in why

@@ -7,7 +7,7 @@ from dafka_core.model.records import KnownStore
 from dafka_core.protocol import timing
 from dafka_core.protocol.known_stores import KnownStores
 from dafka_core.protocol.limits import MAX_STORES, RecentNames
-from dafka_core.protocol.messages import StoresKnown
+from dafka_core.protocol.messages import StoreEndpoints, StoresKnown
 
 ME, OTHER, READER = "S1", "S2", "R"
 AT = "tcp://h:2"
@@ -42,6 +42,16 @@ def test_a_store_is_written_when_it_is_discovered_and_when_it_is_lost() -> None:
     kept.known.on_peer_lost("unknown")
     assert kept.written[1:] == [StoreSeen(OTHER, AT, 5_000)]
     assert kept.known.names == (OTHER,)
+
+
+def test_the_endpoints_of_a_lost_store_are_forgotten() -> None:
+    known = Kept().known
+    for store in (OTHER, "S3"):
+        known.on_endpoints(StoreEndpoints(READER, store, (f"grpc://{store}",)))
+    before = known.endpoints
+    known.on_peer_lost(OTHER)
+    assert known.endpoints == {"S3": ("grpc://S3",)}
+    assert before.keys() == {OTHER, "S3"}  # another thread may be reading it
 
 
 def test_present_stores_are_written_at_an_interval() -> None:

@@ -402,7 +402,7 @@ def test_a_commit_waits_for_the_other_stores(
     async def work() -> None:
         log = OffsetLog(node)
         with Store(tmp_path / "other", tower=store.options.tower) as other:
-            await asyncio.to_thread(wait_until, lambda: other.address in store.endpoints)
+            await asyncio.to_thread(wait_until, lambda: other.address in store.known.endpoints)
             for each in range(20):
                 await log.write([commit(log, each)])
                 assert other.log.end(log.own) == each + 1
@@ -438,7 +438,7 @@ def test_what_another_store_has_is_waited_for(
         tp = TopicPartition(OFFSETS_TOPIC, other.address)
         batch = RecordBatch(tp, 0, Values.of([b"a", b"b"]))
         other.append_queue.put(batch).result(30)
-        wait_until(lambda: other.address in store.stores_here, "the stores meet")
+        wait_until(lambda: other.address in store.known.here, "the stores meet")
         OtherHeads(store).wait_for()
         assert store.log.end(tp) == 2
         # The wait for missing records is bounded.
