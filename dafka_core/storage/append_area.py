@@ -32,7 +32,6 @@ import xxhash
 
 from dafka_core.model.values import Bytes
 from dafka_core.storage.block import ALIGNMENT, Block, aligned, merge, peek_checksum
-from dafka_core.storage.merge_planner import MergeCandidate
 from dafka_core.storage.rows import BLOCK_KEY, checksum
 from dafka_core.storage.transaction import CountedTransaction
 
@@ -159,7 +158,8 @@ APPENDED_BYTES = 3 << 19
 the file never shrinks."""
 
 FAN_IN = 8
-"""As ``merge_planner.GROWTH``: more groups to search, or more writing."""
+"""A record is written again once a group or a block has become this many times as large.  More
+would leave more of them to search, less would write records more often."""
 
 MERGED_GROUPS = 2 * FAN_IN
 """Groups merged at a time if more have accumulated: one may have 5 MB, and appends wait meanwhile.
@@ -177,14 +177,15 @@ _GROUP_KEY = struct.Struct(">6sBQQ")
 _ID = struct.Struct(">Q")
 
 Bucket = tuple[int, int]  # a level, and its partitions' ids divided by the level's width
-Moved = tuple[int, MergeCandidate]  # a partition's id and its block, which is in the table now
+Mergeable = list[tuple[int, int, int]]
+"""Partition id, first offset and size of blocks that may be merged from now on."""
 
 
 class AppendArea:
     """The area in one transaction of LMDB.
 
-    ``moved`` are the blocks moved to the table of blocks in this transaction, and ``due`` the
-    buckets that received a group in it and have enough to be merged.
+    It adds blocks that it moves to the table of blocks to ``mergeable``.  ``due`` are the buckets
+    that received a group in this transaction and have enough to be merged.
     """
 
     def __init__(
@@ -192,12 +193,13 @@ class AppendArea:
         txn: CountedTransaction,
         meta: lmdb._Database,
         blocks: lmdb._Database,
+        mergeable: Mergeable,
     ) -> None:
         self._txn = txn
         self._meta = meta
         self._blocks = blocks
+        self._mergeable = mergeable
         self._pending: dict[int, list[GroupedBlock]] = {}
-        self.moved: list[Moved] = []
         self.due: set[Bucket] = set()
 
     # -- reading ---------------------------------------------------------------------------------
@@ -328,9 +330,9 @@ class AppendArea:
         return cursor.set_key(BLOCK_KEY.pack(block.partition_id, block.end))
 
     def _move(self, block: GroupedBlock) -> None:
-        partition_id, first, records, packed = block
+        partition_id, first, _, packed = block
         self._txn.put(BLOCK_KEY.pack(partition_id, first), packed, db=self._blocks)
-        self.moved.append((partition_id, MergeCandidate(first, records, len(packed))))
+        self._mergeable.append((partition_id, first, len(packed)))
 
     # -- keys and values -------------------------------------------------------------------------
 

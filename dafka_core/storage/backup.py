@@ -28,7 +28,6 @@ import xxhash
 
 from dafka_core.errors import StoreError
 from dafka_core.model.epochs import Epoch, History, before
-from dafka_core.storage.block import peek_count
 from dafka_core.storage.environment import DEFAULT_MAP_BYTES
 from dafka_core.storage.open_environment import (
     FORMAT,
@@ -36,7 +35,7 @@ from dafka_core.storage.open_environment import (
     affordable_bytes,
     open_tables,
 )
-from dafka_core.storage.rows import BLOCK_KEY, LAST_OFFSET
+from dafka_core.storage.rows import LAST_OFFSET
 from dafka_core.storage.set_aside import AsideArea
 from dafka_core.storage.storage_errors import BACKUP_MANIFEST, DATA_FILE, translated
 from dafka_core.storage.tables import FoundBlock, Tables
@@ -140,17 +139,9 @@ def _fact(key: bytes, facts: Mapping[str, Any]) -> Entry:
 
 def _blocks_from(tables: Tables, partition_id: int, start: int) -> Iterator[FoundBlock]:
     last = tables.last_block(partition_id, start) if start else None
-    if last is not None and last.first < start:
-        try:
-            ends = last.first + peek_count(last.packed)
-        except ValueError:  # it is damaged, and so is its copy
-            ends = LAST_OFFSET
-        if ends > start:
-            yield last
-    for first in tables.firsts(partition_id, start):
-        packed = tables.packed_block(partition_id, first)
-        assert packed is not None
-        yield FoundBlock(BLOCK_KEY.pack(partition_id, first), first, packed)
+    if last is not None and last.first < start and _end(last) > start:
+        yield last
+    yield from tables.blocks_from(partition_id, start)
 
 
 BACKUP_FILE: Final = "backup.mdb"
@@ -449,15 +440,14 @@ def _drop_given_up(tables: Tables, earliest: dict[int, int]) -> None:
         if last is not None:
             firsts = [*tables.firsts(partition_id, 0)]
             # A block that ends below would count as the predecessor of the next records.
-            is_held = last.first + _records(last) > start
-            given_up = [each for each in firsts if each < last.first + (not is_held)]
+            given_up = [each for each in firsts if each < last.first + (_end(last) <= start)]
             tables.delete_blocks(partition_id, given_up)
 
 
-def _records(found: FoundBlock) -> int:
-    """Return a block's number of records; a huge one if it is damaged, which is reported later."""
+def _end(found: FoundBlock) -> int:
+    """Return a block's end; a huge one if it is damaged, which is reported later."""
     try:
-        return peek_count(found.packed)
+        return found.end
     except ValueError:
         return LAST_OFFSET
 

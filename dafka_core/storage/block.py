@@ -350,18 +350,6 @@ _SPARE_BYTES = HEADER.size + RUN_BYTES + 2 * ALIGNMENT
 """The largest overhead of a block of one run, beside the value and the offset of each record."""
 
 
-class BuiltBlock(NamedTuple):
-    """A packed block with values ``start`` to ``stop`` (exclusive).
-
-    ``extends`` is true if the block begins with the records of the block it was to extend.
-    """
-
-    start: int
-    stop: int
-    extends: bool
-    packed: memoryview
-
-
 class _Part(NamedTuple):
     """Values for a part of a block, as in ``Block``: ``offsets`` may begin above 0."""
 
@@ -376,14 +364,15 @@ def build_blocks(
     newest_us: int,
     extend: Block | None = None,
     into: bytearray | None = None,
-) -> Iterator[BuiltBlock]:
+) -> Iterator[tuple[int, memoryview]]:
     """Pack values into blocks of at most ``MAX_BLOCK_BYTES`` and ``MAX_BLOCK_RECORDS``, in order.
 
     ``times`` are their timestamps, and ``newest_us`` the greatest timestamp before them.
 
-    The blocks are as few as possible, and similar in size, so that none is small.  A value that is
-    too large has a block of its own.  The first block begins with the records of ``extend``, if it
-    is given and they fit.
+    Yields the number of each block's first value, and the packed block.  The blocks are as few as
+    possible, and similar in size, so that none is small.  A value that is too large has a block of
+    its own.  The first block begins with the records of ``extend``, if it is given and they fit:
+    its number is below 0 then.
 
     Each block that fits is packed in ``into``, and valid until the next one is requested: memory in
     use is much faster than new memory.
@@ -409,7 +398,7 @@ def build_blocks(
         )
         newest_us = max(newest_us, int(part.times[:, 1].max()))
         packed = _assembled([part] if extend is None else [extend, part], newest_us, into)
-        yield BuiltBlock(start, stop, extend is not None, packed)
+        yield start - (extend.count if extend else 0), packed
         start, extend = stop, None
 
 

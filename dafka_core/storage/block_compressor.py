@@ -164,11 +164,11 @@ def _next_block(
     found = tables.last_block(row.id, offset)
     if found is not None:
         try:
-            end = found.first + tables.read_block(tp, found, peek_count)
+            end = tables.end_of(tp, found)
         except StoreError:
             return found
         if end > offset:
             return found if found.first < row.end else None
     first = next(tables.firsts(row.id, offset + 1), row.end)
     packed = tables.packed_block(row.id, first) if first < row.end else None
-    return None if packed is None else FoundBlock(b"", first, packed)
+    return None if packed is None else FoundBlock(row.id, first, packed)

@@ -106,6 +106,7 @@ class Environment(ProcessBound):
             with opened.env.begin(write=True, buffers=True) as txn:
                 tables = Tables(opened, txn)
                 done = work(tables)
+                tables.area.flush()
                 self._written_bytes += tables.written_bytes
                 if len(tables.changed) > 1:
                     self.changes.add(tables.changed, wakes=False)

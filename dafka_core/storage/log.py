@@ -54,14 +54,13 @@ from dafka_core.model.records import (
 from dafka_core.model.timestamps import MAX_AHEAD_US, STEP_US, AheadLog
 from dafka_core.storage.block import MAX_BLOCK_BYTES
 from dafka_core.storage.block_compressor import BlockCompressor
+from dafka_core.storage.block_merger import BlockMerger
 from dafka_core.storage.block_reader import BlockReader
-from dafka_core.storage.block_writer import BlockMerger
 from dafka_core.storage.entry_writer import EntryWriter
 from dafka_core.storage.environment import DEFAULT_MAP_BYTES, Environment, Space
 from dafka_core.storage.leases import BlockPlace, Lease, LeasedBlocks
 from dafka_core.storage.linker import Linker
 from dafka_core.storage.mapped_file import FilePositions
-from dafka_core.storage.merge_planner import MergePlanner
 from dafka_core.storage.retention import StoreClock
 from dafka_core.storage.set_aside import AsideArea, AsideRecords
 from dafka_core.storage.snapshot import (
@@ -228,8 +227,7 @@ class Log(Closing):
         self._reader = BlockReader(self._env)
         self.retention, self.linker = RetentionLog(self._env), Linker(self._env, self._reader)
         """The data of retention; and the creator of links, for the merging thread."""
-        self._planner = MergePlanner()
-        self._merger = BlockMerger(self._env, self._planner)
+        self._merger = BlockMerger(self._env)
         try:
             if not unchecked:
                 self.partitions()  # a partition with a lost row would restart at offset 0
@@ -285,7 +283,6 @@ class Log(Closing):
         def work(tables: Tables) -> tuple[list[DafkaError | None], EntryWriter, int]:
             writer = EntryWriter(tables, now_us, self._buffer, latest_us)
             outcomes = [writer.apply(entry) for entry in entries]
-            writer.finish()
             agreed_us = self.clock.compare(writer.oldest_us)
             if abs(agreed_us - noted_us) < STEP_US:
                 return outcomes, writer, noted_us
@@ -298,11 +295,8 @@ class Log(Closing):
         aside = any(isinstance(entry, SetAside | RestartPartition) for entry in entries)
         self._reader.asides += aside
         try:
-            outcomes, writer, self._noted_us = self._env.write(work)
+            outcomes, writer, self._noted_us = self._merger.write(work)
             self._env.check_in_place()  # afterwards: writes count only in place
-            for partition_id, block in writer.finished:
-                self._planner.add(partition_id, block)
-            self._merger.add_due(writer.due)
             self._ahead.add(writer.ahead_us)
         finally:
             self._appending, self._appended_s = False, time.monotonic()
@@ -360,7 +354,7 @@ class Log(Closing):
     @property
     def small_blocks(self) -> int:
         """Return the approximate number of small blocks that ``merge_step`` has not examined."""
-        return self._planner.waiting + self._merger.grouped
+        return self._merger.small_blocks
 
     @property
     def quiet_s(self) -> float:

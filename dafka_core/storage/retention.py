@@ -151,7 +151,7 @@ class PartitionBlocks(Sequence[HeldBlock]):
             packed = self._tables.packed_block(self._row.id, first)
         if packed is None:
             raise self._tables.damaged_block(self._tp, first, "the block is missing")
-        found = FoundBlock(b"", first, packed)
+        found = FoundBlock(self._row.id, first, packed)
         newest_us = self._tables.read_block(self._tp, found, peek_newest_us)
         return HeldBlock(first, end, len(packed), newest_us)
 

@@ -16,7 +16,7 @@ from dafka_core.model.values import Longs
 from dafka_core.storage.block import Block, peek_count, peek_newest_us, peek_times, plain_size
 from dafka_core.storage.environment import Environment
 from dafka_core.storage.retention import PartitionBlocks
-from dafka_core.storage.rows import BLOCK_KEY, PartitionRow
+from dafka_core.storage.rows import PartitionRow
 from dafka_core.storage.storage_errors import translated
 from dafka_core.storage.tables import FoundBlock, Tables
 from dafka_core.system.closing import ProcessBound
@@ -59,7 +59,7 @@ def offset_of_time(
     while low < high:
         found = tables.blocks_of(tp, row, (low + high) // 2)[0]
         if tables.read_block(tp, found, peek_newest_us) < timestamp_us:
-            low = found.first + tables.read_block(tp, found, peek_count)
+            low = tables.end_of(tp, found)
         else:
             high = max(low, found.first)
     # The first block that is new enough has the record, unless that was trimmed.
@@ -80,12 +80,11 @@ def statistics(tables: Tables, tp: TopicPartition) -> PartitionStatistics | None
     first_us = last_us = None
     with tables.naming(tp, row.earliest):
         grouped = [each for each in tables.area.of_partition(row.id) if each.end > row.earliest]
-    size_bytes = sum(block.size_bytes for block in tables.candidates(row.id, 0, row.end))
+    size_bytes = tables.size_bytes(row.id, 0, row.end)
     if row.earliest < row.end:
         if not size_bytes and grouped and grouped[0].first <= row.earliest:
             # All records are in the append area, where they have been found already.
-            key = BLOCK_KEY.pack(row.id, grouped[0].first)
-            found = FoundBlock(key, grouped[0].first, memoryview(grouped[0].packed))
+            found = FoundBlock(row.id, grouped[0].first, memoryview(grouped[0].packed))
             first, runs = found.first, tables.read_block(tp, found, peek_times)
         else:
             first, runs = _times_at(tables, tp, row, row.earliest)

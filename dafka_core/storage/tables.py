@@ -32,11 +32,11 @@ from dafka_core.model.records import (
     TopicPartition,
     TransactionState,
 )
+from dafka_core.model.values import Bytes
 from dafka_core.storage import rows
-from dafka_core.storage.append_area import AppendArea
+from dafka_core.storage.append_area import AppendArea, Mergeable
 from dafka_core.storage.block import HEADER, peek_count
 from dafka_core.storage.links import Links
-from dafka_core.storage.merge_planner import MergeCandidate
 from dafka_core.storage.open_environment import ColdMarks, Opened
 from dafka_core.storage.rows import BLOCK_KEY, CHECKSUM_BYTES, PartitionRow, checksum, partition_key
 from dafka_core.storage.storage_errors import damaged
@@ -221,9 +221,23 @@ T = TypeVar("T")
 class FoundBlock(NamedTuple):
     """A block in the map: ``packed`` is valid as long as its transaction."""
 
-    key: bytes
+    partition_id: int
     first: int
     packed: memoryview
+
+    @property
+    def key(self) -> bytes:
+        """Return its key in the table of blocks."""
+        return BLOCK_KEY.pack(self.partition_id, self.first)
+
+    @property
+    def end(self) -> int:
+        """Return the offset after its last record.
+
+        Raises:
+            ValueError: it is damaged.
+        """
+        return self.first + peek_count(self.packed)
 
 
 class Tables:
@@ -236,7 +250,8 @@ class Tables:
     def __init__(self, opened: Opened, txn: lmdb.Transaction[memoryview]) -> None:
         self.directory, _, self.meta, self._partitions, self._blocks = opened
         self.txn = CountedTransaction(txn)
-        self.area = AppendArea(self.txn, opened.meta, opened.blocks)
+        self.mergeable: Mergeable = []
+        self.area = AppendArea(self.txn, opened.meta, opened.blocks, self.mergeable)
         self.lives = Lives(self.directory, self.txn, self.meta)
         self.notes = Notes(self.directory, self.txn, self.meta)
         self.cold = ColdMarks(self.txn, self.meta)
@@ -251,11 +266,12 @@ class Tables:
 
     def entries(self, table: int) -> Iterator[tuple[bytes, memoryview]]:
         """Yield the entries of a table: 0 meta, 1 partitions, 2 blocks."""
-        return self.txn.scan((self.meta, self._partitions, self._blocks)[table], b"")
+        # A frame with the directory, for the report if LMDB aborts (``mapped_file.py``).
+        yield from self.txn.scan((self.meta, self._partitions, self._blocks)[table], b"")
 
-    def ids_with_blocks(self) -> Iterator[int]:
-        """Yield the ids with blocks, touching no page of them."""
-        cursor, partition_id = self.txn.cursor(self._blocks), 0
+    def ids_with_blocks(self, partition_id: int = 0) -> Iterator[int]:
+        """Yield the ids with blocks, from one on, touching no page of them."""
+        cursor = self.txn.cursor(self._blocks)
         while cursor.set_range(BLOCK_KEY.pack(partition_id, 0)):
             yield (found := BLOCK_KEY.unpack(cursor.key())[0])
             partition_id = found + 1
@@ -363,7 +379,7 @@ class Tables:
             assert row is not None
             assert row.staged is not None
             end, _, _, staged_at_us, attempt, _ = row.staged
-            size_bytes = sum(each.size_bytes for each in self.candidates(row.id, row.end, end))
+            size_bytes = self.size_bytes(row.id, row.end, end)
             owner = attempt_text(attempt)
             found.append(StagedPartition(*tp, owner, row.end, end, size_bytes, staged_at_us))
         return found
@@ -382,7 +398,7 @@ class Tables:
         One of the append area comes with those that follow it there: all are found at once.
         """
         found = self.last_block(row.id, offset)
-        end = found.first + self.read_block(tp, found, peek_count) if found else 0
+        end = self.end_of(tp, found) if found else 0
         if found is None or offset >= end:
             if grouped := self.grouped(tp, row, offset):
                 return grouped  # the directories of their groups prove that they belong there
@@ -401,10 +417,7 @@ class Tables:
         """Return the block of the append area with a record, and those that follow it there."""
         with self.naming(tp, offset):
             found = self.area.find(row.id, offset)
-        return [
-            FoundBlock(BLOCK_KEY.pack(row.id, first), first, memoryview(packed))
-            for _, first, _, packed in found
-        ]
+        return [FoundBlock(row.id, first, memoryview(packed)) for _, first, _, packed in found]
 
     def blocks_between(
         self,
@@ -425,7 +438,7 @@ class Tables:
             found = found or self.blocks_of(tp, row, at)
             block = found.pop(0)
             yield block
-            offset, at = at, block.first + self.read_block(tp, block, peek_count)
+            offset, at = at, self.end_of(tp, block)
             if at <= offset:  # a group's directory does not check a block's record count
                 raise self.damaged_block(tp, block.first, f"it does not hold offset {offset}")
             most, most_bytes = most - 1, most_bytes - len(block.packed)
@@ -442,7 +455,12 @@ class Tables:
         found, first = BLOCK_KEY.unpack(cursor.key())
         if found != partition_id:
             return None
-        return FoundBlock(bytes(cursor.key()), first, cursor.value())
+        return FoundBlock(partition_id, first, cursor.value())
+
+    def end_of(self, tp: TopicPartition, found: FoundBlock) -> int:
+        """Return the offset after a block's last record."""
+        with self.naming(tp, found.first):
+            return found.end
 
     def read_block(
         self, tp: TopicPartition, found: FoundBlock, read: Callable[[memoryview], T]
@@ -455,31 +473,29 @@ class Tables:
         """Return the block that begins at an offset, if any."""
         return self.txn.get(BLOCK_KEY.pack(partition_id, first), db=self._blocks)
 
-    def block_sizes(
-        self, partition_id: int, first: int, size_of: Callable[[memoryview], int] = len
-    ) -> Iterator[tuple[int, int, int]]:
-        """Yield partition id, first offset and size of all blocks from one on.
+    def blocks_from(
+        self, partition_id: int, start: int, end: int = rows.LAST_OFFSET
+    ) -> Iterator[FoundBlock]:
+        """Yield a partition's blocks in the table that begin at offsets from ``start`` to ``end``.
 
-        LMDB's Python binding touches each page of a value to return its size.
+        LMDB's Python binding touches each page of a block.
         """
         cursor = self.txn.cursor(self._blocks)
-        if cursor.set_range(BLOCK_KEY.pack(partition_id, first)):
+        if cursor.set_range(BLOCK_KEY.pack(partition_id, start)):
             for key, packed in cursor.iternext():
-                yield (*BLOCK_KEY.unpack(key), size_of(packed))
+                found, first = BLOCK_KEY.unpack(key)
+                if (found, first) >= (partition_id, end):
+                    return
+                yield FoundBlock(found, first, packed)
 
-    def candidates(self, partition_id: int, start: int, end: int) -> list[MergeCandidate]:
-        """Return a partition's blocks from ``start`` to ``end``, with an empty append area."""
-        sizes = self.block_sizes(partition_id, start)
-        blocks = list(takewhile(lambda block: block[:2] < (partition_id, end), sizes))
-        ends = [*(first for _, first, _ in blocks[1:]), end]
-        return [
-            MergeCandidate(first, stop - first, size_bytes)
-            for (_, first, size_bytes), stop in zip(blocks, ends, strict=False)
-        ]
+    def size_bytes(self, partition_id: int, start: int, end: int) -> int:
+        """Return the size of a partition's blocks in the table between two offsets."""
+        return sum(len(each.packed) for each in self.blocks_from(partition_id, start, end))
 
-    def put_block(self, partition_id: int, first: int, packed: memoryview) -> None:
+    def put_block(self, partition_id: int, first: int, packed: Bytes) -> None:
         """Write a block, replacing one that begins there."""
         self.txn.put(BLOCK_KEY.pack(partition_id, first), packed, db=self._blocks)
+        self.mergeable.append((partition_id, first, len(packed)))
 
     def swap_blocks(self, partition_id: int, heads: dict[int, bytes], merged: memoryview) -> bool:
         """Replace blocks by ``merged``; return False, without effect, if they have changed.
