@@ -32,8 +32,8 @@ import xxhash
 
 from dafka_core.model.values import Bytes
 from dafka_core.storage.block import ALIGNMENT, Block, aligned, merge, peek_checksum
-from dafka_core.storage.rows import BLOCK_KEY, checksum
-from dafka_core.storage.transaction import CountedTransaction
+from dafka_core.storage.rows import BLOCK_KEY
+from dafka_core.storage.transaction import CountedTransaction, OffsetTable
 
 if TYPE_CHECKING:
     import lmdb
@@ -172,9 +172,7 @@ format: readers find a partition's groups by it."""
 
 _APPENDED = (0, 0)
 _GROUP = b"group "
-_TRIMMED = b"trim of "
 _GROUP_KEY = struct.Struct(">6sBQQ")
-_ID = struct.Struct(">Q")
 
 Bucket = tuple[int, int]  # a level, and its partitions' ids divided by the level's width
 Mergeable = list[tuple[int, int, int]]
@@ -199,6 +197,7 @@ class AppendArea:
         self._meta = meta
         self._blocks = blocks
         self._mergeable = mergeable
+        self._trims = OffsetTable(txn, meta, b"trim of ")
         self._pending: dict[int, list[GroupedBlock]] = {}
         self.due: set[Bucket] = set()
 
@@ -262,8 +261,7 @@ class AppendArea:
 
     def trim(self, partition_id: int, before: int) -> None:
         """Note that a partition's records below ``before`` need not be written again."""
-        key, value = _TRIMMED + _ID.pack(partition_id), _ID.pack(before)
-        self._txn.put(key, value + checksum(key, value), db=self._meta)
+        self._trims.put(partition_id, before)
 
     def cut(self, partition_id: int, start: int) -> None:
         """Remove a partition's blocks that end after ``start``; the caller has copies.
@@ -287,13 +285,6 @@ class AppendArea:
                 if len(left) < len(blocks):
                     self._txn.put(key, bytes(pack_group(left)) if left else b"", db=self._meta)
 
-    def _earliest(self, partition_id: int) -> int:
-        """Return the noted offset; 0 if the note is damaged, since merged blocks may be deleted."""
-        key = _TRIMMED + _ID.pack(partition_id)
-        found = bytes(self._txn.get(key, db=self._meta) or b"")
-        value = found[: _ID.size]
-        return _ID.unpack(value)[0] if found == value + checksum(key, value) else 0
-
     def _replace(self, bucket: Bucket, keys: list[bytes], blocks: list[GroupedBlock]) -> None:
         merged, level, kept = self._merged(blocks), bucket[0] + 1, False
         for key, value in reversed(list(self._slots(bucket))):
@@ -315,7 +306,7 @@ class AppendArea:
         blocks.sort(key=attrgetter("partition_id", "first"))
         left: list[GroupedBlock] = []
         for partition_id, of_partition in groupby(blocks, attrgetter("partition_id")):
-            earliest = self._earliest(partition_id)
+            earliest = self._trims.get(partition_id)  # 0 if damaged: merged blocks may be deleted
             held = (block for block in of_partition if block.end > earliest)
             for stretch in _stretches(held):
                 for block in _joined(stretch):

@@ -98,7 +98,7 @@ class BlockCompressor:
         with self._env.reading() as tables:
             for tp, row in tables.all_rows():
                 if row.end and codec_of(tp.topic, self.rules) != NONE:
-                    mark = max(tables.cold.of(row.id), self._marks.get(row.id, 0))
+                    mark = max(tables.cold.get(row.id), self._marks.get(row.id, 0))
                     if mark < row.end:
                         self._waiting.append((tp, mark))
 
@@ -117,7 +117,7 @@ class BlockCompressor:
                 assert found is not None
                 self._marks[row.id] = next(tables.firsts(row.id, found.first + 1), row.end)
                 raise
-            noted = tables.cold.of(row.id)
+            noted = tables.cold.get(row.id)
         if cold is None or found is None:
             if mark > noted:  # after uncompressed ones
                 self._env.write(lambda tables: tables.cold.put(row.id, mark))

@@ -32,6 +32,7 @@ from dafka_core.storage.open_environment import (
     lock_writer,
     open_environment,
 )
+from dafka_core.storage.snapshot import Snapshot
 from dafka_core.storage.storage_errors import DATA_FILE, translated
 from dafka_core.storage.tables import Tables
 from dafka_core.system.closing import ProcessBound, check_process
@@ -91,13 +92,13 @@ class Environment(ProcessBound):
         self._opened: Opened | None = opened
 
     @contextlib.contextmanager
-    def reading(self) -> Iterator[Tables]:
+    def reading(self) -> Iterator[Snapshot]:
         """Open the tables in a read transaction.  Their results are valid only inside: copy them.
 
         A thread must not open a second one inside the first.
         """
         with self._using() as opened, opened.env.begin(buffers=True) as txn:
-            yield Tables(opened, txn)
+            yield Snapshot(opened, txn)
 
     def write(self, work: Callable[[Tables], T]) -> T:
         """Return the result of ``work`` after its writes are on disk; or none of them is."""

@@ -7,7 +7,6 @@ import math
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice, takewhile
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import xxhash
@@ -28,6 +27,7 @@ from dafka_core.model.names import octets_of, text_of
 from dafka_core.model.records import (
     PartitionInfo,
     PartitionLives,
+    RecordBatch,
     StagedPartition,
     TopicPartition,
     TransactionState,
@@ -35,12 +35,12 @@ from dafka_core.model.records import (
 from dafka_core.model.values import Bytes
 from dafka_core.storage import rows
 from dafka_core.storage.append_area import AppendArea, Mergeable
-from dafka_core.storage.block import HEADER, peek_count
+from dafka_core.storage.block import HEADER, Block, peek_count
 from dafka_core.storage.links import Links
-from dafka_core.storage.open_environment import ColdMarks, Opened
-from dafka_core.storage.rows import BLOCK_KEY, CHECKSUM_BYTES, PartitionRow, checksum, partition_key
+from dafka_core.storage.open_environment import Opened
+from dafka_core.storage.rows import BLOCK_KEY, PartitionRow, partition_key
 from dafka_core.storage.storage_errors import damaged
-from dafka_core.storage.transaction import CountedTransaction
+from dafka_core.storage.transaction import CheckedTable, CountedTransaction, OffsetTable
 
 if TYPE_CHECKING:
     import lmdb
@@ -54,25 +54,16 @@ if TYPE_CHECKING:
 #     "note ", name  ->  bytes, checksum
 
 
-_PREFIX = b"note "
-
-
 class Notes:
     """The notes in one transaction of LMDB."""
 
-    def __init__(self, directory: Path, txn: CountedTransaction, meta: lmdb._Database) -> None:
-        self._directory = directory
-        self._txn = txn
-        self._meta = meta
+    def __init__(self, txn: CountedTransaction, meta: lmdb._Database) -> None:
+        self._table = CheckedTable(txn, meta, b"note ", lambda name: f"note {text_of(name)!r}")
 
     def put(self, notes: Mapping[str, bytes | None]) -> None:
         """Write some, each replacing the one with its name, or delete it (None)."""
         for name, content in notes.items():
-            key = _PREFIX + octets_of(name)
-            if content is None:
-                self._txn.delete(key, db=self._meta)
-            else:
-                self._txn.put(key, content + checksum(key, content), db=self._meta)
+            self._table.put(octets_of(name), content)
 
     def named(self, prefix: str) -> dict[str, bytes]:
         """Return those whose names begin with ``prefix``, in the order of their names.
@@ -80,13 +71,8 @@ class Notes:
         Raises:
             StoreError: one is damaged.
         """
-        found = {}
-        for key, value in self._txn.scan(self._meta, _PREFIX + octets_of(prefix)):
-            content, name = bytes(value[:-CHECKSUM_BYTES]), text_of(key[len(_PREFIX) :])
-            if value != content + checksum(key, content):
-                raise damaged(self._directory, f"note {name!r} does not match its checksum")
-            found[name] = content
-        return found
+        found = self._table.scan(octets_of(prefix))
+        return {text_of(name): content for name, content in found}
 
 
 # Epochs on disk: the history of each partition's records, and its store's promises.
@@ -98,7 +84,6 @@ class Notes:
 #     "met ", address of another store  ->  when it was last seen, and its endpoint
 
 
-_EPOCHS_PREFIX = b"lives of "
 _MET = b"met "
 _SEEN_BYTES: Final = 8
 
@@ -106,10 +91,11 @@ _SEEN_BYTES: Final = 8
 class Lives:
     """The epochs in one transaction of LMDB."""
 
-    def __init__(self, directory: Path, txn: CountedTransaction, meta: lmdb._Database) -> None:
-        self._directory = directory
-        self._txn = txn
-        self._meta = meta
+    def __init__(self, txn: CountedTransaction, meta: lmdb._Database) -> None:
+        self._txn, self._meta = txn, meta
+        self._table = CheckedTable(
+            txn, meta, b"lives of ", lambda _: "what is known of the lives of a partition"
+        )
 
     def of(self, tp: TopicPartition, row: PartitionRow | None) -> PartitionLives:
         """Return the lives of a partition's producer.
@@ -182,30 +168,17 @@ class Lives:
         return promised, before((*older, *newest), end)
 
     def _older(self, tp: TopicPartition) -> tuple[EpochId, History]:
-        name = _name(tp)
-        found = self._txn.get(name, db=self._meta)
+        found = self._table.get(xxhash.xxh3_128_digest(partition_key(tp)))
         if found is None:
             return NO_LIFE, ()
-        content = bytes(found[:-CHECKSUM_BYTES])
-        epochs = content[LIFE_BYTES:]
-        if found != content + checksum(name, content) or len(epochs) % EPOCH_BYTES:
-            why = "what is known of the lives of a partition does not match its checksum"
-            raise damaged(self._directory, why)
-        starts = range(0, len(epochs), EPOCH_BYTES)
-        promised = EpochId.unpack(content[:LIFE_BYTES])
-        return promised, tuple(Epoch.unpack(epochs[at : at + EPOCH_BYTES]) for at in starts)
+        starts = range(LIFE_BYTES, len(found), EPOCH_BYTES)
+        epochs = (Epoch.unpack(found[at : at + EPOCH_BYTES]) for at in starts)
+        return EpochId.unpack(found[:LIFE_BYTES]), tuple(epochs)
 
     def _put(self, tp: TopicPartition, promised: EpochId, older: History) -> None:
-        name = _name(tp)
-        if promised == NO_LIFE and not older:
-            self._txn.delete(name, db=self._meta)
-            return
-        content = promised.packed() + b"".join(map(Epoch.packed, older))
-        self._txn.put(name, content + checksum(name, content), db=self._meta)
-
-
-def _name(tp: TopicPartition) -> bytes:
-    return _EPOCHS_PREFIX + xxhash.xxh3_128_digest(partition_key(tp))
+        known = promised != NO_LIFE or older
+        content = promised.packed() + b"".join(map(Epoch.packed, older)) if known else None
+        self._table.put(xxhash.xxh3_128_digest(partition_key(tp)), content)
 
 
 _ID = struct.Struct("<Q")
@@ -249,12 +222,13 @@ class Tables:
 
     def __init__(self, opened: Opened, txn: lmdb.Transaction[memoryview]) -> None:
         self.directory, _, self.meta, self._partitions, self._blocks = opened
-        self.txn = CountedTransaction(txn)
+        self.txn = CountedTransaction(txn, self.directory)
         self.mergeable: Mergeable = []
         self.area = AppendArea(self.txn, opened.meta, opened.blocks, self.mergeable)
-        self.lives = Lives(self.directory, self.txn, self.meta)
-        self.notes = Notes(self.directory, self.txn, self.meta)
-        self.cold = ColdMarks(self.txn, self.meta)
+        self.lives = Lives(self.txn, self.meta)
+        self.notes = Notes(self.txn, self.meta)
+        self.cold = OffsetTable(self.txn, self.meta, b"cold of ")
+        """The offsets up to which partitions' blocks were scanned for compression."""
         self.links = Links(self.txn, self.meta)
         self.changed: set[TopicPartition] = set()
         """The partitions with changes that readers may see."""
@@ -266,8 +240,7 @@ class Tables:
 
     def entries(self, table: int) -> Iterator[tuple[bytes, memoryview]]:
         """Yield the entries of a table: 0 meta, 1 partitions, 2 blocks."""
-        # A frame with the directory, for the report if LMDB aborts (``mapped_file.py``).
-        yield from self.txn.scan((self.meta, self._partitions, self._blocks)[table], b"")
+        return self.txn.scan((self.meta, self._partitions, self._blocks)[table], b"")
 
     def ids_with_blocks(self, partition_id: int = 0) -> Iterator[int]:
         """Yield the ids with blocks, from one on, touching no page of them."""
@@ -442,6 +415,22 @@ class Tables:
             if at <= offset:  # a group's directory does not check a block's record count
                 raise self.damaged_block(tp, block.first, f"it does not hold offset {offset}")
             most, most_bytes = most - 1, most_bytes - len(block.packed)
+
+    def batches(
+        self,
+        tp: TopicPartition,
+        row: PartitionRow,
+        start: int,
+        end: int,
+        read: Callable[[memoryview], Block] = Block.copied,
+    ) -> Iterator[RecordBatch]:
+        """Yield the available records from ``start`` to ``end``, one batch per block."""
+        at, end = max(start, row.earliest), min(end, row.end)
+        for found in self.blocks_between(tp, row, at, end):
+            block = self.read_block(tp, found, read)
+            batch = RecordBatch(tp, found.first, block.values, times=block.times)
+            yield batch.between(at, min(batch.end, end))
+            at = batch.end
 
     def last_block(self, partition_id: int, offset: int) -> FoundBlock | None:
         """Return a partition's last block that begins at or before ``offset``, if any."""
