@@ -31,7 +31,7 @@ import numpy as np
 import xxhash
 
 from dafka_core.model.values import Bytes
-from dafka_core.storage.block import ALIGNMENT, Block, aligned, merge, peek_checksum
+from dafka_core.storage.block import ALIGNMENT, Block, aligned, header_of, merge
 from dafka_core.storage.rows import BLOCK_KEY
 from dafka_core.storage.transaction import CountedTransaction, OffsetTable
 
@@ -78,7 +78,7 @@ class GroupedBlock(NamedTuple):
 def pack_group(blocks: Sequence[GroupedBlock]) -> bytearray:
     """Pack blocks, ascending by partition and offset, as one value."""
     sizes = [len(block.packed) for block in blocks]
-    rows = [(*block[:3], len(block.packed), peek_checksum(block.packed)) for block in blocks]
+    rows = [(*block[:3], len(block.packed), header_of(block.packed).checksum) for block in blocks]
     directory = np.array(rows, DIRECTORY).tobytes()
     at = HEADER.size + len(directory)
     packed = bytearray(at + sum(map(aligned, sizes)))
@@ -135,7 +135,7 @@ class Group:
         start = self._blocks_at + int((-(-before // ALIGNMENT)).sum()) * ALIGNMENT
         for partition_id, first, records, size, found in self._directory[row:stop].tolist():
             packed = self._buffer[start : start + size]
-            if peek_checksum(packed) != found:
+            if header_of(packed).checksum != found:
                 raise ValueError(
                     f"in the place of a block of partition id {partition_id} is another one"
                 )

@@ -372,24 +372,31 @@ def _written(opened: Opened, found: Iterator[Entry]) -> tuple[dict[str, Any], in
     if first["format"] > FORMAT:
         why = f"the store's log has format {first['format']}: use the store's version of Dafka"
         raise StoreError(opened.directory, why)
-    tables = {META: opened.meta, PARTITIONS: opened.partitions, BLOCKS: opened.blocks}
-    count, last = 0, None
-    while last is None:
-        size_bytes = 0
-        with opened.env.begin(write=True) as txn:
-            while last is None and size_bytes < TXN_BYTES:
-                entry = next(found, None)
-                if entry is None:
-                    raise ValueError("its end is missing")
-                if entry.table == FACTS:
-                    last = fact(entry)
-                    continue
-                # In the order of their keys, except for the few that the empty file has already.
-                txn.put(entry.key, entry.value, db=tables[entry.table])
-                count, size_bytes = count + 1, size_bytes + len(entry.value) + 64
+    count, last = _put(opened, found)
+    if last is None:
+        raise ValueError("its end is missing")
     if last["entries"] != count:
         raise ValueError(f"{count} entries came of {last['entries']}")
     return first, count
+
+
+def _put(opened: Opened, found: Iterator[Entry]) -> tuple[int, dict[str, Any] | None]:
+    """Write entries up to the last one; return their number, and the last one's facts."""
+    tables = {META: opened.meta, PARTITIONS: opened.partitions, BLOCKS: opened.blocks}
+    count = 0
+    while True:
+        size_bytes = 0
+        with opened.env.begin(write=True) as txn:
+            for entry in found:
+                if entry.table == FACTS:
+                    return count, fact(entry)
+                # In the order of their keys, except for the few that the empty file has already.
+                txn.put(entry.key, entry.value, db=tables[entry.table])
+                count, size_bytes = count + 1, size_bytes + len(entry.value) + 64
+                if size_bytes >= TXN_BYTES:
+                    break
+            else:
+                return count, None
 
 
 def _go_on(opened: Opened, known: list[Known], after: Backup) -> None:
@@ -402,27 +409,12 @@ def _go_on(opened: Opened, known: list[Known], after: Backup) -> None:
             for each in known:
                 start = 0 if each.id in whole else min(firsts.get(each.id, each.end), each.end)
                 tables.delete_blocks(each.id, list(tables.firsts(each.id, start)))
-            for number, table in ((META, opened.meta), (PARTITIONS, opened.partitions)):
+            for table in (opened.meta, opened.partitions):
                 txn.drop(table, delete=False)
-                for key, value in new.entries(number):
-                    txn.put(key, value, db=table)
-        _copy_blocks(opened, new)
+        found = (Entry(number, *each) for number in range(FACTS) for each in new.entries(number))
+        _put(opened, found)
     with opened.env.begin(write=True, buffers=True) as txn:
         _drop_given_up(Tables(opened, txn), earliest)
-
-
-def _copy_blocks(opened: Opened, new: Tables) -> None:
-    found = new.entries(BLOCKS)
-    while True:
-        size_bytes = 0
-        with opened.env.begin(write=True) as txn:
-            for key, value in found:
-                txn.put(key, value, db=opened.blocks)
-                size_bytes += len(value)
-                if size_bytes >= TXN_BYTES:
-                    break
-            else:
-                return
 
 
 def _earliest(tables: Tables) -> dict[int, int]:

@@ -20,8 +20,7 @@ from dafka_core.storage.block import (
     PLAIN,
     Block,
     compressed,
-    peek_count,
-    peek_newest_us,
+    header_of,
     plain_size,
 )
 from dafka_core.storage.block_writer import SMALL_BLOCK_BYTES
@@ -147,14 +146,13 @@ class BlockCompressor:
         Raises:
             ValueError: it is damaged.
         """
-        records, size_bytes = peek_count(packed), plain_size(packed)
-        if peek_newest_us(packed) > self._now_us() - self._after_us:
+        head, size_bytes = header_of(packed), plain_size(packed)
+        if head.newest_us > self._now_us() - self._after_us:
             return None
-        is_plain = size_bytes == len(packed)
-        if is_plain and SMALL_BLOCK_BYTES <= size_bytes <= MOST_BYTES:
-            head = Block.parse(packed).head
-            return _Cold(records, head, size_bytes, compressed(packed, number))
-        return _Cold(records, b"", size_bytes, None)
+        if head.codec == PLAIN and SMALL_BLOCK_BYTES <= size_bytes <= MOST_BYTES:
+            unique = Block.parse(packed).head
+            return _Cold(head.records, unique, size_bytes, compressed(packed, number))
+        return _Cold(head.records, b"", size_bytes, None)
 
 
 def _next_block(
@@ -169,6 +167,4 @@ def _next_block(
             return found
         if end > offset:
             return found if found.first < row.end else None
-    first = next(tables.firsts(row.id, offset + 1), row.end)
-    packed = tables.packed_block(row.id, first) if first < row.end else None
-    return None if packed is None else FoundBlock(row.id, first, packed)
+    return next(tables.blocks_from(row.id, offset + 1, row.end), None)

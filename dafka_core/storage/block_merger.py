@@ -29,7 +29,7 @@ from typing import NamedTuple, TypeVar
 from dafka_core.errors import StoreError
 from dafka_core.storage import block as block_format
 from dafka_core.storage.append_area import FAN_IN, WIDTHS, Bucket, Mergeable
-from dafka_core.storage.block import Block, compressed, merge, peek_count, plain_size
+from dafka_core.storage.block import Block, compressed, header_of, merge, plain_size
 from dafka_core.storage.environment import Environment
 from dafka_core.storage.tables import FoundBlock, Tables
 
@@ -219,7 +219,7 @@ class BlockMerger:
         try:
             if (found.partition_id, found.first) not in self._damaged:
                 return MergeCandidate(
-                    found.first, peek_count(found.packed), plain_size(found.packed)
+                    found.first, header_of(found.packed).records, plain_size(found.packed)
                 )
         except ValueError:
             pass

@@ -11,7 +11,7 @@ from dafka_core.storage.block import (
     OFFSET,
     Block,
     build_blocks,
-    peek_count,
+    header_of,
     plain_size,
 )
 from dafka_core.storage.rows import LAST_OFFSET, PartitionRow
@@ -41,7 +41,7 @@ def group_batch(tables: Tables, batch: RecordBatch, row: PartitionRow, newest_us
     with _named(batch):
         for start, packed in build_blocks(batch.values, batch.times, newest_us):
             first = batch.offset + start
-            tables.area.append(GroupedBlock(row.id, first, peek_count(packed), packed))
+            tables.area.append(GroupedBlock(row.id, first, header_of(packed).records, packed))
     return True
 
 

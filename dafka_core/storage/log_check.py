@@ -8,6 +8,7 @@ nothing more in that transaction, so the check continues after the page in the n
 
 from __future__ import annotations
 
+import operator
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -20,7 +21,7 @@ from msgspec import Meta
 from dafka_core.errors import StoreError
 from dafka_core.model.epochs import History
 from dafka_core.model.records import TopicPartition
-from dafka_core.storage.block import Block, peek_count
+from dafka_core.storage.block import Block
 from dafka_core.storage.linker import LinkedRecords
 from dafka_core.storage.links import GENESIS, Link, LinkDigest, life_at
 from dafka_core.storage.rows import PartitionRow, tp_of_key
@@ -78,14 +79,7 @@ class Checked(NamedTuple):
 
     def plus(self, other: Checked) -> Checked:
         """Return the sum of both."""
-        return Checked(
-            self.partitions + other.partitions,
-            self.records + other.records,
-            self.blocks + other.blocks,
-            self.size_bytes + other.size_bytes,
-            self.found + other.found,
-            self.linked + other.linked,
-        )
+        return Checked(*map(operator.add, self, other))
 
 
 OpenTables = Callable[[], AbstractContextManager[Tables]]
@@ -443,7 +437,7 @@ def _is_in_no_block(tables: Tables, row: PartitionRow, offset: int) -> bool:
     try:
         if tables.area.find(row.id, offset):
             return False
-        return found is None or found.first + peek_count(found.packed) <= offset
+        return found is None or found.end <= offset
     except ValueError:
         return False
 

@@ -332,15 +332,11 @@ def open_tables(env: lmdb.Environment, directory: Path) -> Opened:
         StoreError: it is not a store's, or of a format that this program does not read.
     """
     handle_faults()
-    return Opened(directory, env, *_tables(env, directory))
-
-
-def _tables(env: lmdb.Environment, directory: Path) -> list[lmdb._Database]:
     if env.stat()["entries"] == 0:
         with env.begin(write=True) as txn:
             tables = [env.open_db(name, txn=txn) for name in _TABLES]
             txn.put(FORMAT_KEY, FORMAT_VALUE.pack(FORMAT), db=tables[0])
-        return tables
+        return Opened(directory, env, *tables)
     try:
         tables = [env.open_db(name, create=False) for name in _TABLES]
         with env.begin() as txn:
@@ -350,4 +346,4 @@ def _tables(env: lmdb.Environment, directory: Path) -> list[lmdb._Database]:
     if found != FORMAT:
         why = f"its format is {found}, this program reads format {FORMAT}"
         raise StoreError(directory, f"{why}: open it with the version of Dafka that wrote it")
-    return tables
+    return Opened(directory, env, *tables)

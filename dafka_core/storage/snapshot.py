@@ -12,7 +12,7 @@ from dafka_core.model.epochs import History
 from dafka_core.model.log_entries import attempt_octets
 from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.model.values import Longs
-from dafka_core.storage.block import peek_newest_us, peek_times, plain_size
+from dafka_core.storage.block import peek_times, plain_size
 from dafka_core.storage.retention import PartitionBlocks
 from dafka_core.storage.rows import PartitionRow
 from dafka_core.storage.tables import FoundBlock, Tables
@@ -84,7 +84,7 @@ class Snapshot(Tables):
         """Return the greatest timestamp up to the block with the last record below an offset."""
         row = self.visible_row(tp)
         assert row is not None
-        return self.read_block(tp, self.blocks_of(tp, row, before - 1)[0], peek_newest_us)
+        return self.header_of(tp, self.blocks_of(tp, row, before - 1)[0]).newest_us
 
     def read(
         self, tp: TopicPartition, start: int, end: int, attempt: str = ""
@@ -114,7 +114,7 @@ class Snapshot(Tables):
         low, high = row.earliest, row.end
         while low < high:
             found = self.blocks_of(tp, row, (low + high) // 2)[0]
-            if self.read_block(tp, found, peek_newest_us) < timestamp_us:
+            if self.header_of(tp, found).newest_us < timestamp_us:
                 low = self.end_of(tp, found)
             else:
                 high = max(low, found.first)

@@ -35,7 +35,7 @@ from dafka_core.model.records import (
 from dafka_core.model.values import Bytes
 from dafka_core.storage import rows
 from dafka_core.storage.append_area import AppendArea, Mergeable
-from dafka_core.storage.block import HEADER, Block, peek_count
+from dafka_core.storage.block import HEADER, Block, Header, header_of
 from dafka_core.storage.links import Links
 from dafka_core.storage.open_environment import Opened
 from dafka_core.storage.rows import BLOCK_KEY, PartitionRow, partition_key
@@ -210,7 +210,7 @@ class FoundBlock(NamedTuple):
         Raises:
             ValueError: it is damaged.
         """
-        return self.first + peek_count(self.packed)
+        return self.first + header_of(self.packed).records
 
 
 class Tables:
@@ -446,10 +446,13 @@ class Tables:
             return None
         return FoundBlock(partition_id, first, cursor.value())
 
+    def header_of(self, tp: TopicPartition, found: FoundBlock) -> Header:
+        """Return a block's header."""
+        return self.read_block(tp, found, header_of)
+
     def end_of(self, tp: TopicPartition, found: FoundBlock) -> int:
         """Return the offset after a block's last record."""
-        with self.naming(tp, found.first):
-            return found.end
+        return found.first + self.header_of(tp, found).records
 
     def read_block(
         self, tp: TopicPartition, found: FoundBlock, read: Callable[[memoryview], T]
