@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
-
 from dafka_core.model.records import RecordBatch
 from dafka_core.storage.append_area import GroupedBlock
 from dafka_core.storage.block import (
@@ -26,47 +23,40 @@ GROUPED_SHARE = 4
 change for it: it goes to the append area."""
 
 
-def group_batch(tables: Tables, batch: RecordBatch, row: PartitionRow, newest_us: int) -> bool:
-    """Add a small batch with its times to the append area; return False for a large one.
-
-    ``newest_us`` is the greatest timestamp before it.
-
-    Raises:
-        ValueError: an empty batch.
-    """
-    assert batch.times is not None
-    size_bytes = batch.values.size_bytes + OFFSET.itemsize * batch.count + batch.times.nbytes
-    if size_bytes >= SMALL_BLOCK_BYTES // GROUPED_SHARE:
-        return False
-    with _named(batch):
-        for start, packed in build_blocks(batch.values, batch.times, newest_us):
-            first = batch.offset + start
-            tables.area.append(GroupedBlock(row.id, first, header_of(packed).records, packed))
-    return True
-
-
 def write_batch(
     tables: Tables,
     batch: RecordBatch,
     row: PartitionRow,
-    floor: int,
     newest_us: int,
     buffer: bytearray,
+    *,
+    staged: bool,
 ) -> None:
     """Write a batch, with its times, as blocks, assembled in ``buffer`` as far as they fit.
 
-    ``newest_us`` is the greatest timestamp before it.  The partition's last block is extended if it
-    is small and does not begin below ``floor``.
+    ``newest_us`` is the greatest timestamp before it.  A small batch goes to the append area,
+    unless it is staged.  With another one the partition's last block is extended, if that is small,
+    and staged, too.
 
     Raises:
         ValueError: an empty batch, or a record that is too large.
         StoreError: the partition's last block is damaged.
     """
     assert batch.times is not None
-    extended = _extended(tables, batch, row, floor)
-    with _named(batch):
-        for start, packed in build_blocks(batch.values, batch.times, newest_us, extended, buffer):
-            tables.put_block(row.id, batch.offset + start, packed)
+    size_bytes = batch.values.size_bytes + OFFSET.itemsize * batch.count + batch.times.nbytes
+    grouped = not staged and size_bytes < SMALL_BLOCK_BYTES // GROUPED_SHARE
+    extended = None if grouped else _extended(tables, batch, row, row.end if staged else 0)
+    into = None if grouped else buffer
+    try:
+        for start, packed in build_blocks(batch.values, batch.times, newest_us, extended, into):
+            first = batch.offset + start
+            if grouped:
+                count = header_of(packed).records
+                tables.area.append(GroupedBlock(row.id, first, count, packed))
+            else:
+                tables.put_block(row.id, first, packed)
+    except ValueError as error:
+        raise ValueError(f"{batch.tp}, append at offset {batch.offset}: {error}") from error
 
 
 def _extended(tables: Tables, batch: RecordBatch, row: PartitionRow, floor: int) -> Block | None:
@@ -82,11 +72,3 @@ def _extended(tables: Tables, batch: RecordBatch, row: PartitionRow, floor: int)
         why = f"it ends at offset {end}, not at {batch.offset}"
         raise tables.damaged_block(batch.tp, last.first, why)
     return tables.read_block(batch.tp, last, Block.copied)
-
-
-@contextlib.contextmanager
-def _named(batch: RecordBatch) -> Iterator[None]:
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(f"{batch.tp}, append at offset {batch.offset}: {error}") from error

@@ -36,7 +36,7 @@ from dafka_core.model.records import (
 )
 from dafka_core.model.timestamps import ANY_US, kept_times, lateness_us
 from dafka_core.storage import rows
-from dafka_core.storage.block_writer import group_batch, write_batch
+from dafka_core.storage.block_writer import write_batch
 from dafka_core.storage.rows import PartitionRow
 from dafka_core.storage.set_aside import AsideArea
 from dafka_core.storage.tables import Tables
@@ -245,9 +245,8 @@ class EntryWriter:
         before = row.staged or row
         late_us = max(before.late_us, lateness_us(batch.times, before.newest_us))
         newest_us = max(before.newest_us, int(batch.times[:, 1].max()))
-        if owner is not None or not group_batch(self._tables, batch, row, before.newest_us):
-            floor = row.end if owner else 0
-            write_batch(self._tables, batch, row, floor, before.newest_us, self._buffer)
+        staged = owner is not None
+        write_batch(self._tables, batch, row, before.newest_us, self._buffer, staged=staged)
         if owner is None:
             row = row._replace(end=batch.end, newest_us=newest_us, late_us=late_us)
         else:

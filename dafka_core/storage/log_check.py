@@ -19,7 +19,6 @@ import lmdb
 from msgspec import Meta
 
 from dafka_core.errors import StoreError
-from dafka_core.model.epochs import History
 from dafka_core.model.records import TopicPartition
 from dafka_core.storage.block import Block
 from dafka_core.storage.linker import LinkedRecords
@@ -194,13 +193,6 @@ def _some(
     return None, Checked(found=tuple(found), linked=linked)
 
 
-def _history(tables: Tables, tp: TopicPartition, row: PartitionRow) -> History:
-    """Return the history of the records; empty if damaged, which is reported elsewhere."""
-    with suppress(StoreError):
-        return tables.lives.history(tp, row)
-    return ()
-
-
 def _out_of_chain(
     tp: TopicPartition, row: PartitionRow, link: Link, previous: Link | None
 ) -> Damage | None:
@@ -238,7 +230,9 @@ def check_saved(open_tables: OpenTables, saved: PartitionLink) -> Checked:
         row = tables.visible_row(tp)
         if row is not None and saved.start < row.earliest:
             return Checked()
-        life = life_at(_history(tables, tp, row), saved.end) if row else 0
+        life = 0
+        with suppress(StoreError):  # of a damaged history, which is reported elsewhere
+            life = life_at(tables.lives.history(tp, row), saved.end) if row else 0
         asides = (each for each in AsideArea(tables).listed() if each[1:3] == tp)
         is_other = f"{life:016x}" != saved.life or any(each.start < saved.end for each in asides)
         why = f"it ends here, but had {saved.range}"

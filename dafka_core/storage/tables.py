@@ -251,9 +251,15 @@ class Tables:
 
     # -- partitions ------------------------------------------------------------------------------
 
-    def all_rows(self) -> Iterator[tuple[TopicPartition, PartitionRow]]:
-        """Yield every partition's row."""
-        return self._rows(b"")
+    def all_rows(
+        self, topic: str | None = None, after: TopicPartition | None = None
+    ) -> Iterator[tuple[TopicPartition, PartitionRow]]:
+        """Yield every partition's row, or those of a topic, or those after a partition."""
+        prefix = b"" if topic is None else rows.topic_prefix(topic)
+        start = b"" if after is None else rows.partition_key(after)
+        for key, value in self.txn.scan(self._partitions, prefix, start):
+            if key != start:
+                yield rows.tp_of_key(key), self._parsed(key, value)
 
     def row(self, tp: TopicPartition) -> PartitionRow | None:
         """Return a partition's row; None if the partition is unknown."""
@@ -299,7 +305,7 @@ class Tables:
     def tp_of_id(self, partition_id: int) -> TopicPartition:
         """Return the partition with an id, by a search of all partitions."""
         unknown = TopicPartition("unknown", f"with id {partition_id}")
-        return next((tp for tp, row in self._rows(b"") if row.id == partition_id), unknown)
+        return next((tp for tp, row in self.all_rows() if row.id == partition_id), unknown)
 
     def info(self, tp: TopicPartition) -> PartitionInfo | None:
         """Return the available offsets of a partition; None if it is unknown."""
@@ -308,7 +314,7 @@ class Tables:
 
     def infos(self, topic: str | None) -> list[PartitionInfo]:
         """Return the available offsets of all partitions, or of a topic's, in name order."""
-        found = list(self._rows(b"" if topic is None else rows.topic_prefix(topic)))
+        found = list(self.all_rows(topic))
         if topic is None:
             self.check_count(len(found))
         return [row.info(tp) for tp, row in found if row.end]
@@ -324,11 +330,7 @@ class Tables:
         self, topic: str | None, after: TopicPartition | None, most: int
     ) -> list[PartitionInfo]:
         """Return at most ``most`` partitions after ``after``; the end of some may be 0."""
-        prefix = b"" if topic is None else rows.topic_prefix(topic)
-        start = prefix if after is None else rows.partition_key(after)
-        found = self._rows(prefix, start)
-        behind = (each for each in found if each[0] != after)
-        return [row.info(tp) for tp, row in islice(behind, most)]
+        return [row.info(tp) for tp, row in islice(self.all_rows(topic, after), most)]
 
     def transaction_state(self, tp: TopicPartition) -> TransactionState:
         """Return the progress of a partition's transactions; all zero if it is unknown."""
@@ -572,12 +574,6 @@ class Tables:
         """Delete the blocks of a partition that begin at these offsets."""
         for first in firsts:
             self.txn.delete(BLOCK_KEY.pack(partition_id, first), db=self._blocks)
-
-    def _rows(
-        self, prefix: bytes, start: bytes = b""
-    ) -> Iterator[tuple[TopicPartition, PartitionRow]]:
-        for key, value in self.txn.scan(self._partitions, prefix, start):
-            yield rows.tp_of_key(key), self._parsed(key, value)
 
     def _parsed(self, key: bytes, value: memoryview) -> PartitionRow:
         try:

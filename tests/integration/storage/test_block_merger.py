@@ -12,7 +12,14 @@ from pathlib import Path
 import pytest
 
 from dafka_core.errors import ClosedError, StoreError
-from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
+from dafka_core.model.log_entries import Commit, Stage
+from dafka_core.model.records import (
+    NO_VERSION,
+    PartitionInfo,
+    RecordBatch,
+    StagedTransaction,
+    TopicPartition,
+)
 from dafka_core.storage import Log, block, block_merger, block_reader, block_writer
 from dafka_core.storage.block import Block
 from dafka_core.storage.block_reader import BlockCache
@@ -103,6 +110,7 @@ def test_blocks_from_before_the_log_was_opened_are_found(
         for topic in ("t", "u", "v"):
             put(store, *[1] * 25, topic=topic)
         put(store, 1, topic="w")
+        put(store, *[600] * 20, *[1] * 8, topic="x")
     with Log(tmp_path) as store:
         put(store, 1, topic="u")
         assert merged(store) > 3
@@ -110,6 +118,7 @@ def test_blocks_from_before_the_log_was_opened_are_found(
             assert sum(counts(store, topic)) == end
             assert len(counts(store, topic)) <= 7
         assert counts(store, "w") == [1]
+        assert counts(store, "x") == [*[600] * 20, 8]
         assert merged(store) == 0
         put(store, *[1] * 8)
         merged(store)
@@ -140,7 +149,8 @@ def test_blocks_extended_or_trimmed_since_are_merged_as_they_are(
 def test_what_changes_between_reading_and_writing_is_left(
     store: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put(store, *[1] * 8)
+    merged(store)  # so that it examines only what is written from now on
+    put(store, *[1] * 20)
     write = Environment.write
     swaps: list[object] = []
 
@@ -155,8 +165,35 @@ def test_what_changes_between_reading_and_writing_is_left(
     monkeypatch.setattr(Environment, "write", trimmed_first)
     merged(store)
     assert swaps == [None, False]
-    assert store.info(TP) == PartitionInfo("t", P, 5, 8)
-    assert counts(store) == [1, 1, 1]
+    assert store.info(TP) == PartitionInfo("t", P, 5, 20)
+    assert counts(store) == [15]
+
+
+def test_blocks_before_one_of_the_append_area_become_one(
+    store: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(store, 300, 100)
+    merged(store)
+    assert counts(store) == [300, 100]
+    with monkeypatch.context() as grouping:
+        grouping.setattr(block_writer, "SMALL_BLOCK_BYTES", 1 << 30)
+        put(store, 1)
+    put(store, 5)
+    merged(store)
+    assert counts(store) == [400, 1, 5]
+
+
+def test_staged_blocks_are_merged_when_they_are_committed(store: Log) -> None:
+    put(store, *[1] * 7)
+    attempt = "A" * 32
+    batch = RecordBatch.of(TP, 7, [appender.value(7)])
+    store.write([Stage(batch, attempt)])
+    merged(store)
+    assert counts(store) == [1] * 7
+    committed = StagedTransaction(*TP, attempt, 7, 8, NO_VERSION)
+    assert store.write([Commit((committed,))]) == [None]
+    assert merged(store) == 1
+    assert counts(store) == [8]
 
 
 def test_damage_is_told_once_and_does_not_spread(
