@@ -38,7 +38,7 @@ from dafka_core.storage.open_environment import (
 from dafka_core.storage.rows import LAST_OFFSET
 from dafka_core.storage.set_aside import AsideArea
 from dafka_core.storage.storage_errors import BACKUP_MANIFEST, DATA_FILE, translated
-from dafka_core.storage.tables import FoundBlock, Tables
+from dafka_core.storage.tables import Tables
 from dafka_core.system.files import OWNERS_ALONE, make_directory, move
 
 # The entries of a log that a backup copies: all at one moment, or the newer ones.
@@ -98,7 +98,7 @@ def entries(
             yield Entry(table, key, value)
             count += 1
     for partition_id in tables.ids_with_blocks():
-        for found in _blocks_from(tables, partition_id, starts.get(partition_id, 0)):
+        for found in tables.blocks_reaching(partition_id, starts.get(partition_id, 0)):
             yield Entry(BLOCKS, found.key, found.packed)
             count += 1
     yield _fact(LAST_KEY, {"entries": count})
@@ -135,13 +135,6 @@ def fact(entry: Entry) -> dict[str, Any]:
 
 def _fact(key: bytes, facts: Mapping[str, Any]) -> Entry:
     return Entry(FACTS, key, memoryview(json.dumps(facts).encode()))
-
-
-def _blocks_from(tables: Tables, partition_id: int, start: int) -> Iterator[FoundBlock]:
-    last = tables.last_block(partition_id, start) if start else None
-    if last is not None and last.first < start and _end(last) > start:
-        yield last
-    yield from tables.blocks_from(partition_id, start)
 
 
 BACKUP_FILE: Final = "backup.mdb"
@@ -424,24 +417,12 @@ def _earliest(tables: Tables) -> dict[int, int]:
 
 def _drop_given_up(tables: Tables, earliest: dict[int, int]) -> None:
     for partition_id in list(tables.ids_with_blocks()):
-        if partition_id not in earliest:
-            tables.delete_blocks(partition_id, list(tables.firsts(partition_id, 0)))
-            continue
-        start = earliest[partition_id]
-        last = tables.last_block(partition_id, start)
-        if last is not None:
-            firsts = [*tables.firsts(partition_id, 0)]
-            # A block that ends below would count as the predecessor of the next records.
-            given_up = [each for each in firsts if each < last.first + (_end(last) <= start)]
-            tables.delete_blocks(partition_id, given_up)
-
-
-def _end(found: FoundBlock) -> int:
-    """Return a block's end; a huge one if it is damaged, which is reported later."""
-    try:
-        return found.end
-    except ValueError:
-        return LAST_OFFSET
+        start = earliest.get(partition_id, LAST_OFFSET)
+        # A block that ends below would count as the predecessor of the next records.
+        held = next(tables.blocks_reaching(partition_id, start), None)
+        end = held.first if held else LAST_OFFSET
+        given_up = [first for first in tables.firsts(partition_id, 0) if first < end]
+        tables.delete_blocks(partition_id, given_up)
 
 
 def _checksum(path: Path) -> str:

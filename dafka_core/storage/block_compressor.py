@@ -25,8 +25,7 @@ from dafka_core.storage.block import (
 )
 from dafka_core.storage.block_writer import SMALL_BLOCK_BYTES
 from dafka_core.storage.environment import Environment
-from dafka_core.storage.rows import PartitionRow
-from dafka_core.storage.tables import FoundBlock, Tables
+from dafka_core.storage.tables import Tables
 
 SCAN_INTERVAL_S: Final = 30.0
 """Interval between two scans of all partitions."""
@@ -108,7 +107,8 @@ class BlockCompressor:
             row = tables.visible_row(tp)
             if row is None:
                 return None
-            found = _next_block(tables, tp, row, max(mark, row.earliest))
+            start = max(mark, row.earliest)
+            found = next(tables.blocks_reaching(row.id, start, row.end), None)
             try:
                 read = partial(self._cold, number)
                 cold = None if found is None else tables.read_block(tp, found, read)
@@ -153,18 +153,3 @@ class BlockCompressor:
             unique = Block.parse(packed).head
             return _Cold(head.records, unique, size_bytes, compressed(packed, number))
         return _Cold(head.records, b"", size_bytes, None)
-
-
-def _next_block(
-    tables: Tables, tp: TopicPartition, row: PartitionRow, offset: int
-) -> FoundBlock | None:
-    """Return the first block of the table with a record at or after ``offset``."""
-    found = tables.last_block(row.id, offset)
-    if found is not None:
-        try:
-            end = tables.end_of(tp, found)
-        except StoreError:
-            return found
-        if end > offset:
-            return found if found.first < row.end else None
-    return next(tables.blocks_from(row.id, offset + 1, row.end), None)

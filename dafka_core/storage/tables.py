@@ -482,6 +482,21 @@ class Tables:
                     return
                 yield FoundBlock(found, first, packed)
 
+    def blocks_reaching(
+        self, partition_id: int, start: int, end: int = rows.LAST_OFFSET
+    ) -> Iterator[FoundBlock]:
+        """Yield as ``blocks_from``, after the block that begins earlier and has record ``start``.
+
+        A damaged one may have it.
+        """
+        last = self.last_block(partition_id, start)
+        if last is not None and last.first < start:
+            with contextlib.suppress(ValueError):
+                last = last if last.end > start else None
+            if last is not None:
+                yield last
+        yield from self.blocks_from(partition_id, start, end)
+
     def size_bytes(self, partition_id: int, start: int, end: int) -> int:
         """Return the size of a partition's blocks in the table between two offsets."""
         return sum(len(each.packed) for each in self.blocks_from(partition_id, start, end))
