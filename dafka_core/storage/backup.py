@@ -29,12 +29,7 @@ import xxhash
 from dafka_core.errors import StoreError
 from dafka_core.model.epochs import Epoch, History, before
 from dafka_core.storage.environment import DEFAULT_MAP_BYTES
-from dafka_core.storage.open_environment import (
-    FORMAT,
-    Opened,
-    affordable_bytes,
-    open_tables,
-)
+from dafka_core.storage.open_environment import FORMAT, Opened, affordable_bytes, open_tables
 from dafka_core.storage.rows import LAST_OFFSET
 from dafka_core.storage.set_aside import AsideArea
 from dafka_core.storage.storage_errors import BACKUP_MANIFEST, DATA_FILE, translated

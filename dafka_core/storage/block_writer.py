@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from dafka_core.model.records import RecordBatch
 from dafka_core.storage.append_area import GroupedBlock
-from dafka_core.storage.block import (
-    OFFSET,
-    Block,
-    build_blocks,
-    header_of,
-    plain_size,
-)
+from dafka_core.storage.block import OFFSET, Block, build_blocks, header_of, plain_size
 from dafka_core.storage.rows import LAST_OFFSET, PartitionRow
 from dafka_core.storage.tables import Tables
 

@@ -26,12 +26,7 @@ from dafka_core.model.histograms import Durations
 from dafka_core.storage.head_changes import HeadChanges
 from dafka_core.storage.leases import Lease, LeaseTable
 from dafka_core.storage.mapped_file import FilePositions
-from dafka_core.storage.open_environment import (
-    Opened,
-    files_at,
-    lock_writer,
-    open_environment,
-)
+from dafka_core.storage.open_environment import Opened, files_at, lock_writer, open_environment
 from dafka_core.storage.snapshot import Snapshot
 from dafka_core.storage.storage_errors import DATA_FILE, translated
 from dafka_core.storage.tables import Tables
