@@ -55,12 +55,9 @@ class LogDirs(Feature):
         total = usable = -1
         try:
             for start in range(0, len(asked), MOST_AT_ONCE):
-                snapshot = log.snapshot()
-                try:
-                    some = asked[start : start + MOST_AT_ONCE]
+                some = asked[start : start + MOST_AT_ONCE]
+                with log.snapshot() as snapshot:
                     sizes |= {each: _size(snapshot, each) for each in some}
-                finally:
-                    snapshot.close()
             total, _, usable = shutil.disk_usage(log.directory)
         except (DafkaError, OSError):
             error = KafkaError.KAFKA_STORAGE_ERROR

@@ -264,13 +264,13 @@ def _lease(context: ServerContext, request: LeaseRequest, caller: Caller) -> Ite
         yield LeaseGranted()
         return
     sizes = {"max_blocks": MAX_LEASED_BLOCKS, "max_bytes": MAX_LEASED_BYTES}
-    held, history, lease, blocks = log.lease(request.tp, request.start, request.end, **sizes)
+    (found,), lease = log.lease([(request.tp, request.start, request.end)], **sizes)
     if lease is None:
         raise UnavailableError(BUSY, _TOO_MANY_LEASES)
     try:
-        check_held(held, request.tp, request.start, request.end)
-        check_history(history, request)
-        yield LeaseGranted(lease.id, lease.slot, tuple(blocks))
+        check_held(found.held, request.tp, request.start, request.end)
+        check_history(found.history, request)
+        yield LeaseGranted(lease.id, lease.slot, tuple(found.blocks))
     except BaseException:
         log.end_lease(lease.id)
         raise
@@ -284,7 +284,7 @@ def _lease_many(
         log.end_lease(request.done)
     wanted = [(each.tp, each.start, each.end) for each in request.ranges]
     sizes = {"max_blocks": MAX_LEASED_BLOCKS, "max_bytes": MAX_LEASED_BYTES}
-    found, lease = log.lease_many(wanted, **sizes)
+    found, lease = log.lease(wanted, **sizes)
     if lease is None:
         raise UnavailableError(BUSY, _TOO_MANY_LEASES)
     try:

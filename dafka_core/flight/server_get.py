@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -92,18 +92,16 @@ def links(context: ServerContext, request: LinksRequest, caller: Caller) -> Iter
     yield FoundLinks(())  # the end, also without links
 
 
-@contextmanager
-def _open_tables(context: ServerContext) -> Iterator[Tables]:
+def _open_tables(context: ServerContext) -> AbstractContextManager[Tables]:
     context.check_open()
-    with context.log.snapshot() as snapshot:
-        yield snapshot.tables
+    return context.log.snapshot()
 
 
 def _backup_batches(
     context: ServerContext, request: BackupRequest, stream: WatchedStream
 ) -> Iterator[pa.RecordBatch]:
     reading = translated(context.log.directory)
-    with stream, refusing(), reading, _Moment(context.log.snapshot(), request) as moment:
+    with stream, refusing(), reading, _Moment(context, request) as moment:
         stream.hold(moment)
         stream.idle_s = limits.BACKUP_IDLE_S
         while (batch := moment.batch()) is not None:
@@ -119,22 +117,22 @@ class _Moment(Closing):
     The handler's thread waits inside gRPC then, perhaps for ever, and LMDB would reuse no page.
     """
 
-    def __init__(self, snapshot: Snapshot, request: BackupRequest) -> None:
+    def __init__(self, context: ServerContext, request: BackupRequest) -> None:
         known = {each[0]: Known(*each) for each in request.known}
-        self._lock = threading.Lock()
-        self._snapshot: Snapshot | None = snapshot
-        self._batches = batches(entries(snapshot.tables, known, {"dafka": this_version()}))
+        self._lock, self._reading = threading.Lock(), ExitStack()
+        snapshot = self._reading.enter_context(context.log.snapshot())
+        found = batches(entries(snapshot, known, {"dafka": this_version()}))
+        self._batches: Iterator[pa.RecordBatch] | None = found
 
     def batch(self) -> pa.RecordBatch | None:
         """Return the next entries; None at the end, also after ``close``."""
         with self._lock:
-            return None if self._snapshot is None else next(self._batches, None)
+            return None if self._batches is None else next(self._batches, None)
 
     def close(self) -> None:
         with self._lock:
-            snapshot, self._snapshot = self._snapshot, None
-            if snapshot is not None:
-                snapshot.close()
+            self._batches = None
+            self._reading.close()
 
 
 def check_held(held: PartitionInfo | None, tp: TopicPartition, start: int, end: int) -> None:

@@ -12,7 +12,6 @@ import json
 import mmap
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Final, Self
 
@@ -64,7 +63,6 @@ from dafka_core.storage.log_check import (
 )
 from dafka_core.storage.mapped_file import faults_noted
 from dafka_core.storage.storage_errors import BACKUP_MANIFEST, DATA_FILE, translated
-from dafka_core.storage.tables import Tables
 from dafka_core.system.distribution import this_version
 from dafka_core.system.files import OTHERS_READ, mode_within, replace_file
 
@@ -143,7 +141,7 @@ def restore(backup: Path, directory: Path, advance: Advance = lambda _: None) ->
     found: list[Damage] = []
     with restored(Backup(backup).chain(), directory) as made:
         with Log(made) as log:
-            for each in check(partial(_tables, log)):
+            for each in check(log.snapshot):
                 advance(each.partitions)
                 found += each.found
         if found:
@@ -231,7 +229,7 @@ class _StoppedStore:
     def __init__(self, log: Log) -> None:
         self.address = address_of(log.directory)
         self._log = log
-        self._tables = partial(_tables, log)
+        self._tables = log.snapshot
 
     def entries(self, known: Sequence[Known]) -> Generator[Entry]:
         facts = {"dafka": this_version()}
@@ -252,12 +250,6 @@ class _StoppedStore:
 
     def check_saved(self, saved: Sequence[PartitionLink]) -> Iterator[Checked]:
         return (check_saved(self._tables, each) for each in saved)
-
-
-@contextmanager
-def _tables(log: Log) -> Iterator[Tables]:
-    with log.snapshot() as snapshot:
-        yield snapshot.tables
 
 
 # Links saved outside their store, and two stores' links compared.

@@ -31,10 +31,9 @@ import numpy as np
 import xxhash
 
 from dafka_core.model.values import Bytes
-from dafka_core.storage.block import ALIGNMENT, Block, aligned, merge, peek_checksum
-from dafka_core.storage.merge_planner import MergeCandidate
-from dafka_core.storage.rows import BLOCK_KEY, checksum
-from dafka_core.storage.transaction import CountedTransaction
+from dafka_core.storage.block import ALIGNMENT, Block, aligned, header_of, merge
+from dafka_core.storage.rows import BLOCK_KEY
+from dafka_core.storage.transaction import CountedTransaction, OffsetTable
 
 if TYPE_CHECKING:
     import lmdb
@@ -79,7 +78,7 @@ class GroupedBlock(NamedTuple):
 def pack_group(blocks: Sequence[GroupedBlock]) -> bytearray:
     """Pack blocks, ascending by partition and offset, as one value."""
     sizes = [len(block.packed) for block in blocks]
-    rows = [(*block[:3], len(block.packed), peek_checksum(block.packed)) for block in blocks]
+    rows = [(*block[:3], len(block.packed), header_of(block.packed).checksum) for block in blocks]
     directory = np.array(rows, DIRECTORY).tobytes()
     at = HEADER.size + len(directory)
     packed = bytearray(at + sum(map(aligned, sizes)))
@@ -136,7 +135,7 @@ class Group:
         start = self._blocks_at + int((-(-before // ALIGNMENT)).sum()) * ALIGNMENT
         for partition_id, first, records, size, found in self._directory[row:stop].tolist():
             packed = self._buffer[start : start + size]
-            if peek_checksum(packed) != found:
+            if header_of(packed).checksum != found:
                 raise ValueError(
                     f"in the place of a block of partition id {partition_id} is another one"
                 )
@@ -159,7 +158,8 @@ APPENDED_BYTES = 3 << 19
 the file never shrinks."""
 
 FAN_IN = 8
-"""As ``merge_planner.GROWTH``: more groups to search, or more writing."""
+"""A record is written again once a group or a block has become this many times as large.  More
+would leave more of them to search, less would write records more often."""
 
 MERGED_GROUPS = 2 * FAN_IN
 """Groups merged at a time if more have accumulated: one may have 5 MB, and appends wait meanwhile.
@@ -172,19 +172,18 @@ format: readers find a partition's groups by it."""
 
 _APPENDED = (0, 0)
 _GROUP = b"group "
-_TRIMMED = b"trim of "
 _GROUP_KEY = struct.Struct(">6sBQQ")
-_ID = struct.Struct(">Q")
 
 Bucket = tuple[int, int]  # a level, and its partitions' ids divided by the level's width
-Moved = tuple[int, MergeCandidate]  # a partition's id and its block, which is in the table now
+Mergeable = list[tuple[int, int, int]]
+"""Partition id, first offset and size of blocks that may be merged from now on."""
 
 
 class AppendArea:
     """The area in one transaction of LMDB.
 
-    ``moved`` are the blocks moved to the table of blocks in this transaction, and ``due`` the
-    buckets that received a group in it and have enough to be merged.
+    It adds blocks that it moves to the table of blocks to ``mergeable``.  ``due`` are the buckets
+    that received a group in this transaction and have enough to be merged.
     """
 
     def __init__(
@@ -192,12 +191,14 @@ class AppendArea:
         txn: CountedTransaction,
         meta: lmdb._Database,
         blocks: lmdb._Database,
+        mergeable: Mergeable,
     ) -> None:
         self._txn = txn
         self._meta = meta
         self._blocks = blocks
+        self._mergeable = mergeable
+        self._trims = OffsetTable(txn, meta, b"trim of ")
         self._pending: dict[int, list[GroupedBlock]] = {}
-        self.moved: list[Moved] = []
         self.due: set[Bucket] = set()
 
     # -- reading ---------------------------------------------------------------------------------
@@ -260,8 +261,7 @@ class AppendArea:
 
     def trim(self, partition_id: int, before: int) -> None:
         """Note that a partition's records below ``before`` need not be written again."""
-        key, value = _TRIMMED + _ID.pack(partition_id), _ID.pack(before)
-        self._txn.put(key, value + checksum(key, value), db=self._meta)
+        self._trims.put(partition_id, before)
 
     def cut(self, partition_id: int, start: int) -> None:
         """Remove a partition's blocks that end after ``start``; the caller has copies.
@@ -285,13 +285,6 @@ class AppendArea:
                 if len(left) < len(blocks):
                     self._txn.put(key, bytes(pack_group(left)) if left else b"", db=self._meta)
 
-    def _earliest(self, partition_id: int) -> int:
-        """Return the noted offset; 0 if the note is damaged, since merged blocks may be deleted."""
-        key = _TRIMMED + _ID.pack(partition_id)
-        found = bytes(self._txn.get(key, db=self._meta) or b"")
-        value = found[: _ID.size]
-        return _ID.unpack(value)[0] if found == value + checksum(key, value) else 0
-
     def _replace(self, bucket: Bucket, keys: list[bytes], blocks: list[GroupedBlock]) -> None:
         merged, level, kept = self._merged(blocks), bucket[0] + 1, False
         for key, value in reversed(list(self._slots(bucket))):
@@ -313,7 +306,7 @@ class AppendArea:
         blocks.sort(key=attrgetter("partition_id", "first"))
         left: list[GroupedBlock] = []
         for partition_id, of_partition in groupby(blocks, attrgetter("partition_id")):
-            earliest = self._earliest(partition_id)
+            earliest = self._trims.get(partition_id)  # 0 if damaged: merged blocks may be deleted
             held = (block for block in of_partition if block.end > earliest)
             for stretch in _stretches(held):
                 for block in _joined(stretch):
@@ -328,9 +321,9 @@ class AppendArea:
         return cursor.set_key(BLOCK_KEY.pack(block.partition_id, block.end))
 
     def _move(self, block: GroupedBlock) -> None:
-        partition_id, first, records, packed = block
+        partition_id, first, _, packed = block
         self._txn.put(BLOCK_KEY.pack(partition_id, first), packed, db=self._blocks)
-        self.moved.append((partition_id, MergeCandidate(first, records, len(packed))))
+        self._mergeable.append((partition_id, first, len(packed)))
 
     # -- keys and values -------------------------------------------------------------------------
 

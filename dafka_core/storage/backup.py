@@ -28,18 +28,12 @@ import xxhash
 
 from dafka_core.errors import StoreError
 from dafka_core.model.epochs import Epoch, History, before
-from dafka_core.storage.block import peek_count
 from dafka_core.storage.environment import DEFAULT_MAP_BYTES
-from dafka_core.storage.open_environment import (
-    FORMAT,
-    Opened,
-    affordable_bytes,
-    open_tables,
-)
-from dafka_core.storage.rows import BLOCK_KEY, LAST_OFFSET
+from dafka_core.storage.open_environment import FORMAT, Opened, affordable_bytes, open_tables
+from dafka_core.storage.rows import LAST_OFFSET
 from dafka_core.storage.set_aside import AsideArea
 from dafka_core.storage.storage_errors import BACKUP_MANIFEST, DATA_FILE, translated
-from dafka_core.storage.tables import FoundBlock, Tables
+from dafka_core.storage.tables import Tables
 from dafka_core.system.files import OWNERS_ALONE, make_directory, move
 
 # The entries of a log that a backup copies: all at one moment, or the newer ones.
@@ -99,7 +93,7 @@ def entries(
             yield Entry(table, key, value)
             count += 1
     for partition_id in tables.ids_with_blocks():
-        for found in _blocks_from(tables, partition_id, starts.get(partition_id, 0)):
+        for found in tables.blocks_reaching(partition_id, starts.get(partition_id, 0)):
             yield Entry(BLOCKS, found.key, found.packed)
             count += 1
     yield _fact(LAST_KEY, {"entries": count})
@@ -136,21 +130,6 @@ def fact(entry: Entry) -> dict[str, Any]:
 
 def _fact(key: bytes, facts: Mapping[str, Any]) -> Entry:
     return Entry(FACTS, key, memoryview(json.dumps(facts).encode()))
-
-
-def _blocks_from(tables: Tables, partition_id: int, start: int) -> Iterator[FoundBlock]:
-    last = tables.last_block(partition_id, start) if start else None
-    if last is not None and last.first < start:
-        try:
-            ends = last.first + peek_count(last.packed)
-        except ValueError:  # it is damaged, and so is its copy
-            ends = LAST_OFFSET
-        if ends > start:
-            yield last
-    for first in tables.firsts(partition_id, start):
-        packed = tables.packed_block(partition_id, first)
-        assert packed is not None
-        yield FoundBlock(BLOCK_KEY.pack(partition_id, first), first, packed)
 
 
 BACKUP_FILE: Final = "backup.mdb"
@@ -382,24 +361,31 @@ def _written(opened: Opened, found: Iterator[Entry]) -> tuple[dict[str, Any], in
     if first["format"] > FORMAT:
         why = f"the store's log has format {first['format']}: use the store's version of Dafka"
         raise StoreError(opened.directory, why)
-    tables = {META: opened.meta, PARTITIONS: opened.partitions, BLOCKS: opened.blocks}
-    count, last = 0, None
-    while last is None:
-        size_bytes = 0
-        with opened.env.begin(write=True) as txn:
-            while last is None and size_bytes < TXN_BYTES:
-                entry = next(found, None)
-                if entry is None:
-                    raise ValueError("its end is missing")
-                if entry.table == FACTS:
-                    last = fact(entry)
-                    continue
-                # In the order of their keys, except for the few that the empty file has already.
-                txn.put(entry.key, entry.value, db=tables[entry.table])
-                count, size_bytes = count + 1, size_bytes + len(entry.value) + 64
+    count, last = _put(opened, found)
+    if last is None:
+        raise ValueError("its end is missing")
     if last["entries"] != count:
         raise ValueError(f"{count} entries came of {last['entries']}")
     return first, count
+
+
+def _put(opened: Opened, found: Iterator[Entry]) -> tuple[int, dict[str, Any] | None]:
+    """Write entries up to the last one; return their number, and the last one's facts."""
+    tables = {META: opened.meta, PARTITIONS: opened.partitions, BLOCKS: opened.blocks}
+    count = 0
+    while True:
+        size_bytes = 0
+        with opened.env.begin(write=True) as txn:
+            for entry in found:
+                if entry.table == FACTS:
+                    return count, fact(entry)
+                # In the order of their keys, except for the few that the empty file has already.
+                txn.put(entry.key, entry.value, db=tables[entry.table])
+                count, size_bytes = count + 1, size_bytes + len(entry.value) + 64
+                if size_bytes >= TXN_BYTES:
+                    break
+            else:
+                return count, None
 
 
 def _go_on(opened: Opened, known: list[Known], after: Backup) -> None:
@@ -412,27 +398,12 @@ def _go_on(opened: Opened, known: list[Known], after: Backup) -> None:
             for each in known:
                 start = 0 if each.id in whole else min(firsts.get(each.id, each.end), each.end)
                 tables.delete_blocks(each.id, list(tables.firsts(each.id, start)))
-            for number, table in ((META, opened.meta), (PARTITIONS, opened.partitions)):
+            for table in (opened.meta, opened.partitions):
                 txn.drop(table, delete=False)
-                for key, value in new.entries(number):
-                    txn.put(key, value, db=table)
-        _copy_blocks(opened, new)
+        found = (Entry(number, *each) for number in range(FACTS) for each in new.entries(number))
+        _put(opened, found)
     with opened.env.begin(write=True, buffers=True) as txn:
         _drop_given_up(Tables(opened, txn), earliest)
-
-
-def _copy_blocks(opened: Opened, new: Tables) -> None:
-    found = new.entries(BLOCKS)
-    while True:
-        size_bytes = 0
-        with opened.env.begin(write=True) as txn:
-            for key, value in found:
-                txn.put(key, value, db=opened.blocks)
-                size_bytes += len(value)
-                if size_bytes >= TXN_BYTES:
-                    break
-            else:
-                return
 
 
 def _earliest(tables: Tables) -> dict[int, int]:
@@ -442,25 +413,12 @@ def _earliest(tables: Tables) -> dict[int, int]:
 
 def _drop_given_up(tables: Tables, earliest: dict[int, int]) -> None:
     for partition_id in list(tables.ids_with_blocks()):
-        if partition_id not in earliest:
-            tables.delete_blocks(partition_id, list(tables.firsts(partition_id, 0)))
-            continue
-        start = earliest[partition_id]
-        last = tables.last_block(partition_id, start)
-        if last is not None:
-            firsts = [*tables.firsts(partition_id, 0)]
-            # A block that ends below would count as the predecessor of the next records.
-            is_held = last.first + _records(last) > start
-            given_up = [each for each in firsts if each < last.first + (not is_held)]
-            tables.delete_blocks(partition_id, given_up)
-
-
-def _records(found: FoundBlock) -> int:
-    """Return a block's number of records; a huge one if it is damaged, which is reported later."""
-    try:
-        return peek_count(found.packed)
-    except ValueError:
-        return LAST_OFFSET
+        start = earliest.get(partition_id, LAST_OFFSET)
+        # A block that ends below would count as the predecessor of the next records.
+        held = next(tables.blocks_reaching(partition_id, start), None)
+        end = held.first if held else LAST_OFFSET
+        given_up = [first for first in tables.firsts(partition_id, 0) if first < end]
+        tables.delete_blocks(partition_id, given_up)
 
 
 def _checksum(path: Path) -> str:

@@ -99,24 +99,6 @@ def aligned(size_bytes: int) -> int:
     return -(-size_bytes // ALIGNMENT) * ALIGNMENT
 
 
-def peek_count(packed: Bytes) -> int:
-    """Return a packed block's record count, without checking its checksum.
-
-    Raises:
-        ValueError: it cannot be a block.
-    """
-    return _header(memoryview(packed)).records
-
-
-def peek_checksum(packed: Bytes) -> int:
-    """Return a packed block's checksum, without comparing it with the content.
-
-    Raises:
-        ValueError: it cannot be a block.
-    """
-    return _header(memoryview(packed)).checksum
-
-
 def peek_times(packed: Bytes) -> Longs:
     """Return the ``times`` of a packed block, without checking its checksum.
 
@@ -124,23 +106,14 @@ def peek_times(packed: Bytes) -> Longs:
         ValueError: it cannot be a block.
     """
     view = memoryview(packed)
-    return _times(view, _header(view))
-
-
-def peek_newest_us(packed: Bytes) -> int:
-    """Return the ``newest_us`` of a packed block, without checking its checksum.
-
-    Raises:
-        ValueError: it cannot be a block.
-    """
-    return _header(memoryview(packed)).newest_us
+    return _times(view, header_of(view))
 
 
 def plain_size(packed: Bytes) -> int:
     """Return a packed block's uncompressed size; if it is invalid, its present size."""
     view = memoryview(packed)
     try:
-        head = _header(view)
+        head = header_of(view)
         if head.codec:
             return head.body_at + int(OPENS_TO.unpack_from(view, head.body_at)[0])
     except (ValueError, struct.error):
@@ -148,7 +121,7 @@ def plain_size(packed: Bytes) -> int:
     return len(view)
 
 
-class _Head(NamedTuple):
+class Header(NamedTuple):
     """The fields of a block's header."""
 
     codec: int
@@ -163,11 +136,17 @@ class _Head(NamedTuple):
         return HEADER.size + self.run_count * RUN_BYTES
 
 
-def _header(view: memoryview) -> _Head:
+def header_of(packed: Bytes) -> Header:
+    """Return the header of a packed block, without checking its checksum.
+
+    Raises:
+        ValueError: it cannot be a block.
+    """
+    view = memoryview(packed)
     if len(view) < HEADER.size:
         raise ValueError(f"{len(view)} bytes are too few for a block")
     magic, version, *fields = HEADER.unpack_from(view)
-    head = _Head._make(fields)
+    head = Header._make(fields)
     if magic != MAGIC:
         raise ValueError("it does not begin as a block does")
     if version not in (VERSION, COMPRESSED):
@@ -179,7 +158,7 @@ def _header(view: memoryview) -> _Head:
     return head
 
 
-def _times(view: memoryview, head: _Head) -> Longs:
+def _times(view: memoryview, head: Header) -> Longs:
     """Return a block's runs of timestamps, which add up to its records."""
     if head.run_count and head.body_at <= len(view):
         runs = np.frombuffer(view, LONG, 2 * head.run_count, HEADER.size).reshape(-1, 2)
@@ -209,7 +188,7 @@ class Block:
     __slots__ = ("_data", "codec", "count", "head", "newest_us", "offsets", "size_bytes", "times")
 
     def __init__(
-        self, view: memoryview, head: _Head, times: Longs, body: memoryview, data_at: int
+        self, view: memoryview, head: Header, times: Longs, body: memoryview, data_at: int
     ) -> None:
         self.count = head.records
         self.codec = head.codec
@@ -269,7 +248,7 @@ class Block:
 
     @classmethod
     def _checked(cls, view: memoryview, found: int) -> Block:
-        head = _header(view)
+        head = header_of(view)
         count = head.records
         if found != head.checksum:
             raise ValueError("its checksum is not that of its content")
@@ -296,7 +275,7 @@ class Block:
         return Values.from_columns(self.offsets, self.data)
 
 
-def _body(view: memoryview, head: _Head) -> memoryview:
+def _body(view: memoryview, head: Header) -> memoryview:
     at = head.body_at
     if not head.codec:
         return view[at:]
@@ -309,7 +288,7 @@ def _body(view: memoryview, head: _Head) -> memoryview:
 def compressed(packed: Bytes, codec: int) -> memoryview | None:
     """Compress a plain block; return None if that saves hardly anything."""
     view = memoryview(packed)
-    head = _header(view)
+    head = header_of(view)
     at = head.body_at
     body = compress(codec, view[at:])
     start = at + OPENS_TO.size
@@ -350,18 +329,6 @@ _SPARE_BYTES = HEADER.size + RUN_BYTES + 2 * ALIGNMENT
 """The largest overhead of a block of one run, beside the value and the offset of each record."""
 
 
-class BuiltBlock(NamedTuple):
-    """A packed block with values ``start`` to ``stop`` (exclusive).
-
-    ``extends`` is true if the block begins with the records of the block it was to extend.
-    """
-
-    start: int
-    stop: int
-    extends: bool
-    packed: memoryview
-
-
 class _Part(NamedTuple):
     """Values for a part of a block, as in ``Block``: ``offsets`` may begin above 0."""
 
@@ -376,14 +343,15 @@ def build_blocks(
     newest_us: int,
     extend: Block | None = None,
     into: bytearray | None = None,
-) -> Iterator[BuiltBlock]:
+) -> Iterator[tuple[int, memoryview]]:
     """Pack values into blocks of at most ``MAX_BLOCK_BYTES`` and ``MAX_BLOCK_RECORDS``, in order.
 
     ``times`` are their timestamps, and ``newest_us`` the greatest timestamp before them.
 
-    The blocks are as few as possible, and similar in size, so that none is small.  A value that is
-    too large has a block of its own.  The first block begins with the records of ``extend``, if it
-    is given and they fit.
+    Yields the number of each block's first value, and the packed block.  The blocks are as few as
+    possible, and similar in size, so that none is small.  A value that is too large has a block of
+    its own.  The first block begins with the records of ``extend``, if it is given and they fit:
+    its number is below 0 then.
 
     Each block that fits is packed in ``into``, and valid until the next one is requested: memory in
     use is much faster than new memory.
@@ -409,7 +377,7 @@ def build_blocks(
         )
         newest_us = max(newest_us, int(part.times[:, 1].max()))
         packed = _assembled([part] if extend is None else [extend, part], newest_us, into)
-        yield BuiltBlock(start, stop, extend is not None, packed)
+        yield start - (extend.count if extend else 0), packed
         start, extend = stop, None
 
 

@@ -15,19 +15,10 @@ from typing import Final, NamedTuple
 from dafka_core.config.topic_rules import NONE, CompressionRule, codec_of
 from dafka_core.errors import StoreError
 from dafka_core.model.records import TopicPartition
-from dafka_core.storage.block import (
-    NUMBERS,
-    PLAIN,
-    Block,
-    compressed,
-    peek_count,
-    peek_newest_us,
-    plain_size,
-)
+from dafka_core.storage.block import NUMBERS, PLAIN, Block, compressed, header_of, plain_size
 from dafka_core.storage.block_writer import SMALL_BLOCK_BYTES
 from dafka_core.storage.environment import Environment
-from dafka_core.storage.rows import PartitionRow
-from dafka_core.storage.tables import FoundBlock, Tables
+from dafka_core.storage.tables import Tables
 
 SCAN_INTERVAL_S: Final = 30.0
 """Interval between two scans of all partitions."""
@@ -98,7 +89,7 @@ class BlockCompressor:
         with self._env.reading() as tables:
             for tp, row in tables.all_rows():
                 if row.end and codec_of(tp.topic, self.rules) != NONE:
-                    mark = max(tables.cold.of(row.id), self._marks.get(row.id, 0))
+                    mark = max(tables.cold.get(row.id), self._marks.get(row.id, 0))
                     if mark < row.end:
                         self._waiting.append((tp, mark))
 
@@ -109,7 +100,8 @@ class BlockCompressor:
             row = tables.visible_row(tp)
             if row is None:
                 return None
-            found = _next_block(tables, tp, row, max(mark, row.earliest))
+            start = max(mark, row.earliest)
+            found = next(tables.blocks_reaching(row.id, start, row.end), None)
             try:
                 read = partial(self._cold, number)
                 cold = None if found is None else tables.read_block(tp, found, read)
@@ -117,7 +109,7 @@ class BlockCompressor:
                 assert found is not None
                 self._marks[row.id] = next(tables.firsts(row.id, found.first + 1), row.end)
                 raise
-            noted = tables.cold.of(row.id)
+            noted = tables.cold.get(row.id)
         if cold is None or found is None:
             if mark > noted:  # after uncompressed ones
                 self._env.write(lambda tables: tables.cold.put(row.id, mark))
@@ -147,28 +139,10 @@ class BlockCompressor:
         Raises:
             ValueError: it is damaged.
         """
-        records, size_bytes = peek_count(packed), plain_size(packed)
-        if peek_newest_us(packed) > self._now_us() - self._after_us:
+        head, size_bytes = header_of(packed), plain_size(packed)
+        if head.newest_us > self._now_us() - self._after_us:
             return None
-        is_plain = size_bytes == len(packed)
-        if is_plain and SMALL_BLOCK_BYTES <= size_bytes <= MOST_BYTES:
-            head = Block.parse(packed).head
-            return _Cold(records, head, size_bytes, compressed(packed, number))
-        return _Cold(records, b"", size_bytes, None)
-
-
-def _next_block(
-    tables: Tables, tp: TopicPartition, row: PartitionRow, offset: int
-) -> FoundBlock | None:
-    """Return the first block of the table with a record at or after ``offset``."""
-    found = tables.last_block(row.id, offset)
-    if found is not None:
-        try:
-            end = found.first + tables.read_block(tp, found, peek_count)
-        except StoreError:
-            return found
-        if end > offset:
-            return found if found.first < row.end else None
-    first = next(tables.firsts(row.id, offset + 1), row.end)
-    packed = tables.packed_block(row.id, first) if first < row.end else None
-    return None if packed is None else FoundBlock(b"", first, packed)
+        if head.codec == PLAIN and SMALL_BLOCK_BYTES <= size_bytes <= MOST_BYTES:
+            unique = Block.parse(packed).head
+            return _Cold(head.records, unique, size_bytes, compressed(packed, number))
+        return _Cold(head.records, b"", size_bytes, None)

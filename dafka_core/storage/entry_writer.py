@@ -36,9 +36,7 @@ from dafka_core.model.records import (
 )
 from dafka_core.model.timestamps import ANY_US, kept_times, lateness_us
 from dafka_core.storage import rows
-from dafka_core.storage.append_area import Bucket
-from dafka_core.storage.block_writer import group_batch, write_batch
-from dafka_core.storage.merge_planner import MergeCandidate
+from dafka_core.storage.block_writer import write_batch
 from dafka_core.storage.rows import PartitionRow
 from dafka_core.storage.set_aside import AsideArea
 from dafka_core.storage.tables import Tables
@@ -55,18 +53,14 @@ _Owner = tuple[bytes, Transaction]  # of staged records: their attempt and their
 class EntryWriter:
     """Writes entries in one transaction of LMDB, in order; ``buffer`` is memory for blocks.
 
-    ``finish`` follows the last of them.  Afterwards ``finished`` are blocks that may be merged,
-    each after its partition's id, and ``due`` such buckets of the append area.  ``ahead_us`` has by
-    how much records of a partition, stamped after ``latest_us``, were ahead of ``now_us``;
-    ``oldest_us`` is the least of the batches' greatest timestamps.
+    Afterwards ``ahead_us`` has by how much records of a partition, stamped after ``latest_us``,
+    were ahead of ``now_us``; ``oldest_us`` is the least of the batches' greatest timestamps.
     """
 
     def __init__(self, tables: Tables, now_us: int, buffer: bytearray, latest_us: int = 0) -> None:
         self._tables = tables
         self._now_us, self._latest_us = now_us, latest_us
         self._buffer = buffer
-        self.finished: list[tuple[int, MergeCandidate]] = []
-        self.due: set[Bucket] = set()
         self.ahead_us: dict[TopicPartition, int] = {}
         self.oldest_us = ANY_US
 
@@ -102,12 +96,6 @@ class EntryWriter:
             case SetAside() | RestartPartition():
                 self._set_aside(entry)
         return None
-
-    def finish(self) -> None:
-        """Write the small batches of all entries."""
-        self._tables.area.flush()
-        self.finished += self._tables.area.moved
-        self.due = self._tables.area.due
 
     def discard_stale(self, before_us: int, *, replicas: bool) -> int:
         """Discard staged records without additions since a time; return the partition count."""
@@ -257,10 +245,8 @@ class EntryWriter:
         before = row.staged or row
         late_us = max(before.late_us, lateness_us(batch.times, before.newest_us))
         newest_us = max(before.newest_us, int(batch.times[:, 1].max()))
-        if owner is not None or not group_batch(self._tables, batch, row, before.newest_us):
-            floor = row.end if owner else 0
-            blocks = write_batch(self._tables, batch, row, floor, before.newest_us, self._buffer)
-            self.finished += [] if owner else [(row.id, block) for block in blocks]
+        staged = owner is not None
+        write_batch(self._tables, batch, row, before.newest_us, self._buffer, staged=staged)
         if owner is None:
             row = row._replace(end=batch.end, newest_us=newest_us, late_us=late_us)
         else:
@@ -296,10 +282,7 @@ class EntryWriter:
     def _finish_staged(self, row: PartitionRow) -> PartitionRow:
         """Return the row with its staged records visible; their blocks may be merged then."""
         assert row.staged is not None
-        last = self._tables.last_block(row.id, row.end - 1) if row.end else None
-        start = last.first if last else row.end
-        blocks = self._tables.candidates(row.id, start, row.staged.end)
-        self.finished += [(row.id, block) for block in blocks]
+        self._tables.mergeable.append((row.id, row.end, 1))
         return row.with_staged_visible()
 
 

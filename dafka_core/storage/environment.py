@@ -26,12 +26,8 @@ from dafka_core.model.histograms import Durations
 from dafka_core.storage.head_changes import HeadChanges
 from dafka_core.storage.leases import Lease, LeaseTable
 from dafka_core.storage.mapped_file import FilePositions
-from dafka_core.storage.open_environment import (
-    Opened,
-    files_at,
-    lock_writer,
-    open_environment,
-)
+from dafka_core.storage.open_environment import Opened, files_at, lock_writer, open_environment
+from dafka_core.storage.snapshot import Snapshot
 from dafka_core.storage.storage_errors import DATA_FILE, translated
 from dafka_core.storage.tables import Tables
 from dafka_core.system.closing import ProcessBound, check_process
@@ -91,13 +87,13 @@ class Environment(ProcessBound):
         self._opened: Opened | None = opened
 
     @contextlib.contextmanager
-    def reading(self) -> Iterator[Tables]:
+    def reading(self) -> Iterator[Snapshot]:
         """Open the tables in a read transaction.  Their results are valid only inside: copy them.
 
         A thread must not open a second one inside the first.
         """
         with self._using() as opened, opened.env.begin(buffers=True) as txn:
-            yield Tables(opened, txn)
+            yield Snapshot(opened, txn)
 
     def write(self, work: Callable[[Tables], T]) -> T:
         """Return the result of ``work`` after its writes are on disk; or none of them is."""
@@ -106,6 +102,7 @@ class Environment(ProcessBound):
             with opened.env.begin(write=True, buffers=True) as txn:
                 tables = Tables(opened, txn)
                 done = work(tables)
+                tables.area.flush()
                 self._written_bytes += tables.written_bytes
                 if len(tables.changed) > 1:
                     self.changes.add(tables.changed, wakes=False)

@@ -31,8 +31,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from dafka_core.errors import StoreError
-from dafka_core.model.epochs import History
-from dafka_core.model.records import PartitionInfo
 from dafka_core.system.files import mode_within
 
 if TYPE_CHECKING:
@@ -71,18 +69,6 @@ class BlockPlace(NamedTuple):
     first: int
     position: int
     size_bytes: int
-
-
-class LeasedBlocks(NamedTuple):
-    """Blocks to read from the file; without a lease, if there are too many.
-
-    ``held`` are the available offsets of the partition, with the ``history`` of these records.
-    """
-
-    held: PartitionInfo | None
-    history: History
-    lease: Lease | None
-    blocks: list[BlockPlace]
 
 
 class _Held(NamedTuple):

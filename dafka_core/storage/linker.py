@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Iterator
 from typing import Final
 
 from dafka_core.errors import StoreError
@@ -171,7 +170,8 @@ class LinkedRecords:
     """A partition's records from an offset on, for digests; each block is read once."""
 
     def __init__(self, tables: Tables, tp: TopicPartition, row: PartitionRow, start: int) -> None:
-        self._batches = _batches(tables, tp, row, start)
+        # Not copied: no block is kept.
+        self._batches = tables.batches(tp, row, start, row.end, Block.parse)
         self._rest: RecordBatch | None = None
 
     def fill(self, made: LinkDigest, end: int, *, full: bool = True) -> None:
@@ -185,12 +185,3 @@ class LinkedRecords:
             stop = min(end, made.reach(batch) if full else batch.end)
             made.add(batch.between(batch.offset, stop))
             self._rest = batch.between(stop, batch.end) if stop < batch.end else None
-
-
-def _batches(
-    tables: Tables, tp: TopicPartition, row: PartitionRow, start: int
-) -> Iterator[RecordBatch]:
-    for found in tables.blocks_between(tp, row, start, row.end):
-        block = tables.read_block(tp, found, Block.parse)  # not copied: it is not kept
-        batch = RecordBatch(tp, found.first, block.values, times=block.times)
-        yield batch.between(max(start, found.first), min(batch.end, row.end))

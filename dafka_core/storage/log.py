@@ -35,6 +35,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -54,23 +55,16 @@ from dafka_core.model.records import (
 from dafka_core.model.timestamps import MAX_AHEAD_US, STEP_US, AheadLog
 from dafka_core.storage.block import MAX_BLOCK_BYTES
 from dafka_core.storage.block_compressor import BlockCompressor
+from dafka_core.storage.block_merger import BlockMerger
 from dafka_core.storage.block_reader import BlockReader
-from dafka_core.storage.block_writer import BlockMerger
 from dafka_core.storage.entry_writer import EntryWriter
 from dafka_core.storage.environment import DEFAULT_MAP_BYTES, Environment, Space
-from dafka_core.storage.leases import BlockPlace, Lease, LeasedBlocks
+from dafka_core.storage.leases import BlockPlace, Lease
 from dafka_core.storage.linker import Linker
 from dafka_core.storage.mapped_file import FilePositions
-from dafka_core.storage.merge_planner import MergePlanner
 from dafka_core.storage.retention import StoreClock
 from dafka_core.storage.set_aside import AsideArea, AsideRecords
-from dafka_core.storage.snapshot import (
-    PartitionStatistics,
-    Snapshot,
-    offset_of_time,
-    statistics,
-    times_of,
-)
+from dafka_core.storage.snapshot import PartitionStatistics, Snapshot, times_of
 from dafka_core.storage.tables import Tables
 from dafka_core.system.closing import Closing
 
@@ -228,8 +222,7 @@ class Log(Closing):
         self._reader = BlockReader(self._env)
         self.retention, self.linker = RetentionLog(self._env), Linker(self._env, self._reader)
         """The data of retention; and the creator of links, for the merging thread."""
-        self._planner = MergePlanner()
-        self._merger = BlockMerger(self._env, self._planner)
+        self._merger = BlockMerger(self._env)
         try:
             if not unchecked:
                 self.partitions()  # a partition with a lost row would restart at offset 0
@@ -285,7 +278,6 @@ class Log(Closing):
         def work(tables: Tables) -> tuple[list[DafkaError | None], EntryWriter, int]:
             writer = EntryWriter(tables, now_us, self._buffer, latest_us)
             outcomes = [writer.apply(entry) for entry in entries]
-            writer.finish()
             agreed_us = self.clock.compare(writer.oldest_us)
             if abs(agreed_us - noted_us) < STEP_US:
                 return outcomes, writer, noted_us
@@ -298,11 +290,8 @@ class Log(Closing):
         aside = any(isinstance(entry, SetAside | RestartPartition) for entry in entries)
         self._reader.asides += aside
         try:
-            outcomes, writer, self._noted_us = self._env.write(work)
+            outcomes, writer, self._noted_us = self._merger.write(work)
             self._env.check_in_place()  # afterwards: writes count only in place
-            for partition_id, block in writer.finished:
-                self._planner.add(partition_id, block)
-            self._merger.add_due(writer.due)
             self._ahead.add(writer.ahead_us)
         finally:
             self._appending, self._appended_s = False, time.monotonic()
@@ -360,7 +349,7 @@ class Log(Closing):
     @property
     def small_blocks(self) -> int:
         """Return the approximate number of small blocks that ``merge_step`` has not examined."""
-        return self._planner.waiting + self._merger.grouped
+        return self._merger.small_blocks
 
     @property
     def quiet_s(self) -> float:
@@ -473,25 +462,20 @@ class Log(Closing):
         """
         return self._reader.read_each(ranges, max_records=max_records, max_bytes=max_bytes)
 
-    def snapshot(self) -> Snapshot:
-        """Return a consistent view of the log, which must be closed; its results are copies.
+    def snapshot(self) -> AbstractContextManager[Snapshot]:
+        """Return a context with a consistent view of the log.
 
         It pins space of the store, and ``close`` of the log waits for its end.
         """
-        return Snapshot(self._env)
+        return self._env.reading()
 
     def lease(
-        self, tp: TopicPartition, start: int, end: int, *, max_blocks: int, max_bytes: int
-    ) -> LeasedBlocks:
-        """Lease the blocks with the records from ``start`` to ``end``; see ``places_of``."""
-        limits = {"max_blocks": max_blocks, "max_bytes": max_bytes}
-        (found,), lease = self.lease_many([(tp, start, end)], **limits)
-        return LeasedBlocks(found.held, found.history, lease, found.blocks)
-
-    def lease_many(
         self, ranges: Sequence[Range], *, max_blocks: int, max_bytes: int
     ) -> tuple[list[PlacedRange], Lease | None]:
-        """Lease the blocks of many ranges; see ``places_of``."""
+        """Lease the blocks of ranges of records; see ``places_of``.
+
+        There is no lease if too many are held.
+        """
         return self._env.lease(
             lambda tables, positions: places_of(tables, positions, ranges, max_blocks, max_bytes)
         )
@@ -526,7 +510,7 @@ class Log(Closing):
             if row is None:
                 return None
             timestamp_us += row.late_us if after_all else 0
-            offset = offset_of_time(tables, tp, row, timestamp_us)
+            offset = tables.offset_of_time(tp, row, timestamp_us)
             if offset is not None:
                 self._reader.batches_at(tables, tp, row, offset, offset + 1, self._reader.asides)
         return offset
@@ -534,7 +518,7 @@ class Log(Closing):
     def statistics(self, tp: TopicPartition) -> PartitionStatistics | None:
         """Return the size and times of a partition; None if it is unknown."""
         with self._env.reading() as tables:
-            return statistics(tables, tp)
+            return tables.statistics(tp)
 
     def close(self) -> None:
         """Wait for reads and writes to end, then close.  Idempotent."""

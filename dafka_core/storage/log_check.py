@@ -8,6 +8,7 @@ nothing more in that transaction, so the check continues after the page in the n
 
 from __future__ import annotations
 
+import operator
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -18,9 +19,8 @@ import lmdb
 from msgspec import Meta
 
 from dafka_core.errors import StoreError
-from dafka_core.model.epochs import History
 from dafka_core.model.records import TopicPartition
-from dafka_core.storage.block import Block, peek_count
+from dafka_core.storage.block import Block
 from dafka_core.storage.linker import LinkedRecords
 from dafka_core.storage.links import GENESIS, Link, LinkDigest, life_at
 from dafka_core.storage.rows import PartitionRow, tp_of_key
@@ -78,14 +78,7 @@ class Checked(NamedTuple):
 
     def plus(self, other: Checked) -> Checked:
         """Return the sum of both."""
-        return Checked(
-            self.partitions + other.partitions,
-            self.records + other.records,
-            self.blocks + other.blocks,
-            self.size_bytes + other.size_bytes,
-            self.found + other.found,
-            self.linked + other.linked,
-        )
+        return Checked(*map(operator.add, self, other))
 
 
 OpenTables = Callable[[], AbstractContextManager[Tables]]
@@ -200,13 +193,6 @@ def _some(
     return None, Checked(found=tuple(found), linked=linked)
 
 
-def _history(tables: Tables, tp: TopicPartition, row: PartitionRow) -> History:
-    """Return the history of the records; empty if damaged, which is reported elsewhere."""
-    with suppress(StoreError):
-        return tables.lives.history(tp, row)
-    return ()
-
-
 def _out_of_chain(
     tp: TopicPartition, row: PartitionRow, link: Link, previous: Link | None
 ) -> Damage | None:
@@ -244,7 +230,9 @@ def check_saved(open_tables: OpenTables, saved: PartitionLink) -> Checked:
         row = tables.visible_row(tp)
         if row is not None and saved.start < row.earliest:
             return Checked()
-        life = life_at(_history(tables, tp, row), saved.end) if row else 0
+        life = 0
+        with suppress(StoreError):  # of a damaged history, which is reported elsewhere
+            life = life_at(tables.lives.history(tp, row), saved.end) if row else 0
         asides = (each for each in AsideArea(tables).listed() if each[1:3] == tp)
         is_other = f"{life:016x}" != saved.life or any(each.start < saved.end for each in asides)
         why = f"it ends here, but had {saved.range}"
@@ -443,7 +431,7 @@ def _is_in_no_block(tables: Tables, row: PartitionRow, offset: int) -> bool:
     try:
         if tables.area.find(row.id, offset):
             return False
-        return found is None or found.first + peek_count(found.packed) <= offset
+        return found is None or found.end <= offset
     except ValueError:
         return False
 

@@ -18,7 +18,6 @@ import lmdb
 from dafka_core.errors import StoreError
 from dafka_core.storage.leases import LEASE_FILE
 from dafka_core.storage.mapped_file import handle_faults
-from dafka_core.storage.rows import checksum
 from dafka_core.storage.storage_errors import (
     BACKUP_MANIFEST,
     DATA_FILE,
@@ -26,47 +25,17 @@ from dafka_core.storage.storage_errors import (
     foreign,
     translated,
 )
-from dafka_core.storage.transaction import CountedTransaction
 from dafka_core.system.files import OWNERS_ALONE, make_directory, mode_within, sync
 
 _log: Final = logging.getLogger("dafka.store")
 
-# The format of a log, and the offsets up to which each partition was scanned for compression.
-#
-# In the table ``meta``:
-#
-#     "format"               ->  the format's number
-#     "cold of ", id         ->  offset up to which a partition's blocks were scanned, checksum
-
 FORMAT_KEY: Final = b"format"
 FORMAT_VALUE: Final = struct.Struct("<I")
+"""The entry of the table ``meta`` with the format's number."""
 
 FORMAT: Final = 5
 """In earlier formats the timestamps of a partition never went back, and blocks did not have the
 greatest one so far."""
-
-_PREFIX: Final = b"cold of "
-_OFFSET: Final = struct.Struct(">Q")
-
-
-class ColdMarks:
-    """The scanned offsets in one transaction of LMDB."""
-
-    def __init__(self, txn: CountedTransaction, meta: lmdb._Database) -> None:
-        self._txn = txn
-        self._meta = meta
-
-    def of(self, partition_id: int) -> int:
-        """Return the offset up to which a partition was scanned; 0 if unknown."""
-        key = _PREFIX + _OFFSET.pack(partition_id)
-        found = bytes(self._txn.get(key, db=self._meta) or b"")
-        value = found[: _OFFSET.size]
-        return _OFFSET.unpack(value)[0] if found == value + checksum(key, value) else 0
-
-    def put(self, partition_id: int, offset: int) -> None:
-        """Write the scanned offset."""
-        key, value = _PREFIX + _OFFSET.pack(partition_id), _OFFSET.pack(offset)
-        self._txn.put(key, value + checksum(key, value), db=self._meta)
 
 
 NOT_LOCAL: Final = {
@@ -363,15 +332,11 @@ def open_tables(env: lmdb.Environment, directory: Path) -> Opened:
         StoreError: it is not a store's, or of a format that this program does not read.
     """
     handle_faults()
-    return Opened(directory, env, *_tables(env, directory))
-
-
-def _tables(env: lmdb.Environment, directory: Path) -> list[lmdb._Database]:
     if env.stat()["entries"] == 0:
         with env.begin(write=True) as txn:
             tables = [env.open_db(name, txn=txn) for name in _TABLES]
             txn.put(FORMAT_KEY, FORMAT_VALUE.pack(FORMAT), db=tables[0])
-        return tables
+        return Opened(directory, env, *tables)
     try:
         tables = [env.open_db(name, create=False) for name in _TABLES]
         with env.begin() as txn:
@@ -381,4 +346,4 @@ def _tables(env: lmdb.Environment, directory: Path) -> list[lmdb._Database]:
     if found != FORMAT:
         why = f"its format is {found}, this program reads format {FORMAT}"
         raise StoreError(directory, f"{why}: open it with the version of Dafka that wrote it")
-    return tables
+    return Opened(directory, env, *tables)

@@ -27,7 +27,6 @@ from dafka_core.model.timestamps import (
     machine_us,
     shown_time,
 )
-from dafka_core.storage.block import peek_newest_us
 from dafka_core.storage.rows import PartitionRow
 from dafka_core.storage.tables import FoundBlock, Tables
 
@@ -151,8 +150,8 @@ class PartitionBlocks(Sequence[HeldBlock]):
             packed = self._tables.packed_block(self._row.id, first)
         if packed is None:
             raise self._tables.damaged_block(self._tp, first, "the block is missing")
-        found = FoundBlock(b"", first, packed)
-        newest_us = self._tables.read_block(self._tp, found, peek_newest_us)
+        found = FoundBlock(self._row.id, first, packed)
+        newest_us = self._tables.header_of(self._tp, found).newest_us
         return HeldBlock(first, end, len(packed), newest_us)
 
 

@@ -6,7 +6,7 @@ import logging
 from bisect import bisect_right
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 from operator import attrgetter
 from typing import Final
 
@@ -89,11 +89,11 @@ class HeldBlocks:
                 if found is None:
                     self._held.pop(tp, None)
                     return
-                for number, bounds in enumerate(zip(found.bounds, found.bounds[1:], strict=False)):
+                wanted = list(pairwise(found.bounds))
+                for number, bounds in enumerate(wanted):
                     if bounds not in known and examined_bytes < STEP_BYTES:
                         known[bounds] = found[number]
                         examined_bytes += known[bounds].size_bytes
-                wanted = list(zip(found.bounds, found.bounds[1:], strict=False))
                 info = found.info
             yield
             if examined_bytes < STEP_BYTES:

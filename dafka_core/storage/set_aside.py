@@ -72,8 +72,7 @@ class AsideArea:
         found = []
         for name, value in self._txn.scan(self._meta, _PREFIX):
             tp, row = self._parsed(name, value)
-            blocks = self._tables.candidates(row.id, 0, row.end)
-            size_bytes = sum(block.size_bytes for block in blocks)
+            size_bytes = self._tables.size_bytes(row.id, 0, row.end)
             found.append(AsideRecords(row.id, *tp, row.earliest, row.end, size_bytes))
         return found
 

@@ -7,7 +7,6 @@ import math
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice, takewhile
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import xxhash
@@ -28,19 +27,20 @@ from dafka_core.model.names import octets_of, text_of
 from dafka_core.model.records import (
     PartitionInfo,
     PartitionLives,
+    RecordBatch,
     StagedPartition,
     TopicPartition,
     TransactionState,
 )
+from dafka_core.model.values import Bytes
 from dafka_core.storage import rows
-from dafka_core.storage.append_area import AppendArea
-from dafka_core.storage.block import HEADER, peek_count
+from dafka_core.storage.append_area import AppendArea, Mergeable
+from dafka_core.storage.block import HEADER, Block, Header, header_of
 from dafka_core.storage.links import Links
-from dafka_core.storage.merge_planner import MergeCandidate
-from dafka_core.storage.open_environment import ColdMarks, Opened
-from dafka_core.storage.rows import BLOCK_KEY, CHECKSUM_BYTES, PartitionRow, checksum, partition_key
+from dafka_core.storage.open_environment import Opened
+from dafka_core.storage.rows import BLOCK_KEY, PartitionRow, partition_key
 from dafka_core.storage.storage_errors import damaged
-from dafka_core.storage.transaction import CountedTransaction
+from dafka_core.storage.transaction import CheckedTable, CountedTransaction, OffsetTable
 
 if TYPE_CHECKING:
     import lmdb
@@ -54,25 +54,16 @@ if TYPE_CHECKING:
 #     "note ", name  ->  bytes, checksum
 
 
-_PREFIX = b"note "
-
-
 class Notes:
     """The notes in one transaction of LMDB."""
 
-    def __init__(self, directory: Path, txn: CountedTransaction, meta: lmdb._Database) -> None:
-        self._directory = directory
-        self._txn = txn
-        self._meta = meta
+    def __init__(self, txn: CountedTransaction, meta: lmdb._Database) -> None:
+        self._table = CheckedTable(txn, meta, b"note ", lambda name: f"note {text_of(name)!r}")
 
     def put(self, notes: Mapping[str, bytes | None]) -> None:
         """Write some, each replacing the one with its name, or delete it (None)."""
         for name, content in notes.items():
-            key = _PREFIX + octets_of(name)
-            if content is None:
-                self._txn.delete(key, db=self._meta)
-            else:
-                self._txn.put(key, content + checksum(key, content), db=self._meta)
+            self._table.put(octets_of(name), content)
 
     def named(self, prefix: str) -> dict[str, bytes]:
         """Return those whose names begin with ``prefix``, in the order of their names.
@@ -80,13 +71,8 @@ class Notes:
         Raises:
             StoreError: one is damaged.
         """
-        found = {}
-        for key, value in self._txn.scan(self._meta, _PREFIX + octets_of(prefix)):
-            content, name = bytes(value[:-CHECKSUM_BYTES]), text_of(key[len(_PREFIX) :])
-            if value != content + checksum(key, content):
-                raise damaged(self._directory, f"note {name!r} does not match its checksum")
-            found[name] = content
-        return found
+        found = self._table.scan(octets_of(prefix))
+        return {text_of(name): content for name, content in found}
 
 
 # Epochs on disk: the history of each partition's records, and its store's promises.
@@ -98,7 +84,6 @@ class Notes:
 #     "met ", address of another store  ->  when it was last seen, and its endpoint
 
 
-_EPOCHS_PREFIX = b"lives of "
 _MET = b"met "
 _SEEN_BYTES: Final = 8
 
@@ -106,10 +91,11 @@ _SEEN_BYTES: Final = 8
 class Lives:
     """The epochs in one transaction of LMDB."""
 
-    def __init__(self, directory: Path, txn: CountedTransaction, meta: lmdb._Database) -> None:
-        self._directory = directory
-        self._txn = txn
-        self._meta = meta
+    def __init__(self, txn: CountedTransaction, meta: lmdb._Database) -> None:
+        self._txn, self._meta = txn, meta
+        self._table = CheckedTable(
+            txn, meta, b"lives of ", lambda _: "what is known of the lives of a partition"
+        )
 
     def of(self, tp: TopicPartition, row: PartitionRow | None) -> PartitionLives:
         """Return the lives of a partition's producer.
@@ -182,30 +168,17 @@ class Lives:
         return promised, before((*older, *newest), end)
 
     def _older(self, tp: TopicPartition) -> tuple[EpochId, History]:
-        name = _name(tp)
-        found = self._txn.get(name, db=self._meta)
+        found = self._table.get(xxhash.xxh3_128_digest(partition_key(tp)))
         if found is None:
             return NO_LIFE, ()
-        content = bytes(found[:-CHECKSUM_BYTES])
-        epochs = content[LIFE_BYTES:]
-        if found != content + checksum(name, content) or len(epochs) % EPOCH_BYTES:
-            why = "what is known of the lives of a partition does not match its checksum"
-            raise damaged(self._directory, why)
-        starts = range(0, len(epochs), EPOCH_BYTES)
-        promised = EpochId.unpack(content[:LIFE_BYTES])
-        return promised, tuple(Epoch.unpack(epochs[at : at + EPOCH_BYTES]) for at in starts)
+        starts = range(LIFE_BYTES, len(found), EPOCH_BYTES)
+        epochs = (Epoch.unpack(found[at : at + EPOCH_BYTES]) for at in starts)
+        return EpochId.unpack(found[:LIFE_BYTES]), tuple(epochs)
 
     def _put(self, tp: TopicPartition, promised: EpochId, older: History) -> None:
-        name = _name(tp)
-        if promised == NO_LIFE and not older:
-            self._txn.delete(name, db=self._meta)
-            return
-        content = promised.packed() + b"".join(map(Epoch.packed, older))
-        self._txn.put(name, content + checksum(name, content), db=self._meta)
-
-
-def _name(tp: TopicPartition) -> bytes:
-    return _EPOCHS_PREFIX + xxhash.xxh3_128_digest(partition_key(tp))
+        known = promised != NO_LIFE or older
+        content = promised.packed() + b"".join(map(Epoch.packed, older)) if known else None
+        self._table.put(xxhash.xxh3_128_digest(partition_key(tp)), content)
 
 
 _ID = struct.Struct("<Q")
@@ -221,9 +194,23 @@ T = TypeVar("T")
 class FoundBlock(NamedTuple):
     """A block in the map: ``packed`` is valid as long as its transaction."""
 
-    key: bytes
+    partition_id: int
     first: int
     packed: memoryview
+
+    @property
+    def key(self) -> bytes:
+        """Return its key in the table of blocks."""
+        return BLOCK_KEY.pack(self.partition_id, self.first)
+
+    @property
+    def end(self) -> int:
+        """Return the offset after its last record.
+
+        Raises:
+            ValueError: it is damaged.
+        """
+        return self.first + header_of(self.packed).records
 
 
 class Tables:
@@ -235,11 +222,13 @@ class Tables:
 
     def __init__(self, opened: Opened, txn: lmdb.Transaction[memoryview]) -> None:
         self.directory, _, self.meta, self._partitions, self._blocks = opened
-        self.txn = CountedTransaction(txn)
-        self.area = AppendArea(self.txn, opened.meta, opened.blocks)
-        self.lives = Lives(self.directory, self.txn, self.meta)
-        self.notes = Notes(self.directory, self.txn, self.meta)
-        self.cold = ColdMarks(self.txn, self.meta)
+        self.txn = CountedTransaction(txn, self.directory)
+        self.mergeable: Mergeable = []
+        self.area = AppendArea(self.txn, opened.meta, opened.blocks, self.mergeable)
+        self.lives = Lives(self.txn, self.meta)
+        self.notes = Notes(self.txn, self.meta)
+        self.cold = OffsetTable(self.txn, self.meta, b"cold of ")
+        """The offsets up to which partitions' blocks were scanned for compression."""
         self.links = Links(self.txn, self.meta)
         self.changed: set[TopicPartition] = set()
         """The partitions with changes that readers may see."""
@@ -253,18 +242,24 @@ class Tables:
         """Yield the entries of a table: 0 meta, 1 partitions, 2 blocks."""
         return self.txn.scan((self.meta, self._partitions, self._blocks)[table], b"")
 
-    def ids_with_blocks(self) -> Iterator[int]:
-        """Yield the ids with blocks, touching no page of them."""
-        cursor, partition_id = self.txn.cursor(self._blocks), 0
+    def ids_with_blocks(self, partition_id: int = 0) -> Iterator[int]:
+        """Yield the ids with blocks, from one on, touching no page of them."""
+        cursor = self.txn.cursor(self._blocks)
         while cursor.set_range(BLOCK_KEY.pack(partition_id, 0)):
             yield (found := BLOCK_KEY.unpack(cursor.key())[0])
             partition_id = found + 1
 
     # -- partitions ------------------------------------------------------------------------------
 
-    def all_rows(self) -> Iterator[tuple[TopicPartition, PartitionRow]]:
-        """Yield every partition's row."""
-        return self._rows(b"")
+    def all_rows(
+        self, topic: str | None = None, after: TopicPartition | None = None
+    ) -> Iterator[tuple[TopicPartition, PartitionRow]]:
+        """Yield every partition's row, or those of a topic, or those after a partition."""
+        prefix = b"" if topic is None else rows.topic_prefix(topic)
+        start = b"" if after is None else rows.partition_key(after)
+        for key, value in self.txn.scan(self._partitions, prefix, start):
+            if key != start:
+                yield rows.tp_of_key(key), self._parsed(key, value)
 
     def row(self, tp: TopicPartition) -> PartitionRow | None:
         """Return a partition's row; None if the partition is unknown."""
@@ -310,7 +305,7 @@ class Tables:
     def tp_of_id(self, partition_id: int) -> TopicPartition:
         """Return the partition with an id, by a search of all partitions."""
         unknown = TopicPartition("unknown", f"with id {partition_id}")
-        return next((tp for tp, row in self._rows(b"") if row.id == partition_id), unknown)
+        return next((tp for tp, row in self.all_rows() if row.id == partition_id), unknown)
 
     def info(self, tp: TopicPartition) -> PartitionInfo | None:
         """Return the available offsets of a partition; None if it is unknown."""
@@ -319,7 +314,7 @@ class Tables:
 
     def infos(self, topic: str | None) -> list[PartitionInfo]:
         """Return the available offsets of all partitions, or of a topic's, in name order."""
-        found = list(self._rows(b"" if topic is None else rows.topic_prefix(topic)))
+        found = list(self.all_rows(topic))
         if topic is None:
             self.check_count(len(found))
         return [row.info(tp) for tp, row in found if row.end]
@@ -335,11 +330,7 @@ class Tables:
         self, topic: str | None, after: TopicPartition | None, most: int
     ) -> list[PartitionInfo]:
         """Return at most ``most`` partitions after ``after``; the end of some may be 0."""
-        prefix = b"" if topic is None else rows.topic_prefix(topic)
-        start = prefix if after is None else rows.partition_key(after)
-        found = self._rows(prefix, start)
-        behind = (each for each in found if each[0] != after)
-        return [row.info(tp) for tp, row in islice(behind, most)]
+        return [row.info(tp) for tp, row in islice(self.all_rows(topic, after), most)]
 
     def transaction_state(self, tp: TopicPartition) -> TransactionState:
         """Return the progress of a partition's transactions; all zero if it is unknown."""
@@ -363,7 +354,7 @@ class Tables:
             assert row is not None
             assert row.staged is not None
             end, _, _, staged_at_us, attempt, _ = row.staged
-            size_bytes = sum(each.size_bytes for each in self.candidates(row.id, row.end, end))
+            size_bytes = self.size_bytes(row.id, row.end, end)
             owner = attempt_text(attempt)
             found.append(StagedPartition(*tp, owner, row.end, end, size_bytes, staged_at_us))
         return found
@@ -382,7 +373,7 @@ class Tables:
         One of the append area comes with those that follow it there: all are found at once.
         """
         found = self.last_block(row.id, offset)
-        end = found.first + self.read_block(tp, found, peek_count) if found else 0
+        end = self.end_of(tp, found) if found else 0
         if found is None or offset >= end:
             if grouped := self.grouped(tp, row, offset):
                 return grouped  # the directories of their groups prove that they belong there
@@ -401,10 +392,7 @@ class Tables:
         """Return the block of the append area with a record, and those that follow it there."""
         with self.naming(tp, offset):
             found = self.area.find(row.id, offset)
-        return [
-            FoundBlock(BLOCK_KEY.pack(row.id, first), first, memoryview(packed))
-            for _, first, _, packed in found
-        ]
+        return [FoundBlock(row.id, first, memoryview(packed)) for _, first, _, packed in found]
 
     def blocks_between(
         self,
@@ -425,10 +413,26 @@ class Tables:
             found = found or self.blocks_of(tp, row, at)
             block = found.pop(0)
             yield block
-            offset, at = at, block.first + self.read_block(tp, block, peek_count)
+            offset, at = at, self.end_of(tp, block)
             if at <= offset:  # a group's directory does not check a block's record count
                 raise self.damaged_block(tp, block.first, f"it does not hold offset {offset}")
             most, most_bytes = most - 1, most_bytes - len(block.packed)
+
+    def batches(
+        self,
+        tp: TopicPartition,
+        row: PartitionRow,
+        start: int,
+        end: int,
+        read: Callable[[memoryview], Block] = Block.copied,
+    ) -> Iterator[RecordBatch]:
+        """Yield the available records from ``start`` to ``end``, one batch per block."""
+        at, end = max(start, row.earliest), min(end, row.end)
+        for found in self.blocks_between(tp, row, at, end):
+            block = self.read_block(tp, found, read)
+            batch = RecordBatch(tp, found.first, block.values, times=block.times)
+            yield batch.between(at, min(batch.end, end))
+            at = batch.end
 
     def last_block(self, partition_id: int, offset: int) -> FoundBlock | None:
         """Return a partition's last block that begins at or before ``offset``, if any."""
@@ -442,7 +446,15 @@ class Tables:
         found, first = BLOCK_KEY.unpack(cursor.key())
         if found != partition_id:
             return None
-        return FoundBlock(bytes(cursor.key()), first, cursor.value())
+        return FoundBlock(partition_id, first, cursor.value())
+
+    def header_of(self, tp: TopicPartition, found: FoundBlock) -> Header:
+        """Return a block's header."""
+        return self.read_block(tp, found, header_of)
+
+    def end_of(self, tp: TopicPartition, found: FoundBlock) -> int:
+        """Return the offset after a block's last record."""
+        return found.first + self.header_of(tp, found).records
 
     def read_block(
         self, tp: TopicPartition, found: FoundBlock, read: Callable[[memoryview], T]
@@ -455,31 +467,44 @@ class Tables:
         """Return the block that begins at an offset, if any."""
         return self.txn.get(BLOCK_KEY.pack(partition_id, first), db=self._blocks)
 
-    def block_sizes(
-        self, partition_id: int, first: int, size_of: Callable[[memoryview], int] = len
-    ) -> Iterator[tuple[int, int, int]]:
-        """Yield partition id, first offset and size of all blocks from one on.
+    def blocks_from(
+        self, partition_id: int, start: int, end: int = rows.LAST_OFFSET
+    ) -> Iterator[FoundBlock]:
+        """Yield a partition's blocks in the table that begin at offsets from ``start`` to ``end``.
 
-        LMDB's Python binding touches each page of a value to return its size.
+        LMDB's Python binding touches each page of a block.
         """
         cursor = self.txn.cursor(self._blocks)
-        if cursor.set_range(BLOCK_KEY.pack(partition_id, first)):
+        if cursor.set_range(BLOCK_KEY.pack(partition_id, start)):
             for key, packed in cursor.iternext():
-                yield (*BLOCK_KEY.unpack(key), size_of(packed))
+                found, first = BLOCK_KEY.unpack(key)
+                if (found, first) >= (partition_id, end):
+                    return
+                yield FoundBlock(found, first, packed)
 
-    def candidates(self, partition_id: int, start: int, end: int) -> list[MergeCandidate]:
-        """Return a partition's blocks from ``start`` to ``end``, with an empty append area."""
-        sizes = self.block_sizes(partition_id, start)
-        blocks = list(takewhile(lambda block: block[:2] < (partition_id, end), sizes))
-        ends = [*(first for _, first, _ in blocks[1:]), end]
-        return [
-            MergeCandidate(first, stop - first, size_bytes)
-            for (_, first, size_bytes), stop in zip(blocks, ends, strict=False)
-        ]
+    def blocks_reaching(
+        self, partition_id: int, start: int, end: int = rows.LAST_OFFSET
+    ) -> Iterator[FoundBlock]:
+        """Yield as ``blocks_from``, after the block that begins earlier and has record ``start``.
 
-    def put_block(self, partition_id: int, first: int, packed: memoryview) -> None:
+        A damaged one may have it.
+        """
+        last = self.last_block(partition_id, start)
+        if last is not None and last.first < start:
+            with contextlib.suppress(ValueError):
+                last = last if last.end > start else None
+            if last is not None:
+                yield last
+        yield from self.blocks_from(partition_id, start, end)
+
+    def size_bytes(self, partition_id: int, start: int, end: int) -> int:
+        """Return the size of a partition's blocks in the table between two offsets."""
+        return sum(len(each.packed) for each in self.blocks_from(partition_id, start, end))
+
+    def put_block(self, partition_id: int, first: int, packed: Bytes) -> None:
         """Write a block, replacing one that begins there."""
         self.txn.put(BLOCK_KEY.pack(partition_id, first), packed, db=self._blocks)
+        self.mergeable.append((partition_id, first, len(packed)))
 
     def swap_blocks(self, partition_id: int, heads: dict[int, bytes], merged: memoryview) -> bool:
         """Replace blocks by ``merged``; return False, without effect, if they have changed.
@@ -564,12 +589,6 @@ class Tables:
         """Delete the blocks of a partition that begin at these offsets."""
         for first in firsts:
             self.txn.delete(BLOCK_KEY.pack(partition_id, first), db=self._blocks)
-
-    def _rows(
-        self, prefix: bytes, start: bytes = b""
-    ) -> Iterator[tuple[TopicPartition, PartitionRow]]:
-        for key, value in self.txn.scan(self._partitions, prefix, start):
-            yield rows.tp_of_key(key), self._parsed(key, value)
 
     def _parsed(self, key: bytes, value: memoryview) -> PartitionRow:
         try:

@@ -1,10 +1,17 @@
-"""A transaction of LMDB that counts approximately the bytes written to the file."""
+"""A transaction of LMDB that counts approximately the bytes written, and checked tables in it."""
 
 from __future__ import annotations
 
+import contextlib
 import mmap
-from collections.abc import Iterator
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from dafka_core.errors import StoreError
+from dafka_core.storage.rows import CHECKSUM_BYTES, checksum
+from dafka_core.storage.storage_errors import damaged
 
 if TYPE_CHECKING:
     import lmdb
@@ -19,7 +26,9 @@ class CountedTransaction:
     ``written_bytes`` is an upper bound: rows of one page are counted as if each had its own.
     """
 
-    def __init__(self, txn: lmdb.Transaction[memoryview]) -> None:
+    def __init__(self, txn: lmdb.Transaction[memoryview], directory: Path) -> None:
+        # Also for the report if LMDB aborts, which searches the stack for it (``mapped_file.py``).
+        self.directory = directory
         self._txn = txn
         self.get = txn.get
         self.delete = txn.delete
@@ -44,3 +53,69 @@ class CountedTransaction:
             if not name.startswith(prefix):
                 return
             yield name, value
+
+
+class CheckedTable:
+    """The entries of a table whose keys begin with a prefix; each value ends with a checksum.
+
+    ``description`` returns the words for an entry in errors.
+
+    Raises:
+        StoreError: from methods, an entry does not match its checksum.
+    """
+
+    def __init__(
+        self,
+        txn: CountedTransaction,
+        db: lmdb._Database,
+        prefix: bytes,
+        description: Callable[[bytes], str],
+    ) -> None:
+        self._txn, self._db = txn, db
+        self._prefix, self._description = prefix, description
+
+    def get(self, name: bytes) -> bytes | None:
+        """Return the content of an entry, if it exists."""
+        found = self._txn.get(self._prefix + name, db=self._db)
+        return None if found is None else self._content(name, found)
+
+    def put(self, name: bytes, content: bytes | None) -> None:
+        """Write an entry, replacing an existing one; or delete it (None)."""
+        key = self._prefix + name
+        if content is None:
+            self._txn.delete(key, db=self._db)
+        else:
+            self._txn.put(key, content + checksum(key, content), db=self._db)
+
+    def scan(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the names that begin with some bytes, in order, and their contents."""
+        for key, value in self._txn.scan(self._db, self._prefix + start):
+            name = key[len(self._prefix) :]
+            yield name, self._content(name, value)
+
+    def _content(self, name: bytes, value: memoryview) -> bytes:
+        content = bytes(value[:-CHECKSUM_BYTES])
+        if value[-CHECKSUM_BYTES:] != checksum(self._prefix + name, content):
+            why = f"{self._description(name)} does not match its checksum"
+            raise damaged(self._txn.directory, why)
+        return content
+
+
+class OffsetTable:
+    """An offset for each partition, by its id, in one transaction; 0 if unknown or damaged."""
+
+    _NUMBER: Final = struct.Struct(">Q")
+
+    def __init__(self, txn: CountedTransaction, db: lmdb._Database, prefix: bytes) -> None:
+        self._table = CheckedTable(txn, db, prefix, repr)
+
+    def get(self, partition_id: int) -> int:
+        """Return a partition's offset."""
+        with contextlib.suppress(StoreError):
+            if found := self._table.get(self._NUMBER.pack(partition_id)):
+                return int.from_bytes(found)
+        return 0
+
+    def put(self, partition_id: int, offset: int) -> None:
+        """Write a partition's offset."""
+        self._table.put(self._NUMBER.pack(partition_id), self._NUMBER.pack(offset))

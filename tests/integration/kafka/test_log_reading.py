@@ -206,7 +206,8 @@ def test_damage_is_an_error_of_its_partition_alone(
 ) -> None:
     hundreds(log, A, 50_000)
     hundreds(log, B, 5)
-    position = next(iter(log.lease(A, 0, 1, max_blocks=1, max_bytes=1).blocks))
+    (found,), _ = log.lease([(A, 0, 1)], max_blocks=1, max_bytes=1)
+    (position,) = found.blocks
     damaged, other = wanted(A, 0), wanted(B, 0)
     with (log.directory / "data.mdb").open("r+b") as file:
         file.seek(position.position + position.size_bytes // 2)

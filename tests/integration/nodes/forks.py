@@ -80,8 +80,8 @@ def uses() -> None:
         producer.flush(SOON_S)
         records = iter(consumer)
         assert next(records).value == b"0"
-        snapshot, logs = log.snapshot(), LocalLogs()
-        opened = (hub, store, producer, consumer, reader, log, cluster, snapshot, logs)
+        logs = LocalLogs()
+        opened = (hub, store, producer, consumer, reader, log, cluster, logs)
 
         def child() -> None:
             for use in (
@@ -99,7 +99,6 @@ def uses() -> None:
                 lambda: store.wait(0),
                 lambda: hub.wait(0),
                 lambda: log.end(TopicPartition("t", "p")),
-                lambda: snapshot.info(TopicPartition("t", "p")),
                 lambda: logs.open(StoreLocation("", ())),
             ):
                 print(refused(use))
@@ -115,8 +114,6 @@ def uses() -> None:
         assert publish(b"2") == 2
         producer.flush(SOON_S)
         assert next(records).value == b"1"
-        assert snapshot.info(TopicPartition("t", "p"))
-        snapshot.close()
 
 
 def holds() -> None:

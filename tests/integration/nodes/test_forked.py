@@ -44,7 +44,7 @@ def said(tower: str, directory: Path, which: str) -> list[str]:
 def test_inherited_nodes_refuse_to_work(tower: str, store: Store, tmp_path: Path) -> None:
     lines = said(tower, tmp_path / "others", "uses")
     kinds = ["producer"] * 3 + ["Producer"] * 2 + ["consumer"] * 5 + ["reader"]
-    kinds += ["dafka-store", "dafka-tower", "store's log", "Snapshot", "LocalLogs"]
+    kinds += ["dafka-store", "dafka-tower", "store's log", "LocalLogs"]
     assert lines == [f"refused {kind}" for kind in kinds]
     wait_until(lambda: len(store.log.partitions("t")) == 2)
     held = [stored(store, "t", info.partition) for info in store.log.partitions("t")]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,7 +11,6 @@ from dafka_core.model.epochs import Epoch
 from dafka_core.model.log_entries import Discard, NotedBatch, RestartPartition, SetAside, StoreSeen
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log
-from dafka_core.storage.tables import Tables
 from tests.integration.storage.staged import A, B, commit, stage
 
 PARTITIONS = [TopicPartition("t", name) for name in "pqrs"]
@@ -122,10 +119,3 @@ def told(log: Log) -> dict[str, Any]:
         "notes": log.notes("n"),
         "met": log.met(),
     }
-
-
-@contextlib.contextmanager
-def look(log: Log) -> Iterator[Tables]:
-    """A log's tables as they are now."""
-    with log.snapshot() as snapshot:
-        yield snapshot.tables

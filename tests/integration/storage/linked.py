@@ -9,7 +9,6 @@ import pytest
 from dafka_core.model.records import TopicPartition
 from dafka_core.storage import Log, linker
 from dafka_core.storage.log_check import Checked, PartitionLink, check, links_of
-from tests.integration.storage.changing_log import look
 from tests.integration.storage.staged import TP
 
 
@@ -25,7 +24,7 @@ def link(log: Log) -> None:
 def checked(log: Log) -> Checked:
     """What a check finds."""
     done = Checked()
-    for each in check(lambda: look(log)):
+    for each in check(log.snapshot):
         done = done.plus(each)
     return done
 
@@ -38,4 +37,4 @@ def reopened(directory: Path) -> Checked:
 
 def links(log: Log, tp: TopicPartition = TP, *, newest: bool = False) -> list[PartitionLink]:
     """A partition's links."""
-    return links_of(lambda: look(log), tp, newest=newest)
+    return links_of(log.snapshot, tp, newest=newest)

@@ -58,15 +58,15 @@ def in_snapshot(store: Log) -> list[bytes]:
 
 def in_file(store: Log, tp: TopicPartition, start: int, end: int) -> list[bytes]:
     """All that is in the file where a lease says that blocks lie."""
-    found = store.lease(tp, start, end, max_blocks=1_000, max_bytes=1 << 30)
+    (found,), lease = store.lease([(tp, start, end)], max_blocks=1_000, max_bytes=1 << 30)
     values: list[bytes] = []
     with (store.directory / "data.mdb").open("rb") as data:
         for first, position, size_bytes in found.blocks:
             block = Block.parse(os.pread(data.fileno(), size_bytes, position))
             batch = RecordBatch(tp, first, block.values, times=block.times)
             values += batch.between(max(start, first), min(end, batch.end)).values
-    assert found.lease is not None
-    store.end_lease(found.lease.id)
+    assert lease is not None
+    store.end_lease(lease.id)
     return values
 
 

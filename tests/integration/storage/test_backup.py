@@ -38,7 +38,7 @@ from dafka_core.storage.log_check import Checked, check
 from dafka_core.storage.open_environment import FORMAT
 from dafka_core.storage.rows import BLOCK_KEY, partition_key
 from dafka_core.storage.storage_errors import BACKUP_MANIFEST
-from tests.integration.storage.changing_log import ChangingLog, look, told
+from tests.integration.storage.changing_log import ChangingLog, told
 from tests.integration.storage.limits import limited
 from tests.integration.storage.linked import link
 from tests.integration.storage.processes import TP, put
@@ -50,7 +50,7 @@ FACTS: dict[str, Any] = {"dafka": "1"}
 
 def back_up(log: Log, directory: Path, previous: Backup | None = None) -> Manifest:
     known = {each.id: each for each in (previous.known() if previous else ())}
-    with look(log) as tables:
+    with log.snapshot() as tables:
         found = entries(tables, known, FACTS)
         return write_backup(directory, found, store="S", dafka="1", previous=previous)
 
@@ -63,7 +63,7 @@ def restore(directory: Path, to: Path) -> Log:
 
 def damage(log: Log) -> Checked:
     done = Checked()
-    for each in check(lambda: look(log)):
+    for each in check(log.snapshot):
         done = done.plus(each)
     return done
 
@@ -123,7 +123,7 @@ def test_the_next_backup_has_what_is_new_only(tmp_path: Path) -> None:
 def test_a_backup_is_not_there_until_all_of_it_is(tmp_path: Path) -> None:
     with Log(tmp_path / "store") as log:
         put(log, 3000)
-        with look(log) as tables:
+        with log.snapshot() as tables:
             whole = [
                 each._replace(value=memoryview(bytes(each.value)))
                 for each in entries(tables, {}, FACTS)
@@ -265,7 +265,7 @@ def test_no_store_opens_a_backup(tmp_path: Path) -> None:
 def test_all_entries_come_between_two_that_say_what_they_are(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         staged_put(log, large(100))
-        with look(log) as tables:
+        with log.snapshot() as tables:
             first, *rest, last = entries(tables, {}, {"dafka": "1"})
             assert fact(first) == {"dafka": "1", "format": FORMAT, "whole": []}
             assert fact(last) == {"entries": len(rest)}
@@ -275,7 +275,7 @@ def test_all_entries_come_between_two_that_say_what_they_are(tmp_path: Path) -> 
 
 
 def firsts_of_new(log: Log, known: dict[int, object]) -> tuple[list[int], list[int]]:
-    with look(log) as tables:
+    with log.snapshot() as tables:
         first, *rest = entries(tables, known, {})  # type: ignore[arg-type]
         found = [BLOCK_KEY.unpack(each.key)[1] for each in rest if each.table == BLOCKS]
         return fact(first)["whole"], found
@@ -287,7 +287,7 @@ def test_blocks_that_are_known_do_not_come_again(tmp_path: Path) -> None:
         for start in range(0, 400, 100):
             batch = RecordBatch.of(tp, start, large(100))
             log.append([RecordBatch(tp, start, batch.values, epoch=life)])
-        with look(log) as tables:
+        with log.snapshot() as tables:
             known = {each.id: each for each in known_of(tables)}
         for _ in range(6):
             staged_put(log, large(100))
@@ -312,7 +312,7 @@ def test_small_records_lie_among_the_notes_and_come_with_them(tmp_path: Path) ->
         staged_put(log, values(5))
         staged_put(log, large(100))
         staged_put(log, values(5))
-        with look(log) as tables:
+        with log.snapshot() as tables:
             (known,) = known_of(tables)
         assert known.end == 0
         assert firsts_of_new(log, {known.id: known}) == ([], [5])

@@ -15,7 +15,7 @@ from dafka_core.storage import Log, block_compressor
 from dafka_core.storage.block import NUMBERS, Block, compressed
 from dafka_core.storage.block_compressor import BlockCompressor
 from dafka_core.storage.log_check import check
-from tests.integration.storage.changing_log import ChangingLog, look, told
+from tests.integration.storage.changing_log import ChangingLog, told
 from tests.integration.storage.clocks import Clock
 from tests.integration.storage.staged import TP, large, put
 
@@ -38,7 +38,7 @@ def compress(log: Log, rules: str = "*=zstd", after_s: float = 0.0) -> BlockComp
 
 
 def codecs(log: Log) -> list[int]:
-    with look(log) as tables:
+    with log.snapshot() as tables:
         return [Block.parse(packed).codec for _, packed in tables.entries(2)]
 
 
@@ -138,7 +138,7 @@ def test_nobody_notices_whatever_happens_to_the_log(tmp_path: Path, seed: int) -
             del now["times"], before["times"], now["met"], before["met"]
             assert now == before
         assert done
-        assert [each.found for each in check(lambda: look(log)) if each.found] == []
+        assert [each.found for each in check(log.snapshot) if each.found] == []
     with Log(tmp_path / "other") as log:
         while log.merge_step():
             pass

@@ -12,12 +12,18 @@ from pathlib import Path
 import pytest
 
 from dafka_core.errors import ClosedError, StoreError
-from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
-from dafka_core.storage import Log, block, block_reader, block_writer
+from dafka_core.model.log_entries import Commit, Stage
+from dafka_core.model.records import (
+    NO_VERSION,
+    PartitionInfo,
+    RecordBatch,
+    StagedTransaction,
+    TopicPartition,
+)
+from dafka_core.storage import Log, block, block_merger, block_reader, block_writer
 from dafka_core.storage.block import Block
 from dafka_core.storage.block_reader import BlockCache
 from dafka_core.storage.environment import Environment
-from dafka_core.storage.merge_planner import MergePlanner
 from dafka_core.storage.tables import Tables
 from tests.integration.storage import appender
 from tests.integration.storage.clocks import Clock
@@ -97,38 +103,37 @@ def test_times_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def test_blocks_from_before_the_log_was_opened_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(block_writer, "SCAN_BLOCKS", 10)
+    monkeypatch.setattr(block_merger, "SCAN_BLOCKS", 20)
     monkeypatch.setattr(block, "MAX_BLOCK_RECORDS", 1000)
     monkeypatch.setattr(block_writer, "SMALL_BLOCK_BYTES", 1)
     with Log(tmp_path) as store:
         for topic in ("t", "u", "v"):
             put(store, *[1] * 25, topic=topic)
         put(store, 1, topic="w")
+        put(store, *[600] * 20, *[1] * 8, topic="x")
     with Log(tmp_path) as store:
         put(store, 1, topic="u")
-        assert merged(store) > 8
+        assert merged(store) > 3
         for topic, end in (("t", 25), ("u", 26), ("v", 25)):
             assert sum(counts(store, topic)) == end
             assert len(counts(store, topic)) <= 7
         assert counts(store, "w") == [1]
+        assert counts(store, "x") == [*[600] * 20, 8]
         assert merged(store) == 0
         put(store, *[1] * 8)
         merged(store)
         assert len(counts(store)) <= 6
 
 
-def test_a_block_extended_or_trimmed_meanwhile_is_left(
+def test_blocks_extended_or_trimmed_since_are_merged_as_they_are(
     store: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(store, *[1] * 8)
     assert merged(store) > 0
     put(store, *[8] * 7)
-    # The planner knows the last block with 8 records, and does not hear of more.
     monkeypatch.setattr(block_writer, "SMALL_BLOCK_BYTES", 1 << 20)
     monkeypatch.setattr(block_writer, "GROUPED_SHARE", 1 << 30)
-    with monkeypatch.context() as deaf:
-        deaf.setattr(MergePlanner, "add", lambda *block, **options: None)
-        put(store, 10)
+    put(store, 10)
     merged(store)
     assert counts(store) == [*[8] * 7, 18]
     monkeypatch.setattr(block_writer, "SMALL_BLOCK_BYTES", 1)
@@ -144,7 +149,8 @@ def test_a_block_extended_or_trimmed_meanwhile_is_left(
 def test_what_changes_between_reading_and_writing_is_left(
     store: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put(store, *[1] * 8)
+    merged(store)  # so that it examines only what is written from now on
+    put(store, *[1] * 20)
     write = Environment.write
     swaps: list[object] = []
 
@@ -159,8 +165,35 @@ def test_what_changes_between_reading_and_writing_is_left(
     monkeypatch.setattr(Environment, "write", trimmed_first)
     merged(store)
     assert swaps == [None, False]
-    assert store.info(TP) == PartitionInfo("t", P, 5, 8)
-    assert counts(store) == [1, 1, 1]
+    assert store.info(TP) == PartitionInfo("t", P, 5, 20)
+    assert counts(store) == [15]
+
+
+def test_blocks_before_one_of_the_append_area_become_one(
+    store: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(store, 300, 100)
+    merged(store)
+    assert counts(store) == [300, 100]
+    with monkeypatch.context() as grouping:
+        grouping.setattr(block_writer, "SMALL_BLOCK_BYTES", 1 << 30)
+        put(store, 1)
+    put(store, 5)
+    merged(store)
+    assert counts(store) == [400, 1, 5]
+
+
+def test_staged_blocks_are_merged_when_they_are_committed(store: Log) -> None:
+    put(store, *[1] * 7)
+    attempt = "A" * 32
+    batch = RecordBatch.of(TP, 7, [appender.value(7)])
+    store.write([Stage(batch, attempt)])
+    merged(store)
+    assert counts(store) == [1] * 7
+    committed = StagedTransaction(*TP, attempt, 7, 8, NO_VERSION)
+    assert store.write([Commit((committed,))]) == [None]
+    assert merged(store) == 1
+    assert counts(store) == [8]
 
 
 def test_damage_is_told_once_and_does_not_spread(
@@ -177,7 +210,6 @@ def test_damage_is_told_once_and_does_not_spread(
     monkeypatch.setattr(block, "MAX_BLOCK_RECORDS", 1000)
     with Log(tmp_path) as store:
         put(store, 1)
-        assert store.merge_step()
         with pytest.raises(StoreError, match=f"'t', partition {P}: the block at offset 400 cannot"):
             merged(store)
         merged(store)
@@ -278,7 +310,7 @@ def test_merged_and_trimmed_space_is_used_again(tmp_path: Path) -> None:
     sizes = []
     end = 0
     with Log(tmp_path) as store:
-        for _ in range(60):
+        for _ in range(70):
             for _ in range(20):
                 count = chance.choice((1, 100, 100, 700, 4000))
                 values = [b"%010d" % offset * 30 for offset in range(end, end + count)]
@@ -286,10 +318,10 @@ def test_merged_and_trimmed_space_is_used_again(tmp_path: Path) -> None:
                 end += count
                 store.merge_step()
             merged(store)
-            store.trim(TP, max(0, end - 40_000))
+            store.trim(TP, max(0, end - 100_000))
             sizes.append((tmp_path / "data.mdb").stat().st_size)
         held = store.statistics(TP)
     assert held is not None
-    assert end > 10 * 40_000
+    assert end > 10 * 100_000
     assert sizes[-1] == sizes[-20]
     assert sizes[-1] < 5 * held.size_bytes

@@ -43,7 +43,7 @@ def test_small_batches_go_to_the_append_area(store: Log) -> None:
     env = Environment(store.directory, map_size_bytes=1 << 20)
     with contextlib.closing(env), env.reading() as tables:
         assert [(block.first, block.end) for block in tables.area.of_partition(0)] == [(20, 21)]
-        assert [each.first for each in tables.candidates(0, 0, 41)] == [0, 21]
+        assert [each.first for each in tables.blocks_from(0, 0, 41)] == [0, 21]
 
 
 def test_large_appends_are_split(store: Log, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,9 +15,9 @@ from tests.integration.storage.processes import TP, child, put, started, told
 
 
 def given(log: Log) -> Lease:
-    found = log.lease(TP, 0, log.end(TP), max_blocks=1_000, max_bytes=1 << 30)
-    assert found.lease is not None
-    return found.lease
+    _, lease = log.lease([(TP, 0, log.end(TP))], max_blocks=1_000, max_bytes=1 << 30)
+    assert lease is not None
+    return lease
 
 
 def holds(directory: Path, lease: Lease) -> bool:
@@ -43,8 +43,8 @@ def churn(log: Log) -> None:
 
 
 def test_leased_pages_stay_as_they_are(log: Log, tmp_path: Path) -> None:
-    found = log.lease(TP, 0, 5_000, max_blocks=1_000, max_bytes=1 << 30)
-    assert found.lease is not None
+    (found,), lease = log.lease([(TP, 0, 5_000)], max_blocks=1_000, max_bytes=1 << 30)
+    assert lease is not None
 
     def blocks() -> list[bytes]:
         data = (tmp_path / "data.mdb").read_bytes()
@@ -53,11 +53,11 @@ def test_leased_pages_stay_as_they_are(log: Log, tmp_path: Path) -> None:
     before = blocks()
     for _ in range(20):
         churn(log)
-    assert holds(tmp_path, found.lease)
+    assert holds(tmp_path, lease)
     assert blocks() == before
-    log.end_lease(found.lease.id)
-    log.end_lease(found.lease.id)
-    assert not holds(tmp_path, found.lease)
+    log.end_lease(lease.id)
+    log.end_lease(lease.id)
+    assert not holds(tmp_path, lease)
     for _ in range(20):
         churn(log)
     assert blocks() != before
@@ -154,7 +154,7 @@ def test_there_are_only_so_many(log: Log, tmp_path: Path, monkeypatch: pytest.Mo
     """The oldest makes room, once it is old enough to have been of use."""
     monkeypatch.setattr(leases, "FRESH_S", 3600.0)
     oldest, second, *others = [given(log) for _ in range(MAX_LEASES)]
-    assert log.lease(TP, 0, 1, max_blocks=1, max_bytes=1).lease is None
+    assert log.lease([(TP, 0, 1)], max_blocks=1, max_bytes=1)[1] is None
     monkeypatch.setattr(leases, "FRESH_S", -1.0)
     newest = given(log)
     assert not holds(tmp_path, oldest)

@@ -24,7 +24,6 @@ from dafka_core.storage.log_check import (
     differences,
 )
 from dafka_core.storage.tables import Tables
-from tests.integration.storage.changing_log import look
 from tests.integration.storage.clocks import Clock
 from tests.integration.storage.damage import change, tamper, three_blocks
 from tests.integration.storage.linked import checked, link, links, reopened
@@ -48,7 +47,7 @@ def linked(directory: Path) -> list[bytes]:
 
 
 def list_of(log: Log) -> list[Link]:
-    with look(log) as tables:
+    with log.snapshot() as tables:
         return list(tables.links.starting(0, 0))
 
 
@@ -65,7 +64,7 @@ def forget_links(directory: Path) -> None:
 
 def against(directory: Path, saved: PartitionLink) -> Checked:
     with Log(directory) as log:
-        return check_saved(lambda: look(log), saved)
+        return check_saved(log.snapshot, saved)
 
 
 @pytest.mark.parametrize("is_compressed", [False, True])
@@ -98,7 +97,7 @@ def test_a_timestamp_that_was_changed_is_found(tmp_path: Path, clock: Clock) -> 
         with Log(tmp_path / name, clock_us=clock) as log:
             put(log, values(80, "v", 1000))
             link(log)
-            with look(log) as tables:
+            with log.snapshot() as tables:
                 key, block = next((key, bytes(value)) for key, value in tables.entries(2))
     change(tmp_path / "a", b"blocks", key, block)
     assert [each.why.split(" was")[0] for each in reopened(tmp_path / "a").found] == [
@@ -110,7 +109,7 @@ def test_a_timestamp_that_was_changed_is_found(tmp_path: Path, clock: Clock) -> 
 def test_links_that_were_changed_or_removed_are_found(tmp_path: Path) -> None:
     linked(tmp_path)
     key = b"link " + (0).to_bytes(8) + (128).to_bytes(8)
-    with Log(tmp_path) as log, look(log) as tables:
+    with Log(tmp_path) as log, log.snapshot() as tables:
         kept = bytes(next(value for name, value in tables.entries(0) if name == key))
     change(tmp_path, b"meta", key, kept[:-1] + b"!")
     found = reopened(tmp_path).found
@@ -191,7 +190,7 @@ def test_another_history_is_no_change_of_records(tmp_path: Path) -> None:
         written(log, WON, 4, 5, "won")
         link(log)
         assert checked(log).found == ()
-        (damage,) = check_saved(lambda: look(log), saved).found
+        (damage,) = check_saved(log.snapshot, saved).found
         assert damage[:4] == (REPLACED, *ONE, 0)
         assert "'dafka store aside'" in damage.why
 

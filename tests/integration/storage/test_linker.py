@@ -13,7 +13,7 @@ from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log, linker
 from dafka_core.storage.links import LINK_RECORDS
 from dafka_core.storage.log_check import REPLACED, PartitionLink, check_saved
-from tests.integration.storage.changing_log import PARTITIONS, ChangingLog, look
+from tests.integration.storage.changing_log import PARTITIONS, ChangingLog
 from tests.integration.storage.damage import change, tamper, three_blocks
 from tests.integration.storage.linked import checked, link, links
 from tests.integration.storage.processes import TP as OF_BLOCKS
@@ -91,7 +91,7 @@ def test_a_partition_that_was_cut_in_the_file_gets_no_link(
 ) -> None:
     with Log(tmp_path) as log:
         put(log, large(100))
-        with look(log) as tables:
+        with log.snapshot() as tables:
             key, row = next((key, bytes(value)) for key, value in tables.entries(1))
         put(log, large(100))
         link(log)
@@ -160,7 +160,7 @@ def test_nothing_that_a_log_does_by_itself_looks_like_a_change(
                 assert done.found == ()
                 linked += done.linked
                 for each in saved:
-                    late = check_saved(lambda: look(log), each)
+                    late = check_saved(log.snapshot, each)
                     linked += late.linked
                     kinds |= {damage.kind for damage in late.found}
                 saved += [each for tp in PARTITIONS for each in links(log, tp, newest=True)]

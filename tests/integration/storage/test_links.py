@@ -9,7 +9,6 @@ import pytest
 from dafka_core.storage import Log
 from dafka_core.storage import links as links_module
 from dafka_core.storage.links import GENESIS, LINK_RECORDS, Link
-from tests.integration.storage.changing_log import look
 from tests.integration.storage.clocks import Clock
 from tests.integration.storage.linked import link, links
 from tests.integration.storage.staged import put, values
@@ -71,17 +70,17 @@ def test_what_cannot_be_a_link_follows_none(store: Log) -> None:
     link(store)
 
     env = store._env
-    with look(store) as tables:
+    with store.snapshot() as tables:
         (made,) = tables.links.starting(0, 0)
         assert made.follows(GENESIS)
     opened = env._opened
     assert opened is not None
     with opened.env.begin(write=True) as txn:
         txn.put(b"link " + (0).to_bytes(8) + (3).to_bytes(8), b"no link", db=opened.meta)
-    with look(store) as tables:
+    with store.snapshot() as tables:
         assert tables.links.last(0) == NO_LINK
         assert tables.links.last(1) is None
     assert not NO_LINK.follows(made.chain)
     env.write(lambda tables: tables.links.cut(0, 3))
-    with look(store) as tables:
+    with store.snapshot() as tables:
         assert list(tables.links.starting(0, 0)) == []

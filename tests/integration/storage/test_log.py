@@ -377,7 +377,7 @@ def log(tmp_path: Path) -> Log:
 def test_one_lease_covers_many_ranges(log: Log) -> None:
     with log:
         wanted = [(A, 0, 8), (NONE, 0, 1), (B, 5, 6), (C, 2, 2)]
-        found, lease = log.lease_many(wanted, max_blocks=100, max_bytes=1 << 30)
+        found, lease = log.lease(wanted, max_blocks=100, max_bytes=1 << 30)
         assert lease is not None
         assert [placed.held for placed in found] == [
             PartitionInfo(*A, 0, 8),
@@ -409,6 +409,6 @@ def test_a_lease_has_its_limits(
 ) -> None:
     with log:
         wanted = [(tp, 0, 8) for tp in (A, B, C)]
-        found, lease = log.lease_many(wanted, max_blocks=max_blocks, max_bytes=max_bytes)
+        found, lease = log.lease(wanted, max_blocks=max_blocks, max_bytes=max_bytes)
         assert [[place.first for place in placed.blocks] for placed in found] == blocks
         assert lease is not None

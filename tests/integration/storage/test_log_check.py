@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -27,7 +26,7 @@ from dafka_core.storage.log_check import (
     check_partition,
 )
 from dafka_core.storage.rows import BLOCK_KEY
-from tests.integration.storage.changing_log import PARTITIONS, ChangingLog, look
+from tests.integration.storage.changing_log import PARTITIONS, ChangingLog
 from tests.integration.storage.damage import change, erase, three_blocks, trees
 from tests.integration.storage.processes import TP
 from tests.integration.storage.staged import large, put, stage
@@ -36,7 +35,7 @@ from tests.integration.storage.staged import large, put, stage
 def checked(directory: Path) -> Checked:
     done = Checked()
     with Log(directory, unchecked=True) as log:
-        for each in check(lambda: look(log)):
+        for each in check(log.snapshot):
             done = done.plus(each)
     return done
 
@@ -62,7 +61,7 @@ def test_a_damaged_block_is_named_and_those_behind_it_are_checked(tmp_path: Path
     (damage,) = done.found
     assert damage[:4] == (BLOCK, *TP, 100)
     assert "the block at offset 100 cannot be read: its checksum is not" in damage.why
-    with Log(tmp_path) as log, look(log) as tables:
+    with Log(tmp_path) as log, log.snapshot() as tables:
         assert [each.kind for part in check_blocks(tables) for each in part.found] == [BLOCK]
 
 
@@ -79,7 +78,7 @@ def test_a_damaged_row_is_named_and_the_other_partitions_are_checked(tmp_path: P
     with Log(tmp_path) as log:
         put(log, large(100), "p")
         put(log, large(100), "q")
-        with look(log) as tables:
+        with log.snapshot() as tables:
             key, value = next(tables.entries(1))
             row = bytes(value)
         # Behind the back of a log that is open: none opens with such a row.
@@ -88,7 +87,7 @@ def test_a_damaged_row_is_named_and_the_other_partitions_are_checked(tmp_path: P
         with env.env.begin(write=True) as txn:
             txn.put(key, row[:8] + b"\1" + row[9:], db=env.partitions)
         done = Checked()
-        for each in check(lambda: look(log)):
+        for each in check(log.snapshot):
             done = done.plus(each)
     assert done.partitions == 1
     assert done.records == 100
@@ -102,7 +101,7 @@ def test_what_lies_beside_records_is_checked(tmp_path: Path) -> None:
         ChangingLog(log, 7).change(60)
         (aside, *_) = log.aside()
         note = next(iter(log.notes("n")))
-        with look(log) as tables:
+        with log.snapshot() as tables:
             lives = next(bytes(k) for k, _ in tables.entries(0) if k.startswith(b"lives of "))
     change(tmp_path, b"meta", b"note " + note.encode(), b"another one" * 2)
     change(tmp_path, b"meta", lives, b"x" * 48)
@@ -131,7 +130,7 @@ def test_a_log_may_change_while_it_is_checked(tmp_path: Path) -> None:
         changing = ChangingLog(log, 3)
         changing.change(50)
         done = Checked()
-        for each in check(lambda: look(log)):
+        for each in check(log.snapshot):
             changing.change(5)
             done = done.plus(each)
         assert done.found == ()
@@ -141,7 +140,7 @@ def test_a_log_may_change_while_it_is_checked(tmp_path: Path) -> None:
 def test_a_partition_that_is_gone_meanwhile_is_none(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         log.append([RecordBatch.of(TopicPartition("t", "p"), 0, [b"a"])])
-        assert list(check_partition(lambda: look(log), TopicPartition("t", "q"))) == []
+        assert list(check_partition(log.snapshot, TopicPartition("t", "q"))) == []
 
 
 NAMES = [TopicPartition("t", f"p{number}") for number in range(12)]
@@ -171,7 +170,7 @@ def test_a_damaged_page_of_a_tree_is_named_for_each_partition_that_needs_it(
         page = erase(data, at)
         with suppress(StoreError), Log(tmp_path) as log:  # LMDB may find no table at all
             done = Checked()
-            for each in check(partial(look, log)):
+            for each in check(log.snapshot):
                 done = done.plus(each)
             if ROW not in {each.kind for each in done.found}:
                 lost = {tp for tp in NAMES if not is_whole(log, tp)}

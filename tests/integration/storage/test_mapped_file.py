@@ -22,7 +22,7 @@ def test_blocks_lie_where_it_says(tmp_path: Path) -> None:
         for size_bytes in (1, 500, 1_900, 5_000, 100_000, 300_000):
             values.append(b"%d" % size_bytes * size_bytes)
             log.append([RecordBatch.of(TP, len(values) - 1, values[-1:])])
-        found = log.lease(TP, 0, len(values), max_blocks=100, max_bytes=1 << 30)
+        (found,), _ = log.lease([(TP, 0, len(values))], max_blocks=100, max_bytes=1 << 30)
         data = (tmp_path / "data.mdb").read_bytes()
         read: list[bytes] = []
         for first, position, size_bytes in found.blocks:

@@ -18,8 +18,8 @@ from dafka_core.errors import StoreError
 from dafka_core.model.records import RecordBatch
 from dafka_core.storage import Log, open_environment
 from dafka_core.storage.environment import DEFAULT_MAP_BYTES, Environment
-from dafka_core.storage.open_environment import ColdMarks
 from dafka_core.storage.tables import Tables
+from dafka_core.storage.transaction import OffsetTable
 from tests.integration.storage.damage import change, three_blocks
 from tests.integration.storage.limits import VALUE, fill, limited, used_bytes
 from tests.integration.storage.processes import TP, child, told, values_of
@@ -253,8 +253,8 @@ def test_a_log_is_its_owners_alone_unless_its_directory_says_otherwise(
 
 
 def test_marks_are_kept_and_damaged_ones_are_forgotten(tmp_path: Path) -> None:
-    def put(tables: Tables) -> ColdMarks:
-        assert tables.cold.of(7) == 0
+    def put(tables: Tables) -> OffsetTable:
+        assert tables.cold.get(7) == 0
         tables.cold.put(7, 100)
         tables.cold.put(8, 200)
         return tables.cold
@@ -265,5 +265,5 @@ def test_marks_are_kept_and_damaged_ones_are_forgotten(tmp_path: Path) -> None:
     change(tmp_path, b"meta", b"cold of " + (8).to_bytes(8, "big"), b"x" * 16)
     env = Environment(tmp_path, map_size_bytes=DEFAULT_MAP_BYTES)
     with env.reading() as tables:
-        assert (tables.cold.of(7), tables.cold.of(8)) == (100, 0)
+        assert (tables.cold.get(7), tables.cold.get(8)) == (100, 0)
     env.close()

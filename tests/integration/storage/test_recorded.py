@@ -20,7 +20,7 @@ from dafka_core.nodes.store_identity import new_identity
 from dafka_core.storage import Log
 from dafka_core.storage.log_check import check
 from dafka_core.storage.open_environment import FORMAT
-from tests.integration.storage.changing_log import PARTITIONS, ChangingLog, look, told
+from tests.integration.storage.changing_log import PARTITIONS, ChangingLog, told
 from tests.integration.storage.damage import change
 from tests.integration.storage.test_block_compressor import codecs, compress
 
@@ -54,11 +54,11 @@ def test_it_serves_all_that_it_holds_and_goes_on(directory: Path) -> None:
     with Log(directory) as log:
         assert digest(log) == DIGEST
         assert any(codecs(log))
-        assert [each.found for each in check(lambda: look(log)) if each.found] == []
+        assert [each.found for each in check(log.snapshot) if each.found] == []
         compress(log)
         assert digest(log) == DIGEST
         ChangingLog(log, 2_000).change(30)
-        assert [each.found for each in check(lambda: look(log)) if each.found] == []
+        assert [each.found for each in check(log.snapshot) if each.found] == []
 
 
 def test_its_backup_has_what_it_holds(directory: Path, tmp_path: Path) -> None:

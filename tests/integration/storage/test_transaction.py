@@ -18,7 +18,7 @@ def test_no_less_is_counted_than_is_written(tmp_path: Path, count: int, size_byt
         table = env.open_db(b"table")
         before = env.info()["last_pgno"]
         with env.begin(write=True, buffers=True) as txn:
-            counted = CountedTransaction(txn)
+            counted = CountedTransaction(txn, tmp_path)
             for number in range(count):
                 counted.put(b"%d" % number, bytes(size_bytes), db=table)
         grown_bytes = (env.info()["last_pgno"] - before) * env.stat()["psize"]

@@ -17,8 +17,8 @@ TIMES_US = st.integers(-(2**63), 2**63 - 1)
 
 def pack(values: Sequence[bytes], timestamp_us: int) -> bytearray:
     """The values as one block, all written at ``timestamp_us``."""
-    (built,) = build_blocks(values, stamped_once(len(values), timestamp_us), timestamp_us)
-    return bytearray(built.packed)
+    ((_, packed),) = build_blocks(values, stamped_once(len(values), timestamp_us), timestamp_us)
+    return bytearray(packed)
 
 
 def each_time(times: Longs | None) -> list[int]:

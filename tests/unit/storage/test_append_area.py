@@ -15,8 +15,8 @@ LAST = 2**64 - 1
 
 
 def grouped(partition_id: int, first: int, *values: bytes) -> GroupedBlock:
-    (built,) = build_blocks(values, stamped_once(len(values), 1_000), 1_000)
-    return GroupedBlock(partition_id, first, len(values), bytes(built.packed))
+    ((_, packed),) = build_blocks(values, stamped_once(len(values), 1_000), 1_000)
+    return GroupedBlock(partition_id, first, len(values), bytes(packed))
 
 
 BLOCKS = [

@@ -24,8 +24,8 @@ from dafka_core.storage.block import (
     compress,
     compressed,
     decompress,
+    header_of,
     merge,
-    peek_count,
     peek_times,
     plain_size,
 )
@@ -174,7 +174,7 @@ def test_a_compressed_block_is_the_block(codec: int) -> None:
     assert opened.times.tolist() == plain.times.tolist()
     assert (opened.codec, opened.count, opened.size_bytes) == (codec, 500, len(packed))
     assert opened.head == bytes(made[: HEADER.size])
-    assert peek_count(made) == 500
+    assert header_of(made).records == 500
     assert peek_times(made).tolist() == plain.times.tolist()
     assert plain_size(made) == plain_size(packed) == len(packed)
     assert plain_size(b"none") == 4

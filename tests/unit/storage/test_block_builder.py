@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.model.timestamps import stamped_once
 from dafka_core.storage import block as module
-from dafka_core.storage.block import Block, BuiltBlock, build_blocks, merge
+from dafka_core.storage.block import Block, build_blocks, merge
 from tests.unit.protocol.strategies import runs_of
 from tests.unit.storage.packing import TIMES_US, VALUES, each_time, pack
 
@@ -51,7 +51,7 @@ def test_merging_and_slicing_are_those_of_lists(
 def test_extending_is_merging(old: list[bytes], new: list[bytes], old_us: int, new_us: int) -> None:
     first = Block.parse(pack(old, old_us))
     (piece,) = build_blocks(new, stamped_once(len(new), new_us), 0, first)
-    assert piece == BuiltBlock(0, len(new), True, merge([first, Block.parse(pack(new, new_us))]))
+    assert piece == (-len(old), merge([first, Block.parse(pack(new, new_us))]))
 
 
 def test_what_cannot_be_a_block_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,15 +79,16 @@ def test_pieces_are_small_and_complete(sizes: list[int], extends: bool, stamps: 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "MAX_BLOCK_BYTES", limit)
         pieces = list(build_blocks(values, times, 0, old))
-    assert [piece.start for piece in pieces[1:]] == [piece.stop for piece in pieces[:-1]]
-    assert not any(piece.extends for piece in pieces[1:])
-    found, found_times = [], []
-    for piece in pieces:
-        block = Block.parse(piece.packed)
+    assert pieces[0][0] in {0, -2}
+    found: list[bytes] = []
+    found_times: list[int] = []
+    for start, packed in pieces:
+        block = Block.parse(packed)
+        assert start - pieces[0][0] == len(found)
         found_times += each_time(block.times)
-        assert len(piece.packed) <= limit or (block.count == 1 and not piece.extends)
+        assert len(packed) <= limit or (block.count == 1 and start >= 0)
         found += block.values.to_list()
-    expected = [b"old", b"er"] if pieces[0].extends else []
+    expected = [b"old", b"er"] if pieces[0][0] else []
     assert found == expected + values
     assert found_times == [1] * len(expected) + each_time(times)
 
@@ -104,12 +105,13 @@ def test_only_pieces_split(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_blocks_that_fit_are_made_in_the_memory_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_BLOCK_BYTES", 300)
     values, times = [b"x" * 100, b"y" * 100, b"z" * 1000, b""], stamped_once(4, 7)
-    expected = [bytes(piece.packed) for piece in build_blocks(values, times, 0)]
+    expected = [bytes(packed) for _, packed in build_blocks(values, times, 0)]
     into = bytearray(b"\xff" * 400)
     made_there = []
-    for piece, alone in zip(build_blocks(values, times, 0, None, into), expected, strict=True):
-        assert piece.packed == alone
-        made_there.append(piece.packed.obj is into)
+    made = build_blocks(values, times, 0, None, into)
+    for (_, packed), alone in zip(made, expected, strict=True):
+        assert packed == alone
+        made_there.append(packed.obj is into)
     assert made_there == [len(alone) <= len(into) for alone in expected]
     assert set(made_there) == {True, False}
     blocks = [Block.parse(pack([value], 7)) for value in (b"a", b"b")]
