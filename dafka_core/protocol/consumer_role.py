@@ -119,7 +119,7 @@ class ConsumerRole:
             partition.raise_head(known.head)
             known.close()
         self.partitions[tp] = partition
-        self.scheduler.visit_soon(partition)
+        self.scheduler.enqueue(partition)
 
     def on_message(self, now: float, message: m.Message, peer: str) -> list[Outgoing]:
         """Process HEAD, DIRECT-HEAD, STORE-HELLO, RECORD-TOO-LARGE and answers to queries."""
@@ -150,7 +150,7 @@ class ConsumerRole:
                 partition = self.partitions.get(message.tp)
                 if partition is not None and (changed := partition.on_history(message)):
                     self.delivered += changed
-                    self.scheduler.visit_soon(partition)
+                    self.scheduler.enqueue(partition)
         return messages
 
     def on_batch(self, now: float, requestor: str, batch: RecordBatch) -> list[Outgoing]:
@@ -251,7 +251,7 @@ class ConsumerRole:
         if not loss.is_beginning:
             self.skipped[loss.tp] = self.skipped.get(loss.tp, 0) + loss.end - loss.start
         self.delivered += partition.skip(loss.end)
-        self.scheduler.visit_soon(partition)
+        self.scheduler.enqueue(partition)
 
     def _hello(self, store: str) -> list[Outgoing]:
         # RFC 46: without a subscription "it MUST NOT send a CONSUMER-HELLO command".  Before

@@ -66,7 +66,7 @@ class Histories:
             return False
         if epoch is None or not history or epoch == history[-1]:
             return True
-        end = partition.fetcher.next_offset
+        end = partition.next_offset
         known = epoch_at(history, batch.offset) if batch.offset < end else history[-1]
         if epoch == known or (known is not None and epoch.life > known.life and epoch.start >= end):
             return True
@@ -106,7 +106,7 @@ class Histories:
             return []
         last = epoch_at(partition.history, partition.durable - 1)
         life = last.life if last else last_life(())
-        tp = partition.fetcher.tp
+        tp = partition.tp
         if last is not None and life < partition.promised:
             self._outlived[tp] = partition
             return []
@@ -117,16 +117,16 @@ class Histories:
     def differs(self, partition: StorePartition, life: EpochId) -> None:
         """Note that a node has another history of a partition, whose last life is ``life``."""
         if life < last_life(partition.history):
-            self._outlived[partition.fetcher.tp] = partition
+            self._outlived[partition.tp] = partition
         else:
-            self._unclear[partition.fetcher.tp] = None
+            self._unclear[partition.tp] = None
 
     def taken_over_at(self, partition: StorePartition, epoch: Epoch | None) -> int | None:
         """Return the offset from which a newer life replaces the store's records, if known."""
         history = partition.history
         if epoch is None or epoch.life <= partition.leading or epoch.life < partition.promised:
             return None
-        parts = epoch.start < partition.fetcher.next_offset
+        parts = epoch.start < partition.next_offset
         return epoch.start if parts and epoch.continues(before(history, epoch.start)) else None
 
     def wins_at(self, partition: StorePartition, reply: m.HistoryReply) -> int | None:
@@ -136,7 +136,7 @@ class Histories:
         if life <= partition.leading or life < partition.promised:
             return None
         start = parting(partition.history, reply.history)
-        return start if start is not None and start < partition.fetcher.next_offset else None
+        return start if start is not None and start < partition.next_offset else None
 
     def reply(
         self,
@@ -146,7 +146,7 @@ class Histories:
         last: Transaction | None = None,
     ) -> m.HistoryReply:
         """Return this store's durable history of a partition, and its last transaction."""
-        tp, end = partition.fetcher.tp, partition.durable
+        tp, end = partition.tp, partition.durable
         history, names = before(partition.history, end), self._known.names
         last = last if last and last.end <= end else None  # the log may be ahead
         of = requestor, query, self._store, *tp
@@ -161,18 +161,18 @@ class Histories:
         if partition.promised > last_life(before(partition.history, partition.durable)):
             acks = min(acks, partition.promised.acks)
         partition.promised = query.life._replace(acks=acks)
-        self._promising[partition.fetcher.tp, partition.promised] = query
+        self._promising[partition.tp, partition.promised] = query
         return True
 
     def waits(self, partition: StorePartition, query: m.HistoryQuery) -> bool:
         """Return True if the answer to a question waits for the disk."""
         life = partition.promised
         is_asked = life[:2] == query.life[:2]
-        return is_asked and (partition.fetcher.tp, life) in self._promising
+        return is_asked and (partition.tp, life) in self._promising
 
     def on_promised(self, partition: StorePartition, life: EpochId) -> list[Outgoing]:
         """Answer the requestors of a promise that is on disk."""
-        query = self._promising.pop((partition.fetcher.tp, life), None)
+        query = self._promising.pop((partition.tp, life), None)
         return [] if query is None else [self.reply(partition, query.requestor, query.query)]
 
     def on_tick(self, now: float) -> list[Outgoing]:

@@ -107,5 +107,5 @@ class ReaderRole:
             read.retry_unanswered()
 
     def _ask(self, now: float, read: RangeRead) -> list[Outgoing]:
-        offsets = read.claim(now, read.action(now, read.room))
+        offsets = read.claim(now, read.state(now, read.room))
         return [m.Fetch.of(self.address, read.tp, *offsets)] if offsets else []

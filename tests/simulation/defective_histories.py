@@ -49,12 +49,12 @@ class LongerWins(Histories):
         return None
 
     def wins_at(self, partition: StorePartition, reply: m.HistoryReply) -> int | None:
-        if reply.end <= partition.fetcher.next_offset:
+        if reply.end <= partition.next_offset:
             return None
         return parting(partition.history, reply.history)
 
     def differs(self, partition: StorePartition, life: object) -> None:
-        self._unclear[partition.fetcher.tp] = None
+        self._unclear[partition.tp] = None
 
 
 class TellsAnyway(AppendQueue):

@@ -13,7 +13,8 @@ from dafka_core.nodes import sockets
 from dafka_core.nodes.store_loop import StoreLoop
 from dafka_core.protocol.codec import decode
 from dafka_core.protocol.consumer_role import ConsumerRole, Loss
-from dafka_core.protocol.fetch_scheduler import FairQueue, FetchScheduler
+from dafka_core.protocol.fair_queue import FairQueue
+from dafka_core.protocol.fetch_scheduler import FetchScheduler
 from dafka_core.protocol.followed_partition import FollowedPartition
 from dafka_core.protocol.messages import (
     Ack,
