@@ -27,7 +27,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import ClassVar, Final, NamedTuple
 
 from dafka_core.errors import InvalidRequestError, ProtocolError
-from dafka_core.model.epochs import MAX_END, NO_LIFE, EpochId, History, last_life, parting
+from dafka_core.model.epochs import MAX_END, NO_LIFE, EpochId, History, divergence, last_life
 from dafka_core.model.json_message import JsonMessage, Natural
 from dafka_core.model.name_limits import check_address, check_node_address, check_topic
 from dafka_core.model.names import INTERNAL
@@ -251,7 +251,7 @@ class NumberList:
         """Takes what has come; up to ``agreed_end`` it has been agreed on at least."""
         with self._lock:
             lives = self._log.lives(LIST)
-            parted = parting(self._history, lives.history)
+            parted = divergence(self._history, lives.history)
             if lives.end < self._scanned or (parted is not None and parted < self._scanned):
                 # What was agreed on stays, unless somebody has had stores that lack it begin
                 # without those that have it.  All of it is read again.

@@ -123,11 +123,11 @@ class FetchScheduler:
         self._under_way.pop(tp, None)
         self._waiting.remove(_owner(tp), tp)
 
-    def deadline(self) -> float | None:
+    def deadline(self) -> float:
         """Return when to call ``ask_due`` next."""
         if self._waiting and len(self._under_way) < MAX_UNDER_WAY:
             return 0.0  # at once
-        return self._due if self._under_way else None
+        return self._due if self._under_way else inf
 
     def _claim(
         self, now: float, fetcher: PartitionFetcher, room: bool = True, *, in_turn: bool = False
@@ -147,7 +147,7 @@ class FetchScheduler:
         self._waiting.remove(_owner(tp), tp)
         self._under_way[tp] = fetcher
         offsets = fetcher.claim(now, state)
-        self._due = min(self._due, fetcher.deadline() or inf)
+        self._due = min(self._due, fetcher.deadline())
         return offsets
 
 

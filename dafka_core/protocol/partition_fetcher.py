@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from enum import Enum
+from math import inf
 from operator import attrgetter
 from typing import Final
 
@@ -184,9 +185,9 @@ class PartitionFetcher:
                 self.unanswered_since = now
         return start, self._asked_end
 
-    def deadline(self) -> float | None:
+    def deadline(self) -> float:
         """Return when to call ``claim`` again if nothing arrives."""
-        return self._quiet_since + self._retry_s if self.next_offset < self.head else None
+        return self._quiet_since + self._retry_s if self.next_offset < self.head else inf
 
     def close(self) -> None:
         """Release the room of kept records."""

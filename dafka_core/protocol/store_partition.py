@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Final
 
-from dafka_core.model.epochs import NO_LIFE, Epoch, EpochId, History, before, last_life
+from dafka_core.model.epochs import NO_LIFE, Epoch, EpochId, History, last_life, prefix
 from dafka_core.model.log_entries import RestartPartition, SetAside
 from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition, Transaction
 from dafka_core.protocol import timing
@@ -91,7 +92,7 @@ class StorePartition(PartitionFetcher):
     def truncate(self, end: int) -> None:
         """Forget records from ``end`` on: the log does not have them, and will not."""
         self.begin(end)
-        self.history = before(self.history, end)
+        self.history = prefix(self.history, end)
         self.visible_end, self.staged = end, None
 
     def give_up(self, start: int, end: int, life: EpochId) -> None:
@@ -162,9 +163,9 @@ class TrimmedElsewhere:
                 asked.append(HistoryQuery(self._known.store, UNSOLICITED, *tp))
         return asked
 
-    def deadline(self) -> float | None:
+    def deadline(self) -> float:
         """Return the time of the next check."""
-        return self._due if self._earliest else None
+        return self._due if self._earliest else inf
 
     def on_history(
         self, now: float, partition: StorePartition, reply: HistoryReply
@@ -181,7 +182,7 @@ class TrimmedElsewhere:
         ):
             return None
         del self._earliest[reply.tp]
-        history, last = before(reply.history, start), reply.transaction
+        history, last = prefix(reply.history, start), reply.transaction
         partition.restart_at(start, history)
         last = last if last and last.end <= start else None
         return RestartPartition(reply.tp, start, history, last)
@@ -243,6 +244,6 @@ class HostedPartitions:
         self._hosted = {tp: each for tp, each in self._hosted.items() if each[0] >= now}
         return [head for _, head in self._hosted.values() if head is not None]
 
-    def deadline(self) -> float | None:
+    def deadline(self) -> float:
         """Return when heads are due next."""
-        return self._due if self._hosted else None
+        return self._due if self._hosted else inf

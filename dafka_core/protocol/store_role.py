@@ -75,6 +75,7 @@ class StoreRole:
         partitions: all partitions in the log, and new ones below the limits.
         pending: the log's next entries.
         pending_bytes: size of their values, and one for each record or other entry.
+        hosted: partitions that clients write here.
         packing: requestors that support HEADS-REPLY; the others get a message for each head.
         too_large_count: records rejected because they exceed the store's limit.
         on_dropped: receives accepted records that never reach the log.
@@ -105,9 +106,9 @@ class StoreRole:
         self.on_dropped: Callable[[list[RecordBatch]], object] = lambda batches: None
         self.scheduler = FetchScheduler(address)
         self.known = KnownStores(address, met, wall_us, self.write)
-        self.histories = Histories(self.known, hosting_id, least_number)
+        self.histories = Histories(self.known, hosting_id, least_number, self.write)
         self._trimmed = TrimmedElsewhere(self.known)
-        self._hosted = HostedPartitions()
+        self.hosted = HostedPartitions()
         self._lives_of = lives_of
         self._limit_bytes = limit_bytes
         self._sync_interval_s = sync_interval_s
@@ -197,8 +198,10 @@ class StoreRole:
                 self._on_too_large(message)
             case m.HeadsReply(requestor=self.address):
                 return self._on_heads(now, message)
-            case m.HistoryQuery():
-                return self._on_history_query(message)
+            case m.HistoryQuery() if message.requestor != self.address:
+                if partition := self._find(message.tp):
+                    last = self._lives_of(message.tp).transaction
+                    return self.histories.on_query(partition, message, last)
             case m.HistoryReply(requestor=self.address):
                 self._on_history(now, message)
             case m.StoreHello() if message.store != self.address:
@@ -232,7 +235,7 @@ class StoreRole:
             return []
         taken = partition.take(now, batch)
         if taken:
-            self._hosted.end(batch.tp)
+            self.hosted.end(batch.tp)
             self._write_taken(partition, taken)
         elif batch.offset < partition.durable:
             # Its sender has not received our ACK.  Without a second one, as from C stores, it would
@@ -278,18 +281,17 @@ class StoreRole:
         """Request missing records, and other stores' heads."""
         self.known.on_tick(now)
         self.limits.report(now)
-        messages = [*self.scheduler.ask_due(now), *self._hosted.on_tick(now), *self._take_acks()]
+        messages = [*self.scheduler.ask_due(now), *self.hosted.on_tick(now), *self._take_acks()]
         if now >= self._sync_due:
             self._sync_due = now + self._sync_interval_s
             messages.append(m.GetHeads("", self.address))
         gone = self._trimmed.on_tick(now, self.partitions)
         return [*messages, *self.histories.on_tick(now), *gone]
 
-    def deadline(self, now: float) -> float | None:
+    def deadline(self, now: float) -> float:
         """Return the time of the next request."""
-        asked = (self.scheduler, self._hosted, self.histories, self.known, self._trimmed)
-        deadlines = [self._sync_due, *(each.deadline() for each in asked)]
-        return min(due for due in deadlines if due is not None)
+        asked = (self.scheduler, self.hosted, self.histories, self.known, self._trimmed)
+        return min(self._sync_due, *(each.deadline() for each in asked))
 
     # -- clients in the store's process ----------------------------------------------------------
 
@@ -305,7 +307,7 @@ class StoreRole:
         if batch.offset != partition.visible_end or partition.is_committing:
             return OffsetConflictError(*batch.tp, batch.offset, partition.visible_end)
         self._give_up_part(partition)
-        self._hosted.begin(now, batch.tp)
+        self.hosted.begin(now, batch.tp)
         hosted = replace(batch, epoch=self.histories.hosted(partition, batch.offset))
         self._write_taken(partition, partition.take(now, hosted))
         return hosted
@@ -378,10 +380,6 @@ class StoreRole:
                     published += self.histories.on_promised(self.partitions[entry.tp], entry.life)
         return [*self._take_acks(), *published]
 
-    def on_published(self, publish: PublishCommitted) -> list[Outgoing]:
-        """Return the head after all of the committed records are published."""
-        return self._hosted.published(publish.tp, publish.end)
-
     def _write_taken(self, partition: StorePartition, taken: list[RecordBatch]) -> None:
         for batch in taken:
             if not self.histories.extend(partition, batch):
@@ -400,7 +398,7 @@ class StoreRole:
         elif batch.transaction is None or batch.end >= batch.transaction.end:
             partition.durable = batch.end
             self._acknowledge[batch.tp] = partition
-            return self._hosted.stored(batch)
+            return self.hosted.stored(batch)
         return []
 
     def _on_committed(self, commit: Commit, error: DafkaError | None) -> list[Outgoing]:
@@ -413,11 +411,11 @@ class StoreRole:
                 self.histories.begin(partition, epoch)
                 partition.durable = partition.visible_end = end
                 self._acknowledge[tp] = partition
-                self._hosted.begin(self._committed_at, tp)
+                self.hosted.begin(self._committed_at, tp)
                 self._write_taken(partition, partition.advance(end))
                 publish = PublishCommitted(tp, staged.start, end, (staged.transaction,))
                 if not self.requests.add(publish):
-                    published.extend(self.on_published(publish))
+                    published += self.hosted.published(tp, end)
             self.scheduler.enqueue(partition)
         return published
 
@@ -475,17 +473,6 @@ class StoreRole:
                 if partition.history and info.life > last_life(partition.history):
                     self.histories.differs(partition, info.life)
         return messages
-
-    def _on_history_query(self, query: m.HistoryQuery) -> list[Outgoing]:
-        partition = self._find(query.tp) if query.requestor != self.address else None
-        if partition is None:
-            return []
-        if self.histories.on_query(partition, query):
-            self.write(Promise(query.tp, partition.promised))
-        if self.histories.waits(partition, query):
-            return []
-        last = self._lives_of(query.tp).transaction
-        return [self.histories.reply(partition, query.requestor, query.query, last)]
 
     def _on_history(self, now: float, reply: m.HistoryReply) -> None:
         if partition := self.partitions.get(reply.tp):

@@ -327,7 +327,7 @@ class Checkers:
         role = mesh.role
         # A tick does the work that is due, else the loop would run without a pause.
         due = role.deadline(self._world.now)
-        mesh.overdue = mesh.overdue + 1 if due is not None and due <= self._world.now else 0
+        mesh.overdue = mesh.overdue + 1 if due <= self._world.now else 0
         self.most(mesh, "rounds in which nothing that was due was done", mesh.overdue, MAX_OVERDUE)
         counted, came = mesh.invalid_count, mesh.expected_invalid_count
         if counted != came and (counted > came or not mesh.inbox):

@@ -11,7 +11,7 @@ from dafka_core.protocol import fetch_scheduler, timing
 from dafka_core.protocol.consumer_role import ConsumerRole
 from dafka_core.protocol.fair_queue import FairQueue
 from dafka_core.protocol.fetch_scheduler import MAX_UNDER_WAY
-from dafka_core.protocol.messages import DirectHead, FetchBatch, HeadsReply
+from dafka_core.protocol.messages import DirectHead, FetchBatch, Head, HeadsReply
 from dafka_core.protocol.role import Outgoing
 from tests.unit.protocol.model import TOPIC, batch_of, fetches_in
 
@@ -130,6 +130,23 @@ def test_a_request_just_sent_is_not_in_vain(monkeypatch: pytest.MonkeyPatch) -> 
     assert [fetch.partition for fetch in fetches_in(role.on_tick(0.1))] == ["B"]
 
 
+def test_a_request_in_flight_keeps_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch_scheduler, "MAX_UNDER_WAY", 1)
+    role = told_of(0)
+    role.on_message(0.0, DirectHead(ME, TOPIC, "A", 0), STORE)
+    role.on_message(0.0, DirectHead(ME, TOPIC, "B", 0), STORE)
+    assert role.on_message(0.1, Head(TOPIC, "A", 0), "") == []
+    assert fetches_in(role.on_tick(0.1)) == []
+    assert role.deadline(0.1) == timing.FETCH_RETRY_S
+
+
+def test_a_partition_requested_before_its_turn_waits_no_longer() -> None:
+    role = told_of(1)
+    asked = fetches_in(role.on_message(0.0, DirectHead(ME, TOPIC, "P0", 0), STORE))
+    assert [fetch.partition for fetch in asked] == ["P0"]
+    assert len(role.scheduler) == 1
+
+
 def test_waiting_partitions_count_as_unanswered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch_scheduler, "MAX_UNDER_WAY", 3)
     role = told_of(20)
@@ -149,7 +166,6 @@ def test_partitions_beyond_the_limit_wait_for_their_turn(monkeypatch: pytest.Mon
     # A place becomes free, and the loop must not wait before it requests the next partition.
     role.on_batch(0.1, ME, batch_of(0, 1, TOPIC, "P1"))
     due = role.deadline(0.1)
-    assert due is not None
     assert due <= 0.1
     assert [fetch.partition for fetch in fetches_in(role.on_tick(0.1))] == ["P3"]
 
