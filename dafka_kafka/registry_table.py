@@ -27,7 +27,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import ClassVar, Final, NamedTuple
 
 from dafka_core.errors import InvalidRequestError, ProtocolError
-from dafka_core.model.epochs import MAX_END, NO_LIFE, EpochId, History, last_life, parting
+from dafka_core.model.epochs import MAX_END, NO_LIFE, EpochId, History, divergence, last_life
 from dafka_core.model.json_message import JsonMessage, Natural
 from dafka_core.model.name_limits import check_address, check_node_address, check_topic
 from dafka_core.model.names import INTERNAL
@@ -257,7 +257,7 @@ class RegistryLog:
         """Read new records; those before ``committed`` are known to be committed."""
         with self._lock:
             lives = self._log.lives(REGISTRY)
-            parted = parting(self._history, lives.history)
+            parted = divergence(self._history, lives.history)
             if lives.end < self._scanned or (parted is not None and parted < self._scanned):
                 # Committed records stay, unless an operator started stores that lack them without
                 # the stores that have them. Read everything again.

@@ -1,4 +1,4 @@
-"""Write the tables of states into docs/states.md: ``python scripts/states.py``.
+"""Write the tables of discovery and groups into docs/states.md: ``python scripts/states.py``.
 
 ``--check`` only compares, and fails if the page is out of date.
 """
@@ -8,20 +8,25 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from dafka_core.protocol.discovery import DISCOVERY_TABLE
-from dafka_core.protocol.partition_states import FETCH_TABLE, STORE_TABLE
 from dafka_kafka.errors import KafkaError
 from dafka_kafka.groups.group import GROUP_TABLE
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "states.md"
+
+
+def label(state: Enum) -> str:
+    """Return a state's name in prose."""
+    return state.name.lower().replace("_", " ")
+
+
 TABLES: dict[str, Mapping[Any, Mapping[str, tuple[str, str | KafkaError]]]] = {
-    "store states": STORE_TABLE,
-    "consumer states": FETCH_TABLE,
     "discovery states": {
-        state: {event: (then.label, "") for event, then in reactions.items()}
+        state: {event: (label(then), "") for event, then in reactions.items()}
         for state, reactions in DISCOVERY_TABLE.items()
     },
     "group states": GROUP_TABLE,
@@ -35,7 +40,7 @@ def markdown(table: Mapping[Any, Mapping[str, tuple[str, str | KafkaError]]]) ->
     for state, reactions in table.items():
         found = [reactions.get(event, ("—", "")) for event in events]
         cells = [f"{shown(action)} → {then}".removeprefix(" → ") for then, action in found]
-        rows.append([state.label, state.value, *cells])
+        rows.append([label(state), state.value, *cells])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 

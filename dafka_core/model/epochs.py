@@ -125,7 +125,7 @@ def with_epoch(history: History, epoch: Epoch) -> History:
     return (*history, epoch)[-MAX_EPOCHS:]
 
 
-def before(history: History, end: int) -> History:
+def prefix(history: History, end: int) -> History:
     """Return the history of the records before an offset."""
     return history[: bisect_right(history, end - 1, key=_START)]
 
@@ -146,7 +146,7 @@ def follows(history: Sequence[Epoch], epoch: Epoch, offset: int) -> bool:
     return epoch.start == offset and epoch.continues(history)
 
 
-def parting(one: Sequence[Epoch], other: Sequence[Epoch]) -> int | None:
+def divergence(one: Sequence[Epoch], other: Sequence[Epoch]) -> int | None:
     """Return the first offset at which two histories differ; None if one continues the other."""
     known = {epoch: index for index, epoch in enumerate(other)}
     common = next((index for index in reversed(range(len(one))) if one[index] in known), None)
@@ -169,7 +169,7 @@ def known_until(history: Sequence[Epoch], life: EpochId) -> int | None:
     return 0 if lives[-1] > life else None
 
 
-def parted_by(history: History, epoch: Epoch, end: int) -> int | None:
+def diverged_by(history: History, epoch: Epoch, end: int) -> int | None:
     """Return the offset from which a newer epoch replaces records before ``end``, if it does.
 
     If epochs between are missing, the offset may be too low, but never too high.

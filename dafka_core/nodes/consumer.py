@@ -37,6 +37,7 @@ from dafka_core.nodes.threads import weakly
 from dafka_core.protocol.consumer_role import ConsumerRole, Loss, Start
 from dafka_core.protocol.fields import check_sequence, check_topics
 from dafka_core.protocol.limits import MAX_SEQUENCE, max_taken_bytes
+from dafka_core.protocol.messages import HeadsQuery
 
 _Item = RecordBatch | RecordTooLargeError | DataLossError
 
@@ -220,7 +221,7 @@ class Consumer(Node):
     @property
     def subscription(self) -> list[str]:
         """Return the subscribed topics, in the order of their subscription."""
-        return self.role.topics
+        return list(self.role.topics)
 
     @property
     def skipped(self) -> dict[TopicPartition, int]:
@@ -234,7 +235,9 @@ class Consumer(Node):
             NoStoreError: no store was discovered within ``timeout_s`` seconds.
         """
         directory = self.role.directory
-        query = self.mesh.query(directory, lambda now: directory.ask_heads(now, topics), timeout_s)
+        query = self.mesh.query(
+            directory, lambda now: directory.ask(now, HeadsQuery, topics), timeout_s
+        )
         held = {tp.topic for tp in query.heads}
         return held.intersection(topics) if topics else held
 

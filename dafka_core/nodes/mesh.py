@@ -350,8 +350,7 @@ class Mesh(ProcessBound):
         return self._on_round(now)
 
     def _timeout_ms(self, now: float) -> int:
-        deadline = self.role.deadline(now)
-        due = self.peers.due if deadline is None else min(deadline, self.peers.due)
+        due = min(self.role.deadline(now), self.peers.due)
         return max(0, int((due - now) * 1000) + 1)
 
     def _run_calls(self, now: float) -> None:

@@ -478,8 +478,8 @@ def _resume(mesh: Mesh, role: ProducerRole, options: ProducerOptions) -> None:
     takeover, timeout_s = role.takeover, options.resume_timeout_s
     assert takeover is not None
     if not mesh.wait_until(lambda: role.takeover is None, timeout_s):
-        if (lack := takeover.missing) is not None:
-            raise MissingStoresError(*role.tp, lack.needed, lack.stores)
+        if (missing := takeover.missing) is not None:
+            raise MissingStoresError(*role.tp, *missing)
         raise NoStoreError([str(tower) for tower in options.tower], timeout_s)
     if takeover.has_deletions and options.resume_deleted != IGNORE:
         _check_deleted(role.tp, role.next_offset, options)

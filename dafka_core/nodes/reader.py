@@ -31,6 +31,7 @@ from dafka_core.nodes.mesh import Mesh
 from dafka_core.nodes.node import Node
 from dafka_core.protocol.fields import check_end, check_sequence
 from dafka_core.protocol.limits import max_taken_bytes
+from dafka_core.protocol.messages import HeadsQuery, TimesQuery
 from dafka_core.protocol.reader_role import RangeRead, ReaderRole
 
 _ANY_TOPIC: Final = "-"
@@ -118,7 +119,9 @@ class Reader(Node):
             check_argument("topic", topic, check_topic)
         directory = self.role.directory
         query = self.mesh.query(
-            directory, lambda now: directory.ask_heads(now, topics or ()), timeout_s
+            directory,
+            lambda now: directory.ask(now, HeadsQuery, tuple(topics or ())),
+            timeout_s,
         )
         wanted = {tp.topic for tp in query.heads} if topics is None else set(topics)
         return [info for info in sorted(query.heads.values()) if info.topic in wanted]
@@ -137,7 +140,7 @@ class Reader(Node):
         _check_range(tp, start, end)
         directory = self.role.directory
         query = self.mesh.query(
-            directory, lambda now: directory.ask_times(now, tp, start, end), timeout_s
+            directory, lambda now: directory.ask(now, TimesQuery, *tp, start, end), timeout_s
         )
         return query.best_times()
 

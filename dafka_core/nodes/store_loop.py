@@ -271,7 +271,7 @@ class StoreLoop:
             if batches and batches[-1].end < publish.end:
                 self._role.requests.put_back(publish.rest(batches[-1].end))
                 return records
-        return records + self._role.on_published(publish)
+        return records + self._role.hosted.published(publish.tp, publish.end)
 
     def _read(self, tp: TopicPartition, start: int, end: int) -> list[RecordBatch]:
         """Return the first records of a range, within one round's limit; empty if not held."""

@@ -8,9 +8,9 @@ for one node: ``producer_role``, ``store_role``, ``consumer_role`` and ``reader_
 A consumer learns that it missed a record when a later record or a head (HEAD, DIRECT-HEAD,
 HEADS-REPLY) raises the known end of a partition above the next record (``partition_fetcher``).  It
 requests the missing records from the producer and the stores, some partitions at a time and each
-again until it arrives (``fetch_scheduler``, with the states of ``partition_states``).  If nothing
-arrives, it asks all stores for what they have, and reports a loss (``LossDetector`` in
-``consumer_role``).  ``followed_partition`` is a partition in a consumer or reader.
+again until it arrives (``fetch_scheduler``).  If nothing arrives, it asks all stores for what they
+have, and reports a loss (``LossDetector`` in ``consumer_role``).  ``followed_partition`` is a
+partition in a consumer or reader.
 
 A producer knows that all stores it needs have a record when ``acks`` of them have acknowledged its
 offset or a later one: ``ProducerRole.acknowledged``.  A store acknowledges what its log has synced,

@@ -48,6 +48,7 @@ class ConsumerRole:
     """Follows the topics it is subscribed to.
 
     Attributes:
+        topics: those it is subscribed to, in this order.
         delivered: batches, with an error in the place of each record above the consumer's limit,
             and one where another history has replaced delivered records; drained by the node.
         losses: records that no node has; drained by the node.
@@ -75,13 +76,8 @@ class ConsumerRole:
         self._limit_bytes = limit_bytes
         self._on_data_loss = on_data_loss
         self._start = start
-        self._topics: dict[str, None] = {}
+        self.topics: dict[str, None] = {}
         self._heads_asked_at: float | None = None
-
-    @property
-    def topics(self) -> list[str]:
-        """Return the subscribed topics, in the order of their subscription."""
-        return list(self._topics)
 
     def positions(self) -> dict[TopicPartition, tuple[int, int]]:
         """Return the next offset and the known head (exclusive) of each partition."""
@@ -100,12 +96,12 @@ class ConsumerRole:
 
     def subscribe(self, topic: str) -> list[Outgoing]:
         """RFC 46: "If a consumer subscribes to a dafka topic it SHALL sent a GET-HEADS"."""
-        self._topics[topic] = None
+        self.topics[topic] = None
         return [m.GetHeads(topic, self.address)]
 
     def unsubscribe(self, topic: str) -> None:
         """Forget the topic and its positions."""
-        self._topics.pop(topic, None)
+        self.topics.pop(topic, None)
         for tp in [tp for tp in self.partitions if tp.topic == topic]:
             self.partitions.pop(tp).close()
             self.scheduler.forget(tp)
@@ -119,7 +115,7 @@ class ConsumerRole:
             partition.raise_head(known.head)
             known.close()
         self.partitions[tp] = partition
-        self.scheduler.visit_soon(partition)
+        self.scheduler.enqueue(partition)
 
     def on_message(self, now: float, message: m.Message, peer: str) -> list[Outgoing]:
         """Process HEAD, DIRECT-HEAD, STORE-HELLO, RECORD-TOO-LARGE and answers to queries."""
@@ -150,7 +146,7 @@ class ConsumerRole:
                 partition = self.partitions.get(message.tp)
                 if partition is not None and (changed := partition.on_history(message)):
                     self.delivered += changed
-                    self.scheduler.visit_soon(partition)
+                    self.scheduler.enqueue(partition)
         return messages
 
     def on_batch(self, now: float, requestor: str, batch: RecordBatch) -> list[Outgoing]:
@@ -160,7 +156,7 @@ class ConsumerRole:
         partition = None
         if not requestor:
             partition = self._partition(batch.tp, batch.offset)
-        elif requestor == self.address and batch.tp.topic in self._topics:
+        elif requestor == self.address and batch.tp.topic in self.topics:
             partition = self.partitions.get(batch.tp)
         if partition is None:
             return []
@@ -194,25 +190,24 @@ class ConsumerRole:
             return []
         messages: list[Outgoing] = []
         due = self._heads_due()
-        if due is not None and now >= due:
-            messages.extend(m.GetHeads(topic, self.address) for topic in self._topics)
-        if due is None or messages:
-            self._heads_asked_at = now if self._topics else None
+        if now >= due:
+            messages.extend(m.GetHeads(topic, self.address) for topic in self.topics)
+        if due == inf or messages:
+            self._heads_asked_at = now if self.topics else None
         messages += self.directory.on_tick(now)
         for loss in self._detector.losses(now):
             self._lose(now, loss)
         return [*messages, *self.scheduler.ask_due(now), *self._detector.ask(now)]
 
-    def deadline(self, now: float) -> float | None:
+    def deadline(self, now: float) -> float:
         """Return the time of the next request."""
         if not self.room:
-            return None
-        deadlines = (self.scheduler.deadline(), self._heads_due(), self.directory.deadline(now))
-        return min((due for due in deadlines if due is not None), default=None)
+            return inf
+        return min(self.scheduler.deadline(), self._heads_due(), self.directory.deadline(now))
 
-    def _heads_due(self) -> float | None:
-        if self._heads_asked_at is None or not self._topics:
-            return None
+    def _heads_due(self) -> float:
+        if self._heads_asked_at is None or not self.topics:
+            return inf
         intervals = 1 + len(self.partitions) // HEADS_PER_INTERVAL
         return self._heads_asked_at + timing.HEADS_INTERVAL_S * intervals
 
@@ -251,18 +246,18 @@ class ConsumerRole:
         if not loss.is_beginning:
             self.skipped[loss.tp] = self.skipped.get(loss.tp, 0) + loss.end - loss.start
         self.delivered += partition.skip(loss.end)
-        self.scheduler.visit_soon(partition)
+        self.scheduler.enqueue(partition)
 
     def _hello(self, store: str) -> list[Outgoing]:
         # RFC 46: without a subscription "it MUST NOT send a CONSUMER-HELLO command".  Before
         # messages go both ways it, or the heads that answer it, would be lost.
-        if not self._topics or not self.directory.is_connected(store):
+        if not self.topics or not self.directory.is_connected(store):
             return []
-        return [m.ConsumerHello(store, self.address, tuple(self._topics))]
+        return [m.ConsumerHello(store, self.address, tuple(self.topics))]
 
     def _partition(self, tp: TopicPartition, latest: int) -> FollowedPartition | None:
         # ZeroMQ matches subscriptions by prefix: a subscriber of "a" receives "ab", too.
-        if tp.topic not in self._topics:
+        if tp.topic not in self.topics:
             return None
         partition = self.partitions.get(tp)
         if partition is None and len(self.partitions) < MAX_PARTITIONS:
@@ -306,8 +301,8 @@ class LossDetector:
             return []
         self._asked_at = now
         wanted = {each.tp: each.next_offset for each in waiting}
-        topics = {tp.topic for tp in wanted}
-        self._question, messages = self._directory.ask_heads(now, topics, wanted=wanted)
+        topics = tuple(sorted({tp.topic for tp in wanted}))
+        self._question, messages = self._directory.ask(now, m.HeadsQuery, topics, wanted=wanted)
         return messages
 
     def losses(self, now: float) -> Iterator[Loss]:

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final, NamedTuple
 
 from dafka_core.protocol import timing
-from dafka_core.protocol.partition_states import LabelledState
 
 ANNOUNCEMENT: Final = "a tower announces it"
 CONNECTION: Final = "it accepts our connection"
@@ -31,7 +31,7 @@ LOSS: Final = "its beacons stop"
 TIMEOUT: Final = "its time is over"
 
 
-class NodeState(LabelledState):
+class NodeState(Enum):
     """States of a node in the discovery of stores."""
 
     UNKNOWN = "no peer has mentioned it, or it has gone"

@@ -6,16 +6,16 @@ their turn.
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict
-from itertools import chain, islice, zip_longest
+from collections import defaultdict
+from itertools import chain
 from math import inf
 from typing import Final
 
 from dafka_core.model.records import PartitionInfo, TopicPartition
-from dafka_core.protocol import partition_states as states
+from dafka_core.protocol.fair_queue import FairQueue
 from dafka_core.protocol.limits import MAX_FETCH_PARTITIONS
 from dafka_core.protocol.messages import Fetch, FetchBatch
-from dafka_core.protocol.partition_fetcher import PartitionFetcher, ReorderBudget
+from dafka_core.protocol.partition_fetcher import FetchState, PartitionFetcher, ReorderBudget
 from dafka_core.protocol.role import Outgoing
 from dafka_core.security.permissions import PREFIX_DIGITS
 
@@ -28,69 +28,22 @@ MAX_PARTITIONS: Final = 1_000_000
 MAX_UNDER_WAY: Final = 1_000
 
 
-class FairQueue:
-    """Partitions that wait to be fetched: owners take turns, each one's partitions in their order.
-
-    Any peer that may write a topic may announce records of any number of partitions, and must not
-    delay those of others.  Without keys each partition is its own owner.
-    """
-
-    def __init__(self) -> None:
-        # By owner, never empty.  A plain dict skips all removed keys before its first one.
-        self._queues: OrderedDict[str, OrderedDict[TopicPartition, PartitionFetcher]] = (
-            OrderedDict()
-        )
-        self._count = 0
-
-    def __len__(self) -> int:
-        return self._count
-
-    def add(self, fetcher: PartitionFetcher) -> None:
-        """Add a partition, or replace its fetcher if it is waiting already."""
-        queue = self._queues.setdefault(_owner(fetcher.tp), OrderedDict())
-        self._count += fetcher.tp not in queue
-        queue[fetcher.tp] = fetcher
-
-    def remove(self, tp: TopicPartition) -> None:
-        """Remove a fetched or dropped partition; its owner's next one goes to the end."""
-        owner = _owner(tp)
-        queue = self._queues.get(owner)
-        if queue is None or queue.pop(tp, None) is None:
-            return
-        self._count -= 1
-        if queue:
-            self._queues.move_to_end(owner)
-        else:
-            del self._queues[owner]
-
-    def all(self) -> list[PartitionFetcher]:
-        """Return all waiting partitions."""
-        return [each for queue in self._queues.values() for each in queue.values()]
-
-    def first(self, count: int) -> list[PartitionFetcher]:
-        """Return at most ``count`` partitions: one of each owner, then a second one of each."""
-        queues = [queue.values() for queue in islice(self._queues.values(), count)]
-        turns = chain.from_iterable(zip_longest(*queues))
-        return list(islice((each for each in turns if each is not None), count))
-
-
-def _owner(tp: TopicPartition) -> str:
-    return tp.partition[:PREFIX_DIGITS]
-
-
 class FetchScheduler:
     """Tracks which partitions of a role miss records, and when to request them again.
 
     Heads may be forged for any number of partitions, so it visits all fetchers only when one of
     them is due.  RFC 46: a consumer or store "SHALL send the FETCH command if it detects it missed
     a record".
+
+    Partitions wait for their turn by owner: any peer that may write a topic may announce records of
+    any number of partitions.  Without keys each partition is its own owner.
     """
 
     def __init__(self, requestor: str) -> None:
         self.budget = ReorderBudget()
         self._requestor = requestor
         self._under_way: dict[TopicPartition, PartitionFetcher] = {}
-        self._waiting = FairQueue()  # for their turn
+        self._waiting = FairQueue[TopicPartition, PartitionFetcher]()  # for their turn
         self._due = inf  # when to visit those under way
 
     def __len__(self) -> int:
@@ -115,7 +68,7 @@ class FetchScheduler:
         fetcher.raise_head(end)
         fetcher.source = store
         if fetcher.next_offset < end and fetcher.tp not in self._under_way:
-            self._waiting.add(fetcher)
+            self.enqueue(fetcher)
 
     def ask_due(self, now: float) -> list[Outgoing]:
         """Return the requests that are due, those to one store in as few messages as possible."""
@@ -138,19 +91,20 @@ class FetchScheduler:
             self._due = inf
             for fetcher in [*self._under_way.values()]:
                 ask(fetcher)
-        if self._waiting and len(self._under_way) < MAX_UNDER_WAY:
-            for fetcher in self._waiting.first(MAX_UNDER_WAY - len(self._under_way)):
-                ask(fetcher, in_turn=True)
+        for _ in range(MAX_UNDER_WAY - len(self._under_way)):
+            if (next_one := self._waiting.take()) is None:
+                break
+            ask(next_one, in_turn=True)
         for store, wanted in of_stores.items():
             for start in range(0, len(wanted), MAX_FETCH_PARTITIONS):
                 part = tuple(wanted[start : start + MAX_FETCH_PARTITIONS])
                 messages.append(FetchBatch(store, self._requestor, part))
         return messages
 
-    def visit_soon(self, fetcher: PartitionFetcher) -> None:
+    def enqueue(self, fetcher: PartitionFetcher) -> None:
         """Visit the partition in its turn in ``ask_due``."""
         self._under_way.pop(fetcher.tp, None)
-        self._waiting.add(fetcher)
+        self._waiting.put(_owner(fetcher.tp), fetcher.tp, fetcher)
 
     def retry_unanswered(self, partition: str) -> None:
         """Retry: a peer that has a partition, or (empty) any of them, can receive FETCHes now."""
@@ -161,36 +115,41 @@ class FetchScheduler:
 
     def unanswered(self, now: float, longer_than_s: float) -> list[PartitionFetcher]:
         """Return fetchers that have requested their next record in vain for longer than this."""
-        fetchers = chain(self._under_way.values(), self._waiting.all())
+        fetchers = chain(self._under_way.values(), self._waiting)
         return [each for each in fetchers if each.unanswered_s(now) >= longer_than_s]
 
     def forget(self, tp: TopicPartition) -> None:
         """Drop a partition that is complete or cancelled."""
         self._under_way.pop(tp, None)
-        self._waiting.remove(tp)
+        self._waiting.remove(_owner(tp), tp)
 
-    def deadline(self) -> float | None:
+    def deadline(self) -> float:
         """Return when to call ``ask_due`` next."""
         if self._waiting and len(self._under_way) < MAX_UNDER_WAY:
             return 0.0  # at once
-        return self._due if self._under_way else None
+        return self._due if self._under_way else inf
 
     def _claim(
         self, now: float, fetcher: PartitionFetcher, room: bool = True, *, in_turn: bool = False
     ) -> tuple[int, int] | None:
         """Return the offsets to request now, if any; ``in_turn`` ignores ``MAX_UNDER_WAY``."""
-        tp, action = fetcher.tp, fetcher.action(now, room)
-        if action == states.FORGET:
+        tp, state = fetcher.tp, fetcher.state(now, room)
+        if state is FetchState.UP_TO_DATE:
             self.forget(tp)
             return None
-        if fetcher.unanswered_s(now) > 0 and action != states.WAIT and self._waiting:
+        is_due = state is not FetchState.FETCHING
+        if is_due and self._waiting and fetcher.unanswered_s(now) > 0:
             self._under_way.pop(tp, None)  # perhaps no node has it: the others first
         is_full = tp not in self._under_way and len(self) >= MAX_UNDER_WAY and not in_turn
-        if action == states.POSTPONE or is_full:
-            self.visit_soon(fetcher)
+        if state is FetchState.NO_ROOM or is_full:
+            self.enqueue(fetcher)
             return None
-        self._waiting.remove(tp)
+        self._waiting.remove(_owner(tp), tp)
         self._under_way[tp] = fetcher
-        offsets = fetcher.claim(now, action)
-        self._due = min(self._due, fetcher.deadline() or inf)
+        offsets = fetcher.claim(now, state)
+        self._due = min(self._due, fetcher.deadline())
         return offsets
+
+
+def _owner(tp: TopicPartition) -> str:
+    return tp.partition[:PREFIX_DIGITS]

@@ -10,10 +10,10 @@ from dafka_core.errors import CHANGED, HistoryChangedError, RecordTooLargeError
 from dafka_core.model.epochs import (
     Epoch,
     History,
-    before,
+    diverged_by,
+    divergence,
     last_life,
-    parted_by,
-    parting,
+    prefix,
     with_epoch,
 )
 from dafka_core.model.records import RecordBatch
@@ -47,7 +47,7 @@ class FollowedPartition(PartitionFetcher):
         """Add records; return those that are next."""
         epoch = batch.epoch
         if epoch is not None and epoch not in self.epochs[-1:]:
-            start = parted_by(self.epochs, epoch, self._known_end())
+            start = diverged_by(self.epochs, epoch, self._known_end())
             if start is not None:
                 return [self._restart(start, self.next_offset, batch.end)]
         return self._of_one_history(self.take(now, batch))
@@ -69,7 +69,7 @@ class FollowedPartition(PartitionFetcher):
 
     def on_history(self, reply: HistoryReply) -> Sequence[Delivered]:
         """Restart where a store's history differs first, if it is newer; else return nothing."""
-        start = parting(self.epochs, reply.history)
+        start = divergence(self.epochs, reply.history)
         is_newer = last_life(reply.history) > last_life(self.epochs)
         if not is_newer or start is None or start >= self._known_end():
             return []
@@ -105,7 +105,7 @@ class FollowedPartition(PartitionFetcher):
 
     def _restart(self, start: int, position: int, end: int) -> HistoryChangedError:
         """Continue at ``start``, in place of ``position``; the new history reaches ``end``."""
-        self.epochs, self._unknown_from = before(self.epochs, start), None
+        self.epochs, self._unknown_from = prefix(self.epochs, start), None
         self.is_beginning = False
         self.head = start
         self.begin(start)

@@ -13,19 +13,22 @@ history.  It is the argument of Paxos and Raft, without a leader.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from math import inf
 from typing import Final
 
 from dafka_core.model.epochs import (
     Epoch,
     EpochId,
-    before,
     digest,
+    divergence,
     epoch_at,
     follows,
     last_life,
-    parting,
+    prefix,
     with_epoch,
 )
+from dafka_core.model.log_entries import LogEntry, Promise
 from dafka_core.model.records import RecordBatch, TopicPartition, Transaction
 from dafka_core.protocol import messages as m
 from dafka_core.protocol import timing
@@ -40,9 +43,15 @@ HOSTING_ACKS: Final = 1  # a client's records are acknowledged when the hosting 
 class Histories:
     """The histories of a store's partitions."""
 
-    def __init__(self, known: KnownStores, hosting_id: int, least_number: int) -> None:
-        self._store = known.store
+    def __init__(
+        self,
+        known: KnownStores,
+        hosting_id: int,
+        least_number: int,
+        write: Callable[[LogEntry], None],
+    ) -> None:
         self._known = known
+        self._write = write
         self._hosting_id = hosting_id
         self._least_number = least_number
         self._promising: dict[tuple[TopicPartition, EpochId], m.HistoryQuery] = {}
@@ -66,7 +75,7 @@ class Histories:
             return False
         if epoch is None or not history or epoch == history[-1]:
             return True
-        end = partition.fetcher.next_offset
+        end = partition.next_offset
         known = epoch_at(history, batch.offset) if batch.offset < end else history[-1]
         if epoch == known or (known is not None and epoch.life > known.life and epoch.start >= end):
             return True
@@ -106,28 +115,28 @@ class Histories:
             return []
         last = epoch_at(partition.history, partition.durable - 1)
         life = last.life if last else last_life(())
-        tp = partition.fetcher.tp
+        topic, address = partition.tp
         if last is not None and life < partition.promised:
-            self._outlived[tp] = partition
+            self._outlived[partition.tp] = partition
             return []
-        return [m.EpochAck(tp.partition, tp.topic, partition.durable - 1, self._store, life)]
+        return [m.EpochAck(address, topic, partition.durable - 1, self._known.store, life)]
 
     # -- other histories -------------------------------------------------------------------------
 
     def differs(self, partition: StorePartition, life: EpochId) -> None:
         """Note that a node has another history of a partition, whose last life is ``life``."""
         if life < last_life(partition.history):
-            self._outlived[partition.fetcher.tp] = partition
+            self._outlived[partition.tp] = partition
         else:
-            self._unclear[partition.fetcher.tp] = None
+            self._unclear[partition.tp] = None
 
     def taken_over_at(self, partition: StorePartition, epoch: Epoch | None) -> int | None:
         """Return the offset from which a newer life replaces the store's records, if known."""
         history = partition.history
         if epoch is None or epoch.life <= partition.leading or epoch.life < partition.promised:
             return None
-        parts = epoch.start < partition.fetcher.next_offset
-        return epoch.start if parts and epoch.continues(before(history, epoch.start)) else None
+        parts = epoch.start < partition.next_offset
+        return epoch.start if parts and epoch.continues(prefix(history, epoch.start)) else None
 
     def wins_at(self, partition: StorePartition, reply: m.HistoryReply) -> int | None:
         """Return the offset from which another store's history wins; None if it does not."""
@@ -135,8 +144,8 @@ class Histories:
         life = last_life(reply.history)
         if life <= partition.leading or life < partition.promised:
             return None
-        start = parting(partition.history, reply.history)
-        return start if start is not None and start < partition.fetcher.next_offset else None
+        start = divergence(partition.history, reply.history)
+        return start if start is not None and start < partition.next_offset else None
 
     def reply(
         self,
@@ -146,33 +155,40 @@ class Histories:
         last: Transaction | None = None,
     ) -> m.HistoryReply:
         """Return this store's durable history of a partition, and its last transaction."""
-        tp, end = partition.fetcher.tp, partition.durable
-        history, names = before(partition.history, end), self._known.names
-        last = last if last and last.end <= end else None  # the log may be ahead
-        of = requestor, query, self._store, *tp
-        return m.HistoryReply(*of, end, partition.promised, history, names, last)
+        end = partition.durable
+        return m.HistoryReply(
+            requestor,
+            query,
+            self._known.store,
+            *partition.tp,
+            end,
+            partition.promised,
+            prefix(partition.history, end),
+            self._known.names,
+            last if last and last.end <= end else None,  # the log may be ahead
+        )
 
-    def on_query(self, partition: StorePartition, query: m.HistoryQuery) -> bool:
-        """Process a question; return True if it asks for a promise that must be written first."""
-        if query.life[:2] <= partition.newest[:2] or len(self._promising) >= MAX_PROMISING:
-            return False
-        # Holders of earlier promises may have written elsewhere, and needed fewer acks.
-        acks = query.life.acks
-        if partition.promised > last_life(before(partition.history, partition.durable)):
-            acks = min(acks, partition.promised.acks)
-        partition.promised = query.life._replace(acks=acks)
-        self._promising[partition.fetcher.tp, partition.promised] = query
-        return True
-
-    def waits(self, partition: StorePartition, query: m.HistoryQuery) -> bool:
-        """Return True if the answer to a question waits for the disk."""
-        life = partition.promised
-        is_asked = life[:2] == query.life[:2]
-        return is_asked and (partition.fetcher.tp, life) in self._promising
+    def on_query(
+        self, partition: StorePartition, query: m.HistoryQuery, last: Transaction | None
+    ) -> list[Outgoing]:
+        """Answer a question; one that asks for a promise when that is on disk."""
+        asked = query.life
+        if asked[:2] > partition.newest[:2] and len(self._promising) < MAX_PROMISING:
+            # Holders of earlier promises may have written elsewhere, and needed fewer acks.
+            acks = asked.acks
+            if partition.promised > last_life(prefix(partition.history, partition.durable)):
+                acks = min(acks, partition.promised.acks)
+            partition.promised = asked._replace(acks=acks)
+            self._promising[partition.tp, partition.promised] = query
+            self._write(Promise(partition.tp, partition.promised))
+        promised = partition.promised
+        if promised[:2] == asked[:2] and (partition.tp, promised) in self._promising:
+            return []
+        return [self.reply(partition, query.requestor, query.query, last)]
 
     def on_promised(self, partition: StorePartition, life: EpochId) -> list[Outgoing]:
         """Answer the requestors of a promise that is on disk."""
-        query = self._promising.pop((partition.fetcher.tp, life), None)
+        query = self._promising.pop((partition.tp, life), None)
         return [] if query is None else [self.reply(partition, query.requestor, query.query)]
 
     def on_tick(self, now: float) -> list[Outgoing]:
@@ -180,12 +196,14 @@ class Histories:
         if now < self._due or not (self._unclear or self._outlived):
             return []
         self._due = now + timing.HISTORY_INTERVAL_S
-        asked = [m.HistoryQuery(self._store, m.UNSOLICITED, *tp) for tp in self._unclear]
-        told = [self.reply(each, tp.partition) for tp, each in self._outlived.items()]
+        messages: list[Outgoing] = [
+            *(m.HistoryQuery(self._known.store, m.UNSOLICITED, *tp) for tp in self._unclear),
+            *(self.reply(each, tp.partition) for tp, each in self._outlived.items()),
+        ]
         self._unclear.clear()
         self._outlived.clear()
-        return [*asked, *told]
+        return messages
 
-    def deadline(self) -> float | None:
+    def deadline(self) -> float:
         """Return the time of the next question or notification."""
-        return self._due if self._unclear or self._outlived else None
+        return self._due if self._unclear or self._outlived else inf

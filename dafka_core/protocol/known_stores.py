@@ -39,7 +39,7 @@ class KnownStores:
         self.locations: tuple[str, ...] = ()  # this store's Flight endpoints; sent to requestors
         # Those of the other present stores.  Replaced, not changed: other threads read it.
         self.endpoints: Mapping[str, tuple[str, ...]] = {}
-        self._known = {each.store: each for each in known if each.store != store}
+        self._stores = {each.store: each for each in known if each.store != store}
         self._wall_us = wall_us
         self._write = write
         self._peers: dict[str, str] = {}  # endpoints of present nodes, which may be stores
@@ -51,17 +51,17 @@ class KnownStores:
     @property
     def names(self) -> tuple[str, ...]:
         """Return all addresses."""
-        return tuple(self._known)
+        return tuple(self._stores)
 
     @property
     def here(self) -> frozenset[str]:
         """Return the addresses of present stores."""
         # Called from other threads: each of the two copies is atomic.
-        return frozenset(tuple(self._known)).intersection(tuple(self._peers))
+        return frozenset(tuple(self._stores)).intersection(tuple(self._peers))
 
     def on_announced(self, peer: str, endpoint: str) -> None:
         """Note the endpoint of a peer that may be a store."""
-        self._changes += peer in self._known
+        self._changes += peer in self._stores
         if peer in self._peers or len(self._peers) < MAX_PEERS:
             self._peers[peer] = endpoint
 
@@ -72,10 +72,10 @@ class KnownStores:
 
     def meet(self, store: str) -> None:
         """Add or confirm a store; a new one is written at once."""
-        if store in self._known:
+        if store in self._stores:
             if store not in self._peers:
                 self.on_announced(store, "")
-        elif len(self._known) < MAX_STORES:
+        elif len(self._stores) < MAX_STORES:
             self._peers.setdefault(store, "")
             self._note(store)
 
@@ -83,14 +83,14 @@ class KnownStores:
         """Forget a store until it appears again; return False if it is present."""
         if store in self._peers:
             return False
-        self._changes += self._known.pop(store, None) is not None
+        self._changes += self._stores.pop(store, None) is not None
         return True
 
     def on_peer_lost(self, peer: str) -> None:
         """Note that a peer was silent for too long."""
         if peer in self.endpoints:
             self.endpoints = {each: at for each, at in self.endpoints.items() if each != peer}
-        if peer in self._known and peer in self._peers:
+        if peer in self._stores and peer in self._peers:
             self._note(peer)
         self._peers.pop(peer, None)
 
@@ -113,8 +113,8 @@ class KnownStores:
         if self._sent.get(requestor, self._changes) == self._changes:
             return None
         self._sent[requestor] = self._changes
-        here = self._known if self._is_starting else self._peers
-        entries = tuple(KnownStore(*each, name in here) for name, each in self._known.items())
+        here = self._stores if self._is_starting else self._peers
+        entries = tuple(KnownStore(*each, name in here) for name, each in self._stores.items())
         return StoresKnown(requestor, self.store, entries)
 
     def on_tick(self, now: float) -> None:
@@ -127,7 +127,7 @@ class KnownStores:
                 self._is_starting = False
                 self._changes += 1
             else:
-                for store in [name for name in self._known if name in self._peers]:
+                for store in [name for name in self._stores if name in self._peers]:
                     self._note(store)
 
     def deadline(self) -> float:
@@ -135,8 +135,8 @@ class KnownStores:
         return self._due
 
     def _note(self, store: str) -> None:
-        known = self._known.get(store, StoreSeen(store))
+        known = self._stores.get(store, StoreSeen(store))
         endpoint = self._peers.get(store) or known.endpoint
-        self._known[store] = StoreSeen(store, endpoint, self._wall_us())
-        self._write(self._known[store])
+        self._stores[store] = StoreSeen(store, endpoint, self._wall_us())
+        self._write(self._stores[store])
         self._changes += 1

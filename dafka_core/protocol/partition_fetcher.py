@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
+from enum import Enum
+from math import inf
 from operator import attrgetter
 from typing import Final
 
 from dafka_core.model.records import RecordBatch, TopicPartition
-from dafka_core.protocol import partition_states as states
 from dafka_core.protocol import timing
-from dafka_core.protocol.partition_states import FetchState
 
 # The first block is small, since the size of the records is not known yet.
 FETCH_FIRST_COUNT: Final = 1_000
@@ -53,6 +53,16 @@ class ReorderBudget:
         self.size_bytes -= batch.values.size_bytes
 
 
+class FetchState(Enum):
+    """The states of a partition, which decide what it requests in its turn (docs/states.md)."""
+
+    UP_TO_DATE = "it has all records that it knows of"
+    BEHIND = "it has not requested its missing records"
+    FETCHING = "it has requested missing records, and waits for the answer"
+    OVERDUE = "no answer for 1 s; twice as long after each retry, up to 8 s"
+    NO_ROOM = "the application has not read enough delivered records"
+
+
 @dataclass(slots=True, eq=False)
 class PartitionFetcher:
     """One partition as one node receives it: each record once and in order."""
@@ -85,7 +95,10 @@ class PartitionFetcher:
         self._count = FETCH_FIRST_COUNT
 
     def state(self, now: float, room: bool = True) -> FetchState:
-        """Return the partition's state (docs/states.md); ``room``: the role accepts records."""
+        """Return the partition's state, which follows from its data: no step can forget to set it.
+
+        ``room``: the role accepts records.
+        """
         if not room:
             return FetchState.NO_ROOM
         if self.next_offset >= self.head:
@@ -96,10 +109,6 @@ class PartitionFetcher:
         if in_flight > self._count // 2 or self._asked_end >= self.gap_end():
             return FetchState.FETCHING
         return FetchState.BEHIND
-
-    def action(self, now: float, room: bool = True) -> str:
-        """Return the action when it is the partition's turn to fetch, by ``FETCH_TABLE``."""
-        return states.FETCH_TABLE[self.state(now, room)][states.TURN].action
 
     def raise_head(self, end: int) -> None:
         """Note a peer's claim that the partition reaches ``end`` (exclusive)."""
@@ -159,13 +168,13 @@ class PartitionFetcher:
             self._asked_end = self.next_offset
             self._count = max(1, self._count // 2)  # the same block again, not a larger one
 
-    def claim(self, now: float, action: str) -> tuple[int, int] | None:
-        """Return the offsets to request now (end exclusive), if any; for an ``action``."""
+    def claim(self, now: float, state: FetchState) -> tuple[int, int] | None:
+        """Return the offsets to request now (end exclusive), if the partition's state needs any."""
         start = max(self.next_offset, self._asked_end)
-        if action == states.ASK_AGAIN:
+        if state is FetchState.OVERDUE:
             start = self.next_offset
             self._retry_s = min(self._retry_s * 2, timing.MAX_FETCH_RETRY_S)
-        elif action == states.ASK_NEXT:
+        elif state is FetchState.BEHIND:
             self._count = min(self._count * 2, FETCH_BLOCK_COUNT)
         else:
             return None
@@ -176,9 +185,9 @@ class PartitionFetcher:
                 self.unanswered_since = now
         return start, self._asked_end
 
-    def deadline(self) -> float | None:
+    def deadline(self) -> float:
         """Return when to call ``claim`` again if nothing arrives."""
-        return self._quiet_since + self._retry_s if self.next_offset < self.head else None
+        return self._quiet_since + self._retry_s if self.next_offset < self.head else inf
 
     def close(self) -> None:
         """Release the room of kept records."""

@@ -11,8 +11,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import inf
 from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from dafka_core.model.epochs import (
     NO_LIFE,
@@ -20,8 +21,8 @@ from dafka_core.model.epochs import (
     EpochId,
     History,
     digest,
+    divergence,
     last_life,
-    parting,
     with_epoch,
 )
 from dafka_core.model.names import DELETIONS_TOPIC
@@ -33,7 +34,7 @@ from dafka_core.protocol import timing
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.limits import MAX_ANSWER_BYTES
 from dafka_core.protocol.role import Outgoing, OutgoingBatch, PeerNews
-from dafka_core.protocol.store_directory import StoreDirectory, StoreQuery
+from dafka_core.protocol.store_directory import Query, StoreDirectory, StoreQuery
 
 # Number of questions to C stores for the partition's end.  If a lost answer were taken for "no such
 # partition", the producer would overwrite its records.
@@ -121,7 +122,7 @@ class Takeover:
         least_number: of its life, the time in seconds: consumers may remember lives that the stores
             have forgotten.
         history: the partition's, ending with the producer's epoch; empty while unknown.
-        lack: the stores that it waits for, if any; with ``ignore_missing`` it continues without.
+        too_few: the stores whose promises are missing; with ``ignore_missing`` it does without.
         has_deletions: topics were deleted here before, of which stores keep notes.
     """
 
@@ -132,7 +133,7 @@ class Takeover:
     least_number: int
     ignore_missing: bool
     history: History = ()
-    lack: Missing | None = None
+    too_few: Missing | None = None
     has_deletions: bool = False
 
     def __post_init__(self) -> None:
@@ -141,10 +142,10 @@ class Takeover:
 
     @property
     def missing(self) -> Missing | None:
-        """Return the missing stores, if any, also if it continues without them."""
+        """Return the stores that it waits for, or has continued without, if any."""
         waited = self.directory.awaited_stores
         count = len(self.directory.stores) + len(waited)
-        return self.lack or (Missing(count, waited) if waited else None)
+        return self.too_few or (Missing(count, waited) if waited else None)
 
     def on_tick(self, now: float) -> list[Outgoing]:
         """Ask the next question when the last one is answered."""
@@ -153,25 +154,26 @@ class Takeover:
 
     def deadline(self, now: float) -> float:
         """Return the time of the next check."""
-        return self.directory.deadline(now) or self._due
+        due = self.directory.deadline(now)
+        return due if due < inf else self._due
 
     def _run(self) -> Generator[list[Outgoing], None, None]:
         directory, tp = self.directory, self.tp
-        topics = [tp.topic, DELETIONS_TOPIC]
-        heads = yield from self._answer(directory.ask_heads, topics=topics, rounds=ROUNDS)
+        topics = (DELETIONS_TOPIC, tp.topic)
+        heads = yield from self._answer(m.HeadsQuery, topics, rounds=ROUNDS)
         self.has_deletions = any(each.topic == DELETIONS_TOPIC for each in heads.heads)
-        answer = yield from self._answer(directory.ask_history, tp=tp)
+        answer = yield from self._answer(m.HistoryQuery, *tp)
         prior = newest_life(answer.histories)
         while True:
             number = max(prior.number + 1, self.least_number, LEAST_NUMBER)
             life = new_life(number, self.life_id, self.acks)
-            answer = yield from self._answer(directory.ask_history, tp=tp, life=life)
+            answer = yield from self._answer(m.HistoryQuery, *tp, life)
             histories, c_stores = answer.histories, directory.c_stores
             replies = {
                 store: each for store, each in histories.items() if each.promised[:2] == life[:2]
             }
-            self.lack = missing(replies, c_stores, self.acks, directory.stores)
-            if self.lack is None or self.ignore_missing:
+            self.too_few = missing(replies, c_stores, self.acks, directory.stores)
+            if self.too_few is None or self.ignore_missing:
                 # C stores do not know lives, so the life of these records is unknown.
                 held = heads.heads.get(tp)
                 least = held.end if held and c_stores else 0
@@ -183,9 +185,9 @@ class Takeover:
                 yield []
 
     def _answer(
-        self, ask: Callable[..., tuple[StoreQuery, list[Outgoing]]], **arguments: Any
+        self, kind: Callable[..., Query], *content: object, rounds: int = 1
     ) -> Generator[list[Outgoing], None, StoreQuery]:
-        question, messages = ask(self._now, **arguments)
+        question, messages = self.directory.ask(self._now, kind, *content, rounds=rounds)
         yield messages
         while not question.answered:
             yield []
@@ -363,11 +365,11 @@ class ProducerRole:
             messages.append(m.Fetch(self.address, self.address, self.topic, last, 1))
         return messages
 
-    def deadline(self, now: float) -> float | None:
+    def deadline(self, now: float) -> float:
         """Return the time of the next HEAD."""
         if self.takeover is not None:
             return self.takeover.deadline(now)
-        return self._head_due if self.next_offset and not self.fenced_by else None
+        return self._head_due if self.next_offset and not self.fenced_by else inf
 
     def _on_history(self, reply: m.HistoryReply) -> list[Outgoing]:
         newest = last_life(reply.history)
@@ -381,7 +383,7 @@ class ProducerRole:
         # It has promised that this life continues the store's records, and accepts no other
         # history.  This life has continued another history, and only this producer can report it.
         start, life, mine = self.epoch.start, self.epoch.life, self._history
-        has_begun, parts = self.next_offset > start, parting(reply.history, mine)
+        has_begun, parts = self.next_offset > start, divergence(reply.history, mine)
         if has_begun or parts is None or parts >= reply.end or reply.promised[:2] != life[:2]:
             return []
         return [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf
 
 from dafka_core.config.node_options import MAX_RECORD_BYTES
 from dafka_core.model.records import RecordBatch, TopicPartition
@@ -96,16 +97,15 @@ class ReaderRole:
             messages += self._ask(now, read)
         return messages
 
-    def deadline(self, now: float) -> float | None:
+    def deadline(self, now: float) -> float:
         """Return the time of the next request."""
-        deadlines = [read.deadline() for read in self.reads if read.room]
-        deadlines.append(self.directory.deadline(now))
-        return min((due for due in deadlines if due is not None), default=None)
+        deadlines = (read.deadline() for read in self.reads if read.room)
+        return min(self.directory.deadline(now), *deadlines, inf)
 
     def _retry_unanswered(self) -> None:
         for read in self.reads:
             read.retry_unanswered()
 
     def _ask(self, now: float, read: RangeRead) -> list[Outgoing]:
-        offsets = read.claim(now, read.action(now, read.room))
+        offsets = read.claim(now, read.state(now, read.room))
         return [m.Fetch.of(self.address, read.tp, *offsets)] if offsets else []

@@ -60,5 +60,5 @@ class Role(Protocol):
     def on_tick(self, now: float) -> list[Outgoing]:
         """Run after every round of the node's loop, and at ``deadline``."""
 
-    def deadline(self, now: float) -> float | None:
-        """Return when ``on_tick`` must run next if nothing happens before."""
+    def deadline(self, now: float) -> float:
+        """Return when ``on_tick`` must run next if nothing happens before; infinite for never."""

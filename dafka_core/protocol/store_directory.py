@@ -12,12 +12,12 @@ when none has arrived for a while.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
+from math import inf
 from typing import Final
 
-from dafka_core.model.epochs import NO_LIFE, EpochId
 from dafka_core.model.records import KnownStore, PartitionInfo, TopicPartition
 from dafka_core.protocol import discovery as d
 from dafka_core.protocol import messages as m
@@ -37,11 +37,14 @@ MAX_OUTCOMES: Final = 100  # unread outcomes; the oldest are dropped
 _OWN: Final = (m.DirectRecord, m.Fetch, m.Ack, m.StoreHello, m.ConsumerHello, m.HistoryReply)
 
 
+Query = m.HeadsQuery | m.TimesQuery | m.HistoryQuery
+
+
 @dataclass(slots=True)
 class StoreQuery:
     """A question to all stores, and their answers so far."""
 
-    query: m.HeadsQuery | m.TimesQuery | m.HistoryQuery
+    query: Query
     active_at: float  # time of the question or of the last part of an answer
     rounds: int = 1  # remaining questions to C stores, or waits for them
     wanted: Mapping[TopicPartition, int] = field(default_factory=dict)
@@ -271,35 +274,22 @@ class StoreDirectory:
         kinds = (m.StoreHello, m.DirectHead, m.StoreEndpoints, m.StoresKnown, *replies)
         return [subscription(kind, self.address) for kind in kinds]
 
-    def ask_heads(
+    def ask(
         self,
         now: float,
-        topics: Collection[str],
-        *,
+        kind: Callable[..., Query],
+        *content: object,
         rounds: int = 1,
         wanted: Mapping[TopicPartition, int] | None = None,
     ) -> tuple[StoreQuery, list[Outgoing]]:
-        """Ask stores for their partitions of some topics; of all topics if empty.
+        """Ask all stores a query of a ``kind`` with a ``content``.
 
-        C stores are asked in several ``rounds``: their silence may also be a lost message.  With
-        ``wanted`` the answer has the first available record from each of these on.
+        C stores are asked for heads in several ``rounds``: their silence may also be a lost
+        message.  With ``wanted`` the answer has the first available record from each of these on.
         """
-        query = m.HeadsQuery(self.address, next(self._numbers), tuple(sorted(topics)))
-        return self._begin(now, StoreQuery(query, now, rounds, wanted or {}))
-
-    def ask_times(
-        self, now: float, tp: TopicPartition, start: int, end: int
-    ) -> tuple[StoreQuery, list[Outgoing]]:
-        """Ask for the timestamps of records ``[start, end)`` of a partition."""
-        query = m.TimesQuery(self.address, next(self._numbers), *tp, start, end)
-        return self._begin(now, StoreQuery(query, now))
-
-    def ask_history(
-        self, now: float, tp: TopicPartition, life: EpochId = NO_LIFE
-    ) -> tuple[StoreQuery, list[Outgoing]]:
-        """Ask stores for the history of a partition; with a ``life`` also for a promise."""
-        query = m.HistoryQuery(self.address, next(self._numbers), *tp, life)
-        return self._begin(now, StoreQuery(query, now))
+        query = kind(self.address, next(self._numbers), *content)
+        question = self._questions[query.query] = StoreQuery(query, now, rounds, wanted or {})
+        return question, self._ask(now, question)
 
     def forget(self, question: StoreQuery) -> None:
         """Drop a question."""
@@ -370,16 +360,12 @@ class StoreDirectory:
                 messages += self._ask(now, question)
         return messages
 
-    def deadline(self, now: float) -> float | None:
+    def deadline(self, now: float) -> float:
         """Return the time of the next check while a question is open."""
-        return now + timing.ANSWER_POLL_S if self._open() else None
+        return now + timing.ANSWER_POLL_S if self._open() else inf
 
     def _open(self) -> list[StoreQuery]:
         return [question for question in self._questions.values() if not question.answered]
-
-    def _begin(self, now: float, question: StoreQuery) -> tuple[StoreQuery, list[Outgoing]]:
-        self._questions[question.query.query] = question
-        return question, self._ask(now, question)
 
     def _ask_all(self, now: float) -> list[Outgoing]:
         return [message for question in self._open() for message in self._ask(now, question)]

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Final
 
-from dafka_core.model.epochs import NO_LIFE, Epoch, EpochId, History, before, last_life
+from dafka_core.model.epochs import NO_LIFE, Epoch, EpochId, History, last_life, prefix
 from dafka_core.model.log_entries import RestartPartition, SetAside
 from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition, Transaction
-from dafka_core.protocol import partition_states as states
 from dafka_core.protocol import timing
 from dafka_core.protocol.known_stores import KnownStores
 from dafka_core.protocol.messages import UNSOLICITED, Head, HistoryQuery, HistoryReply
 from dafka_core.protocol.partition_fetcher import PartitionFetcher
-from dafka_core.protocol.partition_states import StoreState
 from dafka_core.protocol.role import Outgoing, OutgoingBatch
 
 
-@dataclass(slots=True)
-class StorePartition:
+@dataclass(slots=True, eq=False, kw_only=True)
+class StorePartition(PartitionFetcher):
     """A store's knowledge of one partition."""
 
-    fetcher: PartitionFetcher
-    durable: int  # readers see the records before this offset: they are on disk
-    visible_end: int  # the value of ``durable`` after all queued writes except commits
+    durable: int = field(init=False)
+    """Readers see the records before this offset: they are on disk."""
+    visible_end: int = field(init=False)
+    """The value of ``durable`` after all queued writes except commits."""
     history: History = ()  # of all records in the log or its queue
     promised: EpochId = NO_LIFE
     """The newest life promised that no records of older ones are acknowledged."""
@@ -37,6 +37,10 @@ class StorePartition:
     winner: HistoryReply | None = None
     """The last answer of the store whose history has replaced this one's, until it is lost."""
     too_large: int = -1  # the offset of the rejected record named by the last error
+
+    def __post_init__(self) -> None:
+        PartitionFetcher.__post_init__(self)
+        self.durable = self.visible_end = self.next_offset
 
     @property
     def newest(self) -> EpochId:
@@ -67,19 +71,9 @@ class StorePartition:
         return is_newer or reply.store == self.winner.store
 
     @property
-    def state(self) -> StoreState:
-        """Return the partition's state (docs/states.md)."""
-        if self.commits or self.asides:
-            return StoreState.COMMITTING
-        if self.staged is not None:
-            return StoreState.IN_PART
-        if self.fetcher.next_offset < self.fetcher.head:
-            return StoreState.BEHIND
-        return StoreState.FOLLOWING
-
-    def action(self, event: str) -> str:
-        """Return the store's action for an event."""
-        return states.STORE_TABLE[self.state][event].action
+    def is_committing(self) -> bool:
+        """Return True while the next offset depends on entries in the log's queue."""
+        return bool(self.commits or self.asides)
 
     def extend(self, batch: RecordBatch) -> RecordBatch:
         """Extend the partition by its next batch; return it as the log must store it.
@@ -97,8 +91,8 @@ class StorePartition:
 
     def truncate(self, end: int) -> None:
         """Forget records from ``end`` on: the log does not have them, and will not."""
-        self.fetcher.begin(end)
-        self.history = before(self.history, end)
+        self.begin(end)
+        self.history = prefix(self.history, end)
         self.visible_end, self.staged = end, None
 
     def give_up(self, start: int, end: int, life: EpochId) -> None:
@@ -109,10 +103,10 @@ class StorePartition:
         """
         self.lost_to = max(self.newest, life)
         self.winner = self.hosted = None
-        self.fetcher.head = start
+        self.head = start
         self.truncate(start)
         self.durable = min(self.durable, start)
-        self.fetcher.raise_head(end)
+        self.raise_head(end)
 
     def restart_at(self, start: int, history: History) -> None:
         """Continue at ``start``: no store has the records before it, which had this history."""
@@ -145,7 +139,7 @@ class TrimmedElsewhere:
 
     def on_held(self, partition: StorePartition, store: str, info: PartitionInfo) -> None:
         """Note another store's records of a partition."""
-        next_offset, starts = partition.fetcher.next_offset, self._earliest.get(info.tp)
+        next_offset, starts = partition.next_offset, self._earliest.get(info.tp)
         if next_offset < info.earliest:
             self._earliest.setdefault(info.tp, {})[store] = info.earliest
         elif starts is not None and next_offset < info.end:
@@ -163,15 +157,15 @@ class TrimmedElsewhere:
         asked: list[Outgoing] = []
         for tp, starts in [*self._earliest.items()]:
             partition = partitions[tp]
-            if partition.fetcher.next_offset >= max(starts.values(), default=0):
+            if partition.next_offset >= max(starts.values(), default=0):
                 del self._earliest[tp]
             elif self._waited(now, partition, ()):
                 asked.append(HistoryQuery(self._known.store, UNSOLICITED, *tp))
         return asked
 
-    def deadline(self) -> float | None:
+    def deadline(self) -> float:
         """Return the time of the next check."""
-        return self._due if self._earliest else None
+        return self._due if self._earliest else inf
 
     def on_history(
         self, now: float, partition: StorePartition, reply: HistoryReply
@@ -182,13 +176,13 @@ class TrimmedElsewhere:
         start = min(starts.values(), default=-1)
         if (
             starts.get(reply.store) != start
-            or start <= partition.fetcher.next_offset
+            or start <= partition.next_offset
             or last_life(reply.history) < last_life(partition.history)
             or not self._waited(now, partition, reply.stores)
         ):
             return None
         del self._earliest[reply.tp]
-        history, last = before(reply.history, start), reply.transaction
+        history, last = prefix(reply.history, start), reply.transaction
         partition.restart_at(start, history)
         last = last if last and last.end <= start else None
         return RestartPartition(reply.tp, start, history, last)
@@ -197,8 +191,7 @@ class TrimmedElsewhere:
         """Return True if no peer has sent the next record for long enough."""
         away = {*self._known.names, *known} - self._known.here - {self._known.store}
         wait_s = timing.ABSENT_STORE_S if away else timing.STORE_LOSS_S
-        is_busy = partition.commits or partition.asides
-        return not is_busy and partition.fetcher.unanswered_s(now) >= wait_s
+        return not partition.is_committing and partition.unanswered_s(now) >= wait_s
 
 
 # Partitions announced at one time: this number of HEADs a second is cheap.  Beyond it the store no
@@ -251,6 +244,6 @@ class HostedPartitions:
         self._hosted = {tp: each for tp, each in self._hosted.items() if each[0] >= now}
         return [head for _, head in self._hosted.values() if head is not None]
 
-    def deadline(self) -> float | None:
+    def deadline(self) -> float:
         """Return when heads are due next."""
-        return self._due if self._hosted else None
+        return self._due if self._hosted else inf

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition, Transaction
 from dafka_core.protocol import messages as m
+from dafka_core.protocol.fair_queue import FairQueue
 from dafka_core.protocol.limits import (
     DIRECT_BATCH_BYTES,
     MAX_FETCH_COUNT,
@@ -142,8 +143,8 @@ _KEYS: Final[dict[type, Callable[[Any], object]]] = {
 }
 
 
-class RequestQueue:
-    """A queue of waiting requests.  Peers take turns; the oldest request of each is next.
+class RequestQueue(FairQueue[object, Request]):
+    """The waiting requests of peers, which take turns.
 
     The queue distinguishes peers without an identified connection by the requestors' names, which
     may be forged.  It keeps one of the requests with the same key, which are equal questions.
@@ -153,14 +154,8 @@ class RequestQueue:
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.refused_count = 0
-        # By peer, never empty.  A plain dict skips all removed keys before its first one.
-        self._queues: OrderedDict[str, OrderedDict[object, Request]] = OrderedDict()
-        self._size = 0
-        self._taken_from = ""  # the peer of the last request taken
-
-    def __len__(self) -> int:
-        return self._size
 
     def add(self, request: Request, peer: str = "") -> bool:
         """Add a request, merged with an older one with its key; return False if the queue is full.
@@ -182,20 +177,9 @@ class RequestQueue:
         self._size += 1
         return True
 
-    def take(self) -> Request | None:
-        """Remove the next request."""
-        if not self._queues:
-            return None
-        self._taken_from, queue = self._queues.popitem(last=False)
-        _, request = queue.popitem(last=False)
-        self._size -= 1
-        if queue:
-            self._queues[self._taken_from] = queue
-        return request
-
     def take_packed(self, first: FetchRange, most: int) -> list[FetchRange]:
         """Remove the ranges that one message may answer with ``first``, which was taken last."""
-        taken, queue = [first], self._queues.pop(self._taken_from, None)
+        taken, queue = [first], self._queues.pop(self.taken_from, None)
         while queue and len(taken) < most:
             key, request = next(iter(queue.items()))
             if not isinstance(request, FetchRange) or not request.is_packed:
@@ -205,16 +189,15 @@ class RequestQueue:
             del queue[key]
             taken.append(request)
         if queue:
-            self._queues[self._taken_from] = queue
+            self._queues[self.taken_from] = queue
         self._size -= len(taken) - 1
         return taken
 
     def put_back(self, rest: Request) -> None:
         """Add the rest of the request that was taken last, after others of its peer."""
-        queue = self._queues.setdefault(self._taken_from, OrderedDict())
-        newer = queue.pop(key := _KEYS[type(rest)](rest), None)
-        self._size += newer is None
-        queue[key] = rest if newer is None else _joined(rest, newer)
+        key = _KEYS[type(rest)](rest)
+        newer = self.remove(self.taken_from, key)
+        self.put(self.taken_from, key, rest if newer is None else _joined(rest, newer))
 
 
 def _joined(older: Request, newer: Request) -> Request:

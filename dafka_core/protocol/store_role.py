@@ -37,14 +37,12 @@ from dafka_core.model.log_entries import (
 )
 from dafka_core.model.records import PartitionLives, RecordBatch, TopicPartition
 from dafka_core.protocol import messages as m
-from dafka_core.protocol import partition_states as states
 from dafka_core.protocol.beacons import MAX_PEERS
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.fetch_scheduler import FetchScheduler
 from dafka_core.protocol.histories import Histories
 from dafka_core.protocol.known_stores import KnownStores
 from dafka_core.protocol.limits import RecentNames
-from dafka_core.protocol.partition_fetcher import PartitionFetcher
 from dafka_core.protocol.record_limits import error_of
 from dafka_core.protocol.role import Outgoing, PeerNews
 from dafka_core.protocol.store_limits import StoreLimits, Usage
@@ -77,6 +75,7 @@ class StoreRole:
         partitions: all partitions in the log, and new ones below the limits.
         pending: the log's next entries.
         pending_bytes: size of their values, and one for each record or other entry.
+        hosted: partitions that clients write here.
         packing: requestors that support HEADS-REPLY; the others get a message for each head.
         too_large_count: records rejected because they exceed the store's limit.
         on_dropped: receives accepted records that never reach the log.
@@ -107,9 +106,9 @@ class StoreRole:
         self.on_dropped: Callable[[list[RecordBatch]], object] = lambda batches: None
         self.scheduler = FetchScheduler(address)
         self.known = KnownStores(address, met, wall_us, self.write)
-        self.histories = Histories(self.known, hosting_id, least_number)
+        self.histories = Histories(self.known, hosting_id, least_number, self.write)
         self._trimmed = TrimmedElsewhere(self.known)
-        self._hosted = HostedPartitions()
+        self.hosted = HostedPartitions()
         self._lives_of = lives_of
         self._limit_bytes = limit_bytes
         self._sync_interval_s = sync_interval_s
@@ -140,8 +139,10 @@ class StoreRole:
                 if (error := self.limits.check(tp, is_new=True)) is not None:
                     return error
                 self.limits.add(tp)
-            fetcher = PartitionFetcher(tp, end, self.scheduler.budget)
-            partition = self.partitions[tp] = StorePartition(fetcher, end, end, history, promised)
+            partition = StorePartition(
+                tp, end, self.scheduler.budget, history=history, promised=promised
+            )
+            self.partitions[tp] = partition
         return partition
 
     def _find(self, tp: TopicPartition) -> StorePartition | None:
@@ -156,13 +157,12 @@ class StoreRole:
 
     def _is_refused(self, partition: StorePartition, end: int) -> bool:
         """Return True if records up to ``end`` are neither accepted nor fetched at present."""
-        fetcher = partition.fetcher
-        if end <= fetcher.next_offset:
+        if end <= partition.next_offset:
             return False
-        if not self._is_full and self.limits.check(fetcher.tp, is_new=False) is None:
+        if not self._is_full and self.limits.check(partition.tp, is_new=False) is None:
             return False
-        fetcher.raise_head(end)
-        self.scheduler.forget(fetcher.tp)
+        partition.raise_head(end)
+        self.scheduler.forget(partition.tp)
         return True
 
     def on_scan(self, usage: Usage) -> None:
@@ -176,14 +176,13 @@ class StoreRole:
 
     def _on_limits_crossed(self, owners: set[str]) -> None:
         for tp, partition in self.partitions.items() if owners else ():
-            owner, fetcher = self.limits.owner(tp), partition.fetcher
-            if owner not in owners:
+            if (owner := self.limits.owner(tp)) not in owners:
                 continue
             if self._is_full or owner in self.limits.over:
                 self.scheduler.forget(tp)
-            elif fetcher.next_offset < fetcher.head:
-                fetcher.retry_unanswered()
-                self.scheduler.visit_soon(fetcher)
+            elif partition.next_offset < partition.head:
+                partition.retry_unanswered()
+                self.scheduler.enqueue(partition)
 
     # -- messages --------------------------------------------------------------------------------
 
@@ -199,8 +198,10 @@ class StoreRole:
                 self._on_too_large(message)
             case m.HeadsReply(requestor=self.address):
                 return self._on_heads(now, message)
-            case m.HistoryQuery():
-                return self._on_history_query(message)
+            case m.HistoryQuery() if message.requestor != self.address:
+                if partition := self._find(message.tp):
+                    last = self._lives_of(message.tp).transaction
+                    return self.histories.on_query(partition, message, last)
             case m.HistoryReply(requestor=self.address):
                 self._on_history(now, message)
             case m.StoreHello() if message.store != self.address:
@@ -225,23 +226,22 @@ class StoreRole:
         partition = self._find(batch.tp) if requestor in ("", self.address) else None
         if partition is None:
             return []
-        refused = self._is_refused(partition, batch.end)
-        if refused or partition.action(states.RECORDS) == states.LEAVE:
-            partition.fetcher.give_back(batch)
+        if self._is_refused(partition, batch.end) or partition.is_committing:
+            partition.give_back(batch)
             return []
         if not self.histories.admits(partition, batch):
             start = self.histories.taken_over_at(partition, batch.epoch)
             self._set_aside(partition, start, batch.end, batch.epoch)
             return []
-        taken = partition.fetcher.take(now, batch)
+        taken = partition.take(now, batch)
         if taken:
-            self._hosted.end(batch.tp)
+            self.hosted.end(batch.tp)
             self._write_taken(partition, taken)
         elif batch.offset < partition.durable:
             # Its sender has not received our ACK.  Without a second one, as from C stores, it would
             # wait for ever.
             self._acknowledge[batch.tp] = partition
-        return self.scheduler.ask(now, partition.fetcher)
+        return self.scheduler.ask(now, partition)
 
     def on_subscribed(self, now: float, kind: type[m.Message], topic: str) -> list[Outgoing]:
         """Greet requestors, and send peers what they may have missed."""
@@ -281,18 +281,17 @@ class StoreRole:
         """Request missing records, and other stores' heads."""
         self.known.on_tick(now)
         self.limits.report(now)
-        messages = [*self.scheduler.ask_due(now), *self._hosted.on_tick(now), *self._take_acks()]
+        messages = [*self.scheduler.ask_due(now), *self.hosted.on_tick(now), *self._take_acks()]
         if now >= self._sync_due:
             self._sync_due = now + self._sync_interval_s
             messages.append(m.GetHeads("", self.address))
         gone = self._trimmed.on_tick(now, self.partitions)
         return [*messages, *self.histories.on_tick(now), *gone]
 
-    def deadline(self, now: float) -> float | None:
+    def deadline(self, now: float) -> float:
         """Return the time of the next request."""
-        asked = (self.scheduler, self._hosted, self.histories, self.known, self._trimmed)
-        deadlines = [self._sync_due, *(each.deadline() for each in asked)]
-        return min(due for due in deadlines if due is not None)
+        asked = (self.scheduler, self.hosted, self.histories, self.known, self._trimmed)
+        return min(self._sync_due, *(each.deadline() for each in asked))
 
     # -- clients in the store's process ----------------------------------------------------------
 
@@ -305,14 +304,12 @@ class StoreRole:
         partition = self._admit_client(batch.tp)
         if isinstance(partition, StoreLimitError):
             return partition
-        action = partition.action(states.PUT)
-        if batch.offset != partition.visible_end or action == states.REFUSE:
+        if batch.offset != partition.visible_end or partition.is_committing:
             return OffsetConflictError(*batch.tp, batch.offset, partition.visible_end)
-        if action == states.TAKE_OVER:
-            self._give_up_part(partition)
-        self._hosted.begin(now, batch.tp)
+        self._give_up_part(partition)
+        self.hosted.begin(now, batch.tp)
         hosted = replace(batch, epoch=self.histories.hosted(partition, batch.offset))
-        self._write_taken(partition, partition.fetcher.take(now, hosted))
+        self._write_taken(partition, partition.take(now, hosted))
         return hosted
 
     def stage(self, stage: Stage) -> Stage | StoreLimitError:
@@ -321,8 +318,7 @@ class StoreRole:
         if isinstance(partition, StoreLimitError):
             return partition
         # Records at the partition's end replace staged ones; see ``log_entries``.
-        at_end = stage.batch.offset == partition.visible_end
-        if at_end and partition.action(states.STAGE) == states.TAKE_OVER:
+        if stage.batch.offset == partition.visible_end:
             self._give_up_part(partition)
         self.write(stage)
         return stage
@@ -379,14 +375,10 @@ class StoreRole:
                     published += self._on_committed(entry, error)
                 case SetAside() | RestartPartition():
                     self.partitions[entry.tp].on_begun(entry)
-                    self.scheduler.visit_soon(self.partitions[entry.tp].fetcher)
+                    self.scheduler.enqueue(self.partitions[entry.tp])
                 case Promise():
                     published += self.histories.on_promised(self.partitions[entry.tp], entry.life)
         return [*self._take_acks(), *published]
-
-    def on_published(self, publish: PublishCommitted) -> list[Outgoing]:
-        """Return the head after all of the committed records are published."""
-        return self._hosted.published(publish.tp, publish.end)
 
     def _write_taken(self, partition: StorePartition, taken: list[RecordBatch]) -> None:
         for batch in taken:
@@ -406,7 +398,7 @@ class StoreRole:
         elif batch.transaction is None or batch.end >= batch.transaction.end:
             partition.durable = batch.end
             self._acknowledge[batch.tp] = partition
-            return self._hosted.stored(batch)
+            return self.hosted.stored(batch)
         return []
 
     def _on_committed(self, commit: Commit, error: DafkaError | None) -> list[Outgoing]:
@@ -419,17 +411,17 @@ class StoreRole:
                 self.histories.begin(partition, epoch)
                 partition.durable = partition.visible_end = end
                 self._acknowledge[tp] = partition
-                self._hosted.begin(self._committed_at, tp)
-                self._write_taken(partition, partition.fetcher.advance(end))
+                self.hosted.begin(self._committed_at, tp)
+                self._write_taken(partition, partition.advance(end))
                 publish = PublishCommitted(tp, staged.start, end, (staged.transaction,))
                 if not self.requests.add(publish):
-                    published.extend(self.on_published(publish))
-            self.scheduler.visit_soon(partition.fetcher)
+                    published += self.hosted.published(tp, end)
+            self.scheduler.enqueue(partition)
         return published
 
     def _truncate(self, partition: StorePartition, end: int) -> None:
         """Drop pending records from ``end`` on, and fetch the partition from there."""
-        tp = partition.fetcher.tp
+        tp = partition.tp
 
         def is_dropped(entry: LogEntry) -> TypeGuard[RecordBatch]:
             return isinstance(entry, RecordBatch) and entry.tp == tp and entry.offset >= end
@@ -440,7 +432,7 @@ class StoreRole:
         for each in dropped if self.limits.counts_bytes else ():
             self.limits.write(each)  # it was not, which the next scan corrects
         partition.truncate(end)
-        self.scheduler.visit_soon(partition.fetcher)
+        self.scheduler.enqueue(partition)
         self.on_dropped(dropped)
 
     def _take_acks(self) -> list[Outgoing]:
@@ -455,7 +447,7 @@ class StoreRole:
         # For a smaller record the report is wrong: another node may still send it.
         if partition is None or record.size_bytes <= self._limit_bytes:
             return
-        if partition.too_large != offset == partition.fetcher.next_offset:
+        if partition.too_large != offset == partition.next_offset:
             partition.too_large = offset
             self.too_large_count += 1
             error = error_of(record, self._limit_bytes, f"store {self.address}")
@@ -469,7 +461,7 @@ class StoreRole:
         if partition.durable >= end:
             self._acknowledge[tp] = partition
         refused = self._is_refused(partition, end)
-        return [] if refused else self.scheduler.on_head(now, partition.fetcher, end, direct=direct)
+        return [] if refused else self.scheduler.on_head(now, partition, end, direct=direct)
 
     def _on_heads(self, now: float, heads: m.HeadsReply) -> list[Outgoing]:
         messages: list[Outgoing] = []
@@ -481,17 +473,6 @@ class StoreRole:
                 if partition.history and info.life > last_life(partition.history):
                     self.histories.differs(partition, info.life)
         return messages
-
-    def _on_history_query(self, query: m.HistoryQuery) -> list[Outgoing]:
-        partition = self._find(query.tp) if query.requestor != self.address else None
-        if partition is None:
-            return []
-        if self.histories.on_query(partition, query):
-            self.write(Promise(query.tp, partition.promised))
-        if self.histories.waits(partition, query):
-            return []
-        last = self._lives_of(query.tp).transaction
-        return [self.histories.reply(partition, query.requestor, query.query, last)]
 
     def _on_history(self, now: float, reply: m.HistoryReply) -> None:
         if partition := self.partitions.get(reply.tp):
@@ -510,7 +491,7 @@ class StoreRole:
             if partition.staged is not None:  # the log drops the whole part
                 start = min(start, partition.visible_end)
             # After all queued entries: those are set aside, too.
-            self.write(SetAside(partition.fetcher.tp, start))
+            self.write(SetAside(partition.tp, start))
             partition.asides += 1
             partition.give_up(start, end, winner.life)
 

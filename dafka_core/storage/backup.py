@@ -27,7 +27,7 @@ import msgspec
 import xxhash
 
 from dafka_core.errors import StoreError
-from dafka_core.model.epochs import Epoch, History, before
+from dafka_core.model.epochs import Epoch, History, prefix
 from dafka_core.storage.environment import DEFAULT_MAP_BYTES
 from dafka_core.storage.open_environment import FORMAT, Opened, affordable_bytes, open_tables
 from dafka_core.storage.rows import LAST_OFFSET
@@ -84,7 +84,7 @@ def entries(
     for tp, row in tables.all_rows():
         if row.id in known:
             end = known[row.id].end
-            same = history_text(before(tables.lives.history(tp, row), end)) == known[row.id].history
+            same = history_text(prefix(tables.lives.history(tp, row), end)) == known[row.id].history
             starts[row.id] = end if same and end <= row.end else 0
     whole = sorted(each for each, start in starts.items() if start < known[each].end)
     yield _fact(FIRST_KEY, {**facts, "format": FORMAT, "whole": whole})
@@ -107,7 +107,7 @@ def known_of(tables: Tables) -> list[Known]:
             each.first for each in tables.area.of_partition(row.id) if each.end > row.earliest
         ]
         end = min([*grouped, row.end])
-        found.append(Known(row.id, end, history_text(before(tables.lives.history(tp, row), end))))
+        found.append(Known(row.id, end, history_text(prefix(tables.lives.history(tp, row), end))))
     return found
 
 

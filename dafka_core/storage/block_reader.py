@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 
 from dafka_core.errors import StoreError
-from dafka_core.model.epochs import before
+from dafka_core.model.epochs import prefix
 from dafka_core.model.records import (
     PartitionInfo,
     RecordBatch,
@@ -93,7 +93,7 @@ class BlockReader:
                 now = tables.lives.history(tp, row)
                 if history is None:
                     offset, end = max(start, row.earliest), min(end, row.end)
-                elif before(now, offset) != before(history, offset):
+                elif prefix(now, offset) != prefix(history, offset):
                     return  # yielded records were set aside meanwhile
                 history = now
                 # Trimmed or set aside meanwhile; records yielded before remain valid.

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from dafka_core.model.epochs import History, before, digest
+from dafka_core.model.epochs import History, digest, prefix
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.storage.block import LONG, OFFSET
 from dafka_core.storage.rows import LAST_OFFSET, partition_key
@@ -77,7 +77,7 @@ class Link(NamedTuple):
 
 def life_at(history: History, end: int) -> int:
     """Return the identifier of the history of the records before an offset."""
-    return digest(before(history, end))
+    return digest(prefix(history, end))
 
 
 class LinkDigest:

@@ -19,7 +19,7 @@ from dafka_core.model.epochs import (
     Epoch,
     EpochId,
     History,
-    before,
+    prefix,
     with_epoch,
 )
 from dafka_core.model.log_entries import StoreSeen, attempt_text
@@ -165,7 +165,7 @@ class Lives:
         """Return the promise, and the history of the records before an offset."""
         promised, older = self._older(tp)
         newest = () if row is None or row.epoch is None else (row.epoch,)
-        return promised, before((*older, *newest), end)
+        return promised, prefix((*older, *newest), end)
 
     def _older(self, tp: TopicPartition) -> tuple[EpochId, History]:
         found = self._table.get(xxhash.xxh3_128_digest(partition_key(tp)))

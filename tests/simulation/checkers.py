@@ -327,7 +327,7 @@ class Checkers:
         role = mesh.role
         # A tick does the work that is due, else the loop would run without a pause.
         due = role.deadline(self._world.now)
-        mesh.overdue = mesh.overdue + 1 if due is not None and due <= self._world.now else 0
+        mesh.overdue = mesh.overdue + 1 if due <= self._world.now else 0
         self.most(mesh, "rounds in which nothing that was due was done", mesh.overdue, MAX_OVERDUE)
         counted, came = mesh.invalid_count, mesh.expected_invalid_count
         if counted != came and (counted > came or not mesh.inbox):
@@ -359,7 +359,7 @@ class Checkers:
 
     def _store(self, mesh: SimulatedMesh, role: StoreRole) -> None:
         partitions = role.partitions
-        self._kept(mesh, role.scheduler.budget, [p.fetcher for p in partitions.values()])
+        self._kept(mesh, role.scheduler.budget, [*partitions.values()])
         self.most(mesh, "requests", len(role.requests), 2 * store_requests.MAX_PENDING_REQUESTS + 1)
         for tp, partition in partitions.items():
             if partition.asides:  # another history has won
@@ -367,7 +367,7 @@ class Checkers:
                     self._seen.pop((mesh.number, what, tp), None)
                 continue
             self.never_backwards(mesh.name, (mesh.number, "durable", tp), partition.durable)
-            self.never_backwards(mesh.name, (mesh.number, "head", tp), partition.fetcher.head)
+            self.never_backwards(mesh.name, (mesh.number, "head", tp), partition.head)
             on_disk = self.disks[role.address].end(tp)
             self.most(mesh, f"durable {tp}", partition.durable, on_disk)
         # It stops receiving in time: one read of the queue may exceed the limit, with

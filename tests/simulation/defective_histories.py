@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dafka_core.errors import DafkaError
-from dafka_core.model.epochs import NO_LIFE, Epoch, EpochId, last_life, parting
+from dafka_core.model.epochs import NO_LIFE, Epoch, EpochId, divergence, last_life
 from dafka_core.model.log_entries import LogEntry
 from dafka_core.model.records import RecordBatch
 from dafka_core.model.timestamps import stamped_once
@@ -49,12 +49,12 @@ class LongerWins(Histories):
         return None
 
     def wins_at(self, partition: StorePartition, reply: m.HistoryReply) -> int | None:
-        if reply.end <= partition.fetcher.next_offset:
+        if reply.end <= partition.next_offset:
             return None
-        return parting(partition.history, reply.history)
+        return divergence(partition.history, reply.history)
 
     def differs(self, partition: StorePartition, life: object) -> None:
-        self._unclear[partition.fetcher.tp] = None
+        self._unclear[partition.tp] = None
 
 
 class TellsAnyway(AppendQueue):

@@ -13,7 +13,8 @@ from dafka_core.nodes import sockets
 from dafka_core.nodes.store_loop import StoreLoop
 from dafka_core.protocol.codec import decode
 from dafka_core.protocol.consumer_role import ConsumerRole, Loss
-from dafka_core.protocol.fetch_scheduler import FairQueue, FetchScheduler
+from dafka_core.protocol.fair_queue import FairQueue
+from dafka_core.protocol.fetch_scheduler import FetchScheduler
 from dafka_core.protocol.followed_partition import FollowedPartition
 from dafka_core.protocol.messages import (
     Ack,
@@ -85,8 +86,8 @@ class HangsOnRing(ProducerRole):
     def on_tick(self, now: float) -> list[Outgoing]:
         return [] if self.hangs else super().on_tick(now)
 
-    def deadline(self, now: float) -> float | None:
-        return None if self.hangs else super().deadline(now)
+    def deadline(self, now: float) -> float:
+        return inf if self.hangs else super().deadline(now)
 
 
 class CountsAcksTwice(ProducerRole):
@@ -186,21 +187,21 @@ class StopsAfterBlock(ConsumerRole):
     def on_tick(self, now: float) -> list[Outgoing]:
         return []
 
-    def deadline(self, now: float) -> float | None:
-        return None
+    def deadline(self, now: float) -> float:
+        return inf
 
 
 class TakesPrefixes(ConsumerRole):
     """Trusts the subscription, which matches by prefix."""
 
     def _partition(self, tp: TopicPartition, latest: int) -> FollowedPartition | None:
-        if not any(tp.topic.startswith(own) for own in self._topics):
+        if not any(tp.topic.startswith(own) for own in self.topics):
             return None
-        known, self._topics = self._topics, {**self._topics, tp.topic: None}
+        known, self.topics = self.topics, {**self.topics, tp.topic: None}
         try:
             return super()._partition(tp, latest)
         finally:
-            self._topics = known
+            self.topics = known
 
 
 class LatestIsOneTooFew(ConsumerRole):

@@ -13,7 +13,15 @@ import numpy as np
 
 from dafka_core.errors import DafkaError, FencedError, OffsetConflictError
 from dafka_core.model import timestamps
-from dafka_core.model.epochs import NO_LIFE, Epoch, EpochId, History, before, last_life, with_epoch
+from dafka_core.model.epochs import (
+    NO_LIFE,
+    Epoch,
+    EpochId,
+    History,
+    last_life,
+    prefix,
+    with_epoch,
+)
 from dafka_core.model.log_entries import (
     Commit,
     Discard,
@@ -149,7 +157,7 @@ class Disk:
         self.set_aside.add(tp)
         del held.records[start:], held.times[start:]
         held.earliest = min(held.earliest, start)
-        held.history = before(held.history, start)
+        held.history = prefix(held.history, start)
         last, committed = held.last_transaction, held.committed
         held.last_transaction = last if last and last.end <= start else None
         held.committed = committed if committed and committed[2] <= start else None
@@ -170,7 +178,7 @@ class Disk:
 
     def _begin_epoch(self, held: Partition, epoch: Epoch | None) -> None:
         if epoch is not None and epoch not in held.history[-1:]:
-            held.history = with_epoch(before(held.history, held.end), epoch)
+            held.history = with_epoch(prefix(held.history, held.end), epoch)
 
     def _append(self, batch: RecordBatch) -> DafkaError | None:
         held, transaction = self._partition(batch.tp), batch.transaction
@@ -301,7 +309,7 @@ class Disk:
     def lives(self, tp: TopicPartition) -> PartitionLives:
         """See ``Log.lives``."""
         held = self.held.get(tp) or Partition()
-        history = before(held.history, held.end)
+        history = prefix(held.history, held.end)
         return PartitionLives(held.end, history, held.promised, held.last_transaction)
 
     def transaction_state(self, tp: TopicPartition) -> TransactionState:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from dafka_core.model.epochs import parting
+from dafka_core.model.epochs import divergence
 from dafka_core.model.records import TopicPartition
 from tests.simulation.disk import Disk
 from tests.simulation.hosts import ConsumerHost, Host, StoreHost
@@ -186,7 +186,7 @@ def _common_end(disks: list[Disk], tp: TopicPartition) -> int:
     """Up to where all have the same records, of the same lives: no other history wins there."""
     end = min(disk.end(tp) for disk in disks)
     histories = [disk.lives(tp).history for disk in disks]
-    parted = [parting(histories[0], other) for other in histories[1:]]
+    parted = [divergence(histories[0], other) for other in histories[1:]]
     return min([end, *(start for start in parted if start is not None)])
 
 

@@ -274,8 +274,7 @@ class SimulatedMesh:
         self.send(self.role.on_tick(now))
         more = self._on_round(now)
         self.checkers.after_round(self)
-        deadline = self.role.deadline(now)
-        due = self.peers.due if deadline is None else min(deadline, self.peers.due)
+        due = min(self.role.deadline(now), self.peers.due)
         if more or self._calls:
             due = now + _ROUND_S
         if self.alive:

@@ -109,7 +109,7 @@ class ProducerHost(Host):
         if role.takeover is not None:
             if now > life.asked_at + RESUME_TIMEOUT_S:
                 # NoStoreError, or MissingStoresError.
-                self.world.note(self.name, f"cannot resume: {role.takeover.lack}")
+                self.world.note(self.name, f"cannot resume: {role.takeover.too_few}")
                 self._end(life)
             return False
         if role.fenced_by is not None:

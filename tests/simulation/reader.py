@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 from dafka_core.errors import HistoryChangedError
 from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
+from dafka_core.protocol.messages import HeadsQuery
 from dafka_core.protocol.reader_role import RangeRead, ReaderRole
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_directory import StoreQuery
@@ -67,7 +68,9 @@ class ReaderHost(Host):
         self._asked_at = now
         self._asked_ends = self._on_disk(topics, self._has_heard)
         self._changes = self.checkers.set_aside.copy()
-        self._question, messages = self._role.directory.ask_heads(now, topics, rounds=2)
+        self._question, messages = self._role.directory.ask(
+            now, HeadsQuery, tuple(topics), rounds=2
+        )
         return messages
 
     def _on_round(self, now: float) -> bool:

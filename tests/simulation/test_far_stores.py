@@ -7,6 +7,7 @@ from math import inf
 import pytest
 
 from dafka_core.protocol.discovery import Outcome
+from dafka_core.protocol.messages import HeadsQuery
 from dafka_core.protocol.reader_role import ReaderRole
 from dafka_core.protocol.store_directory import StoreQuery
 from tests.simulation.cluster import Cluster, Roles
@@ -51,7 +52,7 @@ class Far:
                 raise SimulationError("the question was not answered")
             self.world.run_until(self.world.now + 0.01)
             if not questions and mesh.peers.table.announced:
-                question, messages = role.directory.ask_heads(self.world.now, ())
+                question, messages = role.directory.ask(self.world.now, HeadsQuery, ())
                 questions.append(question)
                 mesh.send(messages)
         return questions[0], self.world.now - begun_s
@@ -94,7 +95,7 @@ def test_a_store_that_cannot_connect_costs_three_seconds_once_and_is_named() -> 
     assert outcome == Outcome(far.far.address, outcome.endpoint, outcome.waited_s, True, True)
     assert outcome.endpoint.startswith(f"tcp://{far.far.name}:")
     far.world.run_until(far.world.now + 5)
-    again, _ = role.directory.ask_heads(far.world.now, ())
+    again, _ = role.directory.ask(far.world.now, HeadsQuery, ())
     far.world.run_until(far.world.now + 0.1)
     role.on_tick(far.world.now)
     assert role.directory.awaited_stores == ()

@@ -44,7 +44,7 @@ def test_a_full_disk_refuses_records_until_it_has_room_and_serves_those_that_it_
         for first in range(500, len(published) - 100, 100):
             producer.publish_many(published[first : first + 100])
         wait_until(lambda: watch.full is not None)
-        fetcher = store.role.partitions[tp].fetcher
+        fetcher = store.role.partitions[tp]
         accepted = store.mesh.call(lambda _: fetcher.next_offset)
         producer.publish_many(published[-100:])
         wait_until(lambda: fetcher.head == len(published))  # it knows of these, and takes none

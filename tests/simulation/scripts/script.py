@@ -41,7 +41,7 @@ from dafka_core.nodes.store_loop import StoreLoop
 from dafka_core.protocol.beacons import WELCOME, NodeBeacon, decode_tower_beacon, encode_node_beacon
 from dafka_core.protocol.codec import decode, encode
 from dafka_core.protocol.consumer_role import ConsumerRole, Loss, Start
-from dafka_core.protocol.messages import Message
+from dafka_core.protocol.messages import HeadsQuery, Message
 from dafka_core.protocol.producer_role import ProducerRole
 from dafka_core.protocol.reader_role import ReaderRole
 from dafka_core.protocol.role import Outgoing
@@ -473,7 +473,7 @@ class ScriptedReader(Node):
     def partitions(self, *topics: str) -> list[PartitionInfo]:
         """Return what the stores hold of topics, or of all."""
         directory = self.role.directory
-        query, messages = directory.ask_heads(self.script.world.now, topics)
+        query, messages = directory.ask(self.script.world.now, HeadsQuery, topics)
         self.mesh.send(messages)
         self.script.until(lambda: query.answered, "all stores answer")
         directory.forget(query)

@@ -19,13 +19,13 @@ from dafka_core.model.epochs import (
     Epoch,
     EpochId,
     History,
-    before,
     digest,
+    divergence,
     epoch_at,
     follows,
     known_until,
     last_life,
-    parting,
+    prefix,
     with_epoch,
 )
 from dafka_core.model.records import PartitionLives
@@ -79,14 +79,14 @@ def test_an_empty_history() -> None:
     assert last_life(()) == NO_LIFE
     assert digest(()) == 0
     assert epoch_at((), 3) is None
-    assert before((), 3) == ()
+    assert prefix((), 3) == ()
 
 
 @pytest.mark.parametrize(("offset", "epoch"), [(0, A), (4, A), (5, B), (8, B), (9, C), (10**9, C)])
 def test_the_epoch_at_an_offset(offset: int, epoch: Epoch) -> None:
     assert epoch_at((A, B, C), offset) == epoch
     # A later epoch does not cover the records before it.
-    assert before((A, B, C), offset + 1)[-1] == epoch
+    assert prefix((A, B, C), offset + 1)[-1] == epoch
     assert epoch_at((B, C), 4) is None
 
 
@@ -94,7 +94,7 @@ def test_the_epoch_at_an_offset(offset: int, epoch: Epoch) -> None:
     ("end", "history"), [(0, ()), (1, (A,)), (5, (A,)), (6, (A, B)), (9, (A, B)), (10, (A, B, C))]
 )
 def test_the_history_before_an_end(end: int, history: History) -> None:
-    assert before((A, B, C), end) == history
+    assert prefix((A, B, C), end) == history
 
 
 def test_a_full_history_drops_its_oldest_epochs() -> None:
@@ -105,7 +105,7 @@ def test_a_full_history_drops_its_oldest_epochs() -> None:
     assert history[-1].number == MAX_EPOCHS + 4
     # Histories that share its forgotten epochs know them.
     longer = with_epoch(history, Epoch(MAX_EPOCHS + 5, 0, 1, MAX_EPOCHS + 5, digest(history)))
-    assert parting(history, longer) == MAX_EPOCHS + 5
+    assert divergence(history, longer) == MAX_EPOCHS + 5
 
 
 def test_the_newest_life_is_stored_or_promised() -> None:
@@ -164,8 +164,8 @@ def test_records_that_may_follow_a_history(
     ],
 )
 def test_where_histories_part(one: History, other: History, offset: int | None) -> None:
-    assert parting(one, other) == offset
-    assert parting(other, one) == offset
+    assert divergence(one, other) == offset
+    assert divergence(other, one) == offset
 
 
 class Held(NamedTuple):
@@ -188,13 +188,13 @@ def stores(draw: st.DrawFn) -> list[Held]:
     for number in range(2, 2 + draw(st.integers(0, 6))):
         history, end = draw(st.sampled_from(held))
         start = draw(st.integers(0, end))
-        known = before(history, start)
+        known = prefix(history, start)
         newest = max(store.history[-1].number for store in held)
         life = EpochId(draw(st.sampled_from([newest + 1, max(newest, 2)])), number, 1)
         new = with_epoch(known, Epoch(*life, start, digest(known)))
         held.append(Held(new, start + draw(st.integers(1, 5))))
     # Some have not everything of a line yet.
-    short = [Held(before(s.history, e), e) for s in held for e in {1, (s.end + 1) // 2}]
+    short = [Held(prefix(s.history, e), e) for s in held for e in {1, (s.end + 1) // 2}]
     return held + short
 
 
@@ -204,7 +204,7 @@ def test_parting_is_the_first_different_record(held: list[Held]) -> None:
     for one, other in product(held, held):
         both = range(min(one.end, other.end))
         differ = [offset for offset in both if one.life_at(offset) != other.life_at(offset)]
-        start = parting(one.history, other.history)
+        start = divergence(one.history, other.history)
         assert differ[:1] == [each for each in [start] if each is not None and each in both]
         # From there on nothing is equal.
         assert not differ or differ == list(range(differ[0], both.stop))
@@ -240,9 +240,9 @@ def test_two_stores_that_fetch_from_each_other_end_with_the_newer_history(
         if last_life(one.history) >= last_life(other.history):
             continue
         history, end = one
-        start = parting(history, other.history)
+        start = divergence(history, other.history)
         if start is not None and start < end:
-            history, end = before(history, start), start
+            history, end = prefix(history, start), start
         while end < other.end:
             epoch = epoch_at(other.history, end)
             assert epoch is not None

@@ -68,7 +68,7 @@ class Nodes(StoreDirectory):
     def waits(self, now: float) -> bool:
         """Return True if an answer to a question waits for other nodes than one that answers."""
         self.greet(now, "T")
-        question, _ = self.ask_heads(now, ())
+        question, _ = self.ask(now, m.HeadsQuery, ())
         self.on_message(now, m.HeadsReply(ME, question.query.query, "T", 0, 1, ()))
         for store in self.stores:
             question.parts[store] = (1, {0})

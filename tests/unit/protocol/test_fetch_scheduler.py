@@ -6,12 +6,12 @@ from itertools import chain
 
 import pytest
 
-from dafka_core.model.records import PartitionInfo, TopicPartition
+from dafka_core.model.records import PartitionInfo
 from dafka_core.protocol import fetch_scheduler, timing
 from dafka_core.protocol.consumer_role import ConsumerRole
-from dafka_core.protocol.fetch_scheduler import MAX_UNDER_WAY, FairQueue
-from dafka_core.protocol.messages import DirectHead, FetchBatch, HeadsReply
-from dafka_core.protocol.partition_fetcher import PartitionFetcher, ReorderBudget
+from dafka_core.protocol.fair_queue import FairQueue
+from dafka_core.protocol.fetch_scheduler import MAX_UNDER_WAY
+from dafka_core.protocol.messages import DirectHead, FetchBatch, Head, HeadsReply
 from dafka_core.protocol.role import Outgoing
 from tests.unit.protocol.model import TOPIC, batch_of, fetches_in
 
@@ -60,15 +60,16 @@ def test_other_partitions_are_requested_when_some_are_complete() -> None:
 
 def test_the_next_partitions_are_found_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     role, counts = told_of(5 * MAX_UNDER_WAY), list[int]()
-    first = FairQueue.first
+    take = FairQueue.take
 
-    def counted(queue: FairQueue, count: int) -> list[PartitionFetcher]:
-        counts.append(count)
-        return first(queue, count)
+    def counted(queue: FairQueue[object, object]) -> object:
+        counts.append(len(queue))
+        return take(queue)
 
-    monkeypatch.setattr(FairQueue, "first", counted)
+    monkeypatch.setattr(FairQueue, "take", counted)
     assert len(asked_of_store(role.on_tick(0.0))) == MAX_UNDER_WAY
-    assert counts == [MAX_UNDER_WAY]  # in the store's loop: each turn would cost all others'
+    # Each is taken once, and the others are not visited.
+    assert counts == [*range(5 * MAX_UNDER_WAY, 4 * MAX_UNDER_WAY, -1)]
 
 
 def test_a_store_that_does_not_answer_is_asked_twice_and_then_all_nodes() -> None:
@@ -129,6 +130,23 @@ def test_a_request_just_sent_is_not_in_vain(monkeypatch: pytest.MonkeyPatch) -> 
     assert [fetch.partition for fetch in fetches_in(role.on_tick(0.1))] == ["B"]
 
 
+def test_a_request_in_flight_keeps_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch_scheduler, "MAX_UNDER_WAY", 1)
+    role = told_of(0)
+    role.on_message(0.0, DirectHead(ME, TOPIC, "A", 0), STORE)
+    role.on_message(0.0, DirectHead(ME, TOPIC, "B", 0), STORE)
+    assert role.on_message(0.1, Head(TOPIC, "A", 0), "") == []
+    assert fetches_in(role.on_tick(0.1)) == []
+    assert role.deadline(0.1) == timing.FETCH_RETRY_S
+
+
+def test_a_partition_requested_before_its_turn_waits_no_longer() -> None:
+    role = told_of(1)
+    asked = fetches_in(role.on_message(0.0, DirectHead(ME, TOPIC, "P0", 0), STORE))
+    assert [fetch.partition for fetch in asked] == ["P0"]
+    assert len(role.scheduler) == 1
+
+
 def test_waiting_partitions_count_as_unanswered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch_scheduler, "MAX_UNDER_WAY", 3)
     role = told_of(20)
@@ -148,7 +166,6 @@ def test_partitions_beyond_the_limit_wait_for_their_turn(monkeypatch: pytest.Mon
     # A place becomes free, and the loop must not wait before it requests the next partition.
     role.on_batch(0.1, ME, batch_of(0, 1, TOPIC, "P1"))
     due = role.deadline(0.1)
-    assert due is not None
     assert due <= 0.1
     assert [fetch.partition for fetch in fetches_in(role.on_tick(0.1))] == ["P3"]
 
@@ -162,42 +179,26 @@ def test_unsubscribing_makes_room() -> None:
     assert len(fetches_in(role.on_message(0.0, DirectHead(ME, "other", "P", 0), STORE))) == 1
 
 
-MALLORY, HONEST = "A" * 12, "B" * 12
-
-
-def fetcher(owner: str, number: int) -> PartitionFetcher:
-    return PartitionFetcher(TopicPartition("t", f"{owner}{number:020}"), 0, ReorderBudget())
-
-
 def test_owners_take_turns_and_each_has_its_own_order() -> None:
-    waiting = FairQueue()
-    many = [fetcher(MALLORY, i) for i in range(1_000)]
-    few = [fetcher(HONEST, i) for i in range(2)]
-    for each in (*many, *few):
-        waiting.add(each)
-        waiting.add(each)
+    waiting = FairQueue[int, str]()
+    for number in (*range(1_000), *range(1_000)):
+        waiting.put("mallory", number, f"M{number}")
+    for number in (0, 1):
+        waiting.put("honest", number, f"H{number}")
     assert len(waiting) == 1_002
-    assert waiting.first(5) == [many[0], few[0], many[1], few[1], many[2]]
-    assert waiting.first(0) == []
-    # One place at a time: every second one is for owners with few partitions.
-    turns = []
-    for _ in range(4):
-        (each,) = waiting.first(1)
-        waiting.remove(each.tp)
-        turns.append(each)
-    assert turns == [many[0], few[0], many[1], few[1]]
-    assert len(waiting.all()) == len(waiting) == 998
+    # Every second one is for owners with few entries.
+    assert [waiting.take() for _ in range(5)] == ["M0", "H0", "M1", "H1", "M2"]
+    assert len([*waiting]) == len(waiting) == 997
 
 
-def test_a_removed_partition_may_wait_again() -> None:
-    waiting = FairQueue()
-    one, other = fetcher(HONEST, 1), fetcher(HONEST, 2)
-    waiting.remove(one.tp)
-    waiting.add(one)
-    waiting.remove(other.tp)
-    assert waiting.all() == [one]
-    waiting.remove(one.tp)
-    assert (len(waiting), waiting.first(9)) == (0, [])
-    waiting.add(other)
-    waiting.add(one)
-    assert waiting.first(9) == [other, one]
+def test_a_removed_entry_may_wait_again() -> None:
+    waiting = FairQueue[int, str]()
+    waiting.remove("owner", 1)
+    waiting.put("owner", 1, "one")
+    waiting.remove("owner", 2)
+    assert [*waiting] == ["one"]
+    waiting.remove("owner", 1)
+    assert (len(waiting), waiting.take()) == (0, None)
+    waiting.put("owner", 2, "other")
+    waiting.put("owner", 1, "one")
+    assert [waiting.take(), waiting.take()] == ["other", "one"]

@@ -32,7 +32,7 @@ def test_late_records_of_a_replaced_part_do_not_block_the_newer_ones() -> None:
     role.on_message(1.0, reply, WINNER)
     write(role)
     partition = role.partitions[TP]
-    assert partition.fetcher.next_offset == NEW.start
+    assert partition.next_offset == NEW.start
     # From another store that has not given them up yet.
     role.on_batch(1.1, ME, of(OLD, 39, 50))
     write(role)
@@ -50,7 +50,7 @@ def test_an_incomplete_transaction_is_given_up_as_a_whole() -> None:
     role.on_message(1.0, reply, WINNER)
     write(role)
     # The log has dropped all of it, also the records that the winner has, too.
-    assert role.partitions[TP].fetcher.next_offset == 0
+    assert role.partitions[TP].next_offset == 0
 
 
 def test_a_store_replaces_a_winner_that_has_lost_itself() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from itertools import pairwise
+from math import inf
 
 import pytest
 from hypothesis import given, settings
@@ -30,7 +31,7 @@ def fetcher_at(offset: int = 0, budget: ReorderBudget | None = None) -> Partitio
 
 
 def asked(fetcher: PartitionFetcher, now: float) -> tuple[int, int] | None:
-    return fetcher.claim(now, fetcher.action(now))
+    return fetcher.claim(now, fetcher.state(now))
 
 
 PIECES = st.tuples(st.integers(0, 60), st.integers(1, 20)).map(lambda p: (p[0], p[0] + p[1]))
@@ -75,14 +76,14 @@ def test_with_room_every_record_behind_a_gap_is_kept(pieces: list[tuple[int, int
 def test_requests_only_what_is_known_to_be_missing() -> None:
     fetcher = fetcher_at(5)
     assert asked(fetcher, 0.0) is None
-    assert fetcher.deadline() is None
+    assert fetcher.deadline() == inf
     fetcher.raise_head(9)
     assert asked(fetcher, 0.0) == (5, 9)
     assert asked(fetcher, 0.0) is None
     assert fetcher.deadline() == timing.FETCH_RETRY_S
     fetcher.take(0.1, batch_of(5, 9))
     assert asked(fetcher, 99.0) is None
-    assert fetcher.deadline() is None
+    assert fetcher.deadline() == inf
 
 
 def test_requests_only_up_to_the_kept_records() -> None:
@@ -257,4 +258,4 @@ def test_a_reader_may_skip_records() -> None:
     assert offsets_of(fetcher.advance(50)) == list(range(50, 60))
     assert (fetcher.next_offset, budget.records, budget.size_bytes) == (60, 0, 0)
     assert fetcher.advance(70) == []
-    assert (fetcher.next_offset, fetcher.head, fetcher.deadline()) == (70, 70, None)
+    assert (fetcher.next_offset, fetcher.head, fetcher.deadline()) == (70, 70, inf)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 
 import pytest
 from hypothesis import given, settings
@@ -216,7 +217,7 @@ def heads_at(role: ProducerRole, tenths: range) -> list[float]:
 def test_heads_at_the_interval_after_the_first_record() -> None:
     role = producer()
     assert heads_at(role, range(50)) == []
-    assert role.deadline(5.0) is None
+    assert role.deadline(5.0) == inf
     publish(role, 3, now=5.0)
     assert role.deadline(5.0) == 6.0
     assert heads_at(role, range(50, 90)) == [6.0, 7.0, 8.0]
@@ -231,7 +232,7 @@ def test_heads_come_more_often_while_the_application_waits_for_acknowledgements(
     role.hurry = True
     role.on_tick(0.0)
     for i in range(1, 10):
-        due = role.deadline(0.0) or 0.0
+        due = role.deadline(0.0)
         assert due == pytest.approx(i * timing.FLUSH_HEAD_INTERVAL_S)
         assert role.on_tick(due)[0] == m.Head(TOPIC, PARTITION, 2)
     acknowledge(role, 3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 
 import pytest
 
@@ -59,7 +60,7 @@ def test_resumes_at_the_greatest_end_of_any_store() -> None:
     acknowledge(role, 7, store="S1")
     asked = answer_heads(role, "S1", "S2")
     assert asked == [m.HistoryQuery(PARTITION, 2, TOPIC, PARTITION)]
-    assert role.deadline(timing.SETTLE_S) is not None
+    assert role.deadline(timing.SETTLE_S) < inf
     asked = answer(role, 2, S1=7, S2=9)
     assert asked == [m.HistoryQuery(PARTITION, 3, TOPIC, PARTITION, MINE)]
     # In the meantime an older life has written more.
@@ -87,7 +88,7 @@ def test_a_store_without_a_promise_is_asked_again() -> None:
     answer(role, 3, life=MINE, S1=7)
     assert answer(role, 3, life=newer, S2=9) == []
     assert role.takeover is not None
-    assert role.takeover.lack == Missing(2, ("S2",))
+    assert role.takeover.too_few == Missing(2, ("S2",))
     mine = EpochId(10, LIFE.id, 1)
     asked = role.on_tick(timing.SETTLE_S + timing.TAKEOVER_RETRY_S)
     assert asked == [m.HistoryQuery(PARTITION, 4, TOPIC, PARTITION, mine)]
@@ -110,7 +111,7 @@ def test_a_takeover_does_not_wait_for_a_lost_store_but_may_miss_it() -> None:
     role.on_message(timing.SETTLE_S, replace(reply, query=3, promised=MINE), "")
     assert role.on_tick(timing.SETTLE_S) == []
     assert role.takeover is not None
-    assert role.takeover.lack == Missing(2, ("S2",))
+    assert role.takeover.too_few == Missing(2, ("S2",))
     # It comes back, and has more.
     (asked,) = role.on_tick(timing.SETTLE_S + timing.TAKEOVER_RETRY_S)
     assert isinstance(asked, m.HistoryQuery)
@@ -168,7 +169,7 @@ def test_a_newer_life_fences_the_producer(message: m.Message) -> None:
     # It is silent from now on: its records are unknown.
     assert role.publish(1.0, values_of(8, 9), 0) == []
     assert role.on_tick(9.0) == []
-    assert role.deadline(9.0) is None
+    assert role.deadline(9.0) == inf
     assert role.on_subscribed(9.0, m.RecordBatchMessage, TOPIC) == []
     assert fetched(role, 5, 100) == []
 

@@ -16,7 +16,7 @@ from tests.unit.protocol.test_store_directory import greet_c_store as greet
 def test_answers_of_c_stores_to_get_heads_end_with_silence() -> None:
     stores = directory()
     greet(stores, "D1")
-    question, messages = stores.ask_heads(1.0, ["b", "a"])
+    question, messages = stores.ask(1.0, m.HeadsQuery, ("a", "b"))
     assert messages == [m.HeadsQuery(ME, 1, ("a", "b")), m.GetHeads("a", ME), m.GetHeads("b", ME)]
     stores.on_message(1.1, m.DirectHead(ME, "a", PARTITION, 8))
     # C stores compare by prefix, so they also send "ab".
@@ -30,7 +30,7 @@ def test_answers_of_c_stores_to_get_heads_end_with_silence() -> None:
 def test_an_empty_topic_asks_c_stores_for_all_topics() -> None:
     stores = directory()
     greet(stores, "D1")
-    question, messages = stores.ask_heads(1.0, [])
+    question, messages = stores.ask(1.0, m.HeadsQuery, ())
     assert messages == [m.HeadsQuery(ME, 1, ()), m.GetHeads("", ME)]
     stores.on_message(1.1, m.DirectHead(ME, "any", PARTITION, 8))
     assert answered(stores, question, 1.1 + timing.C_STORE_SILENCE_S)
@@ -42,7 +42,7 @@ def test_a_slow_c_store_is_asked_once(latency_s: float) -> None:
     # Each time of asking ends the silence that ends the answer.
     stores = directory()
     greet(stores, "D1")
-    question, sent = stores.ask_heads(1.0, [TOPIC])
+    question, sent = stores.ask(1.0, m.HeadsQuery, (TOPIC,))
     answers: list[float] = []
     for hundredth in range(100, 300):
         now = hundredth / 100
@@ -72,7 +72,7 @@ def test_both_kinds_of_stores_together() -> None:
     stores = directory()
     greet(stores, "D1")
     stores.on_message(0.0, m.HeadsReply(ME, m.UNSOLICITED, "S1", 0, 1, ()))
-    question, messages = stores.ask_heads(1.0, [TOPIC])
+    question, messages = stores.ask(1.0, m.HeadsQuery, (TOPIC,))
     assert messages == [question.query, m.GetHeads(TOPIC, ME)]
     stores.on_message(1.1, m.DirectHead(ME, TOPIC, PARTITION, 20))
     entries = (PartitionInfo(TOPIC, PARTITION, 4, 9),)
@@ -118,7 +118,7 @@ def test_a_lost_c_store_returns_with_a_greeting() -> None:
 def test_c_stores_are_asked_once_in_each_round() -> None:
     stores = directory()
     greet(stores, "D1")
-    question, _ = stores.ask_heads(1.0, ["t"], rounds=3)
+    question, _ = stores.ask(1.0, m.HeadsQuery, ("t",), rounds=3)
     now, sent = 1.0, []
     while not question.answered:
         now += 0.01
@@ -130,7 +130,7 @@ def test_c_stores_are_asked_once_in_each_round() -> None:
 def test_an_answer_in_a_later_round_counts() -> None:
     stores = directory()
     greet(stores, "D1")
-    question, _ = stores.ask_heads(1.0, ["t"], rounds=2)
+    question, _ = stores.ask(1.0, m.HeadsQuery, ("t",), rounds=2)
     assert not answered(stores, question, 1.0 + timing.C_STORE_SILENCE_S)
     stores.on_message(1.5, m.DirectHead(ME, "t", PARTITION, 8))
     assert answered(stores, question, 1.5 + timing.C_STORE_SILENCE_S)

@@ -12,8 +12,7 @@ from dafka_core.model.records import RecordBatch, Transaction
 from dafka_core.protocol import store_partition, timing
 from dafka_core.protocol.limits import MAX_STORES
 from dafka_core.protocol.messages import Head, StoreEndpoints, TimesReply
-from dafka_core.protocol.partition_fetcher import PartitionFetcher, ReorderBudget
-from dafka_core.protocol.partition_states import StoreState
+from dafka_core.protocol.partition_fetcher import FetchState, ReorderBudget
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_partition import StorePartition
 from tests.unit.protocol.model import PARTITION, TOPIC, TP, batch_of, batches_in
@@ -24,23 +23,7 @@ B = Epoch(2, 0xB, 1, 5, A.digest)
 
 
 def partition(end: int = 9) -> StorePartition:
-    return StorePartition(PartitionFetcher(TP, end, ReorderBudget()), end, end, (A, B))
-
-
-@pytest.mark.parametrize(
-    ("facts", "state"),
-    [
-        ({}, StoreState.FOLLOWING),
-        ({"staged": Transaction(1, 9, 12)}, StoreState.IN_PART),
-        ({"staged": Transaction(1, 9, 12), "commits": 1}, StoreState.COMMITTING),
-        ({"asides": 1}, StoreState.COMMITTING),
-    ],
-)
-def test_its_state(facts: dict[str, object], state: StoreState) -> None:
-    made = partition()
-    for name, value in facts.items():
-        setattr(made, name, value)
-    assert made.state == state
+    return StorePartition(TP, end, ReorderBudget(), history=(A, B))
 
 
 @pytest.mark.parametrize(("start", "history"), [(7, (A, B)), (5, (A,)), (3, (A,))])
@@ -51,8 +34,8 @@ def test_replaced_records_are_requested(start: int, history: tuple[Epoch, ...]) 
     assert (made.durable, made.visible_end) == (start, start)
     assert made.staged is None
     assert made.history == history
-    assert (made.fetcher.next_offset, made.fetcher.head) == (start, 20)
-    assert made.state == StoreState.BEHIND
+    assert (made.next_offset, made.head) == (start, 20)
+    assert made.state(0.0) is FetchState.BEHIND
 
 
 def test_a_batch_continues_a_partial_transaction_or_proves_it_complete() -> None:
@@ -134,7 +117,6 @@ def test_the_head_is_repeated_for_a_while() -> None:
     now, announced = 0.0, 0
     while now < 3 * timing.HOSTED_HEADS_S:
         due = role.deadline(now)
-        assert due is not None
         now = max(due, now + 0.01)
         heads = heads_in(role.on_tick(now))
         assert heads in ([], HEAD)

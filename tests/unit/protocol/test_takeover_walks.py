@@ -12,12 +12,12 @@ from dafka_core.model.epochs import (
     Epoch,
     EpochId,
     History,
-    before,
     digest,
+    divergence,
     epoch_at,
     follows,
     last_life,
-    parting,
+    prefix,
     with_epoch,
 )
 from dafka_core.protocol import messages as m
@@ -52,7 +52,7 @@ class Acceptor:
     def take(self, epoch: Epoch, offset: int) -> EpochId | None:
         """Takes a record if it may; the life that it acknowledges what it has to."""
         parts = epoch.life > last_life(self.history) and epoch.start < self.end
-        if parts and digest(before(self.history, epoch.start)) == epoch.parent:
+        if parts and digest(prefix(self.history, epoch.start)) == epoch.parent:
             self.cut(epoch.start)
         if offset == self.end and follows(self.history, epoch, offset):
             if epoch not in self.history[-1:]:
@@ -64,7 +64,7 @@ class Acceptor:
     def copy(self, other: Acceptor) -> None:
         """Takes what another store has, as far as it can."""
         if last_life(other.history) > last_life(self.history):
-            start = parting(self.history, other.history)
+            start = divergence(self.history, other.history)
             if start is not None and start < self.end:
                 self.cut(start)
         for offset in range(self.end, other.end):
@@ -73,7 +73,7 @@ class Acceptor:
             self.take(epoch, offset)
 
     def cut(self, start: int) -> None:
-        self.history, self.end = before(self.history, start), start
+        self.history, self.end = prefix(self.history, start), start
 
 
 @dataclass
@@ -166,7 +166,7 @@ class Cluster:
     def history_up_to(self, epoch: Epoch) -> History:
         """Return the history that a life continues."""
         for store in self.stores:
-            history = before(store.history, epoch.start)
+            history = prefix(store.history, epoch.start)
             if digest(history) == epoch.parent and store.end >= epoch.start:
                 return history
         raise AssertionError("it goes on from what no store has")

@@ -104,7 +104,7 @@ def test_a_commit_is_acknowledged_and_then_published() -> None:
     publish = role.requests.take()
     assert publish == PublishCommitted(TP, 10, 20, (Transaction(1, 10, 20),))
     announced = [Head(TOPIC, PARTITION, 19)]
-    assert role.on_published(publish) == announced
+    assert role.hosted.published(publish.tp, publish.end) == announced
     assert role.on_tick(10.0) == announced
 
 

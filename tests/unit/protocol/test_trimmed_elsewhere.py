@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 
 import pytest
 
@@ -12,8 +13,7 @@ from dafka_core.model.records import PartitionInfo, PartitionLives, TopicPartiti
 from dafka_core.protocol import timing
 from dafka_core.protocol.known_stores import KnownStores
 from dafka_core.protocol.messages import HistoryQuery, HistoryReply
-from dafka_core.protocol.partition_fetcher import PartitionFetcher, ReorderBudget
-from dafka_core.protocol.partition_states import ASK_NEXT
+from dafka_core.protocol.partition_fetcher import FetchState, ReorderBudget
 from dafka_core.protocol.store_partition import StorePartition, TrimmedElsewhere
 from dafka_core.protocol.store_role import StoreRole
 
@@ -32,10 +32,9 @@ class Waiting:
         self.known = KnownStores(OWN, [StoreSeen(ONE)], lambda: 0, lambda entry: None)
         self.known.meet(ONE)
         self.trimmed = TrimmedElsewhere(self.known)
-        fetcher = PartitionFetcher(TP, 30, ReorderBudget())
-        self.partition = StorePartition(fetcher, 30, 30, (OLD,))
-        fetcher.raise_head(100)
-        fetcher.claim(0.0, ASK_NEXT)
+        self.partition = StorePartition(TP, 30, ReorderBudget(), history=(OLD,))
+        self.partition.raise_head(100)
+        self.partition.claim(0.0, FetchState.BEHIND)
 
     def hears(self, earliest: int, end: int = 100, store: str = ONE) -> None:
         info = PartitionInfo(*TP, earliest, end)
@@ -59,9 +58,9 @@ def store() -> Waiting:
 
 
 def test_it_restarts_where_the_others_begin_with_their_history(store: Waiting) -> None:
-    assert store.trimmed.deadline() is None
+    assert store.trimmed.deadline() == inf
     store.hears(60)
-    assert store.trimmed.deadline() is not None
+    assert store.trimmed.deadline() < inf
     assert store.trimmed.on_tick(timing.STORE_LOSS_S - 0.1, {TP: store.partition}) == []
     asked = store.trimmed.on_tick(LONG, {TP: store.partition})
     assert asked == [HistoryQuery(OWN, 0, *TP)]
@@ -69,10 +68,10 @@ def test_it_restarts_where_the_others_begin_with_their_history(store: Waiting) -
     assert store.told(LONG) == RestartPartition(TP, 60, (OLD, NEW))
     partition = store.partition
     assert (partition.asides, partition.visible_end, partition.durable) == (1, 60, 30)
-    assert (partition.fetcher.next_offset, partition.fetcher.head) == (60, 100)
+    assert (partition.next_offset, partition.head) == (60, 100)
     partition.on_begun(RestartPartition(TP, 60, (OLD, NEW)))
     assert (partition.asides, partition.durable) == (0, 60)
-    assert store.trimmed.deadline() is None
+    assert store.trimmed.deadline() == inf
     assert store.told(LONG) is None
 
 
@@ -109,7 +108,7 @@ def heard_from_one_that_has_them(store: Waiting) -> None:
 
 
 def sent_just_now(store: Waiting) -> None:
-    store.partition.fetcher.unanswered_since = LONG - 1
+    store.partition.unanswered_since = LONG - 1
 
 
 def committing(store: Waiting) -> None:
@@ -127,7 +126,7 @@ def test_it_does_not_restart_yet(store: Waiting, why: Callable[[Waiting], None])
     store.hears(60)
     why(store)
     assert store.told(LONG) is None
-    assert store.partition.fetcher.next_offset == 30
+    assert store.partition.next_offset == 30
 
 
 def test_a_store_that_loses_the_records_or_ends_does_not_count(store: Waiting) -> None:
@@ -158,6 +157,6 @@ def test_it_waits_longer_while_any_known_store_is_absent(store: Waiting) -> None
 
 def test_no_question_is_sent_after_the_records_have_arrived(store: Waiting) -> None:
     store.hears(60)
-    store.partition.fetcher.begin(60)
+    store.partition.begin(60)
     assert store.trimmed.on_tick(LONG, {TP: store.partition}) == []
-    assert store.trimmed.deadline() is None
+    assert store.trimmed.deadline() == inf
