@@ -42,7 +42,7 @@ from dafka_core.nodes.connection_quotas import (
 from dafka_core.nodes.process_limits import PER_PEER, PER_PEER_APART, PeerRoom
 from dafka_core.nodes.security import RefusedNodeError, Security
 from dafka_core.nodes.tower_links import REFUSED_S, Towers
-from dafka_core.nodes.traffic import BEACON, FORBIDDEN, MeshTraffic
+from dafka_core.nodes.traffic import BEACON, FORBIDDEN, TOWER, MeshTraffic
 from dafka_core.protocol import beacons
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.limits import max_frame_bytes
@@ -225,10 +225,14 @@ class Peers:
             self.beacon_due = now
             return
         try:
+            if frames[0] == beacons.TOWER:
+                self.towers.learn(now, beacons.decode_tower_address(frames))
+                return
             beacon, is_other_key = self._security.announced(now, frames, self._own)
         except ProtocolError as error:
-            is_forbidden = isinstance(error, RefusedNodeError)
-            self._traffic.refuse(FORBIDDEN if is_forbidden else BEACON, str(error))
+            reason = TOWER if frames[0] == beacons.TOWER else BEACON
+            reason = FORBIDDEN if isinstance(error, RefusedNodeError) else reason
+            self._traffic.refuse(reason, str(error))
             return
         endpoint, is_new = beacon.endpoint, self.table.is_new(beacon)
         if is_other_key and (connection := self._connections.get(endpoint)) is not None:
@@ -321,7 +325,7 @@ class Peers:
         socket = self._sockets.get(_ALL)
         if socket is None:
             socket = self._sockets[endpoint] = self._new_socket(endpoint)
-        self._security.aim(socket, self._security.claims.key_at(endpoint))
+        self._security.expect_key(socket, self._security.claims.key_at(endpoint))
         try:
             sockets.connect(socket, endpoint)
         except zmq.ZMQError:

@@ -256,22 +256,22 @@ class Security:
 
     # -- connections -----------------------------------------------------------------------------
 
-    def serve(self, socket: Socket) -> None:
+    def require_keys(self, socket: Socket) -> None:
         """Make a socket, before it is bound, accept only owners of allowed keys."""
         if self.own is not None:
             socket.set(zmq.CURVE_SERVER, 1)
             socket.set(zmq.CURVE_SECRETKEY, self.own.secret)
             socket.set(zmq.ZAP_DOMAIN, _DOMAIN)
 
-    def aim(self, socket: Socket, key: str | None = None) -> None:
+    def expect_key(self, socket: Socket, key: str | None = None) -> None:
         """Restrict a socket's next connections to the owner of a key, by default the own one."""
         if self.own is not None:
             socket.set(zmq.CURVE_PUBLICKEY, self.own.public)
             socket.set(zmq.CURVE_SECRETKEY, self.own.secret)
             socket.set(zmq.CURVE_SERVERKEY, self.own.public if key is None else key.encode())
 
-    def attend(self, now: float) -> None:
-        """Answer ZeroMQ, reread the directory if that is due, and end revoked connections."""
+    def check_connections(self, now: float) -> None:
+        """Admit connections that ZeroMQ asks about, and end those whose key is not allowed now."""
         if self.own is None:
             return
         with contextlib.suppress(zmq.Again):
@@ -280,8 +280,7 @@ class Security:
         if self._allowed.look(now):
             # A node with changed permissions connects and subscribes again, to what it may receive.
             for each in [*self._admitted.values()]:
-                guest = self._guest(each.key)
-                if guest is None or guest.permissions != each.owner:
+                if self._guest(each.key) is None or self._permissions(each.key) != each.owner:
                     each.shut_down()
                     del self._admitted[each.descriptor]
 

@@ -35,7 +35,7 @@ from dafka_core.nodes.maintenance import (
 )
 from dafka_core.nodes.mesh import Mesh
 from dafka_core.nodes.node import Node
-from dafka_core.nodes.process_limits import memory_limit, warn_of_low_memory
+from dafka_core.nodes.process_limits import warn_of_low_memory
 from dafka_core.nodes.store_identity import NewDirectory, check_directory, copied, kept_address
 from dafka_core.nodes.store_loop import LogWriter, Outcomes, StoreLoop
 from dafka_core.nodes.threads import weakly
@@ -99,7 +99,7 @@ class Store(Node):
     def __init__(self, directory: str | Path, *, announce: Any = True, **options: Any) -> None:
         config = self.options = StoreOptions.build(options)
         check_directory(directory)
-        warn_of_low_memory(memory_limit())
+        warn_of_low_memory()
         with contextlib.ExitStack() as undo:
             new = NewDirectory(Path(directory))
             undo.callback(new.remove)

@@ -18,7 +18,6 @@ from zmq import SyncContext as Context
 from zmq import SyncSocket as Socket
 
 from dafka_core.config.node_options import NodeOptions, TowerAddress
-from dafka_core.errors import ProtocolError
 from dafka_core.nodes.connection_quotas import monitor_events
 from dafka_core.nodes.security import Security
 from dafka_core.nodes.sockets import (
@@ -76,7 +75,6 @@ class Towers:
         poller: zmq.Poller,
         security: Security,
     ) -> None:
-        self.invalid_count = 0
         self.is_announced = True  # sends beacons and connects to peers: both make it known
         self._security = security
         self._own = beacon
@@ -105,7 +103,7 @@ class Towers:
         return {str(tower): link.refusal for tower, link in links if link.refusal}
 
     def receive(self, now: float, polled: Container[Socket]) -> Iterator[tuple[str, list[bytes]]]:
-        """Yield the received messages about nodes, each with its tower."""
+        """Yield the received messages, each with its tower."""
         for tower, link in [*self._links.items()]:
             if link.pub.closed:  # dropped for another one that was learned in this round
                 continue
@@ -113,10 +111,7 @@ class Towers:
                 self._receive_event(now, tower, link, event, value)
             for frames in received(link.sub) if link.sub in polled else ():
                 link.received_at = now
-                if frames[0] == beacons.TOWER:
-                    self._learn(now, frames)
-                else:
-                    yield str(tower), frames
+                yield str(tower), frames
 
     def send(self, now: float) -> None:
         """Send the beacon to active towers; reconnect to silent, refusing and untrusted ones."""
@@ -161,12 +156,8 @@ class Towers:
                 link.announces_kinds = False
                 link.sub.subscribe(beacons.BEACON)
 
-    def _learn(self, now: float, frames: list[bytes]) -> None:
-        try:
-            found = beacons.decode_tower_address(frames)
-        except ProtocolError:
-            self.invalid_count += 1
-            return
+    def learn(self, now: float, found: TowerAddress) -> None:
+        """Connect to a tower that another one has announced, unless there are too many."""
         if found not in self._links and self._has_room(now):
             # Without a free file descriptor: towers repeat the announcement.
             with contextlib.suppress(zmq.ZMQError):
@@ -212,7 +203,7 @@ class Towers:
             for prefix in beacons.tower_subscriptions(self._own):
                 sub.subscribe(prefix)
             for socket in (pub, sub):
-                self._security.aim(socket, key)
+                self._security.expect_key(socket, key)
             monitor = watched(self._context, sub)
             made.callback(close_watched, sub, monitor)
             connect(sub, tower.pub_endpoint)

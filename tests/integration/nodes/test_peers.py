@@ -189,7 +189,7 @@ def test_without_an_open_file_a_new_peer_is_connected_to_later(
         assert len(mesh.peers.table) == 0
     peer.wait_until_subscribed(subscription(DirectRecord, mesh.role.address))
     wait_until(lambda: not mesh.peers.room.refused)
-    assert mesh.refused()["beacon"] == 0  # its beacons are valid
+    assert mesh.traffic.refused["beacon"] == 0  # its beacons are valid
 
 
 def test_a_node_whose_address_belongs_to_another_key_is_not_connected_to(
