@@ -23,7 +23,7 @@ import socket as sockets
 import sys
 import threading
 import time
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
 from math import inf
@@ -115,8 +115,8 @@ class ConnectionQuotas:
         # peer within a message aborts the process (a defect of libzmq).
         self.unfinished: set[Socket] = set()
         self.rounds = 0  # of the loop
-        self.is_paused = False  # the loop reads no messages from peers
-        self.paused_endpoints: Container[str] = ()  # it reads none from these
+        # Whether the loop reads no messages from an endpoint now.
+        self.is_unread: Callable[[str], bool] = lambda endpoint: False
         factor = WIRE_FACTOR_ENCRYPTED if encrypted else WIRE_FACTOR
         self._subscribed_bytes = subscribed_bytes
         self._inbound_bytes = factor * subscribed_bytes
@@ -252,7 +252,7 @@ class ConnectionQuotas:
         """
         if not each.endpoint:
             return unread_bytes > each.limit_bytes
-        if self.is_paused or each.endpoint in self.paused_endpoints:
+        if self.is_unread(each.endpoint):
             self.note(each.descriptor)
         if each.noted or unread_bytes <= OBSERVED_BYTES:
             return False

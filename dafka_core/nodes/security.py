@@ -311,19 +311,21 @@ class Security:
         self._admitted[connection.descriptor] = connection
         return key
 
-    def why_refused(self, event: int, value: int) -> str:
-        """Return the reason of a failed handshake; empty if it is unknown."""
-        own = self.own
+    def why_refused(self, event: int, value: int, peer: str) -> str:
+        """Return the reason of a failed handshake with a peer, and log it; empty if unknown."""
+        own, why = self.own, ""
         if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH and own is not None:
             key = own.public.decode()
-            return f"it refuses this node's key {key}, which is not in its directory"
-        if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and value == MISMATCH:
+            why = f"it refuses this node's key {key}, which is not in its directory"
+        elif event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and value == MISMATCH:
+            why = "it has no key, and this node accepts owners of allowed keys only"
             if own is None:
-                return "it lets in owners of keys only: set secret_key_file and allowed_keys"
-            return "it has no key, and this node accepts owners of allowed keys only"
-        if event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL and own is not None:
-            return "it has no key, or not the one that this node's allowed_keys has for it"
-        return ""
+                why = "it lets in owners of keys only: set secret_key_file and allowed_keys"
+        elif event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL and own is not None:
+            why = "it has no key, or not the one that this node's allowed_keys has for it"
+        if why:
+            self._warn(f"{peer} {why}", "%s does not let this node in: %s", peer, why)
+        return why
 
     # -- subscriptions and answers ---------------------------------------------------------------
 

@@ -183,11 +183,9 @@ class Towers:
         elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             link.has_failed, link.refusal = False, ""
         elif event & HANDSHAKE_FAILED:
-            why = self._security.why_refused(event, value)
+            why = self._security.why_refused(event, value, f"tower {tower}")
+            link.refusal = why or link.refusal
             link.has_failed = bool(why) or self._security.own is not None
-            if why and link.refusal != why:
-                link.refusal = why
-                _log.warning("tower %s does not let this node in: %s", tower, why)
 
     def _connected(
         self, tower: TowerAddress, now: float, received_at: float = 0.0, attempt: int = 0
