@@ -26,7 +26,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
-from math import inf
 from pathlib import Path
 from struct import Struct
 from typing import Any, Final
@@ -234,16 +233,14 @@ class ConnectionQuotas:
                 received_bytes = _received_bytes(connection.descriptor)
                 if received_bytes is None:
                     self._remove(connection.descriptor)
-                else:
-                    self._judge(now, connection, received_bytes)
-
-    def _judge(self, now: float, each: Connection, received_bytes: int) -> None:
-        unread_bytes = received_bytes - each.counted_bytes
-        if self._is_above(now, each, unread_bytes):
-            why = f"has sent {unread_bytes} bytes without a complete message"
-            self._end(each, f"{why}: its quota is {each.limit_bytes}")
-        elif each.noted:
-            each.counted_bytes, each.noted, each.observed_at = received_bytes, False, 0.0
+                    continue
+                unread_bytes = received_bytes - connection.counted_bytes
+                if self._is_above(now, connection, unread_bytes):
+                    why = f"has sent {unread_bytes} bytes without a complete message"
+                    self._end(connection, f"{why}: its quota is {connection.limit_bytes}")
+                elif connection.noted:
+                    connection.counted_bytes, connection.noted = received_bytes, False
+                    connection.observed_at = 0.0
 
     def _is_above(self, now: float, each: Connection, unread_bytes: int) -> bool:
         """Return True if a connection is above its quota; observe one to a peer before.
@@ -290,8 +287,7 @@ class _Checker:
             self._quotas.add(quotas)
             if not self._is_running:
                 self._is_running = True
-                name = "dafka-connections"
-                threading.Thread(target=self._run, name=name, daemon=True).start()
+                threading.Thread(target=self._run, name="dafka-connections", daemon=True).start()
 
     def remove(self, quotas: ConnectionQuotas) -> None:
         with self._lock:
@@ -358,10 +354,6 @@ class PeerRates:
             del self.paused[endpoint]
         return due
 
-    def deadline(self) -> float:
-        """Return the end of the next pause; ``inf`` without one."""
-        return min(self.paused.values(), default=inf)
-
     def forget(self, endpoint: str) -> None:
         """Forget a closed connection; a new one is counted from zero."""
         self.paused.pop(endpoint, None)
@@ -409,10 +401,7 @@ def ends_of(descriptor: int) -> tuple[Any, Any]:
 
 @contextlib.contextmanager
 def _copied(descriptor: int) -> Iterator[sockets.socket]:
-    """Duplicate the descriptor of a connection that ZeroMQ owns, to check and end the connection.
-
-    ZeroMQ's thread may close its own between the two, and the number may be assigned again.
-    """
+    """Duplicate a descriptor: ZeroMQ's thread may close its own, and the number be used again."""
     copy = os.dup(descriptor)
     try:
         connection = sockets.socket(fileno=copy)

@@ -145,7 +145,7 @@ class Peers:
     @property
     def due(self) -> float:
         """Return the time of the next action."""
-        return min(self.beacon_due, self.rates.deadline(), *self._doubtful.values())
+        return min([self.beacon_due, *self.rates.paused.values(), *self._doubtful.values()])
 
     def announce(self, now: float) -> None:
         """Make this node known from now on."""
