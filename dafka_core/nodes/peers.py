@@ -415,18 +415,31 @@ class Peers:
 
     def _check_connections(self, now: float) -> None:
         """Log the peers without a connection to or from them, though their beacons arrive."""
+        unreached, settled = [], {}
         for endpoint, each in self._connections.items():
-            is_missing = each.since + UNREACHED_S <= now < each.made_at
-            is_missing = is_missing and self.table.is_heard(now, endpoint)
-            if is_missing and self._throttle.is_new(f"missing {endpoint}"):
-                _log.warning(
-                    "%s at %s keeps no connection, %.0f s long, though its beacons come: nothing "
-                    "of it arrives here. It may have reached its limit of open files, then its log "
-                    "names the limit that it needs; or something between the two drops packets",
-                    *(self.table.node_at(endpoint), endpoint, now - each.since),
-                )
-        settled = [at for at, each in self._connections.items() if each.is_settled(now)]
-        self.inbound.report(settled)
+            if each.is_settled(now):
+                settled[self.table.node_at(endpoint)] = endpoint
+            elif each.since + UNREACHED_S <= now < each.made_at:
+                unreached += [endpoint] * self.table.is_heard(now, endpoint)
+        self._warn_of_missing(
+            unreached,
+            "keep no connection of this node: nothing of them arrives here. They may have reached "
+            "their limit of open files, then their log names the limit that they need; or "
+            "something between drops packets",
+        )
+        self._warn_of_missing(
+            [settled[each] for each in self.inbound.unmet(settled) if len(each) == _ADDRESS_LENGTH],
+            f"have not connected to this node at {self.inbound.endpoint}: nothing that it sends "
+            "reaches them. Set option host to an address that they reach, or to auto, and name the "
+            "tower by its address in the network instead of 127.0.0.1; let a firewall pass the "
+            "port (option port)",
+        )
+
+    def _warn_of_missing(self, endpoints: list[str], text: str) -> None:
+        first = min(endpoints, default="")
+        if first and self._throttle.is_new(f"{first} {text}"):
+            count, total, node = len(endpoints), len(self.table), self.table.node_at(first)
+            _log.warning("%d of %d peers, as %s at %s, %s", count, total, node, first, text)
 
 
 @dataclass(slots=True)
@@ -450,7 +463,6 @@ class Inbound:
         self.endpoint = beacons.endpoint_of(own, "")
         self._table = table
         self._peers: dict[str, _Peer] = {}
-        self._throttle = LogThrottle()
 
     def introduce(self, connection: Connection | None, node: str, letter: str) -> None:
         """Note the node of a connection and the letter of its kind; it subscribes again then."""
@@ -486,11 +498,11 @@ class Inbound:
 
     def neighbours(self) -> list[Neighbour]:
         """Return the peers that towers announce, in the order of their addresses."""
-        announced, unknown = sorted(self._table.addresses()), _Peer()
-        found = [(node, at, self._peers.get(node, unknown)) for node, at in announced]
+        unknown = _Peer()
         return [
             Neighbour(node, peer.kind, at, peer is not unknown, (*peer.topics,))
-            for node, at, peer in found
+            for node, at in sorted(self._table.addresses())
+            for peer in [self._peers.get(node, unknown)]
         ]
 
     def unmet(self, nodes: Iterable[str]) -> list[str]:
@@ -503,20 +515,3 @@ class Inbound:
             if connection := self._peers[node].connection:
                 connection.shut_down()
                 self._peers[node].connection = None
-
-    def report(self, endpoints: Iterable[str]) -> None:
-        """Log the peers that have not connected, of those at ``endpoints`` that should have."""
-        nodes = {each: self._table.node_at(each) for each in endpoints}
-        unmet = [
-            f"{node} at {each}"
-            for each, node in sorted(nodes.items())
-            if node not in self._peers and len(node) == _ADDRESS_LENGTH
-        ]
-        if unmet and self._throttle.is_new("unmet"):
-            _log.warning(
-                "%d of %d peers have not connected to this node at %s, as %s, though their beacons "
-                "come: nothing that it publishes or asks for reaches them. Set option "
-                "host to an address that they reach, or to auto, and name the tower by its address "
-                "in the network instead of 127.0.0.1; let a firewall pass the port (option port)",
-                *(len(unmet), len(self._table), self.endpoint, unmet[0]),
-            )

@@ -275,13 +275,10 @@ def _reachable(bound_host: str, config: TowerOptions) -> str:
         own = own_host(NodeOptions(tower=config.join, host=AUTO_HOST if is_everywhere else host))
         return host if is_loopback(own) else own
     except ConfigError:
-        other = config.join[0]
-        if is_everywhere:
-            why = f"tower {other} has a loopback address here: name its network address"
-            raise ConfigError("join", str(other), why) from None
         why = (
-            f"nodes on the machine of tower {other} cannot connect to it: set it, and pub_address, "
-            "to tcp://*:PORT or this machine's address"
+            f"nodes on the machine of tower {config.join[0]} cannot connect to it: set it, and "
+            "pub_address, to tcp://*:PORT or this machine's address, and join towers by their "
+            "addresses in the network"
         )
         raise ConfigError("sub_address", config.sub_address, why) from None
     except OSError as error:

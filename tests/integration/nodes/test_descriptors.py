@@ -110,7 +110,7 @@ def test_peers_without_room_are_refused_by_name_until_others_leave(
         assert len(first) < CONSUMERS
         # Refused nodes log it, with the peer that refuses them.  Nodes of other tests that still
         # run in this process may speak of their own peers meanwhile.
-        told = re.compile(rf"{store} at tcp://\S+ keeps no connection, .* limit of open files")
+        told = re.compile(rf"{store} at tcp://\S+, keep no connection .* limit of open files")
         wait_until(lambda: len(told.findall(caplog.text)) >= CONSUMERS - len(first))
         # Nodes that leave make room for refused ones.
         for consumer in first:

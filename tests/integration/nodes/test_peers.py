@@ -15,10 +15,8 @@ from dafka_core import Consumer, NoStoreError, Producer, Reader, Store, Tower
 from dafka_core.config.node_options import LAYOUTS
 from dafka_core.model.records import TopicPartition
 from dafka_core.nodes import addresses, mesh, peers, sockets
-from dafka_core.nodes.peers import Inbound
 from dafka_core.nodes.security import RefusedNodeError
 from dafka_core.nodes.sockets import close_watched, new_socket, watched
-from dafka_core.protocol.beacons import NodeBeacon, PeerTable, TowerBeacon
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.limits import MAX_REPLY_BYTES, max_frame_bytes
 from dafka_core.protocol.messages import DirectRecord, Fetch, Head, RecordMessage
@@ -211,16 +209,6 @@ def test_a_node_whose_address_belongs_to_another_key_is_not_connected_to(
     assert len(mesh.peers.table) == 0
 
 
-ME, PEER, OTHER = "A" * 32, "B" * 32, "C" * 32
-
-
-def table_with(*nodes: str) -> PeerTable:
-    table = PeerTable(ME, 7_000, expiry_s=4)
-    for port, node in enumerate(nodes):
-        table.hear(0.0, TowerBeacon(node, f"tcp://10.0.0.9:{port}"))
-    return table
-
-
 @pytest.fixture
 def said(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     caplog.set_level(logging.WARNING, "dafka.mesh")
@@ -233,29 +221,6 @@ def said(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     return take
 
 
-def test_unconnected_peers_are_logged_once_a_minute(
-    said: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    minute = 0.0
-    monkeypatch.setattr("dafka_core.security.throttles.time.monotonic", lambda: minute)
-    inbound = Inbound(NodeBeacon(ME, "10.0.0.1", 7_000), table_with(PEER, OTHER))
-    peers = [f"tcp://10.0.0.9:{port}" for port in (0, 1)]
-    inbound.report([])
-    assert said() == []
-    inbound.apply(None, True, DirectRecord, OTHER)
-    for _ in range(2):
-        for _ in range(3):
-            inbound.report(peers)
-        [line] = said()
-        assert "1 of 2 peers have not connected to this node at tcp://10.0.0.1:7000" in line
-        assert f"as {PEER} at tcp://10.0.0.9:0" in line
-        minute += 60
-    assert inbound.unmet([PEER, OTHER]) == [PEER]
-    inbound.apply(None, True, DirectRecord, PEER)
-    inbound.report(peers)
-    assert (said(), inbound.unmet([PEER, OTHER])) == ([], [])
-
-
 def test_a_peer_that_does_not_connect_is_logged(
     raw: Callable[..., RawPeer],
     consume: Callable[..., Consumer],
@@ -266,12 +231,18 @@ def test_a_peer_that_does_not_connect_is_logged(
     monkeypatch.setattr(peers, "UNREACHED_S", 0.3)
     peer = raw()  # it never announces itself
     consumer = consume("t", beacon_interval_ms=50)
+    mesh = consumer._mesh
     peer.wait_until_subscribed(subscription(RecordMessage, "t"))
     wait_until(lambda: caplog.records, "the node to say it")
-    [line, *_] = said()
-    assert "1 of 1 peers have not connected" in line
-    assert f"{peer.address} at" in line
-    assert consumer._mesh.failure is None
+    [line] = said()
+    [(_, endpoint)] = mesh.peers.table.addresses()
+    start = f"1 of 1 peers, as {peer.address} at {endpoint}, have not connected to this node at "
+    assert line.startswith(start + mesh.peers.inbound.endpoint)
+    time.sleep(0.2)  # some beacons later
+    assert said() == []
+    mesh.peers.inbound.apply(None, True, DirectRecord, peer.address)
+    assert mesh.peers.inbound.unmet([peer.address, "B" * 32]) == ["B" * 32]
+    assert mesh.failure is None
 
 
 def test_a_store_that_cannot_connect_is_named(
