@@ -240,7 +240,6 @@ class ConnectionQuotas:
                     self._end(connection, f"{why}: its quota is {connection.limit_bytes}")
                 elif connection.noted:
                     connection.counted_bytes, connection.noted = received_bytes, False
-                    connection.observed_at = 0.0
 
     def _is_above(self, now: float, each: Connection, unread_bytes: int) -> bool:
         """Return True if a connection is above its quota; observe one to a peer before.
@@ -253,7 +252,7 @@ class ConnectionQuotas:
             self.note(each.descriptor)
         if each.noted or unread_bytes <= OBSERVED_BYTES:
             return False
-        if not each.observed_at:
+        if each.descriptor not in self.observed:
             if ends_of(each.descriptor)[1] != each.address:  # another connection has it by now
                 self._remove(each.descriptor)
                 return False
@@ -343,8 +342,8 @@ class PeerRates:
                 "Peers were paused %(count)d times so far"
             )
             facts = {"node": node, "endpoint": endpoint, "bytes_per_s": self._bytes_per_s}
-            facts["count"] = self.pause_count
-            _log.warning(text, facts, extra={"event": "peer_left_alone"})
+            extra = {"event": "peer_left_alone"}
+            _log.warning(text, facts | {"count": self.pause_count}, extra=extra)
         return True
 
     def take_due(self, now: float) -> list[str]:

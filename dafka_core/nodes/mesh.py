@@ -325,7 +325,7 @@ class Mesh(ProcessBound):
         for endpoint, socket, node, sender in self.peers.ready(ready):
             size_bytes = self._receive_messages(now, socket, node, sender)
             self.peers.on_received(now, endpoint, node, size_bytes)
-        news, lost = self.peers.attend(now, ready)
+        news, lost = self.peers.update(now, ready)
         for each in news:
             self.role.on_peer(now, each)
         for node in lost:

@@ -151,7 +151,7 @@ class Peers:
         """Make this node known from now on."""
         self.towers.is_announced, self.beacon_due = True, now
 
-    def attend(self, now: float, polled: Container[Socket]) -> tuple[list[PeerNews], list[str]]:
+    def update(self, now: float, polled: Container[Socket]) -> tuple[list[PeerNews], list[str]]:
         """Receive beacons, make and end connections, and send the beacon if it is due.
 
         Returns the news of peers, and the lost nodes.  Not called between ``poll`` and ``recv``:
@@ -291,7 +291,10 @@ class Peers:
     def _connect_all(self, now: float) -> None:
         """Connect to new peers, and reconnect to those that ZeroMQ has given up."""
         for endpoint in [each for each, at in self._doubtful.items() if now >= at]:
-            self._renew(now, endpoint)
+            self._disconnect(endpoint)
+            self._new[endpoint] = None
+            if not self._connections[endpoint].refusal:  # which is logged already
+                self._count_renewal(endpoint)
         # Not while the socket of all peers may have freed a connection that it remembers by its
         # memory address: a new one may have the same address, and ZeroMQ would end that.
         waits = bool(self._doubtful) and _ALL in self._sockets
@@ -304,6 +307,17 @@ class Peers:
                 self.room.refuse(now, self.table.node_at(endpoint), endpoint)
                 del self.table[endpoint]
                 self._forget(endpoint)
+
+    def _count_renewal(self, endpoint: str) -> None:
+        self.renewal_count += 1
+        if self._throttle.is_new(f"renewed {endpoint}"):
+            _log.warning(
+                "the connection to %s at %s had ended and is made anew: the peer has sent a frame "
+                "above %d bytes, or none of ZeroMQ's. If the records are meant to be so large, "
+                "raise option max_record_bytes = %d",
+                *(self.table.node_at(endpoint), endpoint),
+                *(self._max_frame_bytes, self._config.max_record_bytes),
+            )
 
     def _new_socket(self, endpoint: str) -> Socket:
         most = self._config.high_water_mark
@@ -355,27 +369,6 @@ class Peers:
         self._security.claims.forget(endpoint)
         del self._connections[endpoint]
         self._named = {at: named for at, named in self._named.items() if named != endpoint}
-
-    def _renew(self, now: float, endpoint: str) -> None:
-        self._disconnect(endpoint)
-        node = self.table.node_at(endpoint)
-        try:
-            self._connect(now, endpoint)
-        except zmq.ZMQError:  # no free file descriptor: retry soon
-            self._doubtful[endpoint] = now + DOUBT_S
-            self.room.refuse(now, node, endpoint)
-            return
-        self.room.refused.pop(endpoint, None)
-        if self._connections[endpoint].refusal:  # already logged
-            return
-        self.renewal_count += 1
-        if self._throttle.is_new(f"renewed {endpoint}"):
-            _log.warning(
-                "the connection to %s at %s had ended and is made anew: the peer has sent a frame "
-                "above %d bytes, or none of ZeroMQ's. If the records are meant to be so large, "
-                "raise option max_record_bytes = %d",
-                *(node, endpoint, self._max_frame_bytes, self._config.max_record_bytes),
-            )
 
     def _receive_event(self, now: float, event: int, value: int, endpoint: str) -> None:
         if endpoint not in self._connections:

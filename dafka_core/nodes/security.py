@@ -94,29 +94,25 @@ class RefusedSubscriptions:
     """
 
     def __init__(self) -> None:
-        self._counts = Counter[int]()  # by the hash of a prefix, which may have thousands of bytes
+        self.counts = Counter[int]()  # by the hash of a prefix, which may have thousands of bytes
         self._is_full = False
-
-    def __len__(self) -> int:
-        return len(self._counts)
 
     def note(self, prefix: bytes) -> None:
         """Note that a subscription to a prefix was refused."""
-        self._is_full = self._is_full or len(self._counts) >= MOST_REFUSED
+        self._is_full = self._is_full or len(self.counts) >= MOST_REFUSED
         if not self._is_full:
-            self._counts[hash(prefix)] += 1
+            self.counts[hash(prefix)] += 1
 
     def end(self, prefix: bytes) -> bool:
         """Note that ZeroMQ removes a subscription; return True if it was refused, as far as known.
 
         After too many refusals every one counts as refused: more messages are sent than needed.
         """
-        count = self._counts.pop(hash(prefix), 0)
+        count, was_full = self.counts.pop(hash(prefix), 0), self._is_full
         if count > 1:
-            self._counts[hash(prefix)] = count - 1
-        was_refused = count > 0 or self._is_full
-        self._is_full = self._is_full and bool(self._counts)
-        return was_refused
+            self.counts[hash(prefix)] = count - 1
+        self._is_full = was_full and bool(self.counts)
+        return count > 0 or was_full
 
 
 class RefusedNodeError(ProtocolError):

@@ -57,8 +57,8 @@ class DiscoveredNodes:
     def note(self, now: float, node: str, endpoint: str) -> None:
         """Note the beacon of a node, and drop silent nodes."""
         if node not in self._beacon_at:
-            facts, extra = {"node": node, "endpoint": endpoint}, {"event": "node_came"}
-            _log.info("node %(node)s has come, at %(endpoint)s", facts, extra=extra)
+            text, facts = "node %(node)s has come, at %(endpoint)s", {"node": node}
+            _log.info(text, facts | {"endpoint": endpoint}, extra={"event": "node_came"})
         self._beacon_at.keep(node, now)
         while now - self._beacon_at[silent := next(iter(self._beacon_at))] >= SILENT_S:
             del self._beacon_at[silent]

@@ -167,7 +167,7 @@ def change(keys: Keys, old: str, new: str) -> None:
 
 def refuses_records(mesh: Mesh) -> bool:
     """Return True if a connected node was refused subscriptions."""
-    return len(mesh.security.refused) > 0
+    return bool(mesh.security.refused.counts)
 
 
 def test_addresses_from_before_there_were_keys_are_listed(
