@@ -184,11 +184,11 @@ class Relay:
         poller = zmq.Poller()
         for socket in (self._xsub, self._xpub, self._stopped):
             poller.register(socket, zmq.POLLIN)
-        if is_locked := self.security.own is not None:
+        if self.security.own is not None:
             poller.register(self.security.zap, zmq.POLLIN)
         try:
             while True:
-                ready = dict(poller.poll(JOIN_INTERVAL_MS if self._joined or is_locked else None))
+                ready = dict(poller.poll(JOIN_INTERVAL_MS))
                 now = time.monotonic()
                 self.security.check_connections(now)
                 if self.is_announced and now >= self._announced_at + JOIN_INTERVAL_MS / 1000:

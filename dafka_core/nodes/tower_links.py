@@ -157,23 +157,19 @@ class Towers:
                 link.sub.subscribe(beacons.BEACON)
 
     def learn(self, now: float, found: TowerAddress) -> None:
-        """Connect to a tower that another one has announced, unless there are too many."""
-        if found not in self._links and self._has_room(now):
-            # Without a free file descriptor: towers repeat the announcement.
-            with contextlib.suppress(zmq.ZMQError):
-                # As if received: it has time to answer before another one may replace it.
-                self._links[found] = self._connected(found, now, received_at=now)
-
-    def _has_room(self, now: float) -> bool:
-        """Return True if a tower can be added, after dropping a silent one if necessary."""
+        """Connect to a tower that another one has announced; above a limit, for a silent one."""
+        if found in self._links:
+            return
         learned = [each for each in self._links if each not in self._named]
-        if len(learned) < MAX_LEARNED:
-            return True
-        oldest = min(learned, key=lambda each: self._links[each].received_at)
-        is_silent = now >= self._links[oldest].received_at + self._away_s
-        if is_silent:
+        if len(learned) >= MAX_LEARNED:
+            oldest = min(learned, key=lambda each: self._links[each].received_at)
+            if now < self._links[oldest].received_at + self._away_s:
+                return
             self._close(self._links.pop(oldest))
-        return is_silent
+        # Without a free file descriptor: towers repeat the announcement.
+        with contextlib.suppress(zmq.ZMQError):
+            # As if received: it has time to answer before another one may replace it.
+            self._links[found] = self._connected(found, now, received_at=now)
 
     def _receive_event(
         self, now: float, tower: TowerAddress, link: _Link, event: int, value: int

@@ -91,6 +91,7 @@ def test_garbage_is_counted_and_nodes_continue(
         hostile.send_frames([b"Mt" + frames[0], *frames[1:3]])
     meshes = consumer._mesh, store._mesh
     wait_until(lambda: all(sum(mesh.traffic.refused.values()) >= 50 for mesh in meshes))
+    wait_until(lambda: consumer._mesh.traffic.refused["records"] > 0)
     with Producer("t", tower=tower) as producer:
         producer.publish(b"valid")
     wait_until(lambda: polled(consumer) == ("t", producer.address, 0, b"valid"))

@@ -6,6 +6,7 @@ import errno
 import logging
 import time
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import pytest
@@ -207,6 +208,17 @@ def test_a_node_whose_address_belongs_to_another_key_is_not_connected_to(
     wait_until(lambda: peer.address in refused, "the beacon of the peer")
     mesh.call(lambda now: None)  # the round that received it has ended
     assert len(mesh.peers.table) == 0
+
+
+def test_no_quota_counts_what_a_node_leaves_unread(produce: Callable[..., Producer]) -> None:
+    mesh = produce("t")._mesh
+    one, other = "tcp://127.0.0.1:1", "tcp://127.0.0.1:2"
+    assert not mesh.quotas.is_unread(one)
+    mesh.peers.rates.paused[one] = inf
+    assert (mesh.quotas.is_unread(one), mesh.quotas.is_unread(other)) == (True, False)
+    for receiving in (False, True):
+        mesh.call(lambda now: mesh.set_receiving(receiving))  # noqa: B023
+        assert mesh.quotas.is_unread(other) is not receiving
 
 
 @pytest.fixture
