@@ -379,7 +379,7 @@ class Peers:
             limit_bytes = OBSERVED_BYTES + self._max_frame_bytes * sender.may_send_records
             self._quotas.follow(value, endpoint, limit_bytes, sender)
         connection = self._connections.get(endpoint)
-        if connection is None:
+        if connection is None or endpoint in self._new:  # of an earlier connection
             return
         if event == zmq.EVENT_CONNECTED and (address := ends_of(value)[1]):
             self._named[f"tcp://{HostPort(numeric_host(address), address[1])}"] = endpoint

@@ -18,6 +18,7 @@ from dafka_core.model.records import TopicPartition
 from dafka_core.nodes import addresses, mesh, peers, sockets
 from dafka_core.nodes.security import RefusedNodeError
 from dafka_core.nodes.sockets import close_watched, new_socket, watched
+from dafka_core.protocol.beacons import TowerBeacon
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.limits import MAX_REPLY_BYTES, max_frame_bytes
 from dafka_core.protocol.messages import DirectRecord, Fetch, Head, RecordMessage
@@ -208,6 +209,24 @@ def test_a_node_whose_address_belongs_to_another_key_is_not_connected_to(
     wait_until(lambda: peer.address in refused, "the beacon of the peer")
     mesh.call(lambda now: None)  # the round that received it has ended
     assert len(mesh.peers.table) == 0
+
+
+def test_events_of_an_ended_connection_do_not_concern_the_next_one(
+    consume: Callable[..., Consumer],
+) -> None:
+    mesh, endpoint = consume("t")._mesh, "tcp://localhost:1"
+
+    def receive(now: float) -> bool:
+        beacon = TowerBeacon("B" * 32, endpoint)
+        assert mesh.peers.table.hear(now, beacon)
+        mesh.peers._add(now, beacon)
+        for event in (zmq.EVENT_CONNECT_RETRIED, zmq.EVENT_DISCONNECTED):
+            mesh.peers._receive_event(now, event, 0, endpoint)
+        return endpoint in mesh.peers._doubtful
+
+    assert not mesh.call(receive)
+    mesh.call(lambda now: None)  # it has connected meanwhile
+    assert endpoint not in mesh.peers._new
 
 
 def test_no_quota_counts_what_a_node_leaves_unread(produce: Callable[..., Producer]) -> None:
