@@ -82,12 +82,12 @@ class _Connection:
     since: float = inf  # begun, or ended for the first time since it was settled
     tried_at: float = 0.0  # start of the last attempt
     made_at: float = inf
-    has_ended: bool = False  # since it was settled
+    ends: int = 0  # since it was settled
     refusal: str = ""  # why the peer does not let this node in
     family: sockets.AddressFamily = field(default_factory=sockets.AddressFamily)
 
-    def begin(self, now: float, *, has_ended: bool) -> None:
-        self.since, self.has_ended = now, has_ended
+    def begin(self, now: float) -> None:
+        self.since, self.ends = now, 0
         self.made_at, self.family = inf, sockets.AddressFamily()
 
     def is_settled(self, now: float) -> bool:
@@ -340,7 +340,7 @@ class Peers:
         except zmq.ZMQError:
             self._close_socket(endpoint)
             raise
-        self._connections[endpoint].begin(now, has_ended=False)
+        self._connections[endpoint].begin(now)
         self._connections[endpoint].tried_at = now
 
     def _disconnect(self, endpoint: str) -> None:
@@ -401,9 +401,10 @@ class Peers:
         elif event == zmq.EVENT_DISCONNECTED:
             self._security.claims.prove(endpoint, is_proved=False)
             self._doubtful[endpoint] = now + DOUBT_S + (REFUSED_S if connection.refusal else 0)
-            if connection.is_settled(now) or not connection.has_ended:
+            if connection.is_settled(now) or not connection.ends:
                 # A node that has ended is still announced for a while.
-                connection.begin(now, has_ended=True)
+                connection.begin(now)
+            connection.ends += 1
             connection.made_at = inf
 
     def _check_connections(self, now: float) -> None:
@@ -412,7 +413,7 @@ class Peers:
         for endpoint, each in self._connections.items():
             if each.is_settled(now):
                 settled[self.table.node_at(endpoint)] = endpoint
-            elif each.since + UNREACHED_S <= now < each.made_at:
+            elif each.since + UNREACHED_S <= now and (now < each.made_at or each.ends > 1):
                 unreached += [endpoint] * self.table.is_heard(now, endpoint)
         self._warn_of_missing(
             unreached,
