@@ -27,7 +27,6 @@ from dafka_core.errors import ConfigError
 from dafka_core.security.key_files import own_prefix
 from dafka_core.system.hosts import (
     HostPort,
-    address_of,
     bracketed,
     is_any,
     is_ipv6,
@@ -125,15 +124,6 @@ def network_host() -> str:
         with suppress(OSError):
             found.append(_own_towards(host, 1)[1])
     return bracketed(next((each for each in found if not is_loopback(each)), found[0]))
-
-
-def is_elsewhere(host: str) -> bool:
-    """Return True for another machine's address, according to the routes; False for a name."""
-    with suppress(OSError):
-        if address_of(host) is not None and not is_loopback(host):
-            address, own = _own_towards(host, 1)
-            return address != own
-    return False
 
 
 def failed_lookups(hosts: Iterable[str]) -> dict[str, int | None]:

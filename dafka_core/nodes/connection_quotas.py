@@ -23,10 +23,9 @@ import socket as sockets
 import sys
 import threading
 import time
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
-from math import inf
 from pathlib import Path
 from struct import Struct
 from typing import Any, Final
@@ -115,8 +114,8 @@ class ConnectionQuotas:
         # peer within a message aborts the process (a defect of libzmq).
         self.unfinished: set[Socket] = set()
         self.rounds = 0  # of the loop
-        self.is_paused = False  # the loop reads no messages from peers
-        self.paused_endpoints: Container[str] = ()  # it reads none from these
+        # Whether the loop reads no messages from an endpoint now.
+        self.is_unread: Callable[[str], bool] = lambda endpoint: False
         factor = WIRE_FACTOR_ENCRYPTED if encrypted else WIRE_FACTOR
         self._subscribed_bytes = subscribed_bytes
         self._inbound_bytes = factor * subscribed_bytes
@@ -234,16 +233,13 @@ class ConnectionQuotas:
                 received_bytes = _received_bytes(connection.descriptor)
                 if received_bytes is None:
                     self._remove(connection.descriptor)
-                else:
-                    self._judge(now, connection, received_bytes)
-
-    def _judge(self, now: float, each: Connection, received_bytes: int) -> None:
-        unread_bytes = received_bytes - each.counted_bytes
-        if self._is_above(now, each, unread_bytes):
-            why = f"has sent {unread_bytes} bytes without a complete message"
-            self._end(each, f"{why}: its quota is {each.limit_bytes}")
-        elif each.noted:
-            each.counted_bytes, each.noted, each.observed_at = received_bytes, False, 0.0
+                    continue
+                unread_bytes = received_bytes - connection.counted_bytes
+                if self._is_above(now, connection, unread_bytes):
+                    why = f"has sent {unread_bytes} bytes without a complete message"
+                    self._end(connection, f"{why}: its quota is {connection.limit_bytes}")
+                elif connection.noted:
+                    connection.counted_bytes, connection.noted = received_bytes, False
 
     def _is_above(self, now: float, each: Connection, unread_bytes: int) -> bool:
         """Return True if a connection is above its quota; observe one to a peer before.
@@ -252,11 +248,11 @@ class ConnectionQuotas:
         """
         if not each.endpoint:
             return unread_bytes > each.limit_bytes
-        if self.is_paused or each.endpoint in self.paused_endpoints:
+        if self.is_unread(each.endpoint):
             self.note(each.descriptor)
         if each.noted or unread_bytes <= OBSERVED_BYTES:
             return False
-        if not each.observed_at:
+        if each.descriptor not in self.observed:
             if ends_of(each.descriptor)[1] != each.address:  # another connection has it by now
                 self._remove(each.descriptor)
                 return False
@@ -290,8 +286,7 @@ class _Checker:
             self._quotas.add(quotas)
             if not self._is_running:
                 self._is_running = True
-                name = "dafka-connections"
-                threading.Thread(target=self._run, name=name, daemon=True).start()
+                threading.Thread(target=self._run, name="dafka-connections", daemon=True).start()
 
     def remove(self, quotas: ConnectionQuotas) -> None:
         with self._lock:
@@ -347,8 +342,8 @@ class PeerRates:
                 "Peers were paused %(count)d times so far"
             )
             facts = {"node": node, "endpoint": endpoint, "bytes_per_s": self._bytes_per_s}
-            facts["count"] = self.pause_count
-            _log.warning(text, facts, extra={"event": "peer_left_alone"})
+            extra = {"event": "peer_left_alone"}
+            _log.warning(text, facts | {"count": self.pause_count}, extra=extra)
         return True
 
     def take_due(self, now: float) -> list[str]:
@@ -357,10 +352,6 @@ class PeerRates:
         for endpoint in due:
             del self.paused[endpoint]
         return due
-
-    def deadline(self) -> float:
-        """Return the end of the next pause; ``inf`` without one."""
-        return min(self.paused.values(), default=inf)
 
     def forget(self, endpoint: str) -> None:
         """Forget a closed connection; a new one is counted from zero."""
@@ -409,10 +400,7 @@ def ends_of(descriptor: int) -> tuple[Any, Any]:
 
 @contextlib.contextmanager
 def _copied(descriptor: int) -> Iterator[sockets.socket]:
-    """Duplicate the descriptor of a connection that ZeroMQ owns, to check and end the connection.
-
-    ZeroMQ's thread may close its own between the two, and the number may be assigned again.
-    """
+    """Duplicate a descriptor: ZeroMQ's thread may close its own, and the number be used again."""
     copy = os.dup(descriptor)
     try:
         connection = sockets.socket(fileno=copy)

@@ -32,7 +32,7 @@ from dafka_core.nodes.peers import Peers
 from dafka_core.nodes.process_limits import raise_limit
 from dafka_core.nodes.security import Security
 from dafka_core.nodes.threads import InterruptibleCondition, NodeThread, weakly
-from dafka_core.nodes.traffic import REASONS, RECORDS, TOWER, MeshTraffic
+from dafka_core.nodes.traffic import RECORDS, MeshTraffic
 from dafka_core.protocol import timing
 from dafka_core.protocol.beacons import NodeBeacon
 from dafka_core.protocol.bulk_decoder import BulkDecoder
@@ -46,7 +46,6 @@ from dafka_core.security.permissions import Permissions
 from dafka_core.system.closing import ProcessBound, check_process
 
 LINGER_MS: Final = 200  # time for the last messages to leave when a node ends
-CHECK_HOSTS_S: Final = 0.3  # without a tower before the node checks that the towers' names exist
 
 # The name does not exist; other failures may be temporary.
 _NO_HOST: Final = (EAI_NONAME, EAI_NODATA)
@@ -126,20 +125,13 @@ class Mesh(ProcessBound):
         """Return the socket for publishing, which receives subscriptions only."""
         most = self._config.high_water_mark
         pub = sockets.new_socket(self._context, zmq.XPUB, MAX_HEADER_BYTES, most)
-        sockets.drop_stalled_peers(pub)
+        pub.set(zmq.TCP_MAXRT, sockets.STALLED_MS)
         pub.set(zmq.XPUB_VERBOSE, 1)  # report each peer's subscriptions,
         pub.set(zmq.XPUB_MANUAL, 1)  # for ``Subscribers`` to apply
         pub.set(zmq.LINGER, LINGER_MS)  # the last ACK would be lost otherwise
-        self.security.serve(pub)
+        self.security.require_keys(pub)
         self.quotas.watch(self._context, pub)
         return pub
-
-    def refused(self) -> dict[str, int]:
-        """Return the number of refused frames, by reason."""
-        counts = {reason: self.traffic.refused[reason] for reason in REASONS}
-        counts[RECORDS] = self._decoder.invalid_count
-        counts[TOWER] = self.peers.towers.invalid_count
-        return counts
 
     # -- called by the application's threads ----------------------------------------------------
 
@@ -162,19 +154,12 @@ class Mesh(ProcessBound):
             raise
 
     def _wait_for_tower(self) -> None:
-        config, began_s = self._config, time.monotonic()
-
-        def is_found(timeout_s: float | None) -> bool:
-            return self.wait_until(lambda: self.peers.tower_found, timeout_s)
-
-        if is_found(None if config.wait_for_tower else min(CHECK_HOSTS_S, config.tower_timeout_s)):
+        waits, hosts = self._config.wait_for_tower, [each.host for each in self._config.tower]
+        failures = {} if waits else failed_lookups(hosts)
+        no_host_exists = all(failures.get(host) in _NO_HOST for host in hosts)
+        waited_s = 0.0 if no_host_exists else self._config.tower_timeout_s
+        if self.wait_until(lambda: self.peers.tower_found, None if waits else waited_s):
             return
-        failures = failed_lookups(tower.host for tower in config.tower)
-        waited_s = round(time.monotonic() - began_s, 1)
-        if not all(failures.get(tower.host) in _NO_HOST for tower in config.tower):
-            waited_s = config.tower_timeout_s
-            if is_found(began_s + waited_s - time.monotonic()):
-                return
         refusals = self.peers.towers.refusals.items()
         why = "; ".join(map("tower {0[0]} does not let this node in: {0[1]}".format, refusals))
         raise TowerNotFoundError(self._towers, waited_s, sorted(failures), diagnosis=why)
@@ -333,20 +318,19 @@ class Mesh(ProcessBound):
         self.quotas.rounds += 1
         if self._wakened.fileno() in ready:
             self._wakened.recv(4_096)  # all wakes, a byte each
-        self.security.attend(now)
+        self.security.check_connections(now)
         self._run_calls(now)
         if self._pub in ready:
             self._receive_subscriptions(now)
         for endpoint, socket, node, sender in self.peers.ready(ready):
             size_bytes = self._receive_messages(now, socket, node, sender)
             self.peers.on_received(now, endpoint, node, size_bytes)
-        news, lost = self.peers.attend(now, ready)
+        news, lost = self.peers.update(now, ready)
         for each in news:
             self.role.on_peer(now, each)
         for node in lost:
             self.role.on_peer_lost(node)
         self.send(self.role.on_tick(now))
-        self.traffic.log_refused(now, self.refused)
         return self._on_round(now)
 
     def _timeout_ms(self, now: float) -> int:
@@ -358,10 +342,13 @@ class Mesh(ProcessBound):
             self._calls.popleft()(now)
 
     def _receive_messages(self, now: float, socket: Socket, peer: str, sender: Permissions) -> int:
+        invalid_before = self._decoder.invalid_count
         others, size_bytes = sockets.receive_burst(socket, self._decoder, self.quotas)
         for requestor, batch in self._decoder.take():
             if self.traffic.admits_records(sender, batch):
                 self.send(self.role.on_batch(now, requestor, batch))
+        if invalid_count := self._decoder.invalid_count - invalid_before:
+            self.traffic.refuse(RECORDS, count=invalid_count)
         for frames in others:
             message = self.traffic.admitted(sender, frames)
             if message is None:

@@ -30,7 +30,6 @@ from dafka_core.config.node_options import NodeOptions
 from dafka_core.errors import ProtocolError
 from dafka_core.model.records import Neighbour
 from dafka_core.nodes import sockets
-from dafka_core.nodes.addresses import is_elsewhere
 from dafka_core.nodes.connection_quotas import (
     OBSERVED_BYTES,
     Connection,
@@ -42,13 +41,14 @@ from dafka_core.nodes.connection_quotas import (
 from dafka_core.nodes.process_limits import PER_PEER, PER_PEER_APART, PeerRoom
 from dafka_core.nodes.security import RefusedNodeError, Security
 from dafka_core.nodes.tower_links import REFUSED_S, Towers
-from dafka_core.nodes.traffic import BEACON, FORBIDDEN, MeshTraffic
+from dafka_core.nodes.traffic import BEACON, FORBIDDEN, TOWER, MeshTraffic
 from dafka_core.protocol import beacons
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.limits import max_frame_bytes
 from dafka_core.protocol.role import PeerNews
 from dafka_core.security.permissions import Permissions
-from dafka_core.system.hosts import HostPort, is_loopback, numeric_host, parse_endpoint
+from dafka_core.security.throttles import LogThrottle
+from dafka_core.system.hosts import HostPort, numeric_host
 
 # Interval of beacons until a tower has returned one: a PUB socket drops messages that it sends
 # before the tower has accepted the connection.
@@ -59,10 +59,9 @@ CONNECT_S: Final = 0.1  # in which the existing nodes connect to a new one; it t
 # peer that has sent a frame above the limit, or data that is not ZeroMQ's.
 DOUBT_S: Final = 0.2
 
-# Time after which a peer is logged that sends beacons but has no connection; it doubles for each
-# further report.  A busy or distant peer accepts a connection within a second.
+# Time after which a peer is logged that sends beacons but has no connection.  A busy or distant
+# peer accepts a connection within a second.
 UNREACHED_S: Final = 10.0
-REPEAT_S: Final = 10.0  # before the same missing peers are logged again; it doubles each time
 
 # Minimum number of round trips since a connection was begun.  Both events are used: behind a relay,
 # the first one shows only the distance to the relay.
@@ -80,18 +79,15 @@ _log = logging.getLogger("dafka.mesh")
 class _Connection:
     """The connection to a peer."""
 
-    since: float = 0.0  # begun, or ended for the first time since it was settled
-    report_at: float = inf  # time of the next report that the peer has no connection
+    since: float = inf  # begun, or ended for the first time since it was settled
     tried_at: float = 0.0  # start of the last attempt
     made_at: float = inf
-    has_ended: bool = False  # since it was settled
-    renewals: int = 0
+    ends: int = 0  # since it was settled
     refusal: str = ""  # why the peer does not let this node in
-    numeric: str = ""  # the endpoint with an address instead of a host name
     family: sockets.AddressFamily = field(default_factory=sockets.AddressFamily)
 
-    def begin(self, now: float, *, has_ended: bool) -> None:
-        self.since, self.report_at, self.has_ended = now, now + UNREACHED_S, has_ended
+    def begin(self, now: float) -> None:
+        self.since, self.ends = now, 0
         self.made_at, self.family = inf, sockets.AddressFamily()
 
     def is_settled(self, now: float) -> bool:
@@ -139,22 +135,23 @@ class Peers:
         self._poller = poller
         self._quotas = quotas
         self._traffic = traffic
-        quotas.paused_endpoints = self.rates.paused
+        quotas.is_unread = lambda endpoint: not self._polled_for or endpoint in self.rates.paused
         self._prefixes: dict[bytes, None] = {}  # the subscriptions at every peer
         self._polled_for: int = zmq.POLLIN
         self._monitors: dict[str, Socket] = {}
+        self._throttle = LogThrottle()
         self._sockets = {} if apart else {_ALL: self._new_socket(_ALL)}
 
     @property
     def due(self) -> float:
         """Return the time of the next action."""
-        return min(self.beacon_due, self.rates.deadline(), *self._doubtful.values())
+        return min([self.beacon_due, *self.rates.paused.values(), *self._doubtful.values()])
 
     def announce(self, now: float) -> None:
         """Make this node known from now on."""
         self.towers.is_announced, self.beacon_due = True, now
 
-    def attend(self, now: float, polled: Container[Socket]) -> tuple[list[PeerNews], list[str]]:
+    def update(self, now: float, polled: Container[Socket]) -> tuple[list[PeerNews], list[str]]:
         """Receive beacons, make and end connections, and send the beacon if it is due.
 
         Returns the news of peers, and the lost nodes.  Not called between ``poll`` and ``recv``:
@@ -208,7 +205,6 @@ class Peers:
 
     def set_receiving(self, receiving: bool) -> None:
         """Set whether to receive from peers; otherwise ZeroMQ's queues fill, and then drop."""
-        self._quotas.is_paused = not receiving
         polled_for = zmq.POLLIN if receiving else 0
         if polled_for != self._polled_for:
             self._polled_for = polled_for
@@ -225,10 +221,14 @@ class Peers:
             self.beacon_due = now
             return
         try:
+            if frames[0] == beacons.TOWER:
+                self.towers.learn(now, beacons.decode_tower_address(frames))
+                return
             beacon, is_other_key = self._security.announced(now, frames, self._own)
         except ProtocolError as error:
-            is_forbidden = isinstance(error, RefusedNodeError)
-            self._traffic.refuse(FORBIDDEN if is_forbidden else BEACON, str(error))
+            reason = TOWER if frames[0] == beacons.TOWER else BEACON
+            reason = FORBIDDEN if isinstance(error, RefusedNodeError) else reason
+            self._traffic.refuse(reason, str(error))
             return
         endpoint, is_new = beacon.endpoint, self.table.is_new(beacon)
         if is_other_key and (connection := self._connections.get(endpoint)) is not None:
@@ -255,7 +255,6 @@ class Peers:
     def _add(self, now: float, beacon: beacons.TowerBeacon) -> None:
         self._log("peer_came", "has come, at %(endpoint)s", beacon.node, beacon.endpoint)
         self.room.refused.pop(beacon.endpoint, None)
-        self.inbound.warn_if_unreachable(beacon.endpoint)
         self._connections[beacon.endpoint] = _Connection()
         self._new[beacon.endpoint] = None
         # The new peer should receive this node's beacon at once.
@@ -292,7 +291,10 @@ class Peers:
     def _connect_all(self, now: float) -> None:
         """Connect to new peers, and reconnect to those that ZeroMQ has given up."""
         for endpoint in [each for each, at in self._doubtful.items() if now >= at]:
-            self._renew(now, endpoint)
+            self._disconnect(endpoint)
+            self._new[endpoint] = None
+            if not self._connections[endpoint].refusal:  # which is logged already
+                self._count_renewal(endpoint)
         # Not while the socket of all peers may have freed a connection that it remembers by its
         # memory address: a new one may have the same address, and ZeroMQ would end that.
         waits = bool(self._doubtful) and _ALL in self._sockets
@@ -305,6 +307,17 @@ class Peers:
                 self.room.refuse(now, self.table.node_at(endpoint), endpoint)
                 del self.table[endpoint]
                 self._forget(endpoint)
+
+    def _count_renewal(self, endpoint: str) -> None:
+        self.renewal_count += 1
+        if self._throttle.is_new(f"renewed {endpoint}"):
+            _log.warning(
+                "the connection to %s at %s had ended and is made anew: the peer has sent a frame "
+                "above %d bytes, or none of ZeroMQ's. If the records are meant to be so large, "
+                "raise option max_record_bytes = %d",
+                *(self.table.node_at(endpoint), endpoint),
+                *(self._max_frame_bytes, self._config.max_record_bytes),
+            )
 
     def _new_socket(self, endpoint: str) -> Socket:
         most = self._config.high_water_mark
@@ -321,13 +334,13 @@ class Peers:
         socket = self._sockets.get(_ALL)
         if socket is None:
             socket = self._sockets[endpoint] = self._new_socket(endpoint)
-        self._security.aim(socket, self._security.claims.key_at(endpoint))
+        self._security.expect_key(socket, self._security.claims.key_at(endpoint))
         try:
             sockets.connect(socket, endpoint)
         except zmq.ZMQError:
             self._close_socket(endpoint)
             raise
-        self._connections[endpoint].begin(now, has_ended=False)
+        self._connections[endpoint].begin(now)
         self._connections[endpoint].tried_at = now
 
     def _disconnect(self, endpoint: str) -> None:
@@ -354,29 +367,8 @@ class Peers:
         """Forget a peer that is not in the table any more."""
         self._disconnect(endpoint)
         self._security.claims.forget(endpoint)
-        self._named.pop(self._connections.pop(endpoint).numeric, None)
-
-    def _renew(self, now: float, endpoint: str) -> None:
-        self._disconnect(endpoint)
-        node, connection = self.table.node_at(endpoint), self._connections[endpoint]
-        try:
-            self._connect(now, endpoint)
-        except zmq.ZMQError:  # no free file descriptor: retry soon
-            self._doubtful[endpoint] = now + DOUBT_S
-            self.room.refuse(now, node, endpoint)
-            return
-        self.room.refused.pop(endpoint, None)
-        if connection.refusal:  # already logged
-            return
-        self.renewal_count += 1
-        connection.renewals = count = connection.renewals + 1
-        if count & (count - 1) == 0:  # the first, second, fourth time: a peer may repeat it
-            _log.warning(
-                "the connection to %s at %s had ended and is made anew (%d times so far): the peer "
-                "has sent a frame above %d bytes, or none of ZeroMQ's. If the records are meant to "
-                "be so large, raise option max_record_bytes = %d",
-                *(node, endpoint, count, self._max_frame_bytes, self._config.max_record_bytes),
-            )
+        del self._connections[endpoint]
+        self._named = {at: named for at, named in self._named.items() if named != endpoint}
 
     def _receive_event(self, now: float, event: int, value: int, endpoint: str) -> None:
         if endpoint not in self._connections:
@@ -387,12 +379,10 @@ class Peers:
             limit_bytes = OBSERVED_BYTES + self._max_frame_bytes * sender.may_send_records
             self._quotas.follow(value, endpoint, limit_bytes, sender)
         connection = self._connections.get(endpoint)
-        if connection is None:
+        if connection is None or endpoint in self._new:  # of an earlier connection
             return
         if event == zmq.EVENT_CONNECTED and (address := ends_of(value)[1]):
-            self._named.pop(connection.numeric, None)
-            connection.numeric = f"tcp://{HostPort(numeric_host(address), address[1])}"
-            self._named[connection.numeric] = endpoint
+            self._named[f"tcp://{HostPort(numeric_host(address), address[1])}"] = endpoint
         if event in _ROUND_TRIPS and connection.tried_at:
             round_trip_s = (now - connection.tried_at) / _ROUND_TRIPS[event]
             self._news.append(PeerNews(self.table.node_at(endpoint), round_trip_s=round_trip_s))
@@ -400,11 +390,9 @@ class Peers:
             connection.made_at, connection.refusal = now, ""
             self._security.claims.prove(endpoint, is_proved=True)
         elif event & sockets.HANDSHAKE_FAILED:
-            why = self._security.why_refused(event, value)
-            if why and connection.refusal != why:
-                connection.refusal = why
-                text = "%s at %s does not let this node in: %s"
-                _log.warning(text, self.table.node_at(endpoint), endpoint, why)
+            peer = f"{self.table.node_at(endpoint)} at {endpoint}"
+            why = self._security.why_refused(event, value, peer)
+            connection.refusal = why or connection.refusal
         elif event == zmq.EVENT_CONNECT_RETRIED:
             self._doubtful.pop(endpoint, None)
             connection.tried_at = now
@@ -413,25 +401,39 @@ class Peers:
         elif event == zmq.EVENT_DISCONNECTED:
             self._security.claims.prove(endpoint, is_proved=False)
             self._doubtful[endpoint] = now + DOUBT_S + (REFUSED_S if connection.refusal else 0)
-            if connection.is_settled(now) or not connection.has_ended:
+            if connection.is_settled(now) or not connection.ends:
                 # A node that has ended is still announced for a while.
-                connection.begin(now, has_ended=True)
+                connection.begin(now)
+            connection.ends += 1
             connection.made_at = inf
 
     def _check_connections(self, now: float) -> None:
         """Log the peers without a connection to or from them, though their beacons arrive."""
+        unreached, settled = [], {}
         for endpoint, each in self._connections.items():
-            is_due = each.report_at <= now < each.made_at
-            if is_due and self.table.is_heard(now, endpoint):
-                each.report_at = 2 * now - each.since
-                _log.warning(
-                    "%s at %s keeps no connection, %.0f s long, though its beacons come: nothing "
-                    "of it arrives here. It may have reached its limit of open files, then its log "
-                    "names the limit that it needs; or something between the two drops packets",
-                    *(self.table.node_at(endpoint), endpoint, now - each.since),
-                )
-        settled = [at for at, each in self._connections.items() if each.is_settled(now)]
-        self.inbound.report(now, settled)
+            if each.is_settled(now):
+                settled[self.table.node_at(endpoint)] = endpoint
+            elif each.since + UNREACHED_S <= now and (now < each.made_at or each.ends > 1):
+                unreached += [endpoint] * self.table.is_heard(now, endpoint)
+        self._warn_of_missing(
+            unreached,
+            "keep no connection of this node: nothing of them arrives here. They may have reached "
+            "their limit of open files, then their log names the limit that they need; or "
+            "something between drops packets",
+        )
+        self._warn_of_missing(
+            [settled[each] for each in self.inbound.unmet(settled) if len(each) == _ADDRESS_LENGTH],
+            f"have not connected to this node at {self.inbound.endpoint}: nothing that it sends "
+            "reaches them. Set option host to an address that they reach, or to auto, and name the "
+            "tower by its address in the network instead of 127.0.0.1; let a firewall pass the "
+            "port (option port)",
+        )
+
+    def _warn_of_missing(self, endpoints: list[str], text: str) -> None:
+        first = min(endpoints, default="")
+        if first and self._throttle.is_new(f"{first} {text}"):
+            count, total, node = len(endpoints), len(self.table), self.table.node_at(first)
+            _log.warning("%d of %d peers, as %s at %s, %s", count, total, node, first, text)
 
 
 @dataclass(slots=True)
@@ -453,12 +455,8 @@ class Inbound:
 
     def __init__(self, own: beacons.NodeBeacon, table: beacons.PeerTable) -> None:
         self.endpoint = beacons.endpoint_of(own, "")
-        self._warns_of_loopback = is_loopback(own.host)
         self._table = table
         self._peers: dict[str, _Peer] = {}
-        self._due = 0.0
-        self._pause_s = REPEAT_S
-        self._logged: frozenset[str] = frozenset()
 
     def introduce(self, connection: Connection | None, node: str, letter: str) -> None:
         """Note the node of a connection and the letter of its kind; it subscribes again then."""
@@ -494,11 +492,11 @@ class Inbound:
 
     def neighbours(self) -> list[Neighbour]:
         """Return the peers that towers announce, in the order of their addresses."""
-        announced, unknown = sorted(self._table.addresses()), _Peer()
-        found = [(node, at, self._peers.get(node, unknown)) for node, at in announced]
+        unknown = _Peer()
         return [
             Neighbour(node, peer.kind, at, peer is not unknown, (*peer.topics,))
-            for node, at, peer in found
+            for node, at in sorted(self._table.addresses())
+            for peer in [self._peers.get(node, unknown)]
         ]
 
     def unmet(self, nodes: Iterable[str]) -> list[str]:
@@ -511,34 +509,3 @@ class Inbound:
             if connection := self._peers[node].connection:
                 connection.shut_down()
                 self._peers[node].connection = None
-
-    def warn_if_unreachable(self, endpoint: str) -> None:
-        """Warn if a new peer is at an endpoint from which it cannot connect to this node."""
-        if self._warns_of_loopback and is_elsewhere(parse_endpoint(endpoint).host):
-            self._warns_of_loopback = False
-            _log.warning(
-                "this node is at %s, where %s on another machine cannot connect to it: name the "
-                "tower by its address in the network instead of 127.0.0.1, with host = auto, or "
-                "set option host to this machine's address there",
-                *(self.endpoint, endpoint),
-            )
-
-    def report(self, now: float, endpoints: Iterable[str]) -> None:
-        """Log the peers that have not connected, of those at ``endpoints`` that should have."""
-        nodes = {each: self._table.node_at(each) for each in endpoints}
-        unmet = frozenset(
-            each
-            for each, node in nodes.items()
-            if node not in self._peers and len(node) == _ADDRESS_LENGTH
-        )
-        if not unmet or (unmet <= self._logged and now < self._due):
-            return
-        self._pause_s = 2 * self._pause_s if unmet == self._logged else REPEAT_S
-        self._due, self._logged = now + self._pause_s, unmet
-        endpoint = min(unmet)
-        _log.warning(
-            "%d of %d peers have not connected to this node at %s, as %s at %s, though their "
-            "beacons come: nothing that it publishes or asks for reaches them. Is that an address "
-            "that they reach (option host), and does a firewall let the port pass (option port)?",
-            *(len(unmet), len(self._table), self.endpoint, nodes[endpoint], endpoint),
-        )

@@ -14,12 +14,13 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from dafka_core.security.throttles import LogThrottle
+
 PER_PEER: Final = 2  # descriptors of a peer: its connection to this node, and this node's to it
 PER_PEER_APART: Final = 5  # of a peer with a socket of its own, which two more sockets monitor
 RESERVE: Final = 16  # for short-lived files, and peers that connect before their beacons arrive
 SCAN_INTERVAL_S: Final = 0.1  # of counts of open files: any node may announce thousands of peers
 MAX_REFUSED: Final = 10_000  # of the list of refused peers, since any node may announce some
-REPORT_S: Final = 10.0  # shortest interval of logs of their number, if it changes
 
 _OPEN: Final = Path("/proc/self/fd" if sys.platform == "linux" else "/dev/fd")
 
@@ -59,10 +60,10 @@ class PeerRoom:
         self.refused: dict[str, tuple[str, float]] = {}
         self._per_peer = per_peer
         self._limit = soft_limit()
-        self._scan_due = self._report_due = 0.0
+        self._scan_due = 0.0
         self._others = 0  # descriptors not used for peers
         self._least: int | None = None  # the first number of these
-        self._logged = 0  # the last reported number of refused peers
+        self._throttle = LogThrottle()
 
     def has_room(self, peer_count: int) -> bool:
         """Return True if one more peer fits, by the last count."""
@@ -90,22 +91,16 @@ class PeerRoom:
             self.refused[endpoint] = node, now
 
     def report(self, now: float, peer_count: int, expiry_s: float) -> None:
-        """Log the number of refused peers that still send beacons, if it has changed."""
+        """Log the number of refused peers that still send beacons, once a minute."""
         for endpoint, (_, heard_at) in tuple(self.refused.items()):
             if now - heard_at > expiry_s:
                 del self.refused[endpoint]
         count = len(self.refused)
-        if count == self._logged or now < self._report_due:
-            return
-        self._logged, self._report_due = count, now + REPORT_S
-        if not count:
-            _log.warning("no peers are refused any more")
-            return
-        needed, others = self._needed(peer_count + count), self._needed(0)
-        _log.error(
-            "%d peers refused: open files limit %d; needed about %d per peer + %d: ulimit -n %d",
-            *(count, self._limit, self._per_peer, others, needed),
-        )
+        if count and self._throttle.is_new("refused"):
+            text = "%d peers refused: open files limit %d; needed about %d per peer + %d"
+            needed, others = self._needed(peer_count + count), self._needed(0)
+            facts = (count, self._limit, self._per_peer, others, needed)
+            _log.error(f"{text}: ulimit -n %d", *facts)
 
     def _needed(self, peer_count: int) -> int:
         return self._others + RESERVE + self._per_peer * peer_count
@@ -118,28 +113,23 @@ _OWN: Final = Path("/proc/self/cgroup")
 _GROUPS: Final = Path("/sys/fs/cgroup")
 
 
-def memory_limit(own: Path = _OWN, groups: Path = _GROUPS) -> int | None:
-    """Return the lowest memory limit in bytes of this process's control groups, if any.
+def warn_of_low_memory(own: Path = _OWN, groups: Path = _GROUPS) -> None:
+    """Warn of the consequences if the control groups of this process leave a store little memory.
 
     ``own`` names the group, and ``groups`` is the root of all; in a container the own group may be
     topmost.
     """
     lines = own.read_text().splitlines() if own.exists() else []
-    limits = []
+    limits = [ENOUGH_BYTES]
     for path in (Path(line.removeprefix("0::")) for line in lines if line.startswith("0::")):
         for each in (path, *path.parents):
             with contextlib.suppress(OSError, ValueError):  # missing, or "max"
                 limits.append(int((groups / str(each).lstrip("/") / "memory.max").read_text()))
-    return min(limits, default=None)
-
-
-def warn_of_low_memory(limit_bytes: int | None) -> None:
-    """Warn of the consequences if a store has little memory."""
-    if limit_bytes is not None and limit_bytes < ENOUGH_BYTES:
+    if min(limits) < ENOUGH_BYTES:
         _store_log.warning(
             "this store may use %d MiB of memory, by the limit of its container or service; under "
             "load it may need %d MiB, and is killed then without a word (exit code 137). What it "
             "has acknowledged is safe, and a restart continues from there. Give it more memory, or "
             "set high_water_mark = 1000 here and a small max_unacked_bytes at its producers",
-            *(limit_bytes >> 20, ENOUGH_BYTES >> 20),
+            *(min(limits) >> 20, ENOUGH_BYTES >> 20),
         )

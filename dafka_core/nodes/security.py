@@ -94,29 +94,25 @@ class RefusedSubscriptions:
     """
 
     def __init__(self) -> None:
-        self._counts = Counter[int]()  # by the hash of a prefix, which may have thousands of bytes
+        self.counts = Counter[int]()  # by the hash of a prefix, which may have thousands of bytes
         self._is_full = False
-
-    def __len__(self) -> int:
-        return len(self._counts)
 
     def note(self, prefix: bytes) -> None:
         """Note that a subscription to a prefix was refused."""
-        self._is_full = self._is_full or len(self._counts) >= MOST_REFUSED
+        self._is_full = self._is_full or len(self.counts) >= MOST_REFUSED
         if not self._is_full:
-            self._counts[hash(prefix)] += 1
+            self.counts[hash(prefix)] += 1
 
     def end(self, prefix: bytes) -> bool:
         """Note that ZeroMQ removes a subscription; return True if it was refused, as far as known.
 
         After too many refusals every one counts as refused: more messages are sent than needed.
         """
-        count = self._counts.pop(hash(prefix), 0)
+        count, was_full = self.counts.pop(hash(prefix), 0), self._is_full
         if count > 1:
-            self._counts[hash(prefix)] = count - 1
-        was_refused = count > 0 or self._is_full
-        self._is_full = self._is_full and bool(self._counts)
-        return was_refused
+            self.counts[hash(prefix)] = count - 1
+        self._is_full = was_full and bool(self.counts)
+        return count > 0 or was_full
 
 
 class RefusedNodeError(ProtocolError):
@@ -256,22 +252,22 @@ class Security:
 
     # -- connections -----------------------------------------------------------------------------
 
-    def serve(self, socket: Socket) -> None:
+    def require_keys(self, socket: Socket) -> None:
         """Make a socket, before it is bound, accept only owners of allowed keys."""
         if self.own is not None:
             socket.set(zmq.CURVE_SERVER, 1)
             socket.set(zmq.CURVE_SECRETKEY, self.own.secret)
             socket.set(zmq.ZAP_DOMAIN, _DOMAIN)
 
-    def aim(self, socket: Socket, key: str | None = None) -> None:
+    def expect_key(self, socket: Socket, key: str | None = None) -> None:
         """Restrict a socket's next connections to the owner of a key, by default the own one."""
         if self.own is not None:
             socket.set(zmq.CURVE_PUBLICKEY, self.own.public)
             socket.set(zmq.CURVE_SECRETKEY, self.own.secret)
             socket.set(zmq.CURVE_SERVERKEY, self.own.public if key is None else key.encode())
 
-    def attend(self, now: float) -> None:
-        """Answer ZeroMQ, reread the directory if that is due, and end revoked connections."""
+    def check_connections(self, now: float) -> None:
+        """Admit connections that ZeroMQ asks about, and end those whose key is not allowed now."""
         if self.own is None:
             return
         with contextlib.suppress(zmq.Again):
@@ -280,8 +276,7 @@ class Security:
         if self._allowed.look(now):
             # A node with changed permissions connects and subscribes again, to what it may receive.
             for each in [*self._admitted.values()]:
-                guest = self._guest(each.key)
-                if guest is None or guest.permissions != each.owner:
+                if self._guest(each.key) is None or self._permissions(each.key) != each.owner:
                     each.shut_down()
                     del self._admitted[each.descriptor]
 
@@ -312,19 +307,21 @@ class Security:
         self._admitted[connection.descriptor] = connection
         return key
 
-    def why_refused(self, event: int, value: int) -> str:
-        """Return the reason of a failed handshake; empty if it is unknown."""
-        own = self.own
+    def why_refused(self, event: int, value: int, peer: str) -> str:
+        """Return the reason of a failed handshake with a peer, and log it; empty if unknown."""
+        own, why = self.own, ""
         if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH and own is not None:
             key = own.public.decode()
-            return f"it refuses this node's key {key}, which is not in its directory"
-        if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and value == MISMATCH:
+            why = f"it refuses this node's key {key}, which is not in its directory"
+        elif event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and value == MISMATCH:
+            why = "it has no key, and this node accepts owners of allowed keys only"
             if own is None:
-                return "it lets in owners of keys only: set secret_key_file and allowed_keys"
-            return "it has no key, and this node accepts owners of allowed keys only"
-        if event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL and own is not None:
-            return "it has no key, or not the one that this node's allowed_keys has for it"
-        return ""
+                why = "it lets in owners of keys only: set secret_key_file and allowed_keys"
+        elif event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL and own is not None:
+            why = "it has no key, or not the one that this node's allowed_keys has for it"
+        if why:
+            self._warn(f"{peer} {why}", "%s does not let this node in: %s", peer, why)
+        return why
 
     # -- subscriptions and answers ---------------------------------------------------------------
 

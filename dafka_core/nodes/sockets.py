@@ -161,11 +161,6 @@ def close_watched(socket: Socket, monitor: Socket) -> None:
         each.close()
 
 
-def drop_stalled_peers(socket: Socket) -> None:
-    """Make a sending socket close stalled connections, on which no data leaves any more."""
-    socket.set(zmq.TCP_MAXRT, STALLED_MS)
-
-
 def received(socket: Socket) -> Iterator[list[bytes]]:
     """Yield the waiting messages, at most ``CONTROL_COUNT``; each is received when requested."""
     with contextlib.suppress(zmq.Again):

@@ -34,7 +34,7 @@ from dafka_core.nodes.maintenance import (
 )
 from dafka_core.nodes.mesh import Mesh
 from dafka_core.nodes.node import Node
-from dafka_core.nodes.process_limits import memory_limit, warn_of_low_memory
+from dafka_core.nodes.process_limits import warn_of_low_memory
 from dafka_core.nodes.store_identity import (
     check_directory,
     copied,
@@ -98,7 +98,7 @@ class Store(Node):
     def __init__(self, directory: str | Path, *, announce: Any = True, **options: Any) -> None:
         config = self.options = StoreOptions.build(options)
         check_directory(directory)
-        warn_of_low_memory(memory_limit())
+        warn_of_low_memory()
         with contextlib.ExitStack() as undo:
             made = missing_directories(Path(directory))
             max_ahead_us = int(config.max_timestamp_ahead_s * 1_000_000)

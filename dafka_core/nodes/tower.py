@@ -57,8 +57,8 @@ class DiscoveredNodes:
     def note(self, now: float, node: str, endpoint: str) -> None:
         """Note the beacon of a node, and drop silent nodes."""
         if node not in self._beacon_at:
-            facts, extra = {"node": node, "endpoint": endpoint}, {"event": "node_came"}
-            _log.info("node %(node)s has come, at %(endpoint)s", facts, extra=extra)
+            text, facts = "node %(node)s has come, at %(endpoint)s", {"node": node}
+            _log.info(text, facts | {"endpoint": endpoint}, extra={"event": "node_came"})
         self._beacon_at.keep(node, now)
         while now - self._beacon_at[silent := next(iter(self._beacon_at))] >= SILENT_S:
             del self._beacon_at[silent]
@@ -79,11 +79,10 @@ class Tower(Node):
     """
 
     def __init__(self, *, announce: Any = True, **options: Any) -> None:
-        self._relay = relay = _Relay(TowerOptions.build(options), is_announced=announce)
+        self.relay = relay = Relay(TowerOptions.build(options), is_announced=announce)
         place = relay.place
         self.host, self.sub_port, self.pub_port = place.host, place.sub_port, place.pub_port
         self.tower = str(place)  # for the ``tower`` option of nodes
-        self.heard = relay.nodes  # the nodes that send beacons
         self._thread = NodeThread("dafka-tower", relay.run)
         try:
             self._thread.start()
@@ -95,24 +94,9 @@ class Tower(Node):
         text = "tower %(tower)s is started: version %(version)s"
         _log.info(text, facts, extra={"event": "tower_started"})
 
-    @property
-    def invalid_count(self) -> int:
-        """Return the number of invalid beacons, which were dropped."""
-        return self._relay.invalid_count
-
-    @property
-    def beacon_count(self) -> int:
-        """Return the number of forwarded beacons."""
-        return self._relay.beacon_count
-
-    @property
-    def failure(self) -> BaseException | None:
-        """Return the error that ended the tower, if any."""
-        return self._relay.failure
-
     def announce(self) -> None:
         """Announce this tower to the towers that it joins, from now on."""
-        self._relay.is_announced = True
+        self.relay.is_announced = True
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the tower has stopped; return True if it has.
@@ -121,8 +105,8 @@ class Tower(Node):
             NodeFailedError: an error has ended it.
         """
         ended = self._thread.join(timeout_s)
-        if self.failure is not None:
-            raise NodeFailedError("tower", str(self.failure)) from self.failure
+        if self.relay.failure is not None:
+            raise NodeFailedError("tower", str(self.relay.failure)) from self.relay.failure
         return ended
 
     def close(self) -> None:
@@ -135,21 +119,21 @@ class Tower(Node):
 
     def _end_thread(self) -> None:
         if not self._thread.started:
-            self._relay.close()
+            self.relay.close()
         elif not self._thread.join(0):
             with contextlib.suppress(zmq.ZMQError):
-                self._relay.stop_signal.send(b"", zmq.NOBLOCK)
+                self.relay.stop_signal.send(b"", zmq.NOBLOCK)
             self._thread.join()
 
 
-class _Relay:
+class Relay:
     """The sockets and loop of a tower; its thread keeps them alive, but not the tower."""
 
     def __init__(self, config: TowerOptions, *, is_announced: bool) -> None:
         self.is_announced = is_announced
-        self.invalid_count = self.beacon_count = 0
-        self.nodes = DiscoveredNodes()
-        self.failure: BaseException | None = None
+        self.invalid_count = self.beacon_count = 0  # of dropped and of forwarded beacons
+        self.discovered = DiscoveredNodes()
+        self.failure: BaseException | None = None  # the error that ended the tower
         self._announced_at = 0.0
         with contextlib.ExitStack() as made:
             self._context = zmq.Context()
@@ -176,7 +160,7 @@ class _Relay:
 
     def _new_socket(self, kind: int) -> Socket:
         socket = new_socket(self._context, kind, MAX_BEACON_BYTES)
-        self.security.serve(socket)
+        self.security.require_keys(socket)
         self._quotas.watch(self._context, socket)
         return socket
 
@@ -188,7 +172,7 @@ class _Relay:
         announcements = []
         for tower in towers:
             pub = new_socket(self._context, zmq.PUB, MAX_BEACON_BYTES)
-            self.security.aim(pub)  # towers that join have the same key
+            self.security.expect_key(pub)  # towers that join have the same key
             connect(pub, tower.sub_endpoint, is_ipv6=is_ipv6(tower.host))
             announcements.append((pub, beacons.encode_tower_address(self.place)))
             if is_loopback(self.place.host) or not is_loopback(tower.host):
@@ -196,16 +180,17 @@ class _Relay:
         return announcements
 
     def run(self) -> None:
+        """Serve until the stop signal comes."""
         poller = zmq.Poller()
         for socket in (self._xsub, self._xpub, self._stopped):
             poller.register(socket, zmq.POLLIN)
-        if is_locked := self.security.own is not None:
+        if self.security.own is not None:
             poller.register(self.security.zap, zmq.POLLIN)
         try:
             while True:
-                ready = dict(poller.poll(JOIN_INTERVAL_MS if self._joined or is_locked else None))
+                ready = dict(poller.poll(JOIN_INTERVAL_MS))
                 now = time.monotonic()
-                self.security.attend(now)
+                self.security.check_connections(now)
                 if self.is_announced and now >= self._announced_at + JOIN_INTERVAL_MS / 1000:
                     self._announced_at = now
                     for socket, frames in self._joined:
@@ -251,7 +236,7 @@ class _Relay:
         self.security.check_node(beacon.node, owner)
         self.beacon_count += 1
         endpoint = beacons.endpoint_of(beacon, self._seen_host(frames[0]))
-        self.nodes.note(time.monotonic(), beacon.node, endpoint)
+        self.discovered.note(time.monotonic(), beacon.node, endpoint)
         for each in beacons.tower_beacons(beacon, endpoint):
             self._xpub.send_multipart(self.security.named(each, owner))
 
@@ -290,13 +275,10 @@ def _reachable(bound_host: str, config: TowerOptions) -> str:
         own = own_host(NodeOptions(tower=config.join, host=AUTO_HOST if is_everywhere else host))
         return host if is_loopback(own) else own
     except ConfigError:
-        other = config.join[0]
-        if is_everywhere:
-            why = f"tower {other} has a loopback address here: name its network address"
-            raise ConfigError("join", str(other), why) from None
         why = (
-            f"nodes on the machine of tower {other} cannot connect to it: set it, and pub_address, "
-            "to tcp://*:PORT or this machine's address"
+            f"nodes on the machine of tower {config.join[0]} cannot connect to it: set it, and "
+            "pub_address, to tcp://*:PORT or this machine's address, and join towers by their "
+            "addresses in the network"
         )
         raise ConfigError("sub_address", config.sub_address, why) from None
     except OSError as error:

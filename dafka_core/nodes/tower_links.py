@@ -18,7 +18,6 @@ from zmq import SyncContext as Context
 from zmq import SyncSocket as Socket
 
 from dafka_core.config.node_options import NodeOptions, TowerAddress
-from dafka_core.errors import ProtocolError
 from dafka_core.nodes.connection_quotas import monitor_events
 from dafka_core.nodes.security import Security
 from dafka_core.nodes.sockets import (
@@ -76,7 +75,6 @@ class Towers:
         poller: zmq.Poller,
         security: Security,
     ) -> None:
-        self.invalid_count = 0
         self.is_announced = True  # sends beacons and connects to peers: both make it known
         self._security = security
         self._own = beacon
@@ -105,7 +103,7 @@ class Towers:
         return {str(tower): link.refusal for tower, link in links if link.refusal}
 
     def receive(self, now: float, polled: Container[Socket]) -> Iterator[tuple[str, list[bytes]]]:
-        """Yield the received messages about nodes, each with its tower."""
+        """Yield the received messages, each with its tower."""
         for tower, link in [*self._links.items()]:
             if link.pub.closed:  # dropped for another one that was learned in this round
                 continue
@@ -113,10 +111,7 @@ class Towers:
                 self._receive_event(now, tower, link, event, value)
             for frames in received(link.sub) if link.sub in polled else ():
                 link.received_at = now
-                if frames[0] == beacons.TOWER:
-                    self._learn(now, frames)
-                else:
-                    yield str(tower), frames
+                yield str(tower), frames
 
     def send(self, now: float) -> None:
         """Send the beacon to active towers; reconnect to silent, refusing and untrusted ones."""
@@ -161,28 +156,20 @@ class Towers:
                 link.announces_kinds = False
                 link.sub.subscribe(beacons.BEACON)
 
-    def _learn(self, now: float, frames: list[bytes]) -> None:
-        try:
-            found = beacons.decode_tower_address(frames)
-        except ProtocolError:
-            self.invalid_count += 1
+    def learn(self, now: float, found: TowerAddress) -> None:
+        """Connect to a tower that another one has announced; above a limit, for a silent one."""
+        if found in self._links:
             return
-        if found not in self._links and self._has_room(now):
-            # Without a free file descriptor: towers repeat the announcement.
-            with contextlib.suppress(zmq.ZMQError):
-                # As if received: it has time to answer before another one may replace it.
-                self._links[found] = self._connected(found, now, received_at=now)
-
-    def _has_room(self, now: float) -> bool:
-        """Return True if a tower can be added, after dropping a silent one if necessary."""
         learned = [each for each in self._links if each not in self._named]
-        if len(learned) < MAX_LEARNED:
-            return True
-        oldest = min(learned, key=lambda each: self._links[each].received_at)
-        is_silent = now >= self._links[oldest].received_at + self._away_s
-        if is_silent:
+        if len(learned) >= MAX_LEARNED:
+            oldest = min(learned, key=lambda each: self._links[each].received_at)
+            if now < self._links[oldest].received_at + self._away_s:
+                return
             self._close(self._links.pop(oldest))
-        return is_silent
+        # Without a free file descriptor: towers repeat the announcement.
+        with contextlib.suppress(zmq.ZMQError):
+            # As if received: it has time to answer before another one may replace it.
+            self._links[found] = self._connected(found, now, received_at=now)
 
     def _receive_event(
         self, now: float, tower: TowerAddress, link: _Link, event: int, value: int
@@ -192,11 +179,9 @@ class Towers:
         elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             link.has_failed, link.refusal = False, ""
         elif event & HANDSHAKE_FAILED:
-            why = self._security.why_refused(event, value)
+            why = self._security.why_refused(event, value, f"tower {tower}")
+            link.refusal = why or link.refusal
             link.has_failed = bool(why) or self._security.own is not None
-            if why and link.refusal != why:
-                link.refusal = why
-                _log.warning("tower %s does not let this node in: %s", tower, why)
 
     def _connected(
         self, tower: TowerAddress, now: float, received_at: float = 0.0, attempt: int = 0
@@ -212,7 +197,7 @@ class Towers:
             for prefix in beacons.tower_subscriptions(self._own):
                 sub.subscribe(prefix)
             for socket in (pub, sub):
-                self._security.aim(socket, key)
+                self._security.expect_key(socket, key)
             monitor = watched(self._context, sub)
             made.callback(close_watched, sub, monitor)
             connect(sub, tower.pub_endpoint)

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
-from math import inf
 from typing import Final
 
 from dafka_core.errors import ProtocolError
@@ -18,9 +16,7 @@ from dafka_core.protocol.codec import decode
 from dafka_core.protocol.messages import DirectRecordBatches, Message
 from dafka_core.protocol.role import OutgoingBatch
 from dafka_core.security.permissions import EVERYBODY, Permissions
-
-REPEAT_S: Final = 60.0  # before the same reason is logged again
-CHECK_S: Final = 1.0  # interval at which the loop checks for refusals to log
+from dafka_core.security.throttles import LogThrottle
 
 MESSAGE, RECORDS, BEACON, TOWER = "message", "records", "beacon", "tower"
 FORBIDDEN: Final = "forbidden"
@@ -39,7 +35,7 @@ class MeshTraffic:
     """Counters of messages and records; not by topic, because peers could create too many."""
 
     def __init__(self, node: str) -> None:
-        self.refused = Counter[str]()  # frames by reason; ``Mesh.refused`` adds others
+        self.refused = Counter[str]()  # frames, by reason
         # As received, including duplicates and records that the node did not want.
         self.records_received = self.bytes_received = 0
         # Published to the followers of a topic; each counts once, for any number of followers.
@@ -48,9 +44,7 @@ class MeshTraffic:
         # Messages by the name of their type, except those that consist of records only.
         self.received, self.sent = Counter[str](), Counter[str]()
         self._node = node  # its name in the log
-        self._check_at = 0.0
-        self._logged: dict[str, tuple[float, int]] = {}  # time and count, by reason
-        self._last: dict[str, str] = {}  # why the last frame was refused, by reason
+        self._throttle = LogThrottle()
 
     def add_received(self, batch: RecordBatch) -> None:
         """Count received records."""
@@ -94,24 +88,12 @@ class MeshTraffic:
             return None
         return message
 
-    def refuse(self, reason: str, why: str) -> None:
-        """Count refused frames."""
-        self.refused[reason] += 1
-        self._last[reason] = why
-
-    def log_refused(self, now: float, counts: Callable[[], Mapping[str, int]]) -> None:
-        """Log the number of frames refused since the last report, by reason, if it is due."""
-        if now < self._check_at:
-            return
-        self._check_at = now + CHECK_S
-        for reason, count in counts().items():
-            logged_at, logged = self._logged.get(reason, (-inf, 0))
-            if count == logged or now < logged_at + REPEAT_S:
-                continue
-            self._logged[reason] = now, count
-            last = self._last.get(reason)
-            facts = {"node": self._node, "count": count - logged, "reason": reason}
-            facts["last"] = f" (the last one: {last})" if last else ""
+    def refuse(self, reason: str, why: str = "", count: int = 1) -> None:
+        """Count refused frames, and log the first ones of each minute, by reason."""
+        self.refused[reason] += count
+        if self._throttle.is_new(reason):
+            facts = {"node": self._node, "count": self.refused[reason], "reason": reason}
+            facts["last"] = why and f" (the last one: {why})"
             facts["cause"] = _CAUSES.get(reason, _NO_PROTOCOL)
-            text = "%(node)s: %(count)d frames refused, reason %(reason)s%(last)s; %(cause)s"
+            text = "%(node)s: %(count)d frames refused so far, reason %(reason)s%(last)s; %(cause)s"
             _log.warning(text, facts, extra={"event": "frames_refused"})

@@ -145,10 +145,12 @@ def _of_consumer(consumer: Consumer) -> Iterator[Finding]:
 
 
 def _of_tower(tower: Tower) -> Iterator[Finding]:
-    if tower.failure is not None:
-        yield problem(LIFE, f"the tower has ended with an error: {tower.failure}", "restart it")
+    if tower.relay.failure is not None:
+        yield problem(
+            LIFE, f"the tower has ended with an error: {tower.relay.failure}", "restart it"
+        )
     else:
-        yield ok("tower", f"{tower.heard.count()} nodes use the tower at {tower.tower}")
+        yield ok("tower", f"{tower.relay.discovered.count()} nodes use the tower at {tower.tower}")
 
 
 _CHECKS: Final = {

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from dafka_core.model.names import escape
 from dafka_core.nodes.disk_watch import Disk, DiskWatch
+from dafka_core.nodes.traffic import REASONS
 from dafka_core.ops import metric_declarations as d
 from dafka_core.ops.metric_declarations import Sample
 from dafka_core.storage import Log
@@ -54,8 +55,8 @@ def of_mesh(mesh: Mesh) -> Iterator[Sample]:
     ):
         for message, count in (dict.fromkeys(ALWAYS_REPORTED, 0) | dict(counts)).items():
             yield Sample(metric, count, (message,))
-    for reason, count in mesh.refused().items():
-        yield Sample(d.FRAMES_REFUSED, count, (reason,))
+    for reason in REASONS:
+        yield Sample(d.FRAMES_REFUSED, traffic.refused[reason], (reason,))
     now = time.monotonic()
     for tower, heard_at in peers.towers.heard_at.items():
         yield Sample(d.TOWER_SILENT, max(now - heard_at, 0.0) if heard_at else 0.0, (tower,))
@@ -93,9 +94,9 @@ def of_consumer(consumer: Consumer) -> Iterator[Sample]:
 
 def of_tower(tower: Tower) -> Iterator[Sample]:
     """Read the metrics of a tower."""
-    yield Sample(d.TOWER_NODES, tower.heard.count())
-    yield Sample(d.BEACONS, tower.beacon_count)
-    yield Sample(d.FRAMES_REFUSED, tower.invalid_count, ("beacon",))
+    yield Sample(d.TOWER_NODES, tower.relay.discovered.count())
+    yield Sample(d.BEACONS, tower.relay.beacon_count)
+    yield Sample(d.FRAMES_REFUSED, tower.relay.invalid_count, ("beacon",))
 
 
 # A store may have a million partitions, and any number of topics: so a limited number of topics

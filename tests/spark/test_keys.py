@@ -112,4 +112,4 @@ def test_a_false_tower_receives_no_key(locked: Topics, topic: str, tmp_path: Pat
         reading = locked.spark.read.format("dafka").options(**options, subscribe=topic)
         with pytest.raises(PySparkException, match="tower"):
             reading.load().collect()
-        assert tower.beacon_count == 0
+        assert tower.relay.beacon_count == 0

@@ -80,7 +80,7 @@ def test_a_loopback_host_beside_peers_on_other_machines_is_logged(
     store.ready()
     # As Spark's driver on that machine, also with host auto.
     node = separate.start(FIRST, "consume", "t", host="auto", tower=f"127.0.0.1:{at}")
-    wait_until(lambda: "cannot connect to it: name the tower" in node.said)
+    wait_until(lambda: "in the network instead of 127.0.0.1" in node.said)
 
 
 def test_a_tower_that_moves_to_another_address_is_found_by_its_name(

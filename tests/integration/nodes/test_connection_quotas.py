@@ -165,18 +165,18 @@ def test_a_peer_may_send_any_number_of_messages_and_none_above_its_limit(
     assert f"{sender.endpoint} with key mallory, which has sent 33554433 bytes" in caplog.text
 
 
-@pytest.mark.parametrize("reason", ["node is paused", "peer is paused", "loop is busy"])
+@pytest.mark.parametrize("reason", ["peer is not read", "loop is busy"])
 def test_a_peer_that_the_loop_does_not_read_from_keeps_its_connection(
     sender: Sender, reason: str
 ) -> None:
     quotas = sender.quotas
     sender.follow(OBSERVED_BYTES)
-    quotas.is_paused = reason == "node is paused"
-    quotas.paused_endpoints = {sender.endpoint} if reason == "peer is paused" else ()
+    unread = [sender.endpoint] if reason == "peer is not read" else []
+    quotas.is_unread = unread.__contains__
     sender.send(2 * OBSERVED_BYTES)
     sender.check(4, rounds=0 if reason == "loop is busy" else 2)
     assert not sender.is_ended()
-    quotas.is_paused, quotas.paused_endpoints = False, ()
+    unread.clear()
     sender.send(2 * OBSERVED_BYTES)
     sender.check(2)
     assert sender.is_ended()

@@ -65,10 +65,14 @@ def test_endpoints_that_cannot_be(tower: str, open_nodes: ExitStack, acks: int) 
             says.send_multipart([b"B", b"A" * 32, endpoint])
         for frames in ([b"B"], [b"W", b"more"], [b"B", b"", b""], [b"B"] * 5, [b"Bx", b""]):
             says.send_multipart(frames)
+        for frames in ([b"T"], [b"T", b"*", b"1", b"2"], [b"T", b"h", b"0", b"2"], [b"T"] * 5):
+            says.send_multipart(frames)
         says.send_multipart(encode_tower_beacon(TowerBeacon("LAST", "tcp://127.0.0.1:9")))
         wait_until(lambda: producer.mesh.peers.table.knows("LAST"))
         assert producer.publish_many([]) == 0  # its loop still runs
-        assert sum(producer.mesh.refused().values()) >= 14
+        refused = producer.mesh.traffic.refused
+        assert refused["beacon"] >= 14
+        assert refused["tower"] == 4
 
 
 def test_garbage_is_counted_and_nodes_continue(
@@ -86,7 +90,8 @@ def test_garbage_is_counted_and_nodes_continue(
         # With more frames the nodes would end the connection, whatever the frames are.
         hostile.send_frames([b"Mt" + frames[0], *frames[1:3]])
     meshes = consumer.mesh, store.mesh
-    wait_until(lambda: all(sum(mesh.refused().values()) >= 50 for mesh in meshes))
+    wait_until(lambda: all(sum(mesh.traffic.refused.values()) >= 50 for mesh in meshes))
+    wait_until(lambda: consumer.mesh.traffic.refused["records"] > 0)
     with Producer("t", tower=tower) as producer:
         producer.publish(b"valid")
     wait_until(lambda: polled(consumer) == ("t", producer.address, 0, b"valid"))

@@ -6,6 +6,7 @@ import errno
 import logging
 import time
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import pytest
@@ -15,10 +16,9 @@ from dafka_core import Consumer, NoStoreError, Producer, Reader, Store, Tower
 from dafka_core.config.node_options import LAYOUTS
 from dafka_core.model.records import TopicPartition
 from dafka_core.nodes import addresses, mesh, peers, sockets
-from dafka_core.nodes.peers import Inbound
 from dafka_core.nodes.security import RefusedNodeError
 from dafka_core.nodes.sockets import close_watched, new_socket, watched
-from dafka_core.protocol.beacons import NodeBeacon, PeerTable, TowerBeacon
+from dafka_core.protocol.beacons import TowerBeacon
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.limits import MAX_REPLY_BYTES, max_frame_bytes
 from dafka_core.protocol.messages import DirectRecord, Fetch, Head, RecordMessage
@@ -189,7 +189,7 @@ def test_without_an_open_file_a_new_peer_is_connected_to_later(
         assert len(mesh.peers.table) == 0
     peer.wait_until_subscribed(subscription(DirectRecord, mesh.role.address))
     wait_until(lambda: not mesh.peers.room.refused)
-    assert mesh.refused()["beacon"] == 0  # its beacons are valid
+    assert mesh.traffic.refused["beacon"] == 0  # its beacons are valid
 
 
 def test_a_node_whose_address_belongs_to_another_key_is_not_connected_to(
@@ -211,14 +211,33 @@ def test_a_node_whose_address_belongs_to_another_key_is_not_connected_to(
     assert len(mesh.peers.table) == 0
 
 
-ME, PEER, OTHER = "A" * 32, "B" * 32, "C" * 32
+def test_events_of_an_ended_connection_do_not_concern_the_next_one(
+    consume: Callable[..., Consumer],
+) -> None:
+    mesh, endpoint = consume("t").mesh, "tcp://localhost:1"
+
+    def receive(now: float) -> bool:
+        beacon = TowerBeacon("B" * 32, endpoint)
+        assert mesh.peers.table.hear(now, beacon)
+        mesh.peers._add(now, beacon)
+        for event in (zmq.EVENT_CONNECT_RETRIED, zmq.EVENT_DISCONNECTED):
+            mesh.peers._receive_event(now, event, 0, endpoint)
+        return endpoint in mesh.peers._doubtful
+
+    assert not mesh.call(receive)
+    mesh.call(lambda now: None)  # it has connected meanwhile
+    assert endpoint not in mesh.peers._new
 
 
-def table_with(*nodes: str) -> PeerTable:
-    table = PeerTable(ME, 7_000, expiry_s=4)
-    for port, node in enumerate(nodes):
-        table.hear(0.0, TowerBeacon(node, f"tcp://10.0.0.9:{port}"))
-    return table
+def test_no_quota_counts_what_a_node_leaves_unread(produce: Callable[..., Producer]) -> None:
+    mesh = produce("t").mesh
+    one, other = "tcp://127.0.0.1:1", "tcp://127.0.0.1:2"
+    assert not mesh.quotas.is_unread(one)
+    mesh.peers.rates.paused[one] = inf
+    assert (mesh.quotas.is_unread(one), mesh.quotas.is_unread(other)) == (True, False)
+    for receiving in (False, True):
+        mesh.call(lambda now: mesh.set_receiving(receiving))  # noqa: B023
+        assert mesh.quotas.is_unread(other) is not receiving
 
 
 @pytest.fixture
@@ -233,44 +252,6 @@ def said(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     return take
 
 
-def test_unconnected_peers_are_logged_at_growing_intervals(said: Callable[[], list[str]]) -> None:
-    inbound = Inbound(NodeBeacon(ME, "10.0.0.1", 7_000), table_with(PEER, OTHER))
-    peers = [f"tcp://10.0.0.9:{port}" for port in (0, 1)]
-    inbound.report(0.0, [])
-    assert said() == []
-    inbound.apply(None, True, DirectRecord, OTHER)
-    inbound.report(10.0, peers)
-    [line] = said()
-    assert "1 of 2 peers have not connected to this node at tcp://10.0.0.1:7000" in line
-    assert f"as {PEER} at tcp://10.0.0.9:0" in line
-    times = []
-    for now in range(11, 100):
-        inbound.report(float(now), peers)
-        times += [now] * len(said())
-    assert times == [20, 40, 80]
-    assert inbound.unmet([PEER, OTHER]) == [PEER]
-    inbound.apply(None, True, DirectRecord, PEER)
-    inbound.report(1_000.0, peers)
-    assert (said(), inbound.unmet([PEER, OTHER])) == ([], [])
-
-
-def test_a_loopback_host_among_other_machines_is_logged_at_once(
-    said: Callable[[], list[str]],
-) -> None:
-    table = table_with(PEER)
-    own = addresses.network_host()
-    inbound = Inbound(NodeBeacon(ME, "127.0.0.1", 7_000), table)
-    for host in ("127.0.0.1", "localhost", own):
-        inbound.warn_if_unreachable(f"tcp://{host}:1")
-    assert said() == []
-    for _ in range(2):
-        inbound.warn_if_unreachable("tcp://192.0.2.9:1")
-    [line] = said()
-    assert "this node is at tcp://127.0.0.1:7000, where tcp://192.0.2.9:1 on another" in line
-    Inbound(NodeBeacon(ME, "10.0.0.1", 7_000), table).warn_if_unreachable("tcp://192.0.2.9:1")
-    assert said() == []
-
-
 def test_a_peer_that_does_not_connect_is_logged(
     raw: Callable[..., RawPeer],
     consume: Callable[..., Consumer],
@@ -281,12 +262,18 @@ def test_a_peer_that_does_not_connect_is_logged(
     monkeypatch.setattr(peers, "UNREACHED_S", 0.3)
     peer = raw()  # it never announces itself
     consumer = consume("t", beacon_interval_ms=50)
+    mesh = consumer.mesh
     peer.wait_until_subscribed(subscription(RecordMessage, "t"))
     wait_until(lambda: caplog.records, "the node to say it")
-    [line, *_] = said()
-    assert "1 of 1 peers have not connected" in line
-    assert f"{peer.address} at" in line
-    assert consumer.mesh.failure is None
+    [line] = said()
+    [(_, endpoint)] = mesh.peers.table.addresses()
+    start = f"1 of 1 peers, as {peer.address} at {endpoint}, have not connected to this node at "
+    assert line.startswith(start + mesh.peers.inbound.endpoint)
+    time.sleep(0.2)  # some beacons later
+    assert said() == []
+    mesh.peers.inbound.apply(None, True, DirectRecord, peer.address)
+    assert mesh.peers.inbound.unmet([peer.address, "B" * 32]) == ["B" * 32]
+    assert mesh.failure is None
 
 
 def test_a_store_that_cannot_connect_is_named(

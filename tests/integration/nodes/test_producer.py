@@ -239,7 +239,7 @@ def test_a_producer_that_is_interrupted_while_it_starts_leaves_the_mesh(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def interrupt() -> None:
-        wait_until(lambda: hub.heard.count() == 1)
+        wait_until(lambda: hub.relay.discovered.count() == 1)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
 
     def raise_interrupt(*_: object) -> None:

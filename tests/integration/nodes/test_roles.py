@@ -58,7 +58,8 @@ def lying(keys: Keys, tower: str, role: str) -> dict[str, Any]:
 
 
 def forbidden(node: Any) -> int:
-    return int(node.mesh.refused()["forbidden"])
+    mesh = node.mesh
+    return int(mesh.traffic.refused["forbidden"])
 
 
 def published(producer: Producer, *values: bytes) -> None:
@@ -133,7 +134,7 @@ def test_a_node_with_an_unknown_address_or_key_is_logged_with_the_remedy(
     told = f"(the last one: key {keys.pair('store').public.decode()} of a node is not in {lacking})"
     wait_until(lambda: f"reason forbidden {told}" in caplog.text, "the client to say it")
     mesh = consumer.mesh
-    assert forbidden(consumer) > 0 == mesh.refused()["beacon"]
+    assert forbidden(consumer) > 0 == mesh.traffic.refused["beacon"]
 
 
 def test_permissions_are_changed_at_run_time(
@@ -166,7 +167,7 @@ def change(keys: Keys, old: str, new: str) -> None:
 
 def refuses_records(mesh: Mesh) -> bool:
     """Return True if a connected node was refused subscriptions."""
-    return len(mesh.security.refused) > 0
+    return bool(mesh.security.refused.counts)
 
 
 def test_addresses_from_before_there_were_keys_are_listed(
@@ -208,12 +209,12 @@ def test_an_announcement_at_the_place_of_another_node_takes_no_connection(
     mesh, place = producer.mesh, endpoint_of(store.mesh.beacon, "")
     peers = mesh.peers
 
-    def refuses(many: int = mesh.refused()["forbidden"] + 50) -> bool:
+    def refuses(many: int = mesh.traffic.refused["forbidden"] + 50) -> bool:
         mallory.send_beacon(at(mallory, store.mesh))
-        return bool(mesh.refused()["forbidden"] > many)
+        return bool(mesh.traffic.refused["forbidden"] > many)
 
     wait_until(refuses)
-    assert mesh.refused()["beacon"] == 0  # the beacon itself is valid
+    assert mesh.traffic.refused["beacon"] == 0  # the beacon itself is valid
     assert peers.table.node_at(place) == store.address
     assert peers.renewal_count == 0
     producer.publish(b"1")

@@ -128,7 +128,11 @@ def test_a_tower_is_trusted_by_its_key_only(keys: Keys, open_nodes: ExitStack) -
 
 
 def test_a_node_that_others_do_not_allow_reads_nothing_of_them(
-    keys: Keys, tower: str, tmp_path: Path, open_nodes: ExitStack
+    keys: Keys,
+    tower: str,
+    tmp_path: Path,
+    open_nodes: ExitStack,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Each node has a directory of its own."""
     strict = tmp_path / "strict"
@@ -144,6 +148,15 @@ def test_a_node_that_others_do_not_allow_reads_nothing_of_them(
     wait_until(lambda: producer.acknowledged == 1)
     wait_until(lambda: knows(store, other))
     assert not knows(store, producer)
+    peers, tried = producer.mesh.peers, set[float]()
+
+    def has_tried_again() -> bool:
+        tried.add(peers._connections[endpoint_of(store)].tried_at)
+        return len(tried) > 2
+
+    wait_until(has_tried_again)
+    assert caplog.text.count(f"{store.address} at {endpoint_of(store)} does not let") == 1
+    assert peers.renewal_count == 0  # of a refused connection
 
 
 def test_towers_that_join_each_other_have_one_key(

@@ -305,7 +305,7 @@ def test_messages_for_a_stalled_peer_are_freed(
     pub, sub = sockets
     pub.set(zmq.XPUB_VERBOSE, 1)  # it receives the subscription of each connection
     sub.set_hwm(1)  # with that in its queue it takes nothing from the connection
-    module.drop_stalled_peers(pub)
+    pub.set(zmq.TCP_MAXRT, module.STALLED_MS)
     port = pub.bind_to_random_port("tcp://127.0.0.1")
     sub.connect(f"tcp://127.0.0.1:{port}")
     sub.subscribe(b"")

@@ -115,7 +115,9 @@ def test_invalid_beacons_are_counted_and_dropped(running: Tower, bare: Sockets) 
         # The valid beacon arrives next, so the tower has dropped the invalid one.
         assert sub.recv_multipart()[1] == good.node.encode()
     # The others do not match the tower's subscriptions, so the XPUB socket did not send them.
-    assert running.invalid_count == len([frames for frames in INVALID if frames[0][:1] == b"B"])
+    assert running.relay.invalid_count == len(
+        [frames for frames in INVALID if frames[0][:1] == b"B"]
+    )
 
 
 def test_subscribers_may_send_anything(running: Tower, bare: Sockets) -> None:
@@ -125,7 +127,7 @@ def test_subscribers_may_send_anything(running: Tower, bare: Sockets) -> None:
         hostile.send_multipart(frames)
     hostile.send(b"\x01" + b"x" * 5_000)  # larger than any beacon: ends the connection
     sub = subscriber(bare, running)
-    wait_until(lambda: running.invalid_count >= 3)
+    wait_until(lambda: running.relay.invalid_count >= 3)
     good = NodeBeacon(new_address(), "", 7000)
     publisher(bare, running).send_multipart(encode_node_beacon(good))
     assert sub.recv_multipart()[1] == good.node.encode()

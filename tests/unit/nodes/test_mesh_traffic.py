@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import logging
-
 import pytest
 
 from dafka_core.model.records import RecordBatch, TopicPartition
-from dafka_core.nodes.traffic import CHECK_S, REPEAT_S, MeshTraffic
+from dafka_core.nodes.traffic import MeshTraffic
 from dafka_core.protocol.codec import encode
 from dafka_core.protocol.messages import DirectRecordBatches, Head
 from dafka_core.protocol.role import OutgoingBatch
 from dafka_core.security.permissions import EVERYBODY, NOBODY
+from dafka_core.security.throttles import REPEAT_AFTER_S
 
 TP = TopicPartition("t", "p")
 BATCH = RecordBatch.of(TP, 5, [b"abc", b"de"])
@@ -48,28 +47,24 @@ def test_refused_frames_are_counted_by_reason() -> None:
 
 
 def test_each_reason_is_logged_at_once_and_then_once_a_minute(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    traffic = MeshTraffic("store S")
+    traffic, now = MeshTraffic("store S"), 1_000.0
+    monkeypatch.setattr("dafka_core.security.throttles.time.monotonic", lambda: now)
 
-    def logged(now: float) -> list[str]:
+    def logged() -> list[str]:
+        lines = [each.getMessage() for each in caplog.records]
         caplog.clear()
-        with caplog.at_level(logging.WARNING, "dafka.mesh"):
-            traffic.log_refused(now, lambda: traffic.refused)
-        return [each.getMessage() for each in caplog.records]
+        return lines
 
-    assert logged(1_000.0) == []
     for _ in range(3):
         assert traffic.admitted(EVERYBODY, [b"no message"]) is None
     traffic.refuse("beacon", "no host")
-    assert logged(1_000.0 + CHECK_S / 2) == []
-    first = logged(1_000.0 + CHECK_S)
+    first = logged()
     assert len(first) == 2
-    assert "3 frames refused, reason message (the last one: " in first[0]
-    assert "store S: 1 frames refused, reason beacon (the last one: no host);" in first[1]
-    for _ in range(10):
-        traffic.admitted(EVERYBODY, [b"no message"])
-    assert logged(1_001.0 + REPEAT_S / 2) == []
-    (again,) = logged(1_001.0 + REPEAT_S)
-    assert "10 frames refused, reason message" in again
-    assert logged(1_001.0 + 3 * REPEAT_S) == []  # no further one was refused
+    assert "1 frames refused so far, reason message (the last one: " in first[0]
+    assert "S: 1 frames refused so far, reason beacon (the last one: no host);" in first[1]
+    now += REPEAT_AFTER_S
+    traffic.refuse("message", "no message")
+    (again,) = logged()
+    assert "4 frames refused so far, reason message" in again

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dafka_core.nodes.process_limits import ENOUGH_BYTES, memory_limit, warn_of_low_memory
+from dafka_core.nodes.process_limits import ENOUGH_BYTES, warn_of_low_memory
 
 MIB = 1 << 20
 
@@ -19,6 +19,7 @@ def groups(tmp_path: Path) -> Path:
         "app/memory.max": f"{512 * MIB}",
         "app/store/memory.max": "max",
         "app/box/memory.max": f"{128 * MIB}",
+        "enough/memory.max": f"{ENOUGH_BYTES}",
     }.items():
         path = directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -27,29 +28,28 @@ def groups(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("own", "limit"),
+    ("own", "limit_mib"),
     [
-        ("0::/app/store", 512 * MIB),  # that of the group above it
+        ("0::/app/store", 512),  # that of the group above it
         ("0::/", None),
+        ("0::/enough", None),
         ("0::/elsewhere/app", None),
-        ("4:memory:/app/store\n0::/app/box", 128 * MIB),  # not of the first version
+        ("4:memory:/app/store\n0::/app/box", 128),  # not of the first version
         ("", None),
     ],
 )
-def test_the_lowest_limit_counts(tmp_path: Path, groups: Path, own: str, limit: int | None) -> None:
-    (tmp_path / "own").write_text(own)
-    assert memory_limit(tmp_path / "own", groups) == limit
-
-
-def test_a_process_without_groups_has_no_limit(tmp_path: Path) -> None:
-    assert memory_limit(tmp_path / "own", tmp_path) is None
-
-
-@pytest.mark.parametrize(
-    ("limit", "is_logged"), [(None, False), (ENOUGH_BYTES, False), (300 * MIB, True)]
-)
 def test_a_store_with_little_memory_logs_a_warning(
-    limit: int | None, is_logged: bool, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, groups: Path, own: str, limit_mib: int | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    warn_of_low_memory(limit)
-    assert ("may use 300 MiB of memory" in caplog.text) is is_logged
+    (tmp_path / "own").write_text(own)
+    warn_of_low_memory(tmp_path / "own", groups)
+    said = [each.getMessage() for each in caplog.records]
+    assert len(said) == (limit_mib is not None)
+    assert all(f"may use {limit_mib} MiB of memory" in line for line in said)
+
+
+def test_a_process_without_groups_has_no_limit(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    warn_of_low_memory(tmp_path / "own", tmp_path)
+    assert not caplog.records

@@ -59,7 +59,7 @@ def test_each_refused_subscription_is_ended_once() -> None:
     refused.note(b"pB")
     assert [refused.end(b"pA") for _ in range(3)] == [True, True, False]
     assert refused.end(b"pB")
-    assert len(refused) == 0
+    assert len(refused.counts) == 0
 
 
 def test_beyond_the_limit_every_end_counts_as_refused(
@@ -69,7 +69,7 @@ def test_beyond_the_limit_every_end_counts_as_refused(
     refused = RefusedSubscriptions()
     for octet in range(9):
         refused.note(bytes([octet]))
-    assert len(refused) == 3
+    assert len(refused.counts) == 3
     assert refused.end(b"pA")
     assert [refused.end(bytes([octet])) for octet in range(3)] == [True] * 3
     # All known ones have ended: it counts again.
@@ -85,6 +85,6 @@ def test_a_long_prefix_takes_no_more_memory_than_a_short_one() -> None:
         refused.note(b"%4096d" % number)
     taken, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert len(refused) == 1_000
+    assert len(refused.counts) == 1_000
     assert taken < 500_000
     assert refused.end(b"%4096d" % 7)
