@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dafka_core.errors import ClosedError, StoreError
-from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
+from dafka_core.model.records import NO_VERSION, PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.storage import Log, block, block_reader, block_writer
 from dafka_core.storage.block import Block
 from dafka_core.storage.block_reader import BlockCache
@@ -29,6 +29,7 @@ from tests.integration.storage.processes import (
     put,
     values_of,
 )
+from tests.integration.storage.staged import A, commit, stage
 
 
 @pytest.fixture
@@ -293,3 +294,16 @@ def test_merged_and_trimmed_space_is_used_again(tmp_path: Path) -> None:
     assert end > 10 * 40_000
     assert sizes[-1] == sizes[-20]
     assert sizes[-1] < 5 * held.size_bytes
+
+
+def test_staged_blocks_are_not_merged_after_a_restart(store: Log) -> None:
+    put(store, 10)
+    for start in range(10, 310, 10):
+        store.write([stage([appender.value(at) for at in range(start, start + 10)], start, A, P)])
+    store.close()
+    with Log(store.directory) as again:
+        merged(again)
+        assert counts(again) == [10]
+        assert again.write([commit((P, A, 10, 310, NO_VERSION))]) == [None]
+        merged(again)
+        assert counts(again) == [310]
