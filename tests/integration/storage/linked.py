@@ -1,4 +1,4 @@
-"""Logs whose records have links, without a store's thread that makes them."""
+"""Logs with links, created without a store's thread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.integration.storage.staged import TP
 
 
 def link(log: Log) -> None:
-    """Has links made of all records; without waiting for more."""
+    """Create links of all records, without waiting for more."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(linker, "TAIL_S", 0)
         log.linker._scan_due_s = float("-inf")
@@ -23,7 +23,7 @@ def link(log: Log) -> None:
 
 
 def checked(log: Log) -> Checked:
-    """What a check finds."""
+    """Return the damage that a check finds."""
     done = Checked()
     for each in check(lambda: look(log)):
         done = done.plus(each)
@@ -31,11 +31,11 @@ def checked(log: Log) -> Checked:
 
 
 def reopened(directory: Path) -> Checked:
-    """The same of a log that is opened for it."""
+    """Open a log, and return the damage that a check finds."""
     with Log(directory) as log:
         return checked(log)
 
 
 def links(log: Log, tp: TopicPartition = TP, *, newest: bool = False) -> list[PartitionLink]:
-    """A partition's links."""
+    """Return a partition's links."""
     return links_of(lambda: look(log), tp, newest=newest)

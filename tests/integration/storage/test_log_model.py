@@ -94,8 +94,8 @@ class Model:
             self.last_transaction = transaction
 
 
-class Transactions(RuleBasedStateMachine):
-    """Every step, whatever its arguments, does what the model does or is refused by both."""
+class LogSteps(RuleBasedStateMachine):
+    """Steps with arbitrary arguments: log and model execute each, or both refuse it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -340,7 +340,7 @@ class Transactions(RuleBasedStateMachine):
 
     @rule()
     def kill(self) -> None:
-        """Goes on with the files as they are while the store has them open."""
+        """Continue with a copy of the files while the log has them open, as after a kill."""
         left, store = self.directory, self.store
         self.directory = shutil.copytree(left, tempfile.mkdtemp(), dirs_exist_ok=True)
         self.store = Log(self.directory)
@@ -378,8 +378,8 @@ class Transactions(RuleBasedStateMachine):
                 assert found.size_bytes == 0
 
 
-class TrickledTransactions(Transactions):
-    """The same where few records pass through all of the append area."""
+class LogStepsOfTinyAppendArea(LogSteps):
+    """The steps, with an append area so small that few records pass through all its levels."""
 
     def __init__(self) -> None:
         self.patch = pytest.MonkeyPatch()
@@ -391,7 +391,7 @@ class TrickledTransactions(Transactions):
         self.patch.undo()
 
 
-TestTransactions = Transactions.TestCase
-TestTrickledTransactions = TrickledTransactions.TestCase
-for case in (TestTransactions, TestTrickledTransactions):
+TestLog = LogSteps.TestCase
+TestTinyAppendArea = LogStepsOfTinyAppendArea.TestCase
+for case in (TestLog, TestTinyAppendArea):
     case.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
