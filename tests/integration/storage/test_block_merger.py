@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from dafka_core.errors import ClosedError, StoreError
+from dafka_core.model.log_entries import SetAside
 from dafka_core.model.records import NO_VERSION, PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.storage import Log, block, block_reader, block_writer
 from dafka_core.storage.block import Block
@@ -307,3 +308,20 @@ def test_staged_blocks_are_not_merged_after_a_restart(store: Log) -> None:
         assert again.write([commit((P, A, 10, 310, NO_VERSION))]) == [None]
         merged(again)
         assert counts(again) == [310]
+
+
+def test_records_set_aside_meanwhile_do_not_return(
+    store: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(store, *[10] * 30)
+    ends = []
+
+    def merge_slowly(blocks: list[Block], buffer: bytearray) -> memoryview:
+        if not ends:
+            ends.append(sum(each.count for each in blocks) - 5)
+            store.write([SetAside(TP, ends[0])])
+        return block.merge(blocks, buffer)
+
+    monkeypatch.setattr(block_writer, "merge", merge_slowly)
+    merged(store)
+    assert sum(counts(store)) == store.end(TP) == ends[0]
