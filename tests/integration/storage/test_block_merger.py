@@ -314,7 +314,7 @@ def test_records_set_aside_meanwhile_do_not_return(
     store: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(store, *[10] * 30)
-    ends = []
+    ends: list[int] = []
 
     def merge_slowly(blocks: list[Block], buffer: bytearray) -> memoryview:
         if not ends:
