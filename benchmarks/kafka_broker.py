@@ -19,6 +19,9 @@ POM: Final = Path(__file__).parent / "kafka" / "pom.xml"
 NEWEST: Final = POM.with_name("newest_clients.xml")
 """The clients' tools of Kafka 4 only."""
 
+STREAMS: Final = POM.with_name("streams.xml")
+"""Kafka Streams."""
+
 HEAP: Final = "-Xmx1g"
 """A broker's default heap."""
 

@@ -178,6 +178,8 @@ class StoreLoop:
             try:
                 answer = self._answer(request)
             except StoreError as error:
+                if isinstance(request, HeadsRequest | HeadsQuery):
+                    raise  # a damaged row: silence would hold up everyone that waits for all stores
                 # Damage concerns one partition; the others continue. No wrong record is ever sent.
                 self._report_damage(error)
                 continue

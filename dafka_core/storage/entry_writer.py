@@ -196,16 +196,18 @@ class EntryWriter:
 
     def _set_aside(self, entry: SetAside | RestartPartition) -> None:
         tp, start = entry[:2]
-        row = self._without_staged(self._row(tp))
-        if isinstance(entry, RestartPartition):
-            self._go_on(entry, row)
-        elif start < row.end:
-            self._tables.put_row(tp, AsideArea(self._tables).take(tp, row, start))
+        before = self._row(tp)
+        row = self._without_staged(before)
+        if isinstance(entry, SetAside) and start < row.end:
+            row = AsideArea(self._tables).take(tp, row, start)
+        elif isinstance(entry, RestartPartition) and start > row.end:
+            row = self._restarted(entry, row)
+        if row != before:
+            self._tables.put_row(tp, row)
 
-    def _go_on(self, entry: RestartPartition, row: PartitionRow) -> None:
+    def _restarted(self, entry: RestartPartition, row: PartitionRow) -> PartitionRow:
+        """Return the row of an empty partition that begins at an offset, unwritten."""
         tp, start, history, transaction = entry
-        if start <= row.end:
-            return
         if row.id < 0:
             row = row._replace(id=self._tables.new_id())
         else:
@@ -213,8 +215,7 @@ class EntryWriter:
             # The trimmed rest of its first block remains, which the next records do not follow.
             self._tables.delete_blocks(row.id, list(self._tables.firsts(row.id, 0)))
         row = self._tables.lives.replace(tp, row, history)
-        row = row._replace(earliest=start, end=start, last_transaction=transaction)
-        self._tables.put_row(tp, row)
+        return row._replace(earliest=start, end=start, last_transaction=transaction)
 
     def _set_transaction(self, entry: SetTransaction) -> DafkaError | None:
         tp, transaction = entry

@@ -53,7 +53,7 @@ Partitions = dict[str, int]
 def run(chaos: Chaos, rounds: int) -> None:
     """Run the rounds: full disks and kinds of damage in turn."""
     kinds: list[Callable[..., None]] = [_limited, _truncated, _overwritten, _flipped, _misplaced]
-    kinds += [_running, _filled if unshare_works("-rm") else _limited]
+    kinds += [_running, _filled if unshare_works("-rm") else _limited, _one_of_three]
     for number in range(chaos.first, chaos.first + rounds):
         with chaos.round(number) as directory, contextlib.ExitStack() as stack:
             tower = stack.enter_context(start_tower(directory / "tower.log"))
@@ -180,12 +180,7 @@ def _overwritten(it: _Round) -> None:
 
 def _flipped(it: _Round) -> None:
     def damage(data: Path) -> None:
-        for _ in range(it.chance.randint(1, 8)):
-            location = _place(it, data)
-            with data.open("rb") as file:
-                file.seek(location)
-                before = file.read(1)[0]
-            _write(data, location, bytes([before ^ (1 << it.chance.randrange(8))]))
+        _flip_bits(it, data, it.chance.randint(1, 8))
 
     _damaged(it, "bits flipped", damage)
 
@@ -211,6 +206,33 @@ def _running(it: _Round) -> None:
         _write(data, _place(it, data), it.chance.randbytes(it.chance.randint(16, 6000)))
         it.chaos.fault("file overwritten in places, store running")
         _check_serving(it, store, held)
+
+
+def _one_of_three(it: _Round) -> None:
+    """Flip bits of one of three running stores, from which consumers then read everything."""
+    others = [it.directory / name for name in ("second", "third")]
+    with it.store() as store, it.store(others[0]) as second, it.store(others[1]) as third:
+        held = _fill(it, store)
+        for other in (second, third):
+            with _client(other) as client:
+                wait_until(lambda: _ends(client) == held, "a replica")
+        _flip_bits(it, it.directory / "store" / "data.mdb", it.chance.randint(1, 50))
+        it.chaos.fault("bits flipped, one of three stores running")
+        _check_consumer(it, held)
+        _check_serving(it, store, held)
+
+
+def _ends(client: StoreClient) -> Partitions:
+    return {info.partition: info.end for info in client.heads([TOPIC], timeout_s=READ_TIMEOUT_S)}
+
+
+def _flip_bits(it: _Round, data: Path, count: int) -> None:
+    for _ in range(count):
+        location = _place(it, data)
+        with data.open("rb") as file:
+            file.seek(location)
+            before = file.read(1)[0]
+        _write(data, location, bytes([before ^ (1 << it.chance.randrange(8))]))
 
 
 def _damaged(it: _Round, kind: str, damage: Callable[[Path], None]) -> None:
@@ -279,11 +301,10 @@ def _check_serving(it: _Round, store: Node, held: Partitions) -> None:
     """Check everything that the store serves, and that it keeps new records."""
     with _client(store) as client:
         try:
-            found = client.heads([TOPIC], timeout_s=READ_TIMEOUT_S)
+            ends = _ends(client)
         except DafkaError:
             _refused(it, store, "heads refused")
             return
-        ends = {info.partition: info.end for info in found}
         if ends != held:
             others = [name for name in held if ends.get(name) != held[name]]
             raise ChaosError(

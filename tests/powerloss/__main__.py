@@ -19,7 +19,8 @@ from random import Random
 from typing import Final
 
 from tests.powerloss import disk
-from tests.powerloss.workloads import ACKNOWLEDGED, WORKLOADS
+from tests.powerloss.workload import ACKNOWLEDGED, DONE
+from tests.powerloss.workloads import WORKLOADS
 
 RUN_IMAGES: Final = 50
 """Images of one run of a workload: cuts at other moments, or other choices of what is left."""
@@ -56,7 +57,7 @@ def check(seeds: Sequence[int], *, syncs: bool = True) -> list[int]:
         name = _NAMES[number]
         with recorded(name, run, syncs=syncs) as (state, events):
             chances = {each: Random(each) for each in images}
-            cuts = sorted((_cut(chance, len(events)), seed) for seed, chance in chances.items())
+            cuts = sorted((_cut(chance, events), seed) for seed, chance in chances.items())
             applied = 0
             for cut, seed in cuts:
                 for event in events[applied:cut]:
@@ -68,9 +69,12 @@ def check(seeds: Sequence[int], *, syncs: bool = True) -> list[int]:
     return lost
 
 
-def _cut(chance: Random, count: int) -> int:
-    """Return a moment; many are in the beginning, which has states of its own."""
-    return chance.randrange(count if chance.random() < 0.7 else min(count, FIRST_CHANGES))
+def _cut(chance: Random, events: Sequence[disk.Event]) -> int:
+    """Return a moment: often at the beginning, or when something has just been acknowledged."""
+    acknowledged = [at for at, event in enumerate(events, 1) if event.data.startswith(DONE)]
+    kinds = range(len(events)), range(min(len(events), FIRST_CHANGES)), acknowledged[:-1]
+    (moments,) = chance.choices(kinds, weights=(5, 2, 3))
+    return chance.choice(moments)
 
 
 def _is_right(name: str, run: int, cut: disk.Disk, event: disk.Event, chance: Random) -> bool:

@@ -12,7 +12,7 @@ import pytest
 from tests.powerloss import disk
 from tests.powerloss.workloads import WORKLOADS
 
-IMAGES = 60
+IMAGES = 75
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
@@ -36,7 +36,7 @@ def test_power_cuts_lose_nothing(workload: str) -> None:
 
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_losses_on_a_disk_that_ignores_syncs_are_found(workload: str) -> None:
-    done = run("--without-syncs", *seeds(workload, 40))
+    done = run("--without-syncs", *seeds(workload, 50))
     assert done.returncode == 1, done.stdout + done.stderr
     assert f": {workload}, power lost in change" in done.stdout
 

@@ -1,8 +1,6 @@
 """Workloads for power cuts, and checks of the disks that cuts leave.
 
-``python -m tests.powerloss.workloads NAME DIRECTORY SEED`` runs one.  It appends each state to the
-file ``acknowledged``, before and after the step that leads to it.  After a power cut the disk must
-have the last completed state, or the one that had begun.
+``python -m tests.powerloss.workloads NAME DIRECTORY SEED`` runs one.
 """
 
 from __future__ import annotations
@@ -10,12 +8,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from random import Random
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from dafka_core import Producer
 from dafka_core.archive import layout, manifest
@@ -28,52 +23,8 @@ from dafka_core.storage.backup import Backup
 from dafka_core.testing import EmbeddedCluster
 from tests.integration.archive import records
 from tests.integration.storage.processes import values_of
-
-ACKNOWLEDGED: Final = "acknowledged"
-
-State = Any
-"""The state of a workload on disk, as JSON."""
-
-
-class Workload(ABC):
-    """A program that writes to disk in steps, and the check of its disk."""
-
-    first: ClassVar[State]
-    """The state before the first step."""
-
-    def __init__(self, root: Path, seed: int) -> None:
-        self.root, self.chance = root, Random(seed)
-
-    def prepare(self) -> None:
-        """Create the directory, and the files that exist before the workload."""
-        self.root.mkdir()
-
-    @abstractmethod
-    def run(self) -> None:
-        """Do the work, each part of it in a ``step``."""
-
-    @abstractmethod
-    def state(self) -> State:
-        """Check the disk, and return its state; the check may change it afterwards."""
-
-    @contextmanager
-    def step(self, state: State) -> Iterator[None]:
-        """Note that a step to a state has begun, then that it is done."""
-        with (self.root / ACKNOWLEDGED).open("ab", buffering=0) as file:
-            file.write(f"{json.dumps(['begun', state])}\n".encode())
-            yield
-            file.write(f"{json.dumps(['done', state])}\n".encode())
-
-    def check(self, acknowledged: bytes) -> None:
-        """Raise an error if the disk has neither the last done state nor the begun one."""
-        allowed: list[State] = [self.first]
-        for line in acknowledged.decode().splitlines(keepends=True):
-            if line.endswith("\n"):  # else it was being written
-                kind, state = json.loads(line)
-                allowed = [state] if kind == "done" else [*allowed[:1], state]
-        found = json.loads(json.dumps(self.state()))
-        assert found in allowed, f"{found} is none of {allowed}"
-
+from tests.powerloss.store_pair import StorePair
+from tests.powerloss.workload import State, Workload
 
 PARTITIONS: Final = [TopicPartition("t", name) for name in "pqrs"]
 
@@ -310,6 +261,7 @@ WORKLOADS: Final[Mapping[str, Callable[[Path, int], Workload]]] = {
     "backup": BackupWork,
     "archive": ArchiveWork,
     "copy": CopyWork,
+    "stores": StorePair,
 }
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A log that changes in every way there is, at random, and all that it says of itself."""
+"""A log with random changes of each kind, and its contents for comparisons."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PARTITIONS = [TopicPartition("t", name) for name in "pqrs"]
 
 
 class ChangingLog:
-    """Changes a log; whose records they are is known, so that some can be set aside."""
+    """Random changes of a log; records have lives, so that some can be set aside."""
 
     def __init__(self, log: Log, seed: int) -> None:
         self.log = log
@@ -26,7 +26,7 @@ class ChangingLog:
         self._version = 0
 
     def change(self, times: int) -> None:
-        """Does something, so many times."""
+        """Make this many random changes."""
         kinds = [self._append] * 6 + [self._merge] * 3
         kinds += [self._trim, self._stage, self._discard, self._set_aside, self._note, self._go_on]
         for _ in range(times):
@@ -82,7 +82,7 @@ class ChangingLog:
             self.log.discard_aside(self.log.aside()[0].id)
 
     def _go_on(self) -> None:
-        """As a store does that lacks what nobody has any more."""
+        """Restart a partition, as a store does that lacks records which no store has."""
         tp = self._chance.choice(PARTITIONS)
         self._lives += 1
         end, history = self.log.end(tp), self.log.lives(tp).history
@@ -100,7 +100,7 @@ class ChangingLog:
 
 
 def told(log: Log) -> dict[str, Any]:
-    """All that a log says."""
+    """Return everything that a log reports."""
     infos = log.partitions()
     return {
         "partitions": infos,

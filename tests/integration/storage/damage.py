@@ -1,4 +1,4 @@
-"""A log of three blocks, and rows changed behind the log's back."""
+"""A log of three blocks, and changes of its file without its knowledge."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def three_blocks(directory: Path) -> list[bytes]:
 
 
 def trees(data: Path) -> list[int]:
-    """Where the file has a page of a tree, or had one that is free now."""
+    """Return the positions of pages of trees, and of free pages that were such."""
     content = data.read_bytes()
     return [
         at
@@ -35,7 +35,7 @@ def trees(data: Path) -> list[int]:
 
 
 def erase(data: Path, at: int, by: bytes = bytes(mmap.PAGESIZE)) -> bytes:
-    """Overwrites a page with zeros, or something else; returns what was there."""
+    """Overwrite a page with zeros or other content; return the previous content."""
     with data.open("r+b") as file:
         file.seek(at)
         before = file.read(mmap.PAGESIZE)
@@ -45,7 +45,7 @@ def erase(data: Path, at: int, by: bytes = bytes(mmap.PAGESIZE)) -> bytes:
 
 
 def change(directory: Path, table: bytes, key: bytes, value: bytes | None) -> None:
-    """Changes a row behind the log's back."""
+    """Change a row without the log's knowledge."""
     with lmdb.Environment(str(directory), max_dbs=3) as env:
         opened = env.open_db(table, create=False)
         with env.begin(write=True, db=opened) as txn:
@@ -56,7 +56,7 @@ def change(directory: Path, table: bytes, key: bytes, value: bytes | None) -> No
 
 
 def tamper(directory: Path, old: bytes, new: bytes) -> None:
-    """Replaces a value in every block that has it, and computes the block's checksum anew."""
+    """Replace a value in every block with it, and recompute the block's checksum."""
     found = 0
     with lmdb.Environment(str(directory), max_dbs=3, map_size=1 << 30) as env:
         blocks = env.open_db(b"blocks", create=False)

@@ -1,4 +1,4 @@
-"""A child process of the tests: a log whose disk is full, and then has room again.
+"""A child process of the tests: a log on a disk that is full, and then has room again.
 
 ``full_disk.py DIRECTORY SCENARIO`` asserts what must hold, and prints ``right``.  The directory is
 a small file system of its own, which another file fills; where the tests can mount none, a limit
@@ -41,13 +41,13 @@ class Disk:
 
     @property
     def mounted(self) -> bool:
-        """Whether it is the tests' own."""
+        """Return True for a file system of the tests."""
         status = os.statvfs(self._ballast.parent)
         return status.f_blocks * status.f_frsize == MOUNTED_BYTES
 
     @contextlib.contextmanager
     def full(self, but_bytes: int = 0) -> Iterator[None]:
-        """No room but for so much."""
+        """Leave room for this size only."""
         if not self.mounted:
             sizes = [path.stat().st_size for path in self.store.glob("data.mdb")]
             with limits.limited(resource.RLIMIT_FSIZE, max(sizes, default=0) + but_bytes):
@@ -63,12 +63,12 @@ class Disk:
 
 
 def refused() -> AbstractContextManager[object]:
-    """What is done here is refused with a sentence."""
+    """Check that the log refuses the actions inside with a sentence."""
     return pytest.raises(StoreError, match=r"No space left|the disk is full")
 
 
 def readers(disk: Disk) -> None:
-    """More readers than before find room in LMDB's list of them, which it has mapped."""
+    """Read in more threads than before: LMDB has mapped room for them in its list."""
     with Log(disk.store) as log:
         put(log, 100)
         values = values_of(log)
@@ -79,7 +79,7 @@ def readers(disk: Disk) -> None:
 
 
 def starting(disk: Disk) -> None:
-    """A log is opened or refused, and opened when there is room, whatever there was room for."""
+    """Open a log with any amount of room: it opens or is refused, and opens with enough."""
     for pages in range(40):
         with disk.full(pages * PAGE_BYTES), contextlib.suppress(StoreError):
             Log(disk.store).close()
@@ -90,7 +90,7 @@ def starting(disk: Disk) -> None:
 
 
 def restarting(disk: Disk) -> None:
-    """A log that was there is opened and read without any room."""
+    """Open and read an existing log without any room."""
     with Log(disk.store) as log:
         put(log, 100)
         values = values_of(log)
@@ -109,7 +109,7 @@ def restarting(disk: Disk) -> None:
 
 
 def writing(disk: Disk) -> None:
-    """What has no room is refused, whatever it is, and nothing of it is there."""
+    """Check that entries of each kind without room are refused, and leave nothing."""
     life = EpochId(5, 7, 1)
     large = RecordBatch.of(TP, 100, [bytes(limits.VALUE)] * 4)
     entries: list[list[LogEntry]] = [
@@ -138,7 +138,7 @@ def writing(disk: Disk) -> None:
 
 
 def merging(disk: Disk) -> None:
-    """What merging has no room for is merged later, and appends that have room go on meanwhile."""
+    """Merge blocks later if they have no room now; appends with room continue meanwhile."""
     ends = dict.fromkeys(TPS, 0)
 
     def append(log: Log, count: int) -> None:

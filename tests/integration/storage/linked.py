@@ -1,4 +1,4 @@
-"""Logs whose records have links, without a store's thread that makes them."""
+"""Logs with links, created without a store's thread."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.integration.storage.staged import TP
 
 
 def link(log: Log) -> None:
-    """Has links made of all records; without waiting for more."""
+    """Create links of all records, without waiting for more."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(linker, "TAIL_S", 0)
         log.linker._scan_due_s = float("-inf")
@@ -22,7 +22,7 @@ def link(log: Log) -> None:
 
 
 def checked(log: Log) -> Checked:
-    """What a check finds."""
+    """Return the damage that a check finds."""
     done = Checked()
     for each in check(log.snapshot):
         done = done.plus(each)
@@ -30,11 +30,11 @@ def checked(log: Log) -> Checked:
 
 
 def reopened(directory: Path) -> Checked:
-    """The same of a log that is opened for it."""
+    """Open a log, and return the damage that a check finds."""
     with Log(directory) as log:
         return checked(log)
 
 
 def links(log: Log, tp: TopicPartition = TP, *, newest: bool = False) -> list[PartitionLink]:
-    """A partition's links."""
+    """Return a partition's links."""
     return links_of(log.snapshot, tp, newest=newest)

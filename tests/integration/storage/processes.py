@@ -1,4 +1,4 @@
-"""Writers of the tests in processes of their own, and what they write."""
+"""Processes that append to a log, and checks of their records."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[3]
 
 @contextlib.contextmanager
 def child(directory: Path, seed: int) -> Iterator[subprocess.Popen[str]]:
-    """A process that appends to the log; killed when the test is through with it."""
+    """Run a process that appends to the log, and kill it at the end."""
     command = [sys.executable, "-m", appender.__name__, str(directory), str(seed)]
     with started(command) as process:
         yield process
@@ -34,7 +34,7 @@ def child(directory: Path, seed: int) -> Iterator[subprocess.Popen[str]]:
 
 @contextlib.contextmanager
 def started(command: list[str]) -> Iterator[subprocess.Popen[str]]:
-    """A process of the tests; killed when the test is through with it."""
+    """Run a process, and kill it at the end."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(
         command,
@@ -51,7 +51,7 @@ def started(command: list[str]) -> Iterator[subprocess.Popen[str]]:
 
 
 def on_disk(directory: Path) -> list[PartitionInfo]:
-    """What a store has that another process may run: for tests alone, which see LMDB's file.
+    """Return the partitions in a directory that a store in another process may have open.
 
     Raises:
         lmdb.Error: there is none yet.
@@ -63,27 +63,27 @@ def on_disk(directory: Path) -> list[PartitionInfo]:
 
 
 class Told(NamedTuple):
-    """What an appender says after an append: the partition's end, how many merges there were."""
+    """An appender's report after an append: the partition's end, and the count of merges."""
 
     end: int
     merged: int
 
 
 def told(process: subprocess.Popen[str]) -> Told:
-    """What the appender says next."""
+    """Return the appender's next report."""
     assert process.stdout is not None
     return Told(*map(int, process.stdout.readline().split()))
 
 
 def killed(process: subprocess.Popen[str]) -> list[Told]:
-    """What the appender has said until it was killed."""
+    """Kill the appender, and return its remaining reports."""
     process.kill()
     assert process.stdout is not None
     return [Told(*map(int, line.split())) for line in process.stdout if line.endswith("\n")]
 
 
 def values_of(store: Log, tp: TopicPartition = TP) -> list[bytes]:
-    """All values that are held."""
+    """Return all available values."""
     info = store.info(tp)
     assert info is not None
     values: list[bytes] = []
@@ -95,7 +95,7 @@ def values_of(store: Log, tp: TopicPartition = TP) -> list[bytes]:
 
 
 def put(store: Log, *counts: int, topic: str = "t") -> None:
-    """Appends the appender's records at the partition's end: so many of them each time."""
+    """Append batches of the appender's records, with these counts, at the partition's end."""
     for count in counts:
         tp = TopicPartition(topic, P)
         end = store.end(tp)
@@ -104,7 +104,7 @@ def put(store: Log, *counts: int, topic: str = "t") -> None:
 
 
 def check_batches(batches: Iterable[RecordBatch], start: int, end: int) -> None:
-    """Asserts that these are the appender's records from ``start`` to ``end``."""
+    """Check that these are the appender's records from ``start`` to ``end``."""
     offset = start
     for batch in batches:
         assert batch.offset == offset
@@ -115,7 +115,7 @@ def check_batches(batches: Iterable[RecordBatch], start: int, end: int) -> None:
 
 
 def check_snapshot(snapshot: Snapshot) -> int:
-    """Asserts that all a snapshot holds is the appender's; how many records."""
+    """Check that a snapshot has the appender's records; return their count."""
     info = snapshot.info(TP)
     assert info is not None
     check_batches(snapshot.read(TP, info.earliest, info.end), info.earliest, info.end)

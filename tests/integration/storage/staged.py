@@ -1,4 +1,4 @@
-"""What the tests of transactions write, and all that a reader is told of it."""
+"""Entries of transactions, and everything that readers receive from a log."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ A, B, C = ("A" * 32, "B" * 32, "C" * 32)
 
 
 def values(count: int, name: str = "v", size_bytes: int = 0) -> list[bytes]:
-    """Values that tell which they are."""
+    """Return values with their numbers."""
     return [b"%s%d" % (name.encode(), number) + b"." * size_bytes for number in range(count)]
 
 
 def large(count: int, name: str = "v") -> list[bytes]:
-    """Values of which any hundred make a block that is not extended."""
+    """Return values of which a hundred make a block that is not extended."""
     return values(count, name, 1000)
 
 
 def put(store: Log, written: Sequence[bytes], partition: str = "p") -> None:
-    """Appends at the partition's end."""
+    """Append at the partition's end."""
     tp = TopicPartition("t", partition)
     store.append([RecordBatch.of(tp, store.end(tp), written)])
 
@@ -46,35 +46,35 @@ def stage(
     partition: str = "p",
     version: int = NO_VERSION,
 ) -> Stage:
-    """An entry."""
+    """Return an entry that stages records."""
     return Stage(RecordBatch.of(TopicPartition("t", partition), offset, written), attempt, version)
 
 
 def commit(*transactions: tuple[str, str, int, int, int]) -> Commit:
-    """An entry: partition, attempt, start, end and version of each."""
+    """Return an entry for these partitions, attempts, starts, ends and versions."""
     return Commit(tuple(StagedTransaction("t", *transaction) for transaction in transactions))
 
 
 def one(attempt: str, start: int, end: int, version: int) -> Commit:
-    """An entry for one partition."""
+    """Return an entry that commits one partition."""
     return commit(("p", attempt, start, end, version))
 
 
 def part(written: Sequence[bytes], transaction: Transaction, start: int, end: int) -> RecordBatch:
-    """Records ``start`` to ``end`` of a transaction, as another store sends them."""
+    """Return the records of a part of a transaction, as another store sends them."""
     return RecordBatch.of(
         TP, start, written[start - transaction.start : end - transaction.start], transaction
     )
 
 
 def facts(error: DafkaError | None) -> tuple[object, ...]:
-    """The kind of an error and what it carries."""
+    """Return the class of an error and its fields."""
     assert error is not None
     return (type(error), *vars(error).values())
 
 
 def held(store: Log | Snapshot, partition: str = "p") -> list[bytes]:
-    """All values that a reader gets."""
+    """Return all values that a reader receives."""
     tp = TopicPartition("t", partition)
     info = store.info(tp)
     if info is None:
@@ -89,7 +89,7 @@ def held(store: Log | Snapshot, partition: str = "p") -> list[bytes]:
 
 
 def told(store: Log) -> dict[str, object]:
-    """Everything that a log tells readers."""
+    """Return everything that a log reports to readers."""
     facts: dict[str, object] = {}
     with store.snapshot() as snapshot:
         facts["partitions"] = store.partitions()
@@ -110,7 +110,7 @@ def told(store: Log) -> dict[str, object]:
 
 
 def tiny_area(patch: pytest.MonkeyPatch) -> None:
-    """Has few records reach every level of the append area, and leave it."""
+    """Make the append area so small that few records pass through all its levels."""
     patch.setattr(append_area, "APPENDED_GROUPS", 3)
     patch.setattr(append_area, "FAN_IN", 2)
     patch.setattr(append_area, "MERGED_GROUPS", 4)
@@ -120,6 +120,6 @@ def tiny_area(patch: pytest.MonkeyPatch) -> None:
 
 
 def clean(store: Log) -> None:
-    """Merges until there is nothing to merge."""
+    """Merge until nothing is left to merge."""
     while store.merge_step():
         pass

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dafka_core.errors import ClosedError, StoreError
-from dafka_core.model.log_entries import Commit, Stage
+from dafka_core.model.log_entries import Commit, SetAside, Stage
 from dafka_core.model.records import (
     NO_VERSION,
     PartitionInfo,
@@ -35,6 +35,7 @@ from tests.integration.storage.processes import (
     put,
     values_of,
 )
+from tests.integration.storage.staged import A, commit, stage
 
 
 @pytest.fixture
@@ -325,3 +326,33 @@ def test_merged_and_trimmed_space_is_used_again(tmp_path: Path) -> None:
     assert end > 10 * 100_000
     assert sizes[-1] == sizes[-20]
     assert sizes[-1] < 5 * held.size_bytes
+
+
+def test_staged_blocks_are_not_merged_after_a_restart(store: Log) -> None:
+    put(store, 10)
+    for start in range(10, 310, 10):
+        store.write([stage([appender.value(at) for at in range(start, start + 10)], start, A, P)])
+    store.close()
+    with Log(store.directory) as again:
+        merged(again)
+        assert counts(again) == [10]
+        assert again.write([commit((P, A, 10, 310, NO_VERSION))]) == [None]
+        merged(again)
+        assert counts(again) == [310]
+
+
+def test_records_set_aside_meanwhile_do_not_return(
+    store: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(store, *[10] * 30)
+    ends: list[int] = []
+
+    def merge_slowly(blocks: list[Block], buffer: bytearray) -> memoryview:
+        if not ends:
+            ends.append(sum(each.count for each in blocks) - 5)
+            store.write([SetAside(TP, ends[0])])
+        return block.merge(blocks, buffer)
+
+    monkeypatch.setattr(block_merger, "merge", merge_slowly)
+    merged(store)
+    assert sum(counts(store)) == store.end(TP) == ends[0]

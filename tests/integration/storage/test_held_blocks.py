@@ -1,4 +1,4 @@
-"""Blocks are looked at once, and again only where a partition has changed."""
+"""Retention examines blocks once, and again only if their partition has changed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def log(tmp_path: Path) -> Iterator[Log]:
 
 
 def sizes(blocks: HeldBlocks, log: Log) -> tuple[dict[TopicPartition, int], int]:
-    """What each partition takes, and in how many steps that was found."""
+    """Return the size of each partition, and the number of steps that found it."""
     looking, steps = blocks.look_at(log.partitions()), 0
     while True:
         try:
@@ -32,7 +32,7 @@ def sizes(blocks: HeldBlocks, log: Log) -> tuple[dict[TopicPartition, int], int]
         steps += 1
 
 
-def test_what_did_not_change_is_not_looked_at_again(log: Log) -> None:
+def test_unchanged_partitions_are_not_examined_again(log: Log) -> None:
     blocks = HeldBlocks(log)
     first, steps = sizes(blocks, log)
     assert steps == 2
@@ -47,7 +47,7 @@ def test_what_did_not_change_is_not_looked_at_again(log: Log) -> None:
     assert blocks.of(A)[0].end == 4
 
 
-def test_much_is_looked_at_in_steps(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_bytes_are_examined_in_steps(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     log.append([RecordBatch.of(A, end, [b"x" * 30_000] * 4) for end in (4,)])
     log.append([RecordBatch.of(A, end, [b"x" * 30_000] * 4) for end in (8,)])
     monkeypatch.setattr(retention_pass, "STEP_BYTES", 1)
@@ -57,7 +57,7 @@ def test_much_is_looked_at_in_steps(log: Log, monkeypatch: pytest.MonkeyPatch) -
     assert found[A] > 2 * found[B]
 
 
-def test_what_is_not_there_has_no_blocks(log: Log) -> None:
+def test_an_unknown_partition_has_no_blocks(log: Log) -> None:
     blocks = HeldBlocks(log)
     assert list(blocks.look(TopicPartition("t", "C"))) == []
     assert blocks.found([TopicPartition("t", "C")]) == {}

@@ -10,7 +10,7 @@ from typing import Any
 import lmdb
 import pytest
 
-from dafka_core.errors import FencedError, StoreError
+from dafka_core.errors import FencedError, OffsetConflictError, StoreError
 from dafka_core.model.epochs import NO_LIFE, Epoch, EpochId
 from dafka_core.model.log_entries import RestartPartition, SetAside, TransactionExistsError
 from dafka_core.model.records import (
@@ -27,7 +27,7 @@ from dafka_core.storage.set_aside import AsideRecords
 from dafka_core.storage.tables import FoundBlock, Tables
 from tests.integration.storage.clocks import Clock
 from tests.integration.storage.damage import change
-from tests.integration.storage.staged import TP, A, held, large, one, put, stage, values
+from tests.integration.storage.staged import TP, A, held, large, one, part, put, stage, values
 
 OLD = Epoch.first(EpochId(1, 0xA, 1))
 LOST = Epoch(2, 0xB, 1, 4, OLD.digest)
@@ -233,6 +233,21 @@ def test_what_is_staged_is_discarded(store: Log) -> None:
     [refused] = store.write([one(A, 5, 8, 1)])
     assert isinstance(refused, FencedError)
     assert held(store) == values(5)[:2]
+
+
+@pytest.mark.parametrize("entry", [SetAside(TP, 5), RestartPartition(TP, 5, ())])
+def test_a_replicas_part_of_a_transaction_is_discarded_at_the_end(
+    store: Log, entry: SetAside | RestartPartition
+) -> None:
+    """Its blocks were deleted and its row was not, so the next part seemed to follow it."""
+    put(store, values(5))
+    transaction, contents = Transaction(1, 5, 8), values(3, "s")
+    store.write([part(contents, transaction, 5, 7), entry])
+    assert store.transaction_state(TP) == TransactionState(5, 5, "", None)
+    [refused] = store.write([part(contents, transaction, 7, 8)])
+    assert isinstance(refused, OffsetConflictError)
+    assert store.write([part(contents, transaction, 5, 8)]) == [None]
+    assert held(store) == values(5) + contents
 
 
 @pytest.mark.parametrize(("start", "is_left"), [(2, False), (5, False), (8, True), (9, True)])

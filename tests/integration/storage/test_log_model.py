@@ -1,4 +1,4 @@
-"""Random steps on two partitions, beside a model that is lists."""
+"""Random steps on two partitions of a log, compared with a model of lists."""
 
 from __future__ import annotations
 
@@ -13,8 +13,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from dafka_core.config.topic_rules import parse_compression, parse_rules
 from dafka_core.errors import OffsetConflictError
-from dafka_core.model.log_entries import Commit, Discard, SetTransaction, Stage
+from dafka_core.model.log_entries import (
+    Commit,
+    Discard,
+    RestartPartition,
+    SetAside,
+    SetTransaction,
+    Stage,
+)
 from dafka_core.model.records import (
     NO_VERSION,
     RecordBatch,
@@ -24,6 +32,7 @@ from dafka_core.model.records import (
     TransactionState,
 )
 from dafka_core.storage import Log
+from dafka_core.storage.retention_pass import Retention
 from tests.integration.storage.staged import A, B, clean, held, tiny_area
 
 PARTITIONS = st.sampled_from(("p", "q"))
@@ -45,6 +54,9 @@ class Model:
     last: tuple[str, int, int] | None = None
     last_transaction: Transaction | None = None
     earliest: int = 0
+    aside: list[tuple[int, list[bytes]]] = field(default_factory=list)
+    """First offset and values of the records set aside."""
+    was_set_aside: bool = False
 
     @property
     def end(self) -> int:
@@ -65,13 +77,25 @@ class Model:
         self.committed += self.staged
         self.drop()
 
+    def set_aside(self, start: int) -> None:
+        """Move the records from an offset on aside, and all staged ones away."""
+        first, self.was_set_aside = max(start, self.earliest), True
+        if first < self.end:
+            self.aside.append((first, self.committed[first:]))
+        self.drop()
+        del self.committed[start:]
+        self.earliest = min(self.earliest, start)
+        self.last = self.last if self.last and self.last[2] <= start else None
+        last = self.last_transaction
+        self.last_transaction = last if last and last.end <= start else None
+
     def set_last(self, transaction: Transaction) -> None:
         if transaction.version > self.last_version:
             self.last_transaction = transaction
 
 
-class Transactions(RuleBasedStateMachine):
-    """Every step, whatever its arguments, does what the model does or is refused by both."""
+class LogSteps(RuleBasedStateMachine):
+    """Steps with arbitrary arguments: log and model execute each, or both refuse it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -245,6 +269,55 @@ class Transactions(RuleBasedStateMachine):
         model.earliest = max(model.earliest, before)
         assert self.store.trim(TopicPartition("t", name), before) == model.earliest
 
+    @rule(name=PARTITIONS, back=st.integers(-1, 350))
+    def set_aside(self, name: str, back: int) -> None:
+        model = self.models[name]
+        start = max(model.end - back, 0)
+        assert self.store.write([SetAside(TopicPartition("t", name), start)]) == [None]
+        if start < model.end:
+            model.set_aside(start)
+        else:
+            model.drop()
+
+    @rule(name=PARTITIONS, ahead=st.integers(-1, 2))
+    def restart(self, name: str, ahead: int) -> None:
+        model = self.models[name]
+        start = max(model.end + ahead, 0)
+        transaction = Transaction(1, start - 1, start) if start else None
+        entry = RestartPartition(TopicPartition("t", name), start, (), transaction)
+        assert self.store.write([entry]) == [None]
+        end = model.end
+        model.drop()
+        if start > end:
+            model.set_aside(model.earliest)
+            model.committed += [b""] * (start - model.end)
+            model.earliest, model.last_transaction = start, transaction
+
+    @rule(part=st.integers(0, 1))
+    def discard_aside(self, part: int) -> None:
+        for each in self.store.aside()[part:]:
+            model = self.models[each.partition]
+            model.aside.remove((each.start, self.aside(each.id)))
+            assert self.store.discard_aside(each.id)
+
+    @rule(limit=st.sampled_from(("2kB", "100kB", "1MB")))
+    def retain(self, limit: str) -> None:
+        for _ in Retention(self.store, parse_rules(f"t={limit}")).steps():
+            pass
+        for info in self.store.partitions():
+            model = self.models[info.partition]
+            assert model.earliest <= info.earliest <= model.end
+            model.earliest = info.earliest
+
+    @rule()
+    def compress(self) -> None:
+        self.store.compressor(parse_compression("*=zstd"), 0.0).step()
+
+    @rule()
+    def link(self) -> None:
+        while self.store.linker.step():
+            pass
+
     @rule()
     def merge(self) -> None:
         clean(self.store)
@@ -267,15 +340,21 @@ class Transactions(RuleBasedStateMachine):
 
     @rule()
     def kill(self) -> None:
-        """Goes on with the files as they are while the store has them open."""
+        """Continue with a copy of the files while the log has them open, as after a kill."""
         left, store = self.directory, self.store
         self.directory = shutil.copytree(left, tempfile.mkdtemp(), dirs_exist_ok=True)
         self.store = Log(self.directory)
         store.close()
         shutil.rmtree(left)
 
+    def aside(self, aside_id: int) -> list[bytes]:
+        return [value for batch in self.store.read_aside(aside_id) for value in batch.values]
+
     @invariant()
     def the_log_is_as_the_model(self) -> None:
+        aside = [(each.partition, each.start, self.aside(each.id)) for each in self.store.aside()]
+        expected = [(name, *each) for name, model in self.models.items() for each in model.aside]
+        assert sorted(aside) == sorted(expected)
         facts: dict[str, Any] = {info.partition: info for info in self.store.partitions()}
         for name, model in self.models.items():
             tp = TopicPartition("t", name)
@@ -289,13 +368,18 @@ class Transactions(RuleBasedStateMachine):
             if found is not None and found.records:
                 size = sum(map(len, model.committed[model.earliest :]))
                 assert found.size_bytes >= size
-                assert found.last_time_us == self.store.times(tp, 0, model.end)[-1][1]
+                assert found.last_time_us is not None
+                last_us = self.store.times(tp, 0, model.end)[-1][1]
+                # It remains the greatest so far when records are set aside.
+                assert found.last_time_us == last_us or (
+                    model.was_set_aside and found.last_time_us > last_us
+                )
             elif found is not None:
                 assert found.size_bytes == 0
 
 
-class TrickledTransactions(Transactions):
-    """The same where few records pass through all of the append area."""
+class LogStepsOfTinyAppendArea(LogSteps):
+    """The steps, with an append area so small that few records pass through all its levels."""
 
     def __init__(self) -> None:
         self.patch = pytest.MonkeyPatch()
@@ -307,7 +391,7 @@ class TrickledTransactions(Transactions):
         self.patch.undo()
 
 
-TestTransactions = Transactions.TestCase
-TestTrickledTransactions = TrickledTransactions.TestCase
-for case in (TestTransactions, TestTrickledTransactions):
+TestLog = LogSteps.TestCase
+TestTinyAppendArea = LogStepsOfTinyAppendArea.TestCase
+for case in (TestLog, TestTinyAppendArea):
     case.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)

@@ -1,0 +1,141 @@
+"""Bits flip in the file of one of three running stores: no reader receives anything wrong.
+
+Damaged records are refused, and read at the other stores.  With a damaged row a store cannot list
+its partitions, so it ends, as it would refuse to start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from dafka_core import Consumer, Producer, Reader, Store
+from dafka_core.errors import DafkaError, StoreError
+from dafka_core.model.records import TopicPartition
+from dafka_core.nodes import store_backup
+from dafka_core.testing import wait_until
+from tests.integration.nodes.content import flushed, polled, stored
+from tests.integration.nodes.peers import PATIENCE_S
+from tests.integration.nodes.staging import client_of, read
+
+BLOCKS = [b"large %d " % number * 100 for number in range(300)]
+"""Records of several blocks."""
+
+GROUPED = [b"small %d " % number for number in range(3)]
+"""Records that stay in the append area."""
+
+Produce = Callable[..., Producer]
+
+
+def flip(store: Store, content: bytes, at: int = 0) -> None:
+    """Flip a bit of each copy of some content in a running store's file, ``at`` bytes after it."""
+    data = store.log.directory / "data.mdb"
+    before, found = data.read_bytes(), -1
+    with data.open("r+b") as file:
+        while (found := before.find(content, found + 1)) >= 0:
+            file.seek(found + at)
+            file.write(bytes([before[found + at] ^ 4]))
+    assert data.read_bytes() != before
+
+
+class ThreeStores:
+    """Stores with the same records: one whose bits flip, and two others."""
+
+    def __init__(self, tower: str, directory: Path) -> None:
+        self._tower, self._directory = tower, directory
+        self._running: dict[str, Store] = {}
+        self.damaged, *_ = (self.start(name) for name in "abc")
+
+    def start(self, name: str) -> Store:
+        store = self._running[name] = Store(self._directory / name, tower=self._tower)
+        return store
+
+    def stop_others(self) -> None:
+        for name in "bc":
+            self._running.pop(name).close()
+
+    def start_others(self) -> None:
+        for name in "bc":
+            self.start(name)
+
+    def close(self) -> None:
+        for store in self._running.values():
+            store.close()
+
+
+@pytest.fixture
+def stores(tower: str, tmp_path: Path) -> Iterator[ThreeStores]:
+    with closing(ThreeStores(tower, tmp_path)) as stores:
+        yield stores
+
+
+def published(produce: Produce, contents: list[bytes]) -> TopicPartition:
+    """Return a partition with these records at all three stores, in several blocks if many."""
+    producer = produce("t", acks=3)
+    for first in range(0, len(contents), 100):
+        flushed(producer, contents[first : first + 100])
+    return TopicPartition("t", producer.address)
+
+
+def polled_all(consumer: Consumer, tp: TopicPartition, contents: list[bytes]) -> bool:
+    return [polled(consumer) for _ in contents] == [(*tp, *each) for each in enumerate(contents)]
+
+
+@pytest.mark.parametrize("contents", [BLOCKS, GROUPED])
+def test_consumers_and_new_stores_receive_damaged_records_from_other_stores(
+    stores: ThreeStores,
+    produce: Produce,
+    consume: Callable[..., Consumer],
+    contents: list[bytes],
+) -> None:
+    tp = published(produce, contents)
+    flip(stores.damaged, contents[1])
+    stores.stop_others()
+    consumer, new = consume("t", start="earliest"), stores.start("new")
+    wait_until(lambda: stores.damaged.loop.damaged_count > 1)
+    assert (consumer.poll(0), new.log.end(tp)) == (None, 0)
+    stores.start_others()
+    assert polled_all(consumer, tp, contents)
+    wait_until(lambda: new.log.end(tp) == len(contents))
+    assert stored(new, *tp) == contents
+    # The remedy that the error names.
+    stores.damaged.close()
+    again = stores.start("empty")
+    wait_until(lambda: again.log.end(tp) == len(contents))
+    assert stored(again, *tp) == contents
+
+
+@pytest.mark.parametrize("contents", [BLOCKS, GROUPED])
+def test_flight_refuses_damaged_records_and_serves_others(
+    stores: ThreeStores, produce: Produce, contents: list[bytes]
+) -> None:
+    tp, intact = published(produce, contents), published(produce, [b"intact"] * 3)
+    flip(stores.damaged, contents[1])
+    with client_of(stores.damaged) as client:
+        with pytest.raises(DafkaError, match="damaged"):
+            read(client, len(contents), tp.partition)
+        assert read(client, 3, intact.partition) == [b"intact"] * 3
+    found = store_backup.verify(str(stores.damaged.log.directory))
+    assert {each.partition for part in found for each in part.found} == {tp.partition}
+
+
+def test_a_store_with_a_damaged_row_ends_and_the_others_answer(
+    stores: ThreeStores,
+    produce: Produce,
+    consume: Callable[..., Consumer],
+    tower: str,
+) -> None:
+    """It was silent, and everything that waits for the answers of all stores failed."""
+    tp = published(produce, GROUPED)
+    name = f"{tp.topic}\0{tp.partition}".encode()
+    flip(stores.damaged, name, len(name) + 4)
+    assert polled_all(consume("t", start="earliest"), tp, GROUPED)
+    with pytest.raises(StoreError, match="its row does not match its checksum"):
+        stores.damaged.wait(PATIENCE_S)
+    with Reader(tower=tower) as reader:
+        (found,) = reader.partitions(timeout_s=PATIENCE_S)
+    assert (found.tp, found.end) == (tp, 3)
+    flushed(produce("t", acks=2), GROUPED)
