@@ -38,13 +38,15 @@ from dafka_core.flight.requests import (
     PutRequest,
 )
 from dafka_core.flight.server_context import ServerContext, WatchedStream
-from dafka_core.flight.server_keys import MIDDLEWARE, Caller, TokenReader
+from dafka_core.flight.server_keys import MIDDLEWARE, Caller, NamedKey
 from dafka_core.flight.store_location import StoreLocation, host_of, tcp_location, unix_location
 from dafka_core.model.json_message import pack, short
 from dafka_core.model.log_entries import TransactionExistsError
 from dafka_core.model.names import text_of
 from dafka_core.model.records import NO_VERSION, RecordBatch, TopicPartition
 from dafka_core.model.values import Values
+from dafka_core.security.allowed_keys import LOOK_INTERVAL_S
+from dafka_core.security.credentials import pem
 from dafka_core.storage import Log, PartitionStatistics
 from dafka_core.system.closing import ProcessBound
 from dafka_core.system.hosts import HostPort, listen
@@ -385,6 +387,9 @@ def _ticket(request: InfoRequest, held: PartitionStatistics) -> bytes:
 CLOSE_GRACE_S: Final = 0.2
 """Time for streams to end when the service closes; then their connections are broken."""
 
+REBIND_S: Final = 0.001
+"""Time after which a port is tried again that was free a moment ago."""
+
 CLOSE_TIMEOUT_S: Final = 10.0
 """The longest duration of closing, even if the store or its disk hangs."""
 
@@ -421,7 +426,7 @@ class FlightService(ProcessBound):
         self.context = context
         self._close_lock = threading.Lock()
         self._socket_path = socket_path
-        self._servers: list[_Server] = []
+        self._servers: list[_Server] = []  # with those whose last requests still run
         self._addresses: set[grpc_workarounds.Address] = set()
         why = grpc_workarounds.use()
         if why is not None:
@@ -429,7 +434,8 @@ class FlightService(ProcessBound):
         try:
             _check_port(bind_host, port)
             is_tls = context.keys is not None
-            self.port: int = self._listen(tcp_location(bind_host, port, is_tls=is_tls)).port
+            server = self._listen(tcp_location(bind_host, port, is_tls=is_tls))
+            self.port: int = server.port
             locations = [tcp_location(bind_host, self.port, is_tls=is_tls)]
             if socket_path is not None:
                 locations.insert(0, unix_location(socket_path))
@@ -439,21 +445,29 @@ class FlightService(ProcessBound):
                 context.watch.addresses |= grpc_workarounds.addresses_of(locations[0])
                 _remove_socket(socket_path)
                 self._listen(locations[0])
+                if is_tls:  # instead of TLS; before ``started``, no request is answered
+                    Path(socket_path).chmod(0o600)
             store, directory = context.location.store, context.log.directory
             self.location = context.location = StoreLocation.begin(store, locations, directory)
             context.started.set()
+            if context.keys is not None:
+                follow = threading.Thread(
+                    target=_follow_keys,
+                    args=(weakref.ref(self), context, server, locations[-1]),
+                    name="dafka-flight-keys",
+                    daemon=True,
+                )
+                follow.start()
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
         """End all streams, also those of stalled clients.  Idempotent."""
+        self.context.closing.set()
         with self._close_lock:
-            self.context.closing.set()
             servers, self._servers = self._servers, []
-            closing = [threading.Thread(target=each.end, daemon=True) for each in servers]
-            for thread in closing:
-                thread.start()
+            closing = [each.end() for each in servers]
             deadline = time.monotonic() + CLOSE_TIMEOUT_S
             for thread in closing:
                 thread.join(CLOSE_GRACE_S)
@@ -473,6 +487,25 @@ class FlightService(ProcessBound):
             if isinstance(finalizer := reference.__callback__, weakref.finalize):
                 finalizer.detach()
 
+    def replace(self, old: _Server, location: str) -> _Server:
+        """Let a new server take the port of an old one, which completes its requests.
+
+        gRPC reads the certificates of clients when a server starts, and two cannot share the port.
+        """
+        with self._close_lock:
+            self._servers = [each for each in self._servers if not each.has_ended]
+            old.end()
+            pause_s = REBIND_S
+            while not self.context.closing.is_set():
+                try:
+                    return self._listen(location)
+                except ConfigError as error:
+                    if pause_s > 1:
+                        _log.error("the keys that are allowed have changed: %s", error)
+                    self.context.closing.wait(pause_s)
+                    pause_s = min(2 * pause_s, CLOSE_TIMEOUT_S)
+        return old
+
     def _listen(self, location: str) -> _Server:
         try:
             server = _Server(location, self.context)
@@ -489,15 +522,29 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
 
     def __init__(self, location: str, served: ServerContext) -> None:
         self._served = served
+        self._ending = threading.Thread(
+            target=self.__exit__, args=(None, None, None), name="dafka-flight-end", daemon=True
+        )
         locked: dict[str, Any] = {}
         if (keys := served.keys) is not None:
-            locked["middleware"] = {MIDDLEWARE: TokenReader(keys)}
-            if host_of(location) is not None:
+            if host_of(location) is None:
+                locked["middleware"] = {MIDDLEWARE: NamedKey()}
+            else:
+                self.certificates = keys.certificates
                 locked["tls_certificates"] = [keys.tls]
+                locked["verify_client"] = True
+                locked["root_certificates"] = b"".join(map(pem, self.certificates))
         super().__init__(location, **locked)
 
-    def end(self) -> None:
-        self.__exit__(None, None, None)
+    @property
+    def has_ended(self) -> bool:
+        return self._ending.ident is not None and not self._ending.is_alive()
+
+    def end(self) -> threading.Thread:
+        """Stop listening at once, and complete the requests in a thread.  Idempotent."""
+        if self._ending.ident is None:
+            self._ending.start()
+        return self._ending
 
     def list_flights(self, context: Any, criteria: bytes) -> Iterator[flight.FlightInfo]:
         with self._serving(context) as caller:
@@ -553,6 +600,15 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
 
     def _caller(self, context: Any) -> Caller:
         return Caller(context, self._served.keys)
+
+
+def _follow_keys(
+    service: weakref.ref[FlightService], context: ServerContext, server: _Server, location: str
+) -> None:
+    while context.keys is not None and not context.closing.wait(LOOK_INTERVAL_S):
+        if context.keys.certificates != server.certificates and (running := service()) is not None:
+            server = running.replace(server, location)
+            del running
 
 
 def _check_port(host: str, port: int) -> None:

@@ -1,4 +1,4 @@
-"""Authentication and authorization of the Flight service: TLS, tokens and permissions."""
+"""Authentication and authorization of the Flight service: TLS and permissions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyarrow import flight
 from dafka_core.config.node_options import KeyFiles
 from dafka_core.errors import ConfigError, NotAllowedError
 from dafka_core.flight.backup_requests import BackupRequest, CheckRequest, LinksRequest
-from dafka_core.flight.flight_errors import REFUSED, UnavailableError, refusal
+from dafka_core.flight.flight_errors import REFUSED, UnavailableError
 from dafka_core.flight.requests import (
     CommitRequest,
     Criteria,
@@ -43,7 +43,7 @@ from dafka_core.flight.retention_actions import DeleteRequest, RetentionRequest,
 from dafka_core.flight.where_get import GetWhereRequest
 from dafka_core.model.names import escape, quoted
 from dafka_core.security.allowed_keys import AllowedKeys
-from dafka_core.security.credentials import HEADER, SCHEME, TlsPair, has_expired, tls_pair
+from dafka_core.security.credentials import KEY_HEADER, TlsPair, identified, pem, tls_pair
 from dafka_core.security.key_files import read_secret
 from dafka_core.security.permissions import ADMIN, EVERYBODY, STORE, TOWER, Permissions, refused
 from dafka_core.security.throttles import LogThrottle
@@ -166,15 +166,14 @@ NEEDS: Final[dict[type[Request], Need]] = {
 """The required permission of each kind of request."""
 
 
-MIDDLEWARE: Final = "keys"
-"""The name under which pyarrow passes the caller."""
+MIDDLEWARE: Final = "key"
+"""The name under which pyarrow passes the key that a client at the socket names."""
 
-_ANONYMOUS: Final = (
+_NO_KEY: Final = (
     "it lets in owners of keys only: set secret_key_file and allowed_keys (docs/security.md)"
 )
 _UNKNOWN: Final = (
-    "it does not know this client's key: NAME.key must be in its directory of allowed keys, with a "
-    "line token-sha256 ('dafka keys renew NAME' writes it)"
+    "it does not know this client's key: NAME.key must be in its directory of allowed keys"
 )
 
 
@@ -202,38 +201,42 @@ class ServerKeys:
         own = read_secret(files.secret_key_file)
         self._allowed = AllowedKeys(files.allowed_keys, is_second=True)
         known = self._allowed.find(own.public.decode())
-        cure = "run 'dafka keys renew NAME' where its secret is, and copy NAME.key to all machines"
         if known is None or STORE not in known.roles:
             why = f"must contain this store's own key with role {STORE}: clients trust no other"
             raise ConfigError("allowed_keys", files.allowed_keys, why)
-        if not known.certificate:
-            why = f"{known.name}.key has no certificate, by which clients identify it: {cure}"
+        self.tls: TlsPair = tls_pair(own.secret)
+        if pem(known.certificate) != self.tls.certificate:
+            why = (
+                f"{known.name}.key lacks this key's certificate, by which clients identify it: run "
+                "'dafka keys renew NAME' where its secret is, and copy NAME.key to all machines"
+            )
             raise ConfigError("allowed_keys", files.allowed_keys, why)
-        if has_expired(known.certificate):
-            why = f"the certificate in {known.name}.key has expired: {cure}"
-            raise ConfigError("allowed_keys", files.allowed_keys, why)
-        try:
-            self.tls: TlsPair = tls_pair(own.secret, known.certificate)
-        except ValueError as error:
-            why = f"{known.name}.key {error}: {cure}"
-            raise ConfigError("allowed_keys", files.allowed_keys, why) from None
         self.refusal_count = 0
-        """Requests without an allowed key, or beyond its permissions."""
+        """Requests beyond their sender's permissions."""
         self._lock = threading.Lock()
         self._throttle = LogThrottle()
 
-    def owner(self, token: str) -> Permissions:
-        """Return the present permissions of a token's owner.
+    @property
+    def certificates(self) -> list[str]:
+        """Return the certificates of the keys that are allowed now."""
+        self._look()
+        return [each.certificate for each in self._allowed.all() if each.certificate]
+
+    def owner(self, key: str) -> Permissions:
+        """Return the present permissions of a key's owner.
 
         Raises:
-            UnavailableError: the token is unknown.
+            UnavailableError: the key is not allowed.
         """
+        self._look()
+        found = self._allowed.find(key)
+        if found is None:
+            raise UnavailableError(REFUSED, _UNKNOWN if key else _NO_KEY)
+        return found.permissions
+
+    def _look(self) -> None:
         with self._lock:
             self._allowed.look(time.monotonic())
-        found = self._allowed.find_token(token) if token else None
-        if found is None:
-            raise UnavailableError(REFUSED, _UNKNOWN if token else _ANONYMOUS)
-        return found.permissions
 
     def note_refusal(self, what: str, peer: str) -> None:
         """Count a refusal, and log it at intervals."""
@@ -244,29 +247,18 @@ class ServerKeys:
             _log.warning("refused a request over Flight by %s: %s", peer, what, extra=extra)
 
 
-class TokenReader(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has no types
-    """Accepts calls with a known token, and no others, for any request."""
+class NamedKey(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has no types
+    """Reads the key that a client at the socket names: only the store's own user can open it."""
 
-    def __init__(self, keys: ServerKeys) -> None:
+    def start_call(self, info: Any, headers: dict[str, list[str]]) -> _NamedKey:
+        """Read a call's header; pyarrow calls this first."""
+        return _NamedKey(str(headers.get(KEY_HEADER, [""])[0]))
+
+
+class _NamedKey(flight.ServerMiddleware):  # type: ignore[misc]
+    def __init__(self, key: str) -> None:
         super().__init__()
-        self._keys = keys
-
-    def start_call(self, info: Any, headers: dict[str, list[str]]) -> _Token:
-        """Read a call's token; pyarrow calls this first."""
-        values = headers.get(HEADER, [""])
-        token = str(values[0]).removeprefix(SCHEME)
-        try:
-            self._keys.owner(token)
-        except UnavailableError as error:
-            self._keys.note_refusal(error.why, "a stranger")
-            raise refusal(error) from None
-        return _Token(token)
-
-
-class _Token(flight.ServerMiddleware):  # type: ignore[misc]
-    def __init__(self, token: str) -> None:
-        super().__init__()
-        self.token = token
+        self.key = key
 
 
 class Caller:
@@ -279,7 +271,7 @@ class Caller:
         self.peer: str = context.peer()
         self._is_cancelled: Callable[[], bool] = context.is_cancelled
         self._keys = keys
-        self._token = "" if keys is None else context.get_middleware(MIDDLEWARE).token
+        self._key = "" if keys is None else _key_of(context)
         self._request: Request | None = None
         self._allowed_to: Permissions | None = None
 
@@ -290,7 +282,7 @@ class Caller:
         Raises:
             UnavailableError: its key is not allowed any more.
         """
-        return EVERYBODY if self._keys is None else self._keys.owner(self._token)
+        return EVERYBODY if self._keys is None else self._keys.owner(self._key)
 
     def allow(self, request: Request) -> None:
         """Check a request, now and whenever ``check`` is called.
@@ -307,7 +299,7 @@ class Caller:
         if self._keys is None or self._request is None:
             return
         try:
-            owner = self._keys.owner(self._token)
+            owner = self._keys.owner(self._key)
             if owner != self._allowed_to:
                 authorize(owner, self._request)
                 self._allowed_to = owner
@@ -327,3 +319,8 @@ class Caller:
         """Return True if it waits for no answer any more; raises as ``check``."""
         self.check()
         return self._is_cancelled()
+
+
+def _key_of(context: Any) -> str:
+    named = context.get_middleware(MIDDLEWARE)
+    return identified(context.peer_identity().decode()) if named is None else named.key

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 import os
 import socket
@@ -74,14 +73,12 @@ from dafka_core.model.records import (
 from dafka_core.model.row_digest import RowDigest
 from dafka_core.model.values import Values
 from dafka_core.security.allowed_keys import AllowedKeys
-from dafka_core.security.credentials import HEADER, SCHEME, SERVER_NAME, has_expired, pem, token
+from dafka_core.security.credentials import KEY_HEADER, SERVER_NAME, TlsPair, pem, tls_pair
 from dafka_core.security.key_files import read_secret
 from dafka_core.security.permissions import STORE
 from dafka_core.system.closing import ProcessBound
 
-# Authentication of Flight clients: TLS, a token derived from the key, and options of gRPC.
-#
-# Without keys they send no token, in clear text.
+# Authentication of Flight clients by TLS, and options of gRPC.
 
 
 CONNECT_TIMEOUT_MS: Final = 5_000
@@ -108,8 +105,6 @@ GRPC_OPTIONS: Final = [
 MIN_TIMEOUT_S: Final = 0.001
 """gRPC interprets zero and less as no limit."""
 
-_log = logging.getLogger("dafka.security")
-
 
 class ClientKeys:
     """A client's own key, and its trusted stores, reread when they change.  Thread-safe.
@@ -123,9 +118,11 @@ class ClientKeys:
         self._allowed: AllowedKeys | None = None
         self._lock = threading.Lock()
         self._roots = b""
+        self._tls: TlsPair | None = None
         if files.secret_key_file:
             own = read_secret(files.secret_key_file)
-            self._headers = [(HEADER.encode(), f"{SCHEME}{token(own.secret)}".encode())]
+            self._headers = [(KEY_HEADER.encode(), own.public)]
+            self._tls = tls_pair(own.secret)
             self._allowed = AllowedKeys(files.allowed_keys, is_second=True)
             self._take_roots()
 
@@ -165,7 +162,7 @@ class ClientKeys:
         """
         if not uri.startswith(f"{TLS_SCHEME}:"):
             return flight.FlightClient(uri, generic_options=GRPC_OPTIONS)
-        if self._allowed is None:
+        if self._allowed is None or self._tls is None:
             why = f"must be set, and allowed_keys: the store at {uri} lets in owners of keys only"
             raise ConfigError("secret_key_file", "", why)
         if not trusted:
@@ -178,6 +175,8 @@ class ClientKeys:
             uri,
             tls_root_certs=trusted,
             override_hostname=SERVER_NAME,
+            cert_chain=self._tls.certificate,
+            private_key=self._tls.private_key,
             generic_options=GRPC_OPTIONS,
         )
 
@@ -188,12 +187,8 @@ class ClientKeys:
 
     def _take_roots(self) -> None:
         assert self._allowed is not None
-        stores = [each for each in self._allowed.with_role(STORE) if each.certificate]
-        for each in stores:
-            if has_expired(each.certificate):
-                text = "the certificate in %s.key has expired: 'dafka keys renew %s'"
-                _log.warning(text, each.name, each.name)
-        self._roots = b"".join(pem(each.certificate) for each in stores)
+        stores = self._allowed.with_role(STORE)
+        self._roots = b"".join(pem(each.certificate) for each in stores if each.certificate)
 
 
 @lru_cache(maxsize=64)
@@ -499,6 +494,10 @@ def many_records(request: GetManyRequest, received: Chunks) -> Iterator[list[Par
         yield parts
 
 
+REBIND_S: Final = 0.2
+"""Pause before a refused action is repeated: a store whose allowed keys have changed listens anew
+within milliseconds, and gRPC connects again after 100."""
+
 WAIT_MARGIN_S: Final = 5.0
 """Tolerated delay of the answer to a wait."""
 
@@ -802,11 +801,22 @@ class StoreClient(ProcessBound):
         for request in sent:
             body = replace(request, store=self._store).checked().packed()
             with self._asking(timeout_s) as (client, options):
-                found = list(client.do_action(flight.Action(request.action, body), options))
+                found = self._results(client, flight.Action(request.action, body), options)
                 answers += [kind.parse(each.body.to_pybytes()) for each in found]
         if len(answers) < len(sent):
             raise StoreUnreachableError(self._store, "it sent no answer")
         return answers
+
+    def _results(self, client: flight.FlightClient, action: flight.Action, options: Any) -> Any:
+        try:
+            return list(client.do_action(action, options))
+        except (flight.FlightCancelledError, flight.FlightUnavailableError) as error:
+            is_cancelled = isinstance(error, flight.FlightCancelledError)
+            is_refused = is_cancelled or "Connection refused" in str(error)
+            if self._closed or not self._trusted or not is_refused:
+                raise
+            time.sleep(REBIND_S)
+            return list(client.do_action(action, options))
 
     @contextmanager
     def _asking(self, timeout_s: float) -> Iterator[tuple[flight.FlightClient, Any]]:
