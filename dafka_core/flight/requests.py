@@ -98,9 +98,11 @@ class Request(
         for topic in getattr(self, "topics", None) or ():
             _check_name("topics", topic)
         for member in self.rows:
-            for topic, partition, *_ in getattr(self, member):
-                _check_name(member, topic)
-                _check_name(member, partition, check_address)
+            for row in getattr(self, member):
+                _check_name(member, row[0])
+                _check_name(member, row[1], check_address)
+                _check_order(member, row)
+        _check_order("end", self)
 
 
 class _PartitionRequest(Request, frozen=True):
@@ -115,12 +117,6 @@ class _PartitionRequest(Request, frozen=True):
 class _Range(_PartitionRequest, frozen=True):
     start: Offset
     end: Offset
-
-    def check(self) -> None:
-        super().check()
-        if self.start > self.end:
-            why = f"must not be below start, which is {self.start}"
-            raise InvalidRequestError("end", self.end, why)
 
 
 class RangeRequest(_Range, frozen=True, kw_only=True):
@@ -311,6 +307,16 @@ class CommitRequest(ActionRequest, frozen=True):
             seen.add((topic, partition))
 
 
+class DigestRange(NamedTuple):
+    """Rows from ``start`` to ``end`` (exclusive): those of an attempt, or the visible ones."""
+
+    topic: str
+    partition: str
+    attempt: AttemptOrNone
+    start: Offset
+    end: Offset
+
+
 class DigestsRequest(ActionRequest, frozen=True):
     """Return digests of rows, in any order: their number and the sum of their hashes.
 
@@ -322,17 +328,7 @@ class DigestsRequest(ActionRequest, frozen=True):
     rows: ClassVar[tuple[str, ...]] = ("ranges",)
     largest_bytes: ClassVar[int] = limits.MAX_TRANSACTIONS_BYTES
 
-    ranges: Annotated[
-        tuple[tuple[str, str, AttemptOrNone, Offset, Offset], ...],
-        Meta(max_length=limits.MAX_TRANSACTIONS),
-    ]
-
-    def check(self) -> None:
-        """Check that no range ends before it starts."""
-        super().check()
-        for *_, start, end in self.ranges:
-            if start > end:
-                raise InvalidRequestError("ranges", [start, end], "must not end before its start")
+    ranges: Annotated[tuple[DigestRange, ...], Meta(max_length=limits.MAX_TRANSACTIONS)]
 
 
 class StagedRequest(ActionRequest, frozen=True):
@@ -417,6 +413,13 @@ def _check_name(member: str, name: str | None, check: Callable[[str], None] = ch
         raise InvalidRequestError(member, short(name), error.reason) from error
 
 
+def _check_order(member: str, given: object) -> None:
+    start, end = getattr(given, "start", 0), getattr(given, "end", None)
+    if end is not None and start > end:
+        why = f"must not be below start, which is {start}"
+        raise InvalidRequestError(member, end, why)
+
+
 def _check_columns(names: Sequence[str]) -> None:
     if not names:
         raise InvalidRequestError("columns", [], f"must name some of {', '.join(COLUMNS)}")
@@ -485,11 +488,6 @@ class GetManyRequest(Request, frozen=True):
     max_records: MaxRecords = limits.MAX_BATCH_RECORDS
     max_bytes: MaxBytes = limits.MAX_BATCH_BYTES
 
-    def check(self) -> None:
-        """Check that there are ranges."""
-        super().check()
-        _check_ranges(self.ranges)
-
 
 class LeaseManyRequest(ActionRequest, frozen=True):
     """Return the positions in the store's file of many ranges' blocks, under one lease.
@@ -506,11 +504,6 @@ class LeaseManyRequest(ActionRequest, frozen=True):
     ranges: Ranges
     done: LeaseId = ""
 
-    def check(self) -> None:
-        """Check that there are ranges."""
-        super().check()
-        _check_ranges(self.ranges)
-
 
 class SizesRequest(ActionRequest, frozen=True):
     """Return approximate sizes of the records of ranges, by samples of the log's blocks.
@@ -524,11 +517,6 @@ class SizesRequest(ActionRequest, frozen=True):
     largest_bytes: ClassVar[int] = limits.MAX_MANY_BYTES
 
     ranges: Ranges
-
-    def check(self) -> None:
-        """Check that there are ranges."""
-        super().check()
-        _check_ranges(self.ranges)
 
 
 def ticket_version(ticket: bytes) -> object:
@@ -597,13 +585,6 @@ def parse_parts(
         if piece[:, 0].min(initial=1) < 1 or int(piece[:, 0].sum()) != part[2]:
             raise ValueError("a batch's times are not those of its records")
     return parts, pieces
-
-
-def _check_ranges(ranges: Sequence[AskedRange]) -> None:
-    for each in ranges:
-        if each.start > each.end:
-            why = "must have a start that is not above the end"
-            raise InvalidRequestError("ranges", short(list(each)), why)
 
 
 class PeersRequest(ActionRequest, frozen=True):

@@ -38,7 +38,7 @@ from dafka_core.flight.requests import (
     PutRequest,
 )
 from dafka_core.flight.server_context import ServerContext, WatchedStream
-from dafka_core.flight.server_keys import MIDDLEWARE, Caller, NamedKey
+from dafka_core.flight.server_keys import MIDDLEWARE, Caller, NamedKey, knows, writes
 from dafka_core.flight.store_location import StoreLocation, host_of, tcp_location, unix_location
 from dafka_core.model.json_message import pack, short
 from dafka_core.model.log_entries import TransactionExistsError
@@ -80,7 +80,7 @@ def put(
     if descriptor.descriptor_type != flight.DescriptorType.CMD:
         why = "a put's must be a command (docs/flight.md)"
         raise InvalidRequestError("descriptor", None, why)
-    request = context.parse(PutRequest, descriptor.command, caller)
+    request = context.parse(PutRequest, writes, descriptor.command, caller)
     what = f"put to {request.tp}"
     with context.stream(context.puts, caller, what, request.waited_s) as stream:
         _check_start(context.log, request)
@@ -276,7 +276,7 @@ def list_partitions(
     context: ServerContext, criteria: bytes, caller: Caller
 ) -> Iterator[flight.FlightInfo]:
     """Yield a FlightInfo for each partition."""
-    found = context.log.partitions(context.parse(Criteria, criteria, caller).topic)
+    found = context.log.partitions(context.parse(Criteria, knows, criteria, caller).topic)
     for held in caller.known(found):
         request = InfoRequest(held.topic, held.partition)
         try:
@@ -313,10 +313,10 @@ def _parse(
             why = "must be [topic] or [topic, partition]"
             raise InvalidRequestError("path", short(names[:3]), why)
         request = InfoRequest(names[0], names[1] if len(names) == 2 else None).checked()
-        caller.allow(request)
+        caller.allow(request, knows)
         return request
     if descriptor.descriptor_type == flight.DescriptorType.CMD:
-        return context.parse(InfoRequest, descriptor.command, caller)
+        return context.parse(InfoRequest, knows, descriptor.command, caller)
     why = "must be a path or a command (docs/flight.md)"
     raise InvalidRequestError("descriptor", None, why)
 

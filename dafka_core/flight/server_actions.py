@@ -56,7 +56,18 @@ from dafka_core.flight.retention_actions import (
 )
 from dafka_core.flight.server_context import ServerContext
 from dafka_core.flight.server_get import check_held, check_history, check_log, links
-from dafka_core.flight.server_keys import Caller
+from dafka_core.flight.server_keys import (
+    Caller,
+    Need,
+    administers,
+    anything,
+    discards,
+    knows,
+    reads,
+    reads_or_writes,
+    sets_rules,
+    writes,
+)
 from dafka_core.model.json_message import JsonMessage, short
 from dafka_core.model.log_entries import Discard
 from dafka_core.model.name_limits import nearest
@@ -140,9 +151,10 @@ _TOO_MANY_LEASES: Final = (
 
 
 class Action(NamedTuple):
-    """The class of an action's request, which has the action's name, and its handler."""
+    """The class of an action's request, which has the action's name, its permission and handler."""
 
     request: type[ActionRequest]
+    need: Need
     answers: Callable[[ServerContext, Any, Caller], Iterable[JsonMessage]]
 
 
@@ -161,7 +173,7 @@ def act(context: ServerContext, name: str, body: bytes, caller: Caller) -> Itera
     action = ACTIONS.get(name)
     if action is None:
         raise InvalidRequestError("action", short(name), nearest(name, ACTIONS))
-    request = context.parse(action.request, body, caller)
+    request = context.parse(action.request, action.need, body, caller)
     for answer in action.answers(context, request, caller):
         yield answer.packed()
 
@@ -347,28 +359,28 @@ def _done(context: ServerContext, future: Future[None]) -> Done:
 ACTIONS: Final[dict[str, Action]] = {
     action.request.action: action
     for action in (
-        Action(HeadsRequest, _heads),
-        Action(OffsetsRequest, _offsets),
-        Action(SizesRequest, _sizes),
-        Action(WaitRequest, _wait),
-        Action(WatchRequest, watch),
-        Action(TransactionsRequest, _transaction_states),
-        Action(CommitRequest, _commit),
-        Action(DigestsRequest, _digests),
-        Action(DiscardRequest, _discard),
-        Action(ForgetRequest, _forget),
-        Action(RetentionRequest, _retention),
-        Action(TrimRequest, _trim),
-        Action(DeleteRequest, _delete),
-        Action(StagedRequest, _staged),
-        Action(LeaseRequest, _lease),
-        Action(LeaseManyRequest, _lease_many),
-        Action(CheckRequest, check_log),
-        Action(LinksRequest, links),
-        Action(SpaceRequest, lambda context, *_: [SpaceUsed(*context.log.space())]),
-        Action(PeersRequest, lambda context, *_: [Peers(tuple(context.peers()))]),
-        Action(StoresRequest, lambda context, *_: context.store_locations()),
-        Action(DescribeRequest, lambda context, *_: [context.location]),
+        Action(HeadsRequest, knows, _heads),
+        Action(OffsetsRequest, knows, _offsets),
+        Action(SizesRequest, knows, _sizes),
+        Action(WaitRequest, knows, _wait),
+        Action(WatchRequest, knows, watch),
+        Action(TransactionsRequest, knows, _transaction_states),
+        Action(CommitRequest, writes, _commit),
+        Action(DigestsRequest, reads_or_writes, _digests),
+        Action(DiscardRequest, discards, _discard),
+        Action(ForgetRequest, administers, _forget),
+        Action(RetentionRequest, sets_rules, _retention),
+        Action(TrimRequest, administers, _trim),
+        Action(DeleteRequest, administers, _delete),
+        Action(StagedRequest, knows, _staged),
+        Action(LeaseRequest, reads, _lease),
+        Action(LeaseManyRequest, reads, _lease_many),
+        Action(CheckRequest, administers, check_log),
+        Action(LinksRequest, administers, links),
+        Action(SpaceRequest, anything, lambda context, *_: [SpaceUsed(*context.log.space())]),
+        Action(PeersRequest, administers, lambda context, *_: [Peers(tuple(context.peers()))]),
+        Action(StoresRequest, anything, lambda context, *_: context.store_locations()),
+        Action(DescribeRequest, anything, lambda context, *_: [context.location]),
     )
 }
 """The actions by their names."""

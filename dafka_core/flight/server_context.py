@@ -31,7 +31,7 @@ from dafka_core.flight.grpc_workarounds import (
 )
 from dafka_core.flight.requests import Request
 from dafka_core.flight.retention_actions import DeletionControl, RetentionControl
-from dafka_core.flight.server_keys import Caller, ServerKeys
+from dafka_core.flight.server_keys import Caller, Need, ServerKeys
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.log_entries import Discard
 from dafka_core.model.records import (
@@ -298,7 +298,7 @@ class ServerContext:
         if self.closing.is_set() or not self.started.wait(START_TIMEOUT_S):
             raise UnavailableError(CLOSING, "the store is stopping; use another store")
 
-    def parse(self, kind: type[R], packed: bytes, caller: Caller) -> R:
+    def parse(self, kind: type[R], need: Need, packed: bytes, caller: Caller) -> R:
         """Parse a client's request, and check its permission.
 
         Raises:
@@ -312,7 +312,7 @@ class ServerContext:
         if request.store not in ("", store):
             why = f"store {request.store} was meant, and this is store {store}"
             raise UnavailableError(OTHER_STORE, why)
-        caller.allow(request)
+        caller.allow(request, need)
         return request
 
     def held(self, topics: Sequence[str] | None, caller: Caller) -> list[PartitionInfo]:

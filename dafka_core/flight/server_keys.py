@@ -12,35 +12,9 @@ from pyarrow import flight
 
 from dafka_core.config.node_options import KeyFiles
 from dafka_core.errors import ConfigError, NotAllowedError
-from dafka_core.flight.backup_requests import BackupRequest, CheckRequest, LinksRequest
 from dafka_core.flight.flight_errors import REFUSED, UnavailableError
-from dafka_core.flight.requests import (
-    CommitRequest,
-    Criteria,
-    DescribeRequest,
-    DigestsRequest,
-    DiscardRequest,
-    ForgetRequest,
-    GetManyRequest,
-    GetRequest,
-    HeadsRequest,
-    InfoRequest,
-    LeaseManyRequest,
-    LeaseRequest,
-    OffsetsRequest,
-    PeersRequest,
-    PutRequest,
-    Request,
-    SizesRequest,
-    SpaceRequest,
-    StagedRequest,
-    StoresRequest,
-    TransactionsRequest,
-    WaitRequest,
-    WatchRequest,
-)
-from dafka_core.flight.retention_actions import DeleteRequest, RetentionRequest, TrimRequest
-from dafka_core.flight.where_get import GetWhereRequest
+from dafka_core.flight.requests import DiscardRequest, Request
+from dafka_core.flight.retention_actions import RetentionRequest
 from dafka_core.model.names import escape, quoted
 from dafka_core.security.allowed_keys import AllowedKeys
 from dafka_core.security.credentials import KEY_HEADER, TlsPair, identified, pem, tls_pair
@@ -48,44 +22,30 @@ from dafka_core.security.key_files import read_secret
 from dafka_core.security.permissions import ADMIN, EVERYBODY, STORE, TOWER, Permissions, refused
 from dafka_core.security.throttles import LogThrottle
 
-# Permissions required by each kind of request, in one table.
-#
-# With keys, a request that is not in it is always refused.
-
-
 Need = Callable[[Permissions, Any], str]
 """Returns the part of a request that its sender may not do; empty if it may do all."""
 
 
-def authorize(owner: Permissions, request: Request) -> None:
-    """Check a request against the permissions of a key's owner.
-
-    Raises:
-        NotAllowedError: it may not make the request.
-    """
-    need = NEEDS.get(type(request))
-    denied = f"ask for {type(request).__name__}" if need is None else need(owner, request)
-    if denied:
-        raise refused(owner, denied)
-
-
-def _anything(owner: Permissions, request: Request) -> str:
+def anything(owner: Permissions, request: Request) -> str:
+    """Allow all owners of keys."""
     return ""
 
 
-def _reads(owner: Permissions, request: Request) -> str:
+def reads(owner: Permissions, request: Request) -> str:
+    """Deny other topics than those that it may consume."""
     return next(
         (f"consume {quoted(each)}" for each in _topics(request) if not owner.may_consume(each)), ""
     )
 
 
-def _knows(owner: Permissions, request: Request) -> str:
-    """Requests without topics are answered with the topics that the owner may know."""
+def knows(owner: Permissions, request: Request) -> str:
+    """Deny topics that it may not know; without topics the answer has those that it may."""
     topics = _topics(request)
     return next((f"know of {quoted(each)}" for each in topics if not owner.may_know(each)), "")
 
 
-def _writes(owner: Permissions, request: Request) -> str:
+def writes(owner: Permissions, request: Request) -> str:
+    """Deny other partitions than its own of topics that it may produce to."""
     for topic, partition in _partitions(request):
         if not owner.may_produce(topic):
             return f"produce to {quoted(topic)}"
@@ -94,21 +54,25 @@ def _writes(owner: Permissions, request: Request) -> str:
     return ""
 
 
-def _reads_or_writes(owner: Permissions, request: Request) -> str:
-    return _reads(owner, request) and _writes(owner, request)
+def reads_or_writes(owner: Permissions, request: Request) -> str:
+    """Deny what it may neither read nor write."""
+    return reads(owner, request) and writes(owner, request)
 
 
-def _discards(owner: Permissions, request: DiscardRequest) -> str:
-    return "" if owner.is_admin else _writes(owner, request)
+def discards(owner: Permissions, request: DiscardRequest) -> str:
+    """Deny partitions of others, but not an administrator."""
+    return "" if owner.is_admin else writes(owner, request)
 
 
-def _administers(owner: Permissions, request: Request) -> str:
+def administers(owner: Permissions, request: Request) -> str:
+    """Deny all but administrators and stores."""
     return "" if _may_administer(owner) else f"administer stores, without role {ADMIN}"
 
 
-def _sets_rules(owner: Permissions, request: RetentionRequest) -> str:
+def sets_rules(owner: Permissions, request: RetentionRequest) -> str:
+    """Deny new rules to all but administrators, and the present ones to towers."""
     if request.reset or request.rules is not None:
-        return _administers(owner, request)
+        return administers(owner, request)
     # Rules name topics.
     return "know the rules of retention" if owner.roles <= {TOWER} else ""
 
@@ -130,40 +94,6 @@ def _partitions(request: Request) -> Iterable[tuple[str, str]]:
         return ((named.topic, named.partition),) if hasattr(named, "partition") else ()
     found = (row for member in request.rows for row in getattr(request, member))
     return {(topic, partition) for topic, partition, *_ in found}
-
-
-NEEDS: Final[dict[type[Request], Need]] = {
-    GetRequest: _reads,
-    GetManyRequest: _reads,
-    GetWhereRequest: _reads,
-    LeaseRequest: _reads,
-    LeaseManyRequest: _reads,
-    PutRequest: _writes,
-    CommitRequest: _writes,
-    DigestsRequest: _reads_or_writes,
-    DiscardRequest: _discards,
-    Criteria: _knows,
-    InfoRequest: _knows,
-    HeadsRequest: _knows,
-    WatchRequest: _knows,
-    OffsetsRequest: _knows,
-    SizesRequest: _knows,
-    WaitRequest: _knows,
-    TransactionsRequest: _knows,
-    StagedRequest: _knows,
-    RetentionRequest: _sets_rules,
-    TrimRequest: _administers,
-    DeleteRequest: _administers,
-    ForgetRequest: _administers,
-    BackupRequest: _administers,
-    CheckRequest: _administers,
-    LinksRequest: _administers,
-    PeersRequest: _administers,
-    SpaceRequest: _anything,
-    StoresRequest: _anything,
-    DescribeRequest: _anything,
-}
-"""The required permission of each kind of request."""
 
 
 MIDDLEWARE: Final = "key"
@@ -273,6 +203,7 @@ class Caller:
         self._keys = keys
         self._key = "" if keys is None else _key_of(context)
         self._request: Request | None = None
+        self._need: Need = anything
         self._allowed_to: Permissions | None = None
 
     @property
@@ -284,14 +215,14 @@ class Caller:
         """
         return EVERYBODY if self._keys is None else self._keys.owner(self._key)
 
-    def allow(self, request: Request) -> None:
+    def allow(self, request: Request, need: Need) -> None:
         """Check a request, now and whenever ``check`` is called.
 
         Raises:
             NotAllowedError: its key does not allow that.
             UnavailableError: its key is not allowed any more.
         """
-        self._request, self._allowed_to = request, None
+        self._request, self._need, self._allowed_to = request, need, None
         self.check()
 
     def check(self) -> None:
@@ -301,7 +232,8 @@ class Caller:
         try:
             owner = self._keys.owner(self._key)
             if owner != self._allowed_to:
-                authorize(owner, self._request)
+                if denied := self._need(owner, self._request):
+                    raise refused(owner, denied)
                 self._allowed_to = owner
         except (NotAllowedError, UnavailableError) as error:
             self._keys.note_refusal(str(error), self.peer)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
+from itertools import starmap
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Final, NoReturn, TypeVar
@@ -28,6 +29,7 @@ from dafka_core.flight.grpc_workarounds import LOST_MS, CallDeadline, Watchdog
 from dafka_core.flight.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS
 from dafka_core.flight.requests import (
     AskedRange,
+    DigestRange,
     Digests,
     DiscardRequest,
     Done,
@@ -718,7 +720,8 @@ class StoreClient(ProcessBound):
             FencedError: another attempt has replaced the named one.
         """
         parts = limits.parts(ranges, limits.MAX_TRANSACTIONS)
-        answers = self.ask(Digests, timeout_s, *map(requests.DigestsRequest, parts))
+        wanted = [requests.DigestsRequest(tuple(starmap(DigestRange, part))) for part in parts]
+        answers = self.ask(Digests, timeout_s, *wanted)
         found = [RowDigest.parse(text) for answer in answers for text in answer.digests]
         return self._complete(found, ranges)
 
