@@ -16,6 +16,8 @@ from dafka_core.flight.limits import HEADS_PER_RESULT, MAX_LEASED_BLOCKS, MAX_LE
 from dafka_core.flight.requests import (
     ActionRequest,
     CommitRequest,
+    Deleted,
+    DeleteRequest,
     DescribeRequest,
     Digests,
     DigestsRequest,
@@ -35,6 +37,8 @@ from dafka_core.flight.requests import (
     Peers,
     PeersRequest,
     RecordSizes,
+    RetentionRequest,
+    RetentionRules,
     SizesRequest,
     SpaceRequest,
     SpaceUsed,
@@ -43,16 +47,10 @@ from dafka_core.flight.requests import (
     StoresRequest,
     TransactionsRequest,
     TransactionStates,
-    WaitRequest,
-    WatchRequest,
-)
-from dafka_core.flight.retention_actions import (
-    Deleted,
-    DeleteRequest,
-    RetentionRequest,
-    RetentionRules,
     Trimmed,
     TrimRequest,
+    WaitRequest,
+    WatchRequest,
 )
 from dafka_core.flight.server_context import ServerContext
 from dafka_core.flight.server_get import check_held, check_history, check_log, links
@@ -341,11 +339,10 @@ def _trim(context: ServerContext, request: TrimRequest, caller: Caller) -> Itera
 
 
 def _delete(context: ServerContext, request: DeleteRequest, caller: Caller) -> Iterator[Deleted]:
-    control = context.deletions
-    if control is None:
+    if context.delete_topic is None:
         raise InvalidRequestError("topic", request.topic, "this store deletes nothing")
     with context.commits.take(caller.is_gone):
-        yield Deleted(*control.delete(request.topic))
+        yield Deleted(*context.delete_topic(request.topic))
 
 
 def _done(context: ServerContext, future: Future[None]) -> Done:

@@ -19,6 +19,7 @@ from concurrent.futures import Future
 from math import inf
 from typing import Final, Protocol, Self, TypeVar
 
+from dafka_core.config.topic_rules import RetentionRule
 from dafka_core.errors import DiskFullError
 from dafka_core.flight import limits
 from dafka_core.flight.flight_errors import BUSY, CLOSING, IDLE, OTHER_STORE, UnavailableError
@@ -30,7 +31,6 @@ from dafka_core.flight.grpc_workarounds import (
     normal,
 )
 from dafka_core.flight.requests import Request
-from dafka_core.flight.retention_actions import DeletionControl, RetentionControl
 from dafka_core.flight.server_keys import Caller, Need, ServerKeys
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.log_entries import Discard
@@ -248,6 +248,25 @@ class StoreBackend(Protocol):
         """Wait for records, and for the transaction; return the partition's end on disk."""
 
 
+class RetentionControl(Protocol):
+    """A store's retention, for reading and changing."""
+
+    @property
+    def rules(self) -> tuple[RetentionRule, ...]:
+        """Return the rules in force."""
+
+    @property
+    def is_set(self) -> bool:
+        """Return True if they were set while it ran, instead of its option."""
+
+    @property
+    def given_up(self) -> int:
+        """Return the number of records deleted by rules since its start."""
+
+    def replace(self, rules: tuple[RetentionRule, ...] | None) -> None:
+        """Replace the rules, also for later starts; None restores its option."""
+
+
 class ServerContext:
     """The store behind the service, and the service's limits.
 
@@ -285,8 +304,8 @@ class ServerContext:
         self._other_stores = other_stores
         self.retention: RetentionControl | None = None
         """The store's retention; set before it serves."""
-        self.deletions: DeletionControl | None = None
-        """The store's deletions; set before it serves."""
+        self.delete_topic: Callable[[str], tuple[int, int]] | None = None
+        """Deletes a topic; returns its partitions and records here.  Set before it serves."""
         self.peers = peers
         self.keys = keys
         self.started = threading.Event()

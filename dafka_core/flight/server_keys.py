@@ -13,8 +13,7 @@ from pyarrow import flight
 from dafka_core.config.node_options import KeyFiles
 from dafka_core.errors import ConfigError, NotAllowedError
 from dafka_core.flight.flight_errors import REFUSED, UnavailableError
-from dafka_core.flight.requests import DiscardRequest, Request
-from dafka_core.flight.retention_actions import RetentionRequest
+from dafka_core.flight.requests import DiscardRequest, Request, RetentionRequest
 from dafka_core.model.names import escape, quoted
 from dafka_core.security.allowed_keys import AllowedKeys
 from dafka_core.security.credentials import KEY_HEADER, TlsPair, identified, pem, tls_pair

@@ -22,8 +22,12 @@ from dafka_core.errors import (
     StoreUnreachableError,
 )
 from dafka_core.flight.limits import MAX_BATCH_BYTES
-from dafka_core.flight.requests import DescribeRequest, ForgetRequest
-from dafka_core.flight.retention_actions import RetentionRequest, RetentionRules
+from dafka_core.flight.requests import (
+    DescribeRequest,
+    ForgetRequest,
+    RetentionRequest,
+    RetentionRules,
+)
 from dafka_core.flight.server_keys import ServerKeys
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation, path_of, tcp_location

@@ -11,12 +11,14 @@ from dafka_core.flight import requests as r
 from dafka_core.flight.backup_requests import BackupRequest, CheckRequest, LinksRequest
 from dafka_core.flight.requests import (
     AskedRange,
+    DeleteRequest,
     GetManyRequest,
     LeaseManyRequest,
     PeersRequest,
+    RetentionRequest,
     SizesRequest,
+    TrimRequest,
 )
-from dafka_core.flight.retention_actions import DeleteRequest, RetentionRequest, TrimRequest
 from dafka_core.flight.server_actions import ACTIONS
 from dafka_core.flight.server_keys import administers, knows, reads, writes
 from dafka_core.flight.where_get import GetWhereRequest
