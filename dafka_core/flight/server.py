@@ -66,17 +66,7 @@ def put(
     writer: flight.FlightMetadataWriter,
     caller: Caller,
 ) -> None:
-    """Process the batches of a client until all are on disk or one is refused.
-
-    Raises:
-        InvalidRequestError: the descriptor, or a batch, is invalid.
-        OffsetConflictError: the put does not begin, or continue, at the partition's end.
-        FencedError: another attempt stages there.
-        TransactionExistsError: the transaction to be staged, or a newer one, is committed.
-        UnavailableError: there are too many puts, and none ended in time; or the client sends
-            nothing any more.
-        DafkaError: the store cannot accept it.
-    """
+    """Process the batches of a client until all are on disk or one is refused."""
     if descriptor.descriptor_type != flight.DescriptorType.CMD:
         why = "a put's must be a command (docs/flight.md)"
         raise InvalidRequestError("descriptor", None, why)
@@ -268,57 +258,23 @@ def _skipped(reader: flight.MetadataRecordBatchReader) -> bool:
 
 
 # FlightInfos of topics and partitions, with tickets for their records.
-#
-# Each function raises InvalidRequestError for an invalid request, or a missing topic or partition.
-
-
-def list_partitions(
-    context: ServerContext, criteria: bytes, caller: Caller
-) -> Iterator[flight.FlightInfo]:
-    """Yield a FlightInfo for each partition."""
-    found = context.log.partitions(context.parse(Criteria, knows, criteria, caller).topic)
-    for held in caller.known(found):
-        request = InfoRequest(held.topic, held.partition)
-        try:
-            descriptor = flight.FlightDescriptor.for_path(*held.tp)
-        except UnicodeEncodeError:  # a path must be text; JSON escapes other bytes
-            descriptor = flight.FlightDescriptor.for_command(request.packed())
-        yield _info(context, request, descriptor, [held.tp], caller.peer)
-
-
-def info(
-    context: ServerContext, descriptor: flight.FlightDescriptor, caller: Caller
-) -> flight.FlightInfo:
-    """Return the FlightInfo of a topic, with an endpoint for each partition, or of a partition."""
-    request = _parse(context, descriptor, caller)
-    return _info(context, request, descriptor, _partitions(context, request), caller.peer)
-
-
-def schema(
-    context: ServerContext, descriptor: flight.FlightDescriptor, caller: Caller
-) -> flight.SchemaResult:
-    """Return the schema of the batches for ``info``'s tickets."""
-    request = _parse(context, descriptor, caller)
-    _partitions(context, request)
-    return flight.SchemaResult(schema_of(request.columns))
 
 
 def _parse(
     context: ServerContext, descriptor: flight.FlightDescriptor, caller: Caller
 ) -> InfoRequest:
     if descriptor.descriptor_type == flight.DescriptorType.PATH:
-        context.check_open()
         names = [text_of(each) for each in descriptor.path]
         if len(names) not in (1, 2):
             why = "must be [topic] or [topic, partition]"
             raise InvalidRequestError("path", short(names[:3]), why)
-        request = InfoRequest(names[0], names[1] if len(names) == 2 else None).checked()
-        caller.allow(request, knows)
-        return request
-    if descriptor.descriptor_type == flight.DescriptorType.CMD:
-        return context.parse(InfoRequest, knows, descriptor.command, caller)
-    why = "must be a path or a command (docs/flight.md)"
-    raise InvalidRequestError("descriptor", None, why)
+        command = InfoRequest(names[0], names[1] if len(names) == 2 else None).packed()
+    elif descriptor.descriptor_type == flight.DescriptorType.CMD:
+        command = descriptor.command
+    else:
+        why = "must be a path or a command (docs/flight.md)"
+        raise InvalidRequestError("descriptor", None, why)
+    return context.parse(InfoRequest, knows, command, caller)
 
 
 def _partitions(context: ServerContext, request: InfoRequest) -> list[TopicPartition]:
@@ -548,15 +504,27 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
 
     def list_flights(self, context: Any, criteria: bytes) -> Iterator[flight.FlightInfo]:
         with self._serving(context) as caller:
-            yield from list_partitions(self._served, criteria, caller)
+            served = self._served
+            topic = served.parse(Criteria, knows, criteria, caller).topic
+            for held in caller.known(served.log.partitions(topic)):
+                request = InfoRequest(held.topic, held.partition)
+                try:
+                    descriptor = flight.FlightDescriptor.for_path(*held.tp)
+                except UnicodeEncodeError:  # a path must be text; JSON escapes other bytes
+                    descriptor = flight.FlightDescriptor.for_command(request.packed())
+                yield _info(served, request, descriptor, [held.tp], caller.peer)
 
     def get_flight_info(self, context: Any, descriptor: Any) -> flight.FlightInfo:
         with self._serving(context) as caller:
-            return info(self._served, descriptor, caller)
+            request = _parse(self._served, descriptor, caller)
+            partitions = _partitions(self._served, request)
+            return _info(self._served, request, descriptor, partitions, caller.peer)
 
     def get_schema(self, context: Any, descriptor: Any) -> flight.SchemaResult:
         try:
-            return schema(self._served, descriptor, self._caller(context))
+            request = _parse(self._served, descriptor, self._caller(context))
+            _partitions(self._served, request)
+            return flight.SchemaResult(schema_of(request.columns))
         except DafkaError as error:
             # Of Flight's own errors pyarrow keeps only the sentence here, as an unknown error.
             raise pa.ArrowInvalid(str(error)) from None

@@ -31,7 +31,6 @@ from dafka_core.flight.requests import (
     AskedRange,
     DigestRange,
     Digests,
-    DiscardRequest,
     Done,
     DurableEnd,
     GetManyRequest,
@@ -211,8 +210,8 @@ class PutStream(ProcessBound):
     reports the result in a note.
 
     Args:
-        uri: the store's, for a connection of its own.
-        keys: its credentials.
+        options: of the call.
+        origin: the arguments of its client, for another one.
 
     Attributes:
         end: the offset of the next value to be written.
@@ -230,16 +229,16 @@ class PutStream(ProcessBound):
         client: flight.FlightClient,
         request: PutRequest,
         call: CallDeadline,
-        uri: str,
-        keys: ClientKeys,
+        options: Any,
+        origin: tuple[StoreLocation, KeyFiles],
     ) -> None:
         self.end = self.durable = request.start
         self._client = client
         self._request = request
         self._store = request.store
         self._call = call
-        self._uri = uri
-        self._keys = keys
+        self._options = options
+        self._origin = origin
         self._writer: Any = None
         self._failure: DafkaError | None = None
         self._finished = False
@@ -338,16 +337,8 @@ class PutStream(ProcessBound):
 
     def _discard(self) -> None:
         """Discard over another connection: the client's has ended with the put."""
-        put = self._request
-        request = DiscardRequest(
-            ((put.topic, put.partition, put.attempt),), store=put.store
-        ).checked()
-        options = self._keys.call_options(DISCARD_S)
-        try:
-            with self._keys.connect(self._uri, self._keys.trusted) as client:
-                list(client.do_action(flight.Action(request.action, request.packed()), options))
-        except FLIGHT_ERRORS as error:
-            raise translated(error, self._store) from error
+        with StoreClient(*self._origin) as client:
+            client.discard([Discard(self._request.tp, self._request.attempt)], timeout_s=DISCARD_S)
 
     def _has_progress(self, end: int, timeout_s: float) -> bool:
         """Wait until ``end`` is on disk, or failed; return False without progress."""
@@ -389,9 +380,7 @@ class PutStream(ProcessBound):
     def _begin(self) -> None:
         descriptor = flight.FlightDescriptor.for_command(self._request.packed())
         self._call.start().wait()
-        self._writer, reader = self._client.do_put(
-            descriptor, VALUES_SCHEMA, self._keys.call_options()
-        )
+        self._writer, reader = self._client.do_put(descriptor, VALUES_SCHEMA, self._options)
         # A thread of its own, as a writer does not wait for acknowledgements.
         self._acks = threading.Thread(
             target=self._read_acks, args=(reader,), name="dafka-flight-acks-read", daemon=True
@@ -522,6 +511,7 @@ class StoreClient(ProcessBound):
 
     def __init__(self, location: StoreLocation, keys: KeyFiles = NO_KEYS) -> None:
         self.location = location
+        self._origin = location, keys
         self._keys, self._trusted = ClientKeys.of(keys), b""
         uris = location.locations
         self._tcp = next((each for each in uris if host_of(each)), None)
@@ -762,7 +752,8 @@ class StoreClient(ProcessBound):
             *tp, start, attempt, version, min(waited_s, limits.MAX_WAIT_S), store=self._store
         ).checked()
         call = self._deadline(timeout_s, self._break)
-        return PutStream(self._connected(), request, call, self.uri, self._keys)
+        client, options = self._connected(), self._keys.call_options()
+        return PutStream(client, request, call, options, self._origin)
 
     def close(self) -> None:
         """Disconnect; running calls end with an error.  Idempotent."""
