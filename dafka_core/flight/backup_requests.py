@@ -125,11 +125,7 @@ def batches(entries: Iterable[Entry]) -> Iterator[pa.RecordBatch]:
 
 
 def entries_of(received: Chunks) -> Generator[Entry]:
-    """Decode the entries of batches.
-
-    Raises:
-        ValueError: the batches are not those of a backup.
-    """
+    """Decode the entries of batches; raise ValueError if they are not those of a backup."""
     for columns, _ in received:
         if columns.schema != SCHEMA:
             raise ValueError("a batch is not of a backup")
@@ -141,11 +137,7 @@ def entries_of(received: Chunks) -> Generator[Entry]:
 
 
 def request_of(known: Iterable[Known], store: str) -> BackupRequest:
-    """Return the ticket for the entries that an earlier backup lacks; for all without one.
-
-    Raises:
-        InvalidRequestError: it has too many partitions.
-    """
+    """Return the ticket for the entries that an earlier backup lacks; for all without one."""
     return BackupRequest(known=tuple((*each,) for each in known), store=store).checked()
 
 

@@ -59,11 +59,7 @@ def packed_metadata(offset: int, times: Longs | None) -> bytes:
 def parse_metadata(
     metadata: pa.Buffer | None, count: int, *, times: bool
 ) -> tuple[int, Longs | None]:
-    """Decode offset and times of a batch of ``count`` records.
-
-    Raises:
-        ValueError: with a sentence about the mistake.
-    """
+    """Decode offset and times of ``count`` records; raise ValueError if they are invalid."""
     size = 0 if metadata is None else len(metadata)
     if metadata is None or size < 2 * _LONG.itemsize or size % (2 * _LONG.itemsize):
         raise ValueError(f"a batch's metadata have {size} bytes, not pairs of numbers")

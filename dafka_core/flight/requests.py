@@ -79,11 +79,7 @@ class Request(
         return request
 
     def checked(self) -> Self:
-        """Return the request, validated as by the store.
-
-        Raises:
-            InvalidRequestError: the store would refuse it.
-        """
+        """Return the request; raise InvalidRequestError if the store would refuse it."""
         return self.parse(self.packed())
 
     def fitted(self) -> Self:
@@ -557,10 +553,8 @@ def parse_parts(
 ) -> tuple[Longs, list[Longs] | None]:
     """Decode the parts of a batch of ``count`` records, and the times of each.
 
-    Parts are rows of (number of the range, offset, records, pairs of times).
-
-    Raises:
-        ValueError: with a sentence about the mistake.
+    Parts are rows of (number of the range, offset, records, pairs of times).  Raise ValueError if
+    they are invalid.
     """
     size = 0 if metadata is None else len(metadata)
     if metadata is None or size < _HEAD * _LONG.itemsize or size % (2 * _LONG.itemsize):
@@ -608,11 +602,7 @@ class RetentionRequest(ActionRequest, frozen=True):
         self.parsed()
 
     def parsed(self) -> tuple[RetentionRule, ...] | None:
-        """Parse the rules.
-
-        Raises:
-            InvalidRequestError: one is invalid.
-        """
+        """Parse the rules; raise InvalidRequestError if one is invalid."""
         try:
             return None if self.rules is None else parse_rules(self.rules)
         except ValueError as error:

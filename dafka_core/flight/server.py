@@ -355,16 +355,7 @@ _log = logging.getLogger("dafka.store")
 class FlightService(ProcessBound):
     """Serves a store from construction until ``close``, over TCP and, for its machine, a socket.
 
-    Args:
-        context: the store, for the requests' handlers.
-        bind_host: address to listen at, and to be reached at.
-        port: 0 lets the system choose.
-        socket_path: the socket for clients on this machine; None for none.
-
-    Attributes:
-        context: as given.
-        port: the chosen port.
-        location: the store's location.
+    Port 0 lets the system choose.  ``socket_path`` is None for no socket.
 
     Raises:
         ConfigError: host, port or path cannot be used.

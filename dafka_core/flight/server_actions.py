@@ -83,11 +83,7 @@ so it is refused soon."""
 
 
 def watch(context: ServerContext, request: WatchRequest, caller: Caller) -> Iterator[HeadsSince]:
-    """Yield the changes since the request's cursor, at the latest after its timeout.
-
-    Raises:
-        UnavailableError: there are too many watches.
-    """
+    """Yield the changes since the request's cursor, at the latest after its timeout."""
     topics = None if request.topics is None else frozenset(request.topics)
     session = context.location.session
     known = _number(request.cursor, session)
@@ -162,12 +158,7 @@ def descriptions() -> list[tuple[str, str]]:
 
 
 def act(context: ServerContext, name: str, body: bytes, caller: Caller) -> Iterator[bytes]:
-    """Yield the results of an action.
-
-    Raises:
-        InvalidRequestError: the action is unknown, or its body is invalid.
-        DafkaError: the action failed.
-    """
+    """Yield the results of an action; raise InvalidRequestError if it is unknown or invalid."""
     action = ACTIONS.get(name)
     if action is None:
         raise InvalidRequestError("action", short(name), nearest(name, ACTIONS))

@@ -105,12 +105,7 @@ class WatchedStream(CallDeadline):
         super().wait()
 
     def go_on(self) -> None:
-        """Note that the client has received them, or sent some.
-
-        Raises:
-            UnavailableError: the stream was ended by the timeout.
-            DafkaError: it may receive or send no more.
-        """
+        """Note that the client has received them, or sent some; raise if it may do so no more."""
         super().go_on()
         if self.expired:
             raise UnavailableError(IDLE, f"the {self.what} was ended: {self.why}")
@@ -144,9 +139,7 @@ class WatchedStream(CallDeadline):
 class StreamWatch:
     """The streams and calls of a service, and the end of idle ones.
 
-    Attributes:
-        addresses: of the socket for clients on this machine.
-        streams: the current ones, with idle ones.
+    ``addresses`` are those of the socket for clients on this machine.
     """
 
     def __init__(self) -> None:
@@ -318,13 +311,7 @@ class ServerContext:
             raise UnavailableError(CLOSING, "the store is stopping; use another store")
 
     def parse(self, kind: type[R], need: Need, packed: bytes, caller: Caller) -> R:
-        """Parse a client's request, and check its permission.
-
-        Raises:
-            InvalidRequestError: it is invalid.
-            NotAllowedError: the client may not make it.
-            UnavailableError: another store is meant, or the service ends.
-        """
+        """Parse a client's request for this store, and check its permission."""
         self.check_open()
         request = kind.parse(packed)
         store = self.location.store
@@ -345,11 +332,7 @@ class ServerContext:
     def stream(
         self, limiter: StreamLimiter, caller: Caller, what: str, waited_s: float = 0.0
     ) -> WatchedStream:
-        """Open a stream for a client, in its turn; it may have waited before.
-
-        Raises:
-            UnavailableError: there are too many.
-        """
+        """Open a stream for a client, in its turn; it may have waited before."""
         with self.watch.calling(caller.peer):
             permit = limiter.take(caller.is_gone, waited_s=waited_s)
         return WatchedStream(self.watch, permit, caller.peer, what, caller.check)
@@ -371,8 +354,7 @@ class ServerContext:
 class StreamLimiter:
     """Permits for ``count`` streams of one kind, first come, first served.  Thread-safe.
 
-    Args:
-        check: raises when waiting has become useless.
+    ``check`` raises when waiting has become useless.
     """
 
     def __init__(self, what: str, count: int, check: Callable[[], None] = lambda: None) -> None:
@@ -409,13 +391,9 @@ class StreamLimiter:
     ) -> StreamPermit:
         """Return a permit, after all earlier callers have theirs.
 
-        Args:
-            is_gone: returns True if the caller needs it no more.
-            timeout_s: ``limits.QUEUE_S`` by default.
-            waited_s: time waited in vain before.
-
-        Raises:
-            UnavailableError: none became free in time, too many wait, or the caller has gone.
+        The caller has waited ``waited_s`` in vain before, and waits at most ``timeout_s`` (by
+        default ``limits.QUEUE_S``), unless ``is_gone``.  Raise UnavailableError if none became free
+        in time, or too many wait.
         """
         waiting_s = limits.QUEUE_S if timeout_s is None else min(timeout_s, limits.QUEUE_S)
         asked_at = time.monotonic()

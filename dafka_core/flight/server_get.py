@@ -144,12 +144,7 @@ def check_held(held: PartitionInfo | None, tp: TopicPartition, start: int, end: 
 
 
 def check_history(history: History, request: RangeRequest | AskedRange) -> None:
-    """Check that a log's records are of the history known to the caller.
-
-    Raises:
-        HistoryChangedError: a newer producer has replaced the known one.
-        UnavailableError: the log has no records of that one yet.
-    """
+    """Raise an error unless a log's records are of the history known to the caller."""
     for life, end in ((request.after, request.start), (request.life, request.end)):
         if life is None:
             continue
@@ -186,11 +181,7 @@ def _matched_batches(
 def _matched_from(
     context: ServerContext, request: GetWhereRequest, where: Where, at: int, caller: Caller
 ) -> MatchedRecords:
-    """Return the matching records of the range from there on, for one batch.
-
-    Raises:
-        UnavailableError: the client has gone, or the service ends.
-    """
+    """Return the matching records of the range from there on, for one batch."""
     parts: list[MatchedRecords] = []
     records = size_bytes = scanned_bytes = blocks = 0
     opens = request.envelope == AUTO
@@ -217,13 +208,7 @@ def _matched_from(
 
 
 def get(context: ServerContext, ticket: bytes, caller: Caller) -> flight.FlightDataStream:
-    """Stream the batches for a ticket.
-
-    Raises:
-        InvalidRequestError: the ticket is invalid.
-        DataLossError: the range is not held, or of another history.
-        UnavailableError: there are too many streams, and none ended in time.
-    """
+    """Stream the batches for a ticket."""
     version = ticket_version(ticket)
     if version == BackupRequest.json_version:
         backup = context.parse(BackupRequest, administers, ticket, caller)

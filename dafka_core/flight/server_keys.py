@@ -120,11 +120,7 @@ _log = logging.getLogger("dafka.security")
 
 
 class ServerKeys:
-    """A store's own key, and its clients', reread when they change.  Thread-safe.
-
-    Raises:
-        ConfigError: the keys are invalid, or clients could not trust this store by them.
-    """
+    """A store's own key, and its clients', reread when they change.  Thread-safe."""
 
     def __init__(self, files: KeyFiles) -> None:
         own = read_secret(files.secret_key_file)
@@ -152,11 +148,7 @@ class ServerKeys:
         return [each.certificate for each in self._allowed.all() if each.certificate]
 
     def owner(self, key: str) -> Permissions:
-        """Return the present permissions of a key's owner.
-
-        Raises:
-            UnavailableError: the key is not allowed.
-        """
+        """Return the present permissions of a key's owner; raise UnavailableError without any."""
         self._look()
         found = self._allowed.find(key)
         if found is None:
@@ -207,20 +199,11 @@ class Caller:
 
     @property
     def owner(self) -> Permissions:
-        """Return its present permissions.
-
-        Raises:
-            UnavailableError: its key is not allowed any more.
-        """
+        """Return its present permissions."""
         return EVERYBODY if self._keys is None else self._keys.owner(self._key)
 
     def allow(self, request: Request, need: Need) -> None:
-        """Check a request, now and whenever ``check`` is called.
-
-        Raises:
-            NotAllowedError: its key does not allow that.
-            UnavailableError: its key is not allowed any more.
-        """
+        """Check a request, now and whenever ``check`` is called."""
         self._request, self._need, self._allowed_to = request, need, None
         self.check()
 

@@ -108,11 +108,7 @@ MIN_TIMEOUT_S: Final = 0.001
 
 
 class ClientKeys:
-    """A client's own key, and its trusted stores, reread when they change.  Thread-safe.
-
-    Raises:
-        ConfigError: the keys are invalid.
-    """
+    """A client's own key, and its trusted stores, reread when they change.  Thread-safe."""
 
     def __init__(self, files: KeyFiles) -> None:
         self._headers: list[tuple[bytes, bytes]] = []
@@ -156,11 +152,7 @@ class ClientKeys:
         return False
 
     def connect(self, uri: str, trusted: bytes) -> flight.FlightClient:
-        """Create pyarrow's client; ``trusted`` are certificates.
-
-        Raises:
-            ConfigError: no store is trusted, or a store with keys is contacted without any.
-        """
+        """Create pyarrow's client; raise ConfigError if this store cannot be trusted."""
         if not uri.startswith(f"{TLS_SCHEME}:"):
             return flight.FlightClient(uri, generic_options=GRPC_OPTIONS)
         if self._allowed is None or self._tls is None:
@@ -267,12 +259,7 @@ class PutStream(ProcessBound):
         return self.durable
 
     def write(self, values: pa.BinaryArray) -> None:
-        """Send an Arrow array of binary without nulls; blocks while the store has enough.
-
-        Raises:
-            ConfigError: the values have another type.
-            ClosedError: the put is finished.
-        """
+        """Send an Arrow array of binary without nulls; blocks while the store has enough."""
         if not isinstance(values, pa.Array) or values.type != TYPES[VALUE] or values.null_count:
             kind = getattr(values, "type", type(values).__name__)
             raise ConfigError("values", str(kind), "must be an array of binary without nulls")
@@ -287,9 +274,6 @@ class PutStream(ProcessBound):
         """Wait until everything is on disk, at most ``timeout_s`` seconds without progress.
 
         Returns the partition's end on disk.
-
-        Raises:
-            ClosedError: it was called before.
         """
         self._call.timeout_s = timeout_s
         with self._step() as writer:

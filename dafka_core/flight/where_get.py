@@ -66,11 +66,7 @@ def packed_scan(matched: MatchedRecords) -> bytes:
 
 
 def parse_scan(metadata: pa.Buffer | None, count: int) -> tuple[int, int]:
-    """Decode the scanned range of a batch of ``count`` records.
-
-    Raises:
-        ValueError: with a sentence about the mistake.
-    """
+    """Decode the range scanned for ``count`` records; raise ValueError if it is invalid."""
     size = 0 if metadata is None else len(metadata)
     if metadata is None or size != 4 * _LONG.itemsize:
         raise ValueError(f"a batch's metadata have {size} bytes, not four numbers")
