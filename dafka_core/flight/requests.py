@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from dafka_core.config.topic_rules import RetentionRule, parse_rules
 from dafka_core.errors import InvalidRequestError, ProtocolError
 from dafka_core.flight import limits
-from dafka_core.flight.columns import COLUMNS, DEFAULT_COLUMNS
+from dafka_core.flight.columns import COLUMNS, DEFAULT_COLUMNS, LONG, parse_longs
 from dafka_core.flight.limits import MAX_LEASED_BLOCKS
 from dafka_core.model.json_message import JsonMessage, Natural, short
 from dafka_core.model.name_limits import check_address, check_topic, nearest
@@ -442,7 +442,6 @@ def _at_most(most: int, size: int) -> int:
 # requested.
 
 
-_LONG: Final = np.dtype("<i8")
 _HEAD, _PART, _RUN = 2, 4, 2  # numbers of each
 
 
@@ -545,7 +544,7 @@ def packed_parts(parts: Sequence[Part], *, times: bool) -> bytes:
         for part, count in zip(parts, counts, strict=True)
     ]
     numbers = [np.array((GetManyRequest.json_version, len(parts))), np.array(rows), *runs]
-    return np.concatenate([each.ravel() for each in numbers]).astype(_LONG).tobytes()
+    return np.concatenate([each.ravel() for each in numbers]).astype(LONG).tobytes()
 
 
 def parse_parts(
@@ -556,13 +555,8 @@ def parse_parts(
     Parts are rows of (number of the range, offset, records, pairs of times).  Raise ValueError if
     they are invalid.
     """
-    size = 0 if metadata is None else len(metadata)
-    if metadata is None or size < _HEAD * _LONG.itemsize or size % (2 * _LONG.itemsize):
-        raise ValueError(f"a batch's metadata have {size} bytes, not pairs of numbers")
-    numbers = np.frombuffer(metadata, _LONG)
-    version, length = numbers[:_HEAD].tolist()
-    if version != GetManyRequest.json_version:
-        raise ValueError(f"a batch's metadata are of version {version}, not 2")
+    numbers = parse_longs(metadata, GetManyRequest.json_version)
+    length = int(numbers[1])
     stop = _HEAD + _PART * length
     if not 0 < length <= len(numbers) or stop > len(numbers):
         raise ValueError(f"a batch's metadata have no room for {length} parts")

@@ -113,7 +113,6 @@ class WatchedStream(CallDeadline):
 
     def close(self) -> None:
         """End the stream.  Idempotent."""
-        self._deadline = None
         self._watch.streams.discard(self)
         if not self.expired:
             self._watch.note_end(self.peer)

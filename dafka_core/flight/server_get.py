@@ -67,7 +67,7 @@ def check_log(
                 if caller.is_gone():
                     return
                 done = done.plus(each)
-    yield LogChecked.of(done)
+    yield LogChecked(*done)
 
 
 def links(context: ServerContext, request: LinksRequest, caller: Caller) -> Iterator[FoundLinks]:

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from pyarrow import flight
 
@@ -15,6 +15,7 @@ from dafka_core.errors import ConfigError, NotAllowedError
 from dafka_core.flight.flight_errors import REFUSED, UnavailableError
 from dafka_core.flight.requests import DiscardRequest, Request, RetentionRequest
 from dafka_core.model.names import escape, quoted
+from dafka_core.model.records import PartitionInfo, StagedPartition
 from dafka_core.security.allowed_keys import AllowedKeys
 from dafka_core.security.credentials import KEY_HEADER, TlsPair, identified, pem, tls_pair
 from dafka_core.security.key_files import read_secret
@@ -106,15 +107,7 @@ _UNKNOWN: Final = (
 )
 
 
-class OfTopic(Protocol):
-    """An object with a topic."""
-
-    @property
-    def topic(self) -> str:
-        """Return its name."""
-
-
-T = TypeVar("T", bound=OfTopic)
+T = TypeVar("T", PartitionInfo, StagedPartition)
 
 _log = logging.getLogger("dafka.security")
 

@@ -74,7 +74,7 @@ from dafka_core.model.records import (
 from dafka_core.model.row_digest import RowDigest
 from dafka_core.model.values import Values
 from dafka_core.security.allowed_keys import AllowedKeys
-from dafka_core.security.credentials import KEY_HEADER, SERVER_NAME, TlsPair, pem, tls_pair
+from dafka_core.security.credentials import KEY_HEADER, SERVER_NAME, pem, tls_pair
 from dafka_core.security.key_files import read_secret
 from dafka_core.security.permissions import STORE
 from dafka_core.system.closing import ProcessBound
@@ -115,18 +115,14 @@ class ClientKeys:
         self._allowed: AllowedKeys | None = None
         self._lock = threading.Lock()
         self._roots = b""
-        self._tls: TlsPair | None = None
+        self._tls: dict[str, bytes] = {}
         if files.secret_key_file:
             own = read_secret(files.secret_key_file)
             self._headers = [(KEY_HEADER.encode(), own.public)]
-            self._tls = tls_pair(own.secret)
+            pair = tls_pair(own.secret)
+            self._tls = {"cert_chain": pair.certificate, "private_key": pair.private_key}
             self._allowed = AllowedKeys(files.allowed_keys, is_second=True)
             self._take_roots()
-
-    @classmethod
-    def of(cls, files: KeyFiles) -> ClientKeys:
-        """Return those of a process, shared by its clients."""
-        return _opened(files)
 
     @property
     def trusted(self) -> bytes:
@@ -155,7 +151,7 @@ class ClientKeys:
         """Create pyarrow's client; raise ConfigError if this store cannot be trusted."""
         if not uri.startswith(f"{TLS_SCHEME}:"):
             return flight.FlightClient(uri, generic_options=GRPC_OPTIONS)
-        if self._allowed is None or self._tls is None:
+        if self._allowed is None:
             why = f"must be set, and allowed_keys: the store at {uri} lets in owners of keys only"
             raise ConfigError("secret_key_file", "", why)
         if not trusted:
@@ -168,9 +164,8 @@ class ClientKeys:
             uri,
             tls_root_certs=trusted,
             override_hostname=SERVER_NAME,
-            cert_chain=self._tls.certificate,
-            private_key=self._tls.private_key,
             generic_options=GRPC_OPTIONS,
+            **self._tls,
         )
 
     def call_options(self, timeout_s: float | None = None) -> Any:
@@ -184,10 +179,8 @@ class ClientKeys:
         self._roots = b"".join(pem(each.certificate) for each in stores if each.certificate)
 
 
-@lru_cache(maxsize=64)
-def _opened(files: KeyFiles) -> ClientKeys:
-    return ClientKeys(files)
-
+_keys_of = lru_cache(maxsize=64)(ClientKeys)
+"""The keys of a process, shared by its clients."""
 
 DISCARD_S: Final = 5.0
 """Timeout for the end of an interrupted put."""
@@ -496,7 +489,7 @@ class StoreClient(ProcessBound):
     def __init__(self, location: StoreLocation, keys: KeyFiles = NO_KEYS) -> None:
         self.location = location
         self._origin = location, keys
-        self._keys, self._trusted = ClientKeys.of(keys), b""
+        self._keys, self._trusted = _keys_of(keys), b""
         uris = location.locations
         self._tcp = next((each for each in uris if host_of(each)), None)
         self._unix = next((each for each in uris if path_of(each)), None) if location.here else None
