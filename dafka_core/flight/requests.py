@@ -516,7 +516,7 @@ class SizesRequest(ActionRequest, frozen=True):
     ranges: Ranges
 
 
-def ticket_version(ticket: bytes) -> object:
+def ticket_version(ticket: bytes) -> int | None:
     """Return the version of a ticket; None if it is invalid."""
     if len(ticket) > limits.MAX_WHERE_BYTES:  # too long to parse twice
         found = re.match(rb'\{"v": ?(\d)\b', ticket)
@@ -525,7 +525,8 @@ def ticket_version(ticket: bytes) -> object:
         found = json.loads(ticket)
     except (ValueError, RecursionError):
         return None
-    return found.get("v") if isinstance(found, dict) else None
+    version = found.get("v") if isinstance(found, dict) else None
+    return version if isinstance(version, int) else None
 
 
 class Part(NamedTuple):

@@ -37,7 +37,7 @@ from dafka_core.flight.requests import (
     InfoRequest,
     PutRequest,
 )
-from dafka_core.flight.server_context import ServerContext, WatchedStream
+from dafka_core.flight.server_context import POLL_S, ServerContext, WatchedStream
 from dafka_core.flight.server_keys import MIDDLEWARE, Caller, NamedKey, knows, writes
 from dafka_core.flight.store_location import StoreLocation, host_of, tcp_location, unix_location
 from dafka_core.model.json_message import pack, short
@@ -50,9 +50,6 @@ from dafka_core.security.credentials import pem
 from dafka_core.storage import Log, PartitionStatistics
 from dafka_core.system.closing import ProcessBound
 from dafka_core.system.hosts import HostPort, listen
-
-POLL_S: Final = 0.5
-"""Interval at which a put that waits for the disk checks for the service's end."""
 
 PATIENCE_S: Final = 1.0
 """Time for a failed put's acknowledgements to leave.  A client may read none before it has sent
@@ -189,7 +186,9 @@ class _Put:
         failed = False
         while not failed:
             with self._changed:
-                self._changed.wait_for(self._has_news)
+                self._changed.wait_for(
+                    lambda: self._stopped or self._failure or self._durable != self._acknowledged
+                )
                 if self._stopped:
                     return
                 self._acknowledged, failed = self._durable, self._failure is not None
@@ -197,10 +196,6 @@ class _Put:
                 writer.write(DurableEnd(self._acknowledged, failed).packed())
             except FLIGHT_ERRORS:
                 return  # the client is gone, as reading from it will show
-
-    def _has_news(self) -> bool:
-        news = self._durable != self._acknowledged or self._failure is not None
-        return self._stopped or news
 
 
 def _check_schema(schema: pa.Schema) -> None:
@@ -232,21 +227,18 @@ def _batches(reader: flight.MetadataRecordBatchReader, stream: WatchedStream) ->
         if values.null_count:
             why = f"{values.null_count} are null; a record has a value"
             raise InvalidRequestError(VALUE, None, why)
-        yield _checked(Values.from_arrow(values))
-
-
-def _checked(values: Values) -> Values:
-    records, size_bytes = limits.MAX_BATCH_RECORDS, limits.MAX_BATCH_BYTES
-    record_bytes = limits.MAX_PUT_RECORD_BYTES
-    most_bytes = record_bytes if len(values) == 1 else size_bytes
-    if len(values) > records or values.size_bytes > most_bytes:
-        found = f"{len(values)} records, {values.size_bytes} bytes"
-        why = (
-            f"must have at most {records} records and {size_bytes} bytes, or be one record of at "
-            f"most {record_bytes} bytes"
-        )
-        raise InvalidRequestError("batch", found, why)
-    return values
+        found = Values.from_arrow(values)
+        records, size_bytes = limits.MAX_BATCH_RECORDS, limits.MAX_BATCH_BYTES
+        record_bytes = limits.MAX_PUT_RECORD_BYTES
+        most_bytes = record_bytes if len(found) == 1 else size_bytes
+        if len(found) > records or found.size_bytes > most_bytes:
+            why = (
+                f"must have at most {records} records and {size_bytes} bytes, or be one record of "
+                f"at most {record_bytes} bytes"
+            )
+            given = f"{len(found)} records, {found.size_bytes} bytes"
+            raise InvalidRequestError("batch", given, why)
+        yield found
 
 
 def _skipped(reader: flight.MetadataRecordBatchReader) -> bool:

@@ -52,7 +52,7 @@ from dafka_core.flight.requests import (
     WaitRequest,
     WatchRequest,
 )
-from dafka_core.flight.server_context import ServerContext
+from dafka_core.flight.server_context import POLL_S, ServerContext
 from dafka_core.flight.server_get import check_held, check_history, check_log, links
 from dafka_core.flight.server_keys import (
     Caller,
@@ -71,11 +71,9 @@ from dafka_core.model.log_entries import Discard
 from dafka_core.model.name_limits import nearest
 from dafka_core.model.records import PartitionInfo, StagedTransaction, TopicPartition, Transaction
 from dafka_core.model.row_digest import RowDigest
+from dafka_core.storage import Log
 from dafka_core.storage.head_changes import Topics
-from dafka_core.storage.leases import MAX_LEASES
-
-WATCH_STEP_S: Final = 0.5
-"""Interval at which a watch checks its client, and the service."""
+from dafka_core.storage.leases import MAX_LEASES, Lease
 
 TURN_S: Final = 0.1
 """Wait of a watch beyond the limit.  A refused client asks again and again, as often as it likes,
@@ -116,7 +114,7 @@ def _wait_for_changes(
         context.watches.take(caller.is_gone, TURN_S),
         context.log.changes.watching(known, topics) as woken,
     ):
-        while not woken.wait(min(max(deadline - time.monotonic(), 0), WATCH_STEP_S)):
+        while not woken.wait(min(max(deadline - time.monotonic(), 0), POLL_S)):
             context.check_open()
             if caller.is_gone() or time.monotonic() >= deadline:
                 break
@@ -134,14 +132,6 @@ def _changed(context: ServerContext, known: int, topics: Topics) -> list[Partiti
         found = [snapshot.info(tp) for tp in changed]
     held = [each for each in found if each is not None]
     return held if len(held) == len(found) else None
-
-
-WAIT_STEP_S: Final = 0.5
-"""Interval at which a waiting action checks its client, and the service."""
-
-_TOO_MANY_LEASES: Final = (
-    f"{MAX_LEASES} leases are held, as many as may be; read over Flight, or later"
-)
 
 
 class Action(NamedTuple):
@@ -209,7 +199,7 @@ def _wait(context: ServerContext, request: WaitRequest, caller: Caller) -> Itera
     with context.waits.take(caller.is_gone, request.timeout_s):
         while True:
             context.check_open()
-            step_s = min(max(deadline - time.monotonic(), 0), WAIT_STEP_S)
+            step_s = min(max(deadline - time.monotonic(), 0), POLL_S)
             end = context.backend.wait(request.tp, request.end, step_s, transaction)
             if end >= request.end or time.monotonic() >= deadline or caller.is_gone():
                 break
@@ -257,6 +247,18 @@ def _forget(context: ServerContext, request: ForgetRequest, caller: Caller) -> I
         yield _done(context, context.backend.forget(request.address))
 
 
+@contextlib.contextmanager
+def _granted(log: Log, lease: Lease | None) -> Iterator[tuple[str, int]]:
+    if lease is None:
+        why = f"{MAX_LEASES} leases are held, as many as may be; read over Flight, or later"
+        raise UnavailableError(BUSY, why)
+    try:
+        yield lease.id, lease.slot
+    except BaseException:
+        log.end_lease(lease.id)
+        raise
+
+
 def _lease(context: ServerContext, request: LeaseRequest, caller: Caller) -> Iterator[LeaseGranted]:
     log = context.log
     if request.done:
@@ -266,15 +268,10 @@ def _lease(context: ServerContext, request: LeaseRequest, caller: Caller) -> Ite
         return
     sizes = {"max_blocks": MAX_LEASED_BLOCKS, "max_bytes": MAX_LEASED_BYTES}
     held, history, lease, blocks = log.lease(request.tp, request.start, request.end, **sizes)
-    if lease is None:
-        raise UnavailableError(BUSY, _TOO_MANY_LEASES)
-    try:
+    with _granted(log, lease) as granted:
         check_held(held, request.tp, request.start, request.end)
         check_history(history, request)
-        yield LeaseGranted(lease.id, lease.slot, tuple(blocks))
-    except BaseException:
-        log.end_lease(lease.id)
-        raise
+        yield LeaseGranted(*granted, tuple(blocks))
 
 
 def _lease_many(
@@ -286,9 +283,7 @@ def _lease_many(
     wanted = [(each.tp, each.start, each.end) for each in request.ranges]
     sizes = {"max_blocks": MAX_LEASED_BLOCKS, "max_bytes": MAX_LEASED_BYTES}
     found, lease = log.lease_many(wanted, **sizes)
-    if lease is None:
-        raise UnavailableError(BUSY, _TOO_MANY_LEASES)
-    try:
+    with _granted(log, lease) as granted:
         blocks: list[tuple[int, int, int, int]] = []
         for number, (each, placed) in enumerate(zip(request.ranges, found, strict=False)):
             # A client that asks for many asks again for one that is not held, and gets the reason
@@ -297,10 +292,7 @@ def _lease_many(
                 check_held(placed.held, each.tp, each.start, each.end)
                 check_history(placed.history, each)
                 blocks += [(number, *place) for place in placed.blocks]
-        yield LeasesGranted(lease.id, lease.slot, len(found), tuple(blocks))
-    except BaseException:
-        log.end_lease(lease.id)
-        raise
+        yield LeasesGranted(*granted, len(found), tuple(blocks))
 
 
 def _retention(
@@ -338,7 +330,7 @@ def _delete(context: ServerContext, request: DeleteRequest, caller: Caller) -> I
 
 def _done(context: ServerContext, future: Future[None]) -> Done:
     """Wait for the disk, even if the client has gone meanwhile."""
-    while not wait([future], WAIT_STEP_S).done:
+    while not wait([future], POLL_S).done:
         context.check_open()
     future.result()
     return Done()

@@ -205,7 +205,7 @@ def _address(peer: str) -> Address:
 
 
 POLL_S: Final = 0.5
-"""Interval at which a queued stream checks its client, and the service."""
+"""Interval at which a request that waits checks its client, and the service."""
 
 START_TIMEOUT_S: Final = 10.0
 """Time that a request waits for the service to know its port."""

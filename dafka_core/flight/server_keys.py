@@ -186,8 +186,7 @@ class Caller:
         self._is_cancelled: Callable[[], bool] = context.is_cancelled
         self._keys = keys
         self._key = "" if keys is None else _key_of(context)
-        self._request: Request | None = None
-        self._need: Need = anything
+        self._denied: Callable[[Permissions], str] = lambda owner: ""
         self._allowed_to: Permissions | None = None
 
     @property
@@ -197,17 +196,17 @@ class Caller:
 
     def allow(self, request: Request, need: Need) -> None:
         """Check a request, now and whenever ``check`` is called."""
-        self._request, self._need, self._allowed_to = request, need, None
+        self._denied, self._allowed_to = lambda owner: need(owner, request), None
         self.check()
 
     def check(self) -> None:
         """Check the request again: keys change during a stream."""
-        if self._keys is None or self._request is None:
+        if self._keys is None:
             return
         try:
             owner = self._keys.owner(self._key)
             if owner != self._allowed_to:
-                if denied := self._need(owner, self._request):
+                if denied := self._denied(owner):
                     raise refused(owner, denied)
                 self._allowed_to = owner
         except (NotAllowedError, UnavailableError) as error:
