@@ -783,7 +783,7 @@ class StoreClient(ProcessBound):
             return list(client.do_action(action, options))
         except (flight.FlightCancelledError, flight.FlightUnavailableError) as error:
             is_cancelled = isinstance(error, flight.FlightCancelledError)
-            is_refused = is_cancelled or "Connection refused" in str(error)
+            is_refused = is_cancelled or "failed to connect" in str(error)
             if self._closed or not self._trusted or not is_refused:
                 raise
             time.sleep(REBIND_S)

@@ -21,6 +21,7 @@ from dafka_core.errors import (
     NotAllowedError,
     StoreUnreachableError,
 )
+from dafka_core.flight.backup_requests import BackupRequest
 from dafka_core.flight.limits import MAX_BATCH_BYTES
 from dafka_core.flight.requests import (
     DescribeRequest,
@@ -221,21 +222,23 @@ def test_a_key_is_let_in_while_others_read(keys: KeyDirectory, large: Path) -> N
 def test_actions_succeed_while_a_store_takes_over_keys(keys: KeyDirectory, locked: Served) -> None:
     server = locked.service._servers[0]
     client = locked.client(locked.tcp, keys.files("reader"))
-    asked = 0
+    asked = [0, 0]
 
-    def ask(ended: threading.Event) -> None:
-        nonlocal asked
+    def ask(index: int, ended: threading.Event) -> None:
         while not ended.is_set():
-            asked += len(client.heads(None, timeout_s=PATIENCE_S))
+            asked[index] += len(client.heads(None, timeout_s=PATIENCE_S))
 
     ended = threading.Event()
     with ThreadPoolExecutor(2) as pool:
-        asking = [pool.submit(ask, ended) for _ in range(2)]
-        for _ in range(20):
-            before = asked
-            server = locked.service.replace(server, locked.location.locations[1])
-            wait_until(lambda before=before: asked > before)  # type: ignore[misc]
-        ended.set()
+        asking = [pool.submit(ask, index, ended) for index in range(2)]
+        try:
+            for _ in range(10):
+                server = locked.service.replace(server, locked.location.locations[1])
+                # The second action of each begins after the takeover.
+                least = [each + 2 for each in asked]
+                wait_until(lambda least=least: all(map(int.__ge__, asked, least)))  # type: ignore[misc]
+        finally:
+            ended.set()
         for each in asking:
             each.result()
 
@@ -261,11 +264,19 @@ def test_a_key_allows_what_its_roles_and_patterns_do(keys: KeyDirectory, locked:
     asked: list[tuple[Callable[[], object], str]] = [
         (lambda: list(read(client)), "consume 't'"),
         (lambda: client.heads([TOPIC], timeout_s=PATIENCE_S), "know of 't'"),
+        (lambda: client.facts(TOPIC, timeout_s=PATIENCE_S), "know of 't'"),
         (lambda: client.forget("0" * 32, timeout_s=PATIENCE_S), "administer stores"),
+        (lambda: list(client.get(BackupRequest().packed(), iter, PATIENCE_S)), "administer stores"),
     ]
     for ask, what in asked:
         with pytest.raises(NotAllowedError, match=f"may consume 'logs.*', and not {what}"):
             ask()
+    info = flight.FlightDescriptor.for_path(TOPIC)
+    with (
+        plain(locked, keys, tls_pair(keys.pair("logs").secret)) as other,
+        pytest.raises(flight.FlightUnauthorizedError, match="and not know of 't'"),
+    ):
+        other.get_flight_info(info)
 
 
 def test_a_key_writes_its_own_partitions_only(keys: KeyDirectory, locked: Served) -> None:
