@@ -29,8 +29,15 @@ from dafka_core.errors import (
     NoStoreError,
     NotAllowedError,
 )
-from dafka_core.flight.requests import HeadsSince, PartitionFacts, Peers, PeersRequest, SpaceUsed
-from dafka_core.flight.retention_actions import RetentionRequest, RetentionRules
+from dafka_core.flight.requests import (
+    HeadsSince,
+    PartitionFacts,
+    Peers,
+    PeersRequest,
+    RetentionRequest,
+    RetentionRules,
+    SpaceUsed,
+)
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.names import QUERIES_TOPIC

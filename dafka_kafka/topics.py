@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final
 
 from dafka_core.errors import DafkaError, ProtocolError
-from dafka_core.flight.retention_actions import Trimmed, TrimRequest
+from dafka_core.flight.requests import Trimmed, TrimRequest
 from dafka_core.model.name_limits import check_topic
 from dafka_core.model.names import INTERNAL
 from dafka_kafka.api import (

@@ -115,20 +115,19 @@ def renew(
     *,
     directory: Directory = DEFAULT_DIRECTORY,
 ) -> None:
-    """Renew the token and the certificate for Arrow Flight in NAME.key.
+    """Write the certificate for Arrow Flight into a file NAME.key that was written by hand.
 
-    NAME.key_secret must be in the same directory. A store's certificate is valid for ten years.
+    NAME.key_secret must be in the same directory.
     """
     from dafka_core.security.key_files import renew
 
     try:
-        renewed = renew(Path(directory), name)
+        renew(Path(directory), name)
     except OSError as error:
         why = f"cannot be written to ({error.strerror})"
         raise ConfigError("keys", escape(directory), why) from None
-    what = "token and certificate" if renewed.certificate else "token"
-    path = escape(str(Path(directory) / renewed.name))
-    output.info(f"wrote the {what} into {path}.key: copy the file to all nodes that admit this key")
+    path = escape(str(Path(directory) / name))
+    output.info(f"wrote the certificate into {path}.key: copy it to all nodes that admit this key")
 
 
 def token(

@@ -47,7 +47,7 @@ def retain(
     'flights*=7d,10GiB' keeps a week of these topics, and at most 10 GiB of each; '*=forever' keeps
     everything. The first pattern that matches a topic applies. Rules that are set survive restarts.
     """
-    from dafka_core.flight.retention_actions import RetentionRequest, RetentionRules
+    from dafka_core.flight.requests import RetentionRequest, RetentionRules
 
     try:
         parsed = checked(parse_rules(rules or []))
@@ -125,7 +125,7 @@ def delete(
     had. Partitions keep their names and end offsets: a running producer continues at the same
     offsets, and one that resumes is warned.
     """
-    from dafka_core.flight.retention_actions import Deleted, DeleteRequest
+    from dafka_core.flight.requests import Deleted, DeleteRequest
 
     check_argument("topic", topic, check_topic)
     if topic.startswith(INTERNAL):
@@ -267,7 +267,7 @@ def _confirm(text: str, *, yes: bool) -> None:
 
 def _trim(wanted: _Bounds, timeout_s: float, *, as_json: bool) -> None:
     from dafka_core.flight.limits import MAX_TRANSACTIONS, parts
-    from dafka_core.flight.retention_actions import Trimmed, TrimRequest
+    from dafka_core.flight.requests import Trimmed, TrimRequest
 
     rows = []
     for client, each in wanted.items():

@@ -17,8 +17,8 @@ from dafka_core.flight.requests import ActionRequest, Request
 from dafka_core.flight.store_client import Chunks
 from dafka_core.model.json_message import JsonMessage, Natural
 from dafka_core.model.records import TopicPartition
-from dafka_core.storage.backup import FACTS, Entry, Known
-from dafka_core.storage.log_check import Checked, Damage, PartitionLink
+from dafka_core.storage.backup import FACTS, Entry
+from dafka_core.storage.log_check import Damage, PartitionLink
 
 SCHEMA: Final = pa.schema(
     [
@@ -96,16 +96,6 @@ class LogChecked(JsonMessage, frozen=True):
     found: tuple[Damage, ...] = ()
     linked: Natural = 0
 
-    @classmethod
-    def of(cls, checked: Checked) -> LogChecked:
-        """Return the message."""
-        return cls(*checked)
-
-    @property
-    def checked(self) -> Checked:
-        """Return its contents."""
-        return Checked(*(getattr(self, name) for name in self.__struct_fields__))
-
 
 def batches(entries: Iterable[Entry]) -> Iterator[pa.RecordBatch]:
     """Encode entries as batches; each is copied before the next one is read."""
@@ -125,11 +115,7 @@ def batches(entries: Iterable[Entry]) -> Iterator[pa.RecordBatch]:
 
 
 def entries_of(received: Chunks) -> Generator[Entry]:
-    """Decode the entries of batches.
-
-    Raises:
-        ValueError: the batches are not those of a backup.
-    """
+    """Decode the entries of batches; raise ValueError if they are not those of a backup."""
     for columns, _ in received:
         if columns.schema != SCHEMA:
             raise ValueError("a batch is not of a backup")
@@ -138,15 +124,6 @@ def entries_of(received: Chunks) -> Generator[Entry]:
             if table > FACTS:
                 raise ValueError(f"table {table} is unknown")
             yield Entry(table, key, memoryview(value.as_buffer()))
-
-
-def request_of(known: Iterable[Known], store: str) -> BackupRequest:
-    """Return the ticket for the entries that an earlier backup lacks; for all without one.
-
-    Raises:
-        InvalidRequestError: it has too many partitions.
-    """
-    return BackupRequest(known=tuple((*each,) for each in known), store=store).checked()
 
 
 def _batch(pending: list[tuple[int, bytes, bytes]]) -> pa.RecordBatch:

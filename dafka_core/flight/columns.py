@@ -33,7 +33,7 @@ VALUES_SCHEMA: Final = pa.schema([pa.field(VALUE, TYPES[VALUE], nullable=False)]
 """Of puts, and of our own client's requests."""
 
 _VERSION: Final = 1
-_LONG: Final = np.dtype("<i8")
+LONG: Final = np.dtype("<i8")
 
 
 def schema_of(names: Sequence[str]) -> pa.Schema:
@@ -52,24 +52,26 @@ def batch_of(batches: Sequence[Records], schema: pa.Schema) -> pa.RecordBatch:
 
 def packed_metadata(offset: int, times: Longs | None) -> bytes:
     """Encode the metadata of a batch."""
-    head = np.array((_VERSION, offset), _LONG).tobytes()
-    return head if times is None else head + times.astype(_LONG).tobytes()
+    head = np.array((_VERSION, offset), LONG).tobytes()
+    return head if times is None else head + times.astype(LONG).tobytes()
+
+
+def parse_longs(metadata: pa.Buffer | None, version: int) -> Longs:
+    """Decode metadata, which are pairs of numbers; raise ValueError if they are not."""
+    size = 0 if metadata is None else len(metadata)
+    if metadata is None or not size or size % (2 * LONG.itemsize):
+        raise ValueError(f"a batch's metadata have {size} bytes, not pairs of numbers")
+    numbers: Longs = np.frombuffer(metadata, LONG)
+    if numbers[0] != version:
+        raise ValueError(f"a batch's metadata are of version {numbers[0]}, not {version}")
+    return numbers
 
 
 def parse_metadata(
     metadata: pa.Buffer | None, count: int, *, times: bool
 ) -> tuple[int, Longs | None]:
-    """Decode offset and times of a batch of ``count`` records.
-
-    Raises:
-        ValueError: with a sentence about the mistake.
-    """
-    size = 0 if metadata is None else len(metadata)
-    if metadata is None or size < 2 * _LONG.itemsize or size % (2 * _LONG.itemsize):
-        raise ValueError(f"a batch's metadata have {size} bytes, not pairs of numbers")
-    numbers = np.frombuffer(metadata, _LONG)
-    if numbers[0] != _VERSION:
-        raise ValueError(f"a batch's metadata are of version {numbers[0]}, not {_VERSION}")
+    """Decode offset and times of ``count`` records; raise ValueError if they are invalid."""
+    numbers = parse_longs(metadata, _VERSION)
     offset = int(numbers[1])
     if not times:
         return offset, None

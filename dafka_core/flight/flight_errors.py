@@ -50,19 +50,14 @@ FLIGHT_ERRORS: Final = (flight.FlightError, pa.ArrowException, OSError)
 """Errors of pyarrow's client that are not mistakes of its caller."""
 
 _TLS_ERRORS: Final = {
-    "certificate has expired": "its certificate has expired: run 'dafka keys renew NAME' where its "
-    "secret is, copy NAME.key to all machines, and restart it; unless this machine's clock is "
-    "ahead",
-    "certificate is not yet valid": "its certificate is not valid yet: this machine's clock is "
-    "behind, or that of the machine where the key was made was ahead; set the clock (NTP), or run "
-    "'dafka keys renew NAME'",
     "certificate verify failed": "its certificate does not belong to a store in this client's "
     "directory of allowed keys: copy its NAME.key there, unless another program has taken its "
     "address",
     "wrong version number": "it does not use TLS, as stores with keys do: start it with "
     "secret_key_file and allowed_keys, unless another program has taken its address",
     "Socket closed": "it closed the connection; if it has keys, set secret_key_file and "
-    "allowed_keys here, too",
+    "allowed_keys here, and copy this client's NAME.key to its directory of allowed keys, with a "
+    "line certificate ('dafka keys renew NAME' writes it)",
 }
 """Sentences for failed TLS handshakes, by gRPC's message."""
 

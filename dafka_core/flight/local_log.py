@@ -104,11 +104,7 @@ class _Files:
         weakref.finalize(self, os.close, self._leases)
 
     def holds(self, granted: LeaseGranted) -> bool:
-        """Return True if everything read so far was read during the lease.
-
-        Raises:
-            StoreError: the disk fails.
-        """
+        """Return True if everything read so far was read during the lease."""
         try:
             found = os.pread(self._leases, ID_BYTES, granted.slot * ID_BYTES)
         except OSError as error:
@@ -116,12 +112,7 @@ class _Files:
         return found.hex() == granted.lease
 
     def block(self, position: int, size_bytes: int) -> Block:
-        """Copy the block at a position.
-
-        Raises:
-            ValueError: it is not a block.
-            OSError: the disk fails.
-        """
+        """Copy the block at a position; raise ValueError if it is not a block."""
 
         def read_into(piece: memoryview, at: int) -> None:
             if os.preadv(self._data, [piece], position + at) != len(piece):

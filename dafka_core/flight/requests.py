@@ -17,12 +17,14 @@ import pyarrow as pa
 from msgspec import Meta
 from msgspec.structs import replace
 
+from dafka_core.config.topic_rules import RetentionRule, parse_rules
 from dafka_core.errors import InvalidRequestError, ProtocolError
 from dafka_core.flight import limits
-from dafka_core.flight.columns import COLUMNS, DEFAULT_COLUMNS
+from dafka_core.flight.columns import COLUMNS, DEFAULT_COLUMNS, LONG, parse_longs
 from dafka_core.flight.limits import MAX_LEASED_BLOCKS
 from dafka_core.model.json_message import JsonMessage, Natural, short
 from dafka_core.model.name_limits import check_address, check_topic, nearest
+from dafka_core.model.names import INTERNAL
 from dafka_core.model.records import (
     NO_VERSION,
     Neighbour,
@@ -77,11 +79,7 @@ class Request(
         return request
 
     def checked(self) -> Self:
-        """Return the request, validated as by the store.
-
-        Raises:
-            InvalidRequestError: the store would refuse it.
-        """
+        """Return the request; raise InvalidRequestError if the store would refuse it."""
         return self.parse(self.packed())
 
     def fitted(self) -> Self:
@@ -98,9 +96,11 @@ class Request(
         for topic in getattr(self, "topics", None) or ():
             _check_name("topics", topic)
         for member in self.rows:
-            for topic, partition, *_ in getattr(self, member):
-                _check_name(member, topic)
-                _check_name(member, partition, check_address)
+            for row in getattr(self, member):
+                _check_name(member, row[0])
+                _check_name(member, row[1], check_address)
+                _check_order(member, row)
+        _check_order("end", self)
 
 
 class _PartitionRequest(Request, frozen=True):
@@ -115,12 +115,6 @@ class _PartitionRequest(Request, frozen=True):
 class _Range(_PartitionRequest, frozen=True):
     start: Offset
     end: Offset
-
-    def check(self) -> None:
-        super().check()
-        if self.start > self.end:
-            why = f"must not be below start, which is {self.start}"
-            raise InvalidRequestError("end", self.end, why)
 
 
 class RangeRequest(_Range, frozen=True, kw_only=True):
@@ -311,6 +305,16 @@ class CommitRequest(ActionRequest, frozen=True):
             seen.add((topic, partition))
 
 
+class DigestRange(NamedTuple):
+    """Rows from ``start`` to ``end`` (exclusive): those of an attempt, or the visible ones."""
+
+    topic: str
+    partition: str
+    attempt: AttemptOrNone
+    start: Offset
+    end: Offset
+
+
 class DigestsRequest(ActionRequest, frozen=True):
     """Return digests of rows, in any order: their number and the sum of their hashes.
 
@@ -322,17 +326,7 @@ class DigestsRequest(ActionRequest, frozen=True):
     rows: ClassVar[tuple[str, ...]] = ("ranges",)
     largest_bytes: ClassVar[int] = limits.MAX_TRANSACTIONS_BYTES
 
-    ranges: Annotated[
-        tuple[tuple[str, str, AttemptOrNone, Offset, Offset], ...],
-        Meta(max_length=limits.MAX_TRANSACTIONS),
-    ]
-
-    def check(self) -> None:
-        """Check that no range ends before it starts."""
-        super().check()
-        for *_, start, end in self.ranges:
-            if start > end:
-                raise InvalidRequestError("ranges", [start, end], "must not end before its start")
+    ranges: Annotated[tuple[DigestRange, ...], Meta(max_length=limits.MAX_TRANSACTIONS)]
 
 
 class StagedRequest(ActionRequest, frozen=True):
@@ -417,6 +411,13 @@ def _check_name(member: str, name: str | None, check: Callable[[str], None] = ch
         raise InvalidRequestError(member, short(name), error.reason) from error
 
 
+def _check_order(member: str, given: object) -> None:
+    start, end = getattr(given, "start", 0), getattr(given, "end", None)
+    if end is not None and start > end:
+        why = f"must not be below start, which is {start}"
+        raise InvalidRequestError(member, end, why)
+
+
 def _check_columns(names: Sequence[str]) -> None:
     if not names:
         raise InvalidRequestError("columns", [], f"must name some of {', '.join(COLUMNS)}")
@@ -441,7 +442,6 @@ def _at_most(most: int, size: int) -> int:
 # requested.
 
 
-_LONG: Final = np.dtype("<i8")
 _HEAD, _PART, _RUN = 2, 4, 2  # numbers of each
 
 
@@ -485,11 +485,6 @@ class GetManyRequest(Request, frozen=True):
     max_records: MaxRecords = limits.MAX_BATCH_RECORDS
     max_bytes: MaxBytes = limits.MAX_BATCH_BYTES
 
-    def check(self) -> None:
-        """Check that there are ranges."""
-        super().check()
-        _check_ranges(self.ranges)
-
 
 class LeaseManyRequest(ActionRequest, frozen=True):
     """Return the positions in the store's file of many ranges' blocks, under one lease.
@@ -506,11 +501,6 @@ class LeaseManyRequest(ActionRequest, frozen=True):
     ranges: Ranges
     done: LeaseId = ""
 
-    def check(self) -> None:
-        """Check that there are ranges."""
-        super().check()
-        _check_ranges(self.ranges)
-
 
 class SizesRequest(ActionRequest, frozen=True):
     """Return approximate sizes of the records of ranges, by samples of the log's blocks.
@@ -525,13 +515,8 @@ class SizesRequest(ActionRequest, frozen=True):
 
     ranges: Ranges
 
-    def check(self) -> None:
-        """Check that there are ranges."""
-        super().check()
-        _check_ranges(self.ranges)
 
-
-def ticket_version(ticket: bytes) -> object:
+def ticket_version(ticket: bytes) -> int | None:
     """Return the version of a ticket; None if it is invalid."""
     if len(ticket) > limits.MAX_WHERE_BYTES:  # too long to parse twice
         found = re.match(rb'\{"v": ?(\d)\b', ticket)
@@ -540,7 +525,8 @@ def ticket_version(ticket: bytes) -> object:
         found = json.loads(ticket)
     except (ValueError, RecursionError):
         return None
-    return found.get("v") if isinstance(found, dict) else None
+    version = found.get("v") if isinstance(found, dict) else None
+    return version if isinstance(version, int) else None
 
 
 class Part(NamedTuple):
@@ -559,7 +545,7 @@ def packed_parts(parts: Sequence[Part], *, times: bool) -> bytes:
         for part, count in zip(parts, counts, strict=True)
     ]
     numbers = [np.array((GetManyRequest.json_version, len(parts))), np.array(rows), *runs]
-    return np.concatenate([each.ravel() for each in numbers]).astype(_LONG).tobytes()
+    return np.concatenate([each.ravel() for each in numbers]).astype(LONG).tobytes()
 
 
 def parse_parts(
@@ -567,18 +553,11 @@ def parse_parts(
 ) -> tuple[Longs, list[Longs] | None]:
     """Decode the parts of a batch of ``count`` records, and the times of each.
 
-    Parts are rows of (number of the range, offset, records, pairs of times).
-
-    Raises:
-        ValueError: with a sentence about the mistake.
+    Parts are rows of (number of the range, offset, records, pairs of times).  Raise ValueError if
+    they are invalid.
     """
-    size = 0 if metadata is None else len(metadata)
-    if metadata is None or size < _HEAD * _LONG.itemsize or size % (2 * _LONG.itemsize):
-        raise ValueError(f"a batch's metadata have {size} bytes, not pairs of numbers")
-    numbers = np.frombuffer(metadata, _LONG)
-    version, length = numbers[:_HEAD].tolist()
-    if version != GetManyRequest.json_version:
-        raise ValueError(f"a batch's metadata are of version {version}, not 2")
+    numbers = parse_longs(metadata, GetManyRequest.json_version)
+    length = int(numbers[1])
     stop = _HEAD + _PART * length
     if not 0 < length <= len(numbers) or stop > len(numbers):
         raise ValueError(f"a batch's metadata have no room for {length} parts")
@@ -599,11 +578,80 @@ def parse_parts(
     return parts, pieces
 
 
-def _check_ranges(ranges: Sequence[AskedRange]) -> None:
-    for each in ranges:
-        if each.start > each.end:
-            why = "must have a start that is not above the end"
-            raise InvalidRequestError("ranges", short(list(each)), why)
+class RetentionRequest(ActionRequest, frozen=True):
+    """Return the store's retention rules, after replacing them if the request has some.
+
+    {v, rules?: [rule, ...], reset?} -> {v, rules: [rule, ...], is_set, given_up}: ``reset``
+    restores those of its option; ``given_up`` is the number of records deleted since the store's
+    start
+    """
+
+    action: ClassVar[str] = "dafka.retention.v1"
+
+    rules: Annotated[tuple[str, ...], Meta(max_length=limits.MAX_NAMES)] | None = None
+    reset: bool = False
+
+    def check(self) -> None:
+        """Check the rules."""
+        super().check()
+        self.parsed()
+
+    def parsed(self) -> tuple[RetentionRule, ...] | None:
+        """Parse the rules; raise InvalidRequestError if one is invalid."""
+        try:
+            return None if self.rules is None else parse_rules(self.rules)
+        except ValueError as error:
+            raise InvalidRequestError("rules", list(self.rules or ()), str(error)) from None
+
+
+class RetentionRules(JsonMessage, frozen=True):
+    """A store's rules in force."""
+
+    rules: tuple[str, ...]
+    is_set: bool
+    given_up: int
+
+
+class TrimRequest(ActionRequest, frozen=True):
+    """Delete records below offsets, of partitions that the store has; at most to their ends.
+
+    {v, trims: [[topic, partition, before], ...]} -> {v, earliest: [offset, ...]}, on disk
+    """
+
+    action: ClassVar[str] = "dafka.trim.v1"
+    rows: ClassVar[tuple[str, ...]] = ("trims",)
+
+    trims: Annotated[tuple[tuple[str, str, Offset], ...], Meta(max_length=limits.MAX_TRANSACTIONS)]
+
+
+class Trimmed(JsonMessage, frozen=True):
+    """The earliest offsets after a trim."""
+
+    earliest: tuple[int, ...]
+
+
+class DeleteRequest(ActionRequest, frozen=True):
+    """Delete a topic, and note that for stores that are away.
+
+    {v, topic} -> {v, partitions, records}, on disk: the numbers deleted here
+    """
+
+    action: ClassVar[str] = "dafka.delete.v1"
+
+    topic: str
+
+    def check(self) -> None:
+        """Check that users may delete the topic."""
+        super().check()
+        if self.topic.startswith(INTERNAL):
+            raise InvalidRequestError("topic", self.topic, "is internal, and cannot be deleted")
+
+
+class Deleted(JsonMessage, frozen=True):
+    """The numbers of deleted partitions and records."""
+
+    partitions: int
+    records: int
 
 
 class PeersRequest(ActionRequest, frozen=True):

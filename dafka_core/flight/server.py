@@ -37,20 +37,19 @@ from dafka_core.flight.requests import (
     InfoRequest,
     PutRequest,
 )
-from dafka_core.flight.server_context import ServerContext, WatchedStream
-from dafka_core.flight.server_keys import MIDDLEWARE, Caller, TokenReader
+from dafka_core.flight.server_context import POLL_S, ServerContext, WatchedStream
+from dafka_core.flight.server_keys import MIDDLEWARE, Caller, NamedKey, knows, writes
 from dafka_core.flight.store_location import StoreLocation, host_of, tcp_location, unix_location
 from dafka_core.model.json_message import pack, short
 from dafka_core.model.log_entries import TransactionExistsError
 from dafka_core.model.names import text_of
 from dafka_core.model.records import NO_VERSION, RecordBatch, TopicPartition
 from dafka_core.model.values import Values
+from dafka_core.security.allowed_keys import LOOK_INTERVAL_S
+from dafka_core.security.credentials import pem
 from dafka_core.storage import Log, PartitionStatistics
 from dafka_core.system.closing import ProcessBound
 from dafka_core.system.hosts import HostPort, listen
-
-POLL_S: Final = 0.5
-"""Interval at which a put that waits for the disk checks for the service's end."""
 
 PATIENCE_S: Final = 1.0
 """Time for a failed put's acknowledgements to leave.  A client may read none before it has sent
@@ -64,21 +63,11 @@ def put(
     writer: flight.FlightMetadataWriter,
     caller: Caller,
 ) -> None:
-    """Process the batches of a client until all are on disk or one is refused.
-
-    Raises:
-        InvalidRequestError: the descriptor, or a batch, is invalid.
-        OffsetConflictError: the put does not begin, or continue, at the partition's end.
-        FencedError: another attempt stages there.
-        TransactionExistsError: the transaction to be staged, or a newer one, is committed.
-        UnavailableError: there are too many puts, and none ended in time; or the client sends
-            nothing any more.
-        DafkaError: the store cannot accept it.
-    """
+    """Process the batches of a client until all are on disk or one is refused."""
     if descriptor.descriptor_type != flight.DescriptorType.CMD:
         why = "a put's must be a command (docs/flight.md)"
         raise InvalidRequestError("descriptor", None, why)
-    request = context.parse(PutRequest, descriptor.command, caller)
+    request = context.parse(PutRequest, writes, descriptor.command, caller)
     what = f"put to {request.tp}"
     with context.stream(context.puts, caller, what, request.waited_s) as stream:
         _check_start(context.log, request)
@@ -197,7 +186,9 @@ class _Put:
         failed = False
         while not failed:
             with self._changed:
-                self._changed.wait_for(self._has_news)
+                self._changed.wait_for(
+                    lambda: self._stopped or self._failure or self._durable != self._acknowledged
+                )
                 if self._stopped:
                     return
                 self._acknowledged, failed = self._durable, self._failure is not None
@@ -205,10 +196,6 @@ class _Put:
                 writer.write(DurableEnd(self._acknowledged, failed).packed())
             except FLIGHT_ERRORS:
                 return  # the client is gone, as reading from it will show
-
-    def _has_news(self) -> bool:
-        news = self._durable != self._acknowledged or self._failure is not None
-        return self._stopped or news
 
 
 def _check_schema(schema: pa.Schema) -> None:
@@ -240,21 +227,18 @@ def _batches(reader: flight.MetadataRecordBatchReader, stream: WatchedStream) ->
         if values.null_count:
             why = f"{values.null_count} are null; a record has a value"
             raise InvalidRequestError(VALUE, None, why)
-        yield _checked(Values.from_arrow(values))
-
-
-def _checked(values: Values) -> Values:
-    records, size_bytes = limits.MAX_BATCH_RECORDS, limits.MAX_BATCH_BYTES
-    record_bytes = limits.MAX_PUT_RECORD_BYTES
-    most_bytes = record_bytes if len(values) == 1 else size_bytes
-    if len(values) > records or values.size_bytes > most_bytes:
-        found = f"{len(values)} records, {values.size_bytes} bytes"
-        why = (
-            f"must have at most {records} records and {size_bytes} bytes, or be one record of at "
-            f"most {record_bytes} bytes"
-        )
-        raise InvalidRequestError("batch", found, why)
-    return values
+        found = Values.from_arrow(values)
+        records, size_bytes = limits.MAX_BATCH_RECORDS, limits.MAX_BATCH_BYTES
+        record_bytes = limits.MAX_PUT_RECORD_BYTES
+        most_bytes = record_bytes if len(found) == 1 else size_bytes
+        if len(found) > records or found.size_bytes > most_bytes:
+            why = (
+                f"must have at most {records} records and {size_bytes} bytes, or be one record of "
+                f"at most {record_bytes} bytes"
+            )
+            given = f"{len(found)} records, {found.size_bytes} bytes"
+            raise InvalidRequestError("batch", given, why)
+        yield found
 
 
 def _skipped(reader: flight.MetadataRecordBatchReader) -> bool:
@@ -266,57 +250,23 @@ def _skipped(reader: flight.MetadataRecordBatchReader) -> bool:
 
 
 # FlightInfos of topics and partitions, with tickets for their records.
-#
-# Each function raises InvalidRequestError for an invalid request, or a missing topic or partition.
-
-
-def list_partitions(
-    context: ServerContext, criteria: bytes, caller: Caller
-) -> Iterator[flight.FlightInfo]:
-    """Yield a FlightInfo for each partition."""
-    found = context.log.partitions(context.parse(Criteria, criteria, caller).topic)
-    for held in caller.known(found):
-        request = InfoRequest(held.topic, held.partition)
-        try:
-            descriptor = flight.FlightDescriptor.for_path(*held.tp)
-        except UnicodeEncodeError:  # a path must be text; JSON escapes other bytes
-            descriptor = flight.FlightDescriptor.for_command(request.packed())
-        yield _info(context, request, descriptor, [held.tp], caller.peer)
-
-
-def info(
-    context: ServerContext, descriptor: flight.FlightDescriptor, caller: Caller
-) -> flight.FlightInfo:
-    """Return the FlightInfo of a topic, with an endpoint for each partition, or of a partition."""
-    request = _parse(context, descriptor, caller)
-    return _info(context, request, descriptor, _partitions(context, request), caller.peer)
-
-
-def schema(
-    context: ServerContext, descriptor: flight.FlightDescriptor, caller: Caller
-) -> flight.SchemaResult:
-    """Return the schema of the batches for ``info``'s tickets."""
-    request = _parse(context, descriptor, caller)
-    _partitions(context, request)
-    return flight.SchemaResult(schema_of(request.columns))
 
 
 def _parse(
     context: ServerContext, descriptor: flight.FlightDescriptor, caller: Caller
 ) -> InfoRequest:
     if descriptor.descriptor_type == flight.DescriptorType.PATH:
-        context.check_open()
         names = [text_of(each) for each in descriptor.path]
         if len(names) not in (1, 2):
             why = "must be [topic] or [topic, partition]"
             raise InvalidRequestError("path", short(names[:3]), why)
-        request = InfoRequest(names[0], names[1] if len(names) == 2 else None).checked()
-        caller.allow(request)
-        return request
-    if descriptor.descriptor_type == flight.DescriptorType.CMD:
-        return context.parse(InfoRequest, descriptor.command, caller)
-    why = "must be a path or a command (docs/flight.md)"
-    raise InvalidRequestError("descriptor", None, why)
+        command = InfoRequest(names[0], names[1] if len(names) == 2 else None).packed()
+    elif descriptor.descriptor_type == flight.DescriptorType.CMD:
+        command = descriptor.command
+    else:
+        why = "must be a path or a command (docs/flight.md)"
+        raise InvalidRequestError("descriptor", None, why)
+    return context.parse(InfoRequest, knows, command, caller)
 
 
 def _partitions(context: ServerContext, request: InfoRequest) -> list[TopicPartition]:
@@ -385,6 +335,9 @@ def _ticket(request: InfoRequest, held: PartitionStatistics) -> bytes:
 CLOSE_GRACE_S: Final = 0.2
 """Time for streams to end when the service closes; then their connections are broken."""
 
+REBIND_S: Final = 0.001
+"""Time after which a port is tried again that was free a moment ago."""
+
 CLOSE_TIMEOUT_S: Final = 10.0
 """The longest duration of closing, even if the store or its disk hangs."""
 
@@ -394,16 +347,7 @@ _log = logging.getLogger("dafka.store")
 class FlightService(ProcessBound):
     """Serves a store from construction until ``close``, over TCP and, for its machine, a socket.
 
-    Args:
-        context: the store, for the requests' handlers.
-        bind_host: address to listen at, and to be reached at.
-        port: 0 lets the system choose.
-        socket_path: the socket for clients on this machine; None for none.
-
-    Attributes:
-        context: as given.
-        port: the chosen port.
-        location: the store's location.
+    Port 0 lets the system choose.  ``socket_path`` is None for no socket.
 
     Raises:
         ConfigError: host, port or path cannot be used.
@@ -421,7 +365,7 @@ class FlightService(ProcessBound):
         self.context = context
         self._close_lock = threading.Lock()
         self._socket_path = socket_path
-        self._servers: list[_Server] = []
+        self._servers: list[_Server] = []  # with those whose last requests still run
         self._addresses: set[grpc_workarounds.Address] = set()
         why = grpc_workarounds.use()
         if why is not None:
@@ -429,7 +373,8 @@ class FlightService(ProcessBound):
         try:
             _check_port(bind_host, port)
             is_tls = context.keys is not None
-            self.port: int = self._listen(tcp_location(bind_host, port, is_tls=is_tls)).port
+            server = self._listen(tcp_location(bind_host, port, is_tls=is_tls))
+            self.port: int = server.port
             locations = [tcp_location(bind_host, self.port, is_tls=is_tls)]
             if socket_path is not None:
                 locations.insert(0, unix_location(socket_path))
@@ -439,21 +384,29 @@ class FlightService(ProcessBound):
                 context.watch.addresses |= grpc_workarounds.addresses_of(locations[0])
                 _remove_socket(socket_path)
                 self._listen(locations[0])
+                if is_tls:  # instead of TLS; before ``started``, no request is answered
+                    Path(socket_path).chmod(0o600)
             store, directory = context.location.store, context.log.directory
             self.location = context.location = StoreLocation.begin(store, locations, directory)
             context.started.set()
+            if context.keys is not None:
+                follow = threading.Thread(
+                    target=_follow_keys,
+                    args=(weakref.ref(self), context, server, locations[-1]),
+                    name="dafka-flight-keys",
+                    daemon=True,
+                )
+                follow.start()
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
         """End all streams, also those of stalled clients.  Idempotent."""
+        self.context.closing.set()
         with self._close_lock:
-            self.context.closing.set()
             servers, self._servers = self._servers, []
-            closing = [threading.Thread(target=each.end, daemon=True) for each in servers]
-            for thread in closing:
-                thread.start()
+            closing = [each.end() for each in servers]
             deadline = time.monotonic() + CLOSE_TIMEOUT_S
             for thread in closing:
                 thread.join(CLOSE_GRACE_S)
@@ -473,6 +426,25 @@ class FlightService(ProcessBound):
             if isinstance(finalizer := reference.__callback__, weakref.finalize):
                 finalizer.detach()
 
+    def replace(self, old: _Server, location: str) -> _Server:
+        """Let a new server take the port of an old one, which completes its requests.
+
+        gRPC reads the certificates of clients when a server starts, and two cannot share the port.
+        """
+        with self._close_lock:
+            self._servers = [each for each in self._servers if not each.has_ended]
+            old.end()
+            pause_s = REBIND_S
+            while not self.context.closing.is_set():
+                try:
+                    return self._listen(location)
+                except ConfigError as error:
+                    if pause_s > 1:
+                        _log.error("the keys that are allowed have changed: %s", error)
+                    self.context.closing.wait(pause_s)
+                    pause_s = min(2 * pause_s, CLOSE_TIMEOUT_S)
+        return old
+
     def _listen(self, location: str) -> _Server:
         try:
             server = _Server(location, self.context)
@@ -489,27 +461,53 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
 
     def __init__(self, location: str, served: ServerContext) -> None:
         self._served = served
+        self._ending = threading.Thread(
+            target=self.__exit__, args=(None, None, None), name="dafka-flight-end", daemon=True
+        )
         locked: dict[str, Any] = {}
         if (keys := served.keys) is not None:
-            locked["middleware"] = {MIDDLEWARE: TokenReader(keys)}
-            if host_of(location) is not None:
+            if host_of(location) is None:
+                locked["middleware"] = {MIDDLEWARE: NamedKey()}
+            else:
+                self.certificates = keys.certificates
                 locked["tls_certificates"] = [keys.tls]
+                locked["verify_client"] = True
+                locked["root_certificates"] = b"".join(map(pem, self.certificates))
         super().__init__(location, **locked)
 
-    def end(self) -> None:
-        self.__exit__(None, None, None)
+    @property
+    def has_ended(self) -> bool:
+        return self._ending.ident is not None and not self._ending.is_alive()
+
+    def end(self) -> threading.Thread:
+        """Stop listening at once, and complete the requests in a thread.  Idempotent."""
+        if self._ending.ident is None:
+            self._ending.start()
+        return self._ending
 
     def list_flights(self, context: Any, criteria: bytes) -> Iterator[flight.FlightInfo]:
         with self._serving(context) as caller:
-            yield from list_partitions(self._served, criteria, caller)
+            served = self._served
+            topic = served.parse(Criteria, knows, criteria, caller).topic
+            for held in caller.known(served.log.partitions(topic)):
+                request = InfoRequest(held.topic, held.partition)
+                try:
+                    descriptor = flight.FlightDescriptor.for_path(*held.tp)
+                except UnicodeEncodeError:  # a path must be text; JSON escapes other bytes
+                    descriptor = flight.FlightDescriptor.for_command(request.packed())
+                yield _info(served, request, descriptor, [held.tp], caller.peer)
 
     def get_flight_info(self, context: Any, descriptor: Any) -> flight.FlightInfo:
         with self._serving(context) as caller:
-            return info(self._served, descriptor, caller)
+            request = _parse(self._served, descriptor, caller)
+            partitions = _partitions(self._served, request)
+            return _info(self._served, request, descriptor, partitions, caller.peer)
 
     def get_schema(self, context: Any, descriptor: Any) -> flight.SchemaResult:
         try:
-            return schema(self._served, descriptor, self._caller(context))
+            request = _parse(self._served, descriptor, self._caller(context))
+            _partitions(self._served, request)
+            return flight.SchemaResult(schema_of(request.columns))
         except DafkaError as error:
             # Of Flight's own errors pyarrow keeps only the sentence here, as an unknown error.
             raise pa.ArrowInvalid(str(error)) from None
@@ -553,6 +551,15 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
 
     def _caller(self, context: Any) -> Caller:
         return Caller(context, self._served.keys)
+
+
+def _follow_keys(
+    service: weakref.ref[FlightService], context: ServerContext, server: _Server, location: str
+) -> None:
+    while context.keys is not None and not context.closing.wait(LOOK_INTERVAL_S):
+        if context.keys.certificates != server.certificates and (running := service()) is not None:
+            server = running.replace(server, location)
+            del running
 
 
 def _check_port(host: str, port: int) -> None:

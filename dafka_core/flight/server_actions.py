@@ -16,6 +16,8 @@ from dafka_core.flight.limits import HEADS_PER_RESULT, MAX_LEASED_BLOCKS, MAX_LE
 from dafka_core.flight.requests import (
     ActionRequest,
     CommitRequest,
+    Deleted,
+    DeleteRequest,
     DescribeRequest,
     Digests,
     DigestsRequest,
@@ -35,6 +37,8 @@ from dafka_core.flight.requests import (
     Peers,
     PeersRequest,
     RecordSizes,
+    RetentionRequest,
+    RetentionRules,
     SizesRequest,
     SpaceRequest,
     SpaceUsed,
@@ -43,30 +47,33 @@ from dafka_core.flight.requests import (
     StoresRequest,
     TransactionsRequest,
     TransactionStates,
+    Trimmed,
+    TrimRequest,
     WaitRequest,
     WatchRequest,
 )
-from dafka_core.flight.retention_actions import (
-    Deleted,
-    DeleteRequest,
-    RetentionRequest,
-    RetentionRules,
-    Trimmed,
-    TrimRequest,
-)
-from dafka_core.flight.server_context import ServerContext
+from dafka_core.flight.server_context import POLL_S, ServerContext
 from dafka_core.flight.server_get import check_held, check_history, check_log, links
-from dafka_core.flight.server_keys import Caller
+from dafka_core.flight.server_keys import (
+    Caller,
+    Need,
+    administers,
+    anything,
+    discards,
+    knows,
+    reads,
+    reads_or_writes,
+    sets_rules,
+    writes,
+)
 from dafka_core.model.json_message import JsonMessage, short
 from dafka_core.model.log_entries import Discard
 from dafka_core.model.name_limits import nearest
 from dafka_core.model.records import PartitionInfo, StagedTransaction, TopicPartition, Transaction
 from dafka_core.model.row_digest import RowDigest
+from dafka_core.storage import Log
 from dafka_core.storage.head_changes import Topics
-from dafka_core.storage.leases import MAX_LEASES
-
-WATCH_STEP_S: Final = 0.5
-"""Interval at which a watch checks its client, and the service."""
+from dafka_core.storage.leases import MAX_LEASES, Lease
 
 TURN_S: Final = 0.1
 """Wait of a watch beyond the limit.  A refused client asks again and again, as often as it likes,
@@ -74,11 +81,7 @@ so it is refused soon."""
 
 
 def watch(context: ServerContext, request: WatchRequest, caller: Caller) -> Iterator[HeadsSince]:
-    """Yield the changes since the request's cursor, at the latest after its timeout.
-
-    Raises:
-        UnavailableError: there are too many watches.
-    """
+    """Yield the changes since the request's cursor, at the latest after its timeout."""
     topics = None if request.topics is None else frozenset(request.topics)
     session = context.location.session
     known = _number(request.cursor, session)
@@ -111,7 +114,7 @@ def _wait_for_changes(
         context.watches.take(caller.is_gone, TURN_S),
         context.log.changes.watching(known, topics) as woken,
     ):
-        while not woken.wait(min(max(deadline - time.monotonic(), 0), WATCH_STEP_S)):
+        while not woken.wait(min(max(deadline - time.monotonic(), 0), POLL_S)):
             context.check_open()
             if caller.is_gone() or time.monotonic() >= deadline:
                 break
@@ -131,18 +134,11 @@ def _changed(context: ServerContext, known: int, topics: Topics) -> list[Partiti
     return held if len(held) == len(found) else None
 
 
-WAIT_STEP_S: Final = 0.5
-"""Interval at which a waiting action checks its client, and the service."""
-
-_TOO_MANY_LEASES: Final = (
-    f"{MAX_LEASES} leases are held, as many as may be; read over Flight, or later"
-)
-
-
 class Action(NamedTuple):
-    """The class of an action's request, which has the action's name, and its handler."""
+    """The class of an action's request, which has the action's name, its permission and handler."""
 
     request: type[ActionRequest]
+    need: Need
     answers: Callable[[ServerContext, Any, Caller], Iterable[JsonMessage]]
 
 
@@ -152,16 +148,11 @@ def descriptions() -> list[tuple[str, str]]:
 
 
 def act(context: ServerContext, name: str, body: bytes, caller: Caller) -> Iterator[bytes]:
-    """Yield the results of an action.
-
-    Raises:
-        InvalidRequestError: the action is unknown, or its body is invalid.
-        DafkaError: the action failed.
-    """
+    """Yield the results of an action; raise InvalidRequestError if it is unknown or invalid."""
     action = ACTIONS.get(name)
     if action is None:
         raise InvalidRequestError("action", short(name), nearest(name, ACTIONS))
-    request = context.parse(action.request, body, caller)
+    request = context.parse(action.request, action.need, body, caller)
     for answer in action.answers(context, request, caller):
         yield answer.packed()
 
@@ -208,7 +199,7 @@ def _wait(context: ServerContext, request: WaitRequest, caller: Caller) -> Itera
     with context.waits.take(caller.is_gone, request.timeout_s):
         while True:
             context.check_open()
-            step_s = min(max(deadline - time.monotonic(), 0), WAIT_STEP_S)
+            step_s = min(max(deadline - time.monotonic(), 0), POLL_S)
             end = context.backend.wait(request.tp, request.end, step_s, transaction)
             if end >= request.end or time.monotonic() >= deadline or caller.is_gone():
                 break
@@ -256,6 +247,18 @@ def _forget(context: ServerContext, request: ForgetRequest, caller: Caller) -> I
         yield _done(context, context.backend.forget(request.address))
 
 
+@contextlib.contextmanager
+def _granted(log: Log, lease: Lease | None) -> Iterator[tuple[str, int]]:
+    if lease is None:
+        why = f"{MAX_LEASES} leases are held, as many as may be; read over Flight, or later"
+        raise UnavailableError(BUSY, why)
+    try:
+        yield lease.id, lease.slot
+    except BaseException:
+        log.end_lease(lease.id)
+        raise
+
+
 def _lease(context: ServerContext, request: LeaseRequest, caller: Caller) -> Iterator[LeaseGranted]:
     log = context.log
     if request.done:
@@ -265,15 +268,10 @@ def _lease(context: ServerContext, request: LeaseRequest, caller: Caller) -> Ite
         return
     sizes = {"max_blocks": MAX_LEASED_BLOCKS, "max_bytes": MAX_LEASED_BYTES}
     (found,), lease = log.lease([(request.tp, request.start, request.end)], **sizes)
-    if lease is None:
-        raise UnavailableError(BUSY, _TOO_MANY_LEASES)
-    try:
+    with _granted(log, lease) as granted:
         check_held(found.held, request.tp, request.start, request.end)
         check_history(found.history, request)
-        yield LeaseGranted(lease.id, lease.slot, tuple(found.blocks))
-    except BaseException:
-        log.end_lease(lease.id)
-        raise
+        yield LeaseGranted(*granted, tuple(found.blocks))
 
 
 def _lease_many(
@@ -285,9 +283,7 @@ def _lease_many(
     wanted = [(each.tp, each.start, each.end) for each in request.ranges]
     sizes = {"max_blocks": MAX_LEASED_BLOCKS, "max_bytes": MAX_LEASED_BYTES}
     found, lease = log.lease(wanted, **sizes)
-    if lease is None:
-        raise UnavailableError(BUSY, _TOO_MANY_LEASES)
-    try:
+    with _granted(log, lease) as granted:
         blocks: list[tuple[int, int, int, int]] = []
         for number, (each, placed) in enumerate(zip(request.ranges, found, strict=False)):
             # A client that asks for many asks again for one that is not held, and gets the reason
@@ -296,10 +292,7 @@ def _lease_many(
                 check_held(placed.held, each.tp, each.start, each.end)
                 check_history(placed.history, each)
                 blocks += [(number, *place) for place in placed.blocks]
-        yield LeasesGranted(lease.id, lease.slot, len(found), tuple(blocks))
-    except BaseException:
-        log.end_lease(lease.id)
-        raise
+        yield LeasesGranted(*granted, len(found), tuple(blocks))
 
 
 def _retention(
@@ -329,16 +322,15 @@ def _trim(context: ServerContext, request: TrimRequest, caller: Caller) -> Itera
 
 
 def _delete(context: ServerContext, request: DeleteRequest, caller: Caller) -> Iterator[Deleted]:
-    control = context.deletions
-    if control is None:
+    if context.delete_topic is None:
         raise InvalidRequestError("topic", request.topic, "this store deletes nothing")
     with context.commits.take(caller.is_gone):
-        yield Deleted(*control.delete(request.topic))
+        yield Deleted(*context.delete_topic(request.topic))
 
 
 def _done(context: ServerContext, future: Future[None]) -> Done:
     """Wait for the disk, even if the client has gone meanwhile."""
-    while not wait([future], WAIT_STEP_S).done:
+    while not wait([future], POLL_S).done:
         context.check_open()
     future.result()
     return Done()
@@ -347,28 +339,28 @@ def _done(context: ServerContext, future: Future[None]) -> Done:
 ACTIONS: Final[dict[str, Action]] = {
     action.request.action: action
     for action in (
-        Action(HeadsRequest, _heads),
-        Action(OffsetsRequest, _offsets),
-        Action(SizesRequest, _sizes),
-        Action(WaitRequest, _wait),
-        Action(WatchRequest, watch),
-        Action(TransactionsRequest, _transaction_states),
-        Action(CommitRequest, _commit),
-        Action(DigestsRequest, _digests),
-        Action(DiscardRequest, _discard),
-        Action(ForgetRequest, _forget),
-        Action(RetentionRequest, _retention),
-        Action(TrimRequest, _trim),
-        Action(DeleteRequest, _delete),
-        Action(StagedRequest, _staged),
-        Action(LeaseRequest, _lease),
-        Action(LeaseManyRequest, _lease_many),
-        Action(CheckRequest, check_log),
-        Action(LinksRequest, links),
-        Action(SpaceRequest, lambda context, *_: [SpaceUsed(*context.log.space())]),
-        Action(PeersRequest, lambda context, *_: [Peers(tuple(context.peers()))]),
-        Action(StoresRequest, lambda context, *_: context.store_locations()),
-        Action(DescribeRequest, lambda context, *_: [context.location]),
+        Action(HeadsRequest, knows, _heads),
+        Action(OffsetsRequest, knows, _offsets),
+        Action(SizesRequest, knows, _sizes),
+        Action(WaitRequest, knows, _wait),
+        Action(WatchRequest, knows, watch),
+        Action(TransactionsRequest, knows, _transaction_states),
+        Action(CommitRequest, writes, _commit),
+        Action(DigestsRequest, reads_or_writes, _digests),
+        Action(DiscardRequest, discards, _discard),
+        Action(ForgetRequest, administers, _forget),
+        Action(RetentionRequest, sets_rules, _retention),
+        Action(TrimRequest, administers, _trim),
+        Action(DeleteRequest, administers, _delete),
+        Action(StagedRequest, knows, _staged),
+        Action(LeaseRequest, reads, _lease),
+        Action(LeaseManyRequest, reads, _lease_many),
+        Action(CheckRequest, administers, check_log),
+        Action(LinksRequest, administers, links),
+        Action(SpaceRequest, anything, lambda context, *_: [SpaceUsed(*context.log.space())]),
+        Action(PeersRequest, administers, lambda context, *_: [Peers(tuple(context.peers()))]),
+        Action(StoresRequest, anything, lambda context, *_: context.store_locations()),
+        Action(DescribeRequest, anything, lambda context, *_: [context.location]),
     )
 }
 """The actions by their names."""

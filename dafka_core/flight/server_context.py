@@ -19,6 +19,7 @@ from concurrent.futures import Future
 from math import inf
 from typing import Final, Protocol, Self, TypeVar
 
+from dafka_core.config.topic_rules import RetentionRule
 from dafka_core.errors import DiskFullError
 from dafka_core.flight import limits
 from dafka_core.flight.flight_errors import BUSY, CLOSING, IDLE, OTHER_STORE, UnavailableError
@@ -30,8 +31,7 @@ from dafka_core.flight.grpc_workarounds import (
     normal,
 )
 from dafka_core.flight.requests import Request
-from dafka_core.flight.retention_actions import DeletionControl, RetentionControl
-from dafka_core.flight.server_keys import Caller, ServerKeys
+from dafka_core.flight.server_keys import Caller, Need, ServerKeys
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.log_entries import Discard
 from dafka_core.model.records import (
@@ -105,12 +105,7 @@ class WatchedStream(CallDeadline):
         super().wait()
 
     def go_on(self) -> None:
-        """Note that the client has received them, or sent some.
-
-        Raises:
-            UnavailableError: the stream was ended by the timeout.
-            DafkaError: it may receive or send no more.
-        """
+        """Note that the client has received them, or sent some; raise if it may do so no more."""
         super().go_on()
         if self.expired:
             raise UnavailableError(IDLE, f"the {self.what} was ended: {self.why}")
@@ -118,7 +113,6 @@ class WatchedStream(CallDeadline):
 
     def close(self) -> None:
         """End the stream.  Idempotent."""
-        self._deadline = None
         self._watch.streams.discard(self)
         if not self.expired:
             self._watch.note_end(self.peer)
@@ -144,9 +138,7 @@ class WatchedStream(CallDeadline):
 class StreamWatch:
     """The streams and calls of a service, and the end of idle ones.
 
-    Attributes:
-        addresses: of the socket for clients on this machine.
-        streams: the current ones, with idle ones.
+    ``addresses`` are those of the socket for clients on this machine.
     """
 
     def __init__(self) -> None:
@@ -213,7 +205,7 @@ def _address(peer: str) -> Address:
 
 
 POLL_S: Final = 0.5
-"""Interval at which a queued stream checks its client, and the service."""
+"""Interval at which a request that waits checks its client, and the service."""
 
 START_TIMEOUT_S: Final = 10.0
 """Time that a request waits for the service to know its port."""
@@ -246,6 +238,25 @@ class StoreBackend(Protocol):
         self, tp: TopicPartition, end: int, timeout_s: float, transaction: Transaction | None
     ) -> int:
         """Wait for records, and for the transaction; return the partition's end on disk."""
+
+
+class RetentionControl(Protocol):
+    """A store's retention, for reading and changing."""
+
+    @property
+    def rules(self) -> tuple[RetentionRule, ...]:
+        """Return the rules in force."""
+
+    @property
+    def is_set(self) -> bool:
+        """Return True if they were set while it ran, instead of its option."""
+
+    @property
+    def given_up(self) -> int:
+        """Return the number of records deleted by rules since its start."""
+
+    def replace(self, rules: tuple[RetentionRule, ...] | None) -> None:
+        """Replace the rules, also for later starts; None restores its option."""
 
 
 class ServerContext:
@@ -285,8 +296,8 @@ class ServerContext:
         self._other_stores = other_stores
         self.retention: RetentionControl | None = None
         """The store's retention; set before it serves."""
-        self.deletions: DeletionControl | None = None
-        """The store's deletions; set before it serves."""
+        self.delete_topic: Callable[[str], tuple[int, int]] | None = None
+        """Deletes a topic; returns its partitions and records here.  Set before it serves."""
         self.peers = peers
         self.keys = keys
         self.started = threading.Event()
@@ -298,21 +309,15 @@ class ServerContext:
         if self.closing.is_set() or not self.started.wait(START_TIMEOUT_S):
             raise UnavailableError(CLOSING, "the store is stopping; use another store")
 
-    def parse(self, kind: type[R], packed: bytes, caller: Caller) -> R:
-        """Parse a client's request, and check its permission.
-
-        Raises:
-            InvalidRequestError: it is invalid.
-            NotAllowedError: the client may not make it.
-            UnavailableError: another store is meant, or the service ends.
-        """
+    def parse(self, kind: type[R], need: Need, packed: bytes, caller: Caller) -> R:
+        """Parse a client's request for this store, and check its permission."""
         self.check_open()
         request = kind.parse(packed)
         store = self.location.store
         if request.store not in ("", store):
             why = f"store {request.store} was meant, and this is store {store}"
             raise UnavailableError(OTHER_STORE, why)
-        caller.allow(request)
+        caller.allow(request, need)
         return request
 
     def held(self, topics: Sequence[str] | None, caller: Caller) -> list[PartitionInfo]:
@@ -326,11 +331,7 @@ class ServerContext:
     def stream(
         self, limiter: StreamLimiter, caller: Caller, what: str, waited_s: float = 0.0
     ) -> WatchedStream:
-        """Open a stream for a client, in its turn; it may have waited before.
-
-        Raises:
-            UnavailableError: there are too many.
-        """
+        """Open a stream for a client, in its turn; it may have waited before."""
         with self.watch.calling(caller.peer):
             permit = limiter.take(caller.is_gone, waited_s=waited_s)
         return WatchedStream(self.watch, permit, caller.peer, what, caller.check)
@@ -352,8 +353,7 @@ class ServerContext:
 class StreamLimiter:
     """Permits for ``count`` streams of one kind, first come, first served.  Thread-safe.
 
-    Args:
-        check: raises when waiting has become useless.
+    ``check`` raises when waiting has become useless.
     """
 
     def __init__(self, what: str, count: int, check: Callable[[], None] = lambda: None) -> None:
@@ -390,13 +390,9 @@ class StreamLimiter:
     ) -> StreamPermit:
         """Return a permit, after all earlier callers have theirs.
 
-        Args:
-            is_gone: returns True if the caller needs it no more.
-            timeout_s: ``limits.QUEUE_S`` by default.
-            waited_s: time waited in vain before.
-
-        Raises:
-            UnavailableError: none became free in time, too many wait, or the caller has gone.
+        The caller has waited ``waited_s`` in vain before, and waits at most ``timeout_s`` (by
+        default ``limits.QUEUE_S``), unless ``is_gone``.  Raise UnavailableError if none became free
+        in time, or too many wait.
         """
         waiting_s = limits.QUEUE_S if timeout_s is None else min(timeout_s, limits.QUEUE_S)
         asked_at = time.monotonic()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from pyarrow import flight
@@ -34,7 +34,7 @@ from dafka_core.flight.requests import (
     ticket_version,
 )
 from dafka_core.flight.server_context import ServerContext, WatchedStream
-from dafka_core.flight.server_keys import Caller
+from dafka_core.flight.server_keys import Caller, administers, reads
 from dafka_core.flight.where_get import GetWhereRequest, packed_scan
 from dafka_core.model.envelope import AUTO
 from dafka_core.model.epochs import EpochId, History, known_until
@@ -54,12 +54,8 @@ from dafka_core.storage.tables import Tables
 from dafka_core.system.closing import Closing
 from dafka_core.system.distribution import this_version
 
-
-def back_up(context: ServerContext, ticket: bytes, caller: Caller) -> flight.FlightDataStream:
-    """Stream the entries of a consistent view of the log, which lasts as long as the stream."""
-    request = context.parse(BackupRequest, ticket, caller)
-    stream = context.stream(context.backups, caller, "backup")
-    return flight.GeneratorStream(SCHEMA, _backup_batches(context, request, stream))
+Batches = Iterator[tuple[pa.RecordBatch, bytes]]
+"""Batches with their metadata."""
 
 
 def check_log(
@@ -77,7 +73,7 @@ def check_log(
                 if caller.is_gone():
                     return
                 done = done.plus(each)
-    yield LogChecked.of(done)
+    yield LogChecked(*done)
 
 
 def links(context: ServerContext, request: LinksRequest, caller: Caller) -> Iterator[FoundLinks]:
@@ -152,12 +148,7 @@ def check_held(held: PartitionInfo | None, tp: TopicPartition, start: int, end: 
 
 
 def check_history(history: History, request: RangeRequest | AskedRange) -> None:
-    """Check that a log's records are of the history known to the caller.
-
-    Raises:
-        HistoryChangedError: a newer producer has replaced the known one.
-        UnavailableError: the log has no records of that one yet.
-    """
+    """Raise an error unless a log's records are of the history known to the caller."""
     for life, end in ((request.after, request.start), (request.life, request.end)):
         if life is None:
             continue
@@ -181,48 +172,20 @@ MAX_SCANNED_BLOCKS: Final = 64
 """Small blocks cost more than their size."""
 
 
-def get_where(context: ServerContext, ticket: bytes, caller: Caller) -> flight.FlightDataStream:
-    """Stream the batches for a ticket with a condition; see ``server_get.get``."""
-    request = context.parse(GetWhereRequest, ticket, caller)
-    stream = context.stream(context.gets, caller, f"get of {request.tp}")
-    with context.log.snapshot() as snapshot:
-        _check(snapshot, request, request.start)
-    schema = schema_of(request.columns)
-    batches = _matched_batches(context, request, schema, stream, caller)
-    return flight.GeneratorStream(schema, batches)
-
-
 def _matched_batches(
-    context: ServerContext,
-    request: GetWhereRequest,
-    schema: pa.Schema,
-    stream: WatchedStream,
-    caller: Caller,
-) -> Iterator[tuple[pa.RecordBatch, bytes]]:
-    """Yield batches with their metadata; between two of them the store keeps no block."""
+    context: ServerContext, request: GetWhereRequest, schema: pa.Schema, caller: Caller
+) -> Batches:
     at, where = request.start, Where.parse(request.where)
-    with stream:
-        while at < request.end:
-            with refusing():
-                context.check_open()
-                found = _matched_from(context, request, where, at, caller)
-            batch = batch_of([found], schema)
-            context.gets.add_sent(batch.nbytes)
-            stream.wait(batch.nbytes)
-            yield batch, packed_scan(found)
-            with refusing():
-                stream.go_on()
-            at = found.end
+    while at < request.end:
+        found = _matched_from(context, request, where, at, caller)
+        yield batch_of([found], schema), packed_scan(found)
+        at = found.end
 
 
 def _matched_from(
     context: ServerContext, request: GetWhereRequest, where: Where, at: int, caller: Caller
 ) -> MatchedRecords:
-    """Return the matching records of the range from there on, for one batch.
-
-    Raises:
-        UnavailableError: the client has gone, or the service ends.
-    """
+    """Return the matching records of the range from there on, for one batch."""
     parts: list[MatchedRecords] = []
     records = size_bytes = scanned_bytes = blocks = 0
     opens = request.envelope == AUTO
@@ -249,52 +212,56 @@ def _matched_from(
 
 
 def get(context: ServerContext, ticket: bytes, caller: Caller) -> flight.FlightDataStream:
-    """Stream the batches for a ticket.
-
-    Raises:
-        InvalidRequestError: the ticket is invalid.
-        DataLossError: the range is not held, or of another history.
-        UnavailableError: there are too many streams, and none ended in time.
-    """
-    match ticket_version(ticket):
-        case GetManyRequest.json_version:
-            return get_many(context, ticket, caller)
-        case GetWhereRequest.json_version:
-            return get_where(context, ticket, caller)
-        case BackupRequest.json_version:
-            return back_up(context, ticket, caller)
-    request = context.parse(GetRequest, ticket, caller)
-    what = f"get of {request.tp}"
-    stream = context.stream(context.gets, caller, what)
-    with context.log.snapshot() as snapshot:
-        _check(snapshot, request, request.start)
+    """Stream the batches for a ticket."""
+    version = ticket_version(ticket)
+    if version == BackupRequest.json_version:
+        backup = context.parse(BackupRequest, administers, ticket, caller)
+        stream = context.stream(context.backups, caller, "backup")
+        return flight.GeneratorStream(SCHEMA, _backup_batches(context, backup, stream))
+    kind, batches = _GETS.get(version or 0, _GETS[GetRequest.json_version])
+    request = context.parse(kind, reads, ticket, caller)
+    is_many = isinstance(request, GetManyRequest)
+    what = f"{len(request.ranges)} ranges" if is_many else str(request.tp)
+    stream = context.stream(context.gets, caller, f"get of {what}")
+    if not is_many:
+        with context.log.snapshot() as snapshot:
+            _check(snapshot, request, request.start)
     schema = schema_of(request.columns)
-    return flight.GeneratorStream(schema, _batches(context, request, schema, stream))
+    found = batches(context, request, schema, caller)
+    return flight.GeneratorStream(schema, _streamed(context, stream, found))
 
 
-def _batches(
-    context: ServerContext, request: GetRequest, schema: pa.Schema, stream: WatchedStream
-) -> Iterator[tuple[pa.RecordBatch, bytes]]:
+def _streamed(context: ServerContext, stream: WatchedStream, batches: Batches) -> Batches:
     """Yield batches with their metadata.
 
     Between two of them the store keeps only a copy of the block they are cut from: a client may
     read slowly.  A stalled one is given up.
     """
-    at = request.start
     with stream:
-        while at < request.end:
+        while True:
             with refusing():
                 context.check_open()
-                block = _block_at(context, request, at)
-            for part in block.split(request.max_records, request.max_bytes):
-                times = part.times if request.times else None
-                batch = batch_of([part], schema)
-                context.gets.add_sent(batch.nbytes)
-                stream.wait(batch.nbytes)
-                yield batch, packed_metadata(part.offset, times)
-                with refusing():
-                    stream.go_on()
-            at = block.end
+                found = next(batches, None)
+            if found is None:
+                return
+            size_bytes = found[0].nbytes
+            context.gets.add_sent(size_bytes)
+            stream.wait(size_bytes)
+            yield found
+            with refusing():
+                stream.go_on()
+
+
+def _range_batches(
+    context: ServerContext, request: GetRequest, schema: pa.Schema, caller: Caller
+) -> Batches:
+    at = request.start
+    while at < request.end:
+        block = _block_at(context, request, at)
+        for part in block.split(request.max_records, request.max_bytes):
+            times = part.times if request.times else None
+            yield batch_of([part], schema), packed_metadata(part.offset, times)
+        at = block.end
 
 
 def _block_at(context: ServerContext, request: GetRequest, at: int) -> RecordBatch:
@@ -304,31 +271,16 @@ def _block_at(context: ServerContext, request: GetRequest, at: int) -> RecordBat
         return next(coalesce(batches, request.max_records, request.max_bytes))
 
 
-def get_many(context: ServerContext, ticket: bytes, caller: Caller) -> flight.FlightDataStream:
-    """Stream the batches for a ticket of many ranges; see ``get``."""
-    request = context.parse(GetManyRequest, ticket, caller)
-    stream = context.stream(context.gets, caller, f"get of {len(request.ranges)} ranges")
-    schema = schema_of(request.columns)
-    return flight.GeneratorStream(schema, _many_batches(context, request, schema, stream))
-
-
 def _many_batches(
-    context: ServerContext, request: GetManyRequest, schema: pa.Schema, stream: WatchedStream
-) -> Iterator[tuple[pa.RecordBatch, bytes]]:
+    context: ServerContext, request: GetManyRequest, schema: pa.Schema, caller: Caller
+) -> Batches:
     place = _Place(0, request.ranges[0].start)
-    with stream:
-        while place.number < len(request.ranges):
-            with refusing():
-                context.check_open()
-                parts, place = _parts_at(context, request, place)
-            if not parts:
-                continue
+    while place.number < len(request.ranges):
+        context.check_open()
+        parts, place = _parts_at(context, request, place)
+        if parts:
             batch = batch_of([part.batch for part in parts], schema)
-            context.gets.add_sent(batch.nbytes)
-            stream.wait(batch.nbytes)
             yield batch, packed_parts(parts, times=request.times)
-            with refusing():
-                stream.go_on()
 
 
 class _Place(NamedTuple):
@@ -376,3 +328,14 @@ def _check(snapshot: Snapshot, request: RangeRequest | AskedRange, at: int) -> N
     held, history = snapshot.held(request.tp)
     check_held(held, request.tp, at, request.end)
     check_history(history, request)
+
+
+_GETS: Final[dict[int, tuple[type[Any], Callable[..., Batches]]]] = {
+    kind.json_version: (kind, batches)
+    for kind, batches in (
+        (GetRequest, _range_batches),
+        (GetManyRequest, _many_batches),
+        (GetWhereRequest, _matched_batches),
+    )
+}
+"""The requests of records, and their batches, by the ticket's version."""

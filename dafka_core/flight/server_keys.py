@@ -1,4 +1,4 @@
-"""Authentication and authorization of the Flight service: TLS, tokens and permissions."""
+"""Authentication and authorization of the Flight service: TLS and permissions."""
 
 from __future__ import annotations
 
@@ -6,86 +6,46 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from pyarrow import flight
 
 from dafka_core.config.node_options import KeyFiles
 from dafka_core.errors import ConfigError, NotAllowedError
-from dafka_core.flight.backup_requests import BackupRequest, CheckRequest, LinksRequest
-from dafka_core.flight.flight_errors import REFUSED, UnavailableError, refusal
-from dafka_core.flight.requests import (
-    CommitRequest,
-    Criteria,
-    DescribeRequest,
-    DigestsRequest,
-    DiscardRequest,
-    ForgetRequest,
-    GetManyRequest,
-    GetRequest,
-    HeadsRequest,
-    InfoRequest,
-    LeaseManyRequest,
-    LeaseRequest,
-    OffsetsRequest,
-    PeersRequest,
-    PutRequest,
-    Request,
-    SizesRequest,
-    SpaceRequest,
-    StagedRequest,
-    StoresRequest,
-    TransactionsRequest,
-    WaitRequest,
-    WatchRequest,
-)
-from dafka_core.flight.retention_actions import DeleteRequest, RetentionRequest, TrimRequest
-from dafka_core.flight.where_get import GetWhereRequest
+from dafka_core.flight.flight_errors import REFUSED, UnavailableError
+from dafka_core.flight.requests import DiscardRequest, Request, RetentionRequest
 from dafka_core.model.names import escape, quoted
+from dafka_core.model.records import PartitionInfo, StagedPartition
 from dafka_core.security.allowed_keys import AllowedKeys
-from dafka_core.security.credentials import HEADER, SCHEME, TlsPair, has_expired, tls_pair
+from dafka_core.security.credentials import KEY_HEADER, TlsPair, identified, pem, tls_pair
 from dafka_core.security.key_files import read_secret
 from dafka_core.security.permissions import ADMIN, EVERYBODY, STORE, TOWER, Permissions, refused
 from dafka_core.security.throttles import LogThrottle
-
-# Permissions required by each kind of request, in one table.
-#
-# With keys, a request that is not in it is always refused.
-
 
 Need = Callable[[Permissions, Any], str]
 """Returns the part of a request that its sender may not do; empty if it may do all."""
 
 
-def authorize(owner: Permissions, request: Request) -> None:
-    """Check a request against the permissions of a key's owner.
-
-    Raises:
-        NotAllowedError: it may not make the request.
-    """
-    need = NEEDS.get(type(request))
-    denied = f"ask for {type(request).__name__}" if need is None else need(owner, request)
-    if denied:
-        raise refused(owner, denied)
-
-
-def _anything(owner: Permissions, request: Request) -> str:
+def anything(owner: Permissions, request: Request) -> str:
+    """Allow all owners of keys."""
     return ""
 
 
-def _reads(owner: Permissions, request: Request) -> str:
+def reads(owner: Permissions, request: Request) -> str:
+    """Deny other topics than those that it may consume."""
     return next(
         (f"consume {quoted(each)}" for each in _topics(request) if not owner.may_consume(each)), ""
     )
 
 
-def _knows(owner: Permissions, request: Request) -> str:
-    """Requests without topics are answered with the topics that the owner may know."""
+def knows(owner: Permissions, request: Request) -> str:
+    """Deny topics that it may not know; without topics the answer has those that it may."""
     topics = _topics(request)
     return next((f"know of {quoted(each)}" for each in topics if not owner.may_know(each)), "")
 
 
-def _writes(owner: Permissions, request: Request) -> str:
+def writes(owner: Permissions, request: Request) -> str:
+    """Deny other partitions than its own of topics that it may produce to."""
     for topic, partition in _partitions(request):
         if not owner.may_produce(topic):
             return f"produce to {quoted(topic)}"
@@ -94,21 +54,25 @@ def _writes(owner: Permissions, request: Request) -> str:
     return ""
 
 
-def _reads_or_writes(owner: Permissions, request: Request) -> str:
-    return _reads(owner, request) and _writes(owner, request)
+def reads_or_writes(owner: Permissions, request: Request) -> str:
+    """Deny what it may neither read nor write."""
+    return reads(owner, request) and writes(owner, request)
 
 
-def _discards(owner: Permissions, request: DiscardRequest) -> str:
-    return "" if owner.is_admin else _writes(owner, request)
+def discards(owner: Permissions, request: DiscardRequest) -> str:
+    """Deny partitions of others, but not an administrator."""
+    return "" if owner.is_admin else writes(owner, request)
 
 
-def _administers(owner: Permissions, request: Request) -> str:
+def administers(owner: Permissions, request: Request) -> str:
+    """Deny all but administrators and stores."""
     return "" if _may_administer(owner) else f"administer stores, without role {ADMIN}"
 
 
-def _sets_rules(owner: Permissions, request: RetentionRequest) -> str:
+def sets_rules(owner: Permissions, request: RetentionRequest) -> str:
+    """Deny new rules to all but administrators, and the present ones to towers."""
     if request.reset or request.rules is not None:
-        return _administers(owner, request)
+        return administers(owner, request)
     # Rules name topics.
     return "know the rules of retention" if owner.roles <= {TOWER} else ""
 
@@ -132,108 +96,61 @@ def _partitions(request: Request) -> Iterable[tuple[str, str]]:
     return {(topic, partition) for topic, partition, *_ in found}
 
 
-NEEDS: Final[dict[type[Request], Need]] = {
-    GetRequest: _reads,
-    GetManyRequest: _reads,
-    GetWhereRequest: _reads,
-    LeaseRequest: _reads,
-    LeaseManyRequest: _reads,
-    PutRequest: _writes,
-    CommitRequest: _writes,
-    DigestsRequest: _reads_or_writes,
-    DiscardRequest: _discards,
-    Criteria: _knows,
-    InfoRequest: _knows,
-    HeadsRequest: _knows,
-    WatchRequest: _knows,
-    OffsetsRequest: _knows,
-    SizesRequest: _knows,
-    WaitRequest: _knows,
-    TransactionsRequest: _knows,
-    StagedRequest: _knows,
-    RetentionRequest: _sets_rules,
-    TrimRequest: _administers,
-    DeleteRequest: _administers,
-    ForgetRequest: _administers,
-    BackupRequest: _administers,
-    CheckRequest: _administers,
-    LinksRequest: _administers,
-    PeersRequest: _administers,
-    SpaceRequest: _anything,
-    StoresRequest: _anything,
-    DescribeRequest: _anything,
-}
-"""The required permission of each kind of request."""
+MIDDLEWARE: Final = "key"
+"""The name under which pyarrow passes the key that a client at the socket names."""
 
-
-MIDDLEWARE: Final = "keys"
-"""The name under which pyarrow passes the caller."""
-
-_ANONYMOUS: Final = (
+_NO_KEY: Final = (
     "it lets in owners of keys only: set secret_key_file and allowed_keys (docs/security.md)"
 )
 _UNKNOWN: Final = (
-    "it does not know this client's key: NAME.key must be in its directory of allowed keys, with a "
-    "line token-sha256 ('dafka keys renew NAME' writes it)"
+    "it does not know this client's key: NAME.key must be in its directory of allowed keys"
 )
 
 
-class OfTopic(Protocol):
-    """An object with a topic."""
-
-    @property
-    def topic(self) -> str:
-        """Return its name."""
-
-
-T = TypeVar("T", bound=OfTopic)
+T = TypeVar("T", PartitionInfo, StagedPartition)
 
 _log = logging.getLogger("dafka.security")
 
 
 class ServerKeys:
-    """A store's own key, and its clients', reread when they change.  Thread-safe.
-
-    Raises:
-        ConfigError: the keys are invalid, or clients could not trust this store by them.
-    """
+    """A store's own key, and its clients', reread when they change.  Thread-safe."""
 
     def __init__(self, files: KeyFiles) -> None:
         own = read_secret(files.secret_key_file)
         self._allowed = AllowedKeys(files.allowed_keys, is_second=True)
         known = self._allowed.find(own.public.decode())
-        cure = "run 'dafka keys renew NAME' where its secret is, and copy NAME.key to all machines"
         if known is None or STORE not in known.roles:
             why = f"must contain this store's own key with role {STORE}: clients trust no other"
             raise ConfigError("allowed_keys", files.allowed_keys, why)
-        if not known.certificate:
-            why = f"{known.name}.key has no certificate, by which clients identify it: {cure}"
+        self.tls: TlsPair = tls_pair(own.secret)
+        if pem(known.certificate) != self.tls.certificate:
+            why = (
+                f"{known.name}.key lacks this key's certificate, by which clients identify it: run "
+                "'dafka keys renew NAME' where its secret is, and copy NAME.key to all machines"
+            )
             raise ConfigError("allowed_keys", files.allowed_keys, why)
-        if has_expired(known.certificate):
-            why = f"the certificate in {known.name}.key has expired: {cure}"
-            raise ConfigError("allowed_keys", files.allowed_keys, why)
-        try:
-            self.tls: TlsPair = tls_pair(own.secret, known.certificate)
-        except ValueError as error:
-            why = f"{known.name}.key {error}: {cure}"
-            raise ConfigError("allowed_keys", files.allowed_keys, why) from None
         self.refusal_count = 0
-        """Requests without an allowed key, or beyond its permissions."""
+        """Requests beyond their sender's permissions."""
         self._lock = threading.Lock()
         self._throttle = LogThrottle()
 
-    def owner(self, token: str) -> Permissions:
-        """Return the present permissions of a token's owner.
+    @property
+    def certificates(self) -> list[str]:
+        """Return the certificates of the keys that are allowed now."""
+        self._look()
+        return [each.certificate for each in self._allowed.all() if each.certificate]
 
-        Raises:
-            UnavailableError: the token is unknown.
-        """
+    def owner(self, key: str) -> Permissions:
+        """Return the present permissions of a key's owner; raise UnavailableError without any."""
+        self._look()
+        found = self._allowed.find(key)
+        if found is None:
+            raise UnavailableError(REFUSED, _UNKNOWN if key else _NO_KEY)
+        return found.permissions
+
+    def _look(self) -> None:
         with self._lock:
             self._allowed.look(time.monotonic())
-        found = self._allowed.find_token(token) if token else None
-        if found is None:
-            raise UnavailableError(REFUSED, _UNKNOWN if token else _ANONYMOUS)
-        return found.permissions
 
     def note_refusal(self, what: str, peer: str) -> None:
         """Count a refusal, and log it at intervals."""
@@ -244,29 +161,18 @@ class ServerKeys:
             _log.warning("refused a request over Flight by %s: %s", peer, what, extra=extra)
 
 
-class TokenReader(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has no types
-    """Accepts calls with a known token, and no others, for any request."""
+class NamedKey(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has no types
+    """Reads the key that a client at the socket names: only the store's own user can open it."""
 
-    def __init__(self, keys: ServerKeys) -> None:
+    def start_call(self, info: Any, headers: dict[str, list[str]]) -> _NamedKey:
+        """Read a call's header; pyarrow calls this first."""
+        return _NamedKey(str(headers.get(KEY_HEADER, [""])[0]))
+
+
+class _NamedKey(flight.ServerMiddleware):  # type: ignore[misc]
+    def __init__(self, key: str) -> None:
         super().__init__()
-        self._keys = keys
-
-    def start_call(self, info: Any, headers: dict[str, list[str]]) -> _Token:
-        """Read a call's token; pyarrow calls this first."""
-        values = headers.get(HEADER, [""])
-        token = str(values[0]).removeprefix(SCHEME)
-        try:
-            self._keys.owner(token)
-        except UnavailableError as error:
-            self._keys.note_refusal(error.why, "a stranger")
-            raise refusal(error) from None
-        return _Token(token)
-
-
-class _Token(flight.ServerMiddleware):  # type: ignore[misc]
-    def __init__(self, token: str) -> None:
-        super().__init__()
-        self.token = token
+        self.key = key
 
 
 class Caller:
@@ -279,37 +185,29 @@ class Caller:
         self.peer: str = context.peer()
         self._is_cancelled: Callable[[], bool] = context.is_cancelled
         self._keys = keys
-        self._token = "" if keys is None else context.get_middleware(MIDDLEWARE).token
-        self._request: Request | None = None
+        self._key = "" if keys is None else _key_of(context)
+        self._denied: Callable[[Permissions], str] = lambda owner: ""
         self._allowed_to: Permissions | None = None
 
     @property
     def owner(self) -> Permissions:
-        """Return its present permissions.
+        """Return its present permissions."""
+        return EVERYBODY if self._keys is None else self._keys.owner(self._key)
 
-        Raises:
-            UnavailableError: its key is not allowed any more.
-        """
-        return EVERYBODY if self._keys is None else self._keys.owner(self._token)
-
-    def allow(self, request: Request) -> None:
-        """Check a request, now and whenever ``check`` is called.
-
-        Raises:
-            NotAllowedError: its key does not allow that.
-            UnavailableError: its key is not allowed any more.
-        """
-        self._request, self._allowed_to = request, None
+    def allow(self, request: Request, need: Need) -> None:
+        """Check a request, now and whenever ``check`` is called."""
+        self._denied, self._allowed_to = lambda owner: need(owner, request), None
         self.check()
 
     def check(self) -> None:
         """Check the request again: keys change during a stream."""
-        if self._keys is None or self._request is None:
+        if self._keys is None:
             return
         try:
-            owner = self._keys.owner(self._token)
+            owner = self._keys.owner(self._key)
             if owner != self._allowed_to:
-                authorize(owner, self._request)
+                if denied := self._denied(owner):
+                    raise refused(owner, denied)
                 self._allowed_to = owner
         except (NotAllowedError, UnavailableError) as error:
             self._keys.note_refusal(str(error), self.peer)
@@ -327,3 +225,8 @@ class Caller:
         """Return True if it waits for no answer any more; raises as ``check``."""
         self.check()
         return self._is_cancelled()
+
+
+def _key_of(context: Any) -> str:
+    named = context.get_middleware(MIDDLEWARE)
+    return identified(context.peer_identity().decode()) if named is None else named.key

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 import os
 import socket
@@ -12,6 +11,7 @@ import time
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
+from itertools import starmap
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Final, NoReturn, TypeVar
@@ -29,8 +29,8 @@ from dafka_core.flight.grpc_workarounds import LOST_MS, CallDeadline, Watchdog
 from dafka_core.flight.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS
 from dafka_core.flight.requests import (
     AskedRange,
+    DigestRange,
     Digests,
-    DiscardRequest,
     Done,
     DurableEnd,
     GetManyRequest,
@@ -74,14 +74,12 @@ from dafka_core.model.records import (
 from dafka_core.model.row_digest import RowDigest
 from dafka_core.model.values import Values
 from dafka_core.security.allowed_keys import AllowedKeys
-from dafka_core.security.credentials import HEADER, SCHEME, SERVER_NAME, has_expired, pem, token
+from dafka_core.security.credentials import KEY_HEADER, SERVER_NAME, pem, tls_pair
 from dafka_core.security.key_files import read_secret
 from dafka_core.security.permissions import STORE
 from dafka_core.system.closing import ProcessBound
 
-# Authentication of Flight clients: TLS, a token derived from the key, and options of gRPC.
-#
-# Without keys they send no token, in clear text.
+# Authentication of Flight clients by TLS, and options of gRPC.
 
 
 CONNECT_TIMEOUT_MS: Final = 5_000
@@ -108,31 +106,23 @@ GRPC_OPTIONS: Final = [
 MIN_TIMEOUT_S: Final = 0.001
 """gRPC interprets zero and less as no limit."""
 
-_log = logging.getLogger("dafka.security")
-
 
 class ClientKeys:
-    """A client's own key, and its trusted stores, reread when they change.  Thread-safe.
-
-    Raises:
-        ConfigError: the keys are invalid.
-    """
+    """A client's own key, and its trusted stores, reread when they change.  Thread-safe."""
 
     def __init__(self, files: KeyFiles) -> None:
         self._headers: list[tuple[bytes, bytes]] = []
         self._allowed: AllowedKeys | None = None
         self._lock = threading.Lock()
         self._roots = b""
+        self._tls: dict[str, bytes] = {}
         if files.secret_key_file:
             own = read_secret(files.secret_key_file)
-            self._headers = [(HEADER.encode(), f"{SCHEME}{token(own.secret)}".encode())]
+            self._headers = [(KEY_HEADER.encode(), own.public)]
+            pair = tls_pair(own.secret)
+            self._tls = {"cert_chain": pair.certificate, "private_key": pair.private_key}
             self._allowed = AllowedKeys(files.allowed_keys, is_second=True)
             self._take_roots()
-
-    @classmethod
-    def of(cls, files: KeyFiles) -> ClientKeys:
-        """Return those of a process, shared by its clients."""
-        return _opened(files)
 
     @property
     def trusted(self) -> bytes:
@@ -158,11 +148,7 @@ class ClientKeys:
         return False
 
     def connect(self, uri: str, trusted: bytes) -> flight.FlightClient:
-        """Create pyarrow's client; ``trusted`` are certificates.
-
-        Raises:
-            ConfigError: no store is trusted, or a store with keys is contacted without any.
-        """
+        """Create pyarrow's client; raise ConfigError if this store cannot be trusted."""
         if not uri.startswith(f"{TLS_SCHEME}:"):
             return flight.FlightClient(uri, generic_options=GRPC_OPTIONS)
         if self._allowed is None:
@@ -179,6 +165,7 @@ class ClientKeys:
             tls_root_certs=trusted,
             override_hostname=SERVER_NAME,
             generic_options=GRPC_OPTIONS,
+            **self._tls,
         )
 
     def call_options(self, timeout_s: float | None = None) -> Any:
@@ -188,18 +175,12 @@ class ClientKeys:
 
     def _take_roots(self) -> None:
         assert self._allowed is not None
-        stores = [each for each in self._allowed.with_role(STORE) if each.certificate]
-        for each in stores:
-            if has_expired(each.certificate):
-                text = "the certificate in %s.key has expired: 'dafka keys renew %s'"
-                _log.warning(text, each.name, each.name)
-        self._roots = b"".join(pem(each.certificate) for each in stores)
+        stores = self._allowed.with_role(STORE)
+        self._roots = b"".join(pem(each.certificate) for each in stores if each.certificate)
 
 
-@lru_cache(maxsize=64)
-def _opened(files: KeyFiles) -> ClientKeys:
-    return ClientKeys(files)
-
+_keys_of = lru_cache(maxsize=64)(ClientKeys)
+"""The keys of a process, shared by its clients."""
 
 DISCARD_S: Final = 5.0
 """Timeout for the end of an interrupted put."""
@@ -214,8 +195,8 @@ class PutStream(ProcessBound):
     reports the result in a note.
 
     Args:
-        uri: the store's, for a connection of its own.
-        keys: its credentials.
+        options: of the call.
+        origin: the arguments of its client, for another one.
 
     Attributes:
         end: the offset of the next value to be written.
@@ -233,16 +214,16 @@ class PutStream(ProcessBound):
         client: flight.FlightClient,
         request: PutRequest,
         call: CallDeadline,
-        uri: str,
-        keys: ClientKeys,
+        options: Any,
+        origin: tuple[StoreLocation, KeyFiles],
     ) -> None:
         self.end = self.durable = request.start
         self._client = client
         self._request = request
         self._store = request.store
         self._call = call
-        self._uri = uri
-        self._keys = keys
+        self._options = options
+        self._origin = origin
         self._writer: Any = None
         self._failure: DafkaError | None = None
         self._finished = False
@@ -271,12 +252,7 @@ class PutStream(ProcessBound):
         return self.durable
 
     def write(self, values: pa.BinaryArray) -> None:
-        """Send an Arrow array of binary without nulls; blocks while the store has enough.
-
-        Raises:
-            ConfigError: the values have another type.
-            ClosedError: the put is finished.
-        """
+        """Send an Arrow array of binary without nulls; blocks while the store has enough."""
         if not isinstance(values, pa.Array) or values.type != TYPES[VALUE] or values.null_count:
             kind = getattr(values, "type", type(values).__name__)
             raise ConfigError("values", str(kind), "must be an array of binary without nulls")
@@ -291,9 +267,6 @@ class PutStream(ProcessBound):
         """Wait until everything is on disk, at most ``timeout_s`` seconds without progress.
 
         Returns the partition's end on disk.
-
-        Raises:
-            ClosedError: it was called before.
         """
         self._call.timeout_s = timeout_s
         with self._step() as writer:
@@ -341,16 +314,8 @@ class PutStream(ProcessBound):
 
     def _discard(self) -> None:
         """Discard over another connection: the client's has ended with the put."""
-        put = self._request
-        request = DiscardRequest(
-            ((put.topic, put.partition, put.attempt),), store=put.store
-        ).checked()
-        options = self._keys.call_options(DISCARD_S)
-        try:
-            with self._keys.connect(self._uri, self._keys.trusted) as client:
-                list(client.do_action(flight.Action(request.action, request.packed()), options))
-        except FLIGHT_ERRORS as error:
-            raise translated(error, self._store) from error
+        with StoreClient(*self._origin) as client:
+            client.discard([Discard(self._request.tp, self._request.attempt)], timeout_s=DISCARD_S)
 
     def _has_progress(self, end: int, timeout_s: float) -> bool:
         """Wait until ``end`` is on disk, or failed; return False without progress."""
@@ -392,9 +357,7 @@ class PutStream(ProcessBound):
     def _begin(self) -> None:
         descriptor = flight.FlightDescriptor.for_command(self._request.packed())
         self._call.start().wait()
-        self._writer, reader = self._client.do_put(
-            descriptor, VALUES_SCHEMA, self._keys.call_options()
-        )
+        self._writer, reader = self._client.do_put(descriptor, VALUES_SCHEMA, self._options)
         # A thread of its own, as a writer does not wait for acknowledgements.
         self._acks = threading.Thread(
             target=self._read_acks, args=(reader,), name="dafka-flight-acks-read", daemon=True
@@ -499,6 +462,10 @@ def many_records(request: GetManyRequest, received: Chunks) -> Iterator[list[Par
         yield parts
 
 
+REBIND_S: Final = 0.2
+"""Pause before a refused action is repeated: a store whose allowed keys have changed listens anew
+within milliseconds, and gRPC connects again after 100."""
+
 WAIT_MARGIN_S: Final = 5.0
 """Tolerated delay of the answer to a wait."""
 
@@ -521,7 +488,8 @@ class StoreClient(ProcessBound):
 
     def __init__(self, location: StoreLocation, keys: KeyFiles = NO_KEYS) -> None:
         self.location = location
-        self._keys, self._trusted = ClientKeys.of(keys), b""
+        self._origin = location, keys
+        self._keys, self._trusted = _keys_of(keys), b""
         uris = location.locations
         self._tcp = next((each for each in uris if host_of(each)), None)
         self._unix = next((each for each in uris if path_of(each)), None) if location.here else None
@@ -719,7 +687,8 @@ class StoreClient(ProcessBound):
             FencedError: another attempt has replaced the named one.
         """
         parts = limits.parts(ranges, limits.MAX_TRANSACTIONS)
-        answers = self.ask(Digests, timeout_s, *map(requests.DigestsRequest, parts))
+        wanted = [requests.DigestsRequest(tuple(starmap(DigestRange, part))) for part in parts]
+        answers = self.ask(Digests, timeout_s, *wanted)
         found = [RowDigest.parse(text) for answer in answers for text in answer.digests]
         return self._complete(found, ranges)
 
@@ -760,7 +729,8 @@ class StoreClient(ProcessBound):
             *tp, start, attempt, version, min(waited_s, limits.MAX_WAIT_S), store=self._store
         ).checked()
         call = self._deadline(timeout_s, self._break)
-        return PutStream(self._connected(), request, call, self.uri, self._keys)
+        client, options = self._connected(), self._keys.call_options()
+        return PutStream(client, request, call, options, self._origin)
 
     def close(self) -> None:
         """Disconnect; running calls end with an error.  Idempotent."""
@@ -802,11 +772,22 @@ class StoreClient(ProcessBound):
         for request in sent:
             body = replace(request, store=self._store).checked().packed()
             with self._asking(timeout_s) as (client, options):
-                found = list(client.do_action(flight.Action(request.action, body), options))
+                found = self._results(client, flight.Action(request.action, body), options)
                 answers += [kind.parse(each.body.to_pybytes()) for each in found]
         if len(answers) < len(sent):
             raise StoreUnreachableError(self._store, "it sent no answer")
         return answers
+
+    def _results(self, client: flight.FlightClient, action: flight.Action, options: Any) -> Any:
+        try:
+            return list(client.do_action(action, options))
+        except (flight.FlightCancelledError, flight.FlightUnavailableError) as error:
+            is_cancelled = isinstance(error, flight.FlightCancelledError)
+            is_refused = is_cancelled or "failed to connect" in str(error)
+            if self._closed or not self._trusted or not is_refused:
+                raise
+            time.sleep(REBIND_S)
+            return list(client.do_action(action, options))
 
     @contextmanager
     def _asking(self, timeout_s: float) -> Iterator[tuple[flight.FlightClient, Any]]:

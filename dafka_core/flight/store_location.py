@@ -52,11 +52,7 @@ class StoreLocation(JsonMessage, frozen=True):
 
     @classmethod
     def begin(cls, store: str, locations: Sequence[str], directory: Path) -> Self:
-        """Return the location of a store that starts in ``directory`` on this machine now.
-
-        Raises:
-            StoreError: the directory cannot be written.
-        """
+        """Return the location of a store that starts in ``directory`` on this machine now."""
         directory = directory.resolve()
         session = secrets.token_hex(16)
         try:
@@ -100,11 +96,7 @@ def tcp_location(host: str, port: int, *, is_tls: bool = False) -> str:
 
 
 def parse_locations(value: Any) -> tuple[str, ...]:
-    """Parse URIs of services at a host and port, separated by commas.
-
-    Raises:
-        ValueError: one of them is invalid.
-    """
+    """Parse URIs of services, separated by commas; raise ValueError without a host and port."""
     found = tuple(dict.fromkeys(word.strip() for word in str(value).split(",")))
     for each in found:
         if host_of(each) is None:

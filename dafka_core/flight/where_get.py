@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from functools import partial
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +19,15 @@ from msgspec.structs import replace
 
 from dafka_core.errors import InvalidRequestError
 from dafka_core.flight import limits
-from dafka_core.flight.columns import DEFAULT_COLUMNS, OFFSET, TIMESTAMP, VALUE, schema_of
+from dafka_core.flight.columns import (
+    DEFAULT_COLUMNS,
+    LONG,
+    OFFSET,
+    TIMESTAMP,
+    VALUE,
+    parse_longs,
+    schema_of,
+)
 from dafka_core.flight.requests import MaxBytes, MaxRecords, RangeRequest
 from dafka_core.flight.store_client import Chunks, StoreClient
 from dafka_core.model.envelope import AUTO, ENVELOPE
@@ -27,8 +35,6 @@ from dafka_core.model.json_message import short
 from dafka_core.model.records import MatchedRecords
 from dafka_core.model.values import Longs, Values
 from dafka_core.model.where import MAX_CHARACTERS, Where
-
-_LONG: Final = np.dtype("<i8")
 
 
 class GetWhereRequest(RangeRequest, frozen=True, kw_only=True):
@@ -63,21 +69,15 @@ class GetWhereRequest(RangeRequest, frozen=True, kw_only=True):
 def packed_scan(matched: MatchedRecords) -> bytes:
     """Encode the metadata of a batch with these records."""
     numbers = GetWhereRequest.json_version, matched.offset, matched.end, matched.count
-    return np.array(numbers, _LONG).tobytes()
+    return np.array(numbers, LONG).tobytes()
 
 
 def parse_scan(metadata: pa.Buffer | None, count: int) -> tuple[int, int]:
-    """Decode the scanned range of a batch of ``count`` records.
-
-    Raises:
-        ValueError: with a sentence about the mistake.
-    """
-    size = 0 if metadata is None else len(metadata)
-    if metadata is None or size != 4 * _LONG.itemsize:
-        raise ValueError(f"a batch's metadata have {size} bytes, not four numbers")
-    version, start, end, sent = np.frombuffer(metadata, _LONG).tolist()
-    if version != GetWhereRequest.json_version:
-        raise ValueError(f"a batch's metadata are of version {version}, not 3")
+    """Decode the range scanned for ``count`` records; raise ValueError if it is invalid."""
+    numbers = parse_longs(metadata, GetWhereRequest.json_version).tolist()
+    if len(numbers) != 4:
+        raise ValueError(f"a batch's metadata have {len(numbers)} numbers, not four")
+    _, start, end, sent = numbers
     if sent != count:
         raise ValueError(f"a batch has {count} records instead of {sent}")
     return start, end

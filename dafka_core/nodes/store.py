@@ -213,7 +213,7 @@ class Store(Node):
             keys=ServerKeys(config.keys) if config.secret_key_file else None,
         )
         served.retention = self.retention_control
-        served.deletions = self.deletions
+        served.delete_topic = self.deletions.delete
         port, path = int(config.flight_port), socket_path(self.log.directory)
         flight = self._flight.enter_context(
             FlightService(served, bind_host=host, port=port, socket_path=path)

@@ -17,17 +17,18 @@ from typing import Annotated, Final, Self
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import astuple
 
 from dafka_core.config.node_options import NO_KEYS, KeyFiles
 from dafka_core.errors import ConfigError, StoreError
 from dafka_core.flight import limits
 from dafka_core.flight.backup_requests import (
+    BackupRequest,
     CheckRequest,
     FoundLinks,
     LinksRequest,
     LogChecked,
     entries_of,
-    request_of,
 )
 from dafka_core.flight.grpc_workarounds import accepts
 from dafka_core.flight.store_client import StoreClient
@@ -197,7 +198,8 @@ class _RunningStore:
 
     def entries(self, known: Sequence[Known]) -> Generator[Entry]:
         """Yield the entries for a backup."""
-        ticket = request_of(known, self.address).packed()
+        rows = tuple((*each,) for each in known)
+        ticket = BackupRequest(known=rows, store=self.address).checked().packed()
         return self._client.get(ticket, entries_of, PATIENCE_S)
 
     def check(self) -> Iterator[Checked]:
@@ -220,7 +222,7 @@ class _RunningStore:
 
     def _checked(self, request: CheckRequest) -> Iterator[Checked]:
         (answer,) = self._client.ask(LogChecked, CHECK_S, request)
-        yield answer.checked
+        yield Checked(*astuple(answer))
 
 
 class _StoppedStore:

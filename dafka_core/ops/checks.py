@@ -6,7 +6,6 @@ import contextlib
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from enum import Enum, auto
 from itertools import pairwise
 from pathlib import Path
@@ -23,7 +22,6 @@ from dafka_core.model.records import KnownStore, PartitionInfo, TopicPartition
 from dafka_core.ops.findings import Finding, ok, problem, warning
 from dafka_core.ops.port_probe import LOCKED, TowerFacts, check_towers
 from dafka_core.security.allowed_keys import AllowedKeys
-from dafka_core.security.credentials import parsed
 from dafka_core.security.key_files import PUBLIC, SECRET, AllowedKey, read_secret
 from dafka_core.security.permissions import TOWER
 from dafka_core.system.hosts import is_loopback
@@ -310,9 +308,6 @@ def _ahead(store: StoreFacts) -> float:
 
 ABOUT: Final = "security"
 
-EXPIRES_SOON: Final = timedelta(days=60)
-"""Certificates are renewed by hand: the warning must come early."""
-
 _LOCK: Final = "give towers and nodes keys (docs/security.md), or restrict access with a firewall"
 
 
@@ -410,15 +405,6 @@ def _check_key(directory: Path, key: AllowedKey, own_file: str) -> Iterator[Find
         sentence = f"the secret of key {key.name} is here, too ({secret})"
         remedy = "move it to its owner: reading it grants the owner's permissions"
         yield warning(ABOUT, sentence, remedy)
-    if not key.token_digest:
-        sentence = f"Arrow Flight rejects key {key.name}: its file has no token"
+    if not key.certificate:
+        sentence = f"Arrow Flight rejects key {key.name}: its file has no certificate"
         yield warning(ABOUT, sentence, f"'dafka keys renew {key.name}', and copy its .key file")
-    if key.certificate:
-        left = parsed(key.certificate).not_valid_after_utc - datetime.now(UTC)
-        cure = f"'dafka keys renew {key.name}', and copy its .key file"
-        if left < timedelta():
-            sentence = f"the certificate of store key {key.name} has expired: clients reject it"
-            yield problem(ABOUT, sentence, cure, lasts=True)
-        elif left < EXPIRES_SOON:
-            sentence = f"the certificate of store key {key.name} expires in {left.days} days"
-            yield warning(ABOUT, sentence, cure)

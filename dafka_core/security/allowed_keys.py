@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 from dafka_core.config.node_options import SecurityOptions
 from dafka_core.errors import ConfigError
 from dafka_core.model.names import quoted
-from dafka_core.security.credentials import token_digest
 from dafka_core.security.key_files import PUBLIC, AllowedKey, parse_public, read_secret
 from dafka_core.security.permissions import (
     EVERYBODY,
@@ -74,7 +73,6 @@ class AllowedKeys:
         self._files: dict[str, _File] = {}
         self._keys: dict[str, AllowedKey] = {}
         self._by_prefix: dict[str, AllowedKey] = {}
-        self._by_token: dict[str, AllowedKey] = {}
         self._with_addresses: list[AllowedKey] = []
         self._due = 0.0
         self._logged: list[str] = []
@@ -98,10 +96,6 @@ class AllowedKeys:
     def all(self) -> list[AllowedKey]:
         """Return all keys in the order of their names."""
         return sorted(self._keys.values(), key=lambda key: key.name)
-
-    def find_token(self, token: str) -> AllowedKey | None:
-        """Return the key that a token belongs to."""
-        return self._by_token.get(token_digest(token))
 
     def with_role(self, role: str) -> list[AllowedKey]:
         """Return the keys with a role, in the order of their names."""
@@ -180,7 +174,6 @@ class AllowedKeys:
         wrong: list[str] = []
         keys: dict[str, AllowedKey] = {}
         prefixes: dict[str, AllowedKey] = {}
-        tokens: dict[str, AllowedKey] = {}
         for name, (each, _) in self._files.items():
             if isinstance(each, str):
                 wrong.append(f"{name} {each}")
@@ -188,7 +181,6 @@ class AllowedKeys:
             unique = (
                 ("holds the key", keys, each.key),
                 ("has addresses like those", prefixes, each.permissions.prefix),
-                ("has the token", tokens, each.token_digest),
             )
             for what, known, fact in unique:
                 if other := known.get(fact):
@@ -196,9 +188,7 @@ class AllowedKeys:
                     break
             else:
                 keys[each.key] = prefixes[each.permissions.prefix] = each
-                if each.token_digest:  # a file written by hand may have none
-                    tokens[each.token_digest] = each
-        self._keys, self._by_prefix, self._by_token = keys, prefixes, tokens
+        self._keys, self._by_prefix = keys, prefixes
         self._with_addresses = [
             each for each in keys.values() if each.permissions.addresses or STORE in each.roles
         ]
@@ -209,7 +199,7 @@ def _change(old: AllowedKey | None, new: AllowedKey | None) -> str:
     if old is None or new is None:
         return "is allowed now" if new else "is not allowed any more"
     if old.permissions == new.permissions:
-        return "has other credentials for Arrow Flight now"
+        return "has another certificate for Arrow Flight now"
     allowed = new.permissions
     addresses = f"; addresses {', '.join(allowed.addresses)}" if allowed.addresses else ""
     return f"has other permissions now ({described(allowed)}{addresses})"

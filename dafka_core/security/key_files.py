@@ -1,7 +1,7 @@
 """Keys in files, in the format of ZeroMQ's certificates (CZMQ's ``zcert``).
 
 ``NAME.key_secret`` is for its owner alone; ``NAME.key`` is public, with its owner's permissions and
-its credentials for Arrow Flight (``credentials``).
+its certificate for Arrow Flight (``credentials``).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import struct
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -19,9 +19,8 @@ from zmq.utils import z85
 from dafka_core.config.node_options import SecurityOptions
 from dafka_core.errors import HIDDEN, ConfigError
 from dafka_core.model.names import escape
-from dafka_core.security.credentials import new_certificate, parsed, token, token_digest
+from dafka_core.security.credentials import check_certificate, new_certificate
 from dafka_core.security.permissions import (
-    STORE,
     Permissions,
     address_prefix,
     parse_patterns,
@@ -46,14 +45,13 @@ curve
     public-key = "{}"
 """
 
-TOKEN: Final = "token-sha256"  # noqa: S105 -- no token
 CERTIFICATE: Final = "certificate"
 
 _PERMISSIONS: Final[tuple[str, ...]] = ("roles", "produce", "consume", "addresses")
 _NAME: Final = re.compile(r"(?a)[\w][\w.-]{0,99}")
 _KEY: Final = re.compile(r"(?m)^\s*(public|secret)-key\s*=\s*[\"']?(.*?)[\"']?\s*$")
 _METADATA: Final = re.compile(
-    rf"\s+({'|'.join((*_PERMISSIONS, TOKEN, CERTIFICATE))})"
+    rf"\s+({'|'.join((*_PERMISSIONS, CERTIFICATE))})"
     r"\s*=\s*(?:\"([^\"]*)\"|([\w.*?, -]*))"
 )
 """A line of metadata.  Quotation marks may enclose any pattern; otherwise only unambiguous
@@ -76,13 +74,11 @@ class KeyPair(NamedTuple):
 class AllowedKey(NamedTuple):
     """A public key in Z85, and its owner's permissions.
 
-    The digest of its token is empty in a file written by hand without it.  Only stores have a
-    certificate, as one line.
+    The certificate, as one line, is empty in a file written by hand without it.
     """
 
     key: str
     permissions: Permissions
-    token_digest: str = ""
     certificate: str = ""
 
     @property
@@ -119,7 +115,7 @@ def new_key(
     public, secret = zmq.curve_keypair()
     given = {"roles": roles, **patterns}
     facts = {each: ", ".join(given[each]) for each in _PERMISSIONS if each in given}
-    facts |= _credentials(secret, name, roles)
+    facts[CERTIFICATE] = new_certificate(secret)
     public_file, secret_file = directory / f"{name}{PUBLIC}", directory / f"{name}{SECRET}"
     text = _TEXT.format("secret key: only its owner may read this file", public.decode())
     try:
@@ -136,11 +132,10 @@ def new_key(
     return public_file, secret_file
 
 
-def renew(directory: Path, name: str) -> AllowedKey:
-    """Renew the credentials for Arrow Flight in a key's public file.
+def renew(directory: Path, name: str) -> None:
+    """Write the certificate for Arrow Flight into a public file that was written by hand.
 
-    Certificates expire, and a file written by hand has none.  Raises ConfigError if the key or its
-    secret is missing in the directory.
+    Raises ConfigError if the key or its secret is missing in the directory.
     """
     public = directory / f"{name}{PUBLIC}"
     own = read_secret(str(public.with_suffix(SECRET)))
@@ -150,9 +145,9 @@ def renew(directory: Path, name: str) -> AllowedKey:
             raise ValueError(f"is not the public half of {name}{SECRET}")
     except ValueError as error:
         raise ConfigError("name", name, f"{public.name} {error}", "argument") from None
-    text = _with_metadata(public.read_text("utf-8"), _credentials(own.secret, name, known.roles))
+    made = new_certificate(own.secret)
+    text = _with_metadata(public.read_text("utf-8"), {CERTIFICATE: made})
     replace_file(public, text.encode(), public.stat().st_mode & 0o777)
-    return read_public(public)
 
 
 def read_secret(file: str) -> KeyPair:
@@ -219,10 +214,9 @@ def parse_public(name: str, octets: bytes) -> AllowedKey:
     roles = frozenset(parse_roles([facts["roles"]]))
     patterns = {each: parse_patterns([facts[each]]) for each in _PERMISSIONS[1:] if each in facts}
     owner = Permissions(name, roles, prefix=address_prefix(public), **patterns)
-    certificate = facts.get(CERTIFICATE, "") if owner.is_store else ""
-    if certificate:
-        parsed(certificate)
-    return AllowedKey(public.decode(), owner, facts.get(TOKEN, ""), certificate)
+    if certificate := facts.get(CERTIFICATE, ""):
+        check_certificate(certificate, public)
+    return AllowedKey(public.decode(), owner, certificate)
 
 
 def _halves(octets: bytes) -> tuple[bytes, bytes]:
@@ -253,11 +247,6 @@ def _metadata(text: str) -> dict[str, str]:
         else:
             facts[found[1]] = found[found.lastindex or 1]
     return facts
-
-
-def _credentials(secret: bytes, name: str, roles: Collection[str]) -> dict[str, str]:
-    facts = {TOKEN: token_digest(token(secret))}
-    return facts | {CERTIFICATE: new_certificate(secret, name)} if STORE in roles else facts
 
 
 def _with_metadata(text: str, facts: Mapping[str, str]) -> str:

@@ -20,6 +20,7 @@ from dafka_core.config.node_options import NodeOptions
 from dafka_core.flight.requests import PutRequest
 from dafka_core.protocol.codec import encode
 from dafka_core.protocol.messages import RecordMessage
+from dafka_core.security.credentials import SERVER_NAME, tls_pair
 from dafka_core.testing import wait_until
 from tests.attacks.bare import (
     LAST,
@@ -34,6 +35,7 @@ from tests.attacks.bare import (
 from tests.attacks.world import Attacker, attacked
 from tests.integration.cli.processes import ANY_PORTS, Dafka
 from tests.integration.nodes.peers import PATIENCE_S
+from tests.key_files import KeyDirectory
 
 TINY = frame(b"x", MORE) * 20_000
 LARGE = frame(bytes(4_000), MORE) * 20
@@ -203,3 +205,34 @@ def test_a_compressed_batch_is_refused_and_its_memory_is_returned(world: World) 
             writer.close()
     wait_until(lambda: victim.memory_mib("VmRSS") - before_mib < 250, "the memory is returned")
     check_honest_work(world, "beside-compressed")
+
+
+@pytest.mark.parametrize("name", [None, "other"])
+def test_a_request_of_a_stranger_is_not_read(name: str | None, tmp_path: Path) -> None:
+    """gRPC would read 400 MB before it asks whether the sender may send them."""
+    keys = KeyDirectory(tmp_path)
+    keys.make("other", "admin")
+    own = {} if name is None else tls_pair(keys.pair(name).secret)._asdict()
+    pair = {"cert_chain": own["certificate"], "private_key": own["private_key"]} if own else {}
+    roots = tls_pair(keys.pair("store").secret).certificate
+    given = {
+        who: [f"--{key.replace('_', '-')}={value}" for key, value in keys.of(who).items()]
+        for who in ("tower", "store")
+    }
+    with (
+        Dafka("tower", *ANY_PORTS, *given["tower"]) as hub,
+        Dafka(
+            *("store", "--dir", str(tmp_path / "log"), "--tower", hub.ready()["tower"]),
+            *given["store"],
+        ) as store,
+    ):
+        uri = store.ready()["flight"][-1]
+        victim = Victim(store, "", ())
+        before_mib = victim.begin()
+        with flight.FlightClient(
+            uri, tls_root_certs=roots, override_hostname=SERVER_NAME, **pair
+        ) as client:
+            for _ in range(3):
+                with pytest.raises(flight.FlightUnavailableError, match="Socket closed"):
+                    list(client.do_action(flight.Action("dafka.heads.v1", bytes(400 << 20))))
+        assert victim.memory_mib("VmHWM") - before_mib < 30

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from dafka_core.audit import audit_record
 from dafka_core.config.node_options import KeyFiles
-from dafka_core.errors import NotAllowedError
+from dafka_core.errors import NotAllowedError, StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.names import QUERIES_TOPIC
@@ -22,7 +22,7 @@ from dafka_core.security.key_files import read_public
 from dafka_core.security.permissions import Permissions
 from dafka_core.storage import Log
 from dafka_core.storage.retention import Unread
-from dafka_core.testing import PATIENCE_S, EmbeddedCluster
+from dafka_core.testing import PATIENCE_S, EmbeddedCluster, wait_until
 from tests.key_files import KeyDirectory
 
 ROWS = TopicPartition("flights", "A" * 32)
@@ -43,6 +43,14 @@ def test_a_key_cannot_write_in_the_partitions_of_anothers_query() -> None:
             location = StoreLocation(cluster.stores[0], cluster.locations())
             with StoreClient(location, KeyFiles(**cluster.key(name))) as opened:
                 yield opened
+
+        def is_admitted(name: str) -> bool:
+            with client(name) as opened, suppress(StoreUnreachableError):
+                return bool(opened.describe(timeout_s=PATIENCE_S))
+            return False
+
+        for name in owners:
+            wait_until(lambda name=name: is_admitted(name))  # type: ignore[misc]
 
         def say(name: str, owner: Permissions, run: str, end: int) -> None:
             with client(name) as opened:

@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from dafka_core import Tower
-from dafka_core.security.credentials import token
+from dafka_core.security.credentials import tls_pair
 from dafka_core.security.key_files import new_key, read_public, read_secret
 from dafka_spark import DafkaDataSource
 from tests.forked import ForkedCluster
@@ -61,7 +61,7 @@ def test_a_query_continues_from_its_checkpoint_and_keeps_no_secret(
     assert locked.numbers(f"{topic}-copy") == [*range(300)]
     kept = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     own = read_secret(locked.cluster.key()["secret_key_file"]).secret
-    for secret in (own.decode(), token(own)):
+    for secret in (own.decode(), tls_pair(own).private_key.decode()):
         assert secret.encode() not in kept
         assert not any(secret in each for each in shown)
 
@@ -77,7 +77,7 @@ def test_no_page_event_or_log_of_spark_has_a_secret(locked: Topics, tmp_path: Pa
     assert len([name for name in kept if name.startswith("page-")]) == len(drivers.UI_PAGES)
     assert any(b"SparkListenerSQLExecutionStart" in text for text in kept.values())
     shown = {**kept, "output": done.stdout.encode(), "log": done.stderr.encode()}
-    for secret in (own, token(own).encode()):
+    for secret in (own, tls_pair(own).private_key):
         assert [name for name, text in shown.items() if secret in text] == []
 
 

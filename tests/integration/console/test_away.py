@@ -10,7 +10,7 @@ import pytest
 
 from dafka_console.server import Console
 from dafka_core import EmbeddedCluster, Producer
-from dafka_core.flight.retention_actions import Deleted, DeleteRequest
+from dafka_core.flight.requests import Deleted, DeleteRequest
 from dafka_core.testing import PATIENCE_S, wait_until
 from tests.integration.console.pages import ask
 

@@ -15,7 +15,7 @@ from dafka_console.windows import topic_row
 from dafka_core import Consumer, EmbeddedCluster, Producer
 from dafka_core.config.node_options import NO_KEYS
 from dafka_core.errors import TowerNotFoundError
-from dafka_core.flight.retention_actions import RetentionRequest, RetentionRules
+from dafka_core.flight.requests import RetentionRequest, RetentionRules
 from dafka_core.model.records import TopicPartition
 from dafka_core.testing import PATIENCE_S, StoreDouble, wait_until
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dafka_core.errors import InvalidRequestError
-from dafka_core.flight.retention_actions import (
+from dafka_core.flight.requests import (
     RetentionRequest,
     RetentionRules,
     Trimmed,

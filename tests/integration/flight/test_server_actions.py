@@ -212,7 +212,7 @@ def test_transactions_are_staged_and_committed_with_flight_alone(served: Served)
 def test_a_commit_that_takes_its_time_is_waited_for(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_actions, "WAIT_STEP_S", 0.01)
+    monkeypatch.setattr(server_actions, "POLL_S", 0.01)
     client = served.client()
     transaction = StagedTransaction(TOPIC, PARTITION, "A" * 32, 0, 1, 1)
     served.log.write([Stage(RecordBatch.of(TP, 0, [b"x"]), transaction.attempt)])
@@ -227,7 +227,7 @@ def test_a_commit_that_takes_its_time_is_waited_for(
 def test_a_commit_at_a_store_that_ends_is_given_up(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_actions, "WAIT_STEP_S", 0.01)
+    monkeypatch.setattr(server_actions, "POLL_S", 0.01)
     client = served.client()
     served.backend.open.clear()
     timer = threading.Timer(0.2, served.service.close)
@@ -297,7 +297,7 @@ def test_later_answers_are_what_has_changed(served: Served, client: StoreClient)
 def test_a_watch_ends_when_a_record_is_on_disk(
     served: Served, client: StoreClient, later: Later, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_actions, "WATCH_STEP_S", PATIENCE_S)  # it does not look by itself
+    monkeypatch.setattr(server_actions, "POLL_S", PATIENCE_S)  # it does not look by itself
     served.extend(5)
     cursor = client.watch([TOPIC], "", **NO_TIME).cursor
     waiting = later(client.watch, [TOPIC], cursor, **LONG)

@@ -10,7 +10,7 @@ import pytest
 
 from dafka_core.errors import StoreUnreachableError
 from dafka_core.flight import limits
-from dafka_core.flight.backup_requests import CheckRequest, LogChecked, entries_of, request_of
+from dafka_core.flight.backup_requests import BackupRequest, CheckRequest, LogChecked, entries_of
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.storage.backup import BLOCKS, Entry, Known, fact
 from dafka_core.storage.open_environment import FORMAT
@@ -22,7 +22,8 @@ from tests.integration.storage.test_log_check import COUNT, NAMES, many
 
 
 def copied(client: StoreClient, known: list[Known] | None = None) -> Iterator[Entry]:
-    return client.get(request_of(known or [], "").packed(), entries_of, PATIENCE_S)
+    ticket = BackupRequest(known=tuple((*each,) for each in known or ())).packed()
+    return client.get(ticket, entries_of, PATIENCE_S)
 
 
 def test_a_running_store_gives_all_of_one_moment(filled: Served, client: StoreClient) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +21,32 @@ from dafka_core.errors import (
     NotAllowedError,
     StoreUnreachableError,
 )
+from dafka_core.flight.backup_requests import BackupRequest
 from dafka_core.flight.limits import MAX_BATCH_BYTES
-from dafka_core.flight.requests import DescribeRequest
-from dafka_core.flight.retention_actions import RetentionRequest, RetentionRules
+from dafka_core.flight.requests import (
+    DescribeRequest,
+    ForgetRequest,
+    RetentionRequest,
+    RetentionRules,
+)
 from dafka_core.flight.server_keys import ServerKeys
 from dafka_core.flight.store_client import StoreClient
-from dafka_core.flight.store_location import StoreLocation, tcp_location
+from dafka_core.flight.store_location import StoreLocation, path_of, tcp_location
 from dafka_core.model.records import TopicPartition
-from dafka_core.security.credentials import SERVER_NAME, new_certificate, pem, token
-from dafka_core.security.key_files import read_public, read_secret
+from dafka_core.security.credentials import KEY_HEADER, SERVER_NAME, TlsPair, pem, tls_pair
+from dafka_core.security.key_files import read_public
 from dafka_core.testing import PATIENCE_S, wait_until
-from tests.integration.flight.hosts import LARGEST, TOPIC, TP, Served, array, check, everything
+from tests.integration.flight.hosts import (
+    BLOCKS,
+    LARGEST,
+    TOPIC,
+    TP,
+    Served,
+    array,
+    check,
+    everything,
+    total,
+)
 from tests.key_files import KeyDirectory
 
 
@@ -38,6 +55,10 @@ def keys(tmp_path: Path) -> KeyDirectory:
     made = KeyDirectory(tmp_path)
     made.allow("reader", "consume")
     made.allow("writer", "produce")
+    made.allow("admin", "admin")
+    made.allow("narrow", "consume", consume=(TOPIC,))
+    made.allow("logs", "consume", consume=("logs.*",))
+    made.allow("old", "produce", produce=("t",), addresses=("P",))
     return made
 
 
@@ -74,8 +95,6 @@ class KeptRules:
 def test_a_key_gets_the_rules_of_the_topics_that_it_may_know(
     keys: KeyDirectory, locked: Served
 ) -> None:
-    keys.allow("admin", "admin")
-    keys.allow("narrow", "consume", consume=(TOPIC,))
     locked.context.retention = KeptRules()  # type: ignore[assignment]
     locked.extend(1, topic="hidden", partition="P")
     for name, expected in (
@@ -108,64 +127,120 @@ def test_owners_of_keys_read_and_write_over_either_way(
     assert {facts.end for facts in reader.facts(None, timeout_s=PATIENCE_S)} == {3, 5}
 
 
-def test_a_stranger_is_told_what_to_do_and_nothing_else(
-    keys: KeyDirectory, locked: Served, place: StoreLocation, caplog: pytest.LogCaptureFixture
-) -> None:
-    without = StoreClient(place)
-    with without:
-        if without.location.machine:
-            assert "it lets in owners of keys only: set secret_key_file" in refused(without)
-        else:
-            with pytest.raises(ConfigError, match="must be set, and allowed_keys: the store at"):
-                without.heads(None, timeout_s=PATIENCE_S)
+def test_a_stranger_is_told_what_to_do_and_nothing_else(keys: KeyDirectory, locked: Served) -> None:
+    with (
+        StoreClient(locked.tcp) as without,
+        pytest.raises(ConfigError, match="must be set, and allowed_keys: the store at"),
+    ):
+        without.heads(None, timeout_s=PATIENCE_S)
     keys.make("other", "consume", "admin")
-    other = keys.files("other")
+    why = "copy this client's NAME.key to its directory of allowed keys"
+    assert why in refused(locked.client(locked.tcp, keys.files("other")))
+
+
+def test_a_key_that_is_not_allowed_is_refused_at_the_socket(
+    keys: KeyDirectory, locked: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The clients there name their keys; others than the store's user cannot open it."""
+    assert Path(path_of(locked.unix.locations[0]) or "").stat().st_mode & 0o777 == 0o600
+    with StoreClient(locked.unix) as without:
+        assert "it lets in owners of keys only: set secret_key_file" in refused(without)
+    keys.make("other", "consume", "admin")
     with caplog.at_level(logging.WARNING, "dafka.security"):
         for _ in range(3):
-            assert "does not know this client's key" in refused(locked.client(place, other))
+            client = locked.client(locked.unix, keys.files("other"))
+            assert "does not know this client's key" in refused(client)
     told = [each for each in caplog.messages if "does not know this client's key" in each]
     assert len(told) == 1
     assert locked.service.context.keys is not None
     assert locked.service.context.keys.refusal_count >= 3
-    assert not any(token(read_secret(other.secret_key_file).secret) in each for each in told)
 
 
-def plain(locked: Served, keys: KeyDirectory) -> flight.FlightClient:
-    """A client that knows nothing of Dafka but the store's certificate."""
+def plain(locked: Served, keys: KeyDirectory, own: TlsPair | None) -> flight.FlightClient:
+    """A client that knows nothing of Dafka but the store's certificate, and perhaps its own."""
     roots = pem(read_public(keys.away / "store.key").certificate)
     uri = locked.tcp.locations[0]
-    return flight.FlightClient(uri, tls_root_certs=roots, override_hostname=SERVER_NAME)
+    pair = {} if own is None else {"cert_chain": own.certificate, "private_key": own.private_key}
+    return flight.FlightClient(uri, tls_root_certs=roots, override_hostname=SERVER_NAME, **pair)
 
 
-CALLS: list[Callable[[flight.FlightClient, Any], object]] = [
-    lambda client, options: list(client.list_flights(b"", options)),
-    lambda client, options: list(client.list_actions(options)),
-    lambda client, options: client.do_get(flight.Ticket(b""), options).read_all(),
-    lambda client, options: list(client.do_action(flight.Action("dafka.heads.v1", b""), options)),
-    lambda client, options: client.get_flight_info(
-        flight.FlightDescriptor.for_path(TOPIC), options
-    ),
-    lambda client, options: client.get_schema(flight.FlightDescriptor.for_path(TOPIC), options),
-    lambda client, options: client.do_exchange(flight.FlightDescriptor.for_path(TOPIC), options)[
-        1
-    ].read_all(),
+CALLS: list[Callable[[flight.FlightClient], object]] = [
+    lambda client: list(client.list_flights(b"")),
+    lambda client: list(client.list_actions()),
+    lambda client: client.do_get(flight.Ticket(b"")).read_all(),
+    lambda client: list(client.do_action(flight.Action("dafka.heads.v1", b""))),
+    lambda client: client.get_flight_info(flight.FlightDescriptor.for_path(TOPIC)),
+    lambda client: client.get_schema(flight.FlightDescriptor.for_path(TOPIC)),
+    lambda client: client.do_exchange(flight.FlightDescriptor.for_path(TOPIC))[1].read_all(),
 ]
 
 
 @pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize("said", [None, b"", b"Bearer ", b"Bearer " + b"0" * 64, b"Basic YTpi"])
-def test_no_call_is_answered_without_a_token_that_is_known(
-    call: Callable[[flight.FlightClient, Any], object],
-    said: bytes | None,
+@pytest.mark.parametrize("name", [None, "other"])
+def test_no_call_is_answered_without_a_certificate_that_is_known(
+    call: Callable[[flight.FlightClient], object],
+    name: str | None,
     locked: Served,
     keys: KeyDirectory,
 ) -> None:
-    headers = [] if said is None else [(b"authorization", said)]
-    why = "lets in owners of keys only|does not know this client's key"
+    keys.make("other", "consume", "admin")
+    own = None if name is None else tls_pair(keys.pair(name).secret)
     # Of an error of GetSchema pyarrow's client keeps the sentence alone.
-    errors = (flight.FlightUnauthenticatedError, OSError)
-    with plain(locked, keys) as client, pytest.raises(errors, match=why):
-        call(client, flight.FlightCallOptions(headers=headers))
+    errors = (flight.FlightUnavailableError, OSError)
+    with plain(locked, keys, own) as client, pytest.raises(errors, match="Socket closed"):
+        call(client)
+
+
+def test_no_header_names_another_key_over_tls(keys: KeyDirectory, locked: Served) -> None:
+    own = tls_pair(keys.pair("reader").secret)
+    headers = [(KEY_HEADER.encode(), keys.pair("admin").public)]
+    action = flight.Action(ForgetRequest.action, ForgetRequest("0" * 32).packed())
+    with (
+        plain(locked, keys, own) as client,
+        pytest.raises(flight.FlightUnauthorizedError, match="key reader may consume, and not"),
+    ):
+        list(client.do_action(action, flight.FlightCallOptions(headers=headers)))
+
+
+def test_a_key_is_let_in_while_others_read(keys: KeyDirectory, large: Path) -> None:
+    """A new server takes the port, and the one before completes its requests."""
+    keys.make("new", "consume")
+    with Served(large, keys=keys.files("store")) as locked:
+        reading = everything(locked.client(locked.tcp, keys.files("reader")))
+        first = next(reading)
+        port, client = locked.port, locked.client(locked.tcp, keys.files("new"))
+        assert not answers(client)
+        for _ in range(2):
+            keys.let_in("new")
+            wait_until(lambda: answers(client))
+            keys.shut_out("new")
+            wait_until(lambda: not answers(client))
+        assert locked.port == port
+        assert total((first, *reading)) == BLOCKS * 200
+
+
+def test_actions_succeed_while_a_store_takes_over_keys(keys: KeyDirectory, locked: Served) -> None:
+    server = locked.service._servers[0]
+    client = locked.client(locked.tcp, keys.files("reader"))
+    asked = [0, 0]
+
+    def ask(index: int, ended: threading.Event) -> None:
+        while not ended.is_set():
+            asked[index] += len(client.heads(None, timeout_s=PATIENCE_S))
+
+    ended = threading.Event()
+    with ThreadPoolExecutor(2) as pool:
+        asking = [pool.submit(ask, index, ended) for index in range(2)]
+        try:
+            for _ in range(10):
+                server = locked.service.replace(server, locked.location.locations[1])
+                # The second action of each begins after the takeover.
+                least = [each + 2 for each in asked]
+                wait_until(lambda least=least: all(map(int.__ge__, asked, least)))  # type: ignore[misc]
+        finally:
+            ended.set()
+        for each in asking:
+            each.result()
 
 
 def test_what_is_said_in_the_clear_is_not_heard(locked: Served) -> None:
@@ -175,7 +250,6 @@ def test_what_is_said_in_the_clear_is_not_heard(locked: Served) -> None:
 
 
 def test_a_key_allows_what_its_roles_and_patterns_do(keys: KeyDirectory, locked: Served) -> None:
-    keys.allow("logs", "consume", consume=("logs.*",))
     logs = keys.files("logs")
     locked.extend(2, topic="logs.a")
     client = locked.client(keys=logs)
@@ -190,11 +264,19 @@ def test_a_key_allows_what_its_roles_and_patterns_do(keys: KeyDirectory, locked:
     asked: list[tuple[Callable[[], object], str]] = [
         (lambda: list(read(client)), "consume 't'"),
         (lambda: client.heads([TOPIC], timeout_s=PATIENCE_S), "know of 't'"),
+        (lambda: client.facts(TOPIC, timeout_s=PATIENCE_S), "know of 't'"),
         (lambda: client.forget("0" * 32, timeout_s=PATIENCE_S), "administer stores"),
+        (lambda: list(client.get(BackupRequest().packed(), iter, PATIENCE_S)), "administer stores"),
     ]
     for ask, what in asked:
         with pytest.raises(NotAllowedError, match=f"may consume 'logs.*', and not {what}"):
             ask()
+    info = flight.FlightDescriptor.for_path(TOPIC)
+    with (
+        plain(locked, keys, tls_pair(keys.pair("logs").secret)) as other,
+        pytest.raises(flight.FlightUnauthorizedError, match="and not know of 't'"),
+    ):
+        other.get_flight_info(info)
 
 
 def test_a_key_writes_its_own_partitions_only(keys: KeyDirectory, locked: Served) -> None:
@@ -204,7 +286,6 @@ def test_a_key_writes_its_own_partitions_only(keys: KeyDirectory, locked: Served
             put.write(array(0, 1))
             put.finish(PATIENCE_S)
 
-    keys.allow("old", "produce", produce=("t",), addresses=("P",))
     with pytest.raises(NotAllowedError, match="write partition P, which is not its own"):
         write("writer", TP)
     with pytest.raises(NotAllowedError, match="not produce to 't'"):
@@ -226,7 +307,11 @@ def take_role(keys: KeyDirectory) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "why"), [(shut_out, "does not know"), (take_role, "may tower, and not")]
+    ("change", "why"),
+    [
+        (shut_out, "does not know|copy this client's NAME.key"),
+        (take_role, "may tower, and not"),
+    ],
 )
 def test_what_is_taken_from_a_key_ends_what_it_reads(
     change: Callable[[KeyDirectory], None], why: str, keys: KeyDirectory, large: Path
@@ -275,11 +360,13 @@ def test_a_put_ends_when_its_key_is_shut_out(keys: KeyDirectory, locked: Served)
         write()
 
 
-def test_a_key_of_before_is_refused_until_it_is_renewed(keys: KeyDirectory, locked: Served) -> None:
+def test_a_file_without_a_certificate_lets_nobody_in_by_tls(
+    keys: KeyDirectory, locked: Served
+) -> None:
     path = keys.allowed / "reader.key"
-    lines = [line for line in path.read_text().splitlines() if "token-sha256" not in line]
+    lines = [line for line in path.read_text().splitlines() if "certificate =" not in line]
     path.write_text("\n".join([*lines, ""]))
-    client = locked.client(keys=keys.files("reader"))
+    client = locked.client(locked.tcp, keys.files("reader"))
     wait_until(lambda: "'dafka keys renew NAME' writes it" in _refusal(client))
     keys.let_in("reader")
     wait_until(lambda: not _refusal(client))
@@ -318,36 +405,14 @@ def consumer(keys: KeyDirectory) -> KeyFiles:
     return keys.files("reader")
 
 
-def uncertified(keys: KeyDirectory) -> KeyFiles:
-    return without("certificate", keys)
-
-
-def certified(keys: KeyDirectory, secret: str, days: float) -> KeyFiles:
-    files = uncertified(keys)
-    made = new_certificate(read_secret(str(keys.away / secret)).secret, "store", days)
-    path = keys.allowed / "store.key"
-    path.write_text(
-        path.read_text().replace("metadata\n", f'metadata\n    certificate = "{made}"\n')
-    )
-    return files
-
-
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
         (stranger, "must contain this store's own key with role store"),
         (consumer, "must contain this store's own key with role store"),
         (
-            uncertified,
-            r"store.key has no certificate.*: run 'dafka keys renew NAME' where its secret",
-        ),
-        (
-            lambda keys: certified(keys, "store.key_secret", 0),
-            "the certificate in store.key has expired: run 'dafka keys renew NAME'",
-        ),
-        (
-            lambda keys: certified(keys, "reader.key_secret", 1),
-            "store.key has the certificate of another key: run 'dafka keys renew NAME'",
+            lambda keys: without("certificate =", keys),
+            r"store.key lacks this key's certificate.*: run 'dafka keys renew NAME' where its",
         ),
     ],
 )

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from dafka_core import ConfigError, EmbeddedCluster, Producer, Reader
 from dafka_core.archive.record_files import SCHEMA
 from dafka_core.config.node_options import SecurityOptions
-from dafka_core.flight.retention_actions import Trimmed, TrimRequest
+from dafka_core.flight.requests import Trimmed, TrimRequest
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.records import TopicPartition

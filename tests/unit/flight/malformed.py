@@ -28,6 +28,7 @@ def variants(good: dict[str, Any], **wrong: Any) -> Iterator[tuple[str, dict[str
     yield "v", good | {"v": 5}
     yield "v", good | {"v": "1"}
     yield "v", good | {"v": True}
+    yield "v", good | {"v": [1]}
 
 
 GETS = [

@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import astuple
 
 from dafka_core.errors import InvalidRequestError
 from dafka_core.flight.backup_requests import (
@@ -19,12 +20,11 @@ from dafka_core.flight.backup_requests import (
     LogChecked,
     batches,
     entries_of,
-    request_of,
 )
 from dafka_core.flight.limits import MAX_KNOWN, MAX_MANY_BYTES
 from dafka_core.flight.requests import ticket_version
 from dafka_core.model.records import TopicPartition
-from dafka_core.storage.backup import BLOCKS, META, Entry, Known
+from dafka_core.storage.backup import BLOCKS, META, Entry
 from dafka_core.storage.log_check import Checked, Damage, PartitionLink
 
 
@@ -54,18 +54,18 @@ def test_what_is_no_backup_is_refused() -> None:
 
 
 def test_a_ticket_has_room_for_many_partitions() -> None:
-    known = [Known(2**40 + n, 2**50 + n, "f" * 16) for n in range(MAX_KNOWN)]
-    ticket = request_of(known, "S" * 32).packed()
+    known = tuple((2**40 + n, 2**50 + n, "f" * 16) for n in range(MAX_KNOWN))
+    ticket = BackupRequest(known=known, store="S" * 32).checked().packed()
     assert len(ticket) <= MAX_MANY_BYTES
     assert ticket_version(ticket) == BackupRequest.json_version
-    assert BackupRequest.parse(ticket).known == tuple(map(tuple, known))
+    assert BackupRequest.parse(ticket).known == known
     with pytest.raises(InvalidRequestError, match="known"):
-        request_of([*known, known[0]], "")
+        BackupRequest(known=(*known, known[0])).checked()
 
 
 def test_what_was_checked_travels() -> None:
     checked = Checked(1, 2, 3, 4, (Damage("hole", "t", "p", 5, "why"),), 2)
-    assert LogChecked.parse(LogChecked.of(checked).packed()).checked == checked
+    assert Checked(*astuple(LogChecked.parse(LogChecked(*checked).packed()))) == checked
     request = CheckRequest((TopicPartition("t", "p"),))
     assert CheckRequest.parse(request.packed()) == request
 

@@ -15,7 +15,7 @@ from dafka_core.flight.flight_errors import CLOSING, OTHER_STORE, UnavailableErr
 from dafka_core.flight.limits import MAX_LOCATIONS_LISTED
 from dafka_core.flight.requests import DescribeRequest
 from dafka_core.flight.server_context import ServerContext, StreamLimiter
-from dafka_core.flight.server_keys import Caller
+from dafka_core.flight.server_keys import Caller, anything
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.storage import Log
 from dafka_core.testing import wait_until
@@ -45,9 +45,9 @@ def context(tmp_path: Path, others: dict[str, tuple[str, ...]]) -> Iterator[Serv
 
 def test_a_request_is_for_this_store_or_for_any(context: ServerContext) -> None:
     for request in (DescribeRequest(), DescribeRequest(store="S")):
-        assert context.parse(DescribeRequest, request.packed(), ANYBODY) == request
+        assert context.parse(DescribeRequest, anything, request.packed(), ANYBODY) == request
     with pytest.raises(UnavailableError, match="store T was meant, and this is store S") as other:
-        context.parse(DescribeRequest, DescribeRequest(store="T").packed(), ANYBODY)
+        context.parse(DescribeRequest, anything, DescribeRequest(store="T").packed(), ANYBODY)
     assert other.value.code == OTHER_STORE
 
 
@@ -55,7 +55,7 @@ def test_no_request_is_taken_once_the_service_ends(context: ServerContext) -> No
     context.check_open()
     context.closing.set()
     with pytest.raises(UnavailableError, match="is stopping; use another store") as ending:
-        context.parse(DescribeRequest, b"what it says is not looked at", ANYBODY)
+        context.parse(DescribeRequest, anything, b"what it says is not looked at", ANYBODY)
     assert ending.value.code == CLOSING
 
 

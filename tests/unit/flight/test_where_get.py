@@ -129,8 +129,9 @@ def test_nulls_are_refused() -> None:
 @pytest.mark.parametrize(
     ("numbers", "says"),
     [
-        (None, "a batch's metadata have 0 bytes, not four numbers"),
-        ([3, 10, 30], "a batch's metadata have 24 bytes, not four numbers"),
+        (None, "a batch's metadata have 0 bytes, not pairs of numbers"),
+        ([3, 10, 30], "a batch's metadata have 24 bytes, not pairs of numbers"),
+        ([3, 10], "a batch's metadata have 2 numbers, not four"),
         ([1, 10, 30, 1], "a batch's metadata are of version 1, not 3"),
         ([3, 10, 30, 2], "a batch has 1 records instead of 2"),
         ([3, -(2**63), 2**63 - 1, 1], "arrived instead of 10"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,7 @@ from dafka_core.model.records import KnownStore, PartitionInfo, TopicPartition
 from dafka_core.ops.checks import Facts, FileAccess, StoreFacts, check_all, check_security, shown_s
 from dafka_core.ops.findings import Finding, Severity
 from dafka_core.ops.port_probe import LOCKED, Answer, PortFacts, TowerFacts
-from dafka_core.security import key_files
-from dafka_core.security.credentials import new_certificate
-from dafka_core.security.key_files import new_key, read_secret, renew
+from dafka_core.security.key_files import new_key, read_secret
 
 OK, WARNING, PROBLEM = Severity.OK, Severity.WARNING, Severity.PROBLEM
 URI = ("grpc://h:1",)
@@ -253,7 +250,9 @@ def test_keys_are_looked_at(tmp_path: Path) -> None:
     shutil.copy(own, allowed)  # another file with the same secret
     allowed.chmod(0o770)
     text = (allowed / "s.key").read_text()
-    (allowed / "s.key").write_text("\n".join(x for x in text.split("\n") if "token" not in x))
+    (allowed / "s.key").write_text(
+        "\n".join(x for x in text.split("\n") if "certificate =" not in x)
+    )
     (allowed / "me.key").unlink()
     said = sentences(config, Facts())
     for number, each in enumerate(
@@ -297,26 +296,6 @@ def give_away(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         os.chown(path, 4242, -1)
     else:
         monkeypatch.setattr(os, "geteuid", lambda: 4242)
-
-
-def test_a_certificate_that_ends_soon_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(key_files, "new_certificate", partial(new_certificate, days=30))
-    new_key(tmp_path, "hub", ("tower",))
-    new_key(tmp_path, "s", ("store",))
-    own = tmp_path / "s.key_secret"
-    (tmp_path / "hub.key_secret").unlink()
-    config = SecurityOptions(secret_key_file=str(own), allowed_keys=str(tmp_path))
-    said = sentences(config, Facts())
-    assert said[-1].startswith(
-        "the certificate of store key s expires in 29 days; 'dafka keys renew"
-    )
-    monkeypatch.setattr(key_files, "new_certificate", partial(new_certificate, days=-0.5))
-    renew(tmp_path, "s")
-    found = check_security(config, Facts())[-1]
-    assert found.severity is Severity.PROBLEM
-    assert found.sentence == "the certificate of store key s has expired: clients reject it"
 
 
 def test_keys_that_no_node_starts_with_are_a_problem(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ from dafka_core.security.key_files import (
     new_key,
     parse_public,
     read_public,
-    renew,
 )
 from tests.open_files import no_open_file_left
 
@@ -160,16 +159,6 @@ def test_only_changed_files_are_read_again(tmp_path: Path, monkeypatch: pytest.M
     assert allowed.owner("BC") is None
 
 
-def test_keys_with_one_token_are_refused(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        new_key(tmp_path, name, ("produce",))
-    mine, others = (read_public(tmp_path / f"{name}.key") for name in ("a", "b"))
-    path = tmp_path / "b.key"
-    path.write_text(path.read_text().replace(others.token_digest, mine.token_digest))
-    with pytest.raises(ConfigError, match=r"b\.key has the token of a\.key"):
-        AllowedKeys(str(tmp_path))
-
-
 def test_changes_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "dafka.security")
     public, _ = new_key(tmp_path, "s", ("store",), addresses=("A*",))
@@ -178,24 +167,11 @@ def test_changes_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) ->
     assert allowed.look(1.0)
     public.write_text(public.read_text().replace('"A*"', '"B*"'))
     assert allowed.look(3.0)
-    renew(tmp_path, "s")
-    public.write_text(public.read_text().replace("token-sha256", "#"))
+    public.write_text(public.read_text().replace("    certificate", "#"))
     assert allowed.look(5.0)
     key = read_public(public).key
     assert [each.getMessage() for each in caplog.records] == [
         f"key s ({key}) has other permissions now (consume; addresses A*)",
         f"key s ({key}) has other permissions now (consume; addresses B*)",
-        f"key s ({key}) has other credentials for Arrow Flight now",
+        f"key s ({key}) has another certificate for Arrow Flight now",
     ]
-
-
-def test_a_token_in_the_form_of_a_prefix_takes_no_addresses(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        new_key(tmp_path, name, ("produce",))
-    forger, victim = (read_public(tmp_path / f"{name}.key") for name in ("a", "b"))
-    prefix = victim.permissions.prefix
-    path = tmp_path / "a.key"
-    path.write_text(path.read_text().replace(forger.token_digest, prefix))
-    owner = AllowedKeys(str(tmp_path)).owner(prefix + "0" * 20)
-    assert owner is not None
-    assert owner.name == "b"

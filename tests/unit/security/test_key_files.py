@@ -13,7 +13,7 @@ from dafka_core.config.node_options import ReaderOptions, TowerOptions
 from dafka_core.errors import ConfigError
 from dafka_core.model.names import escape
 from dafka_core.nodes.security import Security
-from dafka_core.security.credentials import tls_pair, token, token_digest
+from dafka_core.security.credentials import new_certificate, tls_pair
 from dafka_core.security.key_files import (
     new_key,
     read_public,
@@ -40,19 +40,25 @@ def test_a_key_is_created_once_with_a_private_secret(tmp_path: Path) -> None:
     assert before.count("secret-key") == 1
 
 
-def test_credentials_are_derived_from_the_secret(tmp_path: Path) -> None:
-    public, secret = new_key(tmp_path, "s", ("store",), addresses=("A*",))
+def test_a_file_written_by_hand_gets_the_certificate_of_its_secret(tmp_path: Path) -> None:
+    public, secret = new_key(tmp_path, "s", ("consume",), addresses=("A*",))
     made, own = read_public(public), read_secret(str(secret)).secret
-    assert made.token_digest == token_digest(token(own))
-    assert tls_pair(own, made.certificate).certificate.count(b"BEGIN CERTIFICATE") == 1
-    assert token(own) not in public.read_text()
-    again = renew(tmp_path, "s")
-    assert again._replace(certificate=made.certificate) == made
-    assert again.certificate not in ("", made.certificate)
-    # Only stores are known by certificates.
-    public.write_text(public.read_text().replace('"store"', '"consume"'))
-    assert read_public(public).certificate == ""
-    assert renew(tmp_path, "s").permissions.addresses == ("A*",)
+    assert made.certificate == new_certificate(own)
+    lines = [line for line in public.read_text().splitlines() if "certificate =" not in line]
+    public.write_text("\n".join([*lines, ""]))
+    assert read_public(public) == made._replace(certificate="")
+    for _ in range(2):
+        renew(tmp_path, "s")
+        assert read_public(public) == made
+
+
+def test_a_file_with_the_certificate_of_another_key_admits_none(tmp_path: Path) -> None:
+    """Otherwise its owner would act as that key's."""
+    mine, victims = (read_public(new_key(tmp_path, name, ("consume",))[0]) for name in ("a", "b"))
+    path = tmp_path / "a.key"
+    path.write_text(path.read_text().replace(mine.certificate, victims.certificate))
+    with pytest.raises(ValueError, match="has the certificate of another key"):
+        read_public(path)
 
 
 def test_a_key_whose_secret_is_elsewhere_is_not_renewed(tmp_path: Path) -> None:
@@ -85,7 +91,8 @@ def test_other_patterns_are_preserved(tmp_path: Path) -> None:
     patterns = ("\u00fc*", "it's", "#1", "a = b", "\\x", "{x}[!a-c]?", "a\x0b\x85\u2028b")
     public, _ = new_key(tmp_path, "n", ("produce",), produce=patterns)
     assert read_public(public).permissions.produce == patterns
-    assert renew(tmp_path, "n").permissions.produce == patterns
+    renew(tmp_path, "n")
+    assert read_public(public).permissions.produce == patterns
 
 
 def _public(path: Path) -> None:
@@ -129,12 +136,11 @@ def test_a_secret_given_as_a_file_name_is_not_shown() -> None:
 
 
 def test_repr_hides_secrets(tmp_path: Path) -> None:
-    public, secret = new_key(tmp_path, "s", ("store",))
+    _, secret = new_key(tmp_path, "s", ("store",))
     own = read_secret(str(secret))
     assert own.secret.decode() not in repr(own)
     assert own.public.decode() in repr(own)
-    pair = tls_pair(own.secret, read_public(public).certificate)
-    assert "PRIVATE" not in repr(pair)
+    assert "PRIVATE" not in repr(tls_pair(own.secret))
 
 
 @pytest.mark.parametrize(
