@@ -1,6 +1,6 @@
 """A writer of an archive that is killed before its n-th change of the disk, for each n.
 
-In a process of its own, from which each writer is forked before any of Arrow's threads has begun.
+Each writer is forked from this process before Arrow has started a thread.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CHANGES: Final = ("fsync", "link", "rename", "replace", "mkdir", "unlink", "rmdi
 
 
 def main(directory: Path) -> None:
-    """Writes to directories 0, 1, ... until one writer is not killed; prints how many there are."""
+    """Write to directories 0, 1, ... until a writer completes; print how many there are."""
     for step in count():
         made = directory / str(step)
         made.mkdir()

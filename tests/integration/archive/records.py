@@ -1,4 +1,4 @@
-"""Records to archive, and what an archive has of them."""
+"""Records to archive, and the records of an archive."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ B = TopicPartition("flights", "B" * 32)
 
 HOUR_US = 3_600_000_000
 BEGIN_US = 1_767_225_600_000_000
-"""2026-01-01, UTC: each record is of an hour later than the one before it."""
+"""2026-01-01, UTC; each record is an hour later than the previous one."""
 
 
 def content(offset: int) -> bytes:
@@ -34,13 +34,13 @@ def batch(tp: TopicPartition, start: int, end: int) -> RecordBatch:
 
 
 def read(wanted: Wanted) -> Iterator[RecordBatch]:
-    """As a store gives them, some at a time."""
+    """Read records in chunks, as a store does."""
     for start in range(wanted.start, wanted.end, 7):
         yield batch(wanted.tp, start, min(start + 7, wanted.end))
 
 
 def enveloped(tp: TopicPartition, start: int) -> RecordBatch:
-    """Records with keys, headers and null values, and bare ones."""
+    """Return records with keys, headers and null values, and bare ones."""
     values = pa.array([b"v", None, b"bare", b""], pa.binary())
     keys = pa.array([b"k", b"gone", None, None], pa.binary())
     header = [{"key": "h", "value": b"1"}, {"key": "n", "value": None}]
@@ -58,7 +58,7 @@ def archived(
 
 
 def offsets_in_manifest(directory: Path, tp: TopicPartition) -> list[int]:
-    """Those that a reader of the archive gets, with their contents seen to."""
+    """Return the records that an archive's reader gets, with contents opened."""
     files = archive.Archive(directory).held([tp.topic]).get(tp, ())
     found: list[int] = []
     for file in files:
@@ -69,7 +69,7 @@ def offsets_in_manifest(directory: Path, tp: TopicPartition) -> list[int]:
 
 
 def offsets_in_files(directory: Path, tp: TopicPartition) -> list[int]:
-    """Those that a reader of Parquet gets, who knows nothing of the manifest."""
+    """Return the records that a plain Parquet reader gets, without the manifest."""
     if not any(directory.glob("topic=*/day=*/*.parquet")):
         return []
     table = ds.dataset(directory, format="parquet", partitioning="hive").to_table()

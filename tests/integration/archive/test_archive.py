@@ -1,4 +1,4 @@
-"""What a reader of an archive finds: also while it is written, and when some of it is removed."""
+"""Reading an archive, also while it is written and after a part was removed."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_day_that_is_removed_has_expired(tmp_path: Path) -> None:
     with pytest.raises(DataLossError) as lost:
         offsets(tmp_path, 20, 60)
     assert (lost.value.wanted, lost.value.available) == (20, 24)
-    archived(tmp_path, A, 70)  # it is not archived again
+    archived(tmp_path, A, 70)  # not archived again
     assert offsets_in_manifest(tmp_path, A) == list(range(24, 70))
     shutil.rmtree(tmp_path / "topic=flights")
     assert Archive(tmp_path).held() == {}

@@ -26,7 +26,7 @@ def test_two_stores_are_archived_once(tmp_path: Path) -> None:
         assert said.pop("bytes") > 0
         assert said == {"topic": "flights", "files": 3, "records": 40}
         assert offsets_in_manifest(made, A) == offsets_in_files(made, A) == list(range(30))
-        done = run(*asked)  # all of it is long ago
+        done = run(*asked)  # all of it is old
         assert done.returncode == 0, done.stderr
         assert offsets_in_manifest(made, A) == offsets_in_files(made, A) == list(range(50))
         assert offsets_in_files(made, B) == list(range(10))

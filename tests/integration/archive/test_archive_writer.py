@@ -1,4 +1,4 @@
-"""Each offset is archived once: whoever else archives it, and whenever a writer is killed."""
+"""Each offset is archived once, with several writers and kills at any moment."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_partitions_are_added_together(tmp_path: Path) -> None:
 def test_who_comes_second_adds_what_the_first_has_not(tmp_path: Path) -> None:
     def slow(wanted: Wanted) -> Iterator[RecordBatch]:
         yield from read(wanted)
-        if wanted.start == 0:  # both have looked at the manifest, this one commits last
+        if wanted.start == 0:  # both have read the manifest; this one commits last
             archived(tmp_path, A, 20)
 
     archived(tmp_path, A, 30, read=slow)
@@ -105,7 +105,7 @@ def test_many_writers_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_kill_at_any_step_loses_and_doubles_nothing(tmp_path: Path) -> None:
-    """At each call by which the writer changes the disk: before it, for each of them."""
+    """Kill the writer before each of its changes of the disk."""
     made = subprocess.run(
         [sys.executable, "-m", killed_writer.__name__, str(tmp_path)],
         capture_output=True,

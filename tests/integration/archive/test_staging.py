@@ -1,4 +1,4 @@
-"""Files on their way into the archive belong to one writer, as long as it lives."""
+"""Staged files belong to one writer while it lives."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_directory_that_is_read_only(tmp_path: Path, monkeypatch: pytest.Monke
     def mkdir(path: Path, *_: object, **_options: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
 
-    monkeypatch.setattr(Path, "mkdir", mkdir)  # this user may be root, who may write anywhere
+    monkeypatch.setattr(Path, "mkdir", mkdir)  # root may write anywhere
     with pytest.raises(ArchiveError, match="it cannot be written to: Read-only file system"):
         archived(tmp_path, A, 60)
     assert offsets_in_files(tmp_path, A) == list(range(30))

@@ -1,4 +1,4 @@
-"""A served log, and clients of it over both ways there are."""
+"""A served log, and its clients over TCP and the socket."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def served(directory: Path) -> Iterator[Served]:
 
 @pytest.fixture
 def large(directory: Path) -> Path:
-    """A log of blocks with 200 records each, more than what connections hold on their way."""
+    """A log of blocks with 200 records each, more than a connection buffers."""
     with Log(directory) as log:
         for block in range(BLOCKS):
             records = [os.urandom(BLOCK_BYTES // 200)] * 200

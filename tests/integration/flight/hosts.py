@@ -1,4 +1,4 @@
-"""A store's Flight service over a real log, with the simplest backend there can be."""
+"""A Flight service over a real log, with a minimal backend."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LARGEST: dict[str, Any] = {"max_records": MAX_BATCH_RECORDS, "max_bytes": MAX_BA
 
 
 def value(offset: int) -> bytes:
-    """The record at an offset: of a length of its own, and nothing another one has."""
+    """Return the distinct record of an offset, with a length of its own."""
     return b"%d," % offset * (1 + offset * 7919 % 23)
 
 
@@ -54,34 +54,34 @@ class Served(StoreDouble):
 
     @property
     def unix(self) -> StoreLocation:
-        """Found at its socket only."""
+        """A location with the socket only."""
         location = self.location
         return StoreLocation(STORE, location.locations[:1], machine=location.machine)
 
     @property
     def tcp(self) -> StoreLocation:
-        """Found at its port only."""
+        """A location with the port only."""
         return StoreLocation(STORE, self.location.locations[1:])
 
     def plain(self) -> flight.FlightClient:
-        """A client that knows nothing of Dafka."""
+        """A client without Dafka's library."""
         return flight.connect(self.location.locations[1])
 
     def extend(self, end: int, *, topic: str = TOPIC, partition: str = PARTITION) -> None:
-        """Appends up to ``end``, in one batch."""
+        """Append up to ``end``, in one batch."""
         tp = TopicPartition(topic, partition)
         self.append(tp, values(self.log.end(tp), end))
 
 
 @contextlib.contextmanager
 def short_directory() -> Iterator[Path]:
-    """One that has room for a socket's path wherever tests keep their files."""
+    """A temporary directory whose path is short enough for a socket."""
     with tempfile.TemporaryDirectory(prefix="dafka-") as path:
         yield Path(path).resolve()
 
 
 def check(batches: Iterable[RecordBatch], start: int, end: int) -> list[RecordBatch]:
-    """Asserts that the batches are the records from ``start`` up to ``end``; the batches."""
+    """Check that the batches are the records from ``start`` to ``end``; return them."""
     found = []
     at = start
     for batch in batches:
@@ -96,7 +96,7 @@ def check(batches: Iterable[RecordBatch], start: int, end: int) -> list[RecordBa
 
 
 def everything(client: StoreClient, timeout_s: float = PATIENCE_S, **sizes: int) -> Any:
-    """All that a ``large`` log has."""
+    """All records of a ``large`` log."""
     limits: dict[str, Any] = LARGEST | sizes
     return client.read(TP, 0, BLOCKS * 200, times=True, timeout_s=timeout_s, **limits)
 
@@ -106,10 +106,10 @@ def total(batches: Iterable[RecordBatch]) -> int:
 
 
 def forked(work: Callable[[], object]) -> str:
-    """What a child of this process says of ``work``: its result or its error."""
+    """Run ``work`` in a child process; return its result or error."""
     reading, writing = os.pipe()
     with warnings.catch_warnings():
-        # Python from 3.12 on warns of what is tried here.
+        # Python 3.12 warns about this.
         warnings.simplefilter("ignore", DeprecationWarning)
         child_id = os.fork()
     if child_id == 0:
@@ -134,16 +134,16 @@ with lmdb.open(sys.argv[1], readonly=True, create=False) as log:
 
 
 def open_reads(directory: Path) -> int:
-    """How many snapshots of a log, or buffers of them, are in use; by LMDB's own list.
+    """Return how many snapshots of a log are in use, by LMDB's own list.
 
-    Another process asks for it, as no process may open the same log twice.
+    Called in another process, as no process may open a log twice.
     """
     command = [sys.executable, "-c", READERS, str(directory)]
     return len(reading(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
 
 
 def reading(readers: str) -> list[str]:
-    """Those of LMDB's readers that are at a transaction: the others have "-" for its number."""
+    """Count LMDB's readers in a transaction: the others have "-" as its number."""
     rows = [line.split() for line in readers.splitlines()[1:]]
     return [process_id for process_id, _thread, txn in rows if txn != "-"]
 
@@ -160,14 +160,14 @@ def put_all(client: StoreClient, start: int, *arrays: pa.Array, **options: Any) 
 
 
 def stored(served: Served, end: int) -> None:
-    """Asserts that the partition is the first ``end`` values."""
+    """Check that the partition has the first ``end`` values."""
     batches = served.client().read(TP, 0, end, times=False, timeout_s=PATIENCE_S, **LARGEST)
     check(batches, 0, end)
     assert served.log.end(TP) == end
 
 
 def wait_for_end(client: StoreClient, end: int) -> None:
-    """Waits until a store that was away answers again: gRPC tries now and then."""
+    """Wait until a returning store answers: gRPC reconnects at intervals."""
 
     def reached() -> bool:
         try:

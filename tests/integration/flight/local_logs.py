@@ -1,4 +1,4 @@
-"""What tests of logs that are read from their files share."""
+"""Helpers for logs that are read from their files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def read(log: LocalLog, served: Served, start: int, end: int, **options: Any) ->
 
 
 def churn(served: Served, rounds: int = 12) -> None:
-    """Appends and trims, so that pages which nothing holds are used again."""
+    """Append and trim, so that free pages are reused."""
     for _ in range(rounds):
         end = served.log.end(TP)
         served.extend(end + 5_000)

@@ -1,9 +1,9 @@
-"""A child process of the tests: reads a store's log from its file when it is told to.
+"""A child process that reads a store's log from its file on command.
 
-``local_reader.py LOCATION MODULE`` prints its process id and whether it may write to the directory.
-For each line that it is given it reads the last 1,000 records and prints how many it was handed;
-for ``stop`` it prints that it holds a lease, and waits for one line more in the middle.  At the end
-of its input it prints ``right`` if all that it ever was handed is what ``MODULE.value`` says.
+``local_reader.py LOCATION MODULE`` prints its process id and whether it can write to the directory.
+For each input line it reads the last 1,000 records and prints their number; for ``stop`` it prints
+that it holds a lease, and waits for one more line meanwhile. At the end of its input it prints
+``right`` if all records equalled ``MODULE.value``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LAST = 1_000
 
 
 def stopping(files: Any, *arguments: Any, original: Any = _Files.block) -> Any:
-    """Reads a block, and waits before anybody looks whether the lease still holds."""
+    """Read a block, and pause before the lease is checked."""
     found = original(files, *arguments)
     print("reading", flush=True)
     sys.stdin.readline()

@@ -1,8 +1,8 @@
-"""Child processes of the tests: one serves a log, the others are clients of it.
+"""Child processes: one serves a log, the others are its clients.
 
-serving.py serve DIRECTORY      prints its location; for each line of input what it has in use
-serving.py read PLACE           reads one batch of everything, says so, and holds still
-serving.py put PLACE            puts one batch, says so, and holds still
+serving.py serve DIRECTORY      prints its location; for each input line its buffers in use
+serving.py read PLACE           reads one batch of everything, reports it, and stops
+serving.py put PLACE            puts one batch, reports it, and stops
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.integration.flight.hosts import (
 
 
 def buffer_bytes() -> int:
-    """What numpy's arrays and Arrow's buffers take in this process."""
+    """Return the memory of numpy's arrays and Arrow's buffers in this process."""
     arrays = tracemalloc.DomainFilter(inclusive=True, domain=np.lib.tracemalloc_domain)
     traces = tracemalloc.take_snapshot().filter_traces([arrays]).traces
     size: int = pa.total_allocated_bytes() + sum(trace.size for trace in traces)

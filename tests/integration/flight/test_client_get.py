@@ -1,4 +1,4 @@
-"""Many ranges with one request, from a real service, and streams that are not what they say."""
+"""Many ranges in one request, from a real service, and invalid streams."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def fill(served: Served, counts: list[int]) -> None:
 def read(
     client: StoreClient, ranges: list[AskedRange], *, times: bool = True, **sizes: int
 ) -> dict[int, list[int]]:
-    """The offsets that came of each range, whose records are checked."""
+    """Check the records; return the offsets of each range."""
     found: dict[int, list[int]] = {}
     limits: dict[str, Any] = LARGEST | sizes
     for parts in client.read_many(ranges, times=times, timeout_s=PATIENCE_S, **limits):
@@ -158,7 +158,7 @@ def test_a_store_of_before_says_so(
 
 
 def chunk(first: int, *parts: int) -> tuple[pa.RecordBatch, pa.Buffer]:
-    """Records from offset ``first`` on, said to be these parts."""
+    """Return records from offset ``first`` on, declared as these parts."""
     rows = np.array(parts).reshape(-1, 3)
     numbers = [2, len(rows), *np.column_stack((rows, np.zeros(len(rows)))).ravel()]
     count = int(rows[:, 2].sum())
@@ -169,13 +169,13 @@ def chunk(first: int, *parts: int) -> tuple[pa.RecordBatch, pa.Buffer]:
 @pytest.mark.parametrize(
     "came",
     [
-        [chunk(0, 0, 1, 5)],  # not from the beginning on
+        [chunk(0, 0, 1, 5)],  # without the beginning
         [chunk(0, 0, 0, 2), chunk(3, 0, 3, 2)],  # a hole
         [chunk(0, 0, 0, 2), chunk(0, 0, 0, 2)],  # twice
-        [chunk(0, 0, 0, 6)],  # more than was asked for
+        [chunk(0, 0, 0, 6)],  # more than requested
         [chunk(0, 0, 0, 5, 0, 5, 1)],
         [chunk(0, 1, 0, 5), chunk(0, 0, 0, 5)],  # in another order
-        [chunk(0, 2, 0, 1)],  # of a range that there is not
+        [chunk(0, 2, 0, 1)],  # of a range that does not exist
         [chunk(0, -1, 0, 1)],
         [(chunk(0, 0, 0, 5)[0], None)],
     ],

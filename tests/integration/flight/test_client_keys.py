@@ -1,4 +1,4 @@
-"""Clients with keys: which stores they trust, and what they say when it is none."""
+"""Clients with keys: the stores that they trust, and their errors for others."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ def refusal(location: StoreLocation, files: KeyFiles) -> str:
 
 
 def test_a_false_store_is_told_nothing(keys: KeyDirectory, tmp_path: Path) -> None:
-    """It has keys of its own making, and listens where a store was."""
+    """A server with keys of its own making at a store's address."""
     others = KeyDirectory(tmp_path / "others")
     with short_directory() as directory, Served(directory, keys=others.files("store")) as false:
         assert "does not belong to a store in this client's directory" in refusal(
             false.tcp, keys.files("reader")
         )
-        # Once its key is let in as a store's, it is one.
+        # Once its key is allowed as a store's, it is a store.
         (others.allowed / "store.key").rename(keys.allowed / "second.key")
         wait_until(
             lambda: "copy this client's NAME.key" in refusal(false.tcp, keys.files("reader"))
         )
-    # Without TLS it is refused as well, whatever the location says.
+    # Refused without TLS, too, whatever the location says.
     with short_directory() as directory, Served(directory) as false:
         for location in (
             false.tcp,
@@ -80,13 +80,13 @@ def test_a_store_is_asked_by_tls_however_it_is_named(keys: KeyDirectory, locked:
 def test_a_store_that_is_trusted_no_more_is_not_asked_again(
     keys: KeyDirectory, large: Path
 ) -> None:
-    """What is read meanwhile is read to its end: the store was one when that began."""
+    """A read in progress is completed: the store was allowed when it began."""
     keys.allow("second", "store")
     with Served(large, keys=keys.files("store")) as locked:
         client = locked.client(locked.tcp, keys.files("reader"))
         reading = everything(client)
         first = next(reading)
-        # The store has a directory of its own on its machine; here it goes by the same one.
+        # The store has a directory of its own on its machine; here they share one.
         own = (keys.allowed / "store.key").read_text()
         (keys.allowed / "store.key").unlink()
         wait_until(
@@ -119,7 +119,7 @@ def test_a_socket_of_another_user_is_not_used(
 
 
 def test_a_handshake_that_fails_writes_nothing_to_stderr(locked: Served) -> None:
-    """Neither the client's library nor the store's: anybody could fill its log."""
+    """Neither the client's library nor the store logs it: strangers could fill the log."""
     program = (
         "import sys\n"
         "from dafka_core.flight.store_client import StoreClient\n"

@@ -1,4 +1,4 @@
-"""A put as its caller has it: what it tells, what it takes, and when it gives up."""
+"""Puts, from the client's side: acknowledgements, limits and retries."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_store_that_makes_no_progress_is_given_up(served: Served, client: Stor
         put_all(client, 0, *[megabytes] * 100, timeout_s=0.2)
     served.backend.open.set()
     wait_until(lambda: served.service.context.puts.free == limits.MAX_PUTS)
-    # What had arrived is stored by now or later; nothing else is hurt.
+    # Arrived records may be stored; nothing else changes.
     assert client.describe(timeout_s=PATIENCE_S) == served.location
 
 
@@ -114,7 +114,7 @@ def test_values_are_checked_before_they_leave(served: Served) -> None:
 
 
 def test_a_put_that_is_left_ends(served: Served, client: StoreClient) -> None:
-    for start in range(0, 200, 10):  # more than the store takes at one time
+    for start in range(0, 200, 10):  # more than the store takes at a time
         with put(client, start) as left:
             left.write(array(start, start + 10))
         assert served.log.end(TP) == start + 10
@@ -149,7 +149,7 @@ def test_a_put_that_was_overtaken_hears_of_it_though_it_sends_nothing_more(
         with pytest.raises(OffsetConflictError) as caught:
             overtaken.wait_durable(11, timeout_s=PATIENCE_S)
         assert caught.value.end == 12
-        assert time.monotonic() - started < PATIENCE_S / 2  # it was told, it did not give up
+        assert time.monotonic() - started < PATIENCE_S / 2  # acknowledged, without a retry
 
 
 def write_and_interrupt(client: StoreClient, attempt: str = "") -> None:

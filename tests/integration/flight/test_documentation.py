@@ -1,4 +1,4 @@
-"""docs/flight.md and docs/flight_actions.md: their examples are what the service takes and says."""
+"""The examples of docs/flight.md and docs/flight_actions.md work, and their answers are right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests that are none: each is refused with a sentence, and the service goes on."""
+"""Invalid requests are refused with a sentence, and the service continues."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def say(refused: pytest.ExceptionInfo[Exception]) -> dict[str, Any]:
 
 
 def test_the_right_ones_are_served(served: Served) -> None:
-    """What the others are variants of."""
+    """The valid request that the others vary."""
     served.extend(5)
     plain = served.plain()
     ticket = flight.Ticket(json.dumps(GET).encode())
@@ -262,7 +262,7 @@ def _code_of(ask: Callable[[], object]) -> str:
 
 
 def unharmed(served: Served) -> None:
-    """Asserts that the service does as before."""
+    """Check that the service still works."""
     client = served.client()
     check(client.read(TP, 0, 5, times=True, timeout_s=PATIENCE_S, **LARGEST), 0, 5)
     assert client.heads(None, timeout_s=PATIENCE_S) == [PartitionInfo(TOPIC, PARTITION, 0, 5)]

@@ -1,4 +1,4 @@
-"""Logs read from their files by others than the process that writes them."""
+"""Logs read from their files by other processes than their writer."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_log_of_this_machine_is_read_from_its_file(logs: LocalLogs, filled: Se
     check(got, 3, 20_005)
     stamped = [count for batch in got for count, _ in batch.times.tolist()]
     assert sum(stamped) == 20_002
-    # What was handed out is the reader's own: the store uses the pages again.
+    # The reader has copies: the store reuses the pages.
     churn(filled)
     check(got, 3, 20_005)
 
@@ -52,7 +52,7 @@ def test_sizes_are_those_asked_for(logs: LocalLogs, filled: Served) -> None:
 
 
 def test_small_blocks_are_joined(logs: LocalLogs, served: Served) -> None:
-    """Those below a page lie beside others in it, the larger ones have pages of their own."""
+    """Values below a page share one, larger ones have pages of their own."""
     for size_bytes in (70_000, 1_000):
         records = [bytes([65 + n]) * size_bytes for n in range(5)]
         start = served.log.end(TP)
@@ -65,9 +65,9 @@ def test_small_blocks_are_joined(logs: LocalLogs, served: Served) -> None:
 def test_blocks_are_copied_in_step_with_the_file(
     logs: LocalLogs, filled: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Octets stay where they were in a line of the processor's cache, which is quicker.
+    """Values keep their offset in a cache line, which is quicker.
 
-    But numbers are aligned, also those of small blocks, which may lie anywhere in a page.
+    Numbers are aligned, though, also those of small blocks anywhere in a page.
     """
     copied: list[tuple[int, int]] = []
     original = os.preadv
@@ -88,7 +88,7 @@ def test_blocks_are_copied_in_step_with_the_file(
 def test_each_log_is_opened_once_and_for_reading_only(
     logs: LocalLogs, filled: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A read-only mount is enough."""
+    """A read-only mount suffices."""
     files: list[tuple[str, int]] = []
     original = os.open
 
@@ -149,7 +149,7 @@ def test_a_file_system_of_other_machines_is_not_opened(
 def test_a_copy_of_the_directory_has_no_leases(
     logs: LocalLogs, filled: Served, tmp_path: Path
 ) -> None:
-    """As a container sees it that has the directory in an image, under the same name."""
+    """As in a container whose image contains the directory under the same name."""
     copy = tmp_path / "copy"
     shutil.copytree(filled.directory, copy, ignore=shutil.ignore_patterns("*.sock"))
     location = msgspec.structs.replace(filled.location, directory=str(copy))
@@ -219,7 +219,7 @@ def test_a_damaged_block_is_an_error(logs: LocalLogs, filled: Served) -> None:
 
 
 class Liar:
-    """A store that says where blocks lie as a test wants."""
+    """A store that reports block positions chosen by a test."""
 
     def __init__(self, served: Served, **wrong: Any) -> None:
         self._client = served.client()

@@ -49,19 +49,19 @@ def said(process: Process) -> list[str]:
 
 
 def asked(reader: Process, line: str = "read") -> list[str]:
-    """What the reader says when it is given a line."""
+    """Return the reader's answer to a line."""
     assert reader.stdin is not None
     print(line, file=reader.stdin, flush=True)
     return said(reader)
 
 
 def check_reads(reader: Process) -> None:
-    """The reader is handed something, some time: a store that is quick trims what it asks for."""
+    """Read until the reader gets records: a quick store may trim them first."""
     wait_until(lambda: int(asked(reader)[-1]) > 0)
 
 
 def leased(client: StoreClient) -> bool:
-    """Takes a lease of the last record, unless the store is quick and trims it."""
+    """Lease the last record, unless a quick store trims it."""
     [held] = client.heads(None, timeout_s=PATIENCE_S)
     with contextlib.suppress(DataLossError):
         return bool(client.lease(TP, held.end - 1, held.end, timeout_s=PATIENCE_S).lease)
@@ -69,7 +69,7 @@ def leased(client: StoreClient) -> bool:
 
 
 def check_right(reader: Process) -> None:
-    """All that the reader was handed is what was written, however long ago."""
+    """Check that the reader still has what was written."""
     assert reader.stdin is not None
     reader.stdin.close()
     assert said(reader) == ["right"]
@@ -88,7 +88,7 @@ def reading(served: Served) -> Iterator[Process]:
 
 
 def test_a_read_only_mount_will_do(served: Served) -> None:
-    """The store uses its pages again all the time; what the reader has stays as it is."""
+    """The store reuses its pages all the time; the reader's records stay."""
     done = threading.Event()
 
     def write() -> None:
@@ -131,7 +131,7 @@ def test_a_reader_that_is_stopped_or_killed_costs_no_more_than_its_lease(
             churn(served, 3)
             sizes.append(data.stat().st_size)
         assert served.log.space().leases == 0
-        # It has grown by what the lease may cost and one write more, and then not any more.
+        # It has grown by the lease's budget and one write more, and no further.
         assert begun_bytes + (2 << 20) <= sizes[-1] <= begun_bytes + (6 << 20)
         assert sizes[-1] == sizes[-30]
         assert served.log.space().free_bytes > 2 << 20
@@ -143,9 +143,9 @@ def test_a_reader_that_is_stopped_or_killed_costs_no_more_than_its_lease(
 
 
 def test_a_store_and_its_readers_are_process_1_each(directory: Path) -> None:
-    """The store is killed during a lease; the next one has its process id, and its space.
+    """The store is killed during a lease; the next one has its process id and its space.
 
-    The readers stay, with all that they have been handed.
+    The readers keep all their records.
     """
     data, sizes, ends = directory / "data.mdb", [0], [0]
     command = [sys.executable, "-m", appender.__name__, str(directory), "7", "serve"]
@@ -171,12 +171,12 @@ def test_a_store_and_its_readers_are_process_1_each(directory: Path) -> None:
                 sizes.append(data.stat().st_size)
         for reader in readers:
             check_right(reader)
-    # Each has written 60 MB at least, of which it trimmed all but the last 20,000 records.
+    # Each has written at least 60 MB, and trimmed all but the last 20,000 records.
     assert sizes[-1] < sizes[1] + (12 << 20)
 
 
 def test_a_store_on_an_overlay(tmp_path: Path) -> None:
-    """As containers have it: the image's layer below, and a layer for what is written."""
+    """An overlay as containers have it: the image's layer below, and a writable one."""
     image, merged, layer = (tmp_path / name for name in ("image", "merged", "layer"))
     merged.mkdir()
     with Log(image) as log:
@@ -198,7 +198,8 @@ def test_a_store_on_an_overlay(tmp_path: Path) -> None:
                     check_reads(reader)
                 check_right(reader)
             if can_contain():
-                # Another container of this image has a file of its own there, and not the session.
+                # Another container of this image has a file of its own there, without the
+                # session.
                 elsewhere = overlay(image, tmp_path / "another", merged)
                 there = contained(reader_of(location, appender.__name__), elsewhere)
                 with started(there) as reader:

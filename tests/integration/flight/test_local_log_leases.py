@@ -1,4 +1,4 @@
-"""Reads of a store's file, and the leases that make them safe."""
+"""Reads of a store's file, and the leases that protect them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.integration.flight.local_logs import churn, opened, read
 def test_who_takes_all_leases_shuts_nobody_out(
     logs: LocalLogs, filled: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stranger who gives none back, at a store that writes nothing."""
+    """A stranger that returns no lease, at a store that writes nothing."""
     monkeypatch.setattr(leases, "FRESH_S", 3600.0)
     stranger = filled.client(filled.tcp)
     for _ in range(leases.MAX_LEASES):
@@ -63,7 +63,7 @@ def test_a_slow_reader_goes_on_with_another_lease(
     monkeypatch.setattr(leases, "LEASE_S", -1.0)
     batches = read(opened(logs, filled), filled, 0, 20_005)
     got = [next(batches)]
-    assert filled.log.space().leases == 0  # it has been ended
+    assert filled.log.space().leases == 0  # ended
     filled.extend(25_000)
     check(got + list(batches), 0, 20_005)
 
@@ -71,7 +71,7 @@ def test_a_slow_reader_goes_on_with_another_lease(
 def test_what_was_read_of_a_lease_that_has_ended_is_not_handed_on(
     logs: LocalLogs, filled: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store ends it and writes over the pages between the read and the look at the lease."""
+    """The store ends the lease and overwrites the pages between the read and the check."""
     monkeypatch.setattr(leases, "LEASE_S", -1.0)
     original = local_log._Files.block
 
@@ -106,7 +106,7 @@ def test_a_lease_that_cannot_be_looked_at_is_an_error(
 def test_reads_beside_a_store_that_appends_merges_and_trims(
     logs: LocalLogs, served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Leases end all the time: what is handed out is right, however long it is kept."""
+    """Leases end all the time: returned records stay right."""
     monkeypatch.setattr(leases, "LEASE_WRITTEN_BYTES", 1 << 16)
     done = threading.Event()
 

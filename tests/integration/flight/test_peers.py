@@ -1,4 +1,4 @@
-"""Peers that are slow, vanish or stand still: no other peer pays, and none waits for ever."""
+"""Peers that are slow, vanish or stand still affect no other peer."""
 
 from __future__ import annotations
 
@@ -76,13 +76,13 @@ def use_of(server: Child) -> dict[str, Any]:
 
 @pytest.fixture
 def beside(large: Path) -> Iterator[lmdb.Environment]:
-    """The server's log as another process sees it, which can list those who read it."""
+    """The server's log in another process, which can list its readers."""
     with lmdb.open(str(large), readonly=True, create=False) as log:
         yield log
 
 
 def wait_until_settled(server: Child, beside: lmdb.Environment) -> None:
-    """Waits until whatever can be prepared for its clients has been."""
+    """Wait until everything that can be prepared for its clients is ready."""
     same = 0
     last: dict[str, Any] = {}
 
@@ -110,7 +110,7 @@ def test_slow_clients_cost_a_block_each_and_nothing_else(
     wait_until(lambda: use_of(server)["free_gets"] == limits.MAX_GETS - 8)
     wait_until_settled(server, beside)
     slow = use_of(server)
-    # The block that is being sent, and the one before it in the hands of gRPC.
+    # The block being sent, and the one before it in gRPC's buffers.
     assert 8 * BLOCK_BYTES <= slow["buffer_bytes"] <= 8 * 2.2 * BLOCK_BYTES
     assert reading(beside.readers()) == []
     assert len(beside.readers().splitlines()) == len(before.splitlines())
@@ -189,7 +189,7 @@ def test_a_store_that_stands_still_is_given_up(server: Child, way: int) -> None:
             before = time.monotonic()
             with pytest.raises(StoreUnreachableError, match=r"no progress for 0\.5 s"):
                 list(batches)
-            # A call that has not begun cannot be cancelled.
+            # A call that has not begun can't be cancelled.
             with pytest.raises(StoreUnreachableError, match=r"no progress for 0\.5 s"):
                 list(everything(other, timeout_s=0.5))
             with pytest.raises(StoreUnreachableError):

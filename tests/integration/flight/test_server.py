@@ -1,4 +1,4 @@
-"""Where a service listens, and what it leaves behind."""
+"""The addresses of a service, and its shutdown."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_signals_are_left_alone(directory: Path) -> None:
 def test_a_close_does_not_wait_for_ever(
     served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A backend that never answers is left to itself."""
+    """A backend that never answers is abandoned."""
     monkeypatch.setattr(server, "CLOSE_TIMEOUT_S", 0.5)
     released = threading.Event()
     monkeypatch.setattr(served.backend, "wait", lambda *_: released.wait() and 0)
@@ -141,7 +141,7 @@ DEFAULT_SCHEMA = pa.schema(
 
 @pytest.fixture
 def filled(served: Served) -> Served:
-    """Two topics, of which one's name begins with the other's, and three partitions."""
+    """Two topics, one of which is a prefix of the other, and three partitions."""
     served.extend(3_000)
     served.extend(3_005)
     served.extend(7, partition="Q")

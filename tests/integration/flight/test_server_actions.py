@@ -1,4 +1,4 @@
-"""Actions: heads of many topics, offsets by time, waiting, and where stores are."""
+"""Actions: heads of many topics, offsets by time, watches, and locations of stores."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_an_action_without_a_body_where_there_is_nothing_to_say(served: Served) 
 
 
 def test_transactions_are_staged_and_committed_with_flight_alone(served: Served) -> None:
-    """What docs/flight.md says, by a client that knows nothing else."""
+    """Follow docs/flight.md with a plain client."""
     attempt = "3F2504E04F8911D39A0C0305E82C3301"
     put = {
         "v": 1,
@@ -253,7 +253,7 @@ ATTEMPT = "A" * 32
 
 
 def watching(served: Served, count: int = 1) -> None:
-    """Waits until so many watch."""
+    """Wait for a number of watches."""
     wait_until(lambda: served.service.context.watches.free == limits.MAX_WATCHES - count)
 
 
@@ -262,7 +262,7 @@ Later = Callable[..., Future[HeadsSince]]
 
 @pytest.fixture
 def later() -> Iterator[Later]:
-    """Calls things in threads of their own."""
+    """Run calls in threads of their own."""
     with ThreadPoolExecutor(8) as pool:
         yield pool.submit
 
@@ -297,7 +297,7 @@ def test_later_answers_are_what_has_changed(served: Served, client: StoreClient)
 def test_a_watch_ends_when_a_record_is_on_disk(
     served: Served, client: StoreClient, later: Later, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_actions, "POLL_S", PATIENCE_S)  # it does not look by itself
+    monkeypatch.setattr(server_actions, "POLL_S", PATIENCE_S)  # it does not poll
     served.extend(5)
     cursor = client.watch([TOPIC], "", **NO_TIME).cursor
     waiting = later(client.watch, [TOPIC], cursor, **LONG)
@@ -337,7 +337,7 @@ def test_a_store_that_has_been_started_anew_tells_everything(served: Served) -> 
 def test_what_changes_together_is_told_together(
     served: Served, client: StoreClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also to who asks when it can be seen, and is not noted yet."""
+    """Also for a watch in the moment when the change is visible and not noted yet."""
     first, second = (TopicPartition(TOPIC, name) for name in ("first", "second"))
     both = tuple(StagedTransaction(*tp, ATTEMPT, 1, 3, 1) for tp in (first, second))
     for tp in (first, second):
@@ -385,7 +385,7 @@ def test_a_partition_that_is_gone_is_told_by_telling_everything(
 
 
 def test_a_hundred_watch_and_others_are_served(served: Served, later: Later) -> None:
-    """Each holds a thread of the store; what others ask does not wait for them."""
+    """Each holds a thread of the store; other requests don't wait for them."""
     served.extend(5)
     client = served.client()
     cursor = client.watch([TOPIC], "", **NO_TIME).cursor
@@ -408,7 +408,7 @@ def test_one_more_than_may_watch_is_told_so_at_once(
     taken = [served.service.context.watches.take() for _ in range(limits.MAX_WATCHES)]
     with pytest.raises(StoreUnreachableError, match="already serves 256 watches"):
         client.watch(None, cursor, **LONG)
-    # What has changed is told all the same.
+    # Changes are reported all the same.
     assert client.watch(None, cursor, **NO_TIME).heads == ()
     taken.pop().close()
     waiting = later(client.watch, None, cursor, **LONG)
@@ -462,7 +462,7 @@ def test_many_heads_come_in_several_results_of_server_watch(
 
 
 def test_nothing_is_missed_between_two_watches(served: Served, client: StoreClient) -> None:
-    """A writer writes on while another one takes what changes: it ends where the writer did."""
+    """A writer continues while another one copies its changes: both end alike."""
     ends: dict[str, int] = {}
 
     def write() -> None:

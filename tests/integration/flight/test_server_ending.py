@@ -1,4 +1,4 @@
-"""What ends when there is too much of it, or when the service closes."""
+"""Requests that end because of limits, or when the service closes."""
 
 from __future__ import annotations
 

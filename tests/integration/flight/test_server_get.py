@@ -1,4 +1,4 @@
-"""Ranges read from a real service, by our client and by one that knows nothing of Dafka."""
+"""Ranges read from a real service, by our client and by a plain one."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_a_large_record_has_a_batch_to_itself(served: Served, client: StoreClien
 
 
 def test_small_blocks_are_joined(served: Served, client: StoreClient) -> None:
-    # Blocks of more than what an append extends, and of less than what is worth a batch.
+    # Blocks larger than an append extends, and smaller than a batch.
     records = [bytes([65 + n]) * 70_000 for n in range(10)]
     for offset, record in enumerate(records):
         served.log.append([RecordBatch.of(TP, offset, [record])])
@@ -243,7 +243,7 @@ COLUMNS = (VALUE, OFFSET, TIMESTAMP)
 def read(
     client: StoreClient, start: int, end: int, where: str, tp: TopicPartition = TP, **members: Any
 ) -> list[MatchedRecords]:
-    """What came, which covers the range."""
+    """Return the records, which cover the range."""
     asked = {"start": start, "end": end, "where": where, "columns": COLUMNS, **tp._asdict()}
     request = GetWhereRequest(**asked | members)
     found = list(read_where(client, request, timeout_s=PATIENCE_S))
@@ -296,7 +296,7 @@ def test_batches_are_as_large_as_asked_for(
 def test_a_client_hears_of_the_store_where_nothing_fits(
     served: Served, client: StoreClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each look at so much is an answer, of no record."""
+    """Each scan of this size has an answer, without records."""
     monkeypatch.setattr(server_get, "MAX_SCANNED_BYTES", 1)
     for end in (10_000, 20_000, 20_005):
         served.extend(end)
@@ -310,7 +310,7 @@ def test_a_client_hears_of_the_store_where_nothing_fits(
 def test_a_store_stops_when_the_client_of_a_condition_has_gone(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No batch has come by then, in which the store would see it."""
+    """No batch has come by then that would show it to the store."""
     looked_at: list[int] = []
 
     def slowly_matched(piece: RecordBatch, where: Where, *, opens: bool) -> MatchedRecords:

@@ -1,4 +1,4 @@
-"""A store with keys: who is let in by Flight, to what, and for how long."""
+"""A store with keys: permitted clients and requests over Flight, and changes of keys."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def refused(client: StoreClient) -> str:
 
 
 class KeptRules:
-    """The rules of a store."""
+    """Return the rules of a store."""
 
     is_set, given_up = False, 0
     rules = parse_rules(f"{TOPIC}=1d hidden=2d hidden-*=3d *=4d")
@@ -141,7 +141,7 @@ def test_a_stranger_is_told_what_to_do_and_nothing_else(keys: KeyDirectory, lock
 def test_a_key_that_is_not_allowed_is_refused_at_the_socket(
     keys: KeyDirectory, locked: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The clients there name their keys; others than the store's user cannot open it."""
+    """Clients there name their keys; other users can't open the socket."""
     assert Path(path_of(locked.unix.locations[0]) or "").stat().st_mode & 0o777 == 0o600
     with StoreClient(locked.unix) as without:
         assert "it lets in owners of keys only: set secret_key_file" in refused(without)
@@ -157,7 +157,7 @@ def test_a_key_that_is_not_allowed_is_refused_at_the_socket(
 
 
 def plain(locked: Served, keys: KeyDirectory, own: TlsPair | None) -> flight.FlightClient:
-    """A client that knows nothing of Dafka but the store's certificate, and perhaps its own."""
+    """A plain client with the store's certificate, and optionally its own."""
     roots = pem(read_public(keys.away / "store.key").certificate)
     uri = locked.tcp.locations[0]
     pair = {} if own is None else {"cert_chain": own.certificate, "private_key": own.private_key}
@@ -185,7 +185,7 @@ def test_no_call_is_answered_without_a_certificate_that_is_known(
 ) -> None:
     keys.make("other", "consume", "admin")
     own = None if name is None else tls_pair(keys.pair(name).secret)
-    # Of an error of GetSchema pyarrow's client keeps the sentence alone.
+    # pyarrow's client keeps only the sentence of GetSchema's error.
     errors = (flight.FlightUnavailableError, OSError)
     with plain(locked, keys, own) as client, pytest.raises(errors, match="Socket closed"):
         call(client)
@@ -203,7 +203,7 @@ def test_no_header_names_another_key_over_tls(keys: KeyDirectory, locked: Served
 
 
 def test_a_key_is_let_in_while_others_read(keys: KeyDirectory, large: Path) -> None:
-    """A new server takes the port, and the one before completes its requests."""
+    """A new server takes the port, and the previous one completes its requests."""
     keys.make("new", "consume")
     with Served(large, keys=keys.files("store")) as locked:
         reading = everything(locked.client(locked.tcp, keys.files("reader")))
@@ -316,7 +316,7 @@ def take_role(keys: KeyDirectory) -> None:
 def test_what_is_taken_from_a_key_ends_what_it_reads(
     change: Callable[[KeyDirectory], None], why: str, keys: KeyDirectory, large: Path
 ) -> None:
-    """A read, and a wait for what changes."""
+    """A read, and a watch."""
     with Served(large, keys=keys.files("store")) as locked:
         for place in (locked.tcp, locked.unix):
             client = locked.client(place, keys.files("reader"))

@@ -1,4 +1,4 @@
-"""Records put into a real service: durable when it says so, exactly where they belong."""
+"""Puts into a real service: durable when acknowledged, and exactly in place."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_ends_come_back_as_they_are_durable(served: Served) -> None:
     for end in (10, 30, 35):
         start = served.log.end(TP)
         writer.write_batch(pa.record_batch([array(start, end)], schema=VALUES_SCHEMA))
-        # Without more being sent: a client may wait for each batch.
+        # Without sending more: a client may wait for each batch.
         assert json.loads(reader.read().to_pybytes()) == {"v": 1, "end": end}
         assert served.log.end(TP) == end
     writer.done_writing()
@@ -133,8 +133,8 @@ def test_the_hosts_failure_is_the_stores(
 def test_a_failed_put_ends_though_its_client_reads_no_acknowledgements(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The acknowledgements fill what the connection holds; the error comes all the same."""
-    # A connection holds some hundred thousand of those that are sent.
+    """The acknowledgements fill the connection; the error still arrives."""
+    # A connection holds about a hundred thousand of them.
     monkeypatch.setattr(DurableEnd, "packed", lambda ack: b" " * 1_000_000)
     stream = plain_put(served)
     count = 100

@@ -1,4 +1,4 @@
-"""A client of one store: how it gets there, what it may be asked, and what it says of failures."""
+"""A client of one store: connections, requests and errors."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_restarted_store_is_found_again(directory: Path) -> None:
         client = StoreClient(location)
         assert client.heads(None, timeout_s=PATIENCE_S)[0].end == 10
     with Served(directory), client:
-        # At its socket, which is where it was; and it is another session.
+        # At its socket, which is unchanged; with a new session.
         wait_for_end(client, 10)
         assert client.describe(timeout_s=PATIENCE_S).session != location.session
 
@@ -186,7 +186,7 @@ def test_a_closed_generator_ends_the_stream(served: Served) -> None:
         served.extend(stop)
     client = served.client()
     batches = [read(client, 0, 400_000, max_records=1_000) for _ in range(80)]
-    for each in batches:  # more than the store serves at one time
+    for each in batches:  # more than the store serves at a time
         next(each)
         each.close()
         assert list(each) == []

@@ -1,4 +1,4 @@
-"""Where a store is: as JSON, as URIs, and in its directory."""
+"""A store's location: as JSON, as URIs, and in its directory."""
 
 from __future__ import annotations
 

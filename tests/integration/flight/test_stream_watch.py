@@ -20,13 +20,13 @@ from dafka_core.model.records import TopicPartition
 from dafka_core.testing import PATIENCE_S, wait_until
 from tests.integration.flight.hosts import BLOCKS, TP, Served, array, everything, put_all, total
 
-IDLE_S = 1.5  # a busy machine stands still for a second, and takes nothing meanwhile
+IDLE_S = 1.5  # a busy machine may pause for a second
 UNIX, TCP = 0, 1
 
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Limits that a test can wait for."""
+    """Limits short enough for a test."""
     monkeypatch.setattr(limits, "IDLE_S", IDLE_S)
     monkeypatch.setattr(limits, "SLOWEST_BYTES_S", float("inf"))
     monkeypatch.setattr(limits, "MAX_GETS", 4)
@@ -44,7 +44,7 @@ def way_to(served: Served, way: int) -> StoreLocation:
 
 
 def alive(served: Served) -> int:
-    """The streams that still have a thread."""
+    """Return the streams that still have a thread."""
     return len(served.service.context.watch.streams)
 
 
@@ -53,21 +53,21 @@ def test_gets_that_nobody_reads_let_others_in_and_end(serving: Served, way: int)
     held = [everything(serving.client(way_to(serving, way)), max_records=10) for _ in range(4)]
     for each in held:
         next(each)
-    # It waits its turn, which comes when the first one ends.
+    # It waits until the first one ends.
     assert total(everything(serving.client(way_to(serving, way)))) == BLOCKS * 200
     wait_until(lambda: alive(serving) == 0)
     assert serving.service.context.gets.free == 4
     for each in held:
         with pytest.raises(StoreUnreachableError):
             list(each)
-    # A client whose connection was broken connects anew.
+    # A client whose connection was broken reconnects.
     assert total(everything(serving.client(way_to(serving, way)))) == BLOCKS * 200
 
 
 def test_a_connection_on_which_a_stream_has_just_ended_is_not_broken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its client may not have got the end yet."""
+    """Its client may not have received the end yet."""
     broken: list[object] = []
     monkeypatch.setattr(server_context, "break_connections", lambda *given: broken.append(given))
     watch = StreamWatch()
@@ -131,7 +131,7 @@ def test_a_stream_that_shares_its_connection_with_a_living_one_gives_its_turn_up
         end += 1
         writing.wait_durable(end, timeout_s=PATIENCE_S)
         time.sleep(IDLE_S / 5)
-    assert alive(serving) == 2  # its thread is there as long as the connection
+    assert alive(serving) == 2  # its thread lives as long as the connection
     with pytest.raises(StoreUnreachableError, match=r"get of topic 't', partition P was ended"):
         list(idle)
     assert writing.finish(PATIENCE_S) == end
@@ -163,7 +163,7 @@ def test_two_hundred_writers_have_their_turn(served: Served) -> None:
 
     with ThreadPoolExecutor(200) as writers:
         ends = writers.map(write, range(200))
-        # All of them are there before the first one can end.
+        # All of them wait before the first one can end.
         wait_until(lambda: context.puts.free == 0 and context.puts.waiting == 200 - limits.MAX_PUTS)
         served.backend.open.set()
         assert list(ends) == [3] * 200

@@ -1,9 +1,9 @@
-"""A child process of the tests: writes, merges and trims a log until it is killed.
+"""A child process that writes, merges and trims a log until it is killed.
 
-``appender.py DIRECTORY SEED [serve]`` prints, after each append that returned, the end of the
-partition and how many merges there were.  Its blocks are small, so that there are many to merge.
-With ``serve`` it first prints where Flight serves it, it trims after each append, and a lease may
-cost it 4 MiB: so its file has a size, however long it runs.
+``appender.py DIRECTORY SEED [serve]`` prints, after each append, the end of the partition and the
+number of merges. Its blocks are small, so that there are many merges. With ``serve`` it first
+prints its Flight location, trims after each append, and limits leases to 4 MiB, so that its file's
+size is bounded.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ TP = TopicPartition(TOPIC, PARTITION)
 
 
 def value(offset: int) -> bytes:
-    """The record at an offset: of a length of its own, and nothing another one has."""
+    """Return the distinct record of an offset, with a length of its own."""
     return b"%d," % offset * (1 + offset * 7919 % 97)
 
 
 class BlockMerger(threading.Thread):
-    """Merges without a pause."""
+    """Merge without a pause."""
 
     def __init__(self, log: Log) -> None:
         super().__init__(daemon=True)
@@ -46,7 +46,7 @@ class BlockMerger(threading.Thread):
 
 
 def serving(log: Log) -> str:
-    """Serves the log by Flight from now on; where."""
+    """Serve the log over Flight; return the location."""
     from dafka_core.testing import StoreDouble
 
     return StoreDouble(log.directory, log=log).location.packed().decode()

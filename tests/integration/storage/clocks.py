@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Clock:
-    """A clock that stands until it is set."""
+    """A clock that stands still until it is set."""
 
     def __init__(self) -> None:
         self.now_us = 1_000

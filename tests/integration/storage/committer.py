@@ -1,8 +1,7 @@
-"""A child process of the tests: stages, commits and merges transactions until it is killed.
+"""A child process that stages, commits and merges transactions until it is killed.
 
-``committer.py DIRECTORY SEED`` prints the version of each transaction when it is staged and when
-it is committed.  Each is one of every partition, and first an attempt stages a part of it that is
-given up.
+``committer.py DIRECTORY SEED`` prints the version of each transaction when it is staged and when it
+is committed. Each covers every partition; first an attempt stages a part of it that is discarded.
 """
 
 from __future__ import annotations
@@ -19,27 +18,27 @@ PARTITIONS = ("p", "q", "r")
 
 
 def transaction_values(partition: str, version: int) -> list[bytes]:
-    """The records of a transaction: another count for each, of other lengths."""
+    """Return the records of a transaction, with a count and lengths of its own."""
     count = (version * 7919 + ord(partition) * 104_729) % 400 + 1
     size = version * 31 % 97
     return [b"%s.%d.%d" % (partition.encode(), version, each) * size for each in range(count)]
 
 
 def all_values(partition: str, versions: int) -> list[bytes]:
-    """The records of the first transactions."""
+    """Return the records of the first transactions."""
     return [
         value for version in range(versions) for value in transaction_values(partition, version)
     ]
 
 
 def committed(store: Log) -> int:
-    """How many transactions there are."""
+    """Return the number of transactions."""
     transaction = store.transaction_state(TopicPartition("t", PARTITIONS[0])).transaction
     return transaction.version + 1 if transaction else 0
 
 
 def write_transaction(store: Log, version: int, chance: random.Random) -> Commit:
-    """Stages a transaction of every partition, in steps; what commits it."""
+    """Stage a transaction of every partition, in steps; return its commit."""
     transactions = []
     for partition in PARTITIONS:
         tp = TopicPartition("t", partition)

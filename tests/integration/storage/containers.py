@@ -1,7 +1,6 @@
-"""Processes of the tests in containers: with process ids and mounts of their own.
+"""Processes in containers, with process ids and mounts of their own.
 
-Where the machine lets nobody make a container, they run outside of one, and what they do is tested
-all the same.
+Where no container can be made, they run outside of one, and their behaviour is tested all the same.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ _UNSHARE = ["unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork"
 
 @functools.cache
 def can_contain() -> bool:
-    """Whether this process may make containers with mounts."""
+    """Return whether this process may make containers with mounts."""
     trial = [*_UNSHARE, "mount", "-t", "tmpfs", "tmpfs", "/tmp"]
     try:
         return subprocess.run(trial, capture_output=True, check=False).returncode == 0
@@ -26,14 +25,14 @@ def can_contain() -> bool:
 
 
 def contained(command: Sequence[str], *mounts: str) -> list[str]:
-    """The command that runs ``command`` as process 1 of a container, after shell commands."""
+    """Return the command line that runs ``command`` as a container's process 1."""
     if not can_contain():
         return [*command]
     return [*_UNSHARE, "sh", "-ec", "\n".join([*mounts, 'exec "$@"']), "sh", *command]
 
 
 def beside(process: subprocess.Popen[str], command: Sequence[str]) -> list[str]:
-    """The command that runs another one with the mounts of a contained process."""
+    """Return the command that runs another one with the mounts of a contained process."""
     if not can_contain():
         return [*command]
     target = f"--target={inner(process)}"
@@ -41,7 +40,7 @@ def beside(process: subprocess.Popen[str], command: Sequence[str]) -> list[str]:
 
 
 def inner(process: subprocess.Popen[str]) -> int:
-    """The process id of a contained process as the tests see it."""
+    """Return the process id of a contained process outside the container."""
     if not can_contain():
         return process.pid
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
@@ -49,16 +48,16 @@ def inner(process: subprocess.Popen[str]) -> int:
 
 
 def send(process: subprocess.Popen[str], signal_number: int) -> None:
-    """Sends a signal to a contained process from outside, where process 1 does not refuse it."""
+    """Send a signal to a contained process from outside, where process 1 does not ignore it."""
     os.kill(inner(process), signal_number)
 
 
 def read_only(directory: Path) -> str:
-    """The shell command that mounts a directory at its place, for reading only."""
+    """Return the shell command that mounts a directory read-only at its place."""
     return f"mount --bind {directory} {directory}; mount -o remount,bind,ro {directory}"
 
 
 def overlay(image: Path, layer: Path, mounted: Path) -> str:
-    """The shell command that mounts a directory as containers have their images."""
+    """Return the shell command that mounts a directory like a container's image."""
     layers = f"lowerdir={image},upperdir={layer}/upper,workdir={layer}/work"
     return f"mkdir -p {layer}/upper {layer}/work; mount -t overlay overlay -o {layers} {mounted}"

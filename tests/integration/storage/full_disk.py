@@ -1,8 +1,8 @@
-"""A child process of the tests: a log on a disk that is full, and then has room again.
+"""A child process: a log on a disk that is full, and then has room again.
 
-``full_disk.py DIRECTORY SCENARIO`` asserts what must hold, and prints ``right``.  The directory is
-a small file system of its own, which another file fills; where the tests can mount none, a limit
-on the size of files stands in for that.
+``full_disk.py DIRECTORY SCENARIO`` checks what must hold, and prints ``right``. The directory is a
+small file system that another file fills; where none can be mounted, a limit on the size of files
+stands in.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TPS: Final = [TopicPartition("t", f"P{number}") for number in range(192)]
 
 
 class Disk:
-    """The file system of a directory."""
+    """Return the file system of a directory."""
 
     def __init__(self, directory: Path) -> None:
         self.store = directory / "store"
@@ -68,7 +68,7 @@ def refused() -> AbstractContextManager[object]:
 
 
 def readers(disk: Disk) -> None:
-    """Read in more threads than before: LMDB has mapped room for them in its list."""
+    """Read in more threads than before: LMDB's reader table has room for them."""
     with Log(disk.store) as log:
         put(log, 100)
         values = values_of(log)

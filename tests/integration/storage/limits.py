@@ -1,4 +1,4 @@
-"""Limits of this process, as the kernel keeps them, and logs filled up to one."""
+"""Limits of this process, kept by the kernel, and logs filled up to one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def fill(store: Log) -> None:
 
 @contextlib.contextmanager
 def limited(what: int, size_bytes: int) -> Iterator[None]:
-    """Sets a limit of this process, which the kernel keeps."""
+    """Set a limit of this process."""
     before = resource.getrlimit(what)
     resource.setrlimit(what, (size_bytes, before[1]))
     try:
@@ -33,9 +33,9 @@ def limited(what: int, size_bytes: int) -> Iterator[None]:
 
 
 def break_heads(store: Log) -> None:
-    """The disk has no room for LMDB's first two pages, as a full one that copies what it writes.
+    """The disk has no room for LMDB's first two pages, as a full copy-on-write one.
 
-    LMDB gives up then: it has written what they were to tell of.
+    LMDB then fails after it has written the pages that they would describe.
     """
     for each in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):  # closed meanwhile
@@ -47,5 +47,5 @@ def break_heads(store: Log) -> None:
 
 
 def used_bytes() -> int:
-    """The address space this process has in use."""
+    """Return this process's address space in use."""
     return int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE

@@ -54,7 +54,7 @@ def on_disk(directory: Path) -> list[PartitionInfo]:
     """Return the partitions in a directory that a store in another process may have open.
 
     Raises:
-        lmdb.Error: there is none yet.
+        lmdb.Error: the file does not exist yet.
     """
     with lmdb.open(str(directory), readonly=True, max_dbs=3, map_size=1 << 40, create=False) as env:
         tables = [env.open_db(name, create=False) for name in (b"meta", b"partitions", b"blocks")]

@@ -1,4 +1,4 @@
-"""The append area: little is written for small batches, and readers do not see where they lie."""
+"""The append area: small batches cause few writes, and readers don't notice it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ NAMES = [f"{number:02}" for number in range(12)]
 
 
 def octets_written() -> int:
-    """What this process has given to the system to write; LMDB writes whole pages."""
+    """Return the bytes that this process has written; LMDB writes whole pages."""
     lines = Path("/proc/self/io").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("wchar:"))
 
@@ -51,13 +51,13 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def in_snapshot(store: Log) -> list[bytes]:
-    """All that a reader of one moment gets."""
+    """Return everything that a reader of one moment gets."""
     with store.snapshot() as snapshot:
         return held(snapshot)
 
 
 def in_file(store: Log, tp: TopicPartition, start: int, end: int) -> list[bytes]:
-    """All that is in the file where a lease says that blocks lie."""
+    """Return everything at the leased positions of the file."""
     (found,), lease = store.lease([(tp, start, end)], max_blocks=1_000, max_bytes=1 << 30)
     values: list[bytes] = []
     with (store.directory / "data.mdb").open("rb") as data:
@@ -71,7 +71,7 @@ def in_file(store: Log, tp: TopicPartition, start: int, end: int) -> list[bytes]
 
 
 def groups(directory: Path) -> dict[bytes, bytes]:
-    """All groups, by their keys."""
+    """Return all groups, by their keys."""
     with lmdb.Environment(str(directory), max_dbs=3, readonly=True) as env, env.begin() as txn:
         cursor = txn.cursor(env.open_db(b"meta", txn, create=False))
         found = dict(cursor.iternext())
@@ -100,9 +100,9 @@ def test_records_that_trickle_are_written_a_few_times(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("tiny")
 @pytest.mark.parametrize("seed", range(2))
 def test_readers_do_not_see_where_records_lie(tmp_path: Path, clock: Clock, seed: int) -> None:
-    """Appends small and large, transactions, trims and merges; each kind of read is compared.
+    """Appends small and large, transactions, trims and merges; compares each kind of read.
 
-    A snapshot that was taken before shows what was there then.
+    An earlier snapshot keeps its content.
     """
     chance = random.Random(seed)
     logged = {name: Logged() for name in NAMES}
@@ -132,7 +132,7 @@ def test_readers_do_not_see_where_records_lie(tmp_path: Path, clock: Clock, seed
 
 
 class Logged:
-    """What a partition must have: values, when they were written, and the earliest one held."""
+    """The expected partition: values, times, and the earliest held one."""
 
     def __init__(self) -> None:
         self.values: list[bytes] = []
@@ -156,7 +156,7 @@ class Logged:
 
 
 def stage_one(store: Log, name: str, logged: Logged, chance: random.Random, clock: Clock) -> None:
-    """Stages a record behind the others, and commits or discards it."""
+    """Stage a record at the end, and commit or discard it."""
     end = len(logged.values)
     store.write([stage([b"staged"], end, partition=name)])
     check(store, name, logged)
@@ -168,7 +168,7 @@ def stage_one(store: Log, name: str, logged: Logged, chance: random.Random, cloc
 
 
 def check(store: Log, name: str, logged: Logged, every: int = 1) -> None:
-    """Compares what each kind of read finds; of the times one in ``every`` is looked up."""
+    """Compare the results of each kind of read; look up one in ``every`` times."""
     tp, start, end = TopicPartition("t", name), logged.earliest, len(logged.values)
     info, found = store.info(tp), store.statistics(tp)
     if end == 0:
@@ -184,7 +184,7 @@ def check(store: Log, name: str, logged: Logged, every: int = 1) -> None:
     assert [time_us for _, time_us in times] == sorted(set(logged.times[start:]))
     for offset, time_us in times:
         assert offset == max(start, logged.times.index(time_us))
-    # Others each time, since the end moves on.
+    # Different ones each time, since the end moves on.
     for offset, time_us in times[end % every :: every]:
         assert store.offset_for_time(tp, time_us) == offset
     assert found is not None
@@ -198,7 +198,7 @@ def check(store: Log, name: str, logged: Logged, every: int = 1) -> None:
 def test_a_reader_looks_into_each_group_once(
     store: Log, monkeypatch: pytest.MonkeyPatch, read: Callable[[Log], list[bytes]]
 ) -> None:
-    """Also one that reads all: it used to be once for each block."""
+    """Also a read of everything, which once needed one search for each block."""
     for number in range(30):
         put(store, [b"%d" % number])
     looked_into = 0
@@ -263,7 +263,7 @@ def test_a_damaged_group_is_named_and_appends_go_on(
 def test_blocks_of_another_group_are_not_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also not when they were merged since."""
+    """Also if they were merged since."""
     with Log(tmp_path) as store:
         for value in (b"first", b"other"):
             put(store, [value * 500])
@@ -366,7 +366,7 @@ with Log(sys.argv[1]) as log:
 
 
 def test_a_lost_page_of_keys_does_not_end_the_process(tmp_path: Path) -> None:
-    """LMDB ends it when it is asked for the key after the last one before such a page."""
+    """LMDB aborts when the key after the last one before such a page is requested."""
     with Log(tmp_path / "whole") as store:
         for number in range(30):
             put(store, [b"%d" % number * 500])

@@ -1,4 +1,4 @@
-"""Cold blocks are compressed, beside whatever else happens to them."""
+"""Cold blocks are compressed, beside any other change of them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_compressed_blocks_have_the_same_records_and_take_less(tmp_path: Path, c
         assert done.before_bytes == size_bytes.size_bytes
         assert after._replace(size_bytes=size_bytes.size_bytes) == size_bytes
         with log.snapshot() as snapshot:
-            # Readers are planned by what records take in memory.
+            # Reads are planned by the records' size in memory.
             assert snapshot.record_sizes(TP, 0, 300) == [1008, 1008, 1009, 1009]
     with Log(tmp_path) as log:
         after_values = [value for batch in log.read(TP, 0, 300) for value in batch.values]
@@ -75,7 +75,7 @@ def test_hot_blocks_and_other_topics_are_left(store: Log, clock: Clock) -> None:
     assert compress(store, "t*=lz4 *=none", after_s=60).blocks == 2
     assert codecs(store) == [2, 2, 0]
     clock.now_us += 100_000_000
-    # What is compressed stays as it is when the rules change.
+    # Compressed blocks stay so when the rules change.
     assert compress(store, "*=zstd", after_s=60).blocks == 1
     assert codecs(store) == [2, 2, 1]
 
@@ -158,7 +158,7 @@ def test_a_damaged_block_is_left_alone_and_the_others_are_compressed(tmp_path: P
                 compressor.step()
             except StoreError as error:
                 errors.append(str(error))
-            compressor._scanned_s = 0.0  # look again at once
+            compressor._scanned_s = 0.0  # scan again at once
         assert [error for error in errors if "offset 100" not in error] == []
         assert len(errors) == 1
         assert compressor.blocks == 2

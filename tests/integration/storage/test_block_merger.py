@@ -1,4 +1,4 @@
-"""Merging: fewer blocks, the same records, at every moment."""
+"""Merging: fewer blocks and the same records, at every moment."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
 
 
 def merged(store: Log) -> int:
-    """Merges all there is; in how many steps."""
+    """Merge completely; return the number of steps."""
     steps = 0
     while store.merge_step():
         steps += 1
@@ -56,7 +56,7 @@ def merged(store: Log) -> int:
 
 
 def counts(store: Log, topic: str = "t") -> list[int]:
-    """The records of each block."""
+    """Return the number of records of each block."""
     tp = TopicPartition(topic, P)
     with store.snapshot() as snapshot:
         info = snapshot.info(tp)
@@ -273,7 +273,7 @@ def test_merging_under_load(store: Log) -> None:
             first, end = (batches[0].offset, batches[-1].end) if batches else (start, start)
             check_batches(batches, first, end)
             held = store.info(TP)
-            assert held is not None  # only what has been trimmed meanwhile may be missing
+            assert held is not None  # only trimmed records may be missing
             assert first == start or first <= held.earliest
             assert end == info.end or end <= held.earliest
             rounds += 1
@@ -306,7 +306,7 @@ def test_merging_under_load(store: Log) -> None:
 
 
 def test_merged_and_trimmed_space_is_used_again(tmp_path: Path) -> None:
-    """Blocks of all sizes come and go; what is held stays about the same."""
+    """Blocks of all sizes come and go; the file's size stays about the same."""
     chance = random.Random(7)
     sizes = []
     end = 0

@@ -1,4 +1,4 @@
-"""What was on disk is there after a kill, and what is damaged there is found."""
+"""Everything on disk survives a kill, and damage is found."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.integration.storage.processes import TP, P, child, killed, told, valu
 
 
 def test_what_was_acknowledged_survives_kills(tmp_path: Path) -> None:
-    """Each child appends, merges and trims, and is killed at some moment of that."""
+    """Each child appends, merges and trims, and is killed at some moment."""
     chance = random.Random(20)
     acknowledged, merged = 0, 0
     for seed in range(12):

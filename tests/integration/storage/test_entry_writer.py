@@ -1,4 +1,4 @@
-"""Staged records: discarded, left alone by trimming and merging; and rows as they lie on disk."""
+"""Staged records: discarded, and unaffected by trimming and merging; and rows on disk."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ from tests.integration.storage.staged import (
     values,
 )
 
-# -- discarding -----------------------------------------------------------------------------------
+# -- discarding
+# -----------------------------------------------------------------------------------
 
 
 def test_what_is_staged_is_discarded_by_its_attempt(store: Log) -> None:
@@ -108,7 +109,8 @@ def test_what_was_staged_long_ago_is_discarded(tmp_path: Path, clock: Clock) -> 
         store.discard_stale(0)
 
 
-# -- beside trimming and merging ------------------------------------------------------------------
+# -- beside trimming and merging
+# ------------------------------------------------------------------
 
 
 def test_trimming_leaves_what_is_staged(store: Log) -> None:
@@ -185,7 +187,7 @@ def test_blocks_found_staged_are_merged_when_committed(small: Log, tmp_path: Pat
 
 
 def test_small_transactions_are_merged(store: Log) -> None:
-    clean(store)  # what is found at the beginning is not told again
+    clean(store)  # reported at the start, and not again
     put(store, [b"a"])
     for number in range(20):
         store.write([stage([b"b"], number + 1), one(A, number + 1, number + 2, number)])
@@ -210,7 +212,8 @@ def test_a_full_map_leaves_what_is_staged_as_it_is(tmp_path: Path) -> None:
         assert held(store) == values(3) + large(600)
 
 
-# -- last transactions ----------------------------------------------------------------------------
+# -- last transactions
+# ----------------------------------------------------------------------------
 
 
 def test_the_last_transaction_is_set_where_the_records_are(store: Log) -> None:
@@ -265,11 +268,12 @@ def test_transactions_of_a_partition_whose_name_is_odd(store: Log) -> None:
     assert store.end(TopicPartition("t", name)) == 1
 
 
-# -- rows as they lie on disk ----------------------------------------------------------------------
+# -- rows on disk
+# ---------------------------------------------------------------------------------
 
 
 def rows(directory: Path) -> tuple[bytes | None, list[bytes]]:
-    """The format, and the rows of all partitions as they lie in the table."""
+    """Return the format, and the rows of all partitions in the table."""
     with lmdb.Environment(str(directory), max_dbs=3) as env, env.begin() as txn:
         form = txn.get(b"format", db=env.open_db(b"meta", txn, create=False))
         cursor = txn.cursor(env.open_db(b"partitions", txn, create=False))
@@ -297,13 +301,13 @@ def test_rows_are_short_while_there_are_no_transactions(tmp_path: Path) -> None:
 
 
 def refused(directory: Path, why: str) -> None:
-    """Nobody goes on writing there, nor reads what is damaged."""
+    """A damaged row is neither extended nor read."""
     with pytest.raises(StoreError, match=why):
         Log(directory)
 
 
 def move_row(directory: Path, name: bytes, change: Callable[[bytearray], None]) -> None:
-    """Puts partition p's row, changed, where ``name`` says."""
+    """Put partition p's row, changed, under the key ``name``."""
     with (
         lmdb.Environment(str(directory), max_dbs=3) as env,
         env.begin(write=True) as txn,
@@ -340,7 +344,7 @@ def test_no_row_can_be_missing(tmp_path: Path) -> None:
         for partition in ("p", "q"):
             put(store, values(4), partition)
     data = bytearray((tmp_path / "data.mdb").read_bytes())
-    counted = struct.Struct("<IHHQQQQ")  # LMDB's description of a table, up to its rows' number
+    counted = struct.Struct("<IHHQQQQ")  # LMDB's description of a table, up to its number of rows
     at = -1
     while (at := data.find(b"partitions", at + 1)) >= 0:
         *facts, rows_there = counted.unpack_from(data, at + len(b"partitions"))

@@ -1,4 +1,4 @@
-"""Transactions and kills: each is there as a whole or not at all, in all of its partitions."""
+"""Transactions and kills: each is committed whole or not at all, in all partitions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.integration.storage.staged import TP, A, clean, held, stage
 
 
 def check(store: Log, at_least: int, at_most: int) -> None:
-    """Asserts that every partition has the same transactions, with all of their records."""
+    """Check that every partition has the same complete transactions."""
     transactions = committed(store)
     assert at_least <= transactions <= at_most
     for partition in PARTITIONS:
@@ -68,7 +68,7 @@ def test_a_kill_between_staging_and_committing(tmp_path: Path, number: int) -> N
         process.kill()
     with Log(tmp_path) as store:
         check(store, number, 1 << 30)
-        # Whoever comes next begins anew, whatever was left.
+        # The next writer begins anew, whatever was left.
         transactions = committed(store)
         commit = committer.write_transaction(store, transactions, random.Random(9))
         assert store.write([commit]) == [None]

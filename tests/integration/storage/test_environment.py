@@ -1,4 +1,4 @@
-"""One directory in one process: its map is shared, and closed when nothing uses it any more."""
+"""One directory in one process: its map is shared, and closed after its last use."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def emptied(directory: Path) -> None:
 
 
 def put_back(directory: Path) -> None:
-    """From a copy: everything is there, and nothing of it is what was opened."""
+    """From a copy: its content is equal, and its files are others."""
     shutil.copytree(directory, copy := directory.with_name("copy"))
     shutil.rmtree(directory)
     copy.rename(directory)

@@ -1,4 +1,4 @@
-"""Which file systems a store may use."""
+"""The file systems that a store may use."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_directory_of_this_machine_is_local(tmp_path: Path) -> None:
 
 
 def test_the_types_are_those_that_the_system_tells(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same call as for others, with the type of one that is mounted everywhere."""
+    """The usual call, with the type of a file system that is mounted everywhere."""
     monkeypatch.setitem(NOT_LOCAL, 0x9FA0, "the system's processes")
     assert not_local("/proc") == "the system's processes"
     assert not_local("/dev") is None
@@ -43,7 +43,7 @@ def test_the_types_are_those_that_the_system_tells(monkeypatch: pytest.MonkeyPat
 )
 def test_those_of_other_machines_have_names(kind: int, monkeypatch: pytest.MonkeyPatch) -> None:
     class System:
-        """Tells the type with the sign that a long of 32 bits gives it."""
+        """Return the type with the sign of a 32-bit long."""
 
         def __init__(self, *_: Any, **__: Any) -> None:
             pass
@@ -57,7 +57,7 @@ def test_those_of_other_machines_have_names(kind: int, monkeypatch: pytest.Monke
 
 
 def test_a_store_refuses_a_real_file_system_of_a_program(tmp_path: Path) -> None:
-    """Where the machine lets nobody mount one, the same program opens the directory as it is."""
+    """Where none can be mounted, the program opens the directory as it is."""
     if can_contain():
         command = contained([sys.executable, "-m", fuse.__name__, str(tmp_path)])
         says = f"store at {tmp_path}: it is on FUSE, where .* give the store a directory on a local"

@@ -1,4 +1,4 @@
-"""A disk that is full ends no process, costs no record, and may have room again."""
+"""A full disk ends no process, costs no record, and may have room again."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_log_on_a_full_disk(tmp_path: Path, scenario: str) -> None:
 
 
 def test_the_list_of_readers_has_its_place_on_the_disk(tmp_path: Path) -> None:
-    """Also that of a store of before, which had it where there were readers."""
+    """Also an earlier store's, with a reader table."""
     readers = tmp_path / READERS_FILE
     for _ in range(2):
         Log(tmp_path).close()

@@ -1,4 +1,4 @@
-"""Leases of a log's pages: when they end, what they keep, and what a reader sees of it."""
+"""Leases of a log's pages: their ends, what they protect, and what readers see."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def log(tmp_path: Path) -> Log:
 
 
 CHURN_BYTES = 1_500_000
-"""What a round of ``churn`` writes."""
+"""Return the bytes that a round of ``churn`` writes."""
 
 
 def churn(log: Log) -> None:
@@ -81,10 +81,10 @@ def test_a_lease_ends_by_age_at_a_write(
 def test_a_lease_ends_when_the_store_has_written_much(
     log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, readers: int
 ) -> None:
-    """And its space is used again: the file grows no more, also if the next one has begun."""
+    """Its space is reused: the file stays as large, also if the next lease has begun."""
     monkeypatch.setattr(leases, "LEASE_WRITTEN_BYTES", 4 << 20)
     data, sizes = tmp_path / "data.mdb", []
-    for _ in range(20):  # until it takes what it always takes
+    for _ in range(20):  # until it has its usual size
         churn(log)
     held, begun_bytes = given(log), data.stat().st_size
     for number in range(1, 120):
@@ -93,14 +93,14 @@ def test_a_lease_ends_when_the_store_has_written_much(
         if number < readers:
             given(log)
     assert not holds(tmp_path, held)
-    # A write is over before it is counted, and LMDB uses pages two writes after the last read.
+    # A write ends before it is counted, and LMDB reuses pages two writes after the last read.
     assert begun_bytes < sizes[-1] <= begun_bytes + (4 << 20) + 3 * CHURN_BYTES
     assert sizes[-1] == sizes[-40]
     log.close()
 
 
 def trickle(log: Log, start: int) -> None:
-    """Small batches of 64 partitions, which lie together: about 1 MB, and 64 rows."""
+    """Small batches of 64 partitions, grouped: about 1 MB, and 64 rows."""
     names = [TopicPartition("small", f"{number:032X}") for number in range(64)]
     log.append([RecordBatch.of(tp, start, [bytes(15_000)]) for tp in names])
 
@@ -108,7 +108,7 @@ def trickle(log: Log, start: int) -> None:
 def test_a_lease_ends_when_small_batches_have_been_written(
     log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And when what lies together has been merged."""
+    """And after the group was merged."""
     monkeypatch.setattr(leases, "LEASE_WRITTEN_BYTES", 3 << 20)
     held = given(log)
     for start in range(6):
@@ -139,7 +139,7 @@ def test_what_a_log_takes(log: Log, tmp_path: Path) -> None:
     assert space.leases == 2
     assert space.oldest_lease_s > 0
     assert space.file_bytes > empty.file_bytes
-    # All that was written is trimmed but for ten records; free, and still kept by the leases.
+    # Everything but ten records is trimmed: free, and still protected by the leases.
     assert space.free_bytes > space.file_bytes * 0.8
     log.end_lease(first.id)
     assert log.space().leases == 1
@@ -151,7 +151,7 @@ def test_what_a_log_takes(log: Log, tmp_path: Path) -> None:
 
 
 def test_there_are_only_so_many(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oldest makes room, once it is old enough to have been of use."""
+    """The oldest lease is ended, once it has had time to be useful."""
     monkeypatch.setattr(leases, "FRESH_S", 3600.0)
     oldest, second, *others = [given(log) for _ in range(MAX_LEASES)]
     assert log.lease([(TP, 0, 1)], max_blocks=1, max_bytes=1)[1] is None

@@ -1,4 +1,4 @@
-"""A record that was changed in the file is found by name, whoever has computed what anew."""
+"""A record changed in the file is named, whichever checksums were recomputed."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def put_link(made: Link, tables: Tables) -> None:
 
 
 def forget_links(directory: Path) -> None:
-    """What somebody does who wants to have links made anew of what he has changed."""
+    """Make the store compute links of changed records anew, as an attacker would."""
     with Log(directory) as log:
         log._env.write(lambda tables: tables.links.cut(0, 0))
         link(log)
@@ -151,7 +151,7 @@ def test_links_made_anew_are_not_those_that_were_saved(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         (saved,) = links(log, TP, newest=True)
         assert (saved.start, saved.end) == (256, 300)
-        # What comes later changes nothing of it.
+        # Later records change nothing.
         log.append([RecordBatch.of(TP, 300, every[:50])])
         link(log)
     assert against(tmp_path, saved) == Checked(linked=44)

@@ -1,4 +1,4 @@
-"""Links are made beside all that happens to a log, and never of what somebody has changed."""
+"""Links are made beside all other changes of a log, and never of tampered records."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_an_open_link_waits_for_half_as_many_records_or_for_a_while(
     look_again()
     assert ends(store) == [(0, 100)]
     put(store, values(20))
-    assert not store.linker.step()  # it has looked just now
+    assert not store.linker.step()  # it has just scanned
     look_again()
     assert ends(store) == [(0, 150)]
     put(store, values(1))

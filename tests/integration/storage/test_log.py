@@ -37,7 +37,7 @@ def put(store: Log, values: list[bytes], topic: str = "t", partition: str = P) -
 
 
 def large(count: int, first: int = 0) -> list[bytes]:
-    """Values of which any hundred make a block that is not extended."""
+    """Return values of which any hundred make a block that is not extended."""
     return [b"%08d" % number * 125 for number in range(first, first + count)]
 
 
@@ -97,7 +97,7 @@ def test_partitions_are_listed_some_at_a_time(store: Log) -> None:
             found += part
         assert found == store.partitions(topic)
         assert [info.tp for info in found] == expected
-        # One that was there when the others were asked for may be gone by now.
+        # An earlier one may have gone by now.
         gone = TopicPartition("z", "gone") if topic is None else TopicPartition(topic, "z")
         assert store.partitions_after(topic, gone, 2) == []
 

@@ -1,4 +1,4 @@
-"""A check finds every kind of damage, names it, and goes on behind it."""
+"""A check finds every kind of damage, names it, and continues after it."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_damaged_row_is_named_and_the_other_partitions_are_checked(tmp_path: P
         with log.snapshot() as tables:
             key, value = next(tables.entries(1))
             row = bytes(value)
-        # Behind the back of a log that is open: none opens with such a row.
+        # Without the open log's knowledge: none opens with such a row.
         env = log._env._opened
         assert env is not None
         with env.env.begin(write=True) as txn:
@@ -163,7 +163,7 @@ def is_whole(log: Log, tp: TopicPartition) -> bool:
 def test_a_damaged_page_of_a_tree_is_named_for_each_partition_that_needs_it(
     tmp_path: Path,
 ) -> None:
-    """It used to end the check with an error of LMDB's."""
+    """It ended the check with an error of LMDB once."""
     many(tmp_path)
     data, several = tmp_path / "data.mdb", 0
     for at in trees(data):

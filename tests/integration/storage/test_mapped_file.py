@@ -1,4 +1,4 @@
-"""Where in a log's file its blocks lie."""
+"""The positions of blocks in a log's file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.integration.storage.processes import TP
 
 
 def test_blocks_lie_where_it_says(tmp_path: Path) -> None:
-    """The smaller ones lie in a page with others, the larger ones in pages of their own."""
+    """Small ones share a page, large ones have pages of their own."""
     with Log(tmp_path) as log:
         values = []
         for size_bytes in (1, 500, 1_900, 5_000, 100_000, 300_000):
@@ -33,7 +33,7 @@ def test_blocks_lie_where_it_says(tmp_path: Path) -> None:
 
 
 def test_threads_find_the_same(tmp_path: Path) -> None:
-    """Of several that ask first, one asks in the middle of what another one notes."""
+    """Of several concurrent first requests, one comes while another one is noted."""
     data = tmp_path / "data.mdb"
     data.write_bytes(bytes(8_192))
     found: list[int] = []

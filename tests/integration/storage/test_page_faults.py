@@ -1,4 +1,4 @@
-"""A page that cannot be read, or is damaged, ends the process with a sentence, or is noted."""
+"""An unreadable or damaged page ends the process with a sentence, or is reported."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def ended(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
 def test_a_file_that_was_cut_ends_the_process_with_file_and_position(
     tmp_path: Path, work: str
 ) -> None:
-    """It used to be killed by SIGBUS."""
+    """It was killed by SIGBUS once."""
     three_blocks(tmp_path)
     cut = 2 * mmap.PAGESIZE
     done = ended(_READ.format(work=work), tmp_path, cut)
@@ -91,7 +91,9 @@ def test_an_abort_elsewhere_acts_as_before(tmp_path: Path) -> None:
 
 def test_a_store_that_does_not_run_is_checked_around_what_cannot_be_read(tmp_path: Path) -> None:
     many(tmp_path)
-    with Log(tmp_path) as log:  # what a trim frees takes the trees, which leave the file's end
+    with Log(
+        tmp_path
+    ) as log:  # pages freed by a trim are reused by the trees, which leave the file's end
         log.trim(NAMES[0], COUNT)
         for start in (COUNT, COUNT + 20):
             log.append([RecordBatch.of(tp, start, [b"," * 4000] * 20) for tp in NAMES])
@@ -115,7 +117,7 @@ def test_a_store_that_does_not_run_is_checked_around_what_cannot_be_read(tmp_pat
 def test_a_damaged_tree_that_lmdb_aborts_at_ends_the_process_with_a_sentence(
     tmp_path: Path,
 ) -> None:
-    """It used to end with a line of LMDB's, and by SIGABRT."""
+    """It ended with a line of LMDB, and by SIGABRT once."""
     many(tmp_path)
     data = tmp_path / "data.mdb"
     work = "with log.snapshot() as all: print(sum(1 for _ in all.entries(2)))"

@@ -1,4 +1,4 @@
-"""Looking up times and sizes: a search and a sum, with no look at the records."""
+"""Times and sizes are found by a search and a sum, without reading the records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.integration.storage.processes import TP, P
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
-    """Each append makes a block and is stamped 10 microseconds later than the one before."""
+    """Each append makes a block, 10 microseconds later than the previous one."""
     monkeypatch.setattr(block_writer, "SMALL_BLOCK_BYTES", 1)
     clock = Clock()
     clock.now_us = 9_990
@@ -55,7 +55,7 @@ def test_a_time_is_found_by_a_search(store: Log, monkeypatch: pytest.MonkeyPatch
     looked_at = 0
     assert store.offset_for_time(TP, 14_991) is None
     assert looked_at == 0
-    # Merged, there is less to look at, and the answers are the same.
+    # Merged, fewer rows are read, and the answers are equal.
     while store.merge_step():
         pass
     for time_us, offset in ((10_000, 0), (10_001, 3), (12_000, 600), (14_990, 1497), (0, 0)):

@@ -2,7 +2,7 @@
 
 ``recorded/store.tar.xz`` contains its ``data.mdb``: appends, merged and compressed in part,
 trimmed, staged and committed ones, some set aside, notes and links, all written by ``ChangingLog``.
-``DIGEST`` is the digest of what was read from it then.
+``DIGEST`` is the digest of its content as read then.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def digest(log: Log) -> str:
-    """Of all that it says, in plain tuples: classes get fields that they did not have."""
+    """Of all facts, as plain tuples: classes get new fields."""
     found = told(log)
     said = [
         [tuple(each)[:4] for each in found["partitions"]],

@@ -1,4 +1,4 @@
-"""Retention of a log on disk: by age, by size, in whole blocks, and the file stays as large."""
+"""Retention of a log on disk: by age, by size, in whole blocks, with a bounded file."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def put(log: Log, tp: TopicPartition, count: int = 10, size_bytes: int = 1_000) 
 
 
 def once(retention: Retention) -> int:
-    """One pass; in how many steps."""
+    """Run one pass; return its number of steps."""
     return sum(1 for _ in retention.steps())
 
 
@@ -128,7 +128,7 @@ def test_a_clock_that_is_ahead_when_the_log_is_opened_is_doubted_for_an_hour(
     with Log(tmp_path, clock_us=clock) as log:
         put(log, A)
     clock.now_us += 2 * DAY_S * S
-    for _ in range(restarts):  # what is written while it is in doubt is no evidence for it
+    for _ in range(restarts):  # records written during the doubt are no evidence
         with Log(tmp_path, clock_us=clock) as log:
             put(log, B)
             clock.now_us += 60 * S
@@ -264,7 +264,7 @@ def test_records_of_a_producer_that_took_over_meanwhile_stay(store: Log, clock: 
 
 
 def ingest(log: Log, clock: Clock, days: float, retention: Retention) -> Iterator[int]:
-    """Records for some days, 144 appends each; after each what the file takes."""
+    """Append for some days, 144 times each; return the file's size after each append."""
     for _ in range(int(days * 144)):
         clock.now_us += DAY_S * S // 144
         for tp in (A, B):

@@ -1,4 +1,4 @@
-"""What protected queries have not read stays beyond the rules, up to limits of its own."""
+"""Records that protected queries have not read stay beyond the rules, within limits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def each_append_makes_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Query:
-    """One that has read so far; of other partitions nobody has."""
+    """A query that has read up to these positions; other partitions are unread."""
 
     def __init__(self, **positions: int) -> None:
         self.positions = {
@@ -58,7 +58,7 @@ def test_what_is_not_read_stays_until_it_is(
     retention = retention_of(store, "*=50s", "flights=forever", query)
     with caplog.at_level(logging.INFO, "dafka.store"):
         once(retention)
-        # In whole blocks; nobody is waited for in B, and no rule is about the other topic.
+        # In whole blocks; B has no reader, and no rule is about the other topic.
         assert held(store) == {A: (20, 60), B: (60, 60), OTHER: (60, 60)}
         once(retention)
     assert caplog.messages == ["topic 'flights': retention waits for query 'hourly' to read more"]

@@ -1,4 +1,4 @@
-"""Records that another history has won over leave their partition, and stay on disk."""
+"""Records replaced by another history leave their partition, and stay on disk."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_block_is_cut_in_its_middle_and_keeps_its_times(store: Log, clock: Clo
     batch = concat(list(store.read_aside(aside.id)))
     assert batch.times is not None
     assert batch.times.tolist() == [[1, 3_000], [2, 4_000], [2, 5_000], [2, 6_000]]
-    # What comes in their place is written now.
+    # The records in their place are written now.
     written(store, WON._replace(start=5), 5, 2, "won")
     assert store.times(TP, 0, 99) == [*times[:3], (5, 50_000)]
 
@@ -189,7 +189,7 @@ def test_who_reads_meanwhile_gets_one_history_never_a_mixture(
 
     @contextlib.contextmanager
     def replaced(env: Environment) -> Iterator[Tables]:
-        """The records are replaced between one block that is read and the next."""
+        """The records are replaced between two blocks of a read."""
         with reading(env) as tables:
             yield tables
         reads.append(env)
@@ -202,7 +202,7 @@ def test_who_reads_meanwhile_gets_one_history_never_a_mixture(
         monkeypatch.setattr(Environment, "reading", replaced)
         batches = store.read(TP, 0, 300)
         monkeypatch.undo()
-        # What of the lost history was read before stays alone; a snapshot is of its moment.
+        # Blocks of the lost history that were read stay alone; a snapshot is of its moment.
         expected = [OLD, lost, lost] if after > 1 else [OLD, WON._replace(start=100)]
         assert [batch.epoch for batch in batches] == expected[: len(batches)]
         assert batches[-1].end == found
@@ -212,7 +212,7 @@ def test_who_reads_meanwhile_gets_one_history_never_a_mixture(
 
 
 def test_what_was_read_before_is_not_served_again(store: Log) -> None:
-    """Blocks that were read are kept in memory, under the offsets that other records get."""
+    """Blocks in the cache have offsets that now belong to other records."""
     written(store, OLD, 0, 4, "old")
     written(store, LOST, 4, 3, "lost")
     assert len(held(store)) == 7
@@ -221,7 +221,8 @@ def test_what_was_read_before_is_not_served_again(store: Log) -> None:
     assert held(store)[4:] == won
 
 
-# -- transactions ---------------------------------------------------------------------------------
+# -- transactions
+# ---------------------------------------------------------------------------------
 
 
 def test_what_is_staged_is_discarded(store: Log) -> None:
@@ -264,7 +265,8 @@ def test_a_transaction_that_is_set_aside_in_part_can_be_written_again(
     assert (outcome is None) == is_left
 
 
-# -- until somebody discards them -----------------------------------------------------------------
+# -- until they are discarded
+# ---------------------------------------------------------------------
 
 
 def test_they_are_discarded_by_their_id(tmp_path: Path) -> None:
@@ -278,11 +280,11 @@ def test_they_are_discarded_by_their_id(tmp_path: Path) -> None:
         assert not log.discard_aside(first.id)
         assert list(log.read_aside(first.id)) == []
         assert log.aside() == [second]
-        # A partition's id is no id of theirs.
+        # A partition's id is not one of theirs.
         put(log, values(3))
         assert not log.discard_aside(second.id + 1)
         assert held(log) == values(3)
-        # Somebody has begun to read them, and went away.
+        # A reader began to read them, and went away.
         begun = log.read_aside(second.id)
         next(begun)
     with Log(tmp_path) as log:

@@ -1,4 +1,4 @@
-"""What LMDB and the disk refuse is told with what would be right, and leaves all as it was."""
+"""Errors of LMDB and the disk come with a remedy, and leave the log unchanged."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_more_reads_at_one_time_than_there_may_be_are_refused(tmp_path: Path) ->
     values = three_blocks(tmp_path)
     with Log(tmp_path) as store:
         with contextlib.ExitStack() as snapshots:
-            for _ in range(MAX_READERS - 1):  # and the one that looked when it was opened
+            for _ in range(MAX_READERS - 1):  # and the one from opening
                 snapshots.enter_context(store.snapshot())
             with pytest.raises(StoreError, match=f"more than {MAX_READERS} concurrent reads"):
                 _ = [snapshots.enter_context(store.snapshot()) for _ in range(2)]

@@ -1,4 +1,4 @@
-"""Blocks as directories have them."""
+"""The directory of blocks."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def lives(end: int, *history: Epoch, promised: EpochId = NO_LIFE) -> PartitionLi
 
 
 def epochs_read(log: Log, start: int = 0, end: int = 99) -> list[tuple[int, int, Epoch | None]]:
-    """The bounds of what is read, and of what epoch it is."""
+    """Return the bounds of a read, and its epochs."""
     found: list[tuple[int, int, Epoch | None]] = []
     for each in log.read(STAGED_TP, start, end):
         if found and found[-1][2] == each.epoch:  # small blocks are read one by one
@@ -162,11 +162,12 @@ def test_only_the_newest_epochs_are_kept(tmp_path: Path) -> None:
         log.append(entries)
     with Log(tmp_path) as log:
         assert log.lives(STAGED_TP) == lives(len(history), *history[-MAX_EPOCHS:])
-        # Whose the oldest records are is forgotten.
+        # The life of the oldest records is forgotten.
         assert epochs_read(log, 0, 5) == [(0, 3, None), (3, 4, history[3]), (4, 5, history[4])]
 
 
-# -- transactions ---------------------------------------------------------------------------------
+# -- transactions
+# ---------------------------------------------------------------------------------
 
 
 def test_an_epoch_begins_where_its_commit_does(store: Log) -> None:
@@ -186,7 +187,7 @@ def test_an_epoch_of_which_only_a_part_of_a_transaction_came_has_not_begun(store
     part = RecordBatch(STAGED_TP, 3, whole.values[:2], Transaction(1, 3, 6), epoch=SECOND)
     store.append([part])
     assert store.lives(STAGED_TP) == lives(3, FIRST)
-    # A client writes there instead, in a life of its store's.
+    # A client writes there instead, in a life of its store.
     other = SECOND._replace(id=0xBB)
     store.append([batch(3, 4, other)])
     assert store.lives(STAGED_TP) == lives(4, FIRST, other)
@@ -194,11 +195,12 @@ def test_an_epoch_of_which_only_a_part_of_a_transaction_came_has_not_begun(store
     assert store.lives(STAGED_TP) == lives(4, FIRST, other)
 
 
-# -- damage ---------------------------------------------------------------------------------------
+# -- damage
+# ---------------------------------------------------------------------------------------
 
 
 def lives_key(directory: Path) -> tuple[bytes, bytes]:
-    """The one row of what is known of lives."""
+    """The single row about lives."""
     with lmdb.Environment(str(directory), max_dbs=3, readonly=True) as env:
         meta = env.open_db(b"meta", create=False)
         with env.begin(db=meta) as txn:

@@ -1,4 +1,4 @@
-"""What is counted as written is what the file grows by, or more."""
+"""A transaction counts at least as many bytes as the file grows by."""
 
 from __future__ import annotations
 

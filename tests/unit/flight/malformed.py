@@ -1,4 +1,4 @@
-"""Requests that are none, as tables: what is wrong in each, and octets of any kind."""
+"""Tables of invalid requests, with their errors, and arbitrary bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OFFSETS_WRONG: tuple[object, ...] = (-1, 2**63, 10**30, 1.5, "1", True, None, []
 
 
 def variants(good: dict[str, Any], **wrong: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each member that is wrong, in a request that is right otherwise."""
+    """Requests that are valid except for one member."""
     for name, values in wrong.items():
         for value in values:
             yield name, good | {name: value}
@@ -96,7 +96,7 @@ COMMIT: list[object] = ["t", "P", ATTEMPT, 0, 5, 1]
 
 
 def rows_wrong(row: list[object], *wrong: Sequence[object]) -> Iterator[list[object]]:
-    """Lists of one row in which something is wrong; ``wrong`` says what can be, at each place."""
+    """Lists of one row with an error; ``wrong`` has the possible errors at each position."""
     for index, values in enumerate(wrong):
         for value in values:
             yield [[*row[:index], value, *row[index + 1 :]]]

@@ -1,4 +1,4 @@
-"""How a log's entries travel, and what is asked for them."""
+"""The wire form of a log's entries, and requests for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records as columns, and what is told of them beside the batches."""
+"""Records as columns, and the metadata beside their batches."""
 
 from __future__ import annotations
 

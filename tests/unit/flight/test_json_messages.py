@@ -1,4 +1,4 @@
-"""Messages as JSON: read again as they were, or refused with the member that is wrong."""
+"""JSON messages: equal after parsing, or refused with the invalid member."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_the_value_that_is_wrong_is_shown(
     ],
 )
 def test_what_no_file_of_leases_and_no_block_can_have_is_refused(wrong: dict[str, object]) -> None:
-    """A reader looks for the slot in the file, and makes room for the blocks."""
+    """A reader finds the slot in the file, and reserves memory for the blocks."""
     text = json.dumps({"v": 1, "lease": "9" * 32, "slot": 0, "blocks": []} | wrong)
     with pytest.raises(InvalidRequestError, match=next(iter(wrong))):
         LeaseGranted.parse(text)

@@ -1,4 +1,4 @@
-"""Requests: as they travel, and what is refused."""
+"""Requests: their wire form, and refusals."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_anything_is_parsed_or_refused(
     parsers: list[Callable[[bytes], object]], packed: bytes
 ) -> None:
     for parse in parsers:
-        # Anything but InvalidRequestError fails the test.
+        # Any other error than InvalidRequestError fails the test.
         with contextlib.suppress(InvalidRequestError):
             request: Any = parse(packed)
             assert parse(request.packed()) == request
@@ -82,7 +82,7 @@ def test_larger_batches_than_there_are_may_be_asked_for() -> None:
 
 
 def test_the_longest_names_and_lists_have_room() -> None:
-    escaped = "\udcff" * 255  # each octet takes six characters
+    escaped = "\udcff" * 255  # each byte takes six characters
     tickets = requests.GetRequest(escaped, escaped, MAX - 1, MAX, tuple(COLUMNS), times=True)
     assert tickets.checked() == tickets
     rows = tuple(

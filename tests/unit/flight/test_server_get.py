@@ -1,4 +1,4 @@
-"""Which ranges a store has, and of whose history."""
+"""The ranges that a store has, and their histories."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which key may ask for what, request by request."""
+"""The keys that permit each request."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ ANYBODY = {"produce", "consume", "admin", "tower"}
 
 
 def about(topic: str, partition: str) -> Iterator[tuple[r.Request, set[str]]]:
-    """Each kind of request about a partition, and who may make it; a store may make all."""
+    """Requests about a partition, and the keys that permit them; a store permits all."""
     asked = AskedRange(topic, partition, 0, 1)
     yield r.GetRequest(topic, partition, 0, 1), READS
     yield GetWhereRequest(topic=topic, partition=partition, start=0, end=1, where="true"), READS

@@ -1,4 +1,4 @@
-"""Groups: what goes in comes out, is found, and nothing else is."""
+"""Groups: their content is found and returned, and nothing else."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_directory_cut_short_or_changed_anywhere_is_refused() -> None:
 
 
 def test_blocks_of_another_group_in_their_place_are_refused() -> None:
-    """They used to be served: each has a checksum of its own, which says nothing of its place."""
+    """They were served once: each has a checksum, which does not cover its place."""
     ours, others = (
         pack_group([grouped(1, 0, b"%d" % each), grouped(2, 0, b"%d" % (each + 1))])
         for each in (1, 3)

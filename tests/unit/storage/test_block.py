@@ -1,4 +1,4 @@
-"""Blocks: what goes in comes out, and nothing else does."""
+"""Blocks return their content, and nothing else."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ READ = pytest.mark.parametrize("read", [Block.parse, Block.copied])
 
 
 def resealed(packed: bytes | bytearray, change: Callable[[bytearray], None]) -> bytearray:
-    """The block changed, with the checksum of what it now holds."""
+    """Return the changed block with a matching checksum."""
     changed = bytearray(packed)
     change(changed)
     struct.pack_into("<Q", changed, 8, xxhash.xxh3_64_intdigest(bytes(changed[16:])))
@@ -195,7 +195,7 @@ def test_every_changed_octet_of_a_compressed_block_is_found(codec: int) -> None:
 
 
 def test_a_block_that_claims_to_be_large_is_refused_before_room_is_made() -> None:
-    """Whoever writes it knows how to make checksums."""
+    """An attacker can compute checksums."""
     made = compressed(pack([b"abc" * 100] * 20, 0), 1)
     assert made is not None
     for size in (0, 1, 2**40, 2**64 - 1):

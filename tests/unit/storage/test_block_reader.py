@@ -1,4 +1,4 @@
-"""The cache of blocks: what was used last stays, and never more than it may hold."""
+"""The cache of blocks: least recently used blocks go first, and its size is bounded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEYS = [b"%d" % number for number in range(6)]
 
 
 def block_of(size_bytes: int) -> Block:
-    """A block of one record that takes about so many bytes."""
+    """Return a block of one record with about this size."""
     return Block.parse(pack([bytes(size_bytes)], 0))
 
 
@@ -30,7 +30,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(KEYS), st.none() | st.sampled_from(BL
 def test_it_has_what_was_used_last_as_far_as_there_is_room(
     steps: list[tuple[bytes, Block | None]], room_bytes: int
 ) -> None:
-    """Each step puts a block under a key, or gets the one that is there."""
+    """Each step puts a block under a key, or gets an existing one."""
     expected: OrderedDict[bytes, Block] = OrderedDict()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "CACHE_BYTES", room_bytes)
@@ -43,7 +43,7 @@ def test_it_has_what_was_used_last_as_far_as_there_is_room(
                 cache.put(key, block)
                 expected[key] = block
             else:
-                # It drops nothing, neither others nor the one that the key has.
+                # It drops nothing, neither others nor the key's block.
                 cache.put(key, block)
                 continue
             if key in expected:
@@ -62,7 +62,7 @@ def test_a_block_that_has_grown_takes_the_place_of_the_shorter_one(
     for size_bytes in range(0, 2000, 10):
         cache.put(b"grows", block_of(size_bytes))
         cache.put(b"other", BLOCKS[1])
-    # Had the shorter ones been counted still, there would be no room for both.
+    # If the shorter ones still counted, there would be no room for both.
     found = cache.get(b"grows")
     assert found is not None
     assert found.values.to_list() == [bytes(1990)]

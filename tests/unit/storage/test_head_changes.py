@@ -1,4 +1,4 @@
-"""Which partitions have changed, and who is woken by that."""
+"""Changed partitions, and the watches that they wake."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_what_has_changed_since() -> None:
 def test_what_cannot_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(head_changes, "MAX_KEPT", 2)
     changes = HeadChanges()
-    assert changes.since(1, None) is None  # a change that is yet to come
+    assert changes.since(1, None) is None  # a future change
     assert changes.since(-1, None) is None
     for tp in (A, B, A, C):
         changes.add([tp])

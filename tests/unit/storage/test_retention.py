@@ -1,4 +1,4 @@
-"""Which blocks go, by age and by size."""
+"""The blocks to delete, by age and by size."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def blocks(*last_us: int, size_bytes: int = 10) -> list[HeldBlock]:
 
 
 class Counted(list[HeldBlock]):
-    """Blocks that count how many were looked at."""
+    """Blocks that count their reads."""
 
     looks = 0
 

@@ -23,7 +23,7 @@ class Machine:
         self.start(agreed_us)
 
     def start(self, agreed_us: int | None) -> None:
-        """Starts a store."""
+        """Start a store."""
         self.clock = StoreClock(agreed_us, self.wall_us, lambda: self.passed_us)
 
     def right_us(self) -> int:
@@ -33,14 +33,14 @@ class Machine:
         return self.right_us() + self.wrong_us
 
     def after(self, us: int, wrong_us: int | None = None) -> str:
-        """Lets time pass, has the clock be wrong by so much; returns why it is in doubt."""
+        """Let time pass with a wrong clock; return why it is in doubt."""
         self.passed_us += us
         if wrong_us is not None:
             self.wrong_us = wrong_us
         return self.clock.doubt()
 
     def stamp_error_us(self) -> int:
-        """Returns by how much the time of records without a timestamp is wrong."""
+        """Return the error of the time of records without a timestamp."""
         return self.clock.now_us() - self.right_us()
 
 
@@ -114,7 +114,7 @@ def test_a_clock_behind_the_log_at_the_start_replaces_no_timestamp(wrong_us: int
     possible = machine.wall_us() >= EARLIEST_US
     assert machine.after(0).endswith(why if possible else "before 2026-01-01T00:00:00Z")
     assert machine.clock.latest_us() == ANY_US
-    assert machine.stamp_error_us() == -5 * S  # the log's time plus what has passed
+    assert machine.stamp_error_us() == -5 * S  # the log's time plus the elapsed time
     assert machine.after(60 * S)
     assert machine.stamp_error_us() == -5 * S
     assert machine.after(S, 0) == ""
