@@ -100,7 +100,7 @@ class RegistryWriter:
         """
         majority = self._wait_for_majority()
         self._wait_for_lease()
-        producer = self._leased(majority)
+        producer = self._current_producer(majority)
         try:
             self._write(producer, planner)
         except BaseException as error:
@@ -111,7 +111,7 @@ class RegistryWriter:
     def close_idle(self) -> None:
         """Close a producer that is idle for ``IDLE_S``, or fenced."""
         if self._producer is not None and (
-            time.monotonic() >= self._idle_at or not self._is_owner(self._producer)
+            time.monotonic() >= self._idle_at or not self._is_current(self._producer)
         ):
             self._end()
 
@@ -119,7 +119,7 @@ class RegistryWriter:
         """Close; call it in the writer's thread, or after that has ended."""
         self._end()
 
-    def _leased(self, majority: int) -> Producer:
+    def _current_producer(self, majority: int) -> Producer:
         """Return the registry's producer: the last one if it is not fenced."""
         self.close_idle()
         if self._acks != majority:
@@ -128,9 +128,9 @@ class RegistryWriter:
             self._producer, self._acks = self._new_producer(majority), majority
         return self._producer
 
-    def _is_owner(self, producer: Producer) -> bool:
+    def _is_current(self, producer: Producer) -> bool:
         role = producer.role
-        return role.fenced_by is None and self._records.is_owned_by(role.epoch.life)
+        return role.fenced_by is None and self._records.is_written_by(role.epoch.life)
 
     def _end(self, error: BaseException | None = None) -> None:
         kept, self._producer = self._producer, None
@@ -268,7 +268,7 @@ class PendingChanges:
         hosting: dict[str, set[str]] = {}
         for tp in found:
             is_known = tp in self._names or self._table.number(tp) is not None
-            if is_known or self._table.ended(tp) == MAX_END:
+            if is_known or self._table.deleted_end(tp) == MAX_END:
                 continue
             if tp.topic not in counts:
                 known = self.partitions(tp.topic)
@@ -390,9 +390,9 @@ class PartitionRegistry:
         """Return the number of a Dafka partition, or None."""
         return self._records.table.number(tp)
 
-    def ended(self, tp: TopicPartition) -> int:
+    def deleted_end(self, tp: TopicPartition) -> int:
         """Return the end of a partition in a deleted topic of this name, or 0."""
-        return self._records.table.ended(tp)
+        return self._records.table.deleted_end(tp)
 
     def hosted(self, topic: str) -> set[TopicPartition]:
         """Return the partitions that gateways host of a topic, or hosted before it was deleted."""
@@ -404,7 +404,7 @@ class PartitionRegistry:
         if self.get(topic, 0) is not None:
             return True
         found = self._stored.partitions_after(topic, None, SAMPLE) if is_numbered(topic) else ()
-        return any(info.end > self._records.table.ended(info.tp) for info in found)
+        return any(info.end > self._records.table.deleted_end(info.tp) for info in found)
 
     async def create(
         self, topic: str, count: int, *, new: bool = False, gateways: Sequence[str] = ()
@@ -457,7 +457,7 @@ class PartitionRegistry:
         return ranked(topic, [each.address for each in self._gateways.live()])
 
     def _adopt(self, pending: PendingChanges, topic: str) -> None:
-        infos, ended = self._stored.partitions(topic), self._records.table.ended
+        infos, ended = self._stored.partitions(topic), self._records.table.deleted_end
         found = [i.tp for i in infos if i.end > ended(i.tp) and is_numbered(topic)]
         pending.adopt(found, self._hosts)
 
@@ -491,7 +491,7 @@ class PartitionRegistry:
                     self._woken.wait(POLL_S)
             except DafkaError as error:  # the store has ended, or its disk fails
                 if not self._closing:
-                    _log.error("the list of Kafka's partitions cannot be read: %s", error)
+                    _log.error("the partition registry cannot be read: %s", error)
                 return
 
     def _scan(self) -> None:
@@ -506,7 +506,7 @@ class PartitionRegistry:
             for tp in [tp for tp in self._new if table.number(tp) is not None]:
                 del self._new[tp]
             for tp in found:
-                if self._stored.end(tp) > table.ended(tp):
+                if self._stored.end(tp) > table.deleted_end(tp):
                     self._new[tp] = None
             self._changed.notify_all()
 

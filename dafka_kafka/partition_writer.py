@@ -514,7 +514,7 @@ class PartitionWriter:
         if partition.hosted:
             return partition.address
         # A Dafka producer may resume its partition, which then has a number again.
-        return f"{partition.number}.{self._node.registry.ended(partition.tp)}"
+        return f"{partition.number}.{self._node.registry.deleted_end(partition.tp)}"
 
 
 def _done() -> Future[int]:

@@ -152,7 +152,7 @@ class RegistryTable:
         """Return the number of a Dafka partition."""
         return self._numbers.get(tp)
 
-    def ended(self, tp: TopicPartition) -> int:
+    def deleted_end(self, tp: TopicPartition) -> int:
         """Return the end of a partition in a deleted topic of this name, or 0.
 
         A partition that a gateway hosted is deleted for ever: nothing else is written to it.
@@ -177,7 +177,7 @@ class RegistryTable:
             ends = [(TopicPartition(record.topic, name), end) for name, end in record.deleted]
             ends += ((each.tp, MAX_END) for each in known if each.hosted)
             # First, so that a concurrent reader does not take it for a new partition.
-            self._ended.update((tp, max(end, self.ended(tp))) for tp, end in ends)
+            self._ended.update((tp, max(end, self.deleted_end(tp))) for tp, end in ends)
             for each in self._topics.pop(record.topic, ()):
                 del self._numbers[each.tp]
         for number, row in enumerate(record.partitions, record.first):
@@ -224,7 +224,7 @@ def _is_valid(check: Callable[[str], None], name: str) -> bool:
 
 
 REGISTRY: Final = TopicPartition(f"{INTERNAL}kafka.partitions", SHARED_BY_STORES)
-"""The registry's partition; its address says "dafka kafka list"."""
+"""The registry's partition; its address is "dafka kafka list" in hexadecimal."""
 
 
 class RegistryLog:
@@ -249,7 +249,7 @@ class RegistryLog:
         last = last_life(self._history)
         return last.acks == majority and self._promised[:2] <= last[:2]
 
-    def is_owned_by(self, life: EpochId) -> bool:
+    def is_written_by(self, life: EpochId) -> bool:
         """Return whether the producer with this life has the last lease."""
         return life[:2] == last_life(self._history)[:2] >= self._promised[:2]
 

@@ -58,12 +58,12 @@ class Mesh(ProcessBound):
 
     Args:
         kind: the node's kind, one of ``KINDS``.
-        tell_peers_apart: receive from each peer through its own socket, so that the role knows
+        socket_per_peer: receive from each peer through its own socket, so that the role knows
             the sender of a message.  RFC 46's ACK does not contain it.
     """
 
     def __init__(
-        self, kind: str, role: Role, config: NodeOptions, *, tell_peers_apart: bool = False
+        self, kind: str, role: Role, config: NodeOptions, *, socket_per_peer: bool = False
     ) -> None:
         self.kind = kind
         self.role = role
@@ -112,7 +112,7 @@ class Mesh(ProcessBound):
             config,
             self._context,
             self._poller,
-            tell_peers_apart,
+            socket_per_peer,
             self.security,
             self.quotas,
             self.traffic,
@@ -230,8 +230,8 @@ class Mesh(ProcessBound):
             answered = query.answered
         self.call_soon(lambda now: directory.forget(query))
         if not answered:
-            unmet = self.peers.inbound.unmet(directory.stores)
-            raise NoStoreError(self._towers, timeout_s, unmet, self.peers.inbound.endpoint)
+            unconnected = self.peers.inbound.unconnected(directory.stores)
+            raise NoStoreError(self._towers, timeout_s, unconnected, self.peers.inbound.endpoint)
         return query
 
     def wake(self) -> None:

@@ -98,7 +98,7 @@ class Peers:
     """The peers that a node needs, and the connections to them.
 
     Args:
-        tell_apart: whether each peer has its own socket, so that senders are known.
+        socket_per_peer: whether each peer has its own socket, so that senders are known.
     """
 
     def __init__(
@@ -107,12 +107,12 @@ class Peers:
         config: NodeOptions,
         context: Context,
         poller: zmq.Poller,
-        tell_apart: bool,
+        socket_per_peer: bool,
         security: Security,
         quotas: ConnectionQuotas,
         traffic: MeshTraffic,
     ) -> None:
-        apart = tell_apart or security.own is not None or config.max_peer_rate_bytes > 0
+        apart = socket_per_peer or security.own is not None or config.max_peer_rate_bytes > 0
         expiry_s = config.peer_expiry_ms / 1000
         self.table = beacons.PeerTable(beacon.node, beacon.port, expiry_s=expiry_s)
         self.rates = PeerRates(config.max_peer_rate_bytes)
@@ -421,8 +421,9 @@ class Peers:
             "their limit of open files, then their log names the limit that they need; or "
             "something between drops packets",
         )
+        missing = self.inbound.unconnected(settled)
         self._warn_of_missing(
-            [settled[each] for each in self.inbound.unmet(settled) if len(each) == _ADDRESS_LENGTH],
+            [settled[each] for each in missing if len(each) == _ADDRESS_LENGTH],
             f"have not connected to this node at {self.inbound.endpoint}: nothing that it sends "
             "reaches them. Set option host to an address that they reach, or to auto, and name the "
             "tower by its address in the network instead of 127.0.0.1; let a firewall pass the "
@@ -450,7 +451,7 @@ class Inbound:
 
     They are known by their subscriptions at the node's XPUB socket: a node of ours announces its
     kind first, every node subscribes to its own address, and a follower of a topic subscribes to
-    the topic's records.  Used by the loop's thread only, except ``unmet``.
+    the topic's records.  Used by the loop's thread only, except ``unconnected``.
     """
 
     def __init__(self, own: beacons.NodeBeacon, table: beacons.PeerTable) -> None:
@@ -499,7 +500,7 @@ class Inbound:
             for peer in [self._peers.get(node, unknown)]
         ]
 
-    def unmet(self, nodes: Iterable[str]) -> list[str]:
+    def unconnected(self, nodes: Iterable[str]) -> list[str]:
         """Return those of the nodes that have not connected."""
         return sorted(set(nodes).difference(self._peers))
 

@@ -127,7 +127,7 @@ class Producer(Node):
         self._max_offset = self._max_bytes = 0
         self._woken = False  # the loop has a wake-up pending
         # Only sockets identify the C store of an acknowledgement; one ack does not need that.
-        self.mesh = Mesh("producer", self.role, config, tell_peers_apart=config.acks > 1)
+        self.mesh = Mesh("producer", self.role, config, socket_per_peer=config.acks > 1)
         self.mesh.start(self._on_round)
         try:
             if address is not None:
@@ -262,9 +262,9 @@ class Producer(Node):
         if role.acknowledged >= target:
             return
 
-        def hurry(now: float) -> None:
+        def urge(now: float) -> None:
             self._on_round(now)  # hands everything published to the role
-            role.hurry = True
+            role.urgent = True
 
         def is_done() -> bool:
             if role.acknowledged < target:
@@ -272,7 +272,7 @@ class Producer(Node):
                 return False
             return True
 
-        self.mesh.call_soon(hurry)
+        self.mesh.call_soon(urge)
         if not self.mesh.wait_until(is_done, timeout_s):
             raise self._not_acknowledged(target, timeout_s)
 

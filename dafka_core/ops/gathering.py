@@ -188,7 +188,7 @@ def heard(facts: Facts, reader: Reader) -> Facts:
     """Add the nodes and stores that a reader has discovered."""
     peers, directory = reader.mesh.peers, reader.role.directory
     found, c_stores, locations = directory.stores, directory.c_stores, directory.endpoints
-    unmet = peers.inbound.unmet(found)
+    unmet = peers.inbound.unconnected(found)
     stores = tuple(
         StoreFacts(
             store,

@@ -55,8 +55,8 @@ class Histories:
         self._hosting_id = hosting_id
         self._least_number = least_number
         self._promising: dict[tuple[TopicPartition, EpochId], m.HistoryQuery] = {}
-        self._unclear: dict[TopicPartition, None] = {}  # others may have another history
-        self._outlived: dict[TopicPartition, StorePartition] = {}  # an older life continues
+        self._to_compare: dict[TopicPartition, None] = {}  # others may have another history
+        self._to_fence: dict[TopicPartition, StorePartition] = {}  # an older life continues
         self._due = 0.0
 
     # -- records ---------------------------------------------------------------------------------
@@ -65,13 +65,13 @@ class Histories:
         """Return True if records may extend the store's own history, as far as it is known."""
         epoch, history = batch.epoch, partition.history
         if epoch is not None and partition.has_lost(epoch):
-            self._unclear[batch.tp] = None  # the winner may have lost its records since
+            self._to_compare[batch.tp] = None  # the winner may have lost its records since
             return False
         winner = partition.winner.history if partition.winner else ()
         # An older epoch ends where the winner's next one begins; late records exceed that.
         is_older = epoch is not None and epoch.life < last_life(winner)
         if is_older and epoch_at(winner, batch.end - 1) != epoch:
-            self._unclear[batch.tp] = None
+            self._to_compare[batch.tp] = None
             return False
         if epoch is None or not history or epoch == history[-1]:
             return True
@@ -117,7 +117,7 @@ class Histories:
         life = last.life if last else last_life(())
         topic, address = partition.tp
         if last is not None and life < partition.promised:
-            self._outlived[partition.tp] = partition
+            self._to_fence[partition.tp] = partition
             return []
         return [m.EpochAck(address, topic, partition.durable - 1, self._known.store, life)]
 
@@ -126,9 +126,9 @@ class Histories:
     def differs(self, partition: StorePartition, life: EpochId) -> None:
         """Note that a node has another history of a partition, whose last life is ``life``."""
         if life < last_life(partition.history):
-            self._outlived[partition.tp] = partition
+            self._to_fence[partition.tp] = partition
         else:
-            self._unclear[partition.tp] = None
+            self._to_compare[partition.tp] = None
 
     def taken_over_at(self, partition: StorePartition, epoch: Epoch | None) -> int | None:
         """Return the offset from which a newer life replaces the store's records, if known."""
@@ -193,17 +193,17 @@ class Histories:
 
     def on_tick(self, now: float) -> list[Outgoing]:
         """Ask other stores for histories, and notify producers of older lives."""
-        if now < self._due or not (self._unclear or self._outlived):
+        if now < self._due or not (self._to_compare or self._to_fence):
             return []
         self._due = now + timing.HISTORY_INTERVAL_S
         messages: list[Outgoing] = [
-            *(m.HistoryQuery(self._known.store, m.UNSOLICITED, *tp) for tp in self._unclear),
-            *(self.reply(each, tp.partition) for tp, each in self._outlived.items()),
+            *(m.HistoryQuery(self._known.store, m.UNSOLICITED, *tp) for tp in self._to_compare),
+            *(self.reply(each, tp.partition) for tp, each in self._to_fence.items()),
         ]
-        self._unclear.clear()
-        self._outlived.clear()
+        self._to_compare.clear()
+        self._to_fence.clear()
         return messages
 
     def deadline(self) -> float:
         """Return the time of the next question or notification."""
-        return self._due if self._unclear or self._outlived else inf
+        return self._due if self._to_compare or self._to_fence else inf

@@ -76,7 +76,7 @@ class PartitionFetcher:
     source: str = ""  # a store of ours that has announced the next records, if any
     unanswered_since: float | None = None
     """Time of the first request for the next record, if nothing has arrived since."""
-    _asked_end: int = 0  # nothing is in flight if it is at most next_offset
+    _requested_end: int = 0  # nothing is in flight if it is at most next_offset
     _quiet_since: float = 0.0
     _retry_s: float = timing.FETCH_RETRY_S
     _count: int = FETCH_FIRST_COUNT
@@ -87,7 +87,7 @@ class PartitionFetcher:
     def begin(self, next_offset: int) -> None:
         """Restart at an offset; the known head stays."""
         self.close()
-        self.next_offset = self._asked_end = next_offset
+        self.next_offset = self._requested_end = next_offset
         self.raise_head(next_offset)
         self.unanswered_since = None
         self._quiet_since = 0.0
@@ -103,10 +103,10 @@ class PartitionFetcher:
             return FetchState.NO_ROOM
         if self.next_offset >= self.head:
             return FetchState.UP_TO_DATE
-        in_flight = self._asked_end - self.next_offset
+        in_flight = self._requested_end - self.next_offset
         if in_flight > 0 and now >= self._quiet_since + self._retry_s:
             return FetchState.OVERDUE
-        if in_flight > self._count // 2 or self._asked_end >= self.gap_end():
+        if in_flight > self._count // 2 or self._requested_end >= self.gap_end():
             return FetchState.FETCHING
         return FetchState.BEHIND
 
@@ -154,7 +154,7 @@ class PartitionFetcher:
     def give_back(self, batch: RecordBatch) -> None:
         """Note records that the role has refused for lack of room, to request them again."""
         self.raise_head(batch.end)
-        self._asked_end = max(self.next_offset, min(self._asked_end, batch.offset))
+        self._requested_end = max(self.next_offset, min(self._requested_end, batch.offset))
         if batch.offset <= self.next_offset < batch.end:
             self.unanswered_since = None
 
@@ -165,12 +165,12 @@ class PartitionFetcher:
     def retry_unanswered(self) -> None:
         """Retry at once: a peer that may have missed earlier FETCHes receives ours from now on."""
         if self.unanswered_since is not None:
-            self._asked_end = self.next_offset
+            self._requested_end = self.next_offset
             self._count = max(1, self._count // 2)  # the same block again, not a larger one
 
     def claim(self, now: float, state: FetchState) -> tuple[int, int] | None:
         """Return the offsets to request now (end exclusive), if the partition's state needs any."""
-        start = max(self.next_offset, self._asked_end)
+        start = max(self.next_offset, self._requested_end)
         if state is FetchState.OVERDUE:
             start = self.next_offset
             self._retry_s = min(self._retry_s * 2, timing.MAX_FETCH_RETRY_S)
@@ -178,12 +178,12 @@ class PartitionFetcher:
             self._count = min(self._count * 2, FETCH_BLOCK_COUNT)
         else:
             return None
-        self._asked_end = min(start + self._count, self.gap_end())
+        self._requested_end = min(start + self._count, self.gap_end())
         if start == self.next_offset:
             self._quiet_since = now
             if self.unanswered_since is None:
                 self.unanswered_since = now
-        return start, self._asked_end
+        return start, self._requested_end
 
     def deadline(self) -> float:
         """Return when to call ``claim`` again if nothing arrives."""

@@ -48,7 +48,7 @@ MAX_EPOCH_ACKS: Final = 255
 MAX_ACKING_STORES: Final = 1_000
 # C stores repeat no acknowledgement.  After this many urgent HEADs without an ACK the producer
 # fetches its last record: a store that has it has all before it.
-HURRIES_PER_FETCH: Final = 5
+URGENT_HEADS_PER_FETCH: Final = 5
 
 Replies = Mapping[str, m.HistoryReply]  # the stores' answers by address
 _END: Final = attrgetter("end")
@@ -229,13 +229,13 @@ class ProducerRole:
         self.acknowledged_bytes = 0  # size of this life's records before it
         self.asked_for: int | None = None
         """A deleted record that stores have requested since the last ACK."""
-        self.hurry = False  # the application waits for the acknowledgements
+        self.urgent = False  # the application waits for the acknowledgements
         self.acked: dict[str, int] = {}  # by store: the end of its records on disk
-        self.beyond: dict[str, int] = {}  # likewise, for stores with more records than published
+        self.unverified: dict[str, int] = {}  # likewise, with more than was published
         self.retained: list[RecordBatch] = []  # unacknowledged; the first one perhaps in part
         self._history: History = (Epoch.first(new_life(1, life_id, acks)),)
         self._acks = acks
-        self._hurries = 0  # urgent HEADs since the last acknowledgement
+        self._urgent_heads = 0  # urgent HEADs since the last acknowledgement
         self._head_interval_s = head_interval_s
         self._head_due = 0.0
 
@@ -312,8 +312,8 @@ class ProducerRole:
             and batch.epoch in (None, self.epoch)
             and any(part.values == batch.values[-1:] for part in self._parts(last, batch.end))
         ):
-            beyond, self.beyond = self.beyond, {}
-            for store, end in beyond.items():
+            unverified, self.unverified = self.unverified, {}
+            for store, end in unverified.items():
                 self._on_ack(store, min(end, batch.end))
             # The sending store is unknown, so the record counts only if any store is enough.
             if self._acks == 1:
@@ -350,17 +350,19 @@ class ProducerRole:
         if not self.next_offset or self.fenced_by:
             return []
         interval_s = self._head_interval_s
-        self.hurry = self.hurry and self.unacknowledged > 0
-        if self.hurry:
+        self.urgent = self.urgent and self.unacknowledged > 0
+        if self.urgent:
             interval_s = min(interval_s, timing.FLUSH_HEAD_INTERVAL_S)
         if now < self._head_due:
             self._head_due = min(self._head_due, now + interval_s)
             return []
         self._head_due = now + interval_s
-        self._hurries = self._hurries + 1 if self.hurry else 0
+        self._urgent_heads = self._urgent_heads + 1 if self.urgent else 0
         messages = self._head()
-        if self._hurries == HURRIES_PER_FETCH or (self.beyond and self.unacknowledged):
-            self._hurries = 0
+        if self._urgent_heads == URGENT_HEADS_PER_FETCH or (
+            self.unverified and self.unacknowledged
+        ):
+            self._urgent_heads = 0
             last = self.next_offset - 1
             messages.append(m.Fetch(self.address, self.address, self.topic, last, 1))
         return messages
@@ -405,10 +407,10 @@ class ProducerRole:
             # continue.  It may have other records at these offsets, so its ACK does not count yet,
             # and it will not send a smaller one.  With the next HEAD the producer fetches its last
             # record from it, and compares.
-            if store in self.beyond or len(self.beyond) < MAX_ACKING_STORES:
-                self.beyond[store] = end
+            if store in self.unverified or len(self.unverified) < MAX_ACKING_STORES:
+                self.unverified[store] = end
             return
-        self.beyond.pop(store, None)
+        self.unverified.pop(store, None)
         if store not in self.acked and len(self.acked) >= MAX_ACKING_STORES:
             return
         self.acked[store] = max(end, self.acked.get(store, 0))
@@ -417,7 +419,7 @@ class ProducerRole:
             return
         before, self.acknowledged = self.acknowledged, ends[self._acks - 1]
         self.asked_for = None
-        self._hurries = 0
+        self._urgent_heads = 0
         acknowledged = self._parts(before, self.acknowledged)
         self.acknowledged_bytes += sum(part.values.size_bytes for part in acknowledged)
         # RFC 46: records are kept until "at least one ACK", here until ``acks`` stores have them.

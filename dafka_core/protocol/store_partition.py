@@ -31,7 +31,7 @@ class StorePartition(PartitionFetcher):
     staged: Transaction | None = None
     """Another store's transaction of which only the first part has arrived."""
     commits: int = 0  # commits in the log's queue
-    asides: int = 0  # replacements by another history in the log's queue
+    pending_replacements: int = 0  # replacements by another history in the log's queue
     hosted: Epoch | None = None  # of records that clients write here, from the first one on
     lost_to: EpochId = NO_LIFE  # the newest life whose records have replaced the store's
     winner: HistoryReply | None = None
@@ -73,7 +73,7 @@ class StorePartition(PartitionFetcher):
     @property
     def is_committing(self) -> bool:
         """Return True while the next offset depends on entries in the log's queue."""
-        return bool(self.commits or self.asides)
+        return bool(self.commits or self.pending_replacements)
 
     def extend(self, batch: RecordBatch) -> RecordBatch:
         """Extend the partition by its next batch; return it as the log must store it.
@@ -95,8 +95,8 @@ class StorePartition(PartitionFetcher):
         self.history = prefix(self.history, end)
         self.visible_end, self.staged = end, None
 
-    def give_up(self, start: int, end: int, life: EpochId) -> None:
-        """Yield the records from ``start`` on to a newer life, which requests them up to ``end``.
+    def replace_from(self, start: int, end: int, life: EpochId) -> None:
+        """Drop the records from ``start`` on, which a newer life replaces; request them up to ``end``.
 
         Records that clients write here from now on belong to a new life, too: their last one wrote
         other records at these offsets.
@@ -110,19 +110,19 @@ class StorePartition(PartitionFetcher):
 
     def restart_at(self, start: int, history: History) -> None:
         """Continue at ``start``: no store has the records before it, which had this history."""
-        self.asides += 1
+        self.pending_replacements += 1
         self.hosted = None
         self.truncate(start)
         self.history = history
 
-    def on_begun(self, entry: SetAside | RestartPartition) -> None:
+    def on_replaced(self, entry: SetAside | RestartPartition) -> None:
         """Note that the log has set records aside."""
-        self.asides -= 1
-        if isinstance(entry, RestartPartition) and not self.asides:
+        self.pending_replacements -= 1
+        if isinstance(entry, RestartPartition) and not self.pending_replacements:
             self.durable = entry.start
 
 
-class TrimmedElsewhere:
+class TrimmedGaps:
     """Partitions of which this store lacks records that all other stores have deleted.
 
     A store that was away for longer than the others keep records, or a new one, continues where the

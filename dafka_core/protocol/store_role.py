@@ -46,7 +46,7 @@ from dafka_core.protocol.limits import RecentNames
 from dafka_core.protocol.record_limits import error_of
 from dafka_core.protocol.role import Outgoing, PeerNews
 from dafka_core.protocol.store_limits import StoreLimits, Usage
-from dafka_core.protocol.store_partition import HostedPartitions, StorePartition, TrimmedElsewhere
+from dafka_core.protocol.store_partition import HostedPartitions, StorePartition, TrimmedGaps
 from dafka_core.protocol.store_requests import (
     HeadsRequest,
     PublishCommitted,
@@ -107,7 +107,7 @@ class StoreRole:
         self.scheduler = FetchScheduler(address)
         self.known = KnownStores(address, met, wall_us, self.write)
         self.histories = Histories(self.known, hosting_id, least_number, self.write)
-        self._trimmed = TrimmedElsewhere(self.known)
+        self._trimmed = TrimmedGaps(self.known)
         self.hosted = HostedPartitions()
         self._lives_of = lives_of
         self._limit_bytes = limit_bytes
@@ -374,7 +374,7 @@ class StoreRole:
                 case Commit():
                     published += self._on_committed(entry, error)
                 case SetAside() | RestartPartition():
-                    self.partitions[entry.tp].on_begun(entry)
+                    self.partitions[entry.tp].on_replaced(entry)
                     self.scheduler.enqueue(self.partitions[entry.tp])
                 case Promise():
                     published += self.histories.on_promised(self.partitions[entry.tp], entry.life)
@@ -389,7 +389,7 @@ class StoreRole:
 
     def _on_batch_stored(self, batch: RecordBatch, error: DafkaError | None) -> list[Outgoing]:
         partition = self.partitions[batch.tp]
-        if partition.asides:
+        if partition.pending_replacements:
             return []  # it may be among the next records set aside
         if error is not None:
             lives = self._lives_of(batch.tp)
@@ -407,7 +407,7 @@ class StoreRole:
             tp, end = staged.tp, staged.end
             partition = self.partitions[tp]
             partition.commits -= 1
-            if error is None and end > partition.durable and not partition.asides:
+            if error is None and end > partition.durable and not partition.pending_replacements:
                 self.histories.begin(partition, epoch)
                 partition.durable = partition.visible_end = end
                 self._acknowledge[tp] = partition
@@ -492,8 +492,8 @@ class StoreRole:
                 start = min(start, partition.visible_end)
             # After all queued entries: those are set aside, too.
             self.write(SetAside(partition.tp, start))
-            partition.asides += 1
-            partition.give_up(start, end, winner.life)
+            partition.pending_replacements += 1
+            partition.replace_from(start, end, winner.life)
 
 
 def _size(entry: LogEntry) -> int:

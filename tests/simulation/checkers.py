@@ -362,7 +362,7 @@ class Checkers:
         self._kept(mesh, role.scheduler.budget, [*partitions.values()])
         self.most(mesh, "requests", len(role.requests), 2 * store_requests.MAX_PENDING_REQUESTS + 1)
         for tp, partition in partitions.items():
-            if partition.asides:  # another history has won
+            if partition.pending_replacements:  # another history has won
                 for what in ("durable", "head"):
                     self._seen.pop((mesh.number, what, tp), None)
                 continue

@@ -54,7 +54,7 @@ class LongerWins(Histories):
         return divergence(partition.history, reply.history)
 
     def differs(self, partition: StorePartition, life: object) -> None:
-        self._unclear[partition.tp] = None
+        self._to_compare[partition.tp] = None
 
 
 class TellsAnyway(AppendQueue):
@@ -67,9 +67,9 @@ class TellsAnyway(AppendQueue):
 class LivesOn(StorePartition):
     """Records that clients write after others were set aside have the same life as these."""
 
-    def give_up(self, start: int, end: int, life: EpochId) -> None:
+    def replace_from(self, start: int, end: int, life: EpochId) -> None:
         hosted = self.hosted
-        super().give_up(start, end, life)
+        super().replace_from(start, end, life)
         self.hosted, self.lost_to = hosted, NO_LIFE
 
 

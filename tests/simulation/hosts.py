@@ -101,7 +101,7 @@ class Host(abc.ABC):
             role,
             self.style,
             on_round=on_round,
-            tell_peers_apart=apart,
+            socket_per_peer=apart,
             limit_bytes=limit_bytes,
         )
 

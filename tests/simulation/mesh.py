@@ -65,7 +65,7 @@ class SimulatedMesh:
         style: str,
         *,
         on_round: Callable[[float], bool],
-        tell_peers_apart: bool = False,
+        socket_per_peer: bool = False,
         limit_bytes: int = MAX_RECORD_BYTES,
     ) -> None:
         self.network = network
@@ -89,7 +89,7 @@ class SimulatedMesh:
         self.subscriptions = dict.fromkeys(self._known([own_limit, *role.subscriptions()]))
         self.inbox: deque[tuple[Link, list[bytes], bool]] = deque()
         self._on_round = on_round
-        self._apart = tell_peers_apart
+        self._apart = socket_per_peer
         self._layout = RFC46_LAYOUT if style == RFC46 else C_LAYOUT
         self._pub = Pub()
         self.subscribers = Subscribers(cast("Any", self._pub))

@@ -57,7 +57,7 @@ class FixedNumbers:
     def number(self, tp: TopicPartition) -> int | None:
         return next((each.number for each in self._found if each.tp == tp), None)
 
-    def ended(self, tp: TopicPartition) -> int:
+    def deleted_end(self, tp: TopicPartition) -> int:
         return 0
 
 

@@ -272,7 +272,7 @@ def test_a_peer_that_does_not_connect_is_logged(
     time.sleep(0.2)  # some beacons later
     assert said() == []
     mesh.peers.inbound.apply(None, True, DirectRecord, peer.address)
-    assert mesh.peers.inbound.unmet([peer.address, "B" * 32]) == ["B" * 32]
+    assert mesh.peers.inbound.unconnected([peer.address, "B" * 32]) == ["B" * 32]
     assert mesh.failure is None
 
 

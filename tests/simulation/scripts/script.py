@@ -358,7 +358,7 @@ class ScriptedProducer(Node):
             resume=resume,
             ignore_missing=ignore_missing,
         )
-        self._join(self.role, tell_peers_apart=acks > 1)
+        self._join(self.role, socket_per_peer=acks > 1)
         if resume:
             script.until(lambda: self.role.takeover is None, "the producer takes over")
 

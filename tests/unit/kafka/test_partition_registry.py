@@ -92,7 +92,7 @@ def test_a_topic_is_deleted_and_made_in_one_turn() -> None:
     for record in draft.records():
         table.apply(record)
     assert [each.gateway for each in table.partitions("t")] == ["G2", "G2"]
-    assert [table.ended(TopicPartition("t", each)) for each in "ABC"] == [MAX_END, 9, 4]
+    assert [table.deleted_end(TopicPartition("t", each)) for each in "ABC"] == [MAX_END, 9, 4]
 
 
 def test_what_a_gateway_hosted_of_a_deleted_topic_is_not_adopted() -> None:

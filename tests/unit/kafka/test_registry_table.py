@@ -79,16 +79,20 @@ def test_a_topic_that_is_deleted_has_no_numbers_and_may_begin_anew() -> None:
     found = table(begun, other, *deletion_records("t", {"A": 7, "B": 0}))
     assert (names(found), list(found.topics), len(found)) == ([], ["u"], 1)
     tp = TopicPartition("t", "A")
-    assert (found.number(tp), found.ended(tp), found.ended(TopicPartition("u", "A"))) == (
+    assert (
+        found.number(tp),
+        found.deleted_end(tp),
+        found.deleted_end(TopicPartition("u", "A")),
+    ) == (
         None,
         7,
         0,
     )
     # Records in a partition that a gateway hosted belong to the deleted topic.
-    assert found.ended(TopicPartition("t", "B")) == MAX_END
+    assert found.deleted_end(TopicPartition("t", "B")) == MAX_END
     for record in (*deletion_records("t", {"A": 3}), begun):
         found.apply(record)
-    assert (names(found), found.ended(tp), found.skipped) == (["A", "B"], 7, 0)
+    assert (names(found), found.deleted_end(tp), found.skipped) == (["A", "B"], 7, 0)
 
 
 def test_part_of_a_record_may_fit() -> None:

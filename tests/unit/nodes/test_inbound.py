@@ -64,7 +64,7 @@ def test_subscriptions_show_the_kind_and_topics_of_a_peer() -> None:
         Neighbour(B, "store", "tcp://b:1", True),
         Neighbour(C, "", "tcp://c:1"),
     ]
-    assert node.inbound.unmet([A, B, C]) == [C]
+    assert node.inbound.unconnected([A, B, C]) == [C]
     node.subscribe(follows("t"), 7, ended=True)
     assert node.inbound.neighbours()[0].topics == ("u" * 32,)
     node.subscribe(announced("consumer", A), 9)  # a reconnected peer subscribes again
@@ -86,7 +86,7 @@ def test_names_that_peers_choose_take_bounded_memory(monkeypatch: pytest.MonkeyP
     for number in range(100):
         node.subscribe(announced("consumer", f"{number:032d}"), 2)
         node.subscribe(follows(f"t{number}"), 1)
-    assert len(node.inbound.unmet(f"{number:032d}" for number in range(100))) >= 100 - 2 * 5
+    assert len(node.inbound.unconnected(f"{number:032d}" for number in range(100))) >= 100 - 2 * 5
     assert node.inbound.neighbours()[0].kind == "producer"
     for number in range(2 * module.MAX_TOPICS):
         node.subscribe(follows(f"t{number}"), 1)

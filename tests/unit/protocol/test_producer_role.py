@@ -229,7 +229,7 @@ def test_heads_at_the_interval_after_the_first_record() -> None:
 def test_heads_come_more_often_while_the_application_waits_for_acknowledgements() -> None:
     role = producer()
     publish(role, 3)
-    role.hurry = True
+    role.urgent = True
     role.on_tick(0.0)
     for i in range(1, 10):
         due = role.deadline(0.0)
@@ -277,7 +277,7 @@ def test_a_producer_ignores_records() -> None:
 def test_a_fetched_last_record_replaces_a_lost_acknowledgement() -> None:
     role = producer()
     publish(role, 3)
-    role.hurry = True
+    role.urgent = True
     role.on_tick(0.0)
     sent = [
         message for i in range(1, 20) for message in role.on_tick(i * timing.FLUSH_HEAD_INTERVAL_S)

@@ -258,7 +258,7 @@ def test_names_of_stores_that_have_more_are_bounded() -> None:
     role = producer()
     for i in range(2 * MAX_ACKING_STORES):
         acknowledge(role, 7, f"S{i}")
-    assert len(role.beyond) == MAX_ACKING_STORES
+    assert len(role.unverified) == MAX_ACKING_STORES
 
 
 def test_a_store_with_another_history_receives_the_producers_until_records_follow() -> None:

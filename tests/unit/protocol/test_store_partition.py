@@ -29,7 +29,7 @@ def partition(end: int = 9) -> StorePartition:
 @pytest.mark.parametrize(("start", "history"), [(7, (A, B)), (5, (A,)), (3, (A,))])
 def test_replaced_records_are_requested(start: int, history: tuple[Epoch, ...]) -> None:
     made = replace(partition(), staged=Transaction(1, 9, 12))
-    made.give_up(start, 20, EpochId(9, 9, 1))
+    made.replace_from(start, 20, EpochId(9, 9, 1))
     assert made.newest == EpochId(9, 9, 1)
     assert (made.durable, made.visible_end) == (start, start)
     assert made.staged is None

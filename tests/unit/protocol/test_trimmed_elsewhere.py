@@ -14,7 +14,7 @@ from dafka_core.protocol import timing
 from dafka_core.protocol.known_stores import KnownStores
 from dafka_core.protocol.messages import HistoryQuery, HistoryReply
 from dafka_core.protocol.partition_fetcher import FetchState, ReorderBudget
-from dafka_core.protocol.store_partition import StorePartition, TrimmedElsewhere
+from dafka_core.protocol.store_partition import StorePartition, TrimmedGaps
 from dafka_core.protocol.store_role import StoreRole
 
 TP = TopicPartition("t", "A" * 32)
@@ -31,7 +31,7 @@ class Waiting:
     def __init__(self) -> None:
         self.known = KnownStores(OWN, [StoreSeen(ONE)], lambda: 0, lambda entry: None)
         self.known.meet(ONE)
-        self.trimmed = TrimmedElsewhere(self.known)
+        self.trimmed = TrimmedGaps(self.known)
         self.partition = StorePartition(TP, 30, ReorderBudget(), history=(OLD,))
         self.partition.raise_head(100)
         self.partition.claim(0.0, FetchState.BEHIND)
@@ -67,10 +67,10 @@ def test_it_restarts_where_the_others_begin_with_their_history(store: Waiting) -
     assert store.trimmed.on_tick(LONG, {TP: store.partition}) == []
     assert store.told(LONG) == RestartPartition(TP, 60, (OLD, NEW))
     partition = store.partition
-    assert (partition.asides, partition.visible_end, partition.durable) == (1, 60, 30)
+    assert (partition.pending_replacements, partition.visible_end, partition.durable) == (1, 60, 30)
     assert (partition.next_offset, partition.head) == (60, 100)
-    partition.on_begun(RestartPartition(TP, 60, (OLD, NEW)))
-    assert (partition.asides, partition.durable) == (0, 60)
+    partition.on_replaced(RestartPartition(TP, 60, (OLD, NEW)))
+    assert (partition.pending_replacements, partition.durable) == (0, 60)
     assert store.trimmed.deadline() == inf
     assert store.told(LONG) is None
 
