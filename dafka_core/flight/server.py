@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import os
 import socket
 import stat
 import threading
@@ -383,9 +384,13 @@ class FlightService(ProcessBound):
             if socket_path is not None:
                 context.watch.addresses |= grpc_workarounds.addresses_of(locations[0])
                 _remove_socket(socket_path)
-                self._listen(locations[0])
-                if is_tls:  # instead of TLS; before ``started``, no request is answered
-                    Path(socket_path).chmod(0o600)
+                # With keys only the store's user may open the socket, from its first moment on.
+                before = os.umask(0o177) if is_tls else None
+                try:
+                    self._listen(locations[0])
+                finally:
+                    if before is not None:
+                        os.umask(before)
             store, directory = context.location.store, context.log.directory
             self.location = context.location = StoreLocation.begin(store, locations, directory)
             context.started.set()
@@ -440,7 +445,8 @@ class FlightService(ProcessBound):
                     return self._listen(location)
                 except ConfigError as error:
                     if pause_s > 1:
-                        _log.error("the keys that are allowed have changed: %s", error)
+                        text = "%s: no client can connect until another program releases the port"
+                        _log.error(text, error)
                     self.context.closing.wait(pause_s)
                     pause_s = min(2 * pause_s, CLOSE_TIMEOUT_S)
         return old
@@ -527,7 +533,9 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
             raise InvalidRequestError("method", "DoExchange", why)
 
     def list_actions(self, context: Any) -> list[tuple[str, str]]:
-        return server_actions.descriptions()
+        with self._serving(context) as caller:
+            caller.check()
+            return server_actions.descriptions()
 
     def do_action(self, context: Any, action: flight.Action) -> Iterator[bytes]:
         caller, body = self._caller(context), action.body.to_pybytes()
@@ -558,7 +566,10 @@ def _follow_keys(
 ) -> None:
     while context.keys is not None and not context.closing.wait(LOOK_INTERVAL_S):
         if context.keys.certificates != server.certificates and (running := service()) is not None:
-            server = running.replace(server, location)
+            try:
+                server = running.replace(server, location)
+            except RuntimeError as error:  # no thread can be started: try again
+                _log.error("the allowed keys for Arrow Flight stay as they were: %s", error)
             del running
 
 

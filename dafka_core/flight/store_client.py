@@ -784,7 +784,7 @@ class StoreClient(ProcessBound):
         except (flight.FlightCancelledError, flight.FlightUnavailableError) as error:
             is_cancelled = isinstance(error, flight.FlightCancelledError)
             is_refused = is_cancelled or "failed to connect" in str(error)
-            if self._closed or not self._trusted or not is_refused:
+            if self._closed or not self.uri.startswith("grpc+tls") or not is_refused:
                 raise
             time.sleep(REBIND_S)
             return list(client.do_action(action, options))

@@ -46,6 +46,9 @@ from dafka_core.security.permissions import Permissions
 from dafka_core.system.closing import ProcessBound, check_process
 
 LINGER_MS: Final = 200  # time for the last messages to leave when a node ends
+CHECK_HOSTS_S: Final = (
+    0.3  # without a tower before the node looks their names up, which may be slow
+)
 
 # The name does not exist; other failures may be temporary.
 _NO_HOST: Final = (EAI_NONAME, EAI_NODATA)
@@ -155,10 +158,13 @@ class Mesh(ProcessBound):
 
     def _wait_for_tower(self) -> None:
         waits, hosts = self._config.wait_for_tower, [each.host for each in self._config.tower]
-        failures = {} if waits else failed_lookups(hosts)
+        first_s = min(CHECK_HOSTS_S, self._config.tower_timeout_s)
+        if self.wait_until(lambda: self.peers.tower_found, None if waits else first_s):
+            return
+        failures = failed_lookups(hosts)
         no_host_exists = all(failures.get(host) in _NO_HOST for host in hosts)
-        waited_s = 0.0 if no_host_exists else self._config.tower_timeout_s
-        if self.wait_until(lambda: self.peers.tower_found, None if waits else waited_s):
+        waited_s = first_s if no_host_exists else self._config.tower_timeout_s
+        if self.wait_until(lambda: self.peers.tower_found, waited_s - first_s):
             return
         refusals = self.peers.towers.refusals.items()
         why = "; ".join(map("tower {0[0]} does not let this node in: {0[1]}".format, refusals))

@@ -96,7 +96,7 @@ class StorePartition(PartitionFetcher):
         self.visible_end, self.staged = end, None
 
     def replace_from(self, start: int, end: int, life: EpochId) -> None:
-        """Drop the records from ``start`` on, which a newer life replaces; request them up to ``end``.
+        """Drop the records from ``start`` on: a newer life replaces them, up to ``end``.
 
         Records that clients write here from now on belong to a new life, too: their last one wrote
         other records at these offsets.

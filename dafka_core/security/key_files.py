@@ -147,6 +147,11 @@ def renew(directory: Path, name: str) -> None:
         raise ConfigError("name", name, f"{public.name} {error}", "argument") from None
     made = new_certificate(own.secret)
     text = _with_metadata(public.read_text("utf-8"), {CERTIFICATE: made})
+    try:
+        if parse_public(name, text.encode()).certificate != made:
+            raise ValueError("has no line that is just 'metadata': write one above the roles")
+    except ValueError as error:
+        raise ConfigError("name", name, f"{public.name} {error}", "argument") from None
     replace_file(public, text.encode(), public.stat().st_mode & 0o777)
 
 
@@ -250,6 +255,6 @@ def _metadata(text: str) -> dict[str, str]:
 
 
 def _with_metadata(text: str, facts: Mapping[str, str]) -> str:
-    text = re.sub(rf"(?m)^\s+({'|'.join(facts)})\s*=.*\n", "", text)
+    text = re.sub(rf"(?m)^[ \t]+({'|'.join(facts)})\s*=.*(\n|\Z)", "", text)
     lines = "".join(f'    {name} = "{fact}"\n' for name, fact in facts.items())
-    return text.replace("metadata\n", f"metadata\n{lines}", 1)
+    return re.sub(r"(?m)^metadata[ \t]*\n", lambda _: f"metadata\n{lines}", text, count=1)

@@ -150,6 +150,7 @@ class BlockMerger:
                 merged, count = self._merge_blocks(partition_id, start)
             except StoreError:
                 self._add([(partition_id, start, 0)])
+                self._merge_groups()  # a partition that fails each time must not stop the others
                 raise
             if merged:
                 return True
@@ -196,7 +197,7 @@ class BlockMerger:
         if planned:
             if not self.write(lambda tables: tables.swap_blocks(partition_id, heads, merged)):
                 self._add([(partition_id, start, 0)])  # they have changed meanwhile
-        elif len(seen) == SCAN_BLOCKS:
+        elif len(seen) == SCAN_BLOCKS and seen[-1].first > start:
             self._add([(partition_id, seen[-1].first, 0)])
         return bool(planned), len(seen)
 

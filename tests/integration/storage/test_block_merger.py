@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import random
 import threading
 import time
@@ -124,6 +126,30 @@ def test_blocks_from_before_the_log_was_opened_are_found(
         put(store, *[1] * 8)
         merged(store)
         assert len(counts(store)) <= 6
+
+
+def test_a_stretch_longer_than_a_scan_ends(store: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(block_merger, "SCAN_BLOCKS", 8)
+    put(store, *[1] * 7, 3, *[1] * 7)  # none is small enough beside the others
+    steps = sum(1 for _ in itertools.takewhile(lambda _: store.merge_step(), range(100)))
+    assert steps < 10
+    assert sum(counts(store)) == 17
+
+
+def test_a_partition_that_cannot_be_examined_stops_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise StoreError("here", "a damaged row")
+
+    with Log(tmp_path) as store:
+        put(store, *[1] * 300)
+        monkeypatch.setattr(Tables, "staged_start", fail)
+        waiting = store.small_blocks
+        for _ in range(50):
+            with contextlib.suppress(StoreError):
+                store.merge_step()
+        assert store.small_blocks < waiting
 
 
 def test_blocks_extended_or_trimmed_since_are_merged_as_they_are(

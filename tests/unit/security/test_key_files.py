@@ -61,6 +61,25 @@ def test_a_file_with_the_certificate_of_another_key_admits_none(tmp_path: Path) 
         read_public(path)
 
 
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda text: text.replace("metadata\n", "metadata  \n"),
+        lambda text: "# about metadata\n" + text,
+    ],
+)
+def test_a_hand_written_file_gets_its_certificate(
+    edit: Callable[[str], str], tmp_path: Path
+) -> None:
+    new_key(tmp_path, "a", ("store",))
+    public = tmp_path / "a.key"
+    made = read_public(public).certificate
+    lines = [line for line in public.read_text().splitlines() if "certificate" not in line]
+    public.write_text(edit("\n".join(lines) + "\n"))
+    renew(tmp_path, "a")
+    assert read_public(public).certificate == made
+
+
 def test_a_key_whose_secret_is_elsewhere_is_not_renewed(tmp_path: Path) -> None:
     for name in ("a", "b"):
         new_key(tmp_path, name, ("store",))
