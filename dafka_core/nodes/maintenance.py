@@ -143,8 +143,14 @@ class MergeThread(LogThread):
         self._discarded_s = time.monotonic()
         self.merged_count = 0
         self.merged_s = 0.0
-        task, event = "merging, compressing or linking blocks", "merge_failed"
-        super().__init__(log, "dafka-merger", self._discard, self._step, task=task, event=event)
+        super().__init__(
+            log,
+            "dafka-merger",
+            self._discard,
+            self._step,
+            task="merging, compressing or linking blocks",
+            event="merge_failed",
+        )
 
     def _discard(self) -> None:
         now = time.monotonic()

@@ -315,7 +315,7 @@ FLIGHT_FORBIDDEN: Final = counter(
     "flight_forbidden_requests",
     "requests",
     STORE,
-    "requests without an allowed key, or without permission",
+    "requests without permission, or at the socket without an allowed key",
 )
 FLIGHT_SENT: Final = counter("flight_sent_bytes", "bytes", STORE, "columns sent to readers")
 

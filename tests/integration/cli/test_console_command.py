@@ -27,7 +27,7 @@ def test_where_other_machines_reach_it_a_token_is_printed_once(tower: str) -> No
     with Dafka("console", "--tower", tower, "--listen", "0.0.0.0:0") as console:
         ready = console.ready()
         assert "token" not in json.dumps(ready)
-        line = next(line for line in iter(console.err.next, None) if b"needs its token" in line)
+        line = next(line for line in iter(console.err.next, None) if b"asks for this token" in line)
         token = line.decode().split("?token=")[1].strip()
         asked = urllib.request.Request(f"http://127.0.0.1:{ready['port']}/api/overview")
         with pytest.raises(urllib.error.HTTPError, match="401") as refused:

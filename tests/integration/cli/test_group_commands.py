@@ -32,4 +32,4 @@ def test_groups_and_the_partitions_of_one(tmp_path: Path) -> None:
         assert last == ["t", "7", *["-"] * 9]
         wrong = run("groups", "gg", *at)
         assert wrong.returncode == 1
-        assert "there is no group 'gg' (there are 'g', 'idle')" in sentence(wrong)
+        assert "unknown group 'gg' (there are 'g', 'idle')" in sentence(wrong)

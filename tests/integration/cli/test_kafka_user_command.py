@@ -44,7 +44,7 @@ def test_users_are_added_changed_and_removed(kafka_user: Command) -> None:
     assert not users.knows("alice", "one")
     assert stat.S_IMODE(kafka_user.file.stat().st_mode) == 0o600
     code, told = kafka_user("remove", "bob")
-    assert (code, told.split(" in ")[0]) == (0, "bob is no user any more")
+    assert (code, told.split(" from ")[0]) == (0, "bob was removed")
     code, told = kafka_user("remove", "bob")
     assert code == 2
     assert "is no user in" in told

@@ -8,7 +8,7 @@ import pytest
 
 from dafka_core import Store, Tower
 from dafka_core.config.node_options import keys_in
-from dafka_core.errors import StoreUnreachableError
+from dafka_core.errors import NotAllowedError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.nodes.traffic import REASONS
@@ -82,15 +82,15 @@ def test_a_store_with_an_archive_tells_of_it(
 
 def test_a_store_with_keys_tells_how_much_it_has_refused(tmp_path: Path) -> None:
     keys = Keys(tmp_path / "keys")
-    keys.make("stranger", "store")
+    keys.allow("reader", "consume")
     with (
         Tower(**ANY_PORTS, **keys.of("tower")) as tower,
         Store(tmp_path / "store", tower=tower.tower, **keys.of("store")) as store,
     ):
         assert told(StoreReadings(store, 10).read(store))[d.FLIGHT_FORBIDDEN, ()] == 0
         location = StoreLocation(store.address, store.locations)
-        with StoreClient(location, keys_in(keys.of("stranger"))) as client:
+        with StoreClient(location, keys_in(keys.of("reader"))) as client:
             for _ in range(2):
-                with pytest.raises(StoreUnreachableError):
-                    client.heads(None, timeout_s=PATIENCE_S)
+                with pytest.raises(NotAllowedError):
+                    client.forget("A" * 32, timeout_s=PATIENCE_S)
         assert told(StoreReadings(store, 10).read(store))[d.FLIGHT_FORBIDDEN, ()] == 2
