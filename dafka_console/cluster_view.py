@@ -297,7 +297,7 @@ class ClusterView(ProcessBound):
 
     @property
     def closed(self) -> bool:
-        """Whether it is closed."""
+        """True if it is closed."""
         return self._stopping
 
     def close(self) -> None:

@@ -56,7 +56,7 @@ class Console(ProcessBound):
         is_here = is_loopback(where.host)
         is_open = not config.token_file and (is_here or _security(options).may_be_open)
         self.is_open = is_open and not is_here
-        """Whether other machines may use it without a token."""
+        """True if other machines may use it without a token."""
         door = None if is_open else Door("the console", "token_file", config.token_file)
         self.token = "" if door is None or config.token_file else door.token
         """A generated token."""

@@ -132,7 +132,7 @@ class PartitionTable:
                 ints["last_us"][row] = max(ints["last_us"][row], fact.last_time_us or 0)
 
     def lacks_facts(self) -> bool:
-        """Whether the disk usage of a partition is unknown."""
+        """True if the disk usage of a partition is unknown."""
         ints = self._ints
         return bool(((ints["records"] == 0) & (ints["end"] > ints["earliest"])).any())
 
@@ -336,7 +336,7 @@ class Snapshot:
 
     @property
     def live(self) -> bool:
-        """Whether a store answers."""
+        """True if a store answers."""
         return any(each.here for each in self.stores)
 
     @cached_property

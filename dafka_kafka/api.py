@@ -63,7 +63,7 @@ class Client:
     host: str
     version: int
     is_gone: Callable[[], bool] = field(default=lambda: False, repr=False)
-    """Whether the connection is closed: nobody reads the response."""
+    """True if the connection is closed: nobody reads the response."""
     may_make: Callable[[str], bool] = field(default=lambda _: True, repr=False)
     """Return whether a missing topic may be created."""
 

@@ -246,7 +246,7 @@ class WantedRecords:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it has records to read."""
+        """True if it has records to read."""
         return not self.error and self.offset < self.end
 
     def fail(self, error: KafkaError) -> None:

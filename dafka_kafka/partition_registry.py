@@ -12,6 +12,9 @@ A change passes these states::
     written    its records are at a majority of the stores
     committed  so is the record that says it: all gateways apply the change
     refused    the request is invalid, or too few stores answer
+
+Numbers are chosen only once the ``lease`` record is at a majority; a gateway that is fenced later
+plans again, on the winner's table.
 """
 
 from __future__ import annotations
@@ -48,12 +51,6 @@ from dafka_kafka.registry_table import (
     is_numbered,
 )
 
-# Becoming the producer takes a quarter of a second: it joins the mesh, discovers the stores, and
-# asks them three times. So a gateway keeps its producer, and reuses it unless another gateway has
-# taken the registry over. It need not be certain: no majority acknowledges what a fenced life
-# publishes.
-
-
 STORES_S: Final = 5.0
 """Time for stores to answer, or to write a record."""
 
@@ -71,6 +68,11 @@ Planner = Callable[[RegistryTable], Sequence[RegistryRecord]]
 
 class RegistryWriter:
     """Writes to the registry, in one thread.
+
+    Becoming the producer takes a quarter of a second: it joins the mesh, discovers the stores, and
+    asks them three times. So it is kept, and reused unless another gateway has taken the registry
+    over. It need not check that it still is the producer: no majority acknowledges the records of a
+    fenced life.
 
     Args:
         store: this gateway's store.

@@ -341,7 +341,7 @@ class PartitionWriter:
 
     @property
     def is_ready(self) -> bool:
-        """Whether a group can be taken."""
+        """True if a group can be taken."""
         is_free = not (self._is_taken or self._has_failed) and self._under_way < MAX_UNDER_WAY
         return is_free and bool(self._waiting)
 
@@ -352,17 +352,17 @@ class PartitionWriter:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether a group is in flight."""
+        """True if a group is in flight."""
         return self._under_way > 0
 
     @property
     def is_idle(self) -> bool:
-        """Whether it has no unfinished put."""
+        """True if it has no unfinished put."""
         return not (self._waiting or self._again or self._under_way or self._has_failed)
 
     @property
     def has_much(self) -> bool:
-        """Whether much waits."""
+        """True if much waits."""
         return self._waiting_bytes >= MUCH_BYTES
 
     def take(self, max_puts: int, max_bytes: int) -> list[Put]:

@@ -9,7 +9,8 @@ are JSON objects in the single partition of internal topic ``__dafka.kafka.parti
     {"v": 1, "topic": "flights", "deleted": [["EB0A...", 5000], ...]}
     {"v": 1, "committed": 2}
 
-``lease``: a gateway starts to write; the value is random. ``partitions`` get the numbers from
+``lease``: a gateway starts to write, and others should wait; what excludes two writers is the
+fencing of lives. The value is random. ``partitions`` get the numbers from
 ``first`` on; each row is the partition's address, the address of its owner (the gateway that takes
 the writes of Kafka clients), and whether the owner hosts it (otherwise a Dafka producer does).
 ``deleted`` removes all numbers of a topic: its partitions get new ones only for records from these

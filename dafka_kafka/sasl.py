@@ -72,7 +72,7 @@ class Sasl(Feature):
 
     @property
     def is_shut_out(self) -> bool:
-        """Whether the user was removed, or its password changed."""
+        """True if the user was removed, or its password changed."""
         if self.user is None:
             return False
         return self.user not in self._users or self._users.verifiers(self.user) != self._verifiers

@@ -105,7 +105,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_writing_paused = False
         self._is_reading_paused = False
         self.is_gone = False
-        """Whether it is closed or closing."""
+        """True if it is closed or closing."""
         self.deadline = inf
         """The deadline for the rest of a partial request, or for the client to read its
         response."""
@@ -185,7 +185,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether it has no unanswered request."""
+        """True if it has no unanswered request."""
         is_reading = self._request is not None or bool(self._wanted_bytes or self._rest)
         return not (self._works or self._waiting or is_reading)
 

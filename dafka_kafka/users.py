@@ -143,7 +143,7 @@ class Rights:
 
     @property
     def sees_all(self) -> bool:
-        """Whether no topic is hidden from the user.
+        """True if no topic is hidden from the user.
 
         Kafka's clients can't see internal topics.
         """

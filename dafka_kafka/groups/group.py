@@ -161,7 +161,7 @@ class Joining:
     client_id: str = ""
     host: str = ""
     knows_ids: bool = False
-    """Whether it first requests a member id (from version 4 on)."""
+    """True if it first requests a member id (from version 4 on)."""
 
     @property
     def size_bytes(self) -> int:
@@ -207,7 +207,7 @@ class Member:
     """The request to answer when the rebalance completes; None before it joins."""
     sync_ticket: Any = field(default=None, repr=False)
     has_synced: bool = True
-    """Whether it has its assignment of this generation, if already computed."""
+    """True if it has its assignment of this generation, if already computed."""
 
     @property
     def instance_id(self) -> str | None:
@@ -224,7 +224,7 @@ class Member:
 
     @property
     def has_asked(self) -> bool:
-        """Whether it has its assignment, or waits for it."""
+        """True if it has its assignment, or waits for it."""
         return self.has_synced or self.sync_ticket is not None
 
     @property
@@ -360,7 +360,7 @@ class Group:
 
     @property
     def is_unused(self) -> bool:
-        """Whether it has no members, and none is joining."""
+        """True if it has no members, and none is joining."""
         return self.state in (GroupState.EMPTY, GroupState.DEAD) and not self._pending
 
     def take_answers(self) -> list[tuple[Any, JoinAnswer | SyncAnswer]]:

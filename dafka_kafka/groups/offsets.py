@@ -49,7 +49,7 @@ class Committed(NamedTuple):
 
     @property
     def is_deleted(self) -> bool:
-        """Whether it deletes an earlier commit."""
+        """True if it deletes an earlier commit."""
         return (self.offset, self.time_ms) == (DELETED, 0)
 
 

@@ -119,17 +119,17 @@ class OpenedBatch:
 
     @property
     def is_append_time(self) -> bool:
-        """Whether a broker set the timestamps."""
+        """True if a broker set the timestamps."""
         return bool(self.attributes & _APPEND_TIME)
 
     @property
     def is_transactional(self) -> bool:
-        """Whether the records belong to a transaction."""
+        """True if the records belong to a transaction."""
         return bool(self.attributes & _TRANSACTIONAL)
 
     @property
     def is_control(self) -> bool:
-        """Whether they are markers of a transaction's end."""
+        """True if they are markers of a transaction's end."""
         return bool(self.attributes & _CONTROL)
 
     def stamps(self, deltas: Longs) -> Longs:
