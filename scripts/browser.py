@@ -29,7 +29,7 @@ class Browser:
                 program,
                 *("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"),
                 *("--disable-dev-shm-usage", "--no-first-run", "--remote-debugging-port=0"),
-                # It talks to the pages that it is shown, and to nobody else.
+                # It connects to the shown pages only.
                 *("--disable-background-networking", "--disable-component-update"),
                 *("--disable-sync", "--disable-quic"),
                 *(f"--user-data-dir={self._directory}", "about:blank"),
@@ -57,7 +57,7 @@ class Browser:
         )
         self._number = 0
         self.errors: list[str] = []
-        """What pages have complained of."""
+        """Errors of the pages."""
         for domain in ("Page", "Runtime", "Log"):
             self.call(f"{domain}.enable")
 

@@ -51,7 +51,7 @@ HOSTILE = (
 
 
 def drawn(size: int = 96) -> bytes:
-    """A picture: a PNG whose colours run from one corner to the other."""
+    """Return a PNG with a diagonal gradient."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", crc32(kind + data))
@@ -264,7 +264,7 @@ def look_at_many(browser: Browser, folder: Path) -> None:
 
 
 def look_at_login(browser: Browser, folder: Path) -> None:
-    """A console asks for a token: by a form, by a link, and again when there is another one."""
+    """A console asks for a token by a form, by a link, and after a change."""
     with tempfile.TemporaryDirectory(prefix="dafka-login-") as directory:
         file = Path(directory) / "token"
         write_token(file)
@@ -295,7 +295,7 @@ def look_at_login(browser: Browser, folder: Path) -> None:
 
 
 class Checks:
-    """What pages must have."""
+    """Selectors that pages must contain."""
 
     def __init__(self, browser: Browser, url: str) -> None:
         self._browser = browser

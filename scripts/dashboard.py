@@ -100,7 +100,7 @@ def _choices() -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Writes the file, or says that it needs to be written."""
+    """Write the file, or report that it is out of date."""
     text = json.dumps(dashboard(), indent=1) + "\n"
     if "--check" not in sys.argv[1:]:
         FILE.write_text(text, encoding="utf-8")

@@ -1,11 +1,11 @@
-"""The dashboard's panels: what is drawn, and what somebody should think who looks at it."""
+"""The dashboard's panels: their expressions, and how to read them."""
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
 CHOSEN: Final = 'job=~"$job",node=~"$node"'
-"""What each expression takes of the nodes, written ``@`` below."""
+"""The label filter of every expression, written ``@`` below."""
 
 INTERVAL: Final = "$__rate_interval"
 
@@ -18,7 +18,7 @@ class Line(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """One picture; ``why`` is what somebody should think who looks at it."""
+    """One panel; ``why`` explains how to read it."""
 
     title: str
     unit: str

@@ -1,8 +1,8 @@
-"""Does what docs/start.md says, and writes what it sees there: ``python scripts/first_minutes.py``.
+"""Follow docs/start.md, and write its outputs: ``python scripts/first_minutes.py``.
 
-The page is the script.  A block of Python is a file, named in its first line; each line of a block
-``console`` that begins with a dollar sign is a command, and what follows is what it prints.  All of
-it is done in a directory that goes away, by the wheel alone: nothing is imported from here.
+The page is the script. A block of Python is a file, named in its first line; each line of a block
+``console`` that begins with a dollar sign is a command, followed by its output. Everything runs in
+a temporary directory, by the wheel alone: nothing is imported from the source.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ SAME = {
     r"\d{4}-\d\d-\d\dT[\d:.]+(\+00:00|Z)": "TIME",
     r"\b\d+\.\d+[\w.]*": "VERSION",
 }
-"""What is another thing each time, and what is as good."""
+"""Parts that differ each time, and their replacements."""
 
 DEFAULT_TOWER = "127.0.0.1:5556:5557"
-"""Where a tower is that has its ports for itself, as here it need not have."""
+"""The tower's address on the page, where the ports are free."""
 
 FOR_ONE_WHEEL = {"PIP_NO_DEPS": "1", "PIP_NO_INDEX": "1", "PIP_FORCE_REINSTALL": "1"}
-"""What the wheel depends on is there already: in the environment that runs this."""
+"""The wheel's dependencies are installed: in the environment that runs this."""
 
 
 class Minutes:
@@ -102,7 +102,7 @@ class Minutes:
         return done.stdout
 
     def _begun(self, command: str) -> str:
-        """What a command says until it serves; a program of the page says nothing."""
+        """Return a command's output until it serves; a program of the page prints nothing."""
         if not command.startswith("dafka "):
             process = subprocess.Popen(command.split(), cwd=self.directory, env=self.environment)
             self._running.callback(process.wait)
@@ -123,7 +123,7 @@ def same(page: str) -> str:
 
 
 def lived(page: str, directory: Path) -> str:
-    """The page as it is when all of it has been done in a directory, from the first block on."""
+    """Return the page after all of it was run in a directory, from the first block on."""
     minutes = Minutes(directory)
     try:
         return BLOCK.sub(minutes.done, page)

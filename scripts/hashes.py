@@ -47,7 +47,7 @@ def write(programs: Path, name: str, directory: Path) -> None:
 
 
 def main() -> None:
-    """Writes the named lists, or all of them."""
+    """Write the named lists, or all."""
     with tempfile.TemporaryDirectory() as made:
         directory = Path(made)
         venv.create(directory, with_pip=True)

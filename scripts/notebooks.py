@@ -32,13 +32,13 @@ _RANDOM = re.compile(
 
 _AFRESH = "%reset -f"
 
-# What `dafka` sends to terminals, and what Java says of itself as each of Spark's sessions starts.
+# Control sequences of `dafka`, and Java's messages when a Spark session starts.
 _ASIDE = re.compile(r"\x1b\[[0-9;]*m|^WARNING: Using incubator modules: .*\n", re.MULTILINE)
 
 
 @contextmanager
 def kernel() -> Iterator[KernelManager]:
-    """A Python for notebooks, with the packages of this directory; Spark says only what fails."""
+    """A Python for notebooks, with this directory's packages; Spark prints errors only."""
     quiet = f"-Dlog4j2.configurationFile={QUIET.as_uri()}"
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH", "")])]
     environment = {
@@ -95,7 +95,7 @@ def run(notebook: Any, manager: KernelManager, directory: Path) -> None:
 
 
 def texts(cell: Any) -> list[str]:
-    """What a cell's outputs say, but for what is another in each run."""
+    """Return a cell's outputs, without parts that differ in each run."""
     outputs = cell.get("outputs", [])
     return [stable(each.get("text") or each["data"].get("text/plain", "")) for each in outputs]
 
@@ -112,7 +112,7 @@ def pictures(cell: Any) -> list[str]:
 
 
 def names() -> list[str]:
-    """The notebooks there are."""
+    """Return all notebooks."""
     return sorted(path.stem for path in DIRECTORY.glob("*.ipynb"))
 
 

@@ -43,7 +43,7 @@ Or install the wheel, with all it depends on, on the driver and the executors:
 
 
 def main() -> None:
-    """Builds all and says how to use them."""
+    """Build everything, and print how to use it."""
     DIST.mkdir(exist_ok=True)
     wheel = build_wheel()
     build_zip()

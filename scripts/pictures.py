@@ -82,7 +82,7 @@ class Picture:
 
 
 def partitions() -> str:
-    """What a partition is here: a producer."""
+    """Draw partitions as producers."""
     picture = Picture(760, 292, "A topic with three producers, which are its three partitions")
     picture.text(24, 32, "topic weather", "b")
     picture.text(24, 50, "one partition for each producer", "s")
@@ -105,7 +105,7 @@ def partitions() -> str:
 
 
 class Step(NamedTuple):
-    """Who says what to whom; to oneself it is what one does."""
+    """Draw a message; one to itself is a step."""
 
     start: int
     end: int
@@ -114,7 +114,7 @@ class Step(NamedTuple):
 
 
 def sequence(title: str, actors: Sequence[str], steps: Iterable[Step], across: int = 190) -> str:
-    """What goes on between a few, one step below the other."""
+    """Draw the exchanges of a few nodes, one below the other."""
     steps = list(steps)
     width, height = across * len(actors) + 40, 96 + 40 * len(steps)
     picture = Picture(width, height, title)
@@ -139,7 +139,7 @@ def sequence(title: str, actors: Sequence[str], steps: Iterable[Step], across: i
 
 
 def exactly_once() -> str:
-    """How a row comes into a topic once, though its batch runs twice."""
+    """Draw how a row comes into a topic once, though its batch runs twice."""
     task, store, checkpoint = range(3)
     return sequence(
         "A micro-batch that runs twice and is written once",
@@ -199,7 +199,7 @@ def times() -> str:
 
 
 def machines() -> str:
-    """Who connects to whom."""
+    """Draw the connections between nodes."""
     picture = Picture(760, 344, "Who connects to whom, at which ports")
     picture.box(300, 24, 160, 48, "towers", "5556, 5557")
     picture.box(24, 150, 170, 56, "producers", "and consumers")
@@ -288,7 +288,7 @@ PICTURES = {
 
 
 def main() -> None:
-    """Draws them, or says that one needs to be drawn."""
+    """Draw them, or report that one is out of date."""
     for name, draw in PICTURES.items():
         file, drawn = IMAGES / f"{name}.svg", draw()
         if "--check" not in sys.argv[1:]:

@@ -29,7 +29,7 @@ SHOWN: dict[str, tuple[str, ...]] = {
     "Store": ("announce", "wait", "close"),
     "serve_metrics": (),
 }
-"""What applications use of ``dafka_core``, with the methods and properties that need words."""
+"""The public interface of ``dafka_core``, with the methods and properties to describe."""
 
 SECTION = re.compile(r"^(Args|Attributes|Raises)([^:\n]*):\n((?: {4}.*\n?|\n)+)", re.MULTILINE)
 ENTRY = re.compile(r"^ {4}([\w*][\w*, ]*): ", re.MULTILINE)
@@ -73,7 +73,7 @@ def _section(section: re.Match[str]) -> str:
 
 
 def _call(name: str, shown: Any) -> str:
-    """How it is called, without types: these are in the code, for editors."""
+    """Return the signature without types, which editors show."""
     signature = inspect.signature(shown)
     parameters = [
         each.replace(annotation=each.empty)

@@ -1,7 +1,7 @@
-"""What the package is made of: an SBOM in CycloneDX's form.
+"""The package's SBOM in CycloneDX's format.
 
-What everybody needs is "required", what only an extra for users brings is "optional".  What this
-environment has is what is listed, so its versions are those of constraints.txt.
+Dependencies of everyone are "required", those of an extra "optional". It lists this environment's
+versions, which are those of constraints.txt.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _add(
 
 
 def _component(name: str, version: str, licenses: Sequence[str]) -> Component:
-    # Some put the whole text where its name is to be.
+    # Some put the whole text where its name belongs.
     named = [text for text in licenses if len(text) <= 100 and "\n" not in text][:1]
     return Component(
         name=name,

@@ -121,12 +121,12 @@ STEPS = {
         "dafka produce orders --akcs 2; echo exit code $?",
     ],
 }
-"""What is shown, by its title."""
+"""The shown commands, by title."""
 
 
 @contextmanager
 def cluster(directory: Path) -> Iterator[tuple[dict[str, str], str]]:
-    """``dafka up`` in a directory: the environment for other commands, and what it has said."""
+    """Run ``dafka up`` in a directory; yield the environment for other commands, and its output."""
     tools = directory / "bin"
     tools.mkdir()
     program = tools / "dafka"
@@ -143,7 +143,7 @@ def cluster(directory: Path) -> Iterator[tuple[dict[str, str], str]]:
 
 @contextmanager
 def served(command: str, directory: Path, environment: dict[str, str]) -> Iterator[str]:
-    """A command that runs as long as the context: what it says until it serves."""
+    """Run a command during the context; yield its output until it serves."""
     process = subprocess.Popen(
         command.split(),
         cwd=directory,
@@ -184,7 +184,7 @@ def transcripts() -> str:
 
 
 def output(step: str, directory: Path, environment: dict[str, str]) -> str:
-    """What a line for a shell prints."""
+    """Return the output of a shell line."""
     done = subprocess.run(
         ["/bin/sh", "-c", step],
         cwd=directory,

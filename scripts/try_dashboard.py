@@ -31,7 +31,7 @@ SCRAPED_S: Final = 20.0
 """Rates need some scrapes."""
 
 MAY_BE_EMPTY: Final = ("dafka_kafka_", "dafka_flight_waiting_streams")
-"""Expressions that show nothing where there is no gateway, or nobody waits."""
+"""Expressions that are empty without a gateway or waiting clients."""
 
 CONFIG: Final = """
 global: {{scrape_interval: 1s, evaluation_interval: 1s}}
@@ -121,7 +121,7 @@ def _is_up(base: str) -> bool:
 
 
 def _shown(base: str) -> list[str]:
-    """What is wrong with expressions, after a line for each of them."""
+    """Print a line for each expression; return the errors."""
     wrong = []
     for line in expressions():
         asked = line.expression

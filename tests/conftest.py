@@ -18,7 +18,7 @@ NOTEBOOKS = SPARK / "notebooks"
 SEEDS = HERE / "simulation" / "test_simulation.py"
 TABLES = HERE / "chaos" / "test_tables.py"
 
-# How long an example may take says something of the machine, and nothing of the code.
+# The duration of an example depends on the machine, not on the code.
 settings.register_profile("dafka", deadline=None)
 settings.load_profile("dafka")
 
@@ -39,7 +39,7 @@ def unit_of(nodeid: str) -> str:
     """Return the name of the group of tests that one worker runs.
 
     A folder of Spark's tests shares a session, the notebooks with the tests beside them, and a file
-    shares the fixtures of its module.  The tables of faults take long and share nothing.
+    shares the fixtures of its module. The tables of faults are slow and share nothing.
     """
     file = HERE.parent / nodeid.partition("::")[0]
     if file.is_relative_to(SPARK):
@@ -48,7 +48,7 @@ def unit_of(nodeid: str) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes longest begins first."""
+    """The longest ones begin first."""
 
     def order(item: pytest.Item) -> int:
         if item.path.parent == SPARK:
@@ -69,6 +69,6 @@ class LongUnitsFirst(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LongUnitsFirst:
-    """Has xdist use this scheduler, whatever ``--dist`` says."""
+    """Make xdist use this scheduler, whatever ``--dist`` is."""
     config.option.loadscopereorder = False  # it would begin with the group of most tests
     return LongUnitsFirst(config, log)

@@ -8,10 +8,10 @@ from tests.integration.nodes.locked import Keys
 
 
 class KeyDirectory(Keys):
-    """The same keys, for clients that are no nodes."""
+    """The keys of nodes, for clients that are none."""
 
     def files(self, name: str) -> KeyFiles:
-        """What the owner of a key has."""
+        """Return the files of a key's owner."""
         return KeyFiles(**self.of(name))
 
     def let_in(self, name: str) -> None:

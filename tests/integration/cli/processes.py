@@ -19,7 +19,7 @@ from typing import IO, Any, Self
 
 from tests.forked import Forked
 
-# Generous: a test waits as long only when it fails, on a machine however busy.
+# Generous: tests wait as long only on failures, and on busy machines.
 PATIENCE_S = 60.0
 
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
@@ -60,14 +60,14 @@ def run(
 
 
 def shown(*arguments: str) -> str:
-    """What a command shows on a terminal, beside its results."""
+    """Return a command's terminal output, beside its results."""
     terminal, its_end = pty.openpty()
     with os.fdopen(terminal, "rb", buffering=0) as screen:
         done = run(*arguments, streams={2: os.ttyname(its_end)}, TERM="xterm", COLUMNS="80")
         os.close(its_end)
         assert done.returncode == 0
         found = b""
-        with contextlib.suppress(OSError):  # at its end: nobody can write any more
+        with contextlib.suppress(OSError):  # at its end: all writers have closed
             while octets := screen.read(65_536):
                 found += octets
     return _STYLE.sub("", found.decode())
@@ -140,7 +140,7 @@ class Dafka:
         self.err = Lines(self.process.stderr)
 
     def ready(self) -> dict[str, Any]:
-        """Waits until the node says that it serves; what it says."""
+        """Wait until the node serves; return its ready line."""
         line = self.out.next()
         assert line is not None, self.err.rest()
         assert line.startswith(b"READY ")

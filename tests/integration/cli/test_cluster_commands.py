@@ -13,7 +13,7 @@ from tests.integration.cli.processes import Dafka, run, sentence
 
 
 def states(*arguments: str) -> tuple[int, list[tuple[str, str]], str]:
-    """The exit code, what is there with its state, and what was complained."""
+    """Return the exit code, the listed nodes with their states, and the complaints."""
     done = run("status", *arguments, "--json", "--timeout-s", "5")
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     return done.returncode, [(row["what"], row["state"]) for row in rows], done.stderr.decode()

@@ -1,4 +1,4 @@
-"""Every command takes what no flag says from the environment and from a file."""
+"""Commands take options without flags from the environment and from a file."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ A, B = "A" * 32, "B" * 32
 
 @pytest.fixture(scope="module")
 def source(tower: str) -> str:
-    """Topic ``source``: keys, headers, a null value and octets, in two partitions."""
+    """Topic ``source``: keys, headers, a null value and bytes, in two partitions."""
     with Producer("source", address=A, tower=tower) as producer:
         producer.publish(b"one", b"k", [("h", b"1"), ("n", None)])
         producer.publish(None, b"gone")

@@ -48,7 +48,7 @@ PATHS = ("/metrics", "/healthz", "/readyz")
 
 
 def lines() -> Iterator[tuple[str, list[str]]]:
-    """Each line of arguments for ``dafka``, and whose it is."""
+    """Return each line of arguments for ``dafka``, with its file."""
     for path in UNITS:
         [line] = re.findall(r"^ExecStart=/opt/dafka/bin/dafka (.+)$", path.read_text("utf-8"), re.M)
         yield path.name, shlex.split(line.replace("%i", "a"))
@@ -60,7 +60,7 @@ def lines() -> Iterator[tuple[str, list[str]]]:
 
 
 def settings(arguments: list[str]) -> dict[str, Any]:
-    """What the real parser, and the options' tables, make of a line."""
+    """Parse a line by the real parser and the options' tables."""
     root: Any = typer.main.get_command(app)
     context = root.make_context("dafka", [*arguments])
     name, command, rest = root.resolve_command(context, context._protected_args + context.args)
@@ -195,7 +195,7 @@ def test_a_token_for_metrics_is_where_nodes_of_kubernetes_look_for_it() -> None:
         (volume,) = [one for one in pod["volumes"] if one["name"] == mount["name"]]
         secret = f"create secret generic {volume['secret']['secretName']} --from-file={file.name}"
         assert secret in PAGE
-        # What Kubernetes gives a pod's group to read is nobody else's.
+        # Kubernetes makes a pod's files readable for its group only.
         assert volume["secret"]["defaultMode"] == 0o440
         assert "fsGroup" in pod["securityContext"]
 
@@ -282,7 +282,7 @@ def test_compose_has_what_its_services_name() -> None:
 def test_opentelemetrys_collector_asks_where_nodes_answer() -> None:
     config = yaml.safe_load((DEPLOY / "opentelemetry/collector.yaml").read_text("utf-8"))
     [metrics] = config["service"]["pipelines"].values()
-    assert {kind: [*config[kind]] for kind in metrics} == metrics  # all of it, and nothing else
+    assert {kind: [*config[kind]] for kind in metrics} == metrics  # everything
     [job] = config["receivers"]["prometheus"]["config"]["scrape_configs"]
     assert not {"metrics_path", "scheme"} & {*job}  # the usual ones, which are a node's
     [target] = job["static_configs"][0]["targets"]

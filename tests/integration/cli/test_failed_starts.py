@@ -82,7 +82,7 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
 
 @pytest.fixture
 def own_mesh(tmp_path: Path) -> Iterator[Mesh]:
-    """For a test whose nodes are heard of in the end."""
+    """For a test whose nodes are discovered in the end."""
     with ExitStack() as nodes:
         yield Mesh(tmp_path, nodes)
 

@@ -1,4 +1,4 @@
-"""``--metrics`` of the commands whose nodes run for long."""
+"""``--metrics`` of long-running commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``dafka job``: what there is, and how each is run."""
+"""``dafka job``: the list of jobs, and how each is run."""
 
 from __future__ import annotations
 

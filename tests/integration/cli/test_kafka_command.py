@@ -18,7 +18,7 @@ from tests.integration.cli.processes import ANY_PORTS, Dafka, run, sentence
 
 
 def is_served(where: str) -> bool:
-    """Whether ApiVersions is answered there."""
+    """Return whether ApiVersions is answered."""
     host, port = where.rsplit(":", 1)
     with socket.create_connection((host, int(port)), timeout=30) as client:
         client.sendall(struct.pack(">ihhih", 10, 18, 0, 7, -1))

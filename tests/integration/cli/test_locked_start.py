@@ -14,7 +14,7 @@ from tests.pages import example
 
 
 def test_a_locked_cluster_takes_ten_commands(tmp_path: Path) -> None:
-    """They are run as they stand, but for the ports, which the system chooses."""
+    """They run unchanged, except for ports, which the system chooses."""
     lines = example("docs/security.md", "In ten commands", "sh").strip().splitlines()
     assert len(lines) <= 10
     any_port = "tcp://127.0.0.1:0"
@@ -53,7 +53,7 @@ def test_a_locked_cluster_takes_ten_commands(tmp_path: Path) -> None:
 
 @contextmanager
 def started(line: str, directory: Path, variables: dict[str, str]) -> Iterator[str]:
-    """A command that goes on, and what it says when it is ready."""
+    """A long-running command, with its ready line."""
     with subprocess.Popen(
         ["bash", "-c", line],
         cwd=directory,

@@ -1,4 +1,4 @@
-"""A store that runs as a command says what happens to it."""
+"""A store that runs as a command logs its events."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_a_store_tells_programs_who_comes_and_that_it_ends(tmp_path: Path) -> No
     def has(store: Dafka, event: str) -> bool:
         line = store.err.next()
         assert line is not None, told
-        told.append(json.loads(line))  # all that it says
+        told.append(json.loads(line))  # its output
         return bool(told[-1]["event"] == event)
 
     directory, json_logs = str(tmp_path / "d"), ("--log-level", "info", "--log-format", "json")

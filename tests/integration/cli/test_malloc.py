@@ -12,7 +12,7 @@ from dafka_core.cli import process
 from tests.integration.cli.processes import environment
 
 PIECES = 3
-# Frees the same buffers again and again, and says how often the system had to hand out a page.
+# Frees the same buffers repeatedly, and counts the system's page faults.
 BURSTS = f"""
 import resource, sys
 from dafka_core.cli.process import LARGEST_KEPT_BYTES, keep_freed_memory

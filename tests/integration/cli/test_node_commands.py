@@ -231,7 +231,7 @@ def test_partitions_of_a_lost_store_are_written_again_by_the_one_in_its_place(
             other.close()
         shutil.rmtree(tmp_path / "b")
         assert set(produced(gateway, number, 1, 1_500)) == {KafkaError._MSG_TIMED_OUT}
-        with Log(directory) as empty:  # of a store that has never met another one
+        with Log(directory) as empty:  # of a store that knows no other
             former = kept_address(empty.directory)
         refused = run("store", "replace", directory, lost, *where)
         assert "lacks records of" in last_line(refused)

@@ -1,4 +1,4 @@
-"""``dafka`` with topics of any octets: shown escaped, and named as they are shown."""
+"""Topics of arbitrary bytes: shown escaped, and accepted in that form."""
 
 from __future__ import annotations
 

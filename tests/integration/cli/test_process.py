@@ -96,7 +96,7 @@ def test_a_signal_while_it_starts_ends_it_without_a_word(
 
 
 FULL = 10 + int(Path("/proc/sys/net/unix/max_dgram_qlen").read_text())
-"""More words than a socket keeps for who does not read."""
+"""More words than a socket buffers for a slow reader."""
 
 SIGN_S = 0.01
 USEC = str(int(3 * SIGN_S * 1e6))
@@ -115,7 +115,7 @@ class Manager:
         return self._socket.recv(4_096).decode()
 
     def hears_for(self, silence_s: float, most: int = 100) -> list[str]:
-        """All that comes until nothing has come for so long, or so many words."""
+        """Read until a pause of this length, or up to this many words."""
         self._socket.settimeout(silence_s)
         heard: list[str] = []
         try:
@@ -183,7 +183,7 @@ def test_a_manager_that_reads_nothing_holds_nobody_up(
 ) -> None:
     monkeypatch.setenv(SOCKET, manager.address)
     monkeypatch.setattr("dafka_core.cli.process.PATIENCE_S", 0.001)
-    for _ in range(FULL):  # so much is never read; its last words wait in vain
+    for _ in range(FULL):  # never read; its last words wait in vain
         with systemd_notified(tower):
             pass
     assert len(manager.hears_for(0.1, FULL)) < FULL

@@ -13,7 +13,7 @@ from tests.integration.cli.processes import Dafka, run, sentence
 
 
 def published(tower: str, topic: str, *arguments: str, given: bytes = b"") -> list[str]:
-    """What is in a topic after records were published to it."""
+    """Publish records to a topic; return its content."""
     done = run("produce", topic, *arguments, "--tower", tower, given=given)
     assert done.returncode == 0, done.stderr
     shown = run("consume", topic, "--tower", tower, "--exit-at-end", "--format", "%k=%v;%h")

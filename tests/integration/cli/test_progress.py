@@ -1,4 +1,4 @@
-"""How far long work is, for who looks at a terminal."""
+"""Progress displays on a terminal."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ STOP_SIGNALS = [signal.SIGINT, signal.SIGTERM]
 
 
 def produce(topic: str, tower: str, values: list[bytes], *arguments: str) -> str:
-    """Produces ``values`` to their acknowledgement; what the command told people."""
+    """Produce ``values`` until acknowledged; return the command's messages."""
     given = b"".join(value + b"\n" for value in values)
     process = run("produce", topic, "--tower", tower, *arguments, given=given)
     assert process.returncode == 0, process.stderr
@@ -37,7 +37,7 @@ def produce(topic: str, tower: str, values: list[bytes], *arguments: str) -> str
 
 
 def unread_bytes(pipe: IO[bytes]) -> int:
-    """How much of what was written to a pipe nobody has read yet."""
+    """Return the unread bytes in a pipe."""
     return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
@@ -122,7 +122,7 @@ def test_lines_are_published_as_they_come(tower: str) -> None:
         producer.input.flush()
         consumed = run("consume", "typed", "--tower", tower, "--from-beginning", "--count", "1")
         assert consumed.stdout == b"first\n"
-        # Ctrl-C ends the input; a line that is not finished is none.
+        # Ctrl-C ends the input; an unfinished line is dropped.
         assert producer.stop(signal.SIGINT) == 0
         assert producer.err.rest()[-1] == b"1 records acknowledged"
 

@@ -1,4 +1,4 @@
-"""Commands that list what stores hold, where there is no mesh, or none that reaches the command."""
+"""Commands that list stores' content without a mesh, or behind a firewall."""
 
 from __future__ import annotations
 

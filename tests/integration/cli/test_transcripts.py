@@ -9,14 +9,14 @@ from scripts import transcripts
 from scripts.transcripts import output
 
 QUICK = re.compile(r"dafka (produce|consume numbers --exit|topics --json|trim|delete)")
-"""Those whose answer hangs on nothing else, and few: each is a process of its own."""
+"""Deterministic ones, and few: each is a process of its own."""
 
 MASKS = (
     (r"\b[0-9A-F]{32}\b", "ADDRESS"),
     (r"\d{4}-\d\d-\d\d[T ][\d:.]+\+00:00", "TIME"),
     (r":\d{4,5}\b", ":PORT"),
 )
-"""What is another one each time."""
+"""Parts that differ each time."""
 
 
 def masked(text: str) -> list[str]:
@@ -26,7 +26,7 @@ def masked(text: str) -> list[str]:
 
 
 def printed(section: str, step: str) -> str:
-    """What the page says that a command has printed."""
+    """Return the output of a command on the page."""
     _, _, rest = section.partition(f"\n$ {step}\n")
     return re.split(r"^(?:\$ |```)", rest, maxsplit=1, flags=re.MULTILINE)[0]
 

@@ -1,4 +1,4 @@
-"""What ``dafka`` says of itself, and to those who mistype it."""
+"""``dafka --help``, and mistyped commands."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ EXTRAS = {
     "metrics": ["prometheus_client"],
     "protobuf": ["google.protobuf"],
 }
-"""What each extra installs, by its names in Python."""
+"""The Python packages of each extra."""
 
 WITHOUT = """
 import json, sys
@@ -40,7 +40,7 @@ print(json.dumps(codes), file=sys.stderr)
 
 
 def run(*commands: str) -> tuple[list[int], str]:
-    """Run commands in one process without extras; return exit codes and all that it printed."""
+    """Run commands in one process without extras; return exit codes and output."""
     program = WITHOUT.format(packages=[*chain(*EXTRAS.values())])
     done = subprocess.run(
         [sys.executable, "-c", program, json.dumps([command.split() for command in commands])],

@@ -1,4 +1,4 @@
-"""Who may ask the console for what."""
+"""Access to the console."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Locked(NamedTuple):
         return ask(self.console, "/login", "POST", f"token={token}".encode(), told)
 
     def cookie(self) -> str:
-        """What a browser says from then on."""
+        """Return the headers that a browser sends from then on."""
         return self.log_in(self.token).headers["set-cookie"].partition(";")[0]
 
 
@@ -186,7 +186,7 @@ def test_a_wrong_token_is_told_and_guesses_end(locked: Locked) -> None:
     ):
         assert found.status == 429
         assert b"wrong tokens came from this address" in found.body
-    # Who is in already stays.
+    # Authenticated users stay.
     assert ask(locked.console, "/api/overview", headers={"Cookie": cookie}).status == 200
 
 

@@ -1,4 +1,4 @@
-"""What the console answers, of a real cluster."""
+"""The console's answers, from a real cluster."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HOSTILE = b"<script>alert(1)</script><img src=x onerror=alert(1)>"
 
 
 def held(console: Console, topic: str) -> list[int]:
-    """How many records of a topic's partitions each store has."""
+    """Return each store's number of records by partition."""
     found = ask(console, "/api/partitions", topic=topic)
     rows = found.json["rows"] if found.status == 200 else []
     return [number for row in rows for number in row["holders"].values()]

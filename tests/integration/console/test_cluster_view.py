@@ -1,4 +1,4 @@
-"""A cluster that is looked at in the background."""
+"""The view of a cluster, updated in the background."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_what_has_changed_is_told_and_what_all_takes_seldom(tmp_path: Path) -> N
         assert link.is_facts_due(are_new=False)
         (fact,) = link.ask_facts()
         assert (fact.records, link.is_facts_due(are_new=False)) == (5, False)
-        # Of a partition that is new this is not waited for as long.
+        # A new partition is asked for sooner.
         wait_until(lambda: link.is_facts_due(are_new=True))
         assert not link.is_facts_due(are_new=False)
         state = link.state(1, 0)

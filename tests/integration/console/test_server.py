@@ -89,7 +89,7 @@ def test_a_request_has_its_time_in_all_however_often_a_piece_of_it_comes(
 
 
 def _is_ended(client: socket.socket) -> bool:
-    """Sends one more octet; whether it was one too many."""
+    """Send one more byte; return whether it was one too many."""
     try:
         client.sendall(b"G")
     except ConnectionError:

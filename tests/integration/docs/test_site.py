@@ -19,7 +19,7 @@ LOADED = {"img": "src", "link": "href", "script": "src", "iframe": "src"}
 
 
 class Shown(HTMLParser):
-    """What there is in HTML: tags of a text, ids of its headings, code, and what is loaded."""
+    """The parts of a page's HTML: text tags, ids of headings, code, and loaded files."""
 
     def __init__(self, html: str, *, inside: str | None = None) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ def built(page: Path, site: Path) -> Shown:
 
 
 def differences(page: Path, here: Shown) -> list[tuple[object, ...]]:
-    """What a page of the site has otherwise than GitHub would show it."""
+    """Return the differences between a page of the site and GitHub's."""
     text = re.sub(r"<!--.*?-->", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     there = Shown(MarkdownIt("commonmark").enable("table").render(text))
     counts = [(tag, here.tags[tag], there.tags[tag]) for tag in COUNTED]

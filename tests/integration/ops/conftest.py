@@ -1,4 +1,4 @@
-"""One node of each kind in this process, and what tells of them."""
+"""One node of each kind in this process, with its metrics."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def endpoint(nodes: Nodes) -> Iterator[MetricsEndpoint]:
 
 
 def told(samples: Iterable[Sample]) -> dict[tuple[Metric, tuple[str, ...]], Any]:
-    """The values, by metric and labels; none of them is there twice."""
+    """Return the values, by metric and labels; check that each occurs once."""
     found = [*samples]
     values = {(each.metric, each.labels): each.value for each in found}
     assert len(values) == len(found)
@@ -63,7 +63,7 @@ class Answer(NamedTuple):
 
 
 def ask(url: str, **headers: str) -> Answer:
-    """What a GET is answered with."""
+    """Return the answer to a GET."""
     try:
         with urllib.request.urlopen(urllib.request.Request(url, headers=headers)) as found:
             return Answer(found.status, found.read().decode(), found.headers["Content-Type"])

@@ -25,7 +25,7 @@ VALUES = {
     "how": {"live", "direct"},
     "message": {name for name in vars(messages) if name[0].isupper()},
 }
-"""What labels may be compared with in an expression."""
+"""Return the values that labels are compared with in an expression."""
 
 ALERTS = re.findall(r"^        expr: (.+)$", RULES, re.MULTILINE)
 

@@ -1,4 +1,4 @@
-"""Numbers, health and readiness over HTTP: for whoever asks, however badly."""
+"""Metrics, health and readiness over HTTP, also for bad clients."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_nobody_guesses(locked: MetricsEndpoint, file: Path) -> None:
     right = {"Authorization": f"Bearer {file.read_text().strip()}"}
     for path in ("/metrics", "/readyz"):
         assert ask(f"{url(locked)}{path}", **right).status == 429
-    # Probes go on.
+    # Probes continue.
     assert ask(f"{url(locked)}/readyz").status == 200
 
 
@@ -205,7 +205,7 @@ def test_other_machines_are_let_in_by_a_token_or_on_purpose(
     assert "are open to the network" in caplog.text
     monkeypatch.setenv("DAFKA_INSECURE", "true")
     with MetricsEndpoint("*:0") as endpoint:
-        # Other machines know this one by any name.
+        # Other machines may use any name of this one.
         assert ask(f"{url(endpoint)}/metrics", Host="store-1:9108").status == 200
 
 

@@ -1,4 +1,4 @@
-"""A disk that is slow, stuck or broken is seen from outside while the store is still there."""
+"""A slow, stuck or broken disk is visible from outside while the store runs."""
 
 from __future__ import annotations
 

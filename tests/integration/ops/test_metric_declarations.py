@@ -1,4 +1,4 @@
-"""What is declared, what is served and what the page says are the same."""
+"""Declared, served and documented metrics are equal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes in the mesh tell who is there and what has passed; towers and gateways their part."""
+"""Metrics of the mesh's nodes, towers and gateways."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is watched is told of, whatever state it is in."""
+"""Metrics of nodes in any state."""
 
 from __future__ import annotations
 

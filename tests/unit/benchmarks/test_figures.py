@@ -1,4 +1,4 @@
-"""How measurements become figures."""
+"""Figures from measurements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process has taken of the processors."""
+"""CPU time of a process."""
 
 from __future__ import annotations
 

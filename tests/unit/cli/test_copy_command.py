@@ -1,4 +1,4 @@
-"""Files that are there when they are complete, and not before."""
+"""Files appear when they are complete."""
 
 from __future__ import annotations
 

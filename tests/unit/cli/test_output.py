@@ -1,4 +1,4 @@
-"""What is printed, to programs and to people."""
+"""Output for programs and for people."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def terminal() -> Iterator[list[str]]:
             patched.setattr(sys, "stderr", stream)
             yield lines
     with os.fdopen(shown, "rb", buffering=0) as screen, contextlib.suppress(OSError):
-        while text := screen.read(65_536):  # fails at the end: nobody can write any more
+        while text := screen.read(65_536):  # fails at the end: all writers have closed
             lines += text.decode().splitlines()
 
 

@@ -1,4 +1,4 @@
-"""Which store a range is read from, and what happens when that one fails."""
+"""The store that a range is read from, and its failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What docs/commands.md shows are commands that there are, with flags that they have."""
+"""Commands and flags in docs/commands.md exist."""
 
 from __future__ import annotations
 

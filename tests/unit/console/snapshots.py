@@ -1,4 +1,4 @@
-"""Snapshots of clusters that nobody needs to start."""
+"""Snapshots of clusters that need not run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def table() -> PartitionTable:
 
 
 def snapshot() -> Snapshot:
-    """The same, one second later, in which ten records were added."""
+    """Return it one second later, with ten records more."""
     made = table()
     made.tick(1.0, US)
     made.hear(ONE, [info("t", A, 110)], complete=False)

@@ -1,4 +1,4 @@
-"""Who is connected to whom."""
+"""The connections of nodes."""
 
 from __future__ import annotations
 

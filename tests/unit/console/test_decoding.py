@@ -1,4 +1,4 @@
-"""What octets are taken for, and how they are shown."""
+"""Formats guessed from bytes, and their display."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the console may be told."""
+"""The console's options."""
 
 from __future__ import annotations
 

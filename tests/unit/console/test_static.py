@@ -1,4 +1,4 @@
-"""What every page of the console keeps to: records are hostile; nothing is from elsewhere."""
+"""Rules for all pages: records are untrusted, and nothing is loaded from elsewhere."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ TRIED = {
     "docs/wire*.md | [!F]* | ": f"{HERE}frames_of_a_page_are_those_that_nodes_send",
     "* | sh": SHELL,
 }
-"""What tries which blocks, by page, heading and language."""
+"""The test of each block, by page, heading and language."""
 
 EXEMPT = {
     "README.md | A cluster with Spark | ": "a picture",
@@ -112,7 +112,7 @@ PROGRAMS = {
     *("export", "jupyter", "spark-submit", "tar"),
     *("cp", "docker", "install", "kubectl", "systemctl", "systemd-sysusers"),
 }
-"""What else is run in lines for a shell; of these the files that they name must be there."""
+"""Other programs in shell lines; the files that they name must exist."""
 
 BLOCKS = list(blocks())
 DAFKA = typer.main.get_command(app)
@@ -164,7 +164,7 @@ def lines_for_a_shell() -> Iterator[Any]:
         if block.language != "sh":
             lines = [line[2:] for line in lines if line.startswith("$ ")]
         for line in lines:
-            if line.strip() and "--akcs" not in line:  # shows what a flag that is none gets
+            if line.strip() and "--akcs" not in line:  # shows the error of an unknown flag
                 yield pytest.param(line, id=f"{block.page}: {line}")
 
 

@@ -1,4 +1,4 @@
-"""What is installed has the hashes that it had when it was pinned."""
+"""Installed packages have their pinned hashes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the facts about a cluster mean."""
+"""Findings from the facts about a cluster."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_topics() -> None:
     assert there == (OK, "topic 'flights' has 2 partitions with 4 records")
     assert misspelt[0] is PROBLEM
     assert misspelt[1].startswith("no store has topic 'flihgts' (did you mean 'flights'?); corr")
-    assert found(facts._replace(asked=False), "topic") == []  # nobody could say
+    assert found(facts._replace(asked=False), "topic") == []  # unknown
     one = Facts(topics=("t",), heads={TopicPartition("t", "P"): PartitionInfo("t", "P", 0, 1)})
     assert only(one._replace(asked=True), "topic")[1] == "topic 't' has 1 partition with 1 records"
 
@@ -114,7 +114,7 @@ def test_clocks_of_stores_against_each_other_and_against_here() -> None:
     assert says[1][1].startswith("the clock of store A is 2.0 h ahead of this machine's")
     behind = only(Facts(stores=(served("A", -90.0),)), "clocks")
     assert "store A is 90.0 s behind this machine's" in behind[1]
-    assert found(Facts(stores=(StoreFacts("A"),)), "clocks") == []  # nobody has said
+    assert found(Facts(stores=(StoreFacts("A"),)), "clocks") == []  # not reported
 
 
 def test_a_clock_in_doubt_is_reported() -> None:
@@ -280,7 +280,7 @@ def test_who_else_can_write_to_the_files_of_keys_is_said(
     public.chmod(0o644)
     for path in (tmp_path, public, own):
         give_away(path, monkeypatch)
-    # The node's user owns the secret, too, and another one looks.
+    # The node's user owns the secret, too, and another user checks it.
     assert len(sentences(config, Facts())) == 1
     monkeypatch.setenv("OWN_KEY", read_secret(str(own)).secret.decode())
     own.unlink()
@@ -291,7 +291,7 @@ def test_who_else_can_write_to_the_files_of_keys_is_said(
 
 
 def give_away(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has a file be another user's than who looks."""
+    """Make a file another user's."""
     if os.geteuid() == 0:
         os.chown(path, 4242, -1)
     else:

@@ -1,4 +1,4 @@
-"""How stores are called."""
+"""Names of stores."""
 
 from __future__ import annotations
 

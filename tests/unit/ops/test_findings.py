@@ -1,4 +1,4 @@
-"""What findings are shown as."""
+"""The display of findings."""
 
 from __future__ import annotations
 

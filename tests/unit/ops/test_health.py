@@ -1,4 +1,4 @@
-"""What is wrong with a node is said while it lasts, by how bad it is."""
+"""A node's problems are reported while they last, by severity."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dafka_core.ops.health import FULL_BYTES, HANGS_S, SILENT_S, STUCK_S
 
 
 class FakeStore:
-    """What ``health`` looks at of a store; each test changes one thing."""
+    """The inputs of ``health`` for a store; each test changes one of them."""
 
     kind = "store"
     is_open = True
@@ -57,7 +57,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeStore:
 
 
 def judged(store: FakeStore) -> tuple[bool, bool, list[str]]:
-    """Whether it is alive, whether it is ready, and what is said that is not well."""
+    """Return liveness, readiness, and the problems."""
     found = store.findings()
     bad = [str(each) for each in found if each.severity is not Severity.OK]
     return health.is_alive(found), health.is_ready(found), bad

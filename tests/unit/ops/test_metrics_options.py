@@ -1,4 +1,4 @@
-"""Where metrics are served."""
+"""The address of metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who listens at a port, by the first octets: real sockets, and what anybody may say."""
+"""Recognizing a listener by its first bytes: real sockets, and hostile answers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from dafka_core.ops.port_probe import (
 )
 
 PATIENCE_S = 10.0
-"""Longer than any answer of a machine under load; nobody waits as long who is answered."""
+"""Longer than any answer on a loaded machine; only failures wait as long."""
 
 READY = b"\x04\x19\x05READY\x0bSocket-Type\0\0\0\x04XPUB"
 
@@ -115,7 +115,7 @@ def test_one_that_ends_the_connection_is_a_stranger(listen: Listen) -> None:
 
 
 def test_one_that_says_nothing(listen: Listen) -> None:
-    """A tower that stands still does not, either."""
+    """Nor does a tower that is stopped."""
     (found,) = probed([("127.0.0.1", listen(lambda _: None))], 0.6)
     assert found.answer is Answer.MUTE
 
@@ -126,7 +126,7 @@ def test_nobody_and_nowhere() -> None:
     found = probed([("127.0.0.1", port), ("no-such-host.invalid", 1), ("a" * 70, 1)], PATIENCE_S)
     answers = [each.answer for each in found]
     assert answers[0] is Answer.REFUSED
-    # Without a network no name server can say that there is no such host.
+    # Without a network no name server can deny a host.
     assert answers[1] in (Answer.UNKNOWN_HOST, Answer.UNREACHABLE)
     assert answers[2] in (Answer.UNKNOWN_HOST, Answer.UNREACHABLE)
 

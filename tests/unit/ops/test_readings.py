@@ -1,4 +1,4 @@
-"""How much a store has of each topic costs a limited share of the time, and a limited room."""
+"""Metrics by topic take a limited share of time, and limited memory."""
 
 from __future__ import annotations
 
