@@ -172,7 +172,7 @@ def _refusal(api_key: int, request: Any, rule: Rule, version: int) -> Any:
     assert rule.whole is not None
     error = KafkaError.NONE if rule.is_hidden else REFUSALS[rule.whole.resource]
     response = schemas.empty_response(api_key, version, error, WHY if error else None)
-    if rule.answered:
+    if rule.each is not None:
         parts = getattr(request, rule.asked) or ()
         setattr(response, rule.answered, [rule.refusal(each, error) for each in parts])
     return response

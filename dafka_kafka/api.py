@@ -87,9 +87,6 @@ cancelled when the client disconnects; work that must complete is shielded."""
 WHY: Final = "the user may not do this: 'dafka kafka-user show' lists what each one may"
 """The reason that clients get where Kafka has a field for it."""
 
-GROUP: Final = 0
-"""FindCoordinator's key type for groups; the other one is for transactions."""
-
 Named = Callable[[Any], tuple[Need, str]]
 Refused = Callable[[Any, KafkaError], Any]
 
@@ -100,8 +97,9 @@ class Rule:
 
     Args:
         whole: for the request as a whole.
-        asked: the request's field that lists topics, groups or resources.
-        each: returns the permission required for one of these, and its name.
+        each: returns the permission required for one element of a list in the request, and its
+            name; None if the request has no list.
+        asked: the request's field with that list.
         answered: the response's field with their results.
         refused: makes the result of a refused one.
         only_if: whether ``whole`` applies to this request.
@@ -109,9 +107,9 @@ class Rule:
     """
 
     whole: Need | None = None
-    asked: str = ""
     each: Named | None = None
-    answered: str = ""
+    asked: str = "topics"
+    answered: str = "topics"
     refused: Refused | None = None
     only_if: Callable[[Any], bool] = lambda _: True
     is_hidden: bool = False

@@ -54,7 +54,7 @@ def check_all_there(store: Store) -> None:
 
 
 def tell_others(store: Store, tell: Callable[[StoreClient], object]) -> None:
-    """Apply ``change`` at each other reachable store; blocks.
+    """Call ``tell`` with a client of each other reachable store; blocks.
 
     Raises:
         RefusedError: a store failed; others may have applied it.
@@ -225,6 +225,11 @@ class Kind(IntEnum):
     LIST = 7
 
 
+def _alters(result: Any) -> Rule:
+    needs, refused = named_resource(Permitted.ALTER_CONFIGS), refuse_resource(result)
+    return Rule(each=needs, asked="resources", answered="responses", refused=refused)
+
+
 class Configs(Feature):
     """Describes configs, and changes the retention of topics."""
 
@@ -248,12 +253,7 @@ class Configs(Feature):
     @serves(
         Api.ALTER_CONFIGS,
         range(2),
-        Rule(
-            asked="resources",
-            each=named_resource(Permitted.ALTER_CONFIGS),
-            answered="responses",
-            refused=refuse_resource(AlterConfigsResponse.AlterConfigsResourceResponse),
-        ),
+        _alters(AlterConfigsResponse.AlterConfigsResourceResponse),
     )
     async def _alter_configs(self, request: Any, client: Client) -> Any:
         return await self._altered(AlterConfigsResponse, request, anew=True)
@@ -261,12 +261,7 @@ class Configs(Feature):
     @serves(
         Api.INCREMENTAL_ALTER_CONFIGS,
         range(1),
-        Rule(
-            asked="resources",
-            each=named_resource(Permitted.ALTER_CONFIGS),
-            answered="responses",
-            refused=refuse_resource(IncrementalAlterConfigsResponse.AlterConfigsResourceResponse),
-        ),
+        _alters(IncrementalAlterConfigsResponse.AlterConfigsResourceResponse),
     )
     async def _change_configs(self, request: Any, client: Client) -> Any:
         return await self._altered(IncrementalAlterConfigsResponse, request, anew=False)

@@ -403,7 +403,6 @@ class Fetch(Feature):
         Api.FETCH,
         range(12),
         Rule(
-            asked="topics",
             each=named_topic(Operation.READ, "topic"),
             answered="responses",
             refused=refuse_partitions(

@@ -51,9 +51,7 @@ class ListOffsets(Feature):
         Api.LIST_OFFSETS,
         range(6),
         Rule(
-            asked="topics",
             each=named_topic(Operation.DESCRIBE),
-            answered="topics",
             refused=refuse_partitions(_Topic, _Partition),
         ),
     )

@@ -56,9 +56,7 @@ class Metadata(Feature):
         Api.METADATA,
         range(9),
         Rule(
-            asked="topics",
             each=named_topic(Operation.DESCRIBE),
-            answered="topics",
             refused=refuse_one(_Topic),
         ),
     )

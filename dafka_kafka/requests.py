@@ -240,7 +240,7 @@ class Requests:
         if schemas.is_flexible(head.api_key, head.version):
             limit_bytes = min(limit_bytes, MAX_TAGGED_BYTES)
         if len(octets) > limit_bytes:
-            size = f"{len(octets)} octets of kind {head.api_key}"
+            size = f"{len(octets)} bytes of kind {head.api_key}"
             raise ProtocolError(f"a request of {size}, which may have {limit_bytes}")
 
     def _encoded(self, head: RequestHead, response: Any) -> Pieces:

@@ -145,9 +145,7 @@ class Topics(Feature):
         Api.CREATE_TOPICS,
         range(7),
         Rule(
-            asked="topics",
             each=lambda each: (on_cluster(Operation.CREATE), each.name),
-            answered="topics",
             refused=refuse_one(CreateTopicsResponse.CreatableTopicResult, error_message=WHY),
         ),
     )
@@ -255,7 +253,6 @@ class Topics(Feature):
         Api.CREATE_PARTITIONS,
         range(2),
         Rule(
-            asked="topics",
             each=named_topic(Operation.ALTER),
             answered="results",
             refused=refuse_one(
@@ -367,9 +364,7 @@ class Topics(Feature):
         Api.DELETE_RECORDS,
         range(2),
         Rule(
-            asked="topics",
             each=named_topic(Operation.DELETE),
-            answered="topics",
             refused=refuse_partitions(
                 DeleteRecordsResponse.DeleteRecordsTopicResult,
                 DeleteRecordsResponse.DeleteRecordsTopicResult.DeleteRecordsPartitionResult,

@@ -39,7 +39,7 @@ from dafka_core.flight.requests import (
     PutRequest,
 )
 from dafka_core.flight.server_context import POLL_S, ServerContext, WatchedStream
-from dafka_core.flight.server_keys import MIDDLEWARE, Caller, NamedKey, knows, writes
+from dafka_core.flight.server_keys import MIDDLEWARE, Caller, NamedKey, ServerKeys, knows, writes
 from dafka_core.flight.store_location import StoreLocation, host_of, tcp_location, unix_location
 from dafka_core.model.json_message import pack, short
 from dafka_core.model.log_entries import TransactionExistsError
@@ -337,7 +337,7 @@ CLOSE_GRACE_S: Final = 0.2
 """Time for streams to end when the service closes; then their connections are broken."""
 
 REBIND_S: Final = 0.001
-"""Time after which a port is tried again that was free a moment ago."""
+"""First pause before a server listens again at the port that an ended one has released."""
 
 CLOSE_TIMEOUT_S: Final = 10.0
 """The longest duration of closing, even if the store or its disk hangs."""
@@ -397,7 +397,7 @@ class FlightService(ProcessBound):
             if context.keys is not None:
                 follow = threading.Thread(
                     target=_follow_keys,
-                    args=(weakref.ref(self), context, server, locations[-1]),
+                    args=(weakref.ref(self), context.keys, server, locations[-1], context.closing),
                     name="dafka-flight-keys",
                     daemon=True,
                 )
@@ -534,7 +534,7 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
 
     def list_actions(self, context: Any) -> list[tuple[str, str]]:
         with self._serving(context) as caller:
-            caller.check()
+            caller.allow(None, lambda owner, request: "")  # any key
             return server_actions.descriptions()
 
     def do_action(self, context: Any, action: flight.Action) -> Iterator[bytes]:
@@ -562,10 +562,14 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
 
 
 def _follow_keys(
-    service: weakref.ref[FlightService], context: ServerContext, server: _Server, location: str
+    service: weakref.ref[FlightService],
+    keys: ServerKeys,
+    server: _Server,
+    location: str,
+    closing: threading.Event,
 ) -> None:
-    while context.keys is not None and not context.closing.wait(LOOK_INTERVAL_S):
-        if context.keys.certificates != server.certificates and (running := service()) is not None:
+    while not closing.wait(LOOK_INTERVAL_S):
+        if keys.certificates != server.certificates and (running := service()) is not None:
             try:
                 server = running.replace(server, location)
             except RuntimeError as error:  # no thread can be started: try again

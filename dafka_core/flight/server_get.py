@@ -218,7 +218,7 @@ def get(context: ServerContext, ticket: bytes, caller: Caller) -> flight.FlightD
         backup = context.parse(BackupRequest, administers, ticket, caller)
         stream = context.stream(context.backups, caller, "backup")
         return flight.GeneratorStream(SCHEMA, _backup_batches(context, backup, stream))
-    kind, batches = _GETS.get(version or 0, _GETS[GetRequest.json_version])
+    kind, batches = _GETS.get(version, _GETS[GetRequest.json_version])
     request = context.parse(kind, reads, ticket, caller)
     is_many = isinstance(request, GetManyRequest)
     what = f"{len(request.ranges)} ranges" if is_many else str(request.tp)
@@ -330,7 +330,7 @@ def _check(snapshot: Snapshot, request: RangeRequest | AskedRange, at: int) -> N
     check_history(history, request)
 
 
-_GETS: Final[dict[int, tuple[type[Any], Callable[..., Batches]]]] = {
+_GETS: Final[dict[int | None, tuple[type[Any], Callable[..., Batches]]]] = {
     kind.json_version: (kind, batches)
     for kind, batches in (
         (GetRequest, _range_batches),

@@ -17,7 +17,7 @@ from dafka_core.flight.requests import DiscardRequest, Request, RetentionRequest
 from dafka_core.model.names import escape, quoted
 from dafka_core.model.records import PartitionInfo, StagedPartition
 from dafka_core.security.allowed_keys import AllowedKeys
-from dafka_core.security.credentials import KEY_HEADER, TlsPair, identified, pem, tls_pair
+from dafka_core.security.credentials import KEY_HEADER, TlsPair, key_of_name, pem, tls_pair
 from dafka_core.security.key_files import read_secret
 from dafka_core.security.permissions import ADMIN, EVERYBODY, STORE, TOWER, Permissions, refused
 from dafka_core.security.throttles import LogThrottle
@@ -27,25 +27,25 @@ Need = Callable[[Permissions, Any], str]
 
 
 def anything(owner: Permissions, request: Request) -> str:
-    """Allow all owners of keys."""
+    """Require nothing but a key."""
     return ""
 
 
 def reads(owner: Permissions, request: Request) -> str:
-    """Deny other topics than those that it may consume."""
+    """Require permission to consume the topics of the request."""
     return next(
         (f"consume {quoted(each)}" for each in _topics(request) if not owner.may_consume(each)), ""
     )
 
 
 def knows(owner: Permissions, request: Request) -> str:
-    """Deny topics that it may not know; without topics the answer has those that it may."""
+    """Require permission to know of its topics; an answer about all topics omits the others."""
     topics = _topics(request)
     return next((f"know of {quoted(each)}" for each in topics if not owner.may_know(each)), "")
 
 
 def writes(owner: Permissions, request: Request) -> str:
-    """Deny other partitions than its own of topics that it may produce to."""
+    """Require permission to produce to its topics, and partitions of the owner's own."""
     for topic, partition in _partitions(request):
         if not owner.may_produce(topic):
             return f"produce to {quoted(topic)}"
@@ -55,30 +55,27 @@ def writes(owner: Permissions, request: Request) -> str:
 
 
 def reads_or_writes(owner: Permissions, request: Request) -> str:
-    """Deny what it may neither read nor write."""
+    """Require either ``reads`` or ``writes``."""
     return reads(owner, request) and writes(owner, request)
 
 
 def discards(owner: Permissions, request: DiscardRequest) -> str:
-    """Deny partitions of others, but not an administrator."""
+    """Require ``writes``, or role admin."""
     return "" if owner.is_admin else writes(owner, request)
 
 
 def administers(owner: Permissions, request: Request) -> str:
-    """Deny all but administrators and stores."""
-    return "" if _may_administer(owner) else f"administer stores, without role {ADMIN}"
+    """Require role admin or store."""
+    may = owner.is_admin or owner.is_store
+    return "" if may else f"administer stores, without role {ADMIN}"
 
 
 def sets_rules(owner: Permissions, request: RetentionRequest) -> str:
-    """Deny new rules to all but administrators, and the present ones to towers."""
+    """Require role admin or store for new rules, and any role but tower for the present ones."""
     if request.reset or request.rules is not None:
         return administers(owner, request)
     # Rules name topics.
     return "know the rules of retention" if owner.roles <= {TOWER} else ""
-
-
-def _may_administer(owner: Permissions) -> bool:
-    return owner.is_admin or owner.is_store
 
 
 def _topics(request: Request) -> Iterable[str]:
@@ -186,7 +183,8 @@ class Caller:
         self._is_cancelled: Callable[[], bool] = context.is_cancelled
         self._keys = keys
         self._key = "" if keys is None else _key_of(context)
-        self._denied: Callable[[Permissions], str] = lambda owner: ""
+        # Until ``allow``, no key may do anything.
+        self._denied: Callable[[Permissions], str] = lambda owner: "make requests without a rule"
         self._allowed_to: Permissions | None = None
 
     @property
@@ -194,7 +192,7 @@ class Caller:
         """Return its present permissions."""
         return EVERYBODY if self._keys is None else self._keys.owner(self._key)
 
-    def allow(self, request: Request, need: Need) -> None:
+    def allow(self, request: Request | None, need: Need) -> None:
         """Check a request, now and whenever ``check`` is called."""
         self._denied, self._allowed_to = lambda owner: need(owner, request), None
         self.check()
@@ -229,4 +227,4 @@ class Caller:
 
 def _key_of(context: Any) -> str:
     named = context.get_middleware(MIDDLEWARE)
-    return identified(context.peer_identity().decode()) if named is None else named.key
+    return key_of_name(context.peer_identity().decode()) if named is None else named.key

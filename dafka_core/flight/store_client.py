@@ -462,7 +462,7 @@ def many_records(request: GetManyRequest, received: Chunks) -> Iterator[list[Par
         yield parts
 
 
-REBIND_S: Final = 0.2
+RETRY_PAUSE_S: Final = 0.2
 """Pause before a refused action is repeated: a store whose allowed keys have changed listens anew
 within milliseconds, and gRPC connects again after 100."""
 
@@ -779,14 +779,18 @@ class StoreClient(ProcessBound):
         return answers
 
     def _results(self, client: flight.FlightClient, action: flight.Action, options: Any) -> Any:
+        """Return an action's answers; repeat it once if a takeover of keys cut its connection.
+
+        An action that was executed already has the same effect again; a lease expires by itself.
+        """
         try:
             return list(client.do_action(action, options))
         except (flight.FlightCancelledError, flight.FlightUnavailableError) as error:
             is_cancelled = isinstance(error, flight.FlightCancelledError)
             is_refused = is_cancelled or "failed to connect" in str(error)
-            if self._closed or not self.uri.startswith("grpc+tls") or not is_refused:
+            if self._closed or not self.uri.startswith(f"{TLS_SCHEME}:") or not is_refused:
                 raise
-            time.sleep(REBIND_S)
+            time.sleep(RETRY_PAUSE_S)
             return list(client.do_action(action, options))
 
     @contextmanager

@@ -40,13 +40,13 @@ class TlsPair(NamedTuple):
         return f"TlsPair({self.certificate!r}, {HIDDEN})"
 
 
-def identity(public: bytes) -> str:
-    """Return the name of a public key, in Z85, in its certificate."""
+def certificate_name(public: bytes) -> str:
+    """Return the name that the certificate of a public key, in Z85, contains."""
     return z85.decode(public).hex()
 
 
-def identified(name: str) -> str:
-    """Return the public key, in Z85, that has this name in its certificate."""
+def key_of_name(name: str) -> str:
+    """Return the public key, in Z85, whose certificate contains this name."""
     return z85.encode(bytes.fromhex(name)).decode()
 
 
@@ -102,7 +102,7 @@ def _certificate(
     from cryptography import x509  # noqa: PLC0415
     from cryptography.hazmat.primitives.hashes import SHA256  # noqa: PLC0415
 
-    name = identity(public)
+    name = certificate_name(public)
     own = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
     names = x509.SubjectAlternativeName([x509.DNSName(name), x509.DNSName(SERVER_NAME)])
     return (

@@ -135,7 +135,7 @@ def new_key(
 def renew(directory: Path, name: str) -> None:
     """Write the certificate for Arrow Flight into a public file that was written by hand.
 
-    Raises ConfigError if the key or its secret is missing in the directory.
+    Raises ConfigError if the key or its secret is missing in the directory, or the file is invalid.
     """
     public = directory / f"{name}{PUBLIC}"
     own = read_secret(str(public.with_suffix(SECRET)))
@@ -143,11 +143,8 @@ def renew(directory: Path, name: str) -> None:
         known = read_public(public)
         if known.key.encode() != own.public:
             raise ValueError(f"is not the public half of {name}{SECRET}")
-    except ValueError as error:
-        raise ConfigError("name", name, f"{public.name} {error}", "argument") from None
-    made = new_certificate(own.secret)
-    text = _with_metadata(public.read_text("utf-8"), {CERTIFICATE: made})
-    try:
+        made = new_certificate(own.secret)
+        text = _with_metadata(public.read_text("utf-8"), {CERTIFICATE: made})
         if parse_public(name, text.encode()).certificate != made:
             raise ValueError("has no line that is just 'metadata': write one above the roles")
     except ValueError as error:

@@ -48,12 +48,12 @@ class PrivateFile(Generic[T]):
         self._state = state
         return self._contents
 
-    def reread(self, otherwise: T, log: Callable[[str], None]) -> T:
-        """Return the parsed contents, or a value while they are invalid; log each reason once."""
+    def reread(self, default: T, log: Callable[[str], None]) -> T:
+        """Return the parsed contents, or a default while they are invalid; log each reason once."""
         try:
             contents, why = self.read(), ""
         except ValueError as error:
-            contents, why = otherwise, str(error)
+            contents, why = default, str(error)
             if why != self._logged:
                 log(why)
         self._logged = why

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from dafka_core.errors import DafkaError, InvalidRequestError
 from dafka_kafka.api import (
-    GROUP,
     Api,
     Client,
     Feature,
@@ -76,8 +75,9 @@ def _subscribed(group: Group) -> set[str] | None:
     return found
 
 
-KEY_TYPES: Final = (0, 1)
-"""FindCoordinator's key types; transactional ids are refused."""
+GROUP: Final = 0
+KEY_TYPES: Final = (GROUP, 1)
+"""FindCoordinator's key types; the other one is for transactional ids, which are refused."""
 
 CLASSIC: Final = "classic"
 """The only group type, by Kafka's name."""
@@ -333,9 +333,7 @@ class Groups(Feature):
         range(8),
         Rule(
             on_groups(Operation.READ),
-            asked="topics",
             each=named_topic(Operation.READ),
-            answered="topics",
             refused=refuse_partitions(
                 OffsetCommitResponse.OffsetCommitResponseTopic,
                 OffsetCommitResponse.OffsetCommitResponseTopic.OffsetCommitResponsePartition,
@@ -415,9 +413,7 @@ class Groups(Feature):
         range(6),
         Rule(
             on_groups(Operation.DESCRIBE),
-            asked="topics",
             each=named_topic(Operation.DESCRIBE),
-            answered="topics",
             refused=refuse_partitions(
                 OffsetFetchResponse.OffsetFetchResponseTopic,
                 OffsetFetchResponse.OffsetFetchResponseTopic.OffsetFetchResponsePartition,
@@ -465,9 +461,7 @@ class Groups(Feature):
         range(1),
         Rule(
             on_groups(Operation.DELETE),
-            asked="topics",
             each=named_topic(Operation.DESCRIBE),
-            answered="topics",
             refused=refuse_partitions(
                 OffsetDeleteResponse.OffsetDeleteResponseTopic,
                 OffsetDeleteResponse.OffsetDeleteResponseTopic.OffsetDeleteResponsePartition,

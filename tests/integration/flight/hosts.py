@@ -143,7 +143,7 @@ def open_reads(directory: Path) -> int:
 
 
 def reading(readers: str) -> list[str]:
-    """Count LMDB's readers in a transaction: the others have "-" as its number."""
+    """Return the processes of LMDB's readers in a transaction: others have "-" as its number."""
     rows = [line.split() for line in readers.splitlines()[1:]]
     return [process_id for process_id, _thread, txn in rows if txn != "-"]
 

@@ -86,7 +86,7 @@ def refused(client: StoreClient) -> str:
 
 
 class KeptRules:
-    """Return the rules of a store."""
+    """The rules of a store."""
 
     is_set, given_up = False, 0
     rules = parse_rules(f"{TOPIC}=1d hidden=2d hidden-*=3d *=4d")

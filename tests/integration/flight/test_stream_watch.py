@@ -44,7 +44,7 @@ def way_to(served: Served, way: int) -> StoreLocation:
 
 
 def alive(served: Served) -> int:
-    """Return the streams that still have a thread."""
+    """Return the number of streams that still have a thread."""
     return len(served.service.context.watch.streams)
 
 

@@ -16,9 +16,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, load_pem_priv
 from dafka_core.security import credentials
 from dafka_core.security.credentials import (
     SERVER_NAME,
+    certificate_name,
     check_certificate,
-    identified,
-    identity,
+    key_of_name,
     new_certificate,
     pem,
     tls_pair,
@@ -36,7 +36,7 @@ def test_a_certificate_is_derived_from_its_secret() -> None:
     assert pair.certificate == pem(made)
     shown = x509.load_pem_x509_certificate(pair.certificate)
     assert load_pem_private_key(pair.private_key, None).public_key() == shown.public_key()
-    assert identified(identity(PUBLIC)) == PUBLIC.decode()
+    assert key_of_name(certificate_name(PUBLIC)) == PUBLIC.decode()
 
 
 def test_no_clock_is_too_wrong_for_a_certificate() -> None:
@@ -54,11 +54,11 @@ def test_invalid_certificates(wrong: str) -> None:
 def forged(
     *,
     key: Any = None,
-    names: tuple[str, ...] = (identity(PUBLIC), SERVER_NAME),
+    names: tuple[str, ...] = (certificate_name(PUBLIC), SERVER_NAME),
     ca: bool | None = False,
 ) -> str:
     key = key or ec.generate_private_key(ec.SECP256R1())
-    own = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, identity(PUBLIC))])
+    own = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, certificate_name(PUBLIC))])
     dates = credentials._FIRST_DAY, credentials._LAST_DAY
     made = x509.CertificateBuilder(own, own, key.public_key(), 1, *dates).add_extension(
         x509.SubjectAlternativeName([x509.DNSName(each) for each in names]), critical=False
@@ -71,8 +71,8 @@ def forged(
 @pytest.mark.parametrize(
     ("facts", "why"),
     [
-        ({"names": (identity(PAIRS[1][0]), SERVER_NAME)}, "the certificate of another key"),
-        ({"names": (identity(PUBLIC), SERVER_NAME, "x")}, "the certificate of another key"),
+        ({"names": (certificate_name(PAIRS[1][0]), SERVER_NAME)}, "the certificate of another key"),
+        ({"names": (certificate_name(PUBLIC), SERVER_NAME, "x")}, "the certificate of another key"),
         ({"ca": True}, "the certificate of another key"),  # its owner could sign further ones
         ({"ca": None}, "the certificate of another key"),
         ({"key": ec.generate_private_key(ec.SECP384R1())}, "an invalid certificate"),
