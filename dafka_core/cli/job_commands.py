@@ -95,6 +95,7 @@ def job(
         raise DafkaError(f"job {name} needs a name for user {os.getuid()}: {why}") from None
     # A new program, as this process has signal handlers and threads.
     command = [sys.executable, "-P", "-c", _RUN, name, str(known[name]), *given]
+    # os.environ lacks what ``keep_freed_memory`` has set for this process only.
     os.execve(sys.executable, command, os.environ)  # noqa: S606
 
 

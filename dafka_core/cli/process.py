@@ -170,7 +170,7 @@ def keep_freed_memory() -> None:
     amount, as for a compressed batch, which a store refuses only when it is open.
     """
     if ARROW_POOL not in os.environ:
-        os.putenv(ARROW_POOL, "system")  # in no mapping: it is not for a job that replaces this
+        os.putenv(ARROW_POOL, "system")  # not in os.environ, which ``dafka job`` passes on
     with suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_M_MMAP_THRESHOLD, LARGEST_KEPT_BYTES)

@@ -11,12 +11,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from dafka_core.archive.archive_writer import (
-    GROUP_BYTES,
-    GROUP_RECORDS,
-    ArchiveWriter,
-    Wanted,
-)
+from dafka_core.archive.archive_writer import GROUP_BYTES, GROUP_RECORDS, ArchiveWriter, Wanted
 from dafka_core.archive.layout import DAY_US, ArchiveError, make_archive
 from dafka_core.archive.manifest import Manifest
 from dafka_core.config.topic_rules import RetentionRule, parse_rules

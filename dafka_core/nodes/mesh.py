@@ -46,9 +46,7 @@ from dafka_core.security.permissions import Permissions
 from dafka_core.system.closing import ProcessBound, check_process
 
 LINGER_MS: Final = 200  # time for the last messages to leave when a node ends
-CHECK_HOSTS_S: Final = (
-    0.3  # without a tower before the node looks their names up, which may be slow
-)
+CHECK_HOSTS_S: Final = 0.3  # without a tower, before the slow lookup of the towers' names
 
 # The name does not exist; other failures may be temporary.
 _NO_HOST: Final = (EAI_NONAME, EAI_NODATA)

@@ -53,7 +53,7 @@ class Node(ProcessBound):
         return kinds[kinds.index(Node) - 1].__name__.lower()
 
     def end(self, *, started_s: float) -> None:
-        """Close; a timeout of that counts from ``started_s``."""
+        """Close; the time limit of closing, if it has one, counts from ``started_s``."""
         self.close()
 
     def __del__(self) -> None:

@@ -411,10 +411,11 @@ class Peers:
         """Log the peers without a connection to or from them, though their beacons arrive."""
         unreached, settled = [], {}
         for endpoint, each in self._connections.items():
+            is_late = now >= each.since + UNREACHED_S and (now < each.made_at or each.ends > 1)
             if each.is_settled(now):
                 settled[self.table.node_at(endpoint)] = endpoint
-            elif each.since + UNREACHED_S <= now and (now < each.made_at or each.ends > 1):
-                unreached += [endpoint] * self.table.is_heard(now, endpoint)
+            elif is_late and self.table.is_heard(now, endpoint):
+                unreached.append(endpoint)
         self._warn_of_missing(
             unreached,
             "keep no connection of this node: nothing of them arrives here. They may have reached "

@@ -97,10 +97,12 @@ class PeerRoom:
                 del self.refused[endpoint]
         count = len(self.refused)
         if count and self._throttle.is_new("refused"):
-            text = "%d peers refused: open files limit %d; needed about %d per peer + %d"
             needed, others = self._needed(peer_count + count), self._needed(0)
-            facts = (count, self._limit, self._per_peer, others, needed)
-            _log.error(f"{text}: ulimit -n %d", *facts)
+            _log.error(
+                "%d peers refused: open files limit %d; needed about %d per peer + %d: "
+                "ulimit -n %d",
+                *(count, self._limit, self._per_peer, others, needed),
+            )
 
     def _needed(self, peer_count: int) -> int:
         return self._others + RESERVE + self._per_peer * peer_count
@@ -125,11 +127,11 @@ def warn_of_low_memory(own: Path = _OWN, groups: Path = _GROUPS) -> None:
         for each in (path, *path.parents):
             with contextlib.suppress(OSError, ValueError):  # missing, or "max"
                 limits.append(int((groups / str(each).lstrip("/") / "memory.max").read_text()))
-    if min(limits) < ENOUGH_BYTES:
+    if (limit_bytes := min(limits)) < ENOUGH_BYTES:
         _store_log.warning(
             "this store may use %d MiB of memory, by the limit of its container or service; under "
             "load it may need %d MiB, and is killed then without a word (exit code 137). What it "
             "has acknowledged is safe, and a restart continues from there. Give it more memory, or "
             "set high_water_mark = 1000 here and a small max_unacked_bytes at its producers",
-            *(min(limits) >> 20, ENOUGH_BYTES >> 20),
+            *(limit_bytes >> 20, ENOUGH_BYTES >> 20),
         )

@@ -62,6 +62,7 @@ class Reader(Node):
         self.address = new_address(self._config)
         """The reader's UUID."""
         self.keys = self._config.keys
+        """The files of its own key and of the allowed keys."""
         self.role = ReaderRole(
             self.address, limit_bytes=max_taken_bytes(self._config.max_record_bytes)
         )

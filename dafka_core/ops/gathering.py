@@ -188,12 +188,12 @@ def heard(facts: Facts, reader: Reader) -> Facts:
     """Add the nodes and stores that a reader has discovered."""
     peers, directory = reader.mesh.peers, reader.role.directory
     found, c_stores, locations = directory.stores, directory.c_stores, directory.endpoints
-    unmet = peers.inbound.unconnected(found)
+    unconnected = peers.inbound.unconnected(found)
     stores = tuple(
         StoreFacts(
             store,
             knows_queries=store not in c_stores,
-            connects=store not in unmet,
+            connects=store not in unconnected,
             locations=locations.get(store, ()),
         )
         for store in sorted(found)

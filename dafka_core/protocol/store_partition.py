@@ -39,7 +39,7 @@ class StorePartition(PartitionFetcher):
     too_large: int = -1  # the offset of the rejected record named by the last error
 
     def __post_init__(self) -> None:
-        PartitionFetcher.__post_init__(self)
+        PartitionFetcher.__post_init__(self)  # ``super()`` fails in a dataclass with slots
         self.durable = self.visible_end = self.next_offset
 
     @property

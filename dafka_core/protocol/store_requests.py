@@ -8,7 +8,6 @@ sends older ones as plain records (docs/wire_extensions.md, "Transactions").
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -163,7 +162,7 @@ class RequestQueue(FairQueue[object, Request]):
         ``peer`` is its sender, if known.
         """
         peer, key = peer or request.requestor, _KEYS[type(request)](request)
-        queue = self._queues.get(peer) or OrderedDict()
+        queue: dict[object, Request] = self._queues.get(peer, {})
         if (older := queue.get(key)) is not None:
             queue[key] = _joined(older, request)
             return True
@@ -172,9 +171,7 @@ class RequestQueue(FairQueue[object, Request]):
             if len(queue) >= share:
                 self.refused_count += 1
                 return False
-        self._queues[peer] = queue
-        queue[key] = request
-        self._size += 1
+        self.put(peer, key, request)
         return True
 
     def take_packed(self, first: FetchRange, most: int) -> list[FetchRange]:

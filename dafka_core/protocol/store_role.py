@@ -430,7 +430,7 @@ class StoreRole:
         self.pending = [*filterfalse(is_dropped, self.pending)]
         self.pending_bytes = sum(map(_size, self.pending))
         for each in dropped if self.limits.counts_bytes else ():
-            self.limits.write(each)  # it was not, which the next scan corrects
+            self.limits.write(each)  # counted as written, until the next scan corrects it
         partition.truncate(end)
         self.scheduler.enqueue(partition)
         self.on_dropped(dropped)

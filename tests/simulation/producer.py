@@ -154,7 +154,7 @@ class ProducerHost(Host):
         room = self.shape.max_unacked - role.unacknowledged
         count = min(self.world.random.randint(1, self.shape.burst), room)
         count = min(count, self.target - role.next_offset)
-        role.urgent = role.urgent or self.world.chance(self.shape.hurry)
+        role.urgent = role.urgent or self.world.chance(self.shape.urgent)
         if count <= 0 or role.fenced_by is not None:
             return []
         differs = role.epoch.number if SINGLE not in self.shape.styles else 0

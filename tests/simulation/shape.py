@@ -80,7 +80,7 @@ class Shape:
     faults_s: float
     """Duration of the faults."""
     acks: int
-    hurry: float
+    urgent: float
     """Share of bursts after which an application waits in ``flush``."""
     max_unacked: int
     max_queued: int
@@ -168,7 +168,7 @@ def shape_of(seed: int) -> Shape:
         burst=chance.choice((1, 5, 40)),
         faults_s=chance.uniform(4, 20),
         acks=chance.choice((1, 1, 1, 2)) if stores > 1 else 1,
-        hurry=chance.choice((0.0, 0.2)),
+        urgent=chance.choice((0.0, 0.2)),
         max_unacked=chance.choice((10, 100, 500_000)),
         max_queued=chance.choice((20, 100, 200_000)),
         styles=styles,

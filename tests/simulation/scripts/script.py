@@ -66,7 +66,7 @@ PATIENCE_S: Final = 150.0
 
 CALM: Final[dict[str, Any]] = {
     **dict.fromkeys(("producers", "consumers", "readers", "writers", "queries", "byzantine"), 0),
-    **dict.fromkeys(("loss", "double", "reorder", "corrupt", "leaves", "latest", "hurry"), 0.0),
+    **dict.fromkeys(("loss", "double", "reorder", "corrupt", "leaves", "latest", "urgent"), 0.0),
     **dict.fromkeys(("partition_every_s", "cut_every_s", "crash_every_s", "stall_every_s"), 0.0),
     **dict.fromkeys(("tower_every_s", "trim_every_s", "another_every_s", "replaced_every_s"), 0.0),
     **dict.fromkeys(("late_stores", "limit_bytes"), 0),
