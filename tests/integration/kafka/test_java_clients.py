@@ -20,6 +20,7 @@ import pytest
 from benchmarks import kafka_broker
 from dafka_core import EmbeddedCluster
 from dafka_core.security.permissions import Permissions
+from tests.integration.kafka import maven
 from tests.integration.kafka.locked import NAME, PASSWORD, Locked
 
 TOOLS = "org.apache.kafka.tools."
@@ -33,11 +34,7 @@ pytestmark = [pytest.mark.nightly, pytest.mark.timeout(TIMEOUT_S + 60)]
 
 @pytest.fixture(scope="module", autouse=True)
 def jars() -> None:
-    try:
-        kafka_broker.jars()
-        kafka_broker.jars(kafka_broker.NEWEST)
-    except RuntimeError as error:
-        pytest.skip(str(error))
+    maven.fetch(kafka_broker.NEWEST)
 
 
 @pytest.fixture(scope="module")

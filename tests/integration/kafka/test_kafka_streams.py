@@ -16,6 +16,7 @@ from confluent_kafka import Producer
 from benchmarks import kafka_broker
 from dafka_core import EmbeddedCluster
 from dafka_core.testing.waiting import PATIENCE_S
+from tests.integration.kafka import maven
 
 PROGRAM = Path(__file__).with_name("WindowCounts.java")
 WINDOW_MS, WINDOWS, EACH = 10_000, 10, 100
@@ -26,11 +27,7 @@ pytestmark = [pytest.mark.nightly, pytest.mark.timeout(TIMEOUT_S + 60)]
 
 @pytest.fixture(scope="module", autouse=True)
 def jars() -> None:
-    try:
-        kafka_broker.jars()
-        kafka_broker.jars(kafka_broker.STREAMS)
-    except RuntimeError as error:
-        pytest.skip(str(error))
+    maven.fetch(kafka_broker.STREAMS)
 
 
 @contextmanager
