@@ -275,7 +275,7 @@ def _headers(scope: Scope) -> Headers:
 
 
 async def _body(receive: Receive, most: int) -> bytes:
-    """Send a response, within the content length that it declares."""
+    """Return a request's body, read until it is longer than ``most``."""
     found = b""
     while len(found) <= most:
         message = await receive()

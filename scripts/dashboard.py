@@ -1,6 +1,7 @@
-"""Makes the dashboard for Grafana, deploy/grafana/dafka.json: ``python -m scripts.dashboard``.
+"""Make the dashboard for Grafana, deploy/grafana/dafka.json: ``python -m scripts.dashboard``.
 
-``--check`` only compares, and fails if the file is behind.  The panels are in dashboard_panels.py.
+``--check`` only compares, and fails if the file is out of date. The panels are in
+dashboard_panels.py.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ def main() -> None:
     if "--check" not in sys.argv[1:]:
         FILE.write_text(text, encoding="utf-8")
     elif FILE.read_text(encoding="utf-8") != text:
-        sys.exit(f"{FILE.name} is behind its panels: run python scripts/dashboard.py")
+        sys.exit(f"{FILE.name} is out of date: run python scripts/dashboard.py")
 
 
 if __name__ == "__main__":

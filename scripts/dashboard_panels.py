@@ -11,7 +11,7 @@ INTERVAL: Final = "$__rate_interval"
 
 
 class Line(NamedTuple):
-    """A line of a graph: an expression, and what it is called."""
+    """A line of a graph: an expression and its legend."""
 
     expression: str
     legend: str
@@ -40,7 +40,7 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
         Panel(
             "Nodes that are not ready",
             "none",
-            "Ask their /readyz, which says why. Nodes that do not answer at all are in the alerts.",
+            "Their /readyz has the reason. Nodes that do not answer at all are in the alerts.",
             (Line("count(dafka_node_ready{@} == 0) or vector(0)", "not ready"),),
             is_number=True,
         ),
@@ -54,14 +54,14 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
         Panel(
             "Stores",
             "none",
-            "How many are watched. Each has every record.",
+            "Stores that are watched. Each has every record.",
             (Line('count(dafka_node_ready{kind="store",@})', "stores"),),
             is_number=True,
         ),
         Panel(
             "Records a second",
             "cps",
-            "What one store has on disk, of the one with most: every store takes every record.",
+            "Of the store that appends most: every store takes every record.",
             (Line(f"max({_rate('dafka_store_appended_records_total{@}', 'node')})", "records"),),
             is_number=True,
         ),
@@ -75,7 +75,7 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
         Panel(
             "Stores that are missing",
             "none",
-            "Known to a store and not there: they may have what others lack.",
+            "Known to a store, but unreachable: they may have records that others lack.",
             (Line("max(dafka_store_missing_stores{@})", "missing"),),
             is_number=True,
         ),
@@ -84,7 +84,7 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
         Panel(
             "Appended records a second, by store",
             "cps",
-            "Stores that differ for long have not the same: one is behind, or cut off.",
+            "If rates differ for long, one store is behind or disconnected.",
             (Line(_rate("dafka_store_appended_records_total{@}", "node"), "{{node}}"),),
         ),
         Panel(
@@ -108,11 +108,11 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
         Panel(
             "Records held, by topic",
             "short",
-            "Falls when retention gives some up.",
+            "Falls when retention deletes records.",
             (Line("topk(10, max by (topic) (dafka_topic_records{@}))", "{{topic}}"),),
         ),
         Panel(
-            "Given up by retention",
+            "Deleted by retention",
             "cps",
             "Records a second.",
             (Line(_rate("dafka_retention_records_total{@}", "node"), "{{node}}"),),
@@ -128,7 +128,7 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
         Panel(
             "From memory to disk, synced",
             "s",
-            "Producers' acknowledgements wait for it. Milliseconds are well; a second is not.",
+            "Acknowledgements wait for it. Milliseconds are normal; a second is too long.",
             (
                 Line(_quantile(0.5, "dafka_store_append_seconds"), "half of them, {{node}}"),
                 Line(_quantile(0.99, "dafka_store_append_seconds"), "99 %, {{node}}"),
@@ -137,13 +137,13 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
         Panel(
             "The sync alone",
             "s",
-            "If it is most of the time before, the disk is slow; else the store is busy.",
+            "If it is most of that time, the disk is slow; else the store is busy.",
             (Line(_quantile(0.99, "dafka_store_sync_seconds"), "99 %, {{node}}"),),
         ),
         Panel(
             "Log and disk",
             "bytes",
-            "The file does not shrink: what is free in it is used again.",
+            "The file never shrinks: its free space is reused.",
             (
                 Line("dafka_store_file_bytes{@}", "file, {{node}}"),
                 Line("dafka_store_file_free_bytes{@}", "free in it, {{node}}"),
@@ -166,9 +166,9 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
             (Line(_rate("dafka_store_merge_seconds_total{@}", "node"), "{{node}}"),),
         ),
         Panel(
-            "Fences and what was refused",
+            "Fences and refused entries",
             "cps",
-            "Two producers of one partition, or tasks tried again. Fences put records aside.",
+            "Two producers of one partition, or repeated tasks. Fences set records aside.",
             (
                 Line(_rate("dafka_store_fences_total{@}", "node"), "set aside, {{node}}"),
                 Line(_rate("dafka_store_promises_total{@}", "node"), "taken over, {{node}}"),
@@ -189,7 +189,7 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
         Panel(
             "Sent again",
             "cps",
-            "Records that somebody had missed, or reads from the beginning. Always much of it: "
+            "Records that a node had missed, or reads from the beginning. If always many: "
             "queues are too short (high_water_mark), or a network drops packets.",
             (
                 Line(
@@ -201,7 +201,7 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
         Panel(
             "Fetches and acknowledgements a second",
             "cps",
-            "Who has missed something fetches; producers wait for acknowledgements.",
+            "Nodes fetch missed records; producers wait for acknowledgements.",
             (
                 Line(
                     _rate(
@@ -221,7 +221,7 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
         Panel(
             "Refused frames",
             "cps",
-            "Somebody speaks another protocol at this port, or another version of ours.",
+            "A peer speaks another protocol at this port, or another version of ours.",
             (Line(_rate("dafka_mesh_refused_frames_total{@}", "reason"), "{{reason}}"),),
         ),
         Panel(
@@ -233,7 +233,7 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
         Panel(
             "Requests that wait",
             "short",
-            "At stores: for records, and for what there is.",
+            "At stores: for records, and for lists of partitions.",
             (
                 Line("dafka_store_waiting_requests{@}", "{{node}}"),
                 Line(_rate("dafka_store_refused_requests_total{@}", "node"), "refused, {{node}}"),
@@ -244,7 +244,7 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
         Panel(
             "Flight: streams",
             "short",
-            "Spark's tasks. Those that wait have no place: so many are served at a time.",
+            "Spark's tasks. Tasks wait when the store serves as many streams as it allows.",
             (
                 Line("sum by (what, node) (dafka_flight_streams{@})", "{{what}}, {{node}}"),
                 Line(
@@ -262,13 +262,13 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
         Panel(
             "Leases",
             "short",
-            "Readers of the file. One that holds still keeps space from being used again for 10 s.",
+            "Readers of the file. An idle one keeps space from being reused for 10 s.",
             (Line("dafka_store_leases{@}", "{{node}}"),),
         ),
         Panel(
             "Producers: not acknowledged",
             "short",
-            "Grows when stores are slow or away.",
+            "Grows when stores are slow or unreachable.",
             (
                 Line(
                     "sum by (topic, node) (dafka_producer_next_offset{@} "
@@ -297,13 +297,13 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
         Panel(
             "Memory",
             "bytes",
-            "Resident, the log's file in memory included as far as it is mapped.",
+            "Resident, including mapped pages of the log's file.",
             (Line('process_resident_memory_bytes{job=~"$job"}', "{{instance}}"),),
         ),
         Panel(
             "Processor",
             "percentunit",
-            "1 is a whole core; Python has one for each process, but for the disk and sockets.",
+            "1 is a whole core; Python uses one per process, except for disk and sockets.",
             (Line(f'rate(process_cpu_seconds_total{{job=~"$job"}}[{INTERVAL}])', "{{instance}}"),),
         ),
         Panel(

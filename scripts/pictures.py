@@ -1,7 +1,7 @@
-"""Draws the pictures of docs/images that are lines and boxes: ``python scripts/pictures.py``.
+"""Draw the pictures of lines and boxes in docs/images: ``python scripts/pictures.py``.
 
-``--check`` only compares, and fails if one is behind.  Their colours are light or dark, as
-whoever looks has the others.
+``--check`` only compares, and fails if one is out of date. Their colours follow the reader's light
+or dark theme.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Picture:
     def box(
         self, x: float, y: float, width: float, height: float, *lines: str, kind: str = "box"
     ) -> None:
-        """A box; its first line is its name."""
+        """Draw a box; its first line is its name."""
         self._parts.append(
             f'<rect class="{kind}" x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}"'
             ' rx="6"/>'
@@ -59,18 +59,18 @@ class Picture:
             self.text(x + width / 2, top + 17 * number, line, "m s" if number else "m b")
 
     def text(self, x: float, y: float, words: str, kind: str = "") -> None:
-        """Words from here on, or (``m``) around here."""
+        """Write words that begin at a point, or (kind ``m``) are centred on it."""
         said = f' class="{kind}"' if kind else ""
         self._parts.append(f'<text x="{x:g}" y="{y:g}"{said}>{escape(words)}</text>')
 
     def line(self, *points: tuple[float, float], kind: str = "a", both: bool = False) -> None:
-        """An arrow from point to point."""
+        """Draw an arrow along some points."""
         path = " ".join(f"{x:g},{y:g}" for x, y in points)
         start = ' marker-start="url(#a)"' if both else ""
         self._parts.append(f'<polyline class="{kind}" points="{path}"{start}/>')
 
     def drawn(self) -> str:
-        """The file."""
+        """Return the SVG file's text."""
         width, height = self._size
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}"'
@@ -98,14 +98,14 @@ def partitions() -> str:
     picture.text(206, 276, "offset 0, 1, 2, … in each, without holes", "s")
     picture.text(24, 276, "began today", "s h")
     told = ("has each row in order;", "there is no order", "between the rows")
-    picture.box(560, 74, 176, 164, "whoever reads", *told)
+    picture.box(560, 74, 176, 164, "reader", *told)
     for row, end in enumerate((510, 396, 434)):
         picture.line((end, 94 + 62 * row), (556, 94 + 62 * row))
     return picture.drawn()
 
 
 class Step(NamedTuple):
-    """Draw a message; one to itself is a step."""
+    """A message between actors; a message to itself is an internal step."""
 
     start: int
     end: int
@@ -146,8 +146,8 @@ def exactly_once() -> str:
         ("task of batch 7", "store", "checkpoint"),
         (
             Step(checkpoint, task, "batch 7 reads offsets 100 to 200"),
-            Step(task, store, "rows, to be staged"),
-            Step(store, store, "on disk, nobody sees them"),
+            Step(task, store, "stage these rows"),
+            Step(store, store, "on disk, not yet visible"),
             Step(task, store, "commit, version 7"),
             Step(store, store, "rows and “7” appear together"),
             Step(task, task, "killed, before Spark notes it", is_fault=True),
@@ -162,7 +162,7 @@ def exactly_once() -> str:
 
 
 def to_disk() -> str:
-    """A record on its way to disk."""
+    """Draw a record on its way to disk."""
     app, producer, mesh, store, log = range(5)
     return sequence(
         "A record on its way to disk",
@@ -182,13 +182,13 @@ def to_disk() -> str:
 
 
 def times() -> str:
-    """The three times of a record."""
+    """Draw the three times of a record."""
     picture = Picture(760, 206, "When something happened, was published and is processed")
     picture.line((24, 118), (736, 118))
     for x, name, whose, words, kind in (
         (30, "it happens", "a field of the value", "windows, watermarks", "box"),
         (275, "it is published", "column timestamp", "--since, startingTimestamp", "hot"),
-        (520, "it is processed", "current_timestamp()", "another one each time", "none"),
+        (520, "it is processed", "current_timestamp()", "different each time", "none"),
     ):
         picture.box(x, 26, 200, 62, name, whose, kind=kind)
         picture.line((x + 100, 88), (x + 100, 116), kind="a w" if kind == "hot" else "a")
@@ -200,7 +200,7 @@ def times() -> str:
 
 def machines() -> str:
     """Draw the connections between nodes."""
-    picture = Picture(760, 344, "Who connects to whom, at which ports")
+    picture = Picture(760, 344, "Connections between nodes, and their ports")
     picture.box(300, 24, 160, 48, "towers", "5556, 5557")
     picture.box(24, 150, 170, 56, "producers", "and consumers")
     picture.box(300, 150, 160, 56, "stores", "port, flight_port")
@@ -228,7 +228,7 @@ def machines() -> str:
 
 
 def rooms() -> str:
-    """The layers of dafka_core, as ``make lint`` has them, and what is above."""
+    """Draw the layers of dafka_core that ``make lint`` checks, and the packages above."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     contracts = settings["tool"]["importlinter"]["contracts"]
     [layers] = [each["layers"] for each in contracts if each.get("containers") == ["dafka_core"]]
@@ -251,12 +251,12 @@ def rooms() -> str:
                 picture.box(x, 92 + row * number, size, 36, kind="none")
                 picture.text(x + size / 2, 115 + row * number, name, "m s")
             x += size + 8
-    picture.box(24, end, width - 48, 30 + 17 * len(below), "what all of them know", *below)
+    picture.box(24, end, width - 48, 30 + 17 * len(below), "imported by all of them", *below)
     return picture.drawn()
 
 
 def discovery() -> str:
-    """The time until a requestor knows all stores, with the constants of ``protocol/timing.py``."""
+    """Draw the times of discovery, with the constants of ``protocol/timing.py``."""
     picture = Picture(760, 190, "The time until a requestor knows all stores")
     picture.line((24, 82), (736, 82))
     limits = (
@@ -294,7 +294,7 @@ def main() -> None:
         if "--check" not in sys.argv[1:]:
             file.write_text(drawn, encoding="utf-8")
         elif file.read_text(encoding="utf-8") != drawn:
-            sys.exit(f"docs/images/{name}.svg is behind: run python scripts/pictures.py")
+            sys.exit(f"docs/images/{name}.svg is out of date: run python scripts/pictures.py")
 
 
 if __name__ == "__main__":
