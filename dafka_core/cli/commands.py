@@ -17,6 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from dafka_core.cli.configuration import fill, with_shared
 from dafka_core.cli.flags import add_settings, with_options
+from dafka_core.cli.process import EXIT_USAGE
 from dafka_core.config.options import Options
 from dafka_core.system.distribution import plugins
 
@@ -164,6 +165,12 @@ class _Command(_Configured, TyperCommand):
 
 class _Group(_Configured, TyperGroup):
     """A group of commands, which may be a command itself, such as ``dafka store``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args and self.no_args_is_help and not ctx.resilient_parsing:
+            typer.echo(ctx.get_help(), err=True)
+            ctx.exit(EXIT_USAGE)
+        return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: Any) -> list[str]:
         return [*self.commands]

@@ -312,8 +312,7 @@ def _run(arguments: Sequence[str] | None, load_app: Callable[[], TyperGroup]) ->
     try:
         code = app.main(args=arguments, prog_name="dafka", standalone_mode=False)
     except typer.TyperException as error:
-        if error.format_message():  # empty if the help was shown, as no command was given
-            output.error(_usage_sentence(error))
+        output.error(_usage_sentence(error))
         code = error.exit_code
     sys.stdout.flush()  # of the help
     return code if isinstance(code, int) else EXIT_OK
