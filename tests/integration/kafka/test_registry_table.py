@@ -36,9 +36,9 @@ def topic(name: str, *names: str) -> RegistryRecord:
 def test_what_is_not_agreed_on_does_not_count(log: Log) -> None:
     found = RegistryLog(log)
     write(log, RegistryRecord(lease="AB"), topic("t", "P"))
-    assert (len(found.read()), found.lease_since is None) == (0, False)
+    assert (len(found.read()), found.unsettled_since is None) == (0, False)
     write(log, RegistryRecord(committed=2))
-    assert (len(found.read()), found.lease_since) == (1, None)
+    assert (len(found.read()), found.unsettled_since) == (1, None)
     write(log, RegistryRecord(lease="CD"), topic("u", "P"))
     assert len(found.read()) == 1
     assert len(found.read(4)) == 1
