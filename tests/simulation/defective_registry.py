@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from typing import Any
 
-from dafka_core.model.epochs import EpochId
 from dafka_core.model.records import PartitionInfo
 from dafka_kafka import registry_table
 from dafka_kafka.partition_registry import ACKNOWLEDGED, LeaseState, PendingChanges, RegistryLease
@@ -28,10 +27,16 @@ class OwnStoreIsEnough(RegistryLease):
 
     def _event(self) -> str | None:
         producer = self.producer
-        if producer is not None and self.state is LeaseState.WRITING:
-            if self._log.has(producer.life, producer.next_offset):
-                return ACKNOWLEDGED
+        is_writing = producer is not None and self.state is LeaseState.WRITING
+        if is_writing and producer and self._log.has(producer.life, producer.next_offset):
+            return ACKNOWLEDGED
         return super()._event()
+
+
+class CommitsItself(RegistryLease):
+    def _commit(self) -> None:
+        assert self.producer is not None
+        self._publish([RegistryRecord(committed=self.producer.next_offset + 1)])
 
 
 class CompletesAtOnce(RegistryLease):
@@ -89,10 +94,6 @@ class PlansOnACopy(RegistryLease):
             del vars(log)["read"]
 
 
-def _has_end(log: RegistryLog, life: EpochId, end: int) -> bool:
-    return log._log.end(REGISTRY) >= end
-
-
 _read = RegistryLog.read
 
 
@@ -113,25 +114,16 @@ def _any_commit(record: RegistryRecord | None, offset: int) -> int:
 Patches = Mapping[tuple[Any, str], Any]
 
 DEFECTS: Mapping[str, tuple[type[RegistryLease], Patches, int]] = {
-    "the commit record comes with the changes": (CommitsAtOnce, {}, 0),
-    "the gateway's own store is enough": (OwnStoreIsEnough, {}, 0),
+    "the commit record comes with the changes": (CommitsAtOnce, {}, 48),
+    "the gateway's own store is enough": (OwnStoreIsEnough, {}, 97),
     "success is reported before the commit": (CompletesAtOnce, {}, 0),
     "an old plan is written again": (WritesTheOldPlanAgain, {}, 0),
     "a plan is made on an old table": (PlansOnACopy, {}, 0),
-    "the own store may have an older life's records": (
-        RegistryLease,
-        {(RegistryLog, "has"): _has_end},
-        0,
-    ),
-    "what is not committed is applied": (
+    "a commit names an offset too many": (CommitsItself, {}, 0),
+    "uncommitted changes are applied": (
         RegistryLease,
         {(RegistryLog, "read"): _read_uncommitted},
-        0,
-    ),
-    "records that were replaced stay applied": (
-        RegistryLease,
-        {(registry_table, "divergence"): lambda one, other: None},
-        0,
+        1,
     ),
     "a lease commits what is before it": (
         RegistryLease,
@@ -141,6 +133,11 @@ DEFECTS: Mapping[str, tuple[type[RegistryLease], Patches, int]] = {
     "a second deletion undoes the first one": (
         RegistryLease,
         {(PendingChanges, "delete"): _delete},
+        0,
+    ),
+    "the proposals of a batch ignore each other": (
+        RegistryLease,
+        {(PendingChanges, "partitions"): lambda changes, topic: changes._table.partitions(topic)},
         0,
     ),
 }
