@@ -263,6 +263,7 @@ class Store(Node):
                     _log.warning(_SET_ASIDE[type(entry)], facts, extra=extra)
                 elif isinstance(entry, RecordBatch) and entry.tp.topic == DELETIONS_TOPIC:
                     self.retention_control.wake()
+            self.append_queue.on_synced(entries, outcomes)
 
         def acknowledge(now: float) -> None:
             if isinstance(outcomes, BaseException):
