@@ -26,11 +26,10 @@ class OwnStoreIsEnough(RegistryLease):
     """The changes are committed when this gateway's store has them."""
 
     def _event(self) -> str | None:
-        producer = self.producer
-        is_writing = producer is not None and self.state is LeaseState.WRITING
-        if is_writing and producer and self._log.has(producer.life, producer.next_offset):
-            return ACKNOWLEDGED
-        return super()._event()
+        event, producer = super()._event(), self.producer
+        if event or not producer or self.state is not LeaseState.WRITING:
+            return event
+        return ACKNOWLEDGED if self._log.has(producer.life, producer.next_offset) else None
 
 
 class CommitsItself(RegistryLease):
@@ -133,11 +132,6 @@ DEFECTS: Mapping[str, tuple[type[RegistryLease], Patches, int]] = {
     "a second deletion undoes the first one": (
         RegistryLease,
         {(PendingChanges, "delete"): _delete},
-        0,
-    ),
-    "the proposals of a batch ignore each other": (
-        RegistryLease,
-        {(PendingChanges, "partitions"): lambda changes, topic: changes._table.partitions(topic)},
         0,
     ),
 }
