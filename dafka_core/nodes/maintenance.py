@@ -14,11 +14,7 @@ from typing import Final, NamedTuple
 from dafka_core.archive.archive_writer import GROUP_BYTES, GROUP_RECORDS, ArchiveWriter, Wanted
 from dafka_core.archive.layout import DAY_US, ArchiveError, make_archive
 from dafka_core.archive.manifest import Manifest
-<<<<<<< HEAD
-from dafka_core.config.node_options import STAGED_HOURS
-=======
-from dafka_core.config.node_options import NO_KEYS, KeyFiles
->>>>>>> main
+from dafka_core.config.node_options import NO_KEYS, STAGED_HOURS, KeyFiles
 from dafka_core.config.topic_rules import RetentionRule, parse_rules
 from dafka_core.errors import (
     CHANGED,
