@@ -201,6 +201,7 @@ class HealThread(LogThread):
         self._others, self._keys = others, keys
         self._client: StoreClient | None = None
         self._waiting: dict[TopicPartition, list[DamagedRange]] = {}
+        self._healed: set[TopicPartition] = set()
         self._asked: list[StoreLocation] = []  # they could not replace these
         self._retry_at = 0.0
         task = "replacing damaged records"
@@ -231,6 +232,9 @@ class HealThread(LogThread):
                 self._waiting[tp] = left
             else:
                 self._healer.damaged.discard(tp)
+                self._healed.add(tp)
+        while self._healed and not self._healer.damaged:
+            self._healer.rewrite_groups(self._healed.pop())
         return IDLE_S
 
     def _is_held(self, damaged: DamagedRange) -> bool:

@@ -13,7 +13,7 @@ import pytest
 from dafka_core.errors import StoreError
 from dafka_core.model.epochs import Epoch
 from dafka_core.model.log_entries import SetAside
-from dafka_core.model.records import RecordBatch
+from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.model.values import Values
 from dafka_core.storage import Log
 from dafka_core.storage.log_check import Damage, check
@@ -30,10 +30,21 @@ AT_HEADER, AT_COUNT, AT_CONTENT = 0, 16, 4_000
 
 
 def batch(number: int) -> RecordBatch:
-    size, first = (1_000 if number < LARGE else 10), number * COUNT
+    return batch_of(TP, number * COUNT, 1_000 if number < LARGE else 10)
+
+
+def small(tp: TopicPartition, first: int) -> RecordBatch:
+    return batch_of(tp, first, 10)
+
+
+def batch_of(tp: TopicPartition, first: int, size: int) -> RecordBatch:
     values = [(b"%d " % each).ljust(size, b".") for each in range(first, first + COUNT)]
     times = np.array([[1, 1_000 * each] for each in range(first, first + COUNT)])
-    return RecordBatch(TP, first, Values.of(values), times=times, epoch=EPOCH)
+    return RecordBatch(tp, first, Values.of(values), times=times, epoch=EPOCH)
+
+
+def values_of(log: Log, tp: TopicPartition) -> list[bytes]:
+    return [value for each in log.read(tp, 0, log.end(tp)) for value in each.values]
 
 
 def merge(log: Log) -> None:
@@ -67,12 +78,12 @@ class TwoLogs:
             file.seek(place.position + at)
             file.write(bytes(each ^ 4 for each in before))
 
-    def heal(self) -> list[tuple[int, int]]:
+    def heal(self, tp: TopicPartition = TP) -> list[tuple[int, int]]:
         """Return the ranges that were replaced."""
         healed = []
-        for each in self.damaged.healer.damaged_ranges(TP):
+        for each in self.damaged.healer.damaged_ranges(tp):
             if each is not None:
-                for part in self.good.read(TP, each.start, each.end):
+                for part in self.good.read(tp, each.start, each.end):
                     assert self.damaged.healer.replace(each, part)
                 healed.append(each[1:3])
         return healed
@@ -128,6 +139,34 @@ def test_small_batches_are_replaced_and_no_merge_brings_them_back(logs: TwoLogs)
         end += COUNT
     merge(logs.damaged)
     logs.assert_equal(end=end)
+    assert logs.found() == []
+
+
+@pytest.mark.parametrize("at", [-40, AT_HEADER])
+def test_a_damaged_group_is_removed_when_all_its_records_are_elsewhere(
+    logs: TwoLogs, at: int
+) -> None:
+    """Before the only block is the directory of its group."""
+    other = TopicPartition("t", "other")
+    for log in (logs.damaged, logs.good):
+        log.append([small(other, 0), small(TP, END)])
+    logs.flip(END, at)
+    with pytest.raises(StoreError, match="cannot be read"):
+        logs.damaged.read(TP, END, END + 1)
+    assert logs.heal() == [(END, END + COUNT)]
+    logs.assert_equal(end=END + COUNT)
+    logs.damaged.healer.damaged.clear()
+    logs.damaged.healer.rewrite_groups(TP)
+    if at == AT_HEADER:
+        assert not logs.damaged.healer.damaged
+    else:
+        assert logs.damaged.healer.damaged == {other}
+        assert logs.heal(other) == [(0, COUNT)]
+        logs.damaged.healer.rewrite_groups(other)
+    for tp in (TP, other):
+        assert logs.damaged.statistics(tp) is not None
+    assert values_of(logs.damaged, other) == values_of(logs.good, other)
+    logs.assert_equal(end=END + COUNT)
     assert logs.found() == []
 
 
