@@ -121,6 +121,7 @@ class Healer:
         assert batch.times is not None
         for number, packed in build_blocks(batch.values.to_list(), batch.times, newest_us):
             tables.put_block(row.id, start + number, packed)
+        tables.changed.add(tp)
         return True
 
 
