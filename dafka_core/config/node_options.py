@@ -174,7 +174,7 @@ ALL_NODES: Final = "all"  # for `connect_to`
 FAIL: Final = "fail"
 SKIP: Final = "skip"
 WAIT: Final = "wait"
-IGNORE: Final = "ignore"  # for `on_data_loss`, `resume_missing` and `resume_deleted`
+IGNORE: Final = "ignore"  # for `on_data_loss` and `resume_missing`
 TOWERS: Final = "HOST[:SUB_PORT:PUB_PORT]"
 PORTS: Final = "0|PORT|FIRST-LAST"  # syntax of towers, and of ports, for users
 _PROCESS: Final = os.getpid()
@@ -345,13 +345,6 @@ class NodeOptions(SecurityOptions):
         minimum=4_096,
         maximum=MAX_RECORD_BYTES,
     )
-    max_peer_rate_bytes: int = option(
-        0,
-        "bytes received from one peer per second, averaged over some seconds: a faster peer waits, "
-        "and the others do not. 0: no limit",
-        unit="bytes/s",
-        minimum=0,
-    )
     connect_to: str = option(
         NEEDED_NODES,
         "nodes that this one connects to: `needed`, those whose messages it needs, so that "
@@ -399,12 +392,6 @@ class ProducerOptions(NodeOptions):
         "for a producer with option address, if stores that may have acknowledged records of its "
         "partition do not respond: `fail` raises MissingStoresError, `ignore` continues without "
         "them; records that only they have are set aside when they return",
-        choices=(FAIL, IGNORE),
-    )
-    resume_deleted: str = option(
-        FAIL,
-        "for a producer with option address, if its topic was deleted since it last published: "
-        "`fail` raises TopicDeletedError, `ignore` continues after the deleted records",
         choices=(FAIL, IGNORE),
     )
     head_interval_ms: int = option(1_000, "interval of announcing the last offset", minimum=10)

@@ -326,9 +326,8 @@ class Mesh(ProcessBound):
         self._run_calls(now)
         if self._pub in ready:
             self._receive_subscriptions(now)
-        for endpoint, socket, node, sender in self.peers.ready(ready):
-            size_bytes = self._receive_messages(now, socket, node, sender)
-            self.peers.on_received(now, endpoint, node, size_bytes)
+        for socket, node, sender in self.peers.ready(ready):
+            self._receive_messages(now, socket, node, sender)
         news, lost = self.peers.update(now, ready)
         for each in news:
             self.role.on_peer(now, each)
@@ -345,9 +344,9 @@ class Mesh(ProcessBound):
         for _ in range(len(self._calls)):
             self._calls.popleft()(now)
 
-    def _receive_messages(self, now: float, socket: Socket, peer: str, sender: Permissions) -> int:
+    def _receive_messages(self, now: float, socket: Socket, peer: str, sender: Permissions) -> None:
         invalid_before = self._decoder.invalid_count
-        others, size_bytes = sockets.receive_burst(socket, self._decoder, self.quotas)
+        others = sockets.receive_burst(socket, self._decoder, self.quotas)
         for requestor, batch in self._decoder.take():
             if self.traffic.admits_records(sender, batch):
                 self.send(self.role.on_batch(now, requestor, batch))
@@ -368,7 +367,6 @@ class Mesh(ProcessBound):
             for batch in batches:
                 self.traffic.add_received(batch)
                 self.send(self.role.on_batch(now, message.requestor, batch))
-        return size_bytes
 
     def _receive_subscriptions(self, now: float) -> None:
         received = sockets.received_subscriptions(self._pub, self.security, self.quotas)

@@ -7,7 +7,6 @@ it needs (``NEEDED_KINDS``).  A peer is known by its endpoint:
 | event | action |
 |---|---|
 | a tower announces it for the first time | connect to it, and send it this node's beacon |
-| and no open files are left for it | refuse it, and end its connection to this node |
 | its connection's handshake succeeds | it has proved its key (``Claims``) |
 | its connection ends | ZeroMQ reconnects; if ZeroMQ has given it up, connect anew |
 | a tower announces it with another key | connect anew, with that key |
@@ -34,11 +33,10 @@ from dafka_core.nodes.connection_quotas import (
     OBSERVED_BYTES,
     Connection,
     ConnectionQuotas,
-    PeerRates,
     ends_of,
     monitor_events,
 )
-from dafka_core.nodes.process_limits import PER_PEER, PER_PEER_APART, PeerRoom
+from dafka_core.nodes.process_limits import soft_limit
 from dafka_core.nodes.security import RefusedNodeError, Security
 from dafka_core.nodes.tower_links import REFUSED_S, Towers
 from dafka_core.nodes.traffic import BEACON, FORBIDDEN, TOWER, MeshTraffic
@@ -112,11 +110,9 @@ class Peers:
         quotas: ConnectionQuotas,
         traffic: MeshTraffic,
     ) -> None:
-        apart = socket_per_peer or security.own is not None or config.max_peer_rate_bytes > 0
+        apart = socket_per_peer or security.own is not None
         expiry_s = config.peer_expiry_ms / 1000
         self.table = beacons.PeerTable(beacon.node, beacon.port, expiry_s=expiry_s)
-        self.rates = PeerRates(config.max_peer_rate_bytes)
-        self.room = PeerRoom(PER_PEER_APART if apart else PER_PEER)
         self.inbound = Inbound(beacon, self.table)
         self.towers = Towers(beacon, config, context, poller, security)
         self._security = security
@@ -135,7 +131,6 @@ class Peers:
         self._poller = poller
         self._quotas = quotas
         self._traffic = traffic
-        quotas.is_unread = lambda endpoint: not self._polled_for or endpoint in self.rates.paused
         self._prefixes: dict[bytes, None] = {}  # the subscriptions at every peer
         self._polled_for: int = zmq.POLLIN
         self._monitors: dict[str, Socket] = {}
@@ -145,7 +140,7 @@ class Peers:
     @property
     def due(self) -> float:
         """Return the time of the next action."""
-        return min([self.beacon_due, *self.rates.paused.values(), *self._doubtful.values()])
+        return min([self.beacon_due, *self._doubtful.values()])
 
     def announce(self, now: float) -> None:
         """Make this node known from now on."""
@@ -158,8 +153,6 @@ class Peers:
         poll takes a message's first frame from the queue, a disconnect drops the others, and recv
         then aborts the process (a defect of libzmq).
         """
-        for endpoint in self.rates.take_due(now):
-            self._poller.register(self._sockets[endpoint], self._polled_for)
         for tower, frames in self.towers.receive(now, polled):
             self._receive_beacon(now, tower, frames)
         for monitor in self._monitors.values():
@@ -175,17 +168,12 @@ class Peers:
 
     # -- receiving from peers --------------------------------------------------------------------
 
-    def ready(self, polled: Container[Socket]) -> Iterator[tuple[str, Socket, str, Permissions]]:
-        """Yield endpoint, socket, node (if known) and permissions for sockets with messages."""
+    def ready(self, polled: Container[Socket]) -> Iterator[tuple[Socket, str, Permissions]]:
+        """Yield socket, node (if known) and permissions for sockets with messages."""
         for endpoint, socket in self._sockets.items():
             if socket in polled:
                 node = self.table.node_at(endpoint) if endpoint != _ALL else ""
-                yield endpoint, socket, node, self._security.sender(endpoint)
-
-    def on_received(self, now: float, endpoint: str, node: str, size_bytes: int) -> None:
-        """Count received bytes, and pause a peer that has sent too much."""
-        if self.rates.add(now, endpoint, node, size_bytes):
-            self._poller.register(self._sockets[endpoint], 0)
+                yield socket, node, self._security.sender(endpoint)
 
     def subscribe(self, prefixes: Iterable[bytes]) -> None:
         """Subscribe at every current and later peer."""
@@ -207,10 +195,9 @@ class Peers:
         """Set whether to receive from peers; otherwise ZeroMQ's queues fill, and then drop."""
         polled_for = zmq.POLLIN if receiving else 0
         if polled_for != self._polled_for:
-            self._polled_for = polled_for
-            for endpoint, socket in self._sockets.items():
-                if endpoint not in self.rates.paused:
-                    self._poller.register(socket, polled_for)
+            self._polled_for, self._quotas.is_paused = polled_for, not receiving
+            for socket in self._sockets.values():
+                self._poller.register(socket, polled_for)
 
     # -- beacons ---------------------------------------------------------------------------------
 
@@ -237,24 +224,15 @@ class Peers:
                 self._doubtful[endpoint] = now
         if is_new:
             self._news.append(PeerNews(beacon.node, endpoint))
-            self._count_files(now)
-        if is_new and not self.room.has_room(len(self.table)):
-            self.room.refuse(now, beacon.node, endpoint)
-        elif self.table.hear(now, beacon, tower):
+        if self.table.hear(now, beacon, tower):
             self._add(now, beacon)
         elif self.table.replaced:
             self.beacon_due = now
         if endpoint not in self.table:
             self._security.claims.forget(endpoint)
 
-    def _count_files(self, now: float) -> None:
-        """Count the open files, and end the connections of the refused peers."""
-        if self.room.count(now, len(self.table)) and self.room.refused:
-            self.inbound.end({node for node, _ in self.room.refused.values()})
-
     def _add(self, now: float, beacon: beacons.TowerBeacon) -> None:
         self._log("peer_came", "has come, at %(endpoint)s", beacon.node, beacon.endpoint)
-        self.room.refused.pop(beacon.endpoint, None)
         self._connections[beacon.endpoint] = _Connection()
         self._new[beacon.endpoint] = None
         # The new peer should receive this node's beacon at once.
@@ -276,8 +254,6 @@ class Peers:
             self._log("peer_went", text, node, endpoint)
             self._forget(endpoint)
         self._check_connections(now)
-        self._count_files(now)
-        self.room.report(now, len(self.table), self._config.peer_expiry_ms / 1000)
         lost = [*(node for node, _ in silent), *self.table.replaced]
         self.table.replaced.clear()
         return [node for node in lost if not self.table.knows(node)]
@@ -304,7 +280,9 @@ class Peers:
                 self._connect(now, endpoint)
                 del self._new[endpoint]
             except zmq.ZMQError:  # no free file descriptor: its next beacon announces it anew
-                self.room.refuse(now, self.table.node_at(endpoint), endpoint)
+                if self._throttle.is_new("files"):
+                    text = "no connection to a peer at %s: all %d files are open (ulimit -n)"
+                    _log.error(text, endpoint, soft_limit())
                 del self.table[endpoint]
                 self._forget(endpoint)
 
@@ -321,7 +299,6 @@ class Peers:
 
     def _new_socket(self, endpoint: str) -> Socket:
         most = self._config.high_water_mark
-        most = min(most, sockets.WAITING_MESSAGES) if self._config.max_peer_rate_bytes else most
         socket = sockets.new_socket(self._context, zmq.SUB, self._max_frame_bytes, most)
         self._monitors[endpoint] = monitor = sockets.watched(self._context, socket)
         self._poller.register(monitor, zmq.POLLIN)
@@ -346,7 +323,6 @@ class Peers:
     def _disconnect(self, endpoint: str) -> None:
         self._security.claims.prove(endpoint, is_proved=False)
         self._doubtful.pop(endpoint, None)
-        self.rates.forget(endpoint)
         if endpoint in self._new:
             del self._new[endpoint]
         elif _ALL in self._sockets:
@@ -444,7 +420,6 @@ class _Peer:
 
     kind: str = ""
     topics: dict[str, None] = field(default_factory=dict)
-    connection: Connection | None = None  # the last one
 
 
 class Inbound:
@@ -489,7 +464,7 @@ class Inbound:
             self._peers = {each: peer for each, peer in self._peers.items() if each in known}
         peer = self._peers.setdefault(node, _Peer())
         if connection is not None:
-            connection.node, peer.connection = node, connection
+            connection.node = node
         return peer
 
     def neighbours(self) -> list[Neighbour]:
@@ -504,10 +479,3 @@ class Inbound:
     def unconnected(self, nodes: Iterable[str]) -> list[str]:
         """Return those of the nodes that have not connected."""
         return sorted(set(nodes).difference(self._peers))
-
-    def end(self, nodes: set[str]) -> None:
-        """End the connections of some nodes."""
-        for node in nodes & self._peers.keys():
-            if connection := self._peers[node].connection:
-                connection.shut_down()
-                self._peers[node].connection = None

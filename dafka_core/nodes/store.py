@@ -34,13 +34,10 @@ from dafka_core.nodes.maintenance import (
 )
 from dafka_core.nodes.mesh import Mesh
 from dafka_core.nodes.node import Node
-from dafka_core.nodes.process_limits import warn_of_low_memory
 from dafka_core.nodes.store_identity import (
     check_directory,
     copied,
     kept_address,
-    missing_directories,
-    remove_unused,
 )
 from dafka_core.nodes.store_loop import LogWriter, Outcomes, StoreLoop
 from dafka_core.nodes.threads import weakly
@@ -98,12 +95,9 @@ class Store(Node):
     def __init__(self, directory: str | Path, *, announce: Any = True, **options: Any) -> None:
         config = self.options = StoreOptions.build(options)
         check_directory(directory)
-        warn_of_low_memory()
         with contextlib.ExitStack() as undo:
-            made = missing_directories(Path(directory))
             max_ahead_us = int(config.max_timestamp_ahead_s * 1_000_000)
             log = self.log = undo.enter_context(Log(directory, max_ahead_us=max_ahead_us))
-            undo.callback(remove_unused, made, log)
             if not log.clock.doubt():
                 log.discard_stale(config.staged_hours * 3600)
             self.address = kept_address(log.directory, config)

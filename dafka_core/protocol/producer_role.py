@@ -25,7 +25,6 @@ from dafka_core.model.epochs import (
     last_life,
     with_epoch,
 )
-from dafka_core.model.names import DELETIONS_TOPIC
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.model.timestamps import stamped_once
 from dafka_core.model.values import Values
@@ -123,7 +122,6 @@ class Takeover:
             have forgotten.
         history: the partition's, ending with the producer's epoch; empty while unknown.
         too_few: the stores whose promises are missing; with ``ignore_missing`` it does without.
-        has_deletions: topics were deleted here before, of which stores keep notes.
     """
 
     directory: StoreDirectory
@@ -134,7 +132,6 @@ class Takeover:
     ignore_missing: bool
     history: History = ()
     too_few: Missing | None = None
-    has_deletions: bool = False
 
     def __post_init__(self) -> None:
         self._now = self._due = 0.0
@@ -159,9 +156,7 @@ class Takeover:
 
     def _run(self) -> Generator[list[Outgoing], None, None]:
         directory, tp = self.directory, self.tp
-        topics = (DELETIONS_TOPIC, tp.topic)
-        heads = yield from self._answer(m.HeadsQuery, topics, rounds=ROUNDS)
-        self.has_deletions = any(each.topic == DELETIONS_TOPIC for each in heads.heads)
+        heads = yield from self._answer(m.HeadsQuery, (tp.topic,), rounds=ROUNDS)
         answer = yield from self._answer(m.HistoryQuery, *tp)
         prior = newest_life(answer.histories)
         while True:
