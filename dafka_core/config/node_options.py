@@ -23,7 +23,6 @@ from dafka_core.config.topic_rules import (
     RULES,
     CompressionRule,
     RetentionRule,
-    checked,
     parse_compression,
     parse_rules,
 )
@@ -293,7 +292,7 @@ def _towers(meaning: str) -> tuple[TowerAddress, ...]:
 
 
 def _rules(meaning: str) -> tuple[RetentionRule, ...]:
-    return option((), meaning, kind=RULES, parse=lambda value: checked(parse_rules(value)))
+    return option((), meaning, kind=RULES, parse=parse_rules)
 
 
 @dataclass(frozen=True)
@@ -467,7 +466,7 @@ class StoreOptions(StoreLimitOptions, NodeOptions):
         "compression of topics' cold blocks, as `flights*=zstd`. The first matching pattern "
         "applies; blocks of topics without one are not compressed. Several by spaces",
         kind=COMPRESSION,
-        parse=lambda value: checked(parse_compression(value)),
+        parse=parse_compression,
     )
     compress_after_s: float = option(
         600.0, "age of a block's newest record at which the block is compressed", minimum=0

@@ -10,7 +10,7 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable
-from socket import EAI_NODATA, EAI_NONAME, socketpair
+from socket import socketpair
 from typing import Final, TypeVar
 
 import zmq
@@ -26,7 +26,7 @@ from dafka_core.errors import (
 )
 from dafka_core.model.records import RecordBatch
 from dafka_core.nodes import sockets
-from dafka_core.nodes.addresses import bound, failed_lookups
+from dafka_core.nodes.addresses import bound, unresolved_hosts
 from dafka_core.nodes.connection_quotas import ConnectionQuotas
 from dafka_core.nodes.peers import Peers
 from dafka_core.nodes.process_limits import raise_limit
@@ -46,10 +46,6 @@ from dafka_core.security.permissions import Permissions
 from dafka_core.system.closing import ProcessBound, check_process
 
 LINGER_MS: Final = 200  # time for the last messages to leave when a node ends
-CHECK_HOSTS_S: Final = 0.3  # without a tower, before the slow lookup of the towers' names
-
-# The name does not exist; other failures may be temporary.
-_NO_HOST: Final = (EAI_NONAME, EAI_NODATA)
 
 T = TypeVar("T")
 
@@ -155,18 +151,14 @@ class Mesh(ProcessBound):
             raise
 
     def _wait_for_tower(self) -> None:
-        waits, hosts = self._config.wait_for_tower, [each.host for each in self._config.tower]
-        first_s = min(CHECK_HOSTS_S, self._config.tower_timeout_s)
-        if self.wait_until(lambda: self.peers.tower_found, None if waits else first_s):
+        timeout_s = self._config.tower_timeout_s
+        waits_s = None if self._config.wait_for_tower else timeout_s
+        if self.wait_until(lambda: self.peers.tower_found, waits_s):
             return
-        failures = failed_lookups(hosts)
-        no_host_exists = all(failures.get(host) in _NO_HOST for host in hosts)
-        waited_s = first_s if no_host_exists else self._config.tower_timeout_s
-        if self.wait_until(lambda: self.peers.tower_found, waited_s - first_s):
-            return
+        unresolved = unresolved_hosts(each.host for each in self._config.tower)
         refusals = self.peers.towers.refusals.items()
         why = "; ".join(map("tower {0[0]} does not let this node in: {0[1]}".format, refusals))
-        raise TowerNotFoundError(self._towers, waited_s, sorted(failures), diagnosis=why)
+        raise TowerNotFoundError(self._towers, timeout_s, unresolved, diagnosis=why)
 
     def call_soon(self, function: Callable[[float], object]) -> None:
         """Make the loop call ``function(now)``."""

@@ -61,10 +61,6 @@ DOUBT_S: Final = 0.2
 # peer accepts a connection within a second.
 UNREACHED_S: Final = 10.0
 
-# Minimum number of round trips since a connection was begun.  Both events are used: behind a relay,
-# the first one shows only the distance to the relay.
-_ROUND_TRIPS: Final[dict[int, int]] = {zmq.EVENT_CONNECTED: 1, zmq.EVENT_HANDSHAKE_SUCCEEDED: 3}
-
 _ALL: Final = ""  # the key of the one socket for all peers
 MAX_TOPICS: Final = 100  # of one peer that a map shows, since peers choose them
 MAX_KNOWN: Final = 2 * beacons.MAX_PEERS  # nodes that have connected: peers choose their addresses
@@ -78,7 +74,6 @@ class _Connection:
     """The connection to a peer."""
 
     since: float = inf  # begun, or ended for the first time since it was settled
-    tried_at: float = 0.0  # start of the last attempt
     made_at: float = inf
     ends: int = 0  # since it was settled
     refusal: str = ""  # why the peer does not let this node in
@@ -318,7 +313,6 @@ class Peers:
             self._close_socket(endpoint)
             raise
         self._connections[endpoint].begin(now)
-        self._connections[endpoint].tried_at = now
 
     def _disconnect(self, endpoint: str) -> None:
         self._security.claims.prove(endpoint, is_proved=False)
@@ -359,9 +353,8 @@ class Peers:
             return
         if event == zmq.EVENT_CONNECTED and (address := ends_of(value)[1]):
             self._named[f"tcp://{HostPort(numeric_host(address), address[1])}"] = endpoint
-        if event in _ROUND_TRIPS and connection.tried_at:
-            round_trip_s = (now - connection.tried_at) / _ROUND_TRIPS[event]
-            self._news.append(PeerNews(self.table.node_at(endpoint), round_trip_s=round_trip_s))
+        if event in (zmq.EVENT_CONNECTED, zmq.EVENT_HANDSHAKE_SUCCEEDED):
+            self._news.append(PeerNews(self.table.node_at(endpoint), accepts=True))
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             connection.made_at, connection.refusal = now, ""
             self._security.claims.prove(endpoint, is_proved=True)
@@ -371,7 +364,6 @@ class Peers:
             connection.refusal = why or connection.refusal
         elif event == zmq.EVENT_CONNECT_RETRIED:
             self._doubtful.pop(endpoint, None)
-            connection.tried_at = now
             socket = self._sockets.get(_ALL) or self._sockets[endpoint]
             connection.family.retry(now, (socket, endpoint))
         elif event == zmq.EVENT_DISCONNECTED:

@@ -101,8 +101,6 @@ class Producer(Node):
         self._config = config
         self.limit = (config.max_record_bytes, "this producer")
         """The size in bytes of the largest accepted record, and the node that sets this limit."""
-        # Offset and size of a record that was published, and that too few stores take.
-        self._refused: tuple[int, int] | None = None
         self.role = ProducerRole(
             TopicPartition(topic, self.address),
             acks=config.acks,
@@ -250,8 +248,6 @@ class Producer(Node):
 
         Raises:
             NotAcknowledgedError: ``timeout_s`` seconds have passed; it counts the other records.
-            RecordTooLargeError: a store has joined that refuses one of these records, and the
-                remaining stores are fewer than ``acks``.
         """
         target, role = self._next_offset, self.role
         self.check_process()
@@ -277,7 +273,6 @@ class Producer(Node):
 
         Raises:
             NotAcknowledgedError: records are not acknowledged; it counts them.
-            RecordTooLargeError: as ``flush``.
         """
         self.end(started_s=time.monotonic())
 
@@ -322,8 +317,6 @@ class Producer(Node):
         if (life := self.role.fenced_by) is not None:
             ends = self.acknowledged, self._next_offset
             raise ProducerFencedError(*self.role.tp, life.number, *ends)
-        if self._refused is not None:
-            raise RecordTooLargeError(*self.role.tp, *self._refused, *self.limit)
 
     def _wait_for_room(self) -> None:
         def has_room() -> bool:
@@ -360,19 +353,10 @@ class Producer(Node):
             self._woken, self._singles = False, None
             outbox, self._outbox = self._outbox, []
             self._make_room()
-        published = [(Values.of(values), time_us) for values, time_us in outbox if len(values)]
-        for values, time_us in published:
-            self.mesh.send(self.role.publish(now, values, time_us))
-        max_bytes, before_bytes = self._config.max_record_bytes, self.limit[0]
-        self.limit = self.mesh.limits.with_stores(max_bytes, "this producer")
-        limit_bytes = self.limit[0]
-        too_large = limit_bytes < max_bytes and any(
-            values.largest_bytes > limit_bytes for values, _ in published
-        )
-        if too_large or self._refused or limit_bytes < before_bytes:
-            found = self.role.first_above(limit_bytes)
-            is_refused = found and self.mesh.limits.stores_taking(found[1]) < self._config.acks
-            self._refused = found if is_refused else None
+        for values, time_us in outbox:
+            if values:
+                self.mesh.send(self.role.publish(now, Values.of(values), time_us))
+        self.limit = self.mesh.limits.with_stores(self._config.max_record_bytes, "this producer")
         return False
 
 

@@ -121,16 +121,14 @@ class Candidate:
         """Return True if it has greeted at any time."""
         return self.state in (NodeState.GREETED, NodeState.LOST, NodeState.RETURNING)
 
-    def apply(
-        self, now: float, event: str, *, endpoint: str = "", round_trip_s: float = 0.0
-    ) -> Outcome | None:
+    def apply(self, now: float, event: str, *, endpoint: str = "") -> Outcome | None:
         """Change the state by ``DISCOVERY_TABLE``; return the end of a wait if the log needs it.
 
         The log names stores that were slow, and nodes that are given up.
         """
         before, self.state = self.state, DISCOVERY_TABLE[self.state].get(event, self.state)
         if self.state in AWAITED:
-            self._extend(now, before, event, round_trip_s)
+            self._extend(now, before, event)
             self.endpoint = endpoint or self.endpoint
             self.is_announced = self.is_announced or event == ANNOUNCEMENT
             return None
@@ -144,7 +142,7 @@ class Candidate:
         is_store = not is_given_up or before is not NodeState.EXPECTED
         return Outcome(self.node, self.endpoint, waited_s, is_given_up, is_store)
 
-    def _extend(self, now: float, before: NodeState, event: str, round_trip_s: float) -> None:
+    def _extend(self, now: float, before: NodeState, event: str) -> None:
         """Set the end of the wait: a new state or sign of life makes it later."""
         if before not in AWAITED:
             self.since = self.due = now
@@ -154,6 +152,4 @@ class Candidate:
             return
         is_repeated = event == ANNOUNCEMENT and self.is_announced
         if self.state is not before or (event in _EXTENDING and not is_repeated):
-            trips_s = timing.STORE_TIMEOUT_ROUND_TRIPS * round_trip_s
-            wait_s = min(max(timing.STORE_TIMEOUT_S, trips_s), timing.MAX_STORE_TIMEOUT_S)
-            self.due = max(self.due, now + wait_s)
+            self.due = max(self.due, now + timing.STORE_TIMEOUT_S)

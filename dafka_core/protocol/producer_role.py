@@ -420,14 +420,6 @@ class ProducerRole:
         # RFC 46: records are kept until "at least one ACK", here until ``acks`` stores have them.
         del self.retained[: bisect_right(self.retained, self.acknowledged, key=_END)]
 
-    def first_above(self, limit_bytes: int) -> tuple[int, int] | None:
-        """Return offset and size of the first unacknowledged record above a limit."""
-        for part in self._parts(self.acknowledged, self.next_offset):
-            if part.values.largest_bytes > limit_bytes:
-                sizes = enumerate(map(len, part.values), part.offset)
-                return next((offset, size) for offset, size in sizes if size > limit_bytes)
-        return None
-
     def _parts(self, start: int, end: int) -> Iterator[RecordBatch]:
         """Yield the retained records from ``start`` to ``end`` (exclusive)."""
         for batch in self.retained[bisect_right(self.retained, start, key=_END) :]:

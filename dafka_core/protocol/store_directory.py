@@ -191,8 +191,8 @@ class StoreDirectory:
             self._settled_at = max(settled_at, now + timing.SETTLE_AFTER_BEACON_S)
         if news.endpoint:
             self._apply(now, news.node, d.ANNOUNCEMENT, endpoint=news.endpoint)
-        if news.round_trip_s:
-            self._apply(now, news.node, d.CONNECTION, round_trip_s=news.round_trip_s)
+        if news.accepts:
+            self._apply(now, news.node, d.CONNECTION)
         if news.is_store is not None:
             self._apply(now, news.node, d.STORE_KIND if news.is_store else d.OTHER_KIND)
 
@@ -224,14 +224,12 @@ class StoreDirectory:
         found = [*self._stores.values(), *self._awaited.values()]
         return [each for each in found if each.state in states]
 
-    def _apply(
-        self, now: float, node: str, event: str, *, endpoint: str = "", round_trip_s: float = 0.0
-    ) -> Candidate:
+    def _apply(self, now: float, node: str, event: str, *, endpoint: str = "") -> Candidate:
         """Apply an event to a candidate, and return it."""
         groups = (self._stores, self._awaited, self._dismissed)
         each = next((group[node] for group in groups if node in group), None) or Candidate(node)
         self._now, before = now, each.state
-        outcome = each.apply(now, event, endpoint=endpoint, round_trip_s=round_trip_s)
+        outcome = each.apply(now, event, endpoint=endpoint)
         if outcome is not None:
             self.outcomes.append(outcome)
         if each.state is not before:

@@ -74,16 +74,6 @@ def test_what_only_a_far_store_has_is_found(round_trip_ms: int, most_s: float) -
     assert all(not outcome.is_given_up for outcome in role.directory.outcomes)
 
 
-def test_at_two_seconds_it_is_found_with_a_word() -> None:
-    far = Far(2.0)
-    role = far.start_reader()
-    question, took_s = far.look(role)
-    assert sum(info.end for info in question.heads.values()) == 40
-    assert took_s < 20
-    (outcome,) = role.directory.outcomes
-    assert (outcome.node, outcome.is_store, outcome.is_given_up) == (far.far.address, True, False)
-
-
 def test_a_store_that_cannot_connect_costs_three_seconds_once_and_is_named() -> None:
     far = Far(0.0)
     far.separate("reader", far.far.name)

@@ -151,7 +151,7 @@ def test_a_node_that_others_do_not_allow_reads_nothing_of_them(
     peers, tried = producer.mesh.peers, set[float]()
 
     def has_tried_again() -> bool:
-        tried.add(peers._connections[endpoint_of(store)].tried_at)
+        tried.add(peers._connections[endpoint_of(store)].since)
         return len(tried) > 2
 
     wait_until(has_tried_again)
