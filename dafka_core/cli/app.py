@@ -58,7 +58,7 @@ app.command()(
         StoreOptions,
         *EXTENSIONS,
         MetricsOptions,
-        without={"tower", "join"},
+        without={"tower"},
     )(up)
 )
 app.command()(with_options(TowerOptions, MetricsOptions)(tower))

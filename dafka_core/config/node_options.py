@@ -287,10 +287,6 @@ def parse_flight_port(value: Any) -> str:
     raise ValueError(f"must be a port (0 lets the system choose) or {FLIGHT_OFF}")
 
 
-def _towers(meaning: str) -> tuple[TowerAddress, ...]:
-    return option((), meaning, kind=TOWERS, parse=parse_towers)
-
-
 def _rules(meaning: str) -> tuple[RetentionRule, ...]:
     return option((), meaning, kind=RULES, parse=parse_rules)
 
@@ -299,9 +295,12 @@ def _rules(meaning: str) -> tuple[RetentionRule, ...]:
 class NodeOptions(SecurityOptions):
     """Options of every node."""
 
-    tower: tuple[TowerAddress, ...] = _towers(
+    tower: tuple[TowerAddress, ...] = option(
+        (),
         "towers to join through, separated by commas. Default: DAFKA_TOWER in the environment, or "
-        "else 127.0.0.1:5556:5557"
+        "else 127.0.0.1:5556:5557",
+        kind=TOWERS,
+        parse=parse_towers,
     )
     host: str = option(
         "127.0.0.1",
@@ -483,8 +482,4 @@ class TowerOptions(SecurityOptions):
     )
     pub_address: str = option(
         "tcp://127.0.0.1:5557", "where nodes receive beacons; port 0 lets the system choose"
-    )
-    join: tuple[TowerAddress, ...] = _towers(
-        "other towers, separated by commas: all of these towers announce each other, and their "
-        "nodes then join through every one"
     )

@@ -39,7 +39,7 @@ from dafka_core.nodes.connection_quotas import (
 from dafka_core.nodes.process_limits import soft_limit
 from dafka_core.nodes.security import RefusedNodeError, Security
 from dafka_core.nodes.tower_links import REFUSED_S, Towers
-from dafka_core.nodes.traffic import BEACON, FORBIDDEN, TOWER, MeshTraffic
+from dafka_core.nodes.traffic import BEACON, FORBIDDEN, MeshTraffic
 from dafka_core.protocol import beacons
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.limits import max_frame_bytes
@@ -203,13 +203,9 @@ class Peers:
             self.beacon_due = now
             return
         try:
-            if frames[0] == beacons.TOWER:
-                self.towers.learn(now, beacons.decode_tower_address(frames))
-                return
             beacon, is_other_key = self._security.announced(now, frames, self._own)
         except ProtocolError as error:
-            reason = TOWER if frames[0] == beacons.TOWER else BEACON
-            reason = FORBIDDEN if isinstance(error, RefusedNodeError) else reason
+            reason = FORBIDDEN if isinstance(error, RefusedNodeError) else BEACON
             self._traffic.refuse(reason, str(error))
             return
         endpoint, is_new = beacon.endpoint, self.table.is_new(beacon)

@@ -120,8 +120,8 @@ FRAMES_REFUSED: Final = counter(
     "mesh_refused_frames",
     "messages",
     (*MESH_NODES, "tower"),
-    "invalid frames received and dropped, by what they should be (`message`, `records`, `beacon`, "
-    "`tower`); or `forbidden` by the sender's key",
+    "invalid frames received and dropped, by what they should be (`message`, `records`, or "
+    "`beacon`); or `forbidden` by the sender's key",
     "reason",
 )
 TOWER_SILENT: Final = gauge(
