@@ -29,7 +29,6 @@ from dafka_core.nodes import sockets
 from dafka_core.nodes.addresses import bound, unresolved_hosts
 from dafka_core.nodes.connection_quotas import ConnectionQuotas
 from dafka_core.nodes.peers import Peers
-from dafka_core.nodes.process_limits import raise_limit
 from dafka_core.nodes.security import Security
 from dafka_core.nodes.threads import InterruptibleCondition, NodeThread, weakly
 from dafka_core.nodes.traffic import RECORDS, MeshTraffic
@@ -44,6 +43,7 @@ from dafka_core.protocol.role import Outgoing, OutgoingBatch, PeerNews, Role
 from dafka_core.protocol.store_directory import StoreDirectory, StoreQuery
 from dafka_core.security.permissions import Permissions
 from dafka_core.system.closing import ProcessBound, check_process
+from dafka_core.system.process_limits import raise_limit
 
 LINGER_MS: Final = 200  # time for the last messages to leave when a node ends
 

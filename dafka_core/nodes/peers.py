@@ -36,7 +36,6 @@ from dafka_core.nodes.connection_quotas import (
     ends_of,
     monitor_events,
 )
-from dafka_core.nodes.process_limits import soft_limit
 from dafka_core.nodes.security import RefusedNodeError, Security
 from dafka_core.nodes.tower_links import REFUSED_S, Towers
 from dafka_core.nodes.traffic import BEACON, FORBIDDEN, MeshTraffic
@@ -47,6 +46,7 @@ from dafka_core.protocol.role import PeerNews
 from dafka_core.security.permissions import Permissions
 from dafka_core.security.throttles import LogThrottle
 from dafka_core.system.hosts import HostPort, numeric_host
+from dafka_core.system.process_limits import soft_limit
 
 # Interval of beacons until a tower has returned one: a PUB socket drops messages that it sends
 # before the tower has accepted the connection.

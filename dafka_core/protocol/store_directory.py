@@ -24,13 +24,13 @@ from dafka_core.protocol import messages as m
 from dafka_core.protocol import timing
 from dafka_core.protocol.beacons import MAX_PEERS
 from dafka_core.protocol.codec import subscription
-from dafka_core.protocol.discovery import AWAITED, Candidate, NodeState, Outcome
+from dafka_core.protocol.discovery import AWAITED, Candidate, GivenUp, NodeState
 from dafka_core.protocol.limits import MAX_STORES, RecentNames
 from dafka_core.protocol.role import Outgoing, PeerNews
 
 # Entries in the stores' lists of other stores, in total; a false list costs no more.
 MAX_KNOWN: Final = 10 * MAX_STORES
-MAX_OUTCOMES: Final = 100  # unread outcomes; the oldest are dropped
+MAX_GIVEN_UP: Final = 100  # unread entries; the oldest are dropped
 
 # Subscriptions of nodes with their own address, by kind: RFC 46's, and to histories, which C nodes
 # do not know.  Ours subscribe to histories before they greet.
@@ -121,7 +121,7 @@ class StoreDirectory:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self.outcomes = deque[Outcome](maxlen=MAX_OUTCOMES)  # drained by the node
+        self.given_up = deque[GivenUp](maxlen=MAX_GIVEN_UP)  # drained by the node
         self._stores: dict[str, Candidate] = {}  # that have ever greeted
         self._awaited: dict[str, Candidate] = {}  # others, whose greeting is awaited
         self._dismissed = RecentNames[Candidate](MAX_PEERS)
@@ -229,9 +229,8 @@ class StoreDirectory:
         groups = (self._stores, self._awaited, self._dismissed)
         each = next((group[node] for group in groups if node in group), None) or Candidate(node)
         self._now, before = now, each.state
-        outcome = each.apply(now, event, endpoint=endpoint)
-        if outcome is not None:
-            self.outcomes.append(outcome)
+        if (given_up := each.apply(now, event, endpoint=endpoint)) is not None:
+            self.given_up.append(given_up)
         if each.state is not before:
             self._keep(each)
         return each

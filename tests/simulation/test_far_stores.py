@@ -6,7 +6,7 @@ from math import inf
 
 import pytest
 
-from dafka_core.protocol.discovery import Outcome
+from dafka_core.protocol.discovery import GivenUp
 from dafka_core.protocol.messages import HeadsQuery
 from dafka_core.protocol.reader_role import ReaderRole
 from dafka_core.protocol.store_directory import StoreQuery
@@ -71,7 +71,7 @@ def test_what_only_a_far_store_has_is_found(round_trip_ms: int, most_s: float) -
     question, took_s = far.look(role)
     assert sum(info.end for info in question.heads.values()) == 40
     assert took_s < most_s
-    assert all(not outcome.is_given_up for outcome in role.directory.outcomes)
+    assert not role.directory.given_up
 
 
 def test_a_store_that_cannot_connect_costs_three_seconds_once_and_is_named() -> None:
@@ -81,8 +81,8 @@ def test_a_store_that_cannot_connect_costs_three_seconds_once_and_is_named() -> 
     question, took_s = far.look(role)
     assert question.heads == {}
     assert 3 <= took_s < 3.5
-    (outcome,) = role.directory.outcomes
-    assert outcome == Outcome(far.far.address, outcome.endpoint, outcome.waited_s, True, True)
+    (outcome,) = role.directory.given_up
+    assert outcome == GivenUp(far.far.address, outcome.endpoint, outcome.waited_s, True)
     assert outcome.endpoint.startswith(f"tcp://{far.far.name}:")
     far.world.run_until(far.world.now + 5)
     again, _ = role.directory.ask(far.world.now, HeadsQuery, ())

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from dafka_core import Consumer, Producer, Tower
-from dafka_core.nodes.process_limits import raise_limit, soft_limit
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import DirectRecord
+from dafka_core.system.process_limits import raise_limit, soft_limit
 from dafka_core.testing import wait_until
 from tests.integration.cli.processes import Lines, command, environment
 from tests.integration.nodes.locked import Keys
