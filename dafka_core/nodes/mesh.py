@@ -40,7 +40,7 @@ from dafka_core.protocol.limits import MAX_HEADER_BYTES, max_taken_bytes
 from dafka_core.protocol.messages import DirectRecord, DirectRecordBatches, EpochAck, RecordMessage
 from dafka_core.protocol.record_limits import RecordLimits, announcement
 from dafka_core.protocol.role import Outgoing, OutgoingBatch, PeerNews, Role
-from dafka_core.protocol.store_directory import StoreDirectory, StoreQuery
+from dafka_core.protocol.store_directory import Question, StoreDirectory
 from dafka_core.security.permissions import Permissions
 from dafka_core.system.closing import ProcessBound, check_process
 from dafka_core.system.process_limits import raise_limit
@@ -200,9 +200,9 @@ class Mesh(ProcessBound):
     def query(
         self,
         directory: StoreDirectory,
-        ask: Callable[[float], tuple[StoreQuery, list[Outgoing]]],
+        ask: Callable[[float], tuple[Question, list[Outgoing]]],
         timeout_s: float,
-    ) -> StoreQuery:
+    ) -> Question:
         """Make the loop ``ask(now)`` a question of the directory, and wait for the answers.
 
         Waits longer if only distant stores are missing: see ``StoreDirectory.waits_for_others``.
@@ -211,24 +211,24 @@ class Mesh(ProcessBound):
             NoStoreError: no store has answered within ``timeout_s`` seconds.
         """
 
-        def send(now: float) -> StoreQuery:
-            query, messages = ask(now)
+        def send(now: float) -> Question:
+            question, messages = ask(now)
             self.send(messages)
-            return query
+            return question
 
-        query = self.call(send)
-        answered = self.wait_until(lambda: query.answered, timeout_s)
-        if not answered and directory.waits_for_others(query):
+        question = self.call(send)
+        answered = self.wait_until(lambda: question.answered, timeout_s)
+        if not answered and directory.waits_for_others(question):
             self.wait_until(
-                lambda: query.answered or not directory.waits_for_others(query),
+                lambda: question.answered or not directory.waits_for_others(question),
                 timing.MAX_STORE_TIMEOUT_S,
             )
-            answered = query.answered
-        self.call_soon(lambda now: directory.forget(query))
+            answered = question.answered
+        self.call_soon(lambda now: directory.forget(question))
         if not answered:
             unconnected = self.peers.inbound.unconnected(directory.stores)
             raise NoStoreError(self._towers, timeout_s, unconnected, self.peers.inbound.endpoint)
-        return query
+        return question
 
     def wake(self) -> None:
         """Start a round of the loop if it is waiting."""

@@ -244,6 +244,9 @@ class Peers:
             text = "at %(endpoint)s has gone, or its beacons do not come"
             self._log("peer_went", text, node, endpoint)
             self._forget(endpoint)
+        if silent:
+            known = self._connections
+            self._named = {at: each for at, each in self._named.items() if each in known}
         self._check_connections(now)
         lost = [*(node for node, _ in silent), *self.table.replaced]
         self.table.replaced.clear()
@@ -334,7 +337,6 @@ class Peers:
         self._disconnect(endpoint)
         self._security.claims.forget(endpoint)
         del self._connections[endpoint]
-        self._named = {at: named for at, named in self._named.items() if named != endpoint}
 
     def _receive_event(self, now: float, event: int, value: int, endpoint: str) -> None:
         if endpoint not in self._connections:
@@ -356,7 +358,7 @@ class Peers:
             self._security.claims.prove(endpoint, is_proved=True)
         elif event & sockets.HANDSHAKE_FAILED:
             peer = f"{self.table.node_at(endpoint)} at {endpoint}"
-            why = self._security.why_refused(event, value, peer)
+            why = self._security.report_refusal(event, value, peer)
             connection.refusal = why or connection.refusal
         elif event == zmq.EVENT_CONNECT_RETRIED:
             self._doubtful.pop(endpoint, None)

@@ -307,7 +307,7 @@ class Security:
         self._admitted[connection.descriptor] = connection
         return key
 
-    def why_refused(self, event: int, value: int, peer: str) -> str:
+    def report_refusal(self, event: int, value: int, peer: str) -> str:
         """Return the reason of a failed handshake with a peer, and log it; empty if unknown."""
         own, why = self.own, ""
         if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH and own is not None:

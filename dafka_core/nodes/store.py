@@ -78,7 +78,6 @@ class Store(Node):
     Attributes:
         address: the store's UUID.  It lasts as long as the directory.
         options: the options that it was started with; ``keys`` are its keys.
-        locations: the Flight URIs of its records; empty without Flight.
         known: the other stores: ``names`` are the addresses of all, ``here`` those of the present
             ones, and ``endpoints`` their Flight URIs by address.
         log: the records, for reading.
@@ -102,7 +101,6 @@ class Store(Node):
                 log.discard_stale(config.staged_hours * 3600)
             self.address = kept_address(log.directory, config)
             limits = StoreLimits(config.store_limits, by_key=bool(config.secret_key_file))
-            self.locations: tuple[str, ...] = ()
             self.role = role = StoreRole(
                 self.address,
                 log.lives,
@@ -110,7 +108,7 @@ class Store(Node):
                 limit_bytes=max_taken_bytes(config.max_record_bytes),
                 hosting_id=secrets.randbits(LIFE_ID_BITS),
                 least_number=int(time.time()),
-                met=log.met(),
+                known=log.met(),
                 wall_us=machine_us,
                 limits=limits,
             )
@@ -155,6 +153,11 @@ class Store(Node):
         facts["endpoint"] = endpoint_of(mesh.beacon, "")
         text = "store %(address)s in %(directory)s is started: version %(version)s, at %(endpoint)s"
         _log.info(text, facts, extra={"event": "store_started"})
+
+    @property
+    def locations(self) -> tuple[str, ...]:
+        """The Flight URIs of its records; empty without Flight."""
+        return self.role.known.locations
 
     def announce(self) -> None:
         """Announce this store to the other nodes from now on."""
@@ -212,7 +215,7 @@ class Store(Node):
         flight = self._flight.enter_context(
             FlightService(served, bind_host=host, port=port, socket_path=path)
         )
-        self.locations = role.known.locations = flight.location.locations
+        role.known.locations = flight.location.locations
         return served
 
     def _clocks_us(self) -> dict[str, int]:

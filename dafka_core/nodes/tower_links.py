@@ -161,7 +161,7 @@ class Towers:
         elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             link.has_failed, link.refusal = False, ""
         elif event & HANDSHAKE_FAILED:
-            why = self._security.why_refused(event, value, f"tower {tower}")
+            why = self._security.report_refusal(event, value, f"tower {tower}")
             link.refusal = why or link.refusal
             link.has_failed = bool(why) or self._security.own is not None
 

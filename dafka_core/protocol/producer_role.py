@@ -33,7 +33,7 @@ from dafka_core.protocol import timing
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.limits import MAX_ANSWER_BYTES
 from dafka_core.protocol.role import Outgoing, OutgoingBatch, PeerNews
-from dafka_core.protocol.store_directory import Query, StoreDirectory, StoreQuery
+from dafka_core.protocol.store_directory import Query, Question, StoreDirectory
 
 # Number of questions to C stores for the partition's end.  If a lost answer were taken for "no such
 # partition", the producer would overwrite its records.
@@ -181,7 +181,7 @@ class Takeover:
 
     def _answer(
         self, kind: Callable[..., Query], *content: object, rounds: int = 1
-    ) -> Generator[list[Outgoing], None, StoreQuery]:
+    ) -> Generator[list[Outgoing], None, Question]:
         question, messages = self.directory.ask(self._now, kind, *content, rounds=rounds)
         yield messages
         while not question.answered:

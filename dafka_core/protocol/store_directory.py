@@ -41,7 +41,7 @@ Query = m.HeadsQuery | m.TimesQuery | m.HistoryQuery
 
 
 @dataclass(slots=True)
-class StoreQuery:
+class Question:
     """A question to all stores, and their answers so far."""
 
     query: Query
@@ -126,7 +126,7 @@ class StoreDirectory:
         self._awaited: dict[str, Candidate] = {}  # others, whose greeting is awaited
         self._dismissed = RecentNames[Candidate](MAX_PEERS)
         self._known: dict[str, tuple[KnownStore, ...]] = {}  # each store's list of the others
-        self._questions: dict[int, StoreQuery] = {}
+        self._questions: dict[int, Question] = {}
         self._numbers = count(m.UNSOLICITED + 1)
         self._now = 0.0
         self._settled_at: float | None = None
@@ -254,7 +254,7 @@ class StoreDirectory:
 
     # -- questions -------------------------------------------------------------------------------
 
-    def waits_for_others(self, question: StoreQuery) -> bool:
+    def waits_for_others(self, question: Question) -> bool:
         """Return True if all greeted stores have answered, so that only others are awaited.
 
         C stores count when they receive the question.
@@ -278,17 +278,17 @@ class StoreDirectory:
         *content: object,
         rounds: int = 1,
         wanted: Mapping[TopicPartition, int] | None = None,
-    ) -> tuple[StoreQuery, list[Outgoing]]:
+    ) -> tuple[Question, list[Outgoing]]:
         """Ask all stores a query of a ``kind`` with a ``content``.
 
         C stores are asked for heads in several ``rounds``: their silence may also be a lost
         message.  With ``wanted`` the answer has the first available record from each of these on.
         """
         query = kind(self.address, next(self._numbers), *content)
-        question = self._questions[query.query] = StoreQuery(query, now, rounds, wanted or {})
+        question = self._questions[query.query] = Question(query, now, rounds, wanted or {})
         return question, self._ask(now, question)
 
-    def forget(self, question: StoreQuery) -> None:
+    def forget(self, question: Question) -> None:
         """Drop a question."""
         self._questions.pop(question.query.query, None)
 
@@ -361,13 +361,13 @@ class StoreDirectory:
         """Return the time of the next check while a question is open."""
         return now + timing.ANSWER_POLL_S if self._open() else inf
 
-    def _open(self) -> list[StoreQuery]:
+    def _open(self) -> list[Question]:
         return [question for question in self._questions.values() if not question.answered]
 
     def _ask_all(self, now: float) -> list[Outgoing]:
         return [message for question in self._open() for message in self._ask(now, question)]
 
-    def _ask(self, now: float, question: StoreQuery) -> list[Outgoing]:
+    def _ask(self, now: float, question: Question) -> list[Outgoing]:
         """Return the query, and GET-HEADS for stores that do not know queries."""
         query, question.active_at = question.query, now
         if not isinstance(query, m.HeadsQuery) or not self.c_stores:

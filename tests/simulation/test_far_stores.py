@@ -9,7 +9,7 @@ import pytest
 from dafka_core.protocol.discovery import GivenUp
 from dafka_core.protocol.messages import HeadsQuery
 from dafka_core.protocol.reader_role import ReaderRole
-from dafka_core.protocol.store_directory import StoreQuery
+from dafka_core.protocol.store_directory import Question
 from tests.simulation.cluster import Cluster, Roles
 from tests.simulation.mesh import SimulatedMesh
 from tests.simulation.scripts.script import calm_shape
@@ -40,13 +40,13 @@ class Far:
         for pair in ((one, other), (other, one)):
             self.network.blocks[pair] = (inf, "lost")
 
-    def look(self, role: ReaderRole) -> tuple[StoreQuery, float]:
+    def look(self, role: ReaderRole) -> tuple[Question, float]:
         """The first question of a reader that has just started, and how long it took."""
         mesh = SimulatedMesh(
             self.network, self.cluster.checkers, "reader", role, OURS, on_round=lambda now: False
         )
         begun_s = self.world.now
-        questions: list[StoreQuery] = []
+        questions: list[Question] = []
         while not (questions and questions[0].answered):
             if self.world.now > begun_s + MOST_S:
                 raise SimulationError("the question was not answered")

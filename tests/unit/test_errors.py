@@ -205,7 +205,13 @@ ERRORS: list[tuple[DafkaError, dict[str, object], str]] = [
     ),
     (
         NoStoreError(TOWERS, 5),
-        {"towers": tuple(TOWERS), "waited_s": 5, "unmet": (), "endpoint": "", "diagnosis": ""},
+        {
+            "towers": tuple(TOWERS),
+            "waited_s": 5,
+            "unconnected": (),
+            "endpoint": "",
+            "diagnosis": "",
+        },
         "no store was heard of through 127.0.0.1:5556:5557, [::1]:1:2 within 5 s; start one with ",
     ),
     (
@@ -213,7 +219,7 @@ ERRORS: list[tuple[DafkaError, dict[str, object], str]] = [
         {
             "towers": ("h:1:2",),
             "waited_s": 5,
-            "unmet": (),
+            "unconnected": (),
             "endpoint": "",
             "diagnosis": "nobody is there; come",
         },
@@ -224,7 +230,7 @@ ERRORS: list[tuple[DafkaError, dict[str, object], str]] = [
         {
             "towers": tuple(TOWERS),
             "waited_s": 5,
-            "unmet": ("ABC", "DEF"),
+            "unconnected": ("ABC", "DEF"),
             "endpoint": "tcp://h:7",
             "diagnosis": "",
         },

@@ -285,6 +285,6 @@ def test_a_store_that_cannot_connect_is_named(
         with Reader(tower=tower.tower) as reader:
             with pytest.raises(NoStoreError, match="cannot connect to this node at") as failed:
                 reader.partitions(timeout_s=2)
-            assert failed.value.unmet == (store.address,)
+            assert failed.value.unconnected == (store.address,)
             assert failed.value.endpoint == reader.mesh.peers.inbound.endpoint
             assert reader.endpoints() == {store.address: store.locations}
