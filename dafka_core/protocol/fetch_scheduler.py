@@ -12,6 +12,7 @@ from math import inf
 from typing import Final
 
 from dafka_core.model.records import PartitionInfo, TopicPartition
+from dafka_core.protocol import timing
 from dafka_core.protocol.fair_queue import FairQueue
 from dafka_core.protocol.limits import MAX_FETCH_PARTITIONS
 from dafka_core.protocol.messages import Fetch, FetchBatch
@@ -137,8 +138,9 @@ class FetchScheduler:
         if state is FetchState.UP_TO_DATE:
             self.forget(tp)
             return None
-        is_due = state is not FetchState.FETCHING
-        if is_due and self._waiting and fetcher.unanswered_s(now) > 0:
+        unanswered_s = fetcher.unanswered_s(now)
+        is_due = state is not FetchState.FETCHING or unanswered_s >= timing.FETCH_RETRY_S
+        if is_due and self._waiting and unanswered_s > 0:
             self._under_way.pop(tp, None)  # perhaps no node has it: the others first
         is_full = tp not in self._under_way and len(self) >= MAX_UNDER_WAY and not in_turn
         if state is FetchState.NO_ROOM or is_full:
@@ -147,7 +149,8 @@ class FetchScheduler:
         self._waiting.remove(_owner(tp), tp)
         self._under_way[tp] = fetcher
         offsets = fetcher.claim(now, state)
-        self._due = min(self._due, fetcher.deadline())
+        turn_s = timing.FETCH_RETRY_S if self._waiting else inf
+        self._due = min(self._due, fetcher.deadline(), now + turn_s)
         return offsets
 
 
