@@ -145,6 +145,7 @@ class FetchScheduler:
         is_full = tp not in self._under_way and len(self) >= MAX_UNDER_WAY and not in_turn
         if state is FetchState.NO_ROOM or is_full:
             self.enqueue(fetcher)
+            self._due = min(self._due, now + timing.FETCH_RETRY_S)
             return None
         self._waiting.remove(_owner(tp), tp)
         self._under_way[tp] = fetcher
