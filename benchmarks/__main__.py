@@ -27,6 +27,7 @@ ROWS = {
     "typed": "bench_typed",
     "where": "bench_where",
     "kafka": "bench_kafka",
+    "kafka_latency": "bench_kafka_latency",
     "metrics": "bench_metrics",
     "retention": "bench_retention",
     "archive": "bench_archive",

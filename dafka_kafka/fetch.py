@@ -222,6 +222,9 @@ MAX_BATCH_BYTES: Final = 1 << 20
 """Values in one record batch, unless it is a single record. Clients buffer a whole batch to check
 its CRC, and a batch of this size stays in the CPU cache while it is made."""
 
+FEW_CHANGED: Final = 8
+"""Partitions whose bounds are read without a thread."""
+
 Encode = Callable[[RecordBatch], bytes]
 
 
@@ -280,6 +283,10 @@ class LogReading:
     def partitions(self) -> Collection[TopicPartition]:
         """The partitions it reads."""
         return self._by_tp.keys()
+
+    def is_quick(self, changed: Collection[TopicPartition]) -> bool:
+        """Return True if ``look`` takes less time than a thread takes to start."""
+        return len(changed) <= FEW_CHANGED and self._min_bytes <= 1
 
     def look(self, changed: Iterable[TopicPartition] | None = None) -> bool:
         """Return whether to answer now: ``min_bytes`` exist, or there is an error.
@@ -446,7 +453,11 @@ class Fetch(Feature):
     async def _wait(self, reading: LogReading, deadline: float) -> None:
         with self._watch.waiting(reading.partitions) as wait:
             changed = None
-            while not await self._node.in_thread(reading.look, changed):
+            while not (
+                reading.look(changed)
+                if changed is not None and reading.is_quick(changed)
+                else await self._node.in_thread(reading.look, changed)
+            ):
                 try:
                     async with asyncio.timeout_at(deadline):
                         await wait.woken.wait()

@@ -29,7 +29,14 @@ from dafka_kafka.producer_states import (
 )
 from dafka_kafka.records.compression import Codec
 from dafka_kafka.records.kafka_batch import KafkaBatch, contents_of, times_of
-from dafka_kafka.records.record_batch import MAGIC, OpenedBatch, decode_batches, open_record_batch
+from dafka_kafka.records.record_batch import (
+    MAGIC,
+    MOST,
+    OpenedBatch,
+    decode_batches,
+    decode_few,
+    open_record_batch,
+)
 from dafka_kafka.records.record_columns import decode_together
 from dafka_kafka.registry_table import NumberedPartition
 
@@ -161,19 +168,35 @@ def _opened(octets: memoryview, version: int) -> OpenedBatch | None:
 def _together(batches: Sequence[OpenedBatch], limit_bytes: int) -> Iterator[ProducedRecords | None]:
     """Return the records of each batch; None if any is invalid."""
     counts = [each.count for each in batches]
+    few = None
     try:
-        columns = decode_together([each.records for each in batches], counts)
-        contents = contents_of(columns.values, columns.keys, columns.headers)
+        if sum(counts) <= MOST:
+            few = _decoded_few(batches)
+        if few is not None:
+            contents, deltas = few
+        else:
+            columns = decode_together([each.records for each in batches], counts)
+            contents = contents_of(columns.values, columns.keys, columns.headers)
+            deltas = columns.deltas
     except Exception:  # noqa: BLE001 -- likewise, each of them
         return repeat(None, len(batches))
     if contents.largest_bytes > limit_bytes:
         return repeat(None, len(batches))
-    stamps_ms = columns.deltas + np.repeat([each.base_ms for each in batches], counts)
+    stamps_ms = deltas + np.repeat([each.base_ms for each in batches], counts)
     decoded = DecodedRecords(contents, stamps_ms)
     bounds = [*accumulate(counts, initial=0)]
     latest = np.maximum.reduceat(stamps_ms, bounds[:-1]).tolist()
     each = zip(batches, repeat(decoded), bounds[:-1], bounds[1:], latest, strict=False)
     return starmap(_produced, each)
+
+
+def _decoded_few(batches: Sequence[OpenedBatch]) -> tuple[Values, Longs] | None:
+    found = [decode_few(each.records, each.count) for each in batches]
+    if None in found:
+        return None
+    contents = [value for each in found if each for value in each[0]]
+    deltas = [delta for each in found if each for delta in each[1]]
+    return Values.of(contents), np.array(deltas, np.int64)
 
 
 def produced_records(octets: memoryview, version: int, limit_bytes: int) -> ProducedRecords:

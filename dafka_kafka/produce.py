@@ -14,7 +14,6 @@ import secrets
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
-from functools import partial
 from itertools import count
 from typing import Any, Final, NamedTuple
 
@@ -48,6 +47,7 @@ from dafka_kafka.partition_writer import (
     produced_together,
 )
 from dafka_kafka.producer_states import NOTES, ProducerStates
+from dafka_kafka.records.record_batch import is_plain
 from dafka_kafka.registry_table import NumberedPartition
 from dafka_kafka.requests import PartitionAnswer, encoded_answers
 from dafka_kafka.users import Operation
@@ -64,6 +64,9 @@ for a thread."""
 WRITE_BYTES: Final = 8 << 20
 """Values decoded in a round, unless a single batch has more: compressed batches can grow many
 times."""
+
+TINY_BYTES: Final = 4 << 10
+"""Bytes of a round that the loop decodes itself, if none of it is compressed: a few records."""
 
 ROUND_PUTS: Final = 1_000
 """Batches in a round; each has one or more notes."""
@@ -209,13 +212,26 @@ class ProduceRounds:
         loop = asyncio.get_running_loop()
         self._count, self._began = sum(len(group) for _, group in taken), loop.time()
         self._until = self._began + MAX_WAIT_S
+        if self._is_tiny(taken):
+            self._on_given(taken, self._write(taken, loop))
+            return
         given = loop.run_in_executor(self._node.threads, self._write, taken, loop)
-        given.add_done_callback(partial(self._on_given, taken))
+        given.add_done_callback(
+            lambda done: self._on_given(taken, 0 if done.cancelled() else done.result())
+        )
 
-    def _on_given(self, taken: _Round, given: asyncio.Future[int]) -> None:
+    def _is_tiny(self, taken: _Round) -> bool:
+        """Return True if decoding a round takes less time than a thread takes to start."""
+        puts = [put for _, group in taken for put in group]
+        return (
+            sum(len(put.octets) for put in puts) <= TINY_BYTES
+            and all(is_plain(put.octets) for put in puts)
+            and self._node.store.append_queue.is_free
+        )
+
+    def _on_given(self, taken: _Round, count: int) -> None:
         """Note that ``count`` puts are on their way to the disk; requeue the others."""
         self._threads -= 1
-        count = 0 if given.cancelled() else given.result()
         for writer, group in taken:
             writer.give_back(group[count:], is_under_way=count > 0)
             count = max(0, count - len(group))

@@ -20,18 +20,16 @@ SHOWN: dict[str, tuple[str, ...]] = {
     "Reader": ("partitions", "read", "times", "missing_stores"),
     "Record": (),
     "RecordBatch": ("records",),
-    "PartitionInfo": (),
     "EmbeddedCluster": (
         *("tower", "locations", "bootstrap_servers", "kill_store", "start_store", "paused_store"),
         *("kill_tower", "start_tower"),
     ),
     "Tower": ("wait",),
     "Store": ("announce", "wait", "close"),
-    "serve_metrics": (),
 }
 """The public interface of ``dafka_core``, with the methods and properties to describe."""
 
-SECTION = re.compile(r"^(Args|Attributes|Raises)([^:\n]*):\n((?: {4}.*\n?|\n)+)", re.MULTILINE)
+SECTION = re.compile(r"^(Args|Attributes|Raises)[^:\n]*:\n((?: {4}.*\n?|\n)+)", re.MULTILINE)
 ENTRY = re.compile(r"^ {4}([\w*][\w*, ]*): ", re.MULTILINE)
 
 
@@ -41,35 +39,38 @@ def text() -> str:
     for name, members in SHOWN.items():
         shown = getattr(dafka_core, name)
         parts += [f"### `{_call(name, shown)}`", markdown(shown)]
-        for member in members:
-            value = inspect.getattr_static(shown, member)
-            if isinstance(value, property):
-                parts += [f"#### `{name}.{member}`", markdown(value.fget)]
-            else:
-                parts += [f"#### `{name}.{_call(member, value)}`", markdown(value)]
-    parts.append("## `dafka_spark`")
-    for name in dafka_spark.__all__:
-        shown = getattr(dafka_spark, name)
-        called = name if inspect.isclass(shown) else _call(name, shown)
-        parts += [f"### `{called}`", markdown(shown)]
+        if members:
+            parts += ["Members:", "\n".join(_member(shown, member) for member in members)]
+    parts += ["## `dafka_spark`", "[spark.md](spark.md) has examples."]
+    parts.append("\n".join(_member(dafka_spark, name) for name in dafka_spark.__all__))
     parts += ["## Errors", _errors(shown_in="\n".join(parts))]
     return "\n\n".join(parts)
 
 
+def _member(shown: Any, name: str) -> str:
+    """Return a line: the call of a method or the name of a property, and its first paragraph."""
+    value = inspect.getattr_static(shown, name)
+    called = name if inspect.isclass(value) or isinstance(value, property) else _call(name, value)
+    first = (inspect.getdoc(value) or "").replace("``", "`").partition("\n\n")[0]
+    return f"- `{called}`: {' '.join(first.split())}"
+
+
 def markdown(shown: Any) -> str:
-    """Return a docstring with lists for its sections, and code for its literals."""
+    """Return a docstring with a list of its arguments, and code for its literals.
+
+    Raised errors have a table, and the attributes of nodes a page (docs/extensions.md).
+    """
     lines = (inspect.getdoc(shown) or "").replace("``", "`")
-    return re.sub(r"\n{3,}", "\n\n", SECTION.sub(_section, lines)).strip()
+    left_out = ("Raises", "Attributes") if "announce" in vars(shown) else ("Raises",)
 
+    def section(found: re.Match[str]) -> str:
+        kind, entries = found.groups()
+        if kind in left_out:
+            return ""
+        others = re.sub(r"^ {4}options: see .*\n?", "", entries, flags=re.MULTILINE)
+        return textwrap.dedent(ENTRY.sub(r"    - `\1`: ", others)) + "\n"
 
-def _section(section: re.Match[str]) -> str:
-    """Return a list; of errors only the names, since the table has their meanings."""
-    kind, condition, entries = section.groups()
-    if kind == "Raises":
-        names = ", ".join(f"`{each.replace(', ', '`, `')}`" for each in ENTRY.findall(entries))
-        return f"Raises{condition}: {names}.\n\n"
-    others = re.sub(r"^ {4}options: see .*\n?", "", entries, flags=re.MULTILINE)
-    return textwrap.dedent(ENTRY.sub(r"    - `\1`: ", others)) + "\n"
+    return re.sub(r"\n{3,}", "\n\n", SECTION.sub(section, lines)).strip()
 
 
 def _call(name: str, shown: Any) -> str:
@@ -86,14 +87,13 @@ def _call(name: str, shown: Any) -> str:
 
 def _errors(shown_in: str) -> str:
     """Return a table of the errors that applications import, or that the text names."""
-    rows = ["| error | is a | meaning |", "|---|---|---|"]
+    rows = ["| error | meaning |", "|---|---|"]
     known = vars(errors) | {name: getattr(dafka_core, name) for name in dafka_core.__all__}
     for name, error in sorted(known.items()):
         is_public = name in dafka_core.__all__ or f"`{name}`" in shown_in
         if not (is_public and inspect.isclass(error) and issubclass(error, Exception)):
             continue
-        base = next(each for each in error.__mro__[1:] if each.__name__[0] != "_")
         first = markdown(error).partition("\n\n")[0].replace("\n", " ")
         module = "" if name in dafka_core.__all__ else "errors."
-        rows.append(f"| `{module}{name}` | `{base.__name__}` | {first} |")
+        rows.append(f"| `{module}{name}` | {first} |")
     return "\n".join(rows)

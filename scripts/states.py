@@ -34,14 +34,25 @@ TABLES: dict[str, Mapping[Any, Mapping[str, tuple[str, str | KafkaError]]]] = {
 
 
 def markdown(table: Mapping[Any, Mapping[str, tuple[str, str | KafkaError]]]) -> str:
-    """Return a table with a row for each state: for each event the action and the next states."""
+    """Return a table of the states, and one of the events with the reactions of the states."""
     events = list(dict.fromkeys(event for reactions in table.values() for event in reactions))
-    rows = [["state", "meaning", *events], ["---"] * (len(events) + 2)]
-    for state, reactions in table.items():
-        found = [reactions.get(event, ("—", "")) for event in events]
-        cells = [f"{shown(action)} → {then}".removeprefix(" → ") for then, action in found]
-        rows.append([label(state), state.value, *cells])
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    rows = [["state", "meaning"], ["---"] * 2]
+    rows += [[label(state), state.value] for state in table]
+    rows += [[], ["event", "state: action → next states"], ["---"] * 2]
+    for event in events:
+        states: dict[str, list[str]] = {}
+        for state, reactions in table.items():
+            if reaction := cell(state, *reactions.get(event, (label(state), ""))):
+                states.setdefault(reaction, []).append(label(state))
+        found = (f"*{', '.join(names)}*: {reaction}" for reaction, names in states.items())
+        rows.append([event, "; ".join(found)])
+    return "\n".join(f"| {' | '.join(row)} |" if row else "" for row in rows)
+
+
+def cell(state: Enum, then: str, action: str | KafkaError) -> str:
+    """Return the action, if any, and the next states, if the state may change."""
+    parts = [shown(action)] if action else []
+    return " → ".join(parts if then == label(state) else [*parts, then])
 
 
 def shown(action: str | KafkaError) -> str:

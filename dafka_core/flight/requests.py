@@ -214,7 +214,8 @@ class OffsetsRequest(ActionRequest, frozen=True):
 
     {v, times: [[topic, partition, microseconds], ...], after_all: bool?} -> {v, offsets: [offset or
     null, ...], now_us: the store's clock, clock_doubt: why the store does not trust it, or empty,
-    refusal: why the store accepts no records, or empty}
+    refusal: why the store accepts no records, or empty, damaged: number of partitions with damaged
+    records}
     """
 
     action: ClassVar[str] = "dafka.offsets.v1"
@@ -710,6 +711,8 @@ class Offsets(JsonMessage, frozen=True):
     """Why the store does not trust it, or empty."""
     refusal: str = ""
     """Why the store accepts no records, or empty."""
+    damaged: int = 0
+    """The number of partitions with damaged records."""
 
 
 Sizes = tuple[Annotated[int, Meta(ge=0)], ...]

@@ -178,7 +178,8 @@ def _offsets(context: ServerContext, request: OffsetsRequest, caller: Caller) ->
         tp = TopicPartition(topic, partition)
         found.append(context.log.offset_for_time(tp, time_us, after_all=request.after_all))
     refusal = context.backend.refusal.why if context.backend.refusal else ""
-    yield Offsets(tuple(found), time.time_ns() // 1_000, context.log.clock.doubt(), refusal)
+    doubt, damaged = context.log.clock.doubt(), len(context.log.healer.damaged)
+    yield Offsets(tuple(found), time.time_ns() // 1_000, doubt, refusal, damaged)
 
 
 def _sizes(context: ServerContext, request: SizesRequest, caller: Caller) -> Iterator[RecordSizes]:

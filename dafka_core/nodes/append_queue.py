@@ -82,7 +82,8 @@ class AppendQueue(ProcessBound):
         self._changed = threading.Condition()
         # Ordered, unlike a set: the simulation must be repeatable.
         self._futures: dict[Future[Any], None] = {}
-        # By the identity of the entry that the role has accepted; used in the loop only.
+        # By the identity of the entry that the role has accepted. The loop adds entries, before
+        # the log writer has them, and removes them, as the log writer does.
         self._accepted: dict[int, tuple[LogEntry, Future[Any]]] = {}
         self._failure: BaseException | None = None
         self.refusal: DiskFullError | None = None
@@ -180,6 +181,11 @@ class AppendQueue(ProcessBound):
         return found
 
     @property
+    def is_free(self) -> bool:
+        """Return True if the queue is empty enough for a small append not to block."""
+        return self.size_bytes < MAX_PUT_BYTES // 2
+
+    @property
     def limit(self) -> tuple[int, str]:
         """The size in bytes of the largest accepted record, and the store that sets this limit."""
         return self._mesh.limits.with_stores(self._max_record_bytes, "this store")
@@ -259,6 +265,16 @@ class AppendQueue(ProcessBound):
         return InvalidRequestError("value", f"{largest_bytes} bytes", why)
 
     # -- from the log to the writer --------------------------------------------------------------
+
+    def on_synced(self, entries: Sequence[LogEntry], outcomes: Sequence[DafkaError | None]) -> None:
+        """Complete the writers' batches at once, in the log writer's thread.
+
+        The role need not know of them before the writer continues: it has accepted their offsets.
+        Of a commit it must.
+        """
+        for entry, error in zip(entries, outcomes, strict=True):
+            if isinstance(entry, RecordBatch) and id(entry) in self._accepted:
+                self._complete(entry, error or self._lost(entry))
 
     def on_written(
         self, entries: Sequence[LogEntry], outcomes: Sequence[DafkaError | None] = ()

@@ -25,6 +25,7 @@ from dafka_core.nodes.addresses import check_trusted
 from dafka_core.nodes.append_queue import AppendQueue
 from dafka_core.nodes.deletions import Deletions
 from dafka_core.nodes.maintenance import (
+    HealThread,
     LogArchiver,
     MergeThread,
     ProtectedQueries,
@@ -133,6 +134,9 @@ class Store(Node):
             self.merge_thread = undo.enter_context(
                 MergeThread(log, config.staged_hours, self.compressor, linker)
             )
+            self.heal_thread = undo.enter_context(
+                HealThread(log, weakly(self._others, []), config.keys)
+            )
             scan = UsageScan(log, role, self.compressor, mesh.call_soon)
             self.retention_control = undo.enter_context(
                 RetentionThread(
@@ -188,6 +192,7 @@ class Store(Node):
         if self.archiver is not None:
             self.archiver.stop()
         self.retention_control.close()
+        self.heal_thread.close()
         self.merge_thread.close()
         self.log.close()
         if was_open:
@@ -221,13 +226,14 @@ class Store(Node):
     def _clocks_us(self) -> dict[str, int]:
         """Return the clocks of the other present stores, as far as they answer over Flight."""
         found = {}
-        for store, locations in self.known.endpoints.items():
-            with (
-                contextlib.suppress(DafkaError),
-                StoreClient(StoreLocation(store, locations), self.options.keys) as client,
-            ):
-                found[store] = client.clock_us(timeout_s=CLOCK_S)
+        for other in self._others():
+            with contextlib.suppress(DafkaError), StoreClient(other, self.options.keys) as client:
+                found[other.store] = client.clock_us(timeout_s=CLOCK_S)
         return found
+
+    def _others(self) -> list[StoreLocation]:
+        """Return the other present stores with Flight."""
+        return [StoreLocation(store, at) for store, at in self.known.endpoints.items()]
 
     # -- in the loop -----------------------------------------------------------------------------
 
@@ -254,6 +260,7 @@ class Store(Node):
                     _log.warning(_SET_ASIDE[type(entry)], facts, extra=extra)
                 elif isinstance(entry, RecordBatch) and entry.tp.topic == DELETIONS_TOPIC:
                     self.retention_control.wake()
+            self.append_queue.on_synced(entries, outcomes)
 
         def acknowledge(now: float) -> None:
             if isinstance(outcomes, BaseException):

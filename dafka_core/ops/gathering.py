@@ -83,6 +83,7 @@ def _query(
         unsure_s=(ended - began) / 2,
         clock_doubt=clock.clock_doubt,
         refusal=clock.refusal,
+        damaged=clock.damaged,
         lacks=tuple(sorted(set(ACTIONS) - knows)),
         more=tuple(sorted(knows - set(ACTIONS))),
         file=_access(location),

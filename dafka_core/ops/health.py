@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from dafka_core.errors import DafkaError
 from dafka_core.nodes.disk_watch import SLOW_S, Disk
-from dafka_core.ops.checks import clock_doubt
+from dafka_core.ops.checks import clock_doubt, damage
 from dafka_core.ops.findings import Finding, Severity, ok, problem, warning
 from dafka_core.ops.readings import overdue_s
 from dafka_core.ops.store_extension import ExtensionNode
@@ -90,6 +90,8 @@ def _of_store(store: Store) -> Iterator[Finding]:
     yield from _of_disk(store)
     if why := store.log.clock.doubt():
         yield clock_doubt("this store", why)
+    if count := len(store.log.healer.damaged):
+        yield damage("this store", count)
     if store.flight is not None and store.flight.closing.is_set():
         yield problem("flight", "its Flight service has stopped", "restart it")
 

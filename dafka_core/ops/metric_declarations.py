@@ -183,6 +183,15 @@ TOO_LARGE: Final = counter(
 DAMAGED: Final = counter(
     "store_damaged_reads", "requests", STORE, "requests that failed as the log is damaged"
 )
+DAMAGED_PARTITIONS: Final = gauge(
+    "store_damaged_partitions",
+    "partitions",
+    STORE,
+    "partitions with damaged records that no other store has replaced yet",
+)
+HEALED: Final = counter(
+    "store_healed_records", "records", STORE, "damaged records replaced by another store's"
+)
 PENDING: Final = gauge(
     "store_pending_bytes", "bytes", STORE, "records from the mesh that wait for the disk"
 )

@@ -211,6 +211,8 @@ class StoreReadings:
         yield Sample(d.SYNCS, store.log.syncs.counted)
         yield Sample(d.TOO_LARGE, role.too_large_count)
         yield Sample(d.DAMAGED, store.loop.damaged_count)
+        yield Sample(d.DAMAGED_PARTITIONS, len(store.log.healer.damaged))
+        yield Sample(d.HEALED, store.heal_thread.healed_count)
         yield Sample(d.PENDING, role.pending_bytes)
         yield Sample(d.PUTS, store.append_queue.size_bytes)
         yield Sample(d.REQUESTS, len(role.requests))

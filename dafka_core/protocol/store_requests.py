@@ -3,7 +3,7 @@
 A store that has all records of a transaction makes them visible at once and keeps it as the
 partition's last transaction, so each packed message names the transaction of its records. A store
 knows it for records that were committed there, and for those of a partition's last transaction. It
-sends older ones as plain records (docs/wire_extensions.md, "Transactions").
+sends older ones as plain records (docs/wire.md, "Transactions").
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ import xxhash
 
 from dafka_core.model.values import Bytes
 from dafka_core.storage.block import ALIGNMENT, Block, aligned, header_of, merge
-from dafka_core.storage.rows import BLOCK_KEY
+from dafka_core.storage.rows import BLOCK_KEY, LAST_OFFSET
 from dafka_core.storage.transaction import CountedTransaction, OffsetTable
 
 if TYPE_CHECKING:
@@ -230,6 +230,10 @@ class AppendArea:
             raise damage
         return blocks
 
+    def readable(self, partition_id: int) -> list[GroupedBlock]:
+        """Return a partition's blocks, by offset, without those of damaged groups."""
+        return self._blocks_of(partition_id)[0]
+
     # -- writing ---------------------------------------------------------------------------------
 
     def append(self, block: GroupedBlock) -> None:
@@ -263,15 +267,14 @@ class AppendArea:
         """Note that a partition's records below ``before`` need not be written again."""
         self._trims.put(partition_id, before)
 
-    def cut(self, partition_id: int, start: int) -> None:
-        """Remove a partition's blocks that end after ``start``; the caller has copies.
+    def cut(self, partition_id: int, start: int, end: int = LAST_OFFSET) -> None:
+        """Remove a partition's blocks with records from ``start`` to ``end``; there are copies.
 
-        Raises:
-            ValueError: a group that may have some is damaged.
+        Those of a damaged group stay: nothing reads them.
         """
 
         def stays(block: GroupedBlock) -> bool:
-            return block.partition_id != partition_id or block.end <= start
+            return block.partition_id != partition_id or not start < block.end <= end
 
         self._pending[partition_id] = [*filter(stays, self._pending.get(partition_id, ()))]
         if not self._pending[partition_id]:
@@ -280,9 +283,11 @@ class AppendArea:
             slots = self._slots((level, partition_id // width))
             # Copied: each put changes pages.
             for key, value in [(key, bytes(value)) for key, value in slots]:
-                blocks = [*Group(value)] if value else []
-                left = [*filter(stays, blocks)]
-                if len(left) < len(blocks):
+                with contextlib.suppress(ValueError):
+                    blocks = [*Group(value)] if value else []
+                    left = [*filter(stays, blocks)]
+                    if len(left) == len(blocks):
+                        continue
                     self._txn.put(key, bytes(pack_group(left)) if left else b"", db=self._meta)
 
     def _replace(self, bucket: Bucket, keys: list[bytes], blocks: list[GroupedBlock]) -> None:

@@ -59,6 +59,7 @@ from dafka_core.storage.block_merger import BlockMerger
 from dafka_core.storage.block_reader import BlockReader
 from dafka_core.storage.entry_writer import EntryWriter
 from dafka_core.storage.environment import DEFAULT_MAP_BYTES, Environment, Space
+from dafka_core.storage.healing import Healer
 from dafka_core.storage.leases import BlockPlace, Lease
 from dafka_core.storage.linker import Linker
 from dafka_core.storage.mapped_file import FilePositions
@@ -205,6 +206,8 @@ class Log(Closing):
         self.retention, self.linker = RetentionLog(self._env), Linker(self._env, self._reader)
         """The data of retention; and the creator of links, for the merging thread."""
         self._merger = BlockMerger(self._env)
+        self.healer = Healer(self._env, self._merger)
+        """Replaces damaged records."""
         try:
             if not unchecked:
                 self.partitions()  # a partition with a lost row would restart at offset 0

@@ -1,4 +1,4 @@
-"""For tests of programs that use Dafka: clusters, doubles and waiting (docs/testing.md).
+"""For tests of programs that use Dafka: clusters, doubles and waiting (docs/python.md).
 
 pytest finds the fixtures ``dafka_cluster`` and ``dafka_topic`` by itself.
 """

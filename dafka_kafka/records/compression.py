@@ -52,13 +52,17 @@ class Codec(IntEnum):
     ZSTD = 4
 
 
+CODEC_BITS: Final = 7
+"""The part of a batch's attributes that is the codec's number."""
+
+
 def codec_of(attributes: int, largest: Codec = Codec.ZSTD) -> Codec:
     """Return the codec in attributes; ``largest`` is the last one of their format.
 
     Raises:
         CorruptRecordsError: the number is unknown.
     """
-    number = attributes & 7
+    number = attributes & CODEC_BITS
     if number > largest:
         raise CorruptRecordsError(UNSUPPORTED_COMPRESSION_TYPE, f"compression {number} is unknown")
     return Codec(number)

@@ -29,11 +29,13 @@ import crc32c
 import numpy as np
 
 from dafka_core.model.envelope import MAGIC as ENVELOPE
+from dafka_core.model.envelope import closed
 from dafka_core.model.envelope_columns import HEADERS, KEY, VALUE, opened_columns
 from dafka_core.model.records import RecordBatch
 from dafka_core.model.values import Bytes, Longs, Values
 from dafka_kafka.errors import CORRUPT_MESSAGE, INVALID_RECORD, CorruptRecordsError
 from dafka_kafka.records.compression import (
+    CODEC_BITS,
     MAX_DECOMPRESSED_BYTES,
     Codec,
     codec_of,
@@ -42,14 +44,50 @@ from dafka_kafka.records.compression import (
 )
 from dafka_kafka.records.kafka_batch import KafkaBatch, milliseconds
 from dafka_kafka.records.message_set import ENTRY, MIN_SIZE, decode_message_set
-from dafka_kafka.records.record_columns import RecordColumns, decode_records, encode_records
+from dafka_kafka.records.record_columns import (
+    INT_OCTETS,
+    LONG_OCTETS,
+    RecordColumns,
+    decode_records,
+    encode_records,
+    read_varint,
+)
 
-# A few records are encoded one by one, which is quicker than by column. Consumers of many quiet
-# partitions get a record or two of each.
+# A few records are encoded and decoded one by one, which is quicker than by column. Consumers of
+# many quiet partitions get a record or two of each, and producers that wait for each record send
+# single ones.
 
 
 MOST: Final = 32
 """With more records, columns are quicker."""
+
+
+def decode_few(octets: Bytes, count: int) -> tuple[list[bytes], list[int]] | None:
+    """Return the contents of records without headers, and the deltas of their timestamps.
+
+    None if a record has headers or is invalid: ``record_columns`` decodes it, or says why not.
+    """
+    contents: list[bytes] = []
+    deltas: list[int] = []
+    at = 0
+    for number in range(count):
+        length, start = read_varint(octets, at, INT_OCTETS)
+        delta, at = read_varint(octets, start + 1, LONG_OCTETS)
+        offset, at = read_varint(octets, at, INT_OCTETS)
+        parts: list[bytes | None] = []
+        for _ in ("key", "value"):
+            size, at = read_varint(octets, at, INT_OCTETS)
+            if size < -1:
+                return None
+            parts.append(None if size < 0 else bytes(octets[at : at + size]))
+            at += max(size, 0)
+        headers, at = read_varint(octets, at, INT_OCTETS)
+        if offset != number or headers or at != start + length or at > len(octets):
+            return None
+        key, value = parts
+        contents.append(closed(value, key))
+        deltas.append(delta)
+    return (contents, deltas) if at == len(octets) else None
 
 
 def encode_few(values: Sequence[bytes], deltas: Iterable[int]) -> bytes:
@@ -85,6 +123,12 @@ _HEAD: Final = struct.Struct(">qiibI")
 _COVERED: Final = struct.Struct(">hiqqqhii")
 _COVERED_AT: Final = _HEAD.size
 _RECORDS_AT: Final = _HEAD.size + _COVERED.size
+_MAGIC_AT: Final = 16
+"""Position of the magic, in all versions."""
+
+_CODEC_AT: Final = 22
+"""The lower byte of the attributes."""
+
 _LENGTH_AT: Final = 12
 """The fields that the length does not count: itself, and the offset before it."""
 
@@ -135,6 +179,15 @@ class OpenedBatch:
     def stamps(self, deltas: Longs) -> Longs:
         """Return the records' timestamps, in milliseconds."""
         return np.full(self.count, self.max_ms) if self.is_append_time else self.base_ms + deltas
+
+
+def is_plain(octets: Bytes) -> bool:
+    """Return True if the bytes begin as a batch that is not compressed."""
+    return (
+        len(octets) > _RECORDS_AT
+        and octets[_MAGIC_AT] == MAGIC
+        and not octets[_CODEC_AT] & CODEC_BITS
+    )
 
 
 def open_record_batch(octets: Bytes, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> OpenedBatch:
@@ -232,10 +285,6 @@ def _with_head(
     length = _RECORDS_AT - _LENGTH_AT + len(records)
     head = _HEAD.pack(offset, length, leader_epoch, MAGIC, checksum)
     return b"".join((head, covered, records))
-
-
-_MAGIC_AT: Final = 16
-"""Position of the magic, in all versions."""
 
 
 def decode_batches(

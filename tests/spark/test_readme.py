@@ -71,21 +71,20 @@ def test_the_program_prints_the_readmes_output_and_leaves_no_files(tmp_path: Pat
     ("page", "heading", "lines"),
     [
         (
-            "programs",
+            "python",
             "Programs in Python",
             [".* 0 b'hello'", ".* 1 b'brokerless'", ".* 2 b'world'"],
         ),
         (
-            "programs",
+            "python",
             "Keys and headers",
             [
                 r"b'ada' b'ada@example.org' \(\('source', b'web'\), \('trace', None\)\) 20.*",
                 r"b'ada' None \(\) 20.*",
             ],
         ),
-        ("programs", "In a coroutine", ["0 b'hello'", "1 b'asyncio'", "no more for now"]),
+        ("python", "With asyncio, gevent or eventlet", ["0 b'hello'", "1 b'asyncio'"]),
         ("metrics", "Switching it on", ["ready"]),
-        ("testing", "A store that is killed", []),
     ],
 )
 def test_the_example_without_spark(
@@ -98,7 +97,7 @@ def test_the_example_without_spark(
 
 
 def test_the_example_of_a_test(dafka_cluster: EmbeddedCluster, dafka_topic: str) -> None:
-    names = run("testing", "A test", {})
+    names = run("python", "A test", {})
     names["test_what_is_published_is_consumed"](dafka_cluster, dafka_topic)
 
 

@@ -172,3 +172,23 @@ def test_a_record_that_a_store_refuses_is_an_error(tower: str, tmp_path: Path) -
         assert store.append_queue.append(OWN_PARTITION_TP, [bytes(4_096)], timeout_s=30) == range(1)
     with pytest.raises(DafkaError):
         store.append_queue.append(OWN_PARTITION_TP, [b"1"], timeout_s=30)
+
+
+def test_batches_on_disk_are_reported_while_the_loop_is_busy(
+    tower: str, open_nodes: ExitStack, tmp_path: Path
+) -> None:
+    store = open_nodes.enter_context(Store(tmp_path, tower=tower))
+    put(store, 0, [b"0"]).result(PATIENCE_S)
+    proceed, futures = threading.Event(), list[Future[int]]()
+
+    def occupy(now: float) -> None:
+        store.loop.on_round(now)  # hands the batch to the log writer
+        proceed.wait(PATIENCE_S)
+
+    futures.append(put(store, 1, [b"1"]))
+    store.mesh.call_soon(occupy)
+    try:
+        assert futures[0].result(PATIENCE_S / 2) == 2
+    finally:
+        proceed.set()
+    assert put(store, 2, [b"2"]).result(PATIENCE_S) == 3

@@ -51,7 +51,8 @@ TRIED = {
     "docs/metrics.md | Switching it on | python": f"{README}example_without_spark",
     "docs/metrics.md | * | json": OBJECT,
     "docs/metrics.md | * | yaml": OBJECT,
-    "docs/programs.md | * | python": f"{README}example_without_spark",
+    "docs/python.md | A test | python": f"{README}example_of_a_test",
+    "docs/python.md | [!A]* | python": f"{README}example_without_spark",
     "docs/simulation.md | Scripts | python": (
         "tests/simulation/scripts/test_stores.py::"
         "test_a_store_that_comes_late_fetches_from_the_producer"
@@ -68,8 +69,6 @@ TRIED = {
     ),
     "docs/start.md | * | python": START,
     "docs/start.md | * | console": START,
-    "docs/testing.md | A test | python": f"{README}example_of_a_test",
-    "docs/testing.md | A store that is killed | python": f"{README}example_without_spark",
     "docs/typed_values.md | Typed values | python": (
         "tests/spark/test_readme.py::test_the_example_of_typed_values"
     ),
@@ -91,7 +90,7 @@ EXEMPT = {
     "docs/retention.md | Stores with different retention | ": "a sentence of a log",
     "docs/security.md | Who may do what | text": "a file that `dafka keys new` makes",
     "docs/wire.md | Frames | ": "how frames are laid out, as a pattern",
-    "docs/wire_extensions.md | The largest record | ": "how a frame is laid out, as a pattern",
+    "docs/wire.md | The largest record | ": "how a frame is laid out, as a pattern",
 }
 """Blocks of which nothing is run but the commands behind a dollar sign, and why."""
 

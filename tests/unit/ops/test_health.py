@@ -39,7 +39,8 @@ class FakeStore:
         self.error: Exception | None = None
         self.doubt = ""
         clock = SimpleNamespace(doubt=lambda: self.doubt)
-        self.log = SimpleNamespace(check_in_place=self._check, clock=clock)
+        healer = SimpleNamespace(damaged=set())
+        self.log = SimpleNamespace(check_in_place=self._check, clock=clock, healer=healer)
 
     def _check(self) -> None:
         if self.error is not None:
@@ -156,6 +157,13 @@ def test_a_clock_in_doubt_is_a_warning(store: FakeStore) -> None:
     assert bad[0].startswith(
         "the clock of this store is in doubt, so it deletes nothing by age: the store's cl"
     )
+
+
+def test_damaged_records_are_a_warning(store: FakeStore) -> None:
+    store.log.healer.damaged.add("t/p")
+    alive, ready, bad = judged(store)
+    assert (alive, ready) == (True, True)
+    assert bad[0].startswith("this store has damaged records in 1 partition, not replaced by")
 
 
 def test_a_service_that_ended_is_named(store: FakeStore) -> None:

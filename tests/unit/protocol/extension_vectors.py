@@ -1,4 +1,4 @@
-"""The messages of our extensions, by hand from the grammar in ``docs/wire_extensions.md``."""
+"""The messages of our extensions, by hand from the grammar in ``docs/wire.md``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/wire.md and docs/wire_extensions.md name every command as it is on the wire."""
+"""docs/wire.md names every command as it is on the wire."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dafka_core.protocol.messages import Message
 from tests.unit.protocol.strategies import COMMANDS
 
 DOCS = Path(__file__).parents[3] / "docs"
-PAGE = (DOCS / "wire.md").read_text() + (DOCS / "wire_extensions.md").read_text()
+PAGE = (DOCS / "wire.md").read_text()
 NAMES = {"RECORD-MESSAGE": "RECORD", "RECORD-BATCH-MESSAGE": "RECORD-BATCH"}
 
 

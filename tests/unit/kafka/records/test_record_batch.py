@@ -19,15 +19,16 @@ from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_kafka import errors
 from dafka_kafka.errors import CorruptRecordsError
 from dafka_kafka.records.compression import Codec
-from dafka_kafka.records.kafka_batch import times_of
+from dafka_kafka.records.kafka_batch import contents_of, times_of
 from dafka_kafka.records.record_batch import (
     MOST,
     decode_batches,
+    decode_few,
     decode_record_batch,
     encode_few,
     encode_record_batches,
 )
-from dafka_kafka.records.record_columns import RecordColumns, encode_records
+from dafka_kafka.records.record_columns import RecordColumns, decode_records, encode_records
 from tests.unit.kafka.records.batches import (
     BUILDERS,
     READERS,
@@ -253,6 +254,22 @@ def by_columns(values: list[bytes], deltas: list[int]) -> bytes:
 def test_they_are_what_columns_are(records: list[tuple[bytes, int]]) -> None:
     values, deltas = [value for value, _ in records], [delta for _, delta in records]
     assert encode_few(values, deltas) == by_columns(values, deltas)
+
+
+@given(st.data())
+def test_few_records_are_decoded_as_columns_are_or_left_to_them(data: st.DataObject) -> None:
+    records = data.draw(RECORDS)
+    whole = by_aiokafka(records)[61:]
+    octets = bytearray(whole)
+    for _ in range(data.draw(st.integers(0, 3))):
+        octets[data.draw(st.integers(0, len(octets) - 1))] = data.draw(st.integers(0, 255))
+    few = decode_few(octets, len(records))
+    if few is None:
+        assert octets != whole or any(each.headers for each in records)
+        return
+    columns = decode_records(bytes(octets), len(records))
+    contents = contents_of(columns.values, columns.keys, columns.headers)
+    assert (few[0], few[1]) == (contents.to_list(), columns.deltas.tolist())
 
 
 @pytest.mark.parametrize("size", [0, 1, 55, 56, 57, 63, 64, 8_180, 8_191, 8_192, 1 << 20, 1 << 21])

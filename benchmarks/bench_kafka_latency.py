@@ -1,0 +1,160 @@
+"""Row 26: how long a Kafka client waits for one acknowledged record, beside one sync of the disk.
+
+librdkafka sends a record of 100 bytes when the previous one is acknowledged by all replicas, and
+commits an offset after another. Measured in turns: the gateway, ``fdatasync`` of a page in a file
+of the same directory, an append to a bare log, which LMDB syncs twice, and a broker, which does not
+sync, if Maven can fetch it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import statistics
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from itertools import count
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from benchmarks import kafka_broker
+from benchmarks.bench_kafka import SIZE_BYTES, gateway, topic
+from benchmarks.figures import Figure, compared, tell
+from benchmarks.harness import Bench
+from dafka_core.model import records as model
+from dafka_core.storage import Log
+
+FULL_TIMES = 300
+"""Records of each side in a pair."""
+
+WARM_UP = 20
+
+WAIT_S = 60.0
+
+PAGE_BYTES = 4_096
+
+GOALS = {"sync": 1.5, "log": 2.0, "broker": 2.0}
+"""The most of a reference's time."""
+
+PERCENTILES = {"p50": 49, "p99": 98}
+
+Act = Callable[[], object]
+
+
+def run(bench: Bench) -> Iterator[Figure]:
+    """Measure records, then commits."""
+    times = bench.part(FULL_TIMES, 2 * WARM_UP)
+    with contextlib.ExitStack() as opened:
+        servers = {"gateway": opened.enter_context(gateway())}
+        try:
+            servers["broker"] = opened.enter_context(kafka_broker.broker(partitions=1))
+        except RuntimeError as error:
+            tell(f"kafka_latency: without a broker: {error}")
+        disk = {
+            "sync": opened.enter_context(page_syncs(bench)),
+            "log": opened.enter_context(appends(bench)),
+        }
+        records = {side: single_records(server) for side, server in servers.items()}
+        commits = {
+            side: opened.enter_context(single_commits(server)) for side, server in servers.items()
+        }
+        yield from figures("one record, acks=all", records | disk, bench.pairs, times)
+        yield from figures("one commit of an offset", commits | disk, bench.pairs, times)
+
+
+def figures(what: str, sides: Mapping[str, Act], pairs: int, times: int) -> Iterator[Figure]:
+    """Compare the gateway's percentiles with those of each reference."""
+    found: dict[str, list[list[float]]] = {side: [] for side in sides}
+    for index in range(pairs):
+        for side in list(sides)[:: -1 if index % 2 else 1]:
+            found[side].append(milliseconds(sides[side], times))
+    for percentile, at in PERCENTILES.items():
+        ours, *others = (
+            [statistics.quantiles(each, n=100)[at] for each in of_side]
+            for of_side in found.values()
+        )
+        for side, reference in zip(list(sides)[1:], others, strict=True):
+            yield compared(
+                f"librdkafka, {what}, {percentile}, beside {side}",
+                ours,
+                reference,
+                unit="ms",
+                goal=1 / GOALS[side],
+                smaller_is_better=True,
+            )
+
+
+def milliseconds(act: Act, times: int) -> list[float]:
+    """Return how long each of some calls takes."""
+    for _ in range(WARM_UP):
+        act()
+    measured = []
+    for _ in range(times):
+        started = time.perf_counter()
+        act()
+        measured.append((time.perf_counter() - started) * 1_000)
+    return measured
+
+
+def quiet(servers: str) -> dict[str, str | int | float | bool]:
+    """Return a client's options; it does not report that the server ends before it."""
+    return {"bootstrap.servers": servers, "log_level": 2}
+
+
+def single_records(servers: str) -> Act:
+    """Return a function that produces a record and waits for its acknowledgement."""
+    name, value = topic(), os.urandom(SIZE_BYTES)
+    producer = Producer({**quiet(servers), "acks": "all", "linger.ms": 0})
+    producer.list_topics(name, timeout=WAIT_S)
+
+    def act() -> None:
+        errors: list[object] = []
+        producer.produce(
+            name, value, partition=0, on_delivery=lambda error, _: errors.append(error)
+        )
+        producer.poll(WAIT_S)
+        if errors != [None]:
+            raise RuntimeError(f"a record was not acknowledged: {errors}")
+
+    return act
+
+
+@contextlib.contextmanager
+def single_commits(servers: str) -> Iterator[Act]:
+    """Yield a function that commits an offset and waits for the response."""
+    name, offsets = topic(), count()
+    Producer(quiet(servers)).list_topics(name, timeout=WAIT_S)
+    group = uuid.uuid4().hex
+    consumer = Consumer({**quiet(servers), "group.id": group, "enable.auto.commit": False})
+
+    def act() -> None:
+        offset = TopicPartition(name, 0, next(offsets))
+        consumer.commit(offsets=[offset], asynchronous=False)
+
+    yield act
+    consumer.close()
+
+
+@contextlib.contextmanager
+def page_syncs(bench: Bench) -> Iterator[Act]:
+    """Yield a function that overwrites a page and syncs it."""
+    path = bench.directory / "page"
+    path.write_bytes(bytes(PAGE_BYTES))
+    file = os.open(path, os.O_RDWR)
+    os.fsync(file)
+
+    def act() -> None:
+        os.pwrite(file, os.urandom(PAGE_BYTES), 0)
+        os.fdatasync(file)
+
+    yield act
+    os.close(file)
+
+
+@contextlib.contextmanager
+def appends(bench: Bench) -> Iterator[Act]:
+    """Yield a function that appends a record to a log."""
+    tp, value, offsets = model.TopicPartition("t", "A"), os.urandom(SIZE_BYTES), count()
+    with Log(bench.directory / "bare-log") as log:
+        yield lambda: log.append([model.RecordBatch.of(tp, next(offsets), [value])])
