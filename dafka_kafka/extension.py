@@ -44,13 +44,14 @@ class GatewayExtension(StoreExtension):
 
     def start(self, store: Store, options: Mapping[str, Any]) -> Gateway:
         """Start a gateway; raise ConfigError if it cannot listen, or the extra is missing."""
+        self.retract(store)  # others must not name it while the next line takes a second
         from dafka_kafka.gateway import Gateway  # noqa: PLC0415 -- an extra
 
         others = {name: value for name, value in options.items() if name != self.switch}
         return Gateway(store, listen=options[self.switch], **others)
 
     def retract(self, store: Store) -> None:
-        """Tell the other gateways that this store has no gateway, in case it was killed."""
+        """Tell the other gateways that this store has no gateway, if a former one was killed."""
         from dafka_kafka.gateways import retract_former  # noqa: PLC0415 -- slow to import
 
         retract_former(store)
