@@ -238,7 +238,7 @@ class Configs(Feature):
 
     @serves(
         Api.DESCRIBE_CONFIGS,
-        range(4),
+        range(5),
         Rule(
             asked="resources",
             each=named_resource(Permitted.DESCRIBE_CONFIGS),
@@ -252,7 +252,7 @@ class Configs(Feature):
 
     @serves(
         Api.ALTER_CONFIGS,
-        range(2),
+        range(3),
         _alters(AlterConfigsResponse.AlterConfigsResourceResponse),
     )
     async def _alter_configs(self, request: Any, client: Client) -> Any:
@@ -260,7 +260,7 @@ class Configs(Feature):
 
     @serves(
         Api.INCREMENTAL_ALTER_CONFIGS,
-        range(1),
+        range(2),
         _alters(IncrementalAlterConfigsResponse.AlterConfigsResourceResponse),
     )
     async def _change_configs(self, request: Any, client: Client) -> Any:

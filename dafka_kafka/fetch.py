@@ -188,6 +188,9 @@ class BeyondEnd:
 NO_EPOCH: Final = -1
 """An unknown leader epoch, the only one that gateways return."""
 
+UNKNOWN_EPOCH: Final = 0
+"""Sent by librdkafka in place of ``NO_EPOCH``, to brokers with Metadata 9 and later."""
+
 _log: Final = logging.getLogger("dafka.kafka")
 
 
@@ -205,7 +208,7 @@ def readable(
     # The common case; a client may ask for hundreds of partitions.
     if partition.gateway != own and node.gateways.leader(partition).address != own:
         return KafkaError.NOT_LEADER_OR_FOLLOWER
-    if leader_epoch > NO_EPOCH:
+    if leader_epoch > UNKNOWN_EPOCH:
         # The client's epoch comes from another cluster.
         return KafkaError.UNKNOWN_LEADER_EPOCH
     return partition.tp
@@ -408,7 +411,7 @@ class Fetch(Feature):
 
     @serves(
         Api.FETCH,
-        range(12),
+        range(13),
         Rule(
             each=named_topic(Operation.READ, "topic"),
             answered="responses",

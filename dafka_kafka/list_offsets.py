@@ -49,7 +49,7 @@ class ListOffsets(Feature):
 
     @serves(
         Api.LIST_OFFSETS,
-        range(6),
+        range(12),
         Rule(
             each=named_topic(Operation.DESCRIBE),
             refused=refuse_partitions(_Topic, _Partition),

@@ -362,7 +362,7 @@ class Produce(Feature):
 
     @serves(
         Api.PRODUCE,
-        range(9),
+        range(13),
         Rule(
             asked="topic_data",
             each=named_topic(Operation.WRITE),
@@ -503,7 +503,7 @@ class Produce(Feature):
         late = RefusedError(KafkaError.REQUEST_TIMED_OUT, "not all other stores have it in time")
         return [late if isinstance(each, Written) else each for each in outcomes]
 
-    @serves(Api.INIT_PRODUCER_ID, range(2), Rule(on_cluster(Operation.IDEMPOTENT_WRITE)))
+    @serves(Api.INIT_PRODUCER_ID, range(6), Rule(on_cluster(Operation.IDEMPOTENT_WRITE)))
     async def _init_producer_id(self, request: Any, client: Client) -> Response:
         """Return a producer id; ids are random, so that gateways need not agree."""
         if request.transactional_id is not None:

@@ -23,7 +23,6 @@ from dafka_kafka.api import (
     named_topic,
     on_cluster,
     on_topics,
-    plain_name,
     refuse_one,
     refuse_partitions,
     serves,
@@ -94,6 +93,8 @@ DEFAULT: Final = -1
 HIGH_WATERMARK: Final = -1
 """Stands for the end in DeleteRecords."""
 
+NO_IDS: Final = "topics have no ids here: name the topic"
+
 NO_DELETION: Final = "topics cannot be deleted here: the gateway has option delete_topics = false"
 
 WRITE_S: Final = 30.0
@@ -143,7 +144,7 @@ class Topics(Feature):
 
     @serves(
         Api.CREATE_TOPICS,
-        range(7),
+        range(8),
         Rule(
             each=lambda each: (on_cluster(Operation.CREATE), each.name),
             refused=refuse_one(CreateTopicsResponse.CreatableTopicResult, error_message=WHY),
@@ -251,7 +252,7 @@ class Topics(Feature):
 
     @serves(
         Api.CREATE_PARTITIONS,
-        range(2),
+        range(4),
         Rule(
             each=named_topic(Operation.ALTER),
             answered="results",
@@ -292,34 +293,29 @@ class Topics(Feature):
         if not validate_only:
             await registry.extend(topic.name, count, gateways=gateways)
 
-    @serves(
-        Api.DELETE_TOPICS,
-        range(6),
-        Rule(
-            asked="topic_names",
-            each=plain_name(on_topics(Operation.DELETE)),
-            answered="responses",
-            refused=refuse_one(
-                DeleteTopicsResponse.DeletableTopicResult, "name", "", error_message=WHY
-            ),
-        ),
-    )
+    @serves(Api.DELETE_TOPICS, range(7), Rule())
     async def _delete_topics(self, request: Any, client: Client) -> Any:
         result = DeleteTopicsResponse.DeletableTopicResult
 
-        async def delete(name: str) -> Any:
-            error, why = await _outcome(self._delete(name, client.version))
-            return result(name=name, error_code=error, error_message=why)
+        async def delete(topic: tuple[str | None, Any]) -> Any:
+            error, why = await _outcome(self._delete(topic[0], client))
+            return result(name=topic[0], topic_id=topic[1], error_code=error, error_message=why)
 
-        found = await asyncio.gather(*map(delete, dict.fromkeys(request.topic_names)))
+        named = [(each.name, each.topic_id) for each in request.topics]
+        asked = dict.fromkeys(named or ((name, None) for name in request.topic_names))
+        found = await asyncio.gather(*map(delete, asked))
         return DeleteTopicsResponse(throttle_time_ms=0, responses=found)
 
-    async def _delete(self, topic: str, version: int) -> None:
+    async def _delete(self, topic: str | None, client: Client) -> None:
         """Delete a topic at all stores; stores that are away do so when they return."""
+        if topic is None:
+            raise RefusedError(KafkaError.UNKNOWN_TOPIC_ID, NO_IDS)
+        if not client.may(on_topics(Operation.DELETE), topic):
+            raise RefusedError(KafkaError.TOPIC_AUTHORIZATION_FAILED, WHY)
         if not self._node.options.delete_topics:
             disabled = KafkaError.TOPIC_DELETION_DISABLED
             raise RefusedError(
-                disabled if version >= 3 else KafkaError.INVALID_REQUEST, NO_DELETION
+                disabled if client.version >= 3 else KafkaError.INVALID_REQUEST, NO_DELETION
             )
         if topic.startswith(INTERNAL):
             raise RefusedError(KafkaError.INVALID_TOPIC_EXCEPTION, f"topic {topic!r} is internal")
@@ -362,7 +358,7 @@ class Topics(Feature):
 
     @serves(
         Api.DELETE_RECORDS,
-        range(2),
+        range(3),
         Rule(
             each=named_topic(Operation.DELETE),
             refused=refuse_partitions(
