@@ -111,6 +111,10 @@ RECORD_BYTES: Final = 36
 BATCH_BYTES: Final = 64
 """Overhead of a record batch."""
 
+LEAST_BATCH_BYTES: Final = 16 << 10
+"""Size up to which the first partition returns records, whatever the client's limits: a broker
+returns a whole batch, and this is the default size of a batch of Java's producers."""
+
 LEAST_RECORD_BYTES: Final = 7
 """Size of a record without key, value and headers."""
 
@@ -123,12 +127,9 @@ class FetchLimits:
         self._max_bytes = max_bytes
 
     def room(self, partition_max_bytes: int) -> int:
-        """Return the bytes that a partition may use: at least 1 if it must return a record.
-
-        0 if it returns none.
-        """
+        """Return the bytes that a partition may use; 0 if it returns no record."""
         room = min(partition_max_bytes, self._max_bytes - self.taken)
-        return max(room, 0 if self.taken else 1)
+        return max(room, 0 if self.taken else LEAST_BATCH_BYTES)
 
     def fitting(self, values: Values, room: int) -> int:
         """Return how many of the records fit: at least one in an empty response."""
@@ -138,7 +139,7 @@ class FetchLimits:
         return max(count, 0 if self.taken else 1)
 
     def take(self, octets: int) -> None:
-        """Add ``size_bytes`` to the response."""
+        """Add bytes to the response."""
         self.taken += octets
 
 
@@ -513,7 +514,7 @@ def _partition(read: WantedRecords) -> Any:
         high_watermark=read.end,
         last_stable_offset=read.end,
         log_start_offset=read.earliest,
-        aborted_transactions=None,
+        aborted_transactions=None if read.tp else [],
         preferred_read_replica=-1,
         records=read.records,
     )

@@ -36,13 +36,14 @@ _FIRST_WITH_REASONS: Final = 8
 
 
 class PartitionAnswer(NamedTuple):
-    """The result for one partition of a Produce request: its first offset, or an error."""
+    """The result for one partition of a Produce request: its offsets, or an error."""
 
     topic: str
     number: int
     error: int
     base_offset: int
     why: str | None = None
+    log_start: int = -1
 
 
 def encoded_answers(answers: Iterable[PartitionAnswer], version: int) -> bytes:
@@ -56,8 +57,9 @@ def encoded_answers(answers: Iterable[PartitionAnswer], version: int) -> bytes:
     for topic, parts in topics.items():
         pieces += _text(topic, flexible), size(len(parts))
         for each in parts:
-            # Without log append time and log start offset.
-            fields = _ANSWER.pack(each.number, each.error, each.base_offset, -1, -1)
+            append_time = -1
+            offsets = each.base_offset, append_time, each.log_start
+            fields = _ANSWER.pack(each.number, each.error, *offsets)
             pieces.append(fields[: _ANSWER_BYTES[min(version, _FIRST_WITH_REASONS)]])
             if version >= _FIRST_WITH_REASONS:
                 pieces += size(0), _text(each.why, flexible), tags

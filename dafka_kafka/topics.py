@@ -29,13 +29,10 @@ from dafka_kafka.api import (
 )
 from dafka_kafka.configs import (
     ANSWER_S,
-    RETENTION,
-    Source,
     changed,
     changed_configs,
     check_all_there,
-    parsed,
-    refused_config,
+    limits_of,
     set_retention,
     tell_others,
     topic_configs,
@@ -171,16 +168,8 @@ class Topics(Feature):
             num_partitions=count,
             replication_factor=1 + len(self._node.store.known.names),
             configs=[
-                _Created.CreatableTopicConfigs(
-                    name=name,
-                    value=value,
-                    read_only=name not in RETENTION,
-                    config_source=Source.DYNAMIC_TOPIC_CONFIG
-                    if name in changed_configs(self._node, topic.name)
-                    else Source.DEFAULT_CONFIG,
-                    is_sensitive=False,
-                )
-                for name, value in topic_configs(self._node, topic.name).items()
+                _Created.CreatableTopicConfigs(**each.shown)
+                for each in topic_configs(self._node, topic.name)
             ],
         )
 
@@ -213,12 +202,7 @@ class Topics(Feature):
         if self._node.registry.exists(topic.name):
             raise RefusedError(KafkaError.TOPIC_ALREADY_EXISTS, f"topic {topic.name!r} is there")
         count = self._checked_count(topic)
-        limits = {}
-        for config in topic.configs or ():
-            if config.name in RETENTION:
-                limits[config.name] = parsed(config.name, config.value)
-            elif why := refused_config(self._node, topic.name, config.name, config.value):
-                raise RefusedError(KafkaError.INVALID_CONFIG, why)
+        limits = limits_of(self._node, topic.configs or ())
         numbers = [each.partition_index for each in topic.assignments or ()]
         if numbers and sorted(numbers) != list(range(count)):
             why = f"partitions {numbers} are assigned: it must be each one from 0 on, once"

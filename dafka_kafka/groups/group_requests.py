@@ -422,7 +422,7 @@ class Groups(Feature):
             request.group_instance_id,
             request.generation_id_or_member_epoch,
         )
-        is_gone = error is KafkaError.UNKNOWN_MEMBER_ID and not group.members
+        is_gone = error is KafkaError.UNKNOWN_MEMBER_ID and not self._coordinator.is_known(group)
         if is_gone and request.generation_id_or_member_epoch >= 0:
             return KafkaError.ILLEGAL_GENERATION  # as Kafka: the group is unknown now
         return error
@@ -430,8 +430,8 @@ class Groups(Feature):
     def _refusal(self, place: Place, asked: Any) -> KafkaError:
         if self._node.registry.get(*place) is None:
             return KafkaError.UNKNOWN_TOPIC_OR_PARTITION
-        size_bytes = len((asked.committed_metadata or "").encode())
-        is_too_large = size_bytes > self._node.options.offset_metadata_max_bytes
+        length = len(asked.committed_metadata or "")  # Kafka counts characters
+        is_too_large = length > self._node.options.offset_metadata_max_bytes
         return KafkaError.OFFSET_METADATA_TOO_LARGE if is_too_large else KafkaError.NONE
 
     async def _written(self, group_id: str, commits: list[Committed]) -> KafkaError:
@@ -517,7 +517,7 @@ class Groups(Feature):
         ),
     )
     async def _offset_delete(self, request: Any, client: Client) -> Any:
-        group = self._coordinator.group(request.group_id)
+        group = self._group(request.group_id)
         error = group if isinstance(group, KafkaError) else KafkaError.NONE
         subscribed: set[str] | None = set()
         if isinstance(group, Group):

@@ -216,11 +216,11 @@ def test_there_are_no_sessions(store: Store, ask: Asking) -> None:
 def test_what_clients_have_not_taken_leaves_less_room(store: Store, ask: Asking) -> None:
     append(store, A, *[b"a" * 1_000] * 500)
     room = ask.node.room
-    room.add(room.size_bytes - 10_000)
+    room.add(room.size_bytes - 50_000)
     [one] = ask(request((0, 0)))
-    assert 5 <= len(values(one)) < 10
-    assert room.taken_bytes == room.size_bytes - 10_000
-    room.add(10_000)
+    assert 25 <= len(values(one)) < 50
+    assert room.taken_bytes == room.size_bytes - 50_000
+    room.add(50_000)
     with taking(0.4, 20):
         [one] = ask(request((0, 0), max_wait_ms=400))
     assert (one.error_code, values(one)) == (0, [])
