@@ -291,10 +291,11 @@ LAST_OFFSET: Final = 2**63
 
 
 class Written(NamedTuple):
-    """A batch that is synced to disk, with its offsets."""
+    """A batch that is synced to disk, with its offsets and the partition's first one."""
 
     offset: int
     end: int
+    log_start: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -471,6 +472,7 @@ class PartitionWriter:
             why = f"topic {self.tp.topic!r} was deleted"
             raise RefusedError(KafkaError.UNKNOWN_TOPIC_OR_PARTITION, why)
         log = self._node.store.log
+        earliest = held.earliest if (held := log.info(self.tp)) else 0
         now_ms, latest_ms = log.now_us() // 1000, log.latest_us() // 1000
         age_ms = 0 if log.clock.doubt() else now_ms  # producers expire by age
         notes: dict[str, bytes | None] = {}
@@ -491,13 +493,13 @@ class PartitionWriter:
                 key = ProducerKey(put.partition.topic, name, records.producer_id)
                 verdict = self._states.verdict(key, records.sequenced, age_ms)
                 if isinstance(verdict, WrittenBatch):
-                    put.result = Written(verdict.offset, verdict.end)
+                    put.result = Written(verdict.offset, verdict.end, earliest)
                     continue
                 if verdict is not None:
                     put.result = RefusedError(verdict, _why(verdict, records))
                     continue
                 notes |= self._states.append(key, records.sequenced, end, now_ms, age_ms)
-            put.result = Written(end, end + records.record_count)
+            put.result = Written(end, end + records.record_count, earliest)
             parts.append(records)
             end += records.record_count
         return parts, notes

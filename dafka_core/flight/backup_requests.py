@@ -6,6 +6,7 @@ The batches of a backup have three columns: the number of the entry's table, its
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Iterable, Iterator
 from typing import Annotated, ClassVar, Final
 
@@ -28,6 +29,9 @@ SCHEMA: Final = pa.schema(
     ]
 )
 
+BACKUP_TICKET: Final = re.compile(rb'"v"\s*:\s*2\b')
+"""Found in tickets of backups only: JSON escapes quotes in names and conditions."""
+
 BATCH_BYTES: Final = 8 << 20
 BATCH_ENTRIES: Final = 10_000
 """Entries of one batch, unless it is a single larger entry."""
@@ -40,8 +44,8 @@ class BackupRequest(Request, frozen=True):
     """
 
     what: ClassVar[str] = "ticket"
-    json_version: ClassVar[int] = 4
-    largest_bytes: ClassVar[int] = limits.MAX_MANY_BYTES
+    json_version: ClassVar[int] = 2
+    largest_bytes: ClassVar[int] = limits.MAX_TICKET_BYTES
 
     known: Annotated[
         tuple[tuple[Natural, Natural, Annotated[str, Meta(max_length=16)]], ...],

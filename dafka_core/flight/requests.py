@@ -7,21 +7,18 @@ an answer.
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, ClassVar, Final, NamedTuple, Self
 
-import numpy as np
-import pyarrow as pa
 from msgspec import Meta
 from msgspec.structs import replace
 
 from dafka_core.config.topic_rules import RetentionRule, parse_rules
 from dafka_core.errors import InvalidRequestError, ProtocolError
 from dafka_core.flight import limits
-from dafka_core.flight.columns import COLUMNS, DEFAULT_COLUMNS, LONG, parse_longs
+from dafka_core.flight.columns import COLUMNS, DEFAULT_COLUMNS
 from dafka_core.flight.limits import MAX_LEASED_BLOCKS
+from dafka_core.model.envelope import AUTO, ENVELOPE
 from dafka_core.model.json_message import JsonMessage, Natural, short
 from dafka_core.model.name_limits import check_address, check_topic, nearest
 from dafka_core.model.names import INTERNAL
@@ -29,12 +26,11 @@ from dafka_core.model.records import (
     NO_VERSION,
     Neighbour,
     PartitionInfo,
-    RecordBatch,
     StagedPartition,
     TopicPartition,
     TransactionState,
 )
-from dafka_core.model.values import Longs
+from dafka_core.model.where import MAX_CHARACTERS, Where
 from dafka_core.protocol.limits import MAX_SEQUENCE
 from dafka_core.storage.leases import MAX_LEASES
 
@@ -82,12 +78,6 @@ class Request(
         """Return the request; raise InvalidRequestError if the store would refuse it."""
         return self.parse(self.packed())
 
-    def fitted(self) -> Self:
-        """Return a get, with batch sizes cut to the limits."""
-        most = {"max_records": limits.MAX_BATCH_RECORDS, "max_bytes": limits.MAX_BATCH_BYTES}
-        sizes = {name: _at_most(most[name], getattr(self, name)) for name in most}
-        return replace(self, **sizes).checked()
-
     def check(self) -> None:
         """Raise InvalidRequestError for mistakes beyond the fields' types."""
         _check_name("topic", getattr(self, "topic", None))
@@ -112,12 +102,7 @@ class _PartitionRequest(Request, frozen=True):
         return TopicPartition(self.topic, self.partition)
 
 
-class _Range(_PartitionRequest, frozen=True):
-    start: Offset
-    end: Offset
-
-
-class RangeRequest(_Range, frozen=True, kw_only=True):
+class RecordRange(NamedTuple):
     """The records from ``start`` to ``end`` (exclusive) of one partition.
 
     ``life`` (number, id, acks) is the partition's newest producer known to the caller: the records
@@ -125,12 +110,29 @@ class RangeRequest(_Range, frozen=True, kw_only=True):
     records before ``start``: these must be unchanged.
     """
 
+    topic: str
+    partition: str
+    start: Offset
+    end: Offset
     life: Life | None = None
     after: Life | None = None
 
+    @property
+    def tp(self) -> TopicPartition:
+        """Return the partition."""
+        return TopicPartition(self.topic, self.partition)
 
-class GetRequest(RangeRequest, frozen=True):
-    """A ticket: the records from ``start`` to ``end`` (exclusive) of one partition.
+
+Ranges = Annotated[tuple[RecordRange, ...], Meta(min_length=1, max_length=limits.MAX_RANGES)]
+
+
+class GetRequest(Request, frozen=True):
+    """A ticket: the records of ranges, one range after the other.
+
+    With ``where`` only those that match this condition; ``envelope`` decides about its columns
+    ``key`` and ``value``: ``auto`` opens envelopes, ``none`` leaves contents unchanged.  The get
+    ends with an error at records that the store does not hold, or has of another history; if it is
+    ``partial`` it leaves them and the rest of their range out.
 
     ``columns`` are the columns of the batches; with ``times`` each batch's metadata has the
     timestamps of its records.  A batch has at most ``max_records``, and at most ``max_bytes`` of
@@ -138,11 +140,35 @@ class GetRequest(RangeRequest, frozen=True):
     """
 
     what: ClassVar[str] = "ticket"
+    largest_bytes: ClassVar[int] = limits.MAX_TICKET_BYTES
+    rows: ClassVar[tuple[str, ...]] = ("ranges",)
 
+    ranges: Ranges
     columns: tuple[str, ...] = DEFAULT_COLUMNS
     times: bool = False
+    partial: bool = False
+    where: Annotated[str, Meta(max_length=MAX_CHARACTERS)] | None = None
+    envelope: str = AUTO
     max_records: MaxRecords = limits.MAX_BATCH_RECORDS
     max_bytes: MaxBytes = limits.MAX_BATCH_BYTES
+
+    def fitted(self) -> Self:
+        """Return the request with batch sizes cut to the limits."""
+        most = {"max_records": limits.MAX_BATCH_RECORDS, "max_bytes": limits.MAX_BATCH_BYTES}
+        sizes = {name: _at_most(most[name], getattr(self, name)) for name in most}
+        return replace(self, **sizes).checked()
+
+    def check(self) -> None:
+        """Check the condition."""
+        super().check()
+        if self.envelope not in ENVELOPE:
+            why = f"must be one of {', '.join(ENVELOPE)}"
+            raise InvalidRequestError("envelope", short(self.envelope), why)
+        try:
+            if self.where is not None:
+                Where.parse(self.where)
+        except ValueError as error:
+            raise InvalidRequestError("where", short(self.where), str(error)) from error
 
 
 class PutRequest(_PartitionRequest, frozen=True):
@@ -367,17 +393,36 @@ class ForgetRequest(ActionRequest, frozen=True):
         _check_name("address", self.address, check_address)
 
 
-class LeaseRequest(ActionRequest, RangeRequest, frozen=True):
-    """Return the positions in the store's file of blocks, which do not change during a lease.
+class LeaseRequest(ActionRequest, frozen=True):
+    """Return the positions in the store's file of ranges' blocks, which do not change meanwhile.
 
-    {v, topic, partition, start, end, life?, after?, done?} -> {v, lease, slot, blocks: [[first
-    offset, position, size], ...]}; ``done`` is a lease to end, and with start = end no new one is
-    requested
+    {v, ranges: [[topic, partition, start, end, life?, after?], ...], partial?, done?} -> {v, lease,
+    slot, ranges, blocks: [[number of the range, first offset, position, size], ...]}: for the first
+    ranges, the last of them perhaps in part; with partial without those that are not held.
+    ``done`` is a lease to end, and without ranges no new one is requested
     """
 
     action: ClassVar[str] = "dafka.lease.v1"
+    rows: ClassVar[tuple[str, ...]] = ("ranges",)
+    largest_bytes: ClassVar[int] = limits.MAX_TICKET_BYTES
 
+    ranges: Annotated[tuple[RecordRange, ...], Meta(max_length=limits.MAX_RANGES)] = ()
+    partial: bool = False
     done: LeaseId = ""
+
+
+class SizesRequest(ActionRequest, frozen=True):
+    """Return approximate sizes of the records of ranges, by samples of the log's blocks.
+
+    {v, ranges: [[topic, partition, start, end], ...]} -> {v, sizes: [[bytes of a record, in each
+    quarter of the range], or null without records, ...]}
+    """
+
+    action: ClassVar[str] = "dafka.sizes.v1"
+    rows: ClassVar[tuple[str, ...]] = ("ranges",)
+    largest_bytes: ClassVar[int] = limits.MAX_TICKET_BYTES
+
+    ranges: Ranges
 
 
 class SpaceRequest(ActionRequest, frozen=True):
@@ -432,151 +477,6 @@ def _check_columns(names: Sequence[str]) -> None:
 def _at_most(most: int, size: int) -> int:
     # Other types are refused with the member's name.
     return min(most, size) if type(size) is int else size
-
-
-# Requests for many ranges at once, and the metadata of their batches.
-#
-# A batch has records of one range or of several. Its metadata are signed 64-bit numbers in little
-# endian order: 2 (the version); the number of the batch's parts; of each part the number of its
-# range in the ticket, from 0 on, the offset of its first record, its number of records, and its
-# number of pairs of times; then those pairs, (record count, microseconds since the epoch UTC), if
-# requested.
-
-
-_HEAD, _PART, _RUN = 2, 4, 2  # numbers of each
-
-
-class AskedRange(NamedTuple):
-    """The records from ``start`` to ``end`` (exclusive) of one partition.
-
-    Lives are as those of ``RangeRequest``.
-    """
-
-    topic: str
-    partition: str
-    start: Offset
-    end: Offset
-    life: Life | None = None
-    after: Life | None = None
-
-    @property
-    def tp(self) -> TopicPartition:
-        """Return the partition."""
-        return TopicPartition(self.topic, self.partition)
-
-
-Ranges = Annotated[tuple[AskedRange, ...], Meta(min_length=1, max_length=limits.MAX_RANGES)]
-
-
-class GetManyRequest(Request, frozen=True):
-    """A ticket: the records of many ranges, one range after the other.
-
-    For a range that the store does not hold, or of another history, it sends no records, or no
-    more, and continues with the next range.  The other members are those of ``GetRequest``.
-    """
-
-    what: ClassVar[str] = "ticket"
-    json_version: ClassVar[int] = 2
-    largest_bytes: ClassVar[int] = limits.MAX_MANY_BYTES
-    rows: ClassVar[tuple[str, ...]] = ("ranges",)
-
-    ranges: Ranges
-    columns: tuple[str, ...] = DEFAULT_COLUMNS
-    times: bool = False
-    max_records: MaxRecords = limits.MAX_BATCH_RECORDS
-    max_bytes: MaxBytes = limits.MAX_BATCH_BYTES
-
-
-class LeaseManyRequest(ActionRequest, frozen=True):
-    """Return the positions in the store's file of many ranges' blocks, under one lease.
-
-    {v, ranges: [[topic, partition, start, end, life?, after?], ...], done?} -> {v, lease, slot,
-    ranges, blocks: [[number of the range, first offset, position, size], ...]}: for the first
-    ranges, without those that are not held
-    """
-
-    action: ClassVar[str] = "dafka.lease.v2"
-    rows: ClassVar[tuple[str, ...]] = ("ranges",)
-    largest_bytes: ClassVar[int] = limits.MAX_MANY_BYTES
-
-    ranges: Ranges
-    done: LeaseId = ""
-
-
-class SizesRequest(ActionRequest, frozen=True):
-    """Return approximate sizes of the records of ranges, by samples of the log's blocks.
-
-    {v, ranges: [[topic, partition, start, end], ...]} -> {v, sizes: [[bytes of a record, in each
-    quarter of the range], or null without records, ...]}
-    """
-
-    action: ClassVar[str] = "dafka.sizes.v1"
-    rows: ClassVar[tuple[str, ...]] = ("ranges",)
-    largest_bytes: ClassVar[int] = limits.MAX_MANY_BYTES
-
-    ranges: Ranges
-
-
-def ticket_version(ticket: bytes) -> int | None:
-    """Return the version of a ticket; None if it is invalid."""
-    if len(ticket) > limits.MAX_WHERE_BYTES:  # too long to parse twice
-        found = re.match(rb'\{"v": ?(\d)\b', ticket)
-        return int(found[1]) if found else None
-    try:
-        found = json.loads(ticket)
-    except (ValueError, RecursionError):
-        return None
-    version = found.get("v") if isinstance(found, dict) else None
-    return version if isinstance(version, int) else None
-
-
-class Part(NamedTuple):
-    """Records of the range with this number in a ticket, counted from 0."""
-
-    number: int
-    batch: RecordBatch
-
-
-def packed_parts(parts: Sequence[Part], *, times: bool) -> bytes:
-    """Encode the metadata of a batch with these parts."""
-    runs = [part.batch.times for part in parts if times and part.batch.times is not None]
-    counts = [len(each) for each in runs] or [0] * len(parts)
-    rows = [
-        (part.number, part.batch.offset, part.batch.count, count)
-        for part, count in zip(parts, counts, strict=True)
-    ]
-    numbers = [np.array((GetManyRequest.json_version, len(parts))), np.array(rows), *runs]
-    return np.concatenate([each.ravel() for each in numbers]).astype(LONG).tobytes()
-
-
-def parse_parts(
-    metadata: pa.Buffer | None, count: int, *, times: bool
-) -> tuple[Longs, list[Longs] | None]:
-    """Decode the parts of a batch of ``count`` records, and the times of each.
-
-    Parts are rows of (number of the range, offset, records, pairs of times).  Raise ValueError if
-    they are invalid.
-    """
-    numbers = parse_longs(metadata, GetManyRequest.json_version)
-    length = int(numbers[1])
-    stop = _HEAD + _PART * length
-    if not 0 < length <= len(numbers) or stop > len(numbers):
-        raise ValueError(f"a batch's metadata have no room for {length} parts")
-    parts = numbers[_HEAD:stop].reshape(-1, _PART)
-    runs = numbers[stop:].reshape(-1, _RUN)
-    # A sum of huge numbers could overflow to the right one.
-    if parts[:, 2].min() < 1 or parts[:, 2].max() > count or int(parts[:, 2].sum()) != count:
-        raise ValueError("a batch's parts are not its records")
-    most = count if times else 0
-    if parts[:, 3].min() < 0 or parts[:, 3].max() > most or int(parts[:, 3].sum()) != len(runs):
-        raise ValueError("a batch's times are not those of its parts")
-    if not times:
-        return parts, None
-    pieces = np.split(runs, parts[:, 3].cumsum()[:-1])
-    for part, piece in zip(parts, pieces, strict=True):
-        if piece[:, 0].min(initial=1) < 1 or int(piece[:, 0].sum()) != part[2]:
-            raise ValueError("a batch's times are not those of its records")
-    return parts, pieces
 
 
 class RetentionRequest(ActionRequest, frozen=True):
@@ -738,27 +638,18 @@ class Digests(JsonMessage, frozen=True):
 
 
 class LeaseGranted(JsonMessage, frozen=True, omit_defaults=True):
-    """Blocks to read from the store's file: first offset, position and size of each.
+    """Blocks to read from the store's file, of the first ``ranges`` of the request.
 
-    ``lease`` is in the slot of that number of file ``leases`` until the store ends it.
+    Each is the number of its range, its first offset, position and size.  ``lease`` is in the slot
+    of that number of file ``leases`` until the store ends it.
     """
 
     lease: str = ""
     slot: Slot = 0
-    blocks: Annotated[
-        tuple[tuple[Natural, Natural, BlockBytes], ...], Meta(max_length=MAX_LEASED_BLOCKS)
-    ] = ()
-
-
-class LeasesGranted(JsonMessage, frozen=True):
-    """Blocks of the first ``ranges`` of many: number of the range, and as ``LeaseGranted``."""
-
-    lease: str
-    slot: Slot
-    ranges: Annotated[int, Meta(ge=1)]
+    ranges: Natural = 0
     blocks: Annotated[
         tuple[tuple[Natural, Natural, Natural, BlockBytes], ...], Meta(max_length=MAX_LEASED_BLOCKS)
-    ]
+    ] = ()
 
 
 class SpaceUsed(JsonMessage, frozen=True):

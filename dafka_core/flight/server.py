@@ -37,6 +37,7 @@ from dafka_core.flight.requests import (
     GetRequest,
     InfoRequest,
     PutRequest,
+    RecordRange,
 )
 from dafka_core.flight.server_context import POLL_S, ServerContext, WatchedStream
 from dafka_core.flight.server_keys import MIDDLEWARE, Caller, NamedKey, ServerKeys, knows, writes
@@ -328,9 +329,8 @@ def _whole(topic: str, partitions: Sequence[PartitionStatistics]) -> dict[str, A
 
 
 def _ticket(request: InfoRequest, held: PartitionStatistics) -> bytes:
-    topic, partition, start, end, *_ = held
-    sizes = request.max_records, request.max_bytes
-    return GetRequest(topic, partition, start, end, request.columns, False, *sizes).packed()
+    ranges, sizes = (RecordRange(*held[:4]),), (request.max_records, request.max_bytes)
+    return GetRequest(ranges, request.columns, max_records=sizes[0], max_bytes=sizes[1]).packed()
 
 
 CLOSE_GRACE_S: Final = 0.2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, wait
@@ -29,9 +28,7 @@ from dafka_core.flight.requests import (
     HeadsRequest,
     HeadsSince,
     LeaseGranted,
-    LeaseManyRequest,
     LeaseRequest,
-    LeasesGranted,
     Offsets,
     OffsetsRequest,
     Peers,
@@ -71,9 +68,8 @@ from dafka_core.model.log_entries import Discard
 from dafka_core.model.name_limits import nearest
 from dafka_core.model.records import PartitionInfo, StagedTransaction, TopicPartition, Transaction
 from dafka_core.model.row_digest import RowDigest
-from dafka_core.storage import Log
 from dafka_core.storage.head_changes import Topics
-from dafka_core.storage.leases import MAX_LEASES, Lease
+from dafka_core.storage.leases import MAX_LEASES
 
 TURN_S: Final = 0.1
 """Wait of a watch beyond the limit.  A refused client asks again and again, as often as it likes,
@@ -248,52 +244,33 @@ def _forget(context: ServerContext, request: ForgetRequest, caller: Caller) -> I
         yield _done(context, context.backend.forget(request.address))
 
 
-@contextlib.contextmanager
-def _granted(log: Log, lease: Lease | None) -> Iterator[tuple[str, int]]:
-    if lease is None:
-        why = f"{MAX_LEASES} leases are held, as many as may be; read over Flight, or later"
-        raise UnavailableError(BUSY, why)
-    try:
-        yield lease.id, lease.slot
-    except BaseException:
-        log.end_lease(lease.id)
-        raise
-
-
 def _lease(context: ServerContext, request: LeaseRequest, caller: Caller) -> Iterator[LeaseGranted]:
     log = context.log
     if request.done:
         log.end_lease(request.done)
-    if request.start == request.end:
+    if not request.ranges:
         yield LeaseGranted()
         return
-    sizes = {"max_blocks": MAX_LEASED_BLOCKS, "max_bytes": MAX_LEASED_BYTES}
-    (found,), lease = log.lease([(request.tp, request.start, request.end)], **sizes)
-    with _granted(log, lease) as granted:
-        check_held(found.held, request.tp, request.start, request.end)
-        check_history(found.history, request)
-        yield LeaseGranted(*granted, tuple(found.blocks))
-
-
-def _lease_many(
-    context: ServerContext, request: LeaseManyRequest, caller: Caller
-) -> Iterator[LeasesGranted]:
-    log = context.log
-    if request.done:
-        log.end_lease(request.done)
-    wanted = [(each.tp, each.start, each.end) for each in request.ranges]
-    sizes = {"max_blocks": MAX_LEASED_BLOCKS, "max_bytes": MAX_LEASED_BYTES}
-    found, lease = log.lease(wanted, **sizes)
-    with _granted(log, lease) as granted:
+    ranges = [(each.tp, each.start, each.end) for each in request.ranges]
+    found, lease = log.lease(ranges, max_blocks=MAX_LEASED_BLOCKS, max_bytes=MAX_LEASED_BYTES)
+    if lease is None:
+        why = f"{MAX_LEASES} leases are held, as many as may be; read over Flight, or later"
+        raise UnavailableError(BUSY, why)
+    try:
         blocks: list[tuple[int, int, int, int]] = []
         for number, (each, placed) in enumerate(zip(request.ranges, found, strict=False)):
-            # A client that asks for many asks again for one that is not held, and gets the reason
-            # then.
-            with contextlib.suppress(DataLossError, UnavailableError):
+            try:
                 check_held(placed.held, each.tp, each.start, each.end)
                 check_history(placed.history, each)
+            except (DataLossError, UnavailableError):
+                if not request.partial:
+                    raise
+            else:
                 blocks += [(number, *place) for place in placed.blocks]
-        yield LeasesGranted(*granted, len(found), tuple(blocks))
+        yield LeaseGranted(lease.id, lease.slot, len(found), tuple(blocks))
+    except BaseException:
+        log.end_lease(lease.id)
+        raise
 
 
 def _retention(
@@ -355,7 +332,6 @@ ACTIONS: Final[dict[str, Action]] = {
         Action(DeleteRequest, administers, _delete),
         Action(StagedRequest, knows, _staged),
         Action(LeaseRequest, reads, _lease),
-        Action(LeaseManyRequest, reads, _lease_many),
         Action(CheckRequest, administers, check_log),
         Action(LinksRequest, administers, links),
         Action(SpaceRequest, anything, lambda context, *_: [SpaceUsed(*context.log.space())]),

@@ -16,7 +16,7 @@ from pyarrow import flight
 
 from dafka_core.errors import InvalidRequestError, StoreUnreachableError
 from dafka_core.flight import limits, server_actions
-from dafka_core.flight.requests import AskedRange, HeadsSince
+from dafka_core.flight.requests import HeadsSince, RecordRange
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.log_entries import Commit, SetAside, Stage
@@ -83,8 +83,8 @@ def test_sizes_of_records(served: Served, client: StoreClient) -> None:
     for number, size in enumerate(sizes):
         served.log.append([RecordBatch.of(TP, 100 * number, [b"x" * size] * 100)])
     ranges = [(0, 400), (0, 100), (350, 400), (300, 10_000), (400, 500)]
-    asked = [AskedRange(*TP, start, end) for start, end in ranges]
-    asked.append(AskedRange("none", PARTITION, 0, 100))
+    asked = [RecordRange(*TP, start, end) for start, end in ranges]
+    asked.append(RecordRange("none", PARTITION, 0, 100))
     found = client.record_sizes(asked, timeout_s=PATIENCE_S).sizes
     whole, small, large, cut, beyond, unknown = found
     assert (beyond, unknown) == (None, None)
