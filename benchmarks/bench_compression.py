@@ -20,6 +20,7 @@ from benchmarks.harness import TOPIC, Bench
 from dafka_core.config.topic_rules import CODECS, NONE, CompressionRule
 from dafka_core.flight.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS
 from dafka_core.flight.local_log import LocalLogs
+from dafka_core.flight.requests import GetRequest, RecordRange
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.model.values import Values
 from dafka_core.storage import Log
@@ -131,11 +132,8 @@ def _local(logs: LocalLogs, store: StoreDouble) -> Side:
     assert log is not None
 
     def read() -> float:
-        end = store.log.end(TP)
-        found = log.read(
-            client, TP, 0, end, max_records=MAX_BATCH_RECORDS, max_bytes=MAX_BATCH_BYTES
-        )
-        return _rate(found)
+        everything = RecordRange(*TP, 0, store.log.end(TP))
+        return _rate(log.records(client, GetRequest((everything,))))
 
     return read
 

@@ -14,6 +14,7 @@ from typing import Final
 
 from benchmarks.figures import Figure, compared, tell
 from benchmarks.harness import TOPIC, Bench
+from dafka_core.flight.requests import LeaseRequest, RecordRange
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.storage.leases import LEASE_WRITTEN_BYTES
 from dafka_core.testing import PATIENCE_S, StoreDouble
@@ -32,7 +33,8 @@ def run(bench: Bench) -> Iterator[Figure]:
         client = store.client()
 
         def take() -> None:
-            client.lease(TP, store.log.end(TP) - 1, store.log.end(TP), timeout_s=PATIENCE_S)
+            last = RecordRange(*TP, store.log.end(TP) - 1, store.log.end(TP))
+            client.lease(LeaseRequest((last,)), timeout_s=PATIENCE_S)
 
         without_mb = churned(store, rounds, lambda: None)
         with_mb = churned(store, rounds, take)

@@ -1,12 +1,15 @@
-"""The gateway as an extension of a store: ``dafka store --kafka``."""
+"""The gateway as an extension of a store, ``dafka store --kafka``, and its commands."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from dafka_core.cli.commands import KAFKA, Command
+from dafka_core.config.node_options import ReaderOptions, StoreOptions
 from dafka_core.config.options import OptionInfo, option
+from dafka_core.ops.metrics_options import MetricsOptions
 from dafka_core.ops.store_extension import StoreExtension
 from dafka_kafka import gateway_metrics
 from dafka_kafka.options import KafkaOptions
@@ -44,13 +47,14 @@ class GatewayExtension(StoreExtension):
 
     def start(self, store: Store, options: Mapping[str, Any]) -> Gateway:
         """Start a gateway; raise ConfigError if it cannot listen, or the extra is missing."""
+        self.retract(store)  # others must not name it while the next line takes a second
         from dafka_kafka.gateway import Gateway  # noqa: PLC0415 -- an extra
 
         others = {name: value for name, value in options.items() if name != self.switch}
         return Gateway(store, listen=options[self.switch], **others)
 
     def retract(self, store: Store) -> None:
-        """Tell the other gateways that this store has no gateway, in case it was killed."""
+        """Tell the other gateways that this store has no gateway, if a former one was killed."""
         from dafka_kafka.gateways import retract_former  # noqa: PLC0415 -- slow to import
 
         retract_former(store)
@@ -61,3 +65,40 @@ class GatewayExtension(StoreExtension):
 
         table = RegistryLog(log).read()
         return {each.gateway for topic in table.topics for each in table.partitions(topic)}
+
+
+COMMANDS: Final = (
+    Command(
+        "dafka_kafka.commands:kafka",
+        "Run a store to which Kafka's clients connect (extra 'kafka'), as 'dafka store --kafka'.",
+        KAFKA,
+        tables=(KafkaOptions, StoreOptions, MetricsOptions),
+    ),
+    Command(
+        "dafka_kafka.commands:groups",
+        "List the consumer groups of Kafka's clients, and how far behind they are.",
+        KAFKA,
+        tables=(ReaderOptions,),
+    ),
+    Command(
+        "dafka_kafka.commands:kafka_user",
+        "Say who may use a gateway for Kafka's clients (extra 'kafka'), and what each may do.",
+        KAFKA,
+        commands=(
+            Command(
+                "dafka_kafka.commands:add",
+                "Add a user of a gateway, or change a user's password.",
+            ),
+            Command(
+                "dafka_kafka.commands:change",
+                "Change what a user may do; options that are not given, and the password, stay.",
+            ),
+            Command(
+                "dafka_kafka.commands:remove",
+                "Remove a user of a gateway, and close the user's connections.",
+            ),
+            Command("dafka_kafka.commands:show", "List a gateway's users, and what each may do."),
+        ),
+    ),
+)
+"""The commands of this package (``dafka_core.cli.commands``)."""

@@ -5,12 +5,14 @@ store writes to the partition with the store's address::
 
     {"v": 1, "host": "10.0.0.7", "port": 9092}
 
-The last valid record counts. A record without a host says that the gateway has closed.
+The last valid record counts. A record without a host says that the gateway has closed. After a
+store was away, only a record of its new run counts: the gateway writes it when its port is open.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from typing import Annotated, ClassVar, Final, NamedTuple, Protocol
 from zlib import crc32
@@ -36,6 +38,11 @@ MAX_ANNOUNCEMENT_BYTES: Final = 4_096
 
 ANNOUNCE_TIMEOUT_S: Final = 10.0
 """Time for the store to write an announcement."""
+
+
+RETURN_S: Final = 10.0
+"""Time after which a store that was away counts without a new record: it was not restarted, but
+only cut off. A gateway that starts needs a few seconds."""
 
 
 class Announcement(JsonMessage, frozen=True, omit_defaults=True):
@@ -106,6 +113,9 @@ class Gateways:
         self._lock = threading.Lock()
         self._changes = -1  # the log's change number up to which announcements are read
         self._found: dict[str, GatewayInfo | None] = {}  # by store; None: no gateway
+        self._here: frozenset[str] = frozenset()
+        self._returning: dict[str, tuple[int, float]] = {}
+        # By store that was away: the end of its announcements when it left, and when to trust them.
 
     def announce(self) -> None:
         """Announce this gateway, durably.
@@ -124,7 +134,7 @@ class Gateways:
         here = self._store.known.here
         with self._lock:
             self._look(here)
-            others = [self._found.get(store) for store in here]
+            others = [self._found.get(store) for store in here if self._is_current(store)]
         return sorted([self.own, *(each for each in others if each)], key=lambda each: each.node_id)
 
     def chosen(self, key: str) -> GatewayInfo:
@@ -157,6 +167,21 @@ class Gateways:
         self._changes = number
         for store in here.difference(self._found):
             self._found[store] = self._last(store)
+        for store in self._here - here:
+            self._returning[store] = self._log.end(TopicPartition(GATEWAYS_TOPIC, store)), 0.0
+        for store in (here - self._here) & self._returning.keys():
+            self._returning[store] = self._returning[store][0], time.monotonic() + RETURN_S
+        self._here = here
+
+    def _is_current(self, store: str) -> bool:
+        """Return whether a store's last announcement is of its present run."""
+        if store in self._returning:
+            end, trusted_s = self._returning[store]
+            is_new = self._log.end(TopicPartition(GATEWAYS_TOPIC, store)) > end
+            if not is_new and time.monotonic() < trusted_s:
+                return False
+            del self._returning[store]
+        return True
 
     def _last(self, store: str) -> GatewayInfo | None:
         for said in self._said(store):

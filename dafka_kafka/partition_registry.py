@@ -1,20 +1,35 @@
 """The registry of partition numbers, on which all gateways of a cluster agree.
 
-The registry is one Dafka partition; ``registry_table`` has its records. A gateway that changes it
-becomes the partition's producer (``protocol/producer_role.py``): of two that do so at once, the one
-with the older life is fenced, and retries. A change counts once a majority of the stores has it, so
-a number is never assigned twice, even when stores are lost.
+Kafka numbers a topic's partitions.  The registry maps each number to a partition of Dafka and to
+its *owner*, the gateway that takes its writes.  It is itself a Dafka partition of which every store
+keeps a copy (``registry_table`` has its records), and one gateway at a time is its producer.  A
+*proposal* to create, extend or delete a topic passes these steps:
 
-A change passes these states::
+1.  The gateway becomes the registry's producer: a majority of all known stores promise to
+    acknowledge nothing more of earlier producers (``protocol/histories.py``).
+2.  *Lease*: it writes a lease record.  When a majority and its own store have it, its table has
+    everything that was ever committed, as two majorities have a store in common.
+3.  It chooses the numbers after those in its table, and writes them.
+4.  *Commit*: when a majority has them, no later producer can miss them.  It writes a commit record,
+    and every gateway applies what is before.
 
-    proposed   a request waits for the writer thread
-    leased     the gateway is the registry's producer, and has written a ``lease`` record
-    written    its records are at a majority of the stores
-    committed  so is the record that says it: all gateways apply the change
-    refused    the request is invalid, or too few stores answer
+For further proposals the lease stays valid until another gateway becomes the producer.
 
-Numbers are chosen only once the ``lease`` record is at a majority; a gateway that is fenced later
-plans again, on the winner's table.
+Example: gateways A and B create topic ``t`` with one partition at once.  A becomes the producer,
+then B, before a majority has A's records.  No majority acknowledges A's records any more: A drops
+them, and waits for B's commit.  The registry then has::
+
+    offset 7   lease       by B
+    offset 8   t, first 0  an address that B has chosen
+    offset 9   committed 8
+
+A applies it, becomes the producer again, and plans its proposal on a table that has ``t``: it
+succeeds if the client wants the topic to exist, and fails with TOPIC_ALREADY_EXISTS if the client
+wants to create it.
+
+So a number is never assigned twice.  A minority of the stores assigns nothing: it elects no
+producer and acknowledges no record.  A gateway that returns with an old copy, or that sleeps while
+it has the lease, plans on an old table, but no majority acknowledges its records.
 """
 
 from __future__ import annotations
@@ -25,18 +40,23 @@ import random
 import secrets
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
+from enum import Enum
+from functools import partial
+from math import inf
 from operator import attrgetter
-from typing import Final
+from typing import Final, NamedTuple, Protocol
 
-from dafka_core.errors import DafkaError, NotAcknowledgedError, ProducerFencedError
-from dafka_core.model.epochs import MAX_END
+from dafka_core.errors import DafkaError, ProducerFencedError
+from dafka_core.model.epochs import MAX_END, EpochId
 from dafka_core.model.records import PartitionInfo, TopicPartition
 from dafka_core.nodes.addresses import new_address, options_beside
 from dafka_core.nodes.producer import Producer
 from dafka_core.nodes.store import Store
+from dafka_core.protocol.known_stores import KnownStores
 from dafka_kafka.errors import KafkaError, RefusedError
 from dafka_kafka.gateways import Gateways, ranked
 from dafka_kafka.registry_table import (
@@ -51,177 +71,21 @@ from dafka_kafka.registry_table import (
     is_numbered,
 )
 
-STORES_S: Final = 5.0
-"""Time for stores to answer, or to write a record."""
-
-LEASE_S: Final = 2.0
-"""Time to wait for another gateway's lease to be committed, which takes half a second; a gateway
-that died never commits."""
-
-IDLE_S: Final = 60.0
-"""Time for which an idle producer is kept: topics are often created together, or one by each
-job."""
-
-Planner = Callable[[RegistryTable], Sequence[RegistryRecord]]
-"""Returns the records to add to the table."""
-
-
-class RegistryWriter:
-    """Writes to the registry, in one thread.
-
-    Becoming the producer takes a quarter of a second: it joins the mesh, discovers the stores, and
-    asks them three times. So it is kept, and reused unless another gateway has taken the registry
-    over. It need not check that it still is the producer: no majority acknowledges the records of a
-    fenced life.
-
-    Args:
-        store: this gateway's store.
-        records: the registry in the store's log.
-        is_closing: returns whether the gateway is closing, which ends all waits.
-    """
-
-    def __init__(self, store: Store, records: RegistryLog, is_closing: Callable[[], bool]) -> None:
-        self._store = store
-        self._records = records
-        self._is_closing = is_closing
-        self._producer: Producer | None = None
-        self._acks = 0  # of the kept producer
-        self._idle_at = 0.0
-
-    @property
-    def majority(self) -> int:
-        """The number of stores that is a majority of the known ones."""
-        return (1 + len(self._store.known.names)) // 2 + 1
-
-    def commit(self, planner: Planner) -> None:
-        """Write the records of ``planner``, and commit them.
-
-        Raises:
-            RefusedError: too few stores are reachable, or the registry has lost its beginning.
-            DafkaError: the stores do not answer, or another gateway has begun a lease.
-        """
-        majority = self._wait_for_majority()
-        self._wait_for_lease()
-        producer = self._current_producer(majority)
-        try:
-            self._write(producer, planner)
-        except BaseException as error:
-            self._end(error)
-            raise
-        self._idle_at = time.monotonic() + IDLE_S
-
-    def close_idle(self) -> None:
-        """Close a producer that is idle for ``IDLE_S``, or fenced."""
-        if self._producer is not None and (
-            time.monotonic() >= self._idle_at or not self._is_current(self._producer)
-        ):
-            self._end()
-
-    def close(self) -> None:
-        """Close; call it in the writer's thread, or after that has ended."""
-        self._end()
-
-    def _current_producer(self, majority: int) -> Producer:
-        """Return the registry's producer: the last one if it is not fenced."""
-        self.close_idle()
-        if self._acks != majority:
-            self._end()
-        if self._producer is None:
-            self._producer, self._acks = self._new_producer(majority), majority
-        return self._producer
-
-    def _is_current(self, producer: Producer) -> bool:
-        role = producer.role
-        return role.fenced_by is None and self._records.is_written_by(role.epoch.life)
-
-    def _end(self, error: BaseException | None = None) -> None:
-        kept, self._producer = self._producer, None
-        if kept is not None:
-            kept.__exit__(None, error, None)
-
-    def _write(self, producer: Producer, planner: Planner) -> None:
-        start = producer.next_offset
-        begin = RegistryRecord(lease=secrets.token_hex(16)).packed()
-        producer.publish(begin)
-        producer.flush(STORES_S)
-        # A majority has the previous records, too; this store may not have them yet.
-        table = self._read_until(start, begin)
-        if table.applied <= start:
-            why = f"topic {REGISTRY.topic!r} has been trimmed: its first records are missing"
-            raise RefusedError(KafkaError.KAFKA_STORAGE_ERROR, why)
-        records = planner(table)
-        if records:
-            producer.publish_many([each.packed() for each in records])
-            producer.flush(STORES_S)
-        end = producer.next_offset
-        close = RegistryRecord(committed=end).packed()
-        producer.publish(close)
-        producer.flush(STORES_S)
-        self._read_until(end, close)
-
-    def _wait_for_majority(self) -> int:
-        """Wait until a majority of the known stores is reachable; return its size."""
-        deadline = time.monotonic() + STORES_S
-        while True:
-            known, here = self._store.known.names, self._store.known.here
-            majority = self.majority
-            if 1 + len(here) >= majority:
-                return majority
-            if time.monotonic() >= deadline or self._is_closing():
-                away = ", ".join(sorted(set(known) - here))
-                why = (
-                    f"{majority} of {1 + len(known)} stores have to agree on the partitions' "
-                    f"numbers, and these are away: {away}; start them, or if they are gone for "
-                    "ever, say so by 'dafka store forget'"
-                )
-                raise RefusedError(KafkaError.NOT_ENOUGH_REPLICAS, why)
-            time.sleep(0.05)
-
-    def _wait_for_lease(self) -> None:
-        deadline = time.monotonic() + LEASE_S
-        while not self._is_closing():
-            self._records.read()
-            began = self._records.lease_since
-            if began is None or time.monotonic() >= min(deadline, began + LEASE_S):
-                return
-            time.sleep(0.02)
-
-    def _new_producer(self, acks: int) -> Producer:
-        given = options_beside(self._store.options)
-        return Producer(
-            REGISTRY.topic,
-            address=REGISTRY.partition,
-            **given | {"wait_for_tower": False, "tower_timeout_s": STORES_S},
-            acks=acks,
-            resume_timeout_s=STORES_S,
-            close_timeout_s=STORES_S,
-        )
-
-    def _read_until(self, offset: int, content: bytes) -> RegistryTable:
-        """Wait until this store has the record, then read the registry up to it."""
-        deadline = time.monotonic() + STORES_S
-        while True:
-            self._store.append_queue.wait(REGISTRY, offset + 1, max(deadline - time.monotonic(), 0))
-            found = self._store.log.read(REGISTRY, offset, offset + 1)
-            # The offset may hold a record of an older life, which the store will set aside.
-            if found and found[0].values[0] == content:
-                return self._records.read(offset + 1)
-            if time.monotonic() >= deadline or self._is_closing():
-                raise NotAcknowledgedError(*REGISTRY, 1, STORES_S)
-            time.sleep(0.02)
-
-
 Change = Callable[["PendingChanges"], None]
 """Applies a change; raises RefusedError if it is invalid."""
 
 
 class Proposal:
-    """A requested registry change and the future of its caller."""
+    """A requested registry change and the future of its caller.
 
-    def __init__(self, change: Change, within_s: float) -> None:
+    Args:
+        now: the time at which it is proposed.
+    """
+
+    def __init__(self, change: Change, now: float) -> None:
         self.change = change
         self.future: Future[None] = Future()
-        self.deadline = time.monotonic() + within_s
+        self.since = now
 
     def complete(self, error: BaseException | None = None) -> None:
         """Complete the future with a result or an error."""
@@ -230,6 +94,317 @@ class Proposal:
                 self.future.set_result(None)
             else:
                 self.future.set_exception(error)
+
+
+# The states of a gateway's lease, and its actions.  ``RegistryLease`` implements this table.
+
+
+PROPOSED: Final = "a change is proposed, and a majority of the stores is here"
+TOO_FEW: Final = "a change is proposed, and a majority is away for 5 s"
+ELECTED: Final = "a majority has promised"
+ACKNOWLEDGED: Final = "a majority and its own store have its records"
+FENCED: Final = "another gateway becomes the producer"
+OVERDUE: Final = "the stores do not answer for 5 s"
+IDLE: Final = "nothing is proposed for 60 s, or a store comes or is forgotten"
+
+ELECT: Final = "asks the stores for their promise"
+LEASE: Final = "writes a lease record"
+PLAN: Final = "may choose numbers"
+ASSIGN: Final = "writes the proposed changes"
+COMMIT: Final = "writes a commit record"
+COMPLETE: Final = "reports success"
+RETRY: Final = "keeps its proposals, and retries"
+REFUSE: Final = "refuses its proposals"
+GIVE_UP: Final = "gives up the lease"
+
+
+class LeaseState(Enum):
+    """A state of a gateway, with its meaning."""
+
+    FOLLOWING = "it applies what other gateways commit"
+    ELECTING = "it asks a majority of the stores to become the registry's producer"
+    LEASING = "its lease record is on its way to a majority"
+    LEASED = "its table has everything that was ever committed"
+    WRITING = "its changes are on their way to a majority"
+    COMMITTING = "a majority has its changes, and the commit record is on its way"
+
+
+class Transition(NamedTuple):
+    """The next state, or that and another one if there is nothing to write; and the action."""
+
+    then: tuple[LeaseState, ...]
+    action: str
+
+
+_FOLLOWING, _LEASED = (LeaseState.FOLLOWING,), (LeaseState.LEASED,)
+_LOST: Final = {FENCED: Transition(_FOLLOWING, RETRY), OVERDUE: Transition(_FOLLOWING, REFUSE)}
+
+LEASE_TABLE: Final[Mapping[LeaseState, Mapping[str, Transition]]] = {
+    LeaseState.FOLLOWING: {
+        PROPOSED: Transition((LeaseState.ELECTING,), ELECT),
+        TOO_FEW: Transition(_FOLLOWING, REFUSE),
+    },
+    LeaseState.ELECTING: {ELECTED: Transition((LeaseState.LEASING,), LEASE), **_LOST},
+    LeaseState.LEASING: {ACKNOWLEDGED: Transition(_LEASED, PLAN), **_LOST},
+    LeaseState.LEASED: {
+        PROPOSED: Transition((LeaseState.WRITING, LeaseState.LEASED), ASSIGN),
+        TOO_FEW: Transition(_FOLLOWING, REFUSE),
+        FENCED: Transition(_FOLLOWING, RETRY),
+        IDLE: Transition(_FOLLOWING, GIVE_UP),
+    },
+    LeaseState.WRITING: {ACKNOWLEDGED: Transition((LeaseState.COMMITTING,), COMMIT), **_LOST},
+    LeaseState.COMMITTING: {ACKNOWLEDGED: Transition(_LEASED, COMPLETE), **_LOST},
+}
+"""Transitions by state and event; other events do nothing."""
+
+STORES_S: Final = 5.0
+"""Time for stores to answer, or to write a record."""
+
+COMMIT_S: Final = 15.0
+"""Time a client waits for a commit; Kafka's clients allow 30 s or more for a request."""
+
+LEASE_S: Final = 2.0
+"""Time to wait for another gateway's commit, which takes half a second; a gateway that died never
+commits."""
+
+IDLE_S: Final = 60.0
+"""Time for which a lease is kept without proposals: topics are often created one after the other,
+and becoming the producer takes a quarter of a second."""
+
+BACKOFF_S: Final = 0.25
+MAX_BACKOFF_S: Final = 5.0
+"""Random pause after another gateway has become the producer: at most this at first, and twice as
+long after each retry. It is as long as an election: of two gateways one ends before the other
+begins."""
+
+
+class RegistryProducer(Protocol):
+    """The registry's producer in one life."""
+
+    life: EpochId
+    is_ready: bool
+    """False while it asks stores for their promise."""
+    is_fenced: bool
+    """True if a store knows a newer life."""
+    next_offset: int
+    acknowledged: int
+    """A majority has the records before this offset, if they include one of this life."""
+
+    def publish(self, contents: Sequence[bytes]) -> None:
+        """Append records to the registry."""
+
+    def close(self) -> None:
+        """End this life without waiting."""
+
+
+NOTHING_TO_WRITE: Final = object()
+"""The result of an action that takes the second of two next states."""
+
+
+class RegistryLease:
+    """A gateway's part in the agreement, without threads and sockets; ``step`` does what is due.
+
+    ``propose`` may be called by any thread, everything else by one.
+
+    Args:
+        log: the registry in the store's log.
+        known: returns the stores that the gateway's store knows.
+        elect: becomes the registry's producer; its argument is the number of stores that must
+            acknowledge each record.
+    """
+
+    def __init__(
+        self,
+        log: RegistryLog,
+        known: Callable[[], KnownStores],
+        elect: Callable[[int], RegistryProducer],
+    ) -> None:
+        self.state = LeaseState.FOLLOWING
+        self.producer: RegistryProducer | None = None
+        self._log = log
+        self._known = known
+        self._elect = elect
+        self._acks = 0  # of the producer
+        self._proposals: deque[Proposal] = deque()
+        self._written: list[Proposal] = []  # proposals whose records are not committed yet
+        self._now = self._since = self._backoff_s = 0.0
+        self._lost_at = -inf  # time at which another gateway has become the producer
+        self._tries = 0
+        self._failure: RefusedError | None = None
+        self._actions: Mapping[str, Callable[[], object]] = {
+            ELECT: self._become_producer,
+            LEASE: self._write_lease,
+            PLAN: lambda: None,
+            ASSIGN: self._assign,
+            COMMIT: self._commit,
+            COMPLETE: self._complete,
+            RETRY: self._retry,
+            REFUSE: self._refuse,
+            GIVE_UP: self._end,
+        }
+
+    @property
+    def majority(self) -> int:
+        """The number of stores that is a majority of the known ones."""
+        return (1 + len(self._known().names)) // 2 + 1
+
+    @property
+    def has_proposals(self) -> bool:
+        """True while any proposal is not completed."""
+        return bool(self._proposals or self._written)
+
+    def propose(self, proposal: Proposal) -> None:
+        """Queue a change; its future completes when it is committed or refused."""
+        self._proposals.append(proposal)
+
+    def step(self, now: float) -> None:
+        """Process all events until now."""
+        self._now = now
+        while True:
+            self._failure = None
+            try:
+                event = self._event()
+                if event is None:
+                    return
+                self._on(event)
+            except ProducerFencedError:
+                self._on(FENCED)
+            except RefusedError as error:
+                self._failure = error
+                self._on(OVERDUE)
+            except DafkaError as error:
+                self._failure = _disagreement(str(error))
+                self._on(OVERDUE)
+
+    def close(self, refusal: RefusedError) -> None:
+        """Give up the lease, and refuse all proposals."""
+        self._failure = refusal
+        self._refuse()
+
+    def _on(self, event: str) -> None:
+        then, action = LEASE_TABLE[self.state].get(event, Transition(_FOLLOWING, REFUSE))
+        before, self._since = self.state, self._now
+        if self._actions[action]() is NOTHING_TO_WRITE:
+            then = then[1:]
+        assert self.state is before
+        self.state = then[0]
+
+    def _event(self) -> str | None:
+        state, producer = self.state, self.producer
+        if producer is None:
+            return self._beginning()
+        if state is LeaseState.ELECTING and producer.is_ready:
+            return ELECTED
+        if state is not LeaseState.ELECTING:
+            end = producer.next_offset
+            if producer.is_fenced or self._log.is_fenced(producer.life):
+                return FENCED
+            if state is LeaseState.LEASED:
+                is_idle = not self._proposals and self._now >= self._since + IDLE_S
+                return IDLE if is_idle or self._acks != self.majority else self._beginning()
+            if producer.acknowledged >= end and self._log.has(producer.life, end):
+                return ACKNOWLEDGED
+        return OVERDUE if self._now >= self._since + STORES_S else None
+
+    def _beginning(self) -> str | None:
+        """Return the event of waiting proposals."""
+        if not self._proposals:
+            return None
+        if 1 + len(self._known().here) < self.majority:
+            return TOO_FEW if self._now >= self._proposals[0].since + STORES_S else None
+        if self.state is LeaseState.FOLLOWING:
+            self._log.read()
+            seen = self._log.unsettled_since
+            others_until = -inf if seen is None else seen + LEASE_S
+            if self._now < max(self._lost_at, others_until) + self._backoff_s:
+                return None
+        return PROPOSED
+
+    # -- actions ---------------------------------------------------------------------------------
+
+    def _become_producer(self) -> None:
+        self._acks = self.majority
+        self.producer = self._elect(self._acks)
+
+    def _write_lease(self) -> None:
+        self._publish([RegistryRecord(lease=secrets.token_hex(16))])
+
+    def _assign(self) -> object:
+        assert self.producer is not None
+        end = self.producer.acknowledged
+        table = self._log.read(end)
+        if table.applied < end:
+            why = f"topic {REGISTRY.topic!r} has been trimmed: its first records are missing"
+            raise RefusedError(KafkaError.KAFKA_STORAGE_ERROR, why)
+        while self._proposals:
+            self._written.append(self._proposals.popleft())
+        pending = PendingChanges(table)
+        for proposal in self._written:
+            try:
+                proposal.change(pending)
+            except RefusedError as error:
+                proposal.complete(error)
+        records = pending.records()
+        if not records and self._log.unsettled_since is None:
+            self._complete()
+            return NOTHING_TO_WRITE
+        if records:
+            self._publish(records)
+        return None
+
+    def _commit(self) -> None:
+        assert self.producer is not None
+        self._publish([RegistryRecord(committed=self.producer.next_offset)])
+
+    def _complete(self) -> None:
+        assert self.producer is not None
+        self._log.read(self.producer.acknowledged)
+        written, self._written = self._written, []
+        self._tries = 0
+        for proposal in written:
+            proposal.complete()
+
+    def _retry(self) -> None:
+        self._end()
+        self._lost_at = self._now
+        self._backoff_s = random.uniform(0, min(BACKOFF_S * 2**self._tries, MAX_BACKOFF_S))
+        self._tries += 1
+        self._proposals.extendleft(reversed(self._written))
+        self._written = []
+        while self._proposals and self._proposals[0].since + COMMIT_S <= self._now:
+            why = "other gateways have changed the registry meanwhile"
+            self._proposals.popleft().complete(_disagreement(why))
+
+    def _refuse(self) -> None:
+        known = self._known()
+        away = sorted(set(known.names) - known.here)
+        if self._failure is None and away:
+            why = (
+                f"{self.majority} of {1 + len(known.names)} stores have to agree on the "
+                f"partitions' numbers, and these are away: {', '.join(away)}; start them, or if "
+                "they are gone for ever, say so by 'dafka store forget'"
+            )
+            self._failure = RefusedError(KafkaError.NOT_ENOUGH_REPLICAS, why)
+        self._end()
+        refused, self._written = self._written, []
+        while self._proposals:
+            refused.append(self._proposals.popleft())
+        for proposal in refused:
+            proposal.complete(self._failure or _disagreement("they do not answer"))
+
+    def _end(self) -> None:
+        producer, self.producer = self.producer, None
+        if producer is not None:
+            producer.close()
+
+    def _publish(self, records: Sequence[RegistryRecord]) -> None:
+        assert self.producer is not None
+        self.producer.publish([each.packed() for each in records])
+
+
+def _disagreement(why: str) -> RefusedError:
+    why = f"stores do not agree on the partitions' numbers: {why}"
+    return RefusedError(KafkaError.NOT_ENOUGH_REPLICAS, why)
 
 
 class PendingChanges:
@@ -248,9 +423,10 @@ class PendingChanges:
 
     def delete(self, topic: str, held: Iterable[PartitionInfo]) -> None:
         """Delete a topic's numbers; ``held`` are its partitions that have, or had, records."""
-        known = {each.address: 0 for each in self.partitions(topic)}
+        deleted = dict(self._deleted.get(topic, {}))
+        deleted |= {each.address: 0 for each in self.partitions(topic)}
         self._names.difference_update(each.tp for each in self._added.pop(topic, ()))
-        self._deleted[topic] = known | {info.partition: info.end for info in held}
+        self._deleted[topic] = deleted | {info.partition: info.end for info in held}
 
     def host(self, topic: str, count: int, gateways: Sequence[str]) -> list[str]:
         """Add partitions hosted by the gateways in turn; return their addresses."""
@@ -296,11 +472,11 @@ class PendingChanges:
         self._names.add(new.tp)
 
 
-COMMIT_S: Final = 15.0
-"""Time a client waits for a commit; Kafka's clients allow 30 s or more for a request."""
-
 POLL_S: Final = 0.5
 """Interval of the search for new partitions of Dafka producers."""
+
+STEP_S: Final = 0.02
+"""Interval of the steps of a change; an acknowledgement comes earlier."""
 
 RANK_S: Final = 3.0
 """Delay by which each further gateway, by rank, assigns numbers if none before it has."""
@@ -312,8 +488,58 @@ RETRY_S: Final = 10.0
 """Pause after a failed attempt."""
 
 ADDRESS: Final = attrgetter("address")
+CLOSING: Final = RefusedError(KafkaError.NOT_CONTROLLER, "this gateway is closing")
 
 _log: Final = logging.getLogger("dafka.kafka")
+
+
+class StoreProducer(RegistryProducer):
+    """The registry's producer, beside a gateway's store; raises DafkaError if it is not elected."""
+
+    is_ready = True
+
+    def __init__(self, store: Store, acks: int) -> None:
+        given = options_beside(store.options)
+        self._producer = Producer(
+            REGISTRY.topic,
+            address=REGISTRY.partition,
+            **given | {"wait_for_tower": False, "tower_timeout_s": STORES_S},
+            acks=acks,
+            resume_timeout_s=STORES_S,
+            close_timeout_s=STORES_S,
+        )
+        self.life = self._producer.role.epoch.life
+
+    @property
+    def is_fenced(self) -> bool:  # type: ignore[override]
+        """True if a store knows a newer life."""
+        return self._producer.role.fenced_by is not None
+
+    @property
+    def next_offset(self) -> int:  # type: ignore[override]
+        """The offset of the next record."""
+        return self._producer.next_offset
+
+    @property
+    def acknowledged(self) -> int:  # type: ignore[override]
+        """The offset before which the stores have acknowledged all records."""
+        return self._producer.acknowledged
+
+    def publish(self, contents: Sequence[bytes]) -> None:
+        """Append records to the registry."""
+        self._producer.publish_many(contents)
+
+    def wait(self) -> None:
+        """Wait for acknowledgements, at most for a step."""
+        if self.acknowledged >= self.next_offset or self.is_fenced:
+            time.sleep(STEP_S)  # for this gateway's own store
+        with suppress(DafkaError):
+            self._producer.flush(STEP_S)
+
+    def close(self) -> None:
+        """End this life without waiting."""
+        with suppress(DafkaError):
+            self._producer.end(started_s=-inf)
 
 
 class PartitionRegistry:
@@ -332,19 +558,21 @@ class PartitionRegistry:
         self._stored = store.log
         self._gateways = gateways
         self._records = RegistryLog(store.log)
-        self._writer = RegistryWriter(store, self._records, lambda: self._closing)
+        self._lease = RegistryLease(
+            self._records, lambda: store.known, partial(StoreProducer, store)
+        )
         self._scanned = -1  # the log's change number up to which new partitions were searched
         self._new: dict[TopicPartition, None] = {}  # partitions without a number
-        self._pending_since: float | None = None
-        self._failed_s = float("-inf")  # time of the last failed background change
-        self._reported = ""  # its reason
+        self._background: Proposal | None = None
+        self._due_since: float | None = None  # time since when it is due
+        self._failed_s = -inf  # time of its last failure
+        self._reported = ""  # the reason
         self._changed = threading.Condition()
-        self._proposals: list[Proposal] = []
         self._closing = False
         self._woken = threading.Event()
         self._threads = [
             threading.Thread(target=run, name=f"dafka-kafka-{name}", daemon=True)
-            for name, run in (("registry", self._follow), ("writer", self._run_writer))
+            for name, run in (("registry", self._follow), ("lease", self._run_lease))
         ]
 
     def start(self) -> None:
@@ -362,9 +590,7 @@ class PartitionRegistry:
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join()
-        self._writer.close()
-        for proposal in self._proposals:
-            proposal.complete(RefusedError(KafkaError.NOT_CONTROLLER, "this gateway is closing"))
+        self._lease.close(CLOSING)
 
     @property
     def cluster_id(self) -> str | None:
@@ -468,11 +694,11 @@ class PartitionRegistry:
         pending.adopt(found, self._hosts)
 
     async def _propose(self, change: Change) -> None:
-        proposal = Proposal(change, COMMIT_S)
+        proposal = Proposal(change, time.monotonic())
         with self._changed:
             if self._closing:
-                raise RefusedError(KafkaError.NOT_CONTROLLER, "this gateway is closing")
-            self._proposals.append(proposal)
+                raise CLOSING
+            self._lease.propose(proposal)
             self._changed.notify_all()
         try:
             await asyncio.wait_for(asyncio.wrap_future(proposal.future), COMMIT_S)
@@ -512,82 +738,53 @@ class PartitionRegistry:
                     self._new[tp] = None
             self._changed.notify_all()
 
-    # -- the thread that writes to it ------------------------------------------------------------
+    # -- the thread that has the lease -----------------------------------------------------------
 
-    def _run_writer(self) -> None:
-        while True:
-            self._writer.close_idle()
+    def _run_lease(self) -> None:
+        while not self._closing:
+            self._propose_new(time.monotonic())
+            self._lease.step(time.monotonic())
+            producer = self._lease.producer
+            if isinstance(producer, StoreProducer) and self._lease.has_proposals:
+                producer.wait()
+                continue
             with self._changed:
-                if not (self._closing or self._proposals or self._is_due()):
-                    self._changed.wait(POLL_S)
-                if self._closing:
-                    return
-                if not (self._proposals or self._is_due()):
-                    continue
-                proposals, self._proposals = self._proposals, []
-            background = Proposal(self._adopt_new, COMMIT_S)
-            self._commit([*proposals, background])
-            failure = background.future.exception()
-            self._pending_since, why = None, ""
-            if isinstance(failure, RefusedError) and not self._closing:
-                self._failed_s, why = time.monotonic(), failure.why
+                if not self._closing:
+                    self._changed.wait(STEP_S if self._lease.has_proposals else POLL_S)
+
+    def _propose_new(self, now: float) -> None:
+        """Propose numbers for new partitions, when it is this gateway's turn."""
+        proposal = self._background
+        if proposal is None:
+            if self._is_due(now):
+                self._background = Proposal(self._adopt_new, now)
+                self._lease.propose(self._background)
+        elif proposal.future.done():
+            self._background = self._due_since = None
+            failure, why = proposal.future.exception(), ""
+            if isinstance(failure, RefusedError):
+                self._failed_s, why = now, failure.why
                 if why != self._reported:
                     _log.warning("new partitions have no number for Kafka clients: %s", why)
             self._reported = why
             with suppress(DafkaError):  # reported by the following thread
                 self._scan()
 
-    def _is_due(self) -> bool:
-        """Return whether this gateway should write without a proposal.
+    def _is_due(self, now: float) -> bool:
+        """Return whether this gateway should write without a client's request.
 
-        It does so to number new partitions, to begin the registry, and to have it acknowledged by
-        the majority of another number of stores: otherwise the next lease would need all of the old
-        ones.
+        It does so to number new partitions, to begin the registry, to commit what a gateway that
+        died has written, and to have the registry acknowledged by the majority of another number of
+        stores: otherwise the next lease would need all of the old ones.
         """
-        now = time.monotonic()
         is_begun = self.cluster_id is not None
-        if not self._new and is_begun and self._records.is_committed_by(self._writer.majority):
-            self._pending_since = None
+        is_committed = self._records.is_committed_by(self._lease.majority)
+        if not self._new and is_begun and is_committed:
+            self._due_since = None
             return False
-        if self._pending_since is None:
-            self._pending_since = now
+        if self._due_since is None:
+            self._due_since = now
         rank = self._gateways.ranked(REGISTRY.topic).index(self._gateways.own)
         # Another gateway may be about to do so, or this store about to receive its records.
         wait_s = rank * RANK_S + (0 if self._new and is_begun else LEASE_S)
-        return now >= max(self._pending_since + wait_s, self._failed_s + RETRY_S)
-
-    def _commit(self, proposals: Sequence[Proposal]) -> None:
-        """Commit the changes of all proposals, with retries, and complete their futures."""
-        tries, failure = 0, RefusedError(KafkaError.NOT_CONTROLLER, "the gateway is closing")
-        while not self._closing:
-            tries += 1
-            try:
-                self._writer.commit(lambda table: self._planned(table, proposals))
-            except RefusedError as error:
-                failure = error
-                break
-            except DafkaError as error:
-                why = f"stores do not agree on the partitions' numbers: {error}"
-                failure = RefusedError(KafkaError.NOT_ENOUGH_REPLICAS, why)
-                if (
-                    isinstance(error, ProducerFencedError)
-                    and time.monotonic() < proposals[0].deadline
-                ):
-                    # Another gateway has begun a lease: back off for a random time.
-                    time.sleep(random.uniform(0.05, 0.3) * tries)
-                    continue
-                break
-            for proposal in proposals:
-                proposal.complete()
-            return
-        for proposal in proposals:
-            proposal.complete(failure)
-
-    def _planned(self, table: RegistryTable, proposals: Sequence[Proposal]) -> list[RegistryRecord]:
-        pending = PendingChanges(table)
-        for proposal in proposals:
-            try:
-                proposal.change(pending)
-            except RefusedError as error:
-                proposal.complete(error)
-        return pending.records()
+        return now >= max(self._due_since + wait_s, self._failed_s + RETRY_S)

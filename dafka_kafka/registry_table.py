@@ -9,8 +9,8 @@ are JSON objects in the single partition of internal topic ``__dafka.kafka.parti
     {"v": 1, "topic": "flights", "deleted": [["EB0A...", 5000], ...]}
     {"v": 1, "committed": 2}
 
-``lease``: a gateway starts to write, and others should wait; what excludes two writers is the
-fencing of lives. The value is random. ``partitions`` get the numbers from
+``lease``: a gateway has become the registry's producer, and others should wait for its commit. The
+value is random. ``partitions`` get the numbers from
 ``first`` on; each row is the partition's address, the address of its owner (the gateway that takes
 the writes of Kafka clients), and whether the owner hosts it (otherwise a Dafka producer does).
 ``deleted`` removes all numbers of a topic: its partitions get new ones only for records from these
@@ -231,28 +231,39 @@ REGISTRY: Final = TopicPartition(f"{INTERNAL}kafka.partitions", SHARED_BY_STORES
 class RegistryLog:
     """Reads the registry's committed records; thread-safe.
 
+    Args:
+        clock: a monotonic time in seconds.
+
     Attributes:
         table: their content.
-        lease_since: when an uncommitted lease was seen; None without one.
+        unsettled_since: when a gateway's election or uncommitted record was last seen; None if
+            everything is committed.
     """
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, clock: Callable[[], float] = time.monotonic) -> None:
         self.table = RegistryTable()
-        self.lease_since: float | None = None
+        self.unsettled_since: float | None = None
         self._log = log
+        self._clock = clock
         self._lock = threading.Lock()
         self._scanned = self._committed = 0
         self._history: History = ()
         self._promised = NO_LIFE
+        self._ends_committed = True
 
     def is_committed_by(self, majority: int) -> bool:
-        """Return whether ``majority`` stores acknowledged the last lease, and none is newer."""
-        last = last_life(self._history)
-        return last.acks == majority and self._promised[:2] <= last[:2]
+        """Return whether everything is committed, by ``majority`` stores."""
+        return last_life(self._history).acks == majority and self.unsettled_since is None
 
-    def is_written_by(self, life: EpochId) -> bool:
-        """Return whether the producer with this life has the last lease."""
-        return life[:2] == last_life(self._history)[:2] >= self._promised[:2]
+    def has(self, life: EpochId, end: int) -> bool:
+        """Return whether the store has the records before ``end`` of the producer's life."""
+        lives = self._log.lives(REGISTRY)
+        return lives.end >= end and last_life(lives.history)[:2] == life[:2]
+
+    def is_fenced(self, life: EpochId) -> bool:
+        """Return whether the store knows a newer producer."""
+        lives = self._log.lives(REGISTRY)
+        return max(lives.promised, last_life(lives.history))[:2] > life[:2]
 
     def read(self, committed: int = 0) -> RegistryTable:
         """Read new records; those before ``committed`` are known to be committed."""
@@ -263,13 +274,18 @@ class RegistryLog:
                 # Committed records stay, unless an operator started stores that lack them without
                 # the stores that have them. Read everything again.
                 self.table, self._scanned, self._committed = RegistryTable(), 0, 0
+            is_changed = lives.promised != self._promised
             self._history, self._promised = lives.history, lives.promised
             self._committed = max(self._committed, committed)
             for offset, record in self._records(self._scanned, lives.end):
                 self._scanned = offset + 1
                 self._committed = max(self._committed, committed_end(record, offset))
-                has_ended = record is not None and record.committed > 0
-                self.lease_since = None if has_ended else time.monotonic()
+                self._ends_committed = record is not None and record.committed > 0
+                is_changed = True
+            if self._ends_committed and lives.promised[:2] <= last_life(lives.history)[:2]:
+                self.unsettled_since = None
+            elif is_changed:
+                self.unsettled_since = self._clock()
             table = self.table
             for offset, record in self._records(table.applied, min(self._committed, self._scanned)):
                 if offset == table.applied:  # otherwise the registry has lost its beginning

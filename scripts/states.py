@@ -1,4 +1,4 @@
-"""Write the tables of discovery and groups into docs/states.md: ``python scripts/states.py``.
+"""Write the tables of states into docs/states.md: ``python scripts/states.py``.
 
 ``--check`` only compares, and fails if the page is out of date.
 """
@@ -15,6 +15,7 @@ from typing import Any
 from dafka_core.protocol.discovery import DISCOVERY_TABLE
 from dafka_kafka.errors import KafkaError
 from dafka_kafka.groups.group import GROUP_TABLE
+from dafka_kafka.partition_registry import LEASE_TABLE
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "states.md"
 
@@ -30,6 +31,13 @@ TABLES: dict[str, Mapping[Any, Mapping[str, tuple[str, str | KafkaError]]]] = {
         for state, reactions in DISCOVERY_TABLE.items()
     },
     "group states": GROUP_TABLE,
+    "lease states": {
+        state: {
+            event: (", ".join(map(label, each.then)), each.action)
+            for event, each in reactions.items()
+        }
+        for state, reactions in LEASE_TABLE.items()
+    },
 }
 
 

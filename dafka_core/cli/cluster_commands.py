@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 import typer
 
 from dafka_core.cli import output
-from dafka_core.cli.list_commands import AsJson, MinStores, Timeout, Uris
+from dafka_core.cli.flags import AsJson, MinStores, Timeout, Uris
 from dafka_core.config.missing_stores import EVERY_STORE, parse_min_stores
 from dafka_core.config.options import check_argument
 from dafka_core.errors import ConfigError, DafkaError
@@ -67,6 +67,7 @@ def status(
 
 
 def _states(facts: Facts) -> Iterator[State]:
+    from dafka_core.ops.checks import damage
     from dafka_core.ops.findings import Severity
     from dafka_core.ops.port_probe import check_towers
 
@@ -82,7 +83,12 @@ def _states(facts: Facts) -> Iterator[State]:
         elif store.refusal:
             yield State("store", store.store, FULL, store.refusal)
         else:
-            yield State("store", store.store, OK)
+            yield State(
+                "store",
+                store.store,
+                OK,
+                damage(store.name, store.damaged).sentence if store.damaged else "",
+            )
     for known in facts.away:
         yield State("store", known.store, AWAY, "other stores know it, and it does not respond")
 

@@ -12,15 +12,16 @@ import typer
 from dafka_core.cli import output
 from dafka_core.cli.consume_command import json_lines
 from dafka_core.cli.flags import (
+    AsJson,
     Directory,
     ExitWithParent,
     MaybeDirectory,
+    Timeout,
     WithResult,
     needed,
     of_table,
     watching,
 )
-from dafka_core.cli.list_commands import AsJson, Timeout
 from dafka_core.cli.process import serve_until_stopped, stop_when_input_ends
 from dafka_core.config.node_options import StoreOptions, TowerOptions
 from dafka_core.errors import DafkaError
@@ -245,13 +246,12 @@ def up(
     stored = of_table(StoreOptions, options) | {"announce": False}
     with (
         watching("tower and store", options) as watch,
-        Tower(announce=False, **of_table(TowerOptions, options)) as hub,
+        Tower(**of_table(TowerOptions, options)) as hub,
         Store(directory, **stored | {"tower": hub.tower}) as node,
         extended(node, options) as (nodes, facts),
     ):
         watch.add(hub, node, *nodes)
         node.announce()
-        hub.announce()
         output.info(f"tower at {hub.tower}, store in {directory}; Ctrl-C stops both")
         output.info("in other terminals, unless this is the default tower:")
         output.info(f"  export DAFKA_TOWER={hub.tower}")

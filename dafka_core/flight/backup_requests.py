@@ -6,6 +6,7 @@ The batches of a backup have three columns: the number of the entry's table, its
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Iterable, Iterator
 from typing import Annotated, ClassVar, Final
 
@@ -28,6 +29,9 @@ SCHEMA: Final = pa.schema(
     ]
 )
 
+BACKUP_TICKET: Final = re.compile(rb'"v"\s*:\s*2\b')
+"""Found in tickets of backups only: JSON escapes quotes in names and conditions."""
+
 BATCH_BYTES: Final = 8 << 20
 BATCH_ENTRIES: Final = 10_000
 """Entries of one batch, unless it is a single larger entry."""
@@ -40,8 +44,8 @@ class BackupRequest(Request, frozen=True):
     """
 
     what: ClassVar[str] = "ticket"
-    json_version: ClassVar[int] = 4
-    largest_bytes: ClassVar[int] = limits.MAX_MANY_BYTES
+    json_version: ClassVar[int] = 2
+    largest_bytes: ClassVar[int] = limits.MAX_TICKET_BYTES
 
     known: Annotated[
         tuple[tuple[Natural, Natural, Annotated[str, Meta(max_length=16)]], ...],
@@ -50,13 +54,7 @@ class BackupRequest(Request, frozen=True):
 
 
 class CheckRequest(ActionRequest, frozen=True):
-    """Read all records of these partitions, or all data beside records, and compare checksums.
-
-    {v, partitions: [[topic, partition], ...], saved?} -> {v, partitions, records, blocks, bytes,
-    found: [[kind, topic, partition, offset, why], ...], linked}: the amount of checked data, the
-    damage, and the number of records with links. With saved, rows of dafka.links.v1, only these are
-    compared
-    """
+    """Read all records of these partitions, or all data beside records, and compare checksums."""
 
     action: ClassVar[str] = "dafka.check.v1"
     rows: ClassVar[tuple[str, ...]] = ("partitions", "saved")
@@ -66,12 +64,7 @@ class CheckRequest(ActionRequest, frozen=True):
 
 
 class LinksRequest(ActionRequest, frozen=True):
-    """Return the links of these partitions' records: a chain of digests (docs/backup.md).
-
-    {v, partitions: [[topic, partition], ...], newest?} -> {v, links: [[topic, partition, start,
-    end, life, digest of the records, digest of all up to here], ...]}: only the last ones with
-    newest. In several results if they are many
-    """
+    """Return the links of these partitions' records: a chain of digests (docs/backup.md)."""
 
     action: ClassVar[str] = "dafka.links.v1"
     rows: ClassVar[tuple[str, ...]] = ("partitions",)

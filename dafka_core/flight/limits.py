@@ -5,29 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, TypeVar
 
-from dafka_core.model.where import MAX_CHARACTERS
 from dafka_core.storage.block import MAX_BLOCK_BYTES, MAX_BLOCK_RECORDS
 
 MAX_REQUEST_BYTES: Final = 8_192
-"""A ticket, descriptor or criteria: two names of 255 bytes, each byte escaped, and the rest."""
+"""A descriptor or criteria: two names of 255 bytes, each byte escaped, and the rest."""
 
 MAX_RANGES: Final = 1_000
 """Ranges of one get: a batch of it names the partition of each of its parts."""
 
-MAX_MANY_BYTES: Final = 4 << 20
+MAX_TICKET_BYTES: Final = 4 << 20
 """A ticket of this number of ranges, with the longest names."""
 
 MAX_KNOWN: Final = 50_000
-"""Partitions of an earlier backup in a ticket, within ``MAX_MANY_BYTES``."""
+"""Partitions of an earlier backup in a ticket, within ``MAX_TICKET_BYTES``."""
 
 MAX_CHECKED: Final = 1_000
 """Partitions checked by one request."""
 
 MAX_BACKUPS: Final = 2
 """Backups at one time: each pins a view of the log, and pages freed since, until it ends."""
-
-MAX_WHERE_BYTES: Final = MAX_REQUEST_BYTES + 6 * MAX_CHARACTERS
-"""A ticket with a condition of the greatest length, each character escaped."""
 
 MAX_ACTION_BYTES: Final = 1 << 20
 """An action's body lists topics or partitions: some thousands with the longest names."""

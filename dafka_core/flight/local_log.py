@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import operator
 import os
 import threading
 import weakref
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator
 from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Final
 
@@ -19,13 +19,16 @@ from dafka_core.errors import (
     DafkaError,
     LeaseEndedError,
     StoreError,
-    StoreUnreachableError,
 )
-from dafka_core.flight.requests import AskedRange, GetRequest, LeaseGranted, Part
+from dafka_core.flight.requests import (
+    GetRequest,
+    LeaseGranted,
+    LeaseRequest,
+    RecordRange,
+)
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import SESSION_FILE, StoreLocation
-from dafka_core.model.epochs import EpochId
-from dafka_core.model.records import RecordBatch, TopicPartition, coalesce
+from dafka_core.model.records import RecordBatch, coalesce
 from dafka_core.storage.block import ALIGNMENT, Block
 from dafka_core.storage.leases import ID_BYTES, LEASE_FILE, LEASE_S
 from dafka_core.storage.open_environment import not_local
@@ -136,106 +139,60 @@ class LocalLog:
         self._files = files
         self._store = store
 
-    def read(
-        self,
-        client: StoreClient,
-        tp: TopicPartition,
-        start: int,
-        end: int,
-        *,
-        life: EpochId | None = None,
-        after: EpochId | None = None,
-        max_records: int,
-        max_bytes: int,
-    ) -> Generator[RecordBatch]:
-        """Yield the records from ``start`` to ``end`` (exclusive), in order and complete.
+    def records(self, client: StoreClient, request: GetRequest) -> Generator[RecordBatch]:
+        """Yield the records of a get, in order and complete, without a condition.
 
-        ``client`` is one of the store.  Sizes and lives are as those of ``StoreClient.read``.
+        ``client`` is one of the store.  A ``partial`` get also leaves out the rest of ranges whose
+        lease the store ends at once.
 
         Raises:
             InvalidRequestError: an argument is invalid; at once.
-            DataLossError: the log does not hold all of the range.
-            HistoryChangedError: a newer producer has replaced ``life`` or ``after``.
+            DataLossError: the log does not hold all of a range.
+            HistoryChangedError: a newer producer has replaced a range's ``life`` or ``after``.
             LeaseEndedError: the store has ended a lease before anything was read of it.
             StoreUnreachableError: the store grants no lease, or has no records of ``life`` yet.
             StoreError: a block is damaged, or the disk fails.
             ClosedError: its ``LocalLogs`` is closed.
         """
-        request = GetRequest(
-            *tp, start, end, max_records=max_records, max_bytes=max_bytes, life=life, after=after
-        )
-        return self._read(client, request.fitted(), life, after)
+        return self._records(client, request.fitted())
 
-    def read_many(
-        self,
-        client: StoreClient,
-        ranges: Sequence[AskedRange],
-        *,
-        max_records: int,
-        max_bytes: int,
-    ) -> Generator[list[Part]]:
-        """Yield the records of up to 1,000 ranges, in order, with few leases.
-
-        See ``StoreClient.read_many``: those of some ranges may be incomplete or missing, also after
-        the end of a lease.  Raises the errors of ``read``.
-        """
+    def _records(self, client: StoreClient, request: GetRequest) -> Generator[RecordBatch]:
         if self._files.closed:
             raise ClosedError("local logs")
-        done, first = "", 0
-        while first < len(ranges):
-            granted = client.lease_many(ranges[first:], done=done, timeout_s=LEASE_TIMEOUT_S)
-            done = granted.lease
-            for number, blocks in groupby(granted.blocks, operator.itemgetter(0)):
-                if first + number >= len(ranges):
-                    why = f"it leases blocks of range {number}, which was not requested"
-                    raise StoreUnreachableError(self._store, why)
-                requested = ranges[first + number]
-                lease = LeaseGranted(done, granted.slot, tuple(block[1:] for block in blocks))
-                request = GetRequest(*requested[:4])
-                for batch in self._blocks(lease, request, requested.start):
-                    for part in batch.split(max_records, max_bytes):
-                        yield [Part(first + number, part)]
-            first += granted.ranges
-        with contextlib.suppress(DafkaError):
-            client.lease(ranges[0].tp, 0, 0, done=done, timeout_s=LEASE_TIMEOUT_S)
-
-    def _read(
-        self,
-        client: StoreClient,
-        request: GetRequest,
-        life: EpochId | None,
-        after: EpochId | None,
-    ) -> Generator[RecordBatch]:
-        if self._files.closed:
-            raise ClosedError("local logs")
-        at, tp, done = request.start, request.tp, ""
-        timeout_s = LEASE_TIMEOUT_S
-        while at < request.end:
-            granted = client.lease(
-                tp,
-                at,
-                request.end,
-                life=life,
-                after=after if at == request.start else None,
-                done=done,
-                timeout_s=timeout_s,
-            )
-            begun, done = at, granted.lease
-            blocks = self._blocks(granted, request, at)
-            for batch in coalesce(blocks, request.max_records, request.max_bytes):
-                yield from batch.split(request.max_records, request.max_bytes)
-                at = batch.end
+        left, done = [each for each in request.ranges if each.start < each.end], ""
+        sizes = request.max_records, request.max_bytes
+        while left:
+            asked = LeaseRequest(tuple(left), request.partial, done)
+            granted = client.lease(asked, timeout_s=LEASE_TIMEOUT_S)
+            places = {number: list(of) for number, of in groupby(granted.blocks, itemgetter(0))}
+            has_read, done = False, granted.lease
+            rest: list[RecordRange] = []
+            for number, wanted in enumerate(left[: granted.ranges]):
+                at, blocks = wanted.start, self._blocks(granted, places.get(number, ()), wanted)
+                for batch in coalesce(blocks, *sizes):
+                    yield from batch.split(*sizes)
+                    has_read, at = True, batch.end
+                if at < wanted.end and (number in places or not request.partial):
+                    after = wanted.after if at == wanted.start else None
+                    rest.append(wanted._replace(start=at, after=after))
             # If the lease has ended meanwhile, because the caller was slow, the next one is for the
             # rest; a store that ends each at once needs its space.
-            if at == begun:
-                raise LeaseEndedError(*tp, self._store, at, LEASE_S)
+            if not has_read and not request.partial:
+                raise LeaseEndedError(*left[0].tp, self._store, left[0].start, LEASE_S)
+            left[: max(granted.ranges, 1)] = rest if has_read else []
         if done:
             # The store ends it by itself, too, later.
             with contextlib.suppress(DafkaError):
-                client.lease(tp, at, at, done=done, timeout_s=timeout_s)
+                client.lease(LeaseRequest(done=done), timeout_s=LEASE_TIMEOUT_S)
 
-    def _blocks(self, granted: LeaseGranted, request: GetRequest, at: int) -> Iterator[RecordBatch]:
-        for first, position, size_bytes in granted.blocks:
+    def _blocks(
+        self,
+        granted: LeaseGranted,
+        places: Iterable[tuple[int, int, int, int]],
+        wanted: RecordRange,
+    ) -> Iterator[RecordBatch]:
+        at = wanted.start
+        for _, first, position, size_bytes in places:
             why = ""
             try:
                 block = self._files.block(position, size_bytes)
@@ -248,10 +205,10 @@ class LocalLog:
                 return
             if why:
                 why = f"cannot be read at byte {position} of {DATA_FILE}: {why}"
-                why = f"{request.tp}: the block at offset {first} {why}"
+                why = f"{wanted.tp}: the block at offset {first} {why}"
                 raise damaged(self._files.directory, why)
-            batch = RecordBatch(request.tp, first, block.values, times=block.times)
-            batch = batch.between(at, min(batch.end, request.end))
+            batch = RecordBatch(wanted.tp, first, block.values, times=block.times)
+            batch = batch.between(at, min(batch.end, wanted.end))
             yield batch
             at = batch.end
 

@@ -7,21 +7,18 @@ an answer.
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, ClassVar, Final, NamedTuple, Self
 
-import numpy as np
-import pyarrow as pa
 from msgspec import Meta
 from msgspec.structs import replace
 
 from dafka_core.config.topic_rules import RetentionRule, parse_rules
 from dafka_core.errors import InvalidRequestError, ProtocolError
 from dafka_core.flight import limits
-from dafka_core.flight.columns import COLUMNS, DEFAULT_COLUMNS, LONG, parse_longs
+from dafka_core.flight.columns import COLUMNS, DEFAULT_COLUMNS
 from dafka_core.flight.limits import MAX_LEASED_BLOCKS
+from dafka_core.model.envelope import AUTO, ENVELOPE
 from dafka_core.model.json_message import JsonMessage, Natural, short
 from dafka_core.model.name_limits import check_address, check_topic, nearest
 from dafka_core.model.names import INTERNAL
@@ -29,12 +26,11 @@ from dafka_core.model.records import (
     NO_VERSION,
     Neighbour,
     PartitionInfo,
-    RecordBatch,
     StagedPartition,
     TopicPartition,
     TransactionState,
 )
-from dafka_core.model.values import Longs
+from dafka_core.model.where import MAX_CHARACTERS, Where
 from dafka_core.protocol.limits import MAX_SEQUENCE
 from dafka_core.storage.leases import MAX_LEASES
 
@@ -82,12 +78,6 @@ class Request(
         """Return the request; raise InvalidRequestError if the store would refuse it."""
         return self.parse(self.packed())
 
-    def fitted(self) -> Self:
-        """Return a get, with batch sizes cut to the limits."""
-        most = {"max_records": limits.MAX_BATCH_RECORDS, "max_bytes": limits.MAX_BATCH_BYTES}
-        sizes = {name: _at_most(most[name], getattr(self, name)) for name in most}
-        return replace(self, **sizes).checked()
-
     def check(self) -> None:
         """Raise InvalidRequestError for mistakes beyond the fields' types."""
         _check_name("topic", getattr(self, "topic", None))
@@ -112,12 +102,7 @@ class _PartitionRequest(Request, frozen=True):
         return TopicPartition(self.topic, self.partition)
 
 
-class _Range(_PartitionRequest, frozen=True):
-    start: Offset
-    end: Offset
-
-
-class RangeRequest(_Range, frozen=True, kw_only=True):
+class RecordRange(NamedTuple):
     """The records from ``start`` to ``end`` (exclusive) of one partition.
 
     ``life`` (number, id, acks) is the partition's newest producer known to the caller: the records
@@ -125,12 +110,29 @@ class RangeRequest(_Range, frozen=True, kw_only=True):
     records before ``start``: these must be unchanged.
     """
 
+    topic: str
+    partition: str
+    start: Offset
+    end: Offset
     life: Life | None = None
     after: Life | None = None
 
+    @property
+    def tp(self) -> TopicPartition:
+        """Return the partition."""
+        return TopicPartition(self.topic, self.partition)
 
-class GetRequest(RangeRequest, frozen=True):
-    """A ticket: the records from ``start`` to ``end`` (exclusive) of one partition.
+
+Ranges = Annotated[tuple[RecordRange, ...], Meta(min_length=1, max_length=limits.MAX_RANGES)]
+
+
+class GetRequest(Request, frozen=True):
+    """A ticket: the records of ranges, one range after the other.
+
+    With ``where`` only those that match this condition; ``envelope`` decides about its columns
+    ``key`` and ``value``: ``auto`` opens envelopes, ``none`` leaves contents unchanged.  The get
+    ends with an error at records that the store does not hold, or has of another history; if it is
+    ``partial`` it leaves them and the rest of their range out.
 
     ``columns`` are the columns of the batches; with ``times`` each batch's metadata has the
     timestamps of its records.  A batch has at most ``max_records``, and at most ``max_bytes`` of
@@ -138,11 +140,35 @@ class GetRequest(RangeRequest, frozen=True):
     """
 
     what: ClassVar[str] = "ticket"
+    largest_bytes: ClassVar[int] = limits.MAX_TICKET_BYTES
+    rows: ClassVar[tuple[str, ...]] = ("ranges",)
 
+    ranges: Ranges
     columns: tuple[str, ...] = DEFAULT_COLUMNS
     times: bool = False
+    partial: bool = False
+    where: Annotated[str, Meta(max_length=MAX_CHARACTERS)] | None = None
+    envelope: str = AUTO
     max_records: MaxRecords = limits.MAX_BATCH_RECORDS
     max_bytes: MaxBytes = limits.MAX_BATCH_BYTES
+
+    def fitted(self) -> Self:
+        """Return the request with batch sizes cut to the limits."""
+        most = {"max_records": limits.MAX_BATCH_RECORDS, "max_bytes": limits.MAX_BATCH_BYTES}
+        sizes = {name: _at_most(most[name], getattr(self, name)) for name in most}
+        return replace(self, **sizes).checked()
+
+    def check(self) -> None:
+        """Check the condition."""
+        super().check()
+        if self.envelope not in ENVELOPE:
+            why = f"must be one of {', '.join(ENVELOPE)}"
+            raise InvalidRequestError("envelope", short(self.envelope), why)
+        try:
+            if self.where is not None:
+                Where.parse(self.where)
+        except ValueError as error:
+            raise InvalidRequestError("where", short(self.where), str(error)) from error
 
 
 class PutRequest(_PartitionRequest, frozen=True):
@@ -188,7 +214,10 @@ class Criteria(Request, frozen=True):
 
 
 class ActionRequest(Request, frozen=True):
-    """The body of an action; a subclass's docstring is its description in ListActions."""
+    """The body of an action, with its result in docs/flight.md.
+
+    A subclass's docstring is its description in ListActions.
+    """
 
     what: ClassVar[str] = "body"
     largest_bytes: ClassVar[int] = limits.MAX_ACTION_BYTES
@@ -196,11 +225,7 @@ class ActionRequest(Request, frozen=True):
 
 
 class HeadsRequest(ActionRequest, frozen=True):
-    """Return the store's partitions of these topics, or all.
-
-    {v, topics?} -> {v, heads: [[topic, partition, earliest, end, [number, id, acks]], ...]}: with
-    the newest life. In several results if they are many
-    """
+    """Return the store's partitions of these topics, or all."""
 
     action: ClassVar[str] = "dafka.heads.v1"
 
@@ -211,10 +236,6 @@ class OffsetsRequest(ActionRequest, frozen=True):
     """Return the first offsets with a time (since the epoch UTC) or a later one.
 
     With ``after_all``, all records from each returned offset on have its time or a later one.
-
-    {v, times: [[topic, partition, microseconds], ...], after_all: bool?} -> {v, offsets: [offset or
-    null, ...], now_us: the store's clock, clock_doubt: why the store does not trust it, or empty,
-    refusal: why the store accepts no records, or empty}
     """
 
     action: ClassVar[str] = "dafka.offsets.v1"
@@ -225,11 +246,7 @@ class OffsetsRequest(ActionRequest, frozen=True):
 
 
 class WaitRequest(ActionRequest, _PartitionRequest, frozen=True):
-    """Wait until records are on disk, and a transaction or a newer one is the partition's last.
-
-    {v, topic, partition, end, timeout_s, transaction: [version, start, end]?} -> {v, end}, which is
-    lower after the timeout
-    """
+    """Wait until records are on disk, and a transaction or a newer one is the partition's last."""
 
     action: ClassVar[str] = "dafka.wait.v1"
 
@@ -248,11 +265,7 @@ class WaitRequest(ActionRequest, _PartitionRequest, frozen=True):
 
 
 class WatchRequest(ActionRequest, frozen=True):
-    """Return changes of these topics, or of all, since an answer; wait until there are some.
-
-    {v, topics?, cursor?, timeout_s} -> {v, cursor, complete, heads}, in several results if they are
-    many: with complete, and always without a cursor, all of the store's partitions of them
-    """
+    """Return changes of these topics, or of all, since an answer; wait until there are some."""
 
     action: ClassVar[str] = "dafka.watch.v1"
 
@@ -262,11 +275,7 @@ class WatchRequest(ActionRequest, frozen=True):
 
 
 class TransactionsRequest(ActionRequest, frozen=True):
-    """Return the progress of partitions' transactions.
-
-    {v, partitions: [[topic, partition], ...]} -> {v, transactions: [[end, staged end, attempt,
-    [version, start, end] or null], ...]}
-    """
+    """Return the progress of partitions' transactions."""
 
     action: ClassVar[str] = "dafka.transactions.v1"
     rows: ClassVar[tuple[str, ...]] = ("partitions",)
@@ -276,10 +285,7 @@ class TransactionsRequest(ActionRequest, frozen=True):
 
 
 class CommitRequest(ActionRequest, frozen=True):
-    """Make staged records visible, all or none.
-
-    {v, transactions: [[topic, partition, attempt, start, end, version], ...]} -> {v}
-    """
+    """Make staged records visible, all or none."""
 
     action: ClassVar[str] = "dafka.commit.v1"
     rows: ClassVar[tuple[str, ...]] = ("transactions",)
@@ -316,11 +322,7 @@ class DigestRange(NamedTuple):
 
 
 class DigestsRequest(ActionRequest, frozen=True):
-    """Return digests of rows, in any order: their number and the sum of their hashes.
-
-    {v, ranges: [[topic, partition, attempt, start, end], ...]} -> {v, digests: ["rows:sum", ...]}:
-    rows that the attempt has staged or committed; visible rows if the attempt is empty
-    """
+    """Return digests of rows, in any order: their number and the sum of their hashes."""
 
     action: ClassVar[str] = "dafka.digests.v1"
     rows: ClassVar[tuple[str, ...]] = ("ranges",)
@@ -330,19 +332,14 @@ class DigestsRequest(ActionRequest, frozen=True):
 
 
 class StagedRequest(ActionRequest, frozen=True):
-    """Return staged records, which are invisible to readers and in no other list.
-
-    {v}? -> {v, staged: [[topic, partition, attempt, start, end, bytes, microseconds], ...]}, in
-    several results if they are many: the attempt is empty for records from another store, the time
-    is when the last records arrived
-    """
+    """Return staged records, which are invisible to readers and in no other list."""
 
     action: ClassVar[str] = "dafka.staged.v1"
     may_be_empty: ClassVar[bool] = True
 
 
 class DiscardRequest(ActionRequest, frozen=True):
-    """Discard attempts' staged records: {v, stages: [[topic, partition, attempt], ...]} -> {v}."""
+    """Discard attempts' staged records."""
 
     action: ClassVar[str] = "dafka.discard.v1"
     rows: ClassVar[tuple[str, ...]] = ("stages",)
@@ -354,7 +351,7 @@ class DiscardRequest(ActionRequest, frozen=True):
 
 
 class ForgetRequest(ActionRequest, frozen=True):
-    """Forget another store until it appears again: {v, address} -> {v}."""
+    """Forget another store until it appears again."""
 
     action: ClassVar[str] = "dafka.forget.v1"
 
@@ -366,38 +363,47 @@ class ForgetRequest(ActionRequest, frozen=True):
         _check_name("address", self.address, check_address)
 
 
-class LeaseRequest(ActionRequest, RangeRequest, frozen=True):
-    """Return the positions in the store's file of blocks, which do not change during a lease.
+class LeaseRequest(ActionRequest, frozen=True):
+    """Return the positions in the store's file of ranges' blocks, which do not change meanwhile.
 
-    {v, topic, partition, start, end, life?, after?, done?} -> {v, lease, slot, blocks: [[first
-    offset, position, size], ...]}; ``done`` is a lease to end, and with start = end no new one is
-    requested
+    ``done`` is a lease to end; without ranges no new one is requested.
     """
 
     action: ClassVar[str] = "dafka.lease.v1"
+    rows: ClassVar[tuple[str, ...]] = ("ranges",)
+    largest_bytes: ClassVar[int] = limits.MAX_TICKET_BYTES
 
+    ranges: Annotated[tuple[RecordRange, ...], Meta(max_length=limits.MAX_RANGES)] = ()
+    partial: bool = False
     done: LeaseId = ""
 
 
-class SpaceRequest(ActionRequest, frozen=True):
-    """Return the size of the store's file, and the space that readers pin.
+class SizesRequest(ActionRequest, frozen=True):
+    """Return approximate sizes of the records of ranges, by samples of the log's blocks."""
 
-    {v}? -> {v, file_bytes, free_bytes, leases, oldest_lease_s}
-    """
+    action: ClassVar[str] = "dafka.sizes.v1"
+    rows: ClassVar[tuple[str, ...]] = ("ranges",)
+    largest_bytes: ClassVar[int] = limits.MAX_TICKET_BYTES
+
+    ranges: Ranges
+
+
+class SpaceRequest(ActionRequest, frozen=True):
+    """Return the size of the store's file, and the space that readers pin."""
 
     action: ClassVar[str] = "dafka.space.v1"
     may_be_empty: ClassVar[bool] = True
 
 
 class StoresRequest(ActionRequest, frozen=True):
-    """Return the locations of all known stores, this one included: {v}? -> a location each."""
+    """Return the locations of all known stores, this one included."""
 
     action: ClassVar[str] = "dafka.stores.v1"
     may_be_empty: ClassVar[bool] = True
 
 
 class DescribeRequest(ActionRequest, frozen=True):
-    """Return this store's location: {v}? -> {v, store, locations, directory, machine, session}."""
+    """Return this store's location."""
 
     action: ClassVar[str] = "dafka.describe.v1"
     may_be_empty: ClassVar[bool] = True
@@ -433,158 +439,8 @@ def _at_most(most: int, size: int) -> int:
     return min(most, size) if type(size) is int else size
 
 
-# Requests for many ranges at once, and the metadata of their batches.
-#
-# A batch has records of one range or of several. Its metadata are signed 64-bit numbers in little
-# endian order: 2 (the version); the number of the batch's parts; of each part the number of its
-# range in the ticket, from 0 on, the offset of its first record, its number of records, and its
-# number of pairs of times; then those pairs, (record count, microseconds since the epoch UTC), if
-# requested.
-
-
-_HEAD, _PART, _RUN = 2, 4, 2  # numbers of each
-
-
-class AskedRange(NamedTuple):
-    """The records from ``start`` to ``end`` (exclusive) of one partition.
-
-    Lives are as those of ``RangeRequest``.
-    """
-
-    topic: str
-    partition: str
-    start: Offset
-    end: Offset
-    life: Life | None = None
-    after: Life | None = None
-
-    @property
-    def tp(self) -> TopicPartition:
-        """Return the partition."""
-        return TopicPartition(self.topic, self.partition)
-
-
-Ranges = Annotated[tuple[AskedRange, ...], Meta(min_length=1, max_length=limits.MAX_RANGES)]
-
-
-class GetManyRequest(Request, frozen=True):
-    """A ticket: the records of many ranges, one range after the other.
-
-    For a range that the store does not hold, or of another history, it sends no records, or no
-    more, and continues with the next range.  The other members are those of ``GetRequest``.
-    """
-
-    what: ClassVar[str] = "ticket"
-    json_version: ClassVar[int] = 2
-    largest_bytes: ClassVar[int] = limits.MAX_MANY_BYTES
-    rows: ClassVar[tuple[str, ...]] = ("ranges",)
-
-    ranges: Ranges
-    columns: tuple[str, ...] = DEFAULT_COLUMNS
-    times: bool = False
-    max_records: MaxRecords = limits.MAX_BATCH_RECORDS
-    max_bytes: MaxBytes = limits.MAX_BATCH_BYTES
-
-
-class LeaseManyRequest(ActionRequest, frozen=True):
-    """Return the positions in the store's file of many ranges' blocks, under one lease.
-
-    {v, ranges: [[topic, partition, start, end, life?, after?], ...], done?} -> {v, lease, slot,
-    ranges, blocks: [[number of the range, first offset, position, size], ...]}: for the first
-    ranges, without those that are not held
-    """
-
-    action: ClassVar[str] = "dafka.lease.v2"
-    rows: ClassVar[tuple[str, ...]] = ("ranges",)
-    largest_bytes: ClassVar[int] = limits.MAX_MANY_BYTES
-
-    ranges: Ranges
-    done: LeaseId = ""
-
-
-class SizesRequest(ActionRequest, frozen=True):
-    """Return approximate sizes of the records of ranges, by samples of the log's blocks.
-
-    {v, ranges: [[topic, partition, start, end], ...]} -> {v, sizes: [[bytes of a record, in each
-    quarter of the range], or null without records, ...]}
-    """
-
-    action: ClassVar[str] = "dafka.sizes.v1"
-    rows: ClassVar[tuple[str, ...]] = ("ranges",)
-    largest_bytes: ClassVar[int] = limits.MAX_MANY_BYTES
-
-    ranges: Ranges
-
-
-def ticket_version(ticket: bytes) -> int | None:
-    """Return the version of a ticket; None if it is invalid."""
-    if len(ticket) > limits.MAX_WHERE_BYTES:  # too long to parse twice
-        found = re.match(rb'\{"v": ?(\d)\b', ticket)
-        return int(found[1]) if found else None
-    try:
-        found = json.loads(ticket)
-    except (ValueError, RecursionError):
-        return None
-    version = found.get("v") if isinstance(found, dict) else None
-    return version if isinstance(version, int) else None
-
-
-class Part(NamedTuple):
-    """Records of the range with this number in a ticket, counted from 0."""
-
-    number: int
-    batch: RecordBatch
-
-
-def packed_parts(parts: Sequence[Part], *, times: bool) -> bytes:
-    """Encode the metadata of a batch with these parts."""
-    runs = [part.batch.times for part in parts if times and part.batch.times is not None]
-    counts = [len(each) for each in runs] or [0] * len(parts)
-    rows = [
-        (part.number, part.batch.offset, part.batch.count, count)
-        for part, count in zip(parts, counts, strict=True)
-    ]
-    numbers = [np.array((GetManyRequest.json_version, len(parts))), np.array(rows), *runs]
-    return np.concatenate([each.ravel() for each in numbers]).astype(LONG).tobytes()
-
-
-def parse_parts(
-    metadata: pa.Buffer | None, count: int, *, times: bool
-) -> tuple[Longs, list[Longs] | None]:
-    """Decode the parts of a batch of ``count`` records, and the times of each.
-
-    Parts are rows of (number of the range, offset, records, pairs of times).  Raise ValueError if
-    they are invalid.
-    """
-    numbers = parse_longs(metadata, GetManyRequest.json_version)
-    length = int(numbers[1])
-    stop = _HEAD + _PART * length
-    if not 0 < length <= len(numbers) or stop > len(numbers):
-        raise ValueError(f"a batch's metadata have no room for {length} parts")
-    parts = numbers[_HEAD:stop].reshape(-1, _PART)
-    runs = numbers[stop:].reshape(-1, _RUN)
-    # A sum of huge numbers could overflow to the right one.
-    if parts[:, 2].min() < 1 or parts[:, 2].max() > count or int(parts[:, 2].sum()) != count:
-        raise ValueError("a batch's parts are not its records")
-    most = count if times else 0
-    if parts[:, 3].min() < 0 or parts[:, 3].max() > most or int(parts[:, 3].sum()) != len(runs):
-        raise ValueError("a batch's times are not those of its parts")
-    if not times:
-        return parts, None
-    pieces = np.split(runs, parts[:, 3].cumsum()[:-1])
-    for part, piece in zip(parts, pieces, strict=True):
-        if piece[:, 0].min(initial=1) < 1 or int(piece[:, 0].sum()) != part[2]:
-            raise ValueError("a batch's times are not those of its records")
-    return parts, pieces
-
-
 class RetentionRequest(ActionRequest, frozen=True):
-    """Return the store's retention rules, after replacing them if the request has some.
-
-    {v, rules?: [rule, ...], reset?} -> {v, rules: [rule, ...], is_set, given_up}: ``reset``
-    restores those of its option; ``given_up`` is the number of records deleted since the store's
-    start
-    """
+    """Return the store's retention rules, after replacing them if the request has some."""
 
     action: ClassVar[str] = "dafka.retention.v1"
 
@@ -605,7 +461,7 @@ class RetentionRequest(ActionRequest, frozen=True):
 
 
 class RetentionRules(JsonMessage, frozen=True):
-    """A store's rules in force."""
+    """A store's rules in force; ``given_up`` records were deleted by rules since its start."""
 
     rules: tuple[str, ...]
     is_set: bool
@@ -613,10 +469,7 @@ class RetentionRules(JsonMessage, frozen=True):
 
 
 class TrimRequest(ActionRequest, frozen=True):
-    """Delete records below offsets, of partitions that the store has; at most to their ends.
-
-    {v, trims: [[topic, partition, before], ...]} -> {v, earliest: [offset, ...]}, on disk
-    """
+    """Delete records below offsets, of partitions that the store has; at most to their ends."""
 
     action: ClassVar[str] = "dafka.trim.v1"
     rows: ClassVar[tuple[str, ...]] = ("trims",)
@@ -631,10 +484,7 @@ class Trimmed(JsonMessage, frozen=True):
 
 
 class DeleteRequest(ActionRequest, frozen=True):
-    """Delete a topic, and note that for stores that are away.
-
-    {v, topic} -> {v, partitions, records}, on disk: the numbers deleted here
-    """
+    """Delete a topic, and note that for stores that are away."""
 
     action: ClassVar[str] = "dafka.delete.v1"
 
@@ -655,7 +505,7 @@ class Deleted(JsonMessage, frozen=True):
 
 
 class PeersRequest(ActionRequest, frozen=True):
-    """Return the nodes discovered by this store, and its connections: {v}? -> {v, peers}."""
+    """Return the nodes discovered by this store, and its connections."""
 
     action: ClassVar[str] = "dafka.peers.v1"
     may_be_empty: ClassVar[bool] = True
@@ -710,6 +560,8 @@ class Offsets(JsonMessage, frozen=True):
     """Why the store does not trust it, or empty."""
     refusal: str = ""
     """Why the store accepts no records, or empty."""
+    damaged: int = 0
+    """The number of partitions with damaged records."""
 
 
 Sizes = tuple[Annotated[int, Meta(ge=0)], ...]
@@ -735,27 +587,18 @@ class Digests(JsonMessage, frozen=True):
 
 
 class LeaseGranted(JsonMessage, frozen=True, omit_defaults=True):
-    """Blocks to read from the store's file: first offset, position and size of each.
+    """Blocks to read from the store's file, of the first ``ranges`` of the request.
 
-    ``lease`` is in the slot of that number of file ``leases`` until the store ends it.
+    Each is the number of its range, its first offset, position and size.  ``lease`` is in the slot
+    of that number of file ``leases`` until the store ends it.
     """
 
     lease: str = ""
     slot: Slot = 0
-    blocks: Annotated[
-        tuple[tuple[Natural, Natural, BlockBytes], ...], Meta(max_length=MAX_LEASED_BLOCKS)
-    ] = ()
-
-
-class LeasesGranted(JsonMessage, frozen=True):
-    """Blocks of the first ``ranges`` of many: number of the range, and as ``LeaseGranted``."""
-
-    lease: str
-    slot: Slot
-    ranges: Annotated[int, Meta(ge=1)]
+    ranges: Natural = 0
     blocks: Annotated[
         tuple[tuple[Natural, Natural, Natural, BlockBytes], ...], Meta(max_length=MAX_LEASED_BLOCKS)
-    ]
+    ] = ()
 
 
 class SpaceUsed(JsonMessage, frozen=True):

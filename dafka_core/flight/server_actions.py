@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from inspect import cleandoc
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from dafka_core.errors import DataLossError, InvalidRequestError
+from dafka_core.flight import limits
 from dafka_core.flight.backup_requests import CheckRequest, LinksRequest
 from dafka_core.flight.flight_errors import BUSY, UnavailableError
-from dafka_core.flight.limits import HEADS_PER_RESULT, MAX_LEASED_BLOCKS, MAX_LEASED_BYTES
+from dafka_core.flight.limits import MAX_LEASED_BLOCKS, MAX_LEASED_BYTES
 from dafka_core.flight.requests import (
     ActionRequest,
     CommitRequest,
@@ -29,9 +29,7 @@ from dafka_core.flight.requests import (
     HeadsRequest,
     HeadsSince,
     LeaseGranted,
-    LeaseManyRequest,
     LeaseRequest,
-    LeasesGranted,
     Offsets,
     OffsetsRequest,
     Peers,
@@ -71,13 +69,15 @@ from dafka_core.model.log_entries import Discard
 from dafka_core.model.name_limits import nearest
 from dafka_core.model.records import PartitionInfo, StagedTransaction, TopicPartition, Transaction
 from dafka_core.model.row_digest import RowDigest
-from dafka_core.storage import Log
 from dafka_core.storage.head_changes import Topics
-from dafka_core.storage.leases import MAX_LEASES, Lease
+from dafka_core.storage.leases import MAX_LEASES
 
 TURN_S: Final = 0.1
 """Wait of a watch beyond the limit.  A refused client asks again and again, as often as it likes,
 so it is refused soon."""
+
+
+T = TypeVar("T")
 
 
 def watch(context: ServerContext, request: WatchRequest, caller: Caller) -> Iterator[HeadsSince]:
@@ -92,8 +92,8 @@ def watch(context: ServerContext, request: WatchRequest, caller: Caller) -> Iter
     found = None if known is None else _changed(context, known, topics)
     complete = found is None
     found = context.held(request.topics, caller) if found is None else caller.known(found)
-    for start in range(0, len(found), HEADS_PER_RESULT) or (0,):
-        yield HeadsSince(cursor, complete, tuple(found[start : start + HEADS_PER_RESULT]))
+    for part in _parts(found):
+        yield HeadsSince(cursor, complete, part)
 
 
 def _number(cursor: str, session: str) -> int | None:
@@ -144,7 +144,9 @@ class Action(NamedTuple):
 
 def descriptions() -> list[tuple[str, str]]:
     """Return the name and description of each action, for clients."""
-    return [(name, cleandoc(each.request.__doc__ or "")) for name, each in ACTIONS.items()]
+    page = "See docs/flight.md for its body and result."
+    docs = {name: cleandoc(each.request.__doc__ or "") for name, each in ACTIONS.items()}
+    return [(name, f"{doc.partition(chr(10))[0]} {page}") for name, doc in docs.items()]
 
 
 def act(context: ServerContext, name: str, body: bytes, caller: Caller) -> Iterator[bytes]:
@@ -157,16 +159,17 @@ def act(context: ServerContext, name: str, body: bytes, caller: Caller) -> Itera
         yield answer.packed()
 
 
+def _parts(found: Sequence[T]) -> Iterable[tuple[T, ...]]:
+    """Split the entries of an answer into several results; at least one."""
+    return limits.parts(found, limits.HEADS_PER_RESULT) if found else ((),)
+
+
 def _heads(context: ServerContext, request: HeadsRequest, caller: Caller) -> Iterator[Heads]:
-    found = context.held(request.topics, caller)
-    for start in range(0, len(found), HEADS_PER_RESULT) or (0,):
-        yield Heads(tuple(found[start : start + HEADS_PER_RESULT]))
+    return map(Heads, _parts(context.held(request.topics, caller)))
 
 
 def _staged(context: ServerContext, request: StagedRequest, caller: Caller) -> Iterator[Staged]:
-    found = caller.known(context.log.staged())
-    for start in range(0, len(found), HEADS_PER_RESULT) or (0,):
-        yield Staged(tuple(found[start : start + HEADS_PER_RESULT]))
+    return map(Staged, _parts(caller.known(context.log.staged())))
 
 
 def _offsets(context: ServerContext, request: OffsetsRequest, caller: Caller) -> Iterator[Offsets]:
@@ -178,7 +181,8 @@ def _offsets(context: ServerContext, request: OffsetsRequest, caller: Caller) ->
         tp = TopicPartition(topic, partition)
         found.append(context.log.offset_for_time(tp, time_us, after_all=request.after_all))
     refusal = context.backend.refusal.why if context.backend.refusal else ""
-    yield Offsets(tuple(found), time.time_ns() // 1_000, context.log.clock.doubt(), refusal)
+    doubt, damaged = context.log.clock.doubt(), len(context.log.healer.damaged)
+    yield Offsets(tuple(found), time.time_ns() // 1_000, doubt, refusal, damaged)
 
 
 def _sizes(context: ServerContext, request: SizesRequest, caller: Caller) -> Iterator[RecordSizes]:
@@ -247,52 +251,33 @@ def _forget(context: ServerContext, request: ForgetRequest, caller: Caller) -> I
         yield _done(context, context.backend.forget(request.address))
 
 
-@contextlib.contextmanager
-def _granted(log: Log, lease: Lease | None) -> Iterator[tuple[str, int]]:
-    if lease is None:
-        why = f"{MAX_LEASES} leases are held, as many as may be; read over Flight, or later"
-        raise UnavailableError(BUSY, why)
-    try:
-        yield lease.id, lease.slot
-    except BaseException:
-        log.end_lease(lease.id)
-        raise
-
-
 def _lease(context: ServerContext, request: LeaseRequest, caller: Caller) -> Iterator[LeaseGranted]:
     log = context.log
     if request.done:
         log.end_lease(request.done)
-    if request.start == request.end:
+    if not request.ranges:
         yield LeaseGranted()
         return
-    sizes = {"max_blocks": MAX_LEASED_BLOCKS, "max_bytes": MAX_LEASED_BYTES}
-    (found,), lease = log.lease([(request.tp, request.start, request.end)], **sizes)
-    with _granted(log, lease) as granted:
-        check_held(found.held, request.tp, request.start, request.end)
-        check_history(found.history, request)
-        yield LeaseGranted(*granted, tuple(found.blocks))
-
-
-def _lease_many(
-    context: ServerContext, request: LeaseManyRequest, caller: Caller
-) -> Iterator[LeasesGranted]:
-    log = context.log
-    if request.done:
-        log.end_lease(request.done)
-    wanted = [(each.tp, each.start, each.end) for each in request.ranges]
-    sizes = {"max_blocks": MAX_LEASED_BLOCKS, "max_bytes": MAX_LEASED_BYTES}
-    found, lease = log.lease(wanted, **sizes)
-    with _granted(log, lease) as granted:
+    ranges = [(each.tp, each.start, each.end) for each in request.ranges]
+    found, lease = log.lease(ranges, max_blocks=MAX_LEASED_BLOCKS, max_bytes=MAX_LEASED_BYTES)
+    if lease is None:
+        why = f"{MAX_LEASES} leases are held, as many as may be; read over Flight, or later"
+        raise UnavailableError(BUSY, why)
+    try:
         blocks: list[tuple[int, int, int, int]] = []
         for number, (each, placed) in enumerate(zip(request.ranges, found, strict=False)):
-            # A client that asks for many asks again for one that is not held, and gets the reason
-            # then.
-            with contextlib.suppress(DataLossError, UnavailableError):
+            try:
                 check_held(placed.held, each.tp, each.start, each.end)
                 check_history(placed.history, each)
+            except (DataLossError, UnavailableError):
+                if not request.partial:
+                    raise
+            else:
                 blocks += [(number, *place) for place in placed.blocks]
-        yield LeasesGranted(*granted, len(found), tuple(blocks))
+        yield LeaseGranted(lease.id, lease.slot, len(found), tuple(blocks))
+    except BaseException:
+        log.end_lease(lease.id)
+        raise
 
 
 def _retention(
@@ -354,7 +339,6 @@ ACTIONS: Final[dict[str, Action]] = {
         Action(DeleteRequest, administers, _delete),
         Action(StagedRequest, knows, _staged),
         Action(LeaseRequest, reads, _lease),
-        Action(LeaseManyRequest, reads, _lease_many),
         Action(CheckRequest, administers, check_log),
         Action(LinksRequest, administers, links),
         Action(SpaceRequest, anything, lambda context, *_: [SpaceUsed(*context.log.space())]),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
-from typing import Any, Final, NamedTuple
+from itertools import groupby
+from operator import attrgetter
+from typing import Final
 
 import pyarrow as pa
 from pyarrow import flight
@@ -14,6 +16,7 @@ from pyarrow import flight
 from dafka_core.errors import CHANGED, DataLossError, HistoryChangedError
 from dafka_core.flight import limits
 from dafka_core.flight.backup_requests import (
+    BACKUP_TICKET,
     SCHEMA,
     BackupRequest,
     CheckRequest,
@@ -22,20 +25,11 @@ from dafka_core.flight.backup_requests import (
     LogChecked,
     batches,
 )
-from dafka_core.flight.columns import batch_of, packed_metadata, schema_of
+from dafka_core.flight.columns import Part, batch_of, packed_parts, schema_of
 from dafka_core.flight.flight_errors import BEHIND, IDLE, UnavailableError, refusing
-from dafka_core.flight.requests import (
-    AskedRange,
-    GetManyRequest,
-    GetRequest,
-    Part,
-    RangeRequest,
-    packed_parts,
-    ticket_version,
-)
+from dafka_core.flight.requests import GetRequest, RecordRange
 from dafka_core.flight.server_context import ServerContext, WatchedStream
 from dafka_core.flight.server_keys import Caller, administers, reads
-from dafka_core.flight.where_get import GetWhereRequest, packed_scan
 from dafka_core.model.envelope import AUTO
 from dafka_core.model.epochs import EpochId, History, known_until
 from dafka_core.model.records import (
@@ -43,9 +37,10 @@ from dafka_core.model.records import (
     PartitionInfo,
     RecordBatch,
     TopicPartition,
-    coalesce,
+    concat,
+    is_large,
 )
-from dafka_core.model.where import Where, concat_matched, matched
+from dafka_core.model.where import Where, matched
 from dafka_core.storage.backup import Known, entries
 from dafka_core.storage.log_check import Checked, check_partition, check_rest, check_saved, links_of
 from dafka_core.storage.snapshot import Snapshot
@@ -147,9 +142,9 @@ def check_held(held: PartitionInfo | None, tp: TopicPartition, start: int, end: 
         raise DataLossError(*tp, max(start, held.end), None, why)
 
 
-def check_history(history: History, request: RangeRequest | AskedRange) -> None:
+def check_history(history: History, wanted: RecordRange) -> None:
     """Raise an error unless a log's records are of the history known to the caller."""
-    for life, end in ((request.after, request.start), (request.life, request.end)):
+    for life, end in ((wanted.after, wanted.start), (wanted.life, wanted.end)):
         if life is None:
             continue
         known = known_until(history, EpochId(*life))
@@ -157,77 +152,21 @@ def check_history(history: History, request: RangeRequest | AskedRange) -> None:
             why = f"the store has no records of life {life[0]} of the partition's producer yet"
             raise UnavailableError(BEHIND, f"{why}; use another store, or retry later")
         if known < end:
-            raise HistoryChangedError(*request.tp, known, None, CHANGED, end)
-
-
-MAX_SCANNED_BYTES: Final = 64 << 20
-"""Bytes scanned for one batch: a client receives something every tenth of a second or so, also if
-nothing matches."""
-
-PIECE_BYTES: Final = 8 << 20
-"""Bytes scanned between two checks that the client still waits: some milliseconds' work, and some
-seconds' for the slowest conditions.  Pieces of 1 MiB would double the time of a scan."""
-
-MAX_SCANNED_BLOCKS: Final = 64
-"""Small blocks cost more than their size."""
-
-
-def _matched_batches(
-    context: ServerContext, request: GetWhereRequest, schema: pa.Schema, caller: Caller
-) -> Batches:
-    at, where = request.start, Where.parse(request.where)
-    while at < request.end:
-        found = _matched_from(context, request, where, at, caller)
-        yield batch_of([found], schema), packed_scan(found)
-        at = found.end
-
-
-def _matched_from(
-    context: ServerContext, request: GetWhereRequest, where: Where, at: int, caller: Caller
-) -> MatchedRecords:
-    """Return the matching records of the range from there on, for one batch."""
-    parts: list[MatchedRecords] = []
-    records = size_bytes = scanned_bytes = blocks = 0
-    opens = request.envelope == AUTO
-    with context.log.snapshot() as snapshot:
-        _check(snapshot, request, at)
-        found = snapshot.read(request.tp, at, request.end)
-        for block in coalesce(found, request.max_records, request.max_bytes):
-            for piece in block.split(request.max_records, min(request.max_bytes, PIECE_BYTES)):
-                context.check_open()
-                if caller.is_gone():
-                    raise UnavailableError(IDLE, f"the client of a get of {request.tp} has gone")
-                part = matched(piece, where, opens=opens)
-                records += part.count
-                size_bytes += part.values.size_bytes
-                too_large = records > request.max_records or size_bytes > request.max_bytes
-                if parts and too_large:
-                    return concat_matched(parts)
-                parts.append(part)
-            scanned_bytes += block.values.size_bytes
-            blocks += 1
-            if scanned_bytes >= MAX_SCANNED_BYTES or blocks >= MAX_SCANNED_BLOCKS:
-                break
-    return concat_matched(parts)
+            raise HistoryChangedError(*wanted.tp, known, None, CHANGED, end)
 
 
 def get(context: ServerContext, ticket: bytes, caller: Caller) -> flight.FlightDataStream:
     """Stream the batches for a ticket."""
-    version = ticket_version(ticket)
-    if version == BackupRequest.json_version:
+    if BACKUP_TICKET.search(ticket):
         backup = context.parse(BackupRequest, administers, ticket, caller)
         stream = context.stream(context.backups, caller, "backup")
         return flight.GeneratorStream(SCHEMA, _backup_batches(context, backup, stream))
-    kind, batches = _GETS.get(version, _GETS[GetRequest.json_version])
-    request = context.parse(kind, reads, ticket, caller)
-    is_many = isinstance(request, GetManyRequest)
-    what = f"{len(request.ranges)} ranges" if is_many else str(request.tp)
+    request = context.parse(GetRequest, reads, ticket, caller)
+    ranges = request.ranges
+    what = str(ranges[0].tp) if len(ranges) == 1 else f"{len(ranges)} ranges"
     stream = context.stream(context.gets, caller, f"get of {what}")
-    if not is_many:
-        with context.log.snapshot() as snapshot:
-            _check(snapshot, request, request.start)
     schema = schema_of(request.columns)
-    found = batches(context, request, schema, caller)
+    found = _Get(context, request, caller).batches(schema)
     return flight.GeneratorStream(schema, _streamed(context, stream, found))
 
 
@@ -252,90 +191,96 @@ def _streamed(context: ServerContext, stream: WatchedStream, batches: Batches) -
                 stream.go_on()
 
 
-def _range_batches(
-    context: ServerContext, request: GetRequest, schema: pa.Schema, caller: Caller
-) -> Batches:
-    at = request.start
-    while at < request.end:
-        block = _block_at(context, request, at)
-        for part in block.split(request.max_records, request.max_bytes):
-            times = part.times if request.times else None
-            yield batch_of([part], schema), packed_metadata(part.offset, times)
-        at = block.end
+MAX_SCANNED_BYTES: Final = 64 << 20
+"""Bytes scanned for one batch: a client receives something every tenth of a second or so, also if
+nothing matches."""
+
+PIECE_BYTES: Final = 8 << 20
+"""Bytes scanned between two checks that the client still waits: some milliseconds' work, and some
+seconds' for the slowest conditions.  Pieces of 1 MiB would double the time of a scan."""
+
+MAX_SCANNED_BLOCKS: Final = 64
+"""Small blocks cost more than their size."""
 
 
-def _block_at(context: ServerContext, request: GetRequest, at: int) -> RecordBatch:
-    with context.log.snapshot() as snapshot:
-        _check(snapshot, request, at)
-        batches = snapshot.read(request.tp, at, request.end)
-        return next(coalesce(batches, request.max_records, request.max_bytes))
+class _Get:
+    """One get, and its progress: the number of the range to continue, and the offset in it."""
 
+    def __init__(self, context: ServerContext, request: GetRequest, caller: Caller) -> None:
+        self._context = context
+        self._request = request
+        self._caller = caller
+        self._where = None if request.where is None else Where.parse(request.where)
+        self._number, self._at = 0, 0
+        self._scanned_bytes = self._scanned_blocks = 0
 
-def _many_batches(
-    context: ServerContext, request: GetManyRequest, schema: pa.Schema, caller: Caller
-) -> Batches:
-    place = _Place(0, request.ranges[0].start)
-    while place.number < len(request.ranges):
-        context.check_open()
-        parts, place = _parts_at(context, request, place)
-        if parts:
-            batch = batch_of([part.batch for part in parts], schema)
-            yield batch, packed_parts(parts, times=request.times)
+    def batches(self, schema: pa.Schema) -> Batches:
+        """Yield the batches; each round holds the log only while it reads."""
+        request = self._request
+        while self._number < len(request.ranges):
+            self._context.check_open()
+            parts = self._parts()
+            groups: Iterable[list[Part]] = [parts] if parts else ()
+            if len(parts) == 1 and isinstance(whole := parts[0].records, RecordBatch):
+                pieces = whole.split(request.max_records, request.max_bytes)  # it may be large
+                groups = ([Part(parts[0].number, piece)] for piece in pieces)
+            for group in groups:
+                batch = batch_of([each.records for each in group], schema)
+                yield batch, packed_parts(group, times=request.times)
 
+    def _parts(self) -> list[Part]:
+        """Return the next records of ranges: small blocks up to the limits, or a large one."""
+        request = self._request
+        held: list[Part] = []
+        records = size_bytes = self._scanned_bytes = self._scanned_blocks = 0
+        with self._context.log.snapshot() as snapshot:
+            for part in self._pieces(snapshot):
+                found = part.records
+                records, size_bytes = records + found.count, size_bytes + found.values.size_bytes
+                if held and (records > request.max_records or size_bytes > request.max_bytes):
+                    self._number, self._at = part.number, found.offset
+                    break
+                held.append(part)
+                if is_large(found) or self._has_scanned_enough:
+                    self._number, self._at = part.number, found.end
+                    break
+            else:
+                self._number = len(request.ranges)
+        return [
+            Part(number, concat([part.records for part in parts]))
+            for number, parts in groupby(held, attrgetter("number"))
+        ]
 
-class _Place(NamedTuple):
-    """The progress of a get of many ranges: an offset of the range with this number."""
+    def _pieces(self, snapshot: Snapshot) -> Iterator[Part]:
+        for number in range(self._number, len(self._request.ranges)):
+            wanted = self._request.ranges[number]
+            at = self._at if self._at and number == self._number else wanted.start
+            if wanted.start < at == wanted.end:
+                continue
+            try:
+                held, history = snapshot.held(wanted.tp)
+                check_held(held, wanted.tp, at, wanted.end)
+                check_history(history, wanted)
+            except (DataLossError, UnavailableError):
+                if not self._request.partial:
+                    raise
+                continue
+            for block in snapshot.read(wanted.tp, at, wanted.end):
+                for piece in self._matched(block) if self._where else (block,):
+                    yield Part(number, piece)
 
-    number: int
-    at: int
+    def _matched(self, block: RecordBatch) -> Iterator[MatchedRecords]:
+        request, where = self._request, self._where
+        assert where is not None
+        self._scanned_blocks += 1
+        for piece in block.split(request.max_records, min(request.max_bytes, PIECE_BYTES)):
+            self._context.check_open()
+            if self._caller.is_gone():
+                raise UnavailableError(IDLE, f"the client of a get of {block.tp} has gone")
+            self._scanned_bytes += piece.values.size_bytes
+            yield matched(piece, where, opens=request.envelope == AUTO)
 
-
-def _parts_at(
-    context: ServerContext, request: GetManyRequest, place: _Place
-) -> tuple[list[Part], _Place]:
-    parts: list[Part] = []
-    records, size_bytes = request.max_records, request.max_bytes
-    with context.log.snapshot() as snapshot:
-        for index in range(place.number, len(request.ranges)):
-            requested = request.ranges[index]
-            at = place.at if index == place.number else requested.start
-            for block in _held_blocks(snapshot, requested, at):
-                part = next(block.split(max(records, 1), size_bytes))
-                # The first one may be larger: a record is not cut.
-                if parts and (records < 1 or part.values.size_bytes > size_bytes):
-                    return parts, _Place(index, at)
-                parts.append(Part(index, part))
-                records, size_bytes = records - part.count, size_bytes - part.values.size_bytes
-                at = part.end
-                if at < block.end:
-                    return parts, _Place(index, at)
-    return parts, _Place(len(request.ranges), 0)
-
-
-def _held_blocks(snapshot: Snapshot, requested: AskedRange, at: int) -> Iterator[RecordBatch]:
-    """Yield the blocks of a range from ``at`` on; none if it is not held or of another history.
-
-    The client requests such a range again, alone or from another store, and gets the reason then.
-    """
-    try:
-        _check(snapshot, requested, at)
-    except (DataLossError, UnavailableError):
-        return
-    yield from snapshot.read(requested.tp, at, requested.end)
-
-
-def _check(snapshot: Snapshot, request: RangeRequest | AskedRange, at: int) -> None:
-    held, history = snapshot.held(request.tp)
-    check_held(held, request.tp, at, request.end)
-    check_history(history, request)
-
-
-_GETS: Final[dict[int | None, tuple[type[Any], Callable[..., Batches]]]] = {
-    kind.json_version: (kind, batches)
-    for kind, batches in (
-        (GetRequest, _range_batches),
-        (GetManyRequest, _many_batches),
-        (GetWhereRequest, _matched_batches),
-    )
-}
-"""The requests of records, and their batches, by the ticket's version."""
+    @property
+    def _has_scanned_enough(self) -> bool:
+        is_small = self._scanned_bytes < MAX_SCANNED_BYTES
+        return not (is_small and self._scanned_blocks < MAX_SCANNED_BLOCKS)

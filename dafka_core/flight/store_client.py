@@ -16,6 +16,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Final, NoReturn, TypeVar
 
+import numpy as np
 import pyarrow as pa
 from msgspec.structs import replace
 from pyarrow import flight
@@ -23,32 +24,34 @@ from pyarrow import flight
 from dafka_core.config.node_options import NO_KEYS, KeyFiles
 from dafka_core.errors import ClosedError, ConfigError, DafkaError, StoreUnreachableError
 from dafka_core.flight import grpc_workarounds, limits, requests
-from dafka_core.flight.columns import TYPES, VALUE, VALUES_SCHEMA, parse_metadata
+from dafka_core.flight.columns import (
+    OFFSET,
+    TYPES,
+    VALUE,
+    VALUES_SCHEMA,
+    parse_parts,
+    schema_of,
+)
 from dafka_core.flight.flight_errors import FLIGHT_ERRORS, translated, translating
 from dafka_core.flight.grpc_workarounds import LOST_MS, CallDeadline, Watchdog
 from dafka_core.flight.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS
 from dafka_core.flight.requests import (
-    AskedRange,
     DigestRange,
     Digests,
     Done,
     DurableEnd,
-    GetManyRequest,
     GetRequest,
     Heads,
     HeadsSince,
     LeaseGranted,
-    LeaseManyRequest,
-    LeasesGranted,
     Offsets,
-    Part,
     PartitionFacts,
     PutRequest,
+    RecordRange,
     RecordSizes,
     SpaceUsed,
     Staged,
     TransactionStates,
-    parse_parts,
 )
 from dafka_core.flight.store_location import (
     TLS_SCHEME,
@@ -58,13 +61,15 @@ from dafka_core.flight.store_location import (
     tcp_location,
 )
 from dafka_core.model.epochs import EpochId
-from dafka_core.model.json_message import JsonMessage
+from dafka_core.model.json_message import JsonMessage, short
 from dafka_core.model.log_entries import Discard
 from dafka_core.model.names import escape, quoted
 from dafka_core.model.records import (
     NO_VERSION,
+    MatchedRecords,
     PartitionInfo,
     RecordBatch,
+    Records,
     StagedPartition,
     StagedTransaction,
     TopicPartition,
@@ -72,7 +77,7 @@ from dafka_core.model.records import (
     TransactionState,
 )
 from dafka_core.model.row_digest import RowDigest
-from dafka_core.model.values import Values
+from dafka_core.model.values import Longs, Values
 from dafka_core.security.allowed_keys import AllowedKeys
 from dafka_core.security.credentials import KEY_HEADER, SERVER_NAME, pem, tls_pair
 from dafka_core.security.key_files import read_secret
@@ -401,8 +406,6 @@ Chunks = Iterator[tuple[pa.RecordBatch, pa.Buffer | None]]
 """Each batch, whose first column is ``value``, and its metadata."""
 
 T = TypeVar("T")
-Records = Callable[[Chunks], Iterator[T]]
-"""Converts them to records."""
 
 
 def chunks(stream: Any, call: CallDeadline) -> Chunks:
@@ -419,47 +422,41 @@ def chunks(stream: Any, call: CallDeadline) -> Chunks:
         yield columns, metadata
 
 
-def range_records(request: GetRequest, received: Chunks) -> Iterator[RecordBatch]:
-    """Yield the records of one range, complete."""
-    at = request.start
-    for columns, metadata in received:
-        values = columns.column(0)
-        offset, times = parse_metadata(metadata, len(values), times=request.times)
-        if offset != at:
-            raise ValueError(f"offset {offset} arrived instead of {at}")
-        yield RecordBatch(request.tp, offset, Values.from_arrow(values), times=times)
-        at += len(values)
-    if at != request.end:
-        raise ValueError(f"the records end at {at}, not at {request.end}")
+def records_of(request: GetRequest, received: Chunks) -> Iterator[Records]:
+    """Yield the records of a get, which asks for the values, and with ``where`` for offsets.
 
-
-def many_records(request: GetManyRequest, received: Chunks) -> Iterator[list[Part]]:
-    """Yield the records of many ranges, the parts of each batch together.
-
-    Each range's arrive in order and without gaps from its start on, after those of earlier ranges,
-    but may be incomplete.
+    Each range's are in order and without gaps from its start on, and complete unless the request is
+    ``partial``.
     """
-    current, at = -1, 0
+    schema, ranges = schema_of(request.columns), request.ranges
+    ats, current = [each.start for each in ranges], 0
     for columns, metadata in received:
-        values = columns.column(0)
-        rows, times = parse_parts(metadata, len(values), times=request.times)
-        whole, first, parts = Values.from_arrow(values), 0, []
-        for number, (index, offset, count, _) in enumerate(rows.tolist()):
-            if not max(current, 0) <= index < len(request.ranges):
-                raise ValueError(f"range {index} arrived after range {current}")
-            wanted = request.ranges[index]
-            if index > current:
-                current, at = index, wanted.start
-            if offset != at or at + count > wanted.end:
-                raise ValueError(f"{count} records from offset {offset} arrived instead of {at}")
-            at += count
-            part = whole[first : first + count]
-            first += count
-            batch = RecordBatch(
-                wanted.tp, offset, part, times=None if times is None else times[number]
-            )
-            parts.append(Part(index, batch))
-        yield parts
+        if not columns.schema.equals(schema) or any(each.null_count for each in columns.columns):
+            raise ValueError(f"a batch has {short(str(columns.schema))}, which was not requested")
+        whole, first = Values.from_arrow(columns.column(0)), 0
+        for number, start, end, count, times in parse_parts(
+            metadata, len(whole), times=request.times
+        ):
+            if not current <= number < len(ranges):
+                raise ValueError(f"range {number} arrived after range {current}")
+            current, wanted, last = number, ranges[number], first + count
+            if start != ats[number] or not start < end <= wanted.end:
+                raise ValueError(f"offsets {start} to {end} arrived instead of {ats[number]}")
+            values, ats[number] = whole[first:last], end
+            if request.where is not None:
+                offsets: Longs = columns.column(1).to_numpy()[first:last]
+                bounds = np.concatenate(([start - 1], offsets, [end]))
+                if not (bounds[1:] > bounds[:-1]).all():
+                    raise ValueError(f"records arrived outside of offsets {start} to {end}")
+                yield MatchedRecords(wanted.tp, start, end, offsets, values, times)
+            elif count == end - start:
+                yield RecordBatch(wanted.tp, start, values, times=times)
+            else:
+                raise ValueError(f"{count} records arrived of offsets {start} to {end}")
+            first = last
+    for at, wanted in zip(ats, ranges, strict=True):
+        if at != wanted.end and not request.partial:
+            raise ValueError(f"the records of {wanted.tp} end at {at}, not at {wanted.end}")
 
 
 RETRY_PAUSE_S: Final = 0.2
@@ -549,7 +546,7 @@ class StoreClient(ProcessBound):
         answers = self.ask(Offsets, timeout_s, *wanted)
         return self._complete([each for answer in answers for each in answer.offsets], times)
 
-    def record_sizes(self, ranges: Sequence[AskedRange], *, timeout_s: float) -> RecordSizes:
+    def record_sizes(self, ranges: Sequence[RecordRange], *, timeout_s: float) -> RecordSizes:
         """Return approximate sizes of the records of up to 1,000 ranges, in their order."""
         return self.ask(RecordSizes, timeout_s, requests.SizesRequest(tuple(ranges)))[0]
 
@@ -574,30 +571,9 @@ class StoreClient(ProcessBound):
         request = requests.WaitRequest(*tp, end, timeout_s, transaction)
         return self.ask(DurableEnd, timeout_s + WAIT_MARGIN_S, request)[0].end
 
-    def lease(
-        self,
-        tp: TopicPartition,
-        start: int,
-        end: int,
-        *,
-        life: EpochId | None = None,
-        after: EpochId | None = None,
-        done: str = "",
-        timeout_s: float,
-    ) -> LeaseGranted:
-        """Lease the first of these records in the store's file; see ``LocalLog``.
-
-        It ends the lease ``done``, if any, and with ``start`` = ``end`` grants none.  Lives and
-        errors are as those of ``read``.
-        """
-        request = requests.LeaseRequest(*tp, start, end, done, life=life, after=after)
+    def lease(self, request: requests.LeaseRequest, *, timeout_s: float) -> LeaseGranted:
+        """Lease blocks of ranges in the store's file, or end a lease; see ``LocalLog``."""
         return self.ask(LeaseGranted, timeout_s, request)[0]
-
-    def lease_many(
-        self, ranges: Sequence[AskedRange], done: str, timeout_s: float
-    ) -> LeasesGranted:
-        """Lease up to 1,000 ranges, or the first of them, without those that are not held."""
-        return self.ask(LeasesGranted, timeout_s, LeaseManyRequest(tuple(ranges), done))[0]
 
     def space(self, *, timeout_s: float) -> SpaceUsed:
         """Return the size of its file, and the readers' leases."""
@@ -616,44 +592,30 @@ class StoreClient(ProcessBound):
         max_bytes: int,
         timeout_s: float,
     ) -> Generator[RecordBatch]:
-        """Yield the records from ``start`` to ``end`` (exclusive), in order and complete.
+        """Yield the records from ``start`` to ``end`` (exclusive) as ``records``.
+
+        Lives are as those of ``RecordRange``.
+        """
+        ranges = (RecordRange(*tp, start, end, life, after),)
+        request = GetRequest(ranges, times=times, max_records=max_records, max_bytes=max_bytes)
+        return self.records(request, timeout_s=timeout_s)
+
+    def records(self, request: GetRequest, *, timeout_s: float) -> Generator[Any]:
+        """Yield the records of a get in order and complete, with ``where`` as MatchedRecords.
 
         Each batch has at most ``max_records``, and at most ``max_bytes`` of values unless it is one
-        record. Closing the generator ends the call.
-
-        With ``life``, the partition's newest producer known to the caller, the records are of a
-        history that includes it.  With ``after``, the newest one when the caller read the records
-        before ``start``, those are unchanged.
+        record.  The store and the columns are this method's.  Closing the generator ends the call.
 
         Raises:
             InvalidRequestError: an argument is invalid; at once.
-            DataLossError: the store does not hold all of the range.
-            HistoryChangedError: a newer producer has replaced ``life`` or ``after``.
+            DataLossError: the store does not hold all of a range.
+            HistoryChangedError: a newer producer has replaced a range's ``life`` or ``after``.
             StoreUnreachableError: the connection is lost, or nothing arrived for ``timeout_s``
                 seconds; yielded records are valid.
         """
-        wanted = requests.GetRequest(*tp, start, end, (VALUE,), times, max_records, max_bytes)
-        request = replace(wanted, life=life, after=after, store=self._store).fitted()
-        return self.get(request.packed(), partial(range_records, request), timeout_s)
-
-    def read_many(
-        self,
-        ranges: Sequence[AskedRange],
-        *,
-        times: bool,
-        max_records: int,
-        max_bytes: int,
-        timeout_s: float,
-    ) -> Generator[list[Part]]:
-        """Yield the records of up to 1,000 ranges, in order, with one request.
-
-        Batches are as large as those of ``read``.  Each range's records are in order and without
-        gaps from its start on.  Those of a range that the store lacks in part, or has of another
-        history, may be incomplete or missing: ``read`` raises the reason.
-        """
-        wanted = GetManyRequest(tuple(ranges), (VALUE,), times, max_records, max_bytes)
-        request = replace(wanted, store=self._store).fitted()
-        return self.get(request.packed(), partial(many_records, request), timeout_s)
+        columns = (VALUE,) if request.where is None else (VALUE, OFFSET)
+        wanted = replace(request, columns=columns, store=self._store).fitted()
+        return self.get(wanted.packed(), partial(records_of, wanted), timeout_s)
 
     def transaction_states(
         self, partitions: Sequence[TopicPartition], *, timeout_s: float
@@ -745,8 +707,10 @@ class StoreClient(ProcessBound):
     def _store(self) -> str:
         return self.location.store
 
-    def get(self, ticket: bytes, records: Records[T], timeout_s: float) -> Generator[T]:
-        """Yield the records of a get."""
+    def get(
+        self, ticket: bytes, parse: Callable[[Chunks], Iterator[T]], timeout_s: float
+    ) -> Generator[T]:
+        """Yield the parsed batches of a get."""
         client = self._connected()
         stream: Any = None
 
@@ -757,7 +721,7 @@ class StoreClient(ProcessBound):
             try:
                 call.wait()
                 stream = client.do_get(flight.Ticket(ticket), self._keys.call_options())
-                yield from records(chunks(stream, call))
+                yield from parse(chunks(stream, call))
             except (*FLIGHT_ERRORS, ValueError) as error:
                 if self._closed:
                     raise ClosedError("store's client") from error
@@ -771,18 +735,22 @@ class StoreClient(ProcessBound):
         answers: list[A] = []
         for request in sent:
             body = replace(request, store=self._store).checked().packed()
+            action = flight.Action(request.action, body)
             with self._asking(timeout_s) as (client, options):
-                found = self._results(client, flight.Action(request.action, body), options)
+                found = self._results(client, action, options, timeout_s)
                 answers += [kind.parse(each.body.to_pybytes()) for each in found]
         if len(answers) < len(sent):
             raise StoreUnreachableError(self._store, "it sent no answer")
         return answers
 
-    def _results(self, client: flight.FlightClient, action: flight.Action, options: Any) -> Any:
+    def _results(
+        self, client: flight.FlightClient, action: flight.Action, options: Any, timeout_s: float
+    ) -> list[Any]:
         """Return an action's answers; repeat it once if a takeover of keys cut its connection.
 
         An action that was executed already has the same effect again; a lease expires by itself.
         """
+        begun_s = time.monotonic()
         try:
             return list(client.do_action(action, options))
         except (flight.FlightCancelledError, flight.FlightUnavailableError) as error:
@@ -791,7 +759,8 @@ class StoreClient(ProcessBound):
             if self._closed or not self.uri.startswith(f"{TLS_SCHEME}:") or not is_refused:
                 raise
             time.sleep(RETRY_PAUSE_S)
-            return list(client.do_action(action, options))
+            left_s = timeout_s - (time.monotonic() - begun_s)
+            return list(client.do_action(action, self._keys.call_options(left_s)))
 
     @contextmanager
     def _asking(self, timeout_s: float) -> Iterator[tuple[flight.FlightClient, Any]]:

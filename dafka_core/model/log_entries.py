@@ -50,9 +50,6 @@ from dafka_core.model.records import (
     Transaction,
 )
 
-STAGED_HOURS: Final = 24.0
-"""Default age of staged records at which they are discarded; Spark retries tasks sooner."""
-
 ATTEMPT_BYTES: Final = 16
 REPLICA: Final = bytes(ATTEMPT_BYTES)
 """The attempt of staged records copied from another store, where they are committed."""
@@ -216,22 +213,6 @@ class _DeletionRecord(JsonMessage, frozen=True):
     at_us: _Count
     partitions: tuple[tuple[str, _Count, _Count, _Count, _Count], ...]
     """Name, end, and the three numbers of the life of each."""
-
-
-@dataclass(eq=False)
-class TopicDeletedError(PartitionError):
-    """A producer cannot resume: its topic was deleted, and nothing was written since.
-
-    The records before ``end``, the resume point, are deleted.
-    """
-
-    sentence = (
-        "the topic was deleted ({when}) with all records before offset {end}: publish them again "
-        "from a new address (without option address), or set option resume_deleted to 'ignore' to "
-        "continue after them"
-    )
-    end: int
-    when: str
 
 
 class Deletion(NamedTuple):

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import count, pairwise, repeat
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, TypeVar
 
 import numpy as np
 
@@ -319,22 +319,32 @@ def records(
     return map(Record._make, zip(*place, values, keys, headers, times, strict=False))
 
 
-def concat(batches: Sequence[RecordBatch]) -> RecordBatch:
+R = TypeVar("R", RecordBatch, MatchedRecords, Records)
+
+
+def concat(batches: Sequence[R]) -> R:
     """Concatenate adjacent batches of one partition."""
-    first = batches[0]
-    if len(batches) == 1:
+    first, last = batches[0], batches[-1]
+    if first is last:
         return first
-    return replace(
-        first,
-        epoch=first.epoch if len({batch.epoch for batch in batches}) == 1 else None,
-        values=Values.concat([batch.values for batch in batches]),
-        times=joined_times([batch.times for batch in batches]),
-    )
+    values = Values.concat([batch.values for batch in batches])
+    times = joined_times([batch.times for batch in batches])
+    if isinstance(first, RecordBatch):
+        epochs = {getattr(batch, "epoch", None) for batch in batches}
+        epoch = first.epoch if len(epochs) == 1 else None
+        return replace(first, epoch=epoch, values=values, times=times)
+    offsets = np.concatenate([batch.offsets for batch in batches])
+    return replace(first, end=last.end, offsets=offsets, values=values, times=times)
 
 
 # Batches below both limits are merged: a copy costs less than the overhead of a batch.
 SMALL_RECORDS = 4_096
 SMALL_BYTES = 512 << 10
+
+
+def is_large(batch: Records) -> bool:
+    """Return True if a batch is not worth merging."""
+    return batch.count >= SMALL_RECORDS or batch.values.size_bytes >= SMALL_BYTES
 
 
 def coalesce(
@@ -348,7 +358,7 @@ def coalesce(
     records = size_bytes = 0
     for batch in batches:
         size = batch.values.size_bytes
-        small = batch.count < SMALL_RECORDS and size < SMALL_BYTES
+        small = not is_large(batch)
         fits = records + batch.count <= max_records and size_bytes + size <= max_bytes
         if held and not (small and fits and batch.offset == held[-1].end):
             yield concat(held)

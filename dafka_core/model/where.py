@@ -31,7 +31,7 @@ from dafka_core.model.envelope_columns import opened_columns
 from dafka_core.model.name_limits import nearest
 from dafka_core.model.names import escape
 from dafka_core.model.positions import parse_moment_us
-from dafka_core.model.records import UNKNOWN_US, MatchedRecords, RecordBatch, joined_times
+from dafka_core.model.records import UNKNOWN_US, MatchedRecords, RecordBatch
 from dafka_core.model.values import Values
 
 TYPES: Final[dict[str, pa.DataType]] = {
@@ -338,17 +338,6 @@ def matched_by(batch: RecordBatch, mask: pa.BooleanArray) -> MatchedRecords:
         counts = np.diff(rows.searchsorted(times[:, 0].cumsum()), prepend=0)
         times = np.column_stack((counts, times[:, 1]))[counts > 0]
     return MatchedRecords(batch.tp, batch.offset, batch.end, rows + batch.offset, values, times)
-
-
-def concat_matched(parts: Sequence[MatchedRecords]) -> MatchedRecords:
-    """Return the matching records of neighbouring ranges as those of one range."""
-    first = parts[0]
-    if len(parts) == 1:
-        return first
-    offsets = np.concatenate([each.offsets for each in parts])
-    values = Values.concat([each.values for each in parts])
-    times = joined_times([each.times for each in parts])
-    return MatchedRecords(first.tp, first.offset, parts[-1].end, offsets, values, times)
 
 
 def _made(batch: RecordBatch, name: str, *, opens: bool) -> dict[str, pa.Array]:

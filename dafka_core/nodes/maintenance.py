@@ -1,4 +1,4 @@
-"""The background work of a store: merging, retention, archiving, and the scan of its usage."""
+"""The background work of a store: merging, healing, retention, archiving, and usage scans."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from dafka_core.archive.archive_writer import GROUP_BYTES, GROUP_RECORDS, ArchiveWriter, Wanted
 from dafka_core.archive.layout import DAY_US, ArchiveError, make_archive
 from dafka_core.archive.manifest import Manifest
+from dafka_core.config.node_options import NO_KEYS, STAGED_HOURS, KeyFiles
 from dafka_core.config.topic_rules import RetentionRule, parse_rules
 from dafka_core.errors import (
     CHANGED,
@@ -23,9 +24,11 @@ from dafka_core.errors import (
     HistoryChangedError,
     NodeFailedError,
     StoreError,
+    StoreUnreachableError,
 )
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.epochs import MAX_EPOCHS, EpochId, History, known_until
-from dafka_core.model.log_entries import STAGED_HOURS
 from dafka_core.model.names import QUERIES_TOPIC
 from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.nodes.deletions import Deletions
@@ -34,7 +37,9 @@ from dafka_core.protocol.store_limits import StoreLimits, Usage
 from dafka_core.protocol.store_role import StoreRole
 from dafka_core.queries.query_progress import LAST_REPORTS, QueryProgress, is_partition_of, of_runs
 from dafka_core.storage import Log
+from dafka_core.storage.block import MAX_BLOCK_BYTES, MAX_BLOCK_RECORDS
 from dafka_core.storage.block_compressor import BlockCompressor
+from dafka_core.storage.healing import DamagedRange
 from dafka_core.storage.linker import Linker
 from dafka_core.storage.retention import Unread
 from dafka_core.storage.retention_pass import HeldBlocks, Retention
@@ -171,6 +176,129 @@ class MergeThread(LogThread):
         elif not any(step() for step in self._others):
             return QUIET_S if busy else IDLE_S
         return (time.monotonic() - started_s) * (1 / MERGE_BUSY_SHARE - 1) if busy else 0.0
+
+
+HEAL_S: Final = 10.0
+"""The longest wait for another store's next records."""
+
+
+class HealThread(LogThread):
+    """Replaces damaged records by those of other stores (``storage/healing.py``).
+
+    After ``RETRY_S``, or when another store appears, it retries those that no store has had.
+
+    Args:
+        others: returns the other present stores.
+        keys: for their clients.
+
+    Attributes:
+        healed_count: number of records replaced.
+    """
+
+    def __init__(
+        self, log: Log, others: Callable[[], list[StoreLocation]], keys: KeyFiles = NO_KEYS
+    ) -> None:
+        self.healed_count = 0
+        self._healer = log.healer
+        self._others, self._keys = others, keys
+        self._client: StoreClient | None = None
+        self._waiting: dict[TopicPartition, list[DamagedRange]] = {}
+        self._healed: set[TopicPartition] = set()
+        self._asked: list[StoreLocation] = []  # they could not replace these
+        self._retry_at = 0.0
+        task = "replacing damaged records"
+        super().__init__(log, "dafka-healer", self._heal, task=task, event="heal_failed")
+
+    def close(self) -> None:
+        """End soon, even while another store is silent.  Idempotent."""
+        self._closed.set()
+        if (client := self._client) is not None:
+            client.close()
+        super().close()
+
+    def _heal(self) -> float:
+        if not self._healer.damaged:
+            return IDLE_S
+        others, now, retried = self._others(), time.monotonic(), self._waiting
+        if now >= self._retry_at or any(each not in self._asked for each in others):
+            self._asked, self._retry_at, self._waiting = [*others], now + RETRY_S, {}
+        for tp in sorted(self._healer.damaged - self._waiting.keys()):
+            self._waiting[tp] = []  # also after an error
+            left = self._left(tp, retried.get(tp, []), others)
+            if self._closed.is_set():
+                return 0.0
+            self._waiting[tp] = left
+            if not left:
+                del self._waiting[tp]
+                self._healer.damaged.discard(tp)
+                self._healed.add(tp)
+        while self._healed and not self._healer.damaged - self._waiting.keys():
+            self._healer.rewrite_groups(self._healed.pop())
+        return IDLE_S
+
+    def _left(
+        self, tp: TopicPartition, known: list[DamagedRange], others: list[StoreLocation]
+    ) -> list[DamagedRange]:
+        """Replace a partition's damaged records; return the ranges that remain."""
+        left: list[DamagedRange] = []
+        is_held = known and all(map(self._is_held, known))
+        for each in known if is_held else self._healer.damaged_ranges(tp):
+            if self._closed.is_set():
+                break
+            rest = each and self._rest_of(each, others, is_known=each in known)
+            left += [rest] if rest else []
+        return left
+
+    def _is_held(self, damaged: DamagedRange) -> bool:
+        info = self._log.info(damaged.tp)
+        return info is not None and info.earliest <= damaged.start < damaged.end <= info.end
+
+    def _rest_of(
+        self, damaged: DamagedRange, others: list[StoreLocation], *, is_known: bool
+    ) -> DamagedRange | None:
+        """Replace a range's records by those of other stores; return those that remain.
+
+        The result is empty if the range has changed meanwhile.
+        """
+        facts = {"partition": str(damaged.tp), "start": damaged.start, "end": damaged.end - 1}
+        extra = {"event": "records_healed"}
+        whys: list[str] = []
+        for other in [*others]:
+            try:
+                with StoreClient(other, self._keys) as self._client:
+                    for batch in self._client.read(
+                        *damaged[:3],
+                        life=damaged.life,
+                        times=True,
+                        max_records=MAX_BLOCK_RECORDS,
+                        max_bytes=MAX_BLOCK_BYTES,
+                        timeout_s=HEAL_S,
+                    ):
+                        if not self._healer.replace(damaged, batch):
+                            return damaged._replace(end=damaged.start)
+                        self.healed_count += batch.count
+                        damaged = damaged._replace(start=batch.end)
+            except StoreError as error:  # of this store
+                whys.append(error.why)
+                break
+            except DafkaError as error:
+                whys.append(str(error))
+                if isinstance(error, StoreUnreachableError):
+                    others.remove(other)
+            if damaged.start == damaged.end:
+                text = (
+                    "%(partition)s: records %(start)d to %(end)d were damaged, and are replaced by "
+                    "those of store %(store)s"
+                )
+                _log.warning(text, facts | {"store": other.store}, extra=extra)
+                return None
+        if not is_known:
+            why = "; ".join(whys) or "no other store with Arrow Flight is present"
+            text = (
+                "%(partition)s: damaged records %(start)d to %(end)d are not replaced yet: %(why)s"
+            )
+            _log.error(text, facts | {"why": why}, extra={"event": "log_damaged"})
+        return damaged
 
 
 INTERVAL_S: Final = 10.0

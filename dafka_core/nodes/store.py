@@ -25,6 +25,7 @@ from dafka_core.nodes.addresses import check_trusted
 from dafka_core.nodes.append_queue import AppendQueue
 from dafka_core.nodes.deletions import Deletions
 from dafka_core.nodes.maintenance import (
+    HealThread,
     LogArchiver,
     MergeThread,
     ProtectedQueries,
@@ -34,13 +35,10 @@ from dafka_core.nodes.maintenance import (
 )
 from dafka_core.nodes.mesh import Mesh
 from dafka_core.nodes.node import Node
-from dafka_core.nodes.process_limits import warn_of_low_memory
 from dafka_core.nodes.store_identity import (
     check_directory,
     copied,
     kept_address,
-    missing_directories,
-    remove_unused,
 )
 from dafka_core.nodes.store_loop import LogWriter, Outcomes, StoreLoop
 from dafka_core.nodes.threads import weakly
@@ -81,7 +79,6 @@ class Store(Node):
     Attributes:
         address: the store's UUID.  It lasts as long as the directory.
         options: the options that it was started with; ``keys`` are its keys.
-        locations: the Flight URIs of its records; empty without Flight.
         known: the other stores: ``names`` are the addresses of all, ``here`` those of the present
             ones, and ``endpoints`` their Flight URIs by address.
         log: the records, for reading.
@@ -98,17 +95,13 @@ class Store(Node):
     def __init__(self, directory: str | Path, *, announce: Any = True, **options: Any) -> None:
         config = self.options = StoreOptions.build(options)
         check_directory(directory)
-        warn_of_low_memory()
         with contextlib.ExitStack() as undo:
-            made = missing_directories(Path(directory))
             max_ahead_us = int(config.max_timestamp_ahead_s * 1_000_000)
             log = self.log = undo.enter_context(Log(directory, max_ahead_us=max_ahead_us))
-            undo.callback(remove_unused, made, log)
             if not log.clock.doubt():
                 log.discard_stale(config.staged_hours * 3600)
             self.address = kept_address(log.directory, config)
             limits = StoreLimits(config.store_limits, by_key=bool(config.secret_key_file))
-            self.locations: tuple[str, ...] = ()
             self.role = role = StoreRole(
                 self.address,
                 log.lives,
@@ -116,7 +109,7 @@ class Store(Node):
                 limit_bytes=max_taken_bytes(config.max_record_bytes),
                 hosting_id=secrets.randbits(LIFE_ID_BITS),
                 least_number=int(time.time()),
-                met=log.met(),
+                known=log.met(),
                 wall_us=machine_us,
                 limits=limits,
             )
@@ -141,6 +134,9 @@ class Store(Node):
             self.merge_thread = undo.enter_context(
                 MergeThread(log, config.staged_hours, self.compressor, linker)
             )
+            self.heal_thread = undo.enter_context(
+                HealThread(log, weakly(self._others, []), config.keys)
+            )
             scan = UsageScan(log, role, self.compressor, mesh.call_soon)
             self.retention_control = undo.enter_context(
                 RetentionThread(
@@ -161,6 +157,11 @@ class Store(Node):
         facts["endpoint"] = endpoint_of(mesh.beacon, "")
         text = "store %(address)s in %(directory)s is started: version %(version)s, at %(endpoint)s"
         _log.info(text, facts, extra={"event": "store_started"})
+
+    @property
+    def locations(self) -> tuple[str, ...]:
+        """The Flight URIs of its records; empty without Flight."""
+        return self.role.known.locations
 
     def announce(self) -> None:
         """Announce this store to the other nodes from now on."""
@@ -191,6 +192,7 @@ class Store(Node):
         if self.archiver is not None:
             self.archiver.stop()
         self.retention_control.close()
+        self.heal_thread.close()
         self.merge_thread.close()
         self.log.close()
         if was_open:
@@ -218,19 +220,20 @@ class Store(Node):
         flight = self._flight.enter_context(
             FlightService(served, bind_host=host, port=port, socket_path=path)
         )
-        self.locations = role.known.locations = flight.location.locations
+        role.known.locations = flight.location.locations
         return served
 
     def _clocks_us(self) -> dict[str, int]:
         """Return the clocks of the other present stores, as far as they answer over Flight."""
         found = {}
-        for store, locations in self.known.endpoints.items():
-            with (
-                contextlib.suppress(DafkaError),
-                StoreClient(StoreLocation(store, locations), self.options.keys) as client,
-            ):
-                found[store] = client.clock_us(timeout_s=CLOCK_S)
+        for other in self._others():
+            with contextlib.suppress(DafkaError), StoreClient(other, self.options.keys) as client:
+                found[other.store] = client.clock_us(timeout_s=CLOCK_S)
         return found
+
+    def _others(self) -> list[StoreLocation]:
+        """Return the other present stores with Flight."""
+        return [StoreLocation(store, at) for store, at in self.known.endpoints.items()]
 
     # -- in the loop -----------------------------------------------------------------------------
 

@@ -54,6 +54,7 @@ class StoreFacts(NamedTuple):
         rules_set: the rules were set while it ran.
         clock_doubt: why it distrusts its clock; empty if it does not.
         refusal: why it accepts no records; empty if it does.
+        damaged: number of its partitions with damaged records.
     """
 
     store: str
@@ -71,6 +72,7 @@ class StoreFacts(NamedTuple):
     rules_set: bool = False
     clock_doubt: str = ""
     refusal: str = ""
+    damaged: int = 0
 
     @property
     def is_named(self) -> bool:
@@ -275,6 +277,11 @@ def check_retention(facts: Facts) -> Iterator[Finding]:
         yield warning("retention", f"stores have different retention rules ({shown})", remedy)
 
 
+def check_damage(facts: Facts) -> Iterator[Finding]:
+    """Warn about stores with damaged records."""
+    yield from (damage(each.name, each.damaged) for each in facts.stores if each.damaged)
+
+
 CHECKS: Final[Sequence[Check]] = (
     check_stores,
     check_away,
@@ -282,6 +289,7 @@ CHECKS: Final[Sequence[Check]] = (
     check_topics,
     check_clocks,
     check_disks,
+    check_damage,
     check_versions,
     check_files,
     check_retention,
@@ -292,6 +300,14 @@ def clock_doubt(name: str, why: str) -> Finding:
     """Return the warning about a store that distrusts its clock."""
     sentence = f"the clock of {name} is in doubt, so it deletes nothing by age: {why}"
     return warning("clocks", sentence, "synchronize it (NTP); if it is right, wait an hour")
+
+
+def damage(name: str, count: int) -> Finding:
+    """Return the warning about a store with damaged records."""
+    partitions = "1 partition" if count == 1 else f"{count} partitions"
+    sentence = f"{name} has damaged records in {partitions}, not replaced by another store's yet"
+    remedy = "check its disk; start a store that has them, or see 'dafka store verify'"
+    return warning("damage", sentence, remedy)
 
 
 def shown_s(seconds: float) -> str:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from dafka_core.errors import DafkaError
 from dafka_core.nodes.disk_watch import SLOW_S, Disk
-from dafka_core.ops.checks import clock_doubt
-from dafka_core.ops.findings import Finding, Severity, ok, problem, warning
+from dafka_core.ops.checks import clock_doubt, damage
+from dafka_core.ops.findings import LIFE, Finding, Severity, ok, problem, warning
 from dafka_core.ops.readings import overdue_s
 from dafka_core.ops.store_extension import ExtensionNode
 from dafka_core.security.throttles import REPEAT_AFTER_S
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from dafka_core.nodes.producer import Producer
     from dafka_core.nodes.store import Store
     from dafka_core.nodes.tower import Tower
-
-LIFE: Final = "life"
-"""The subject of findings that a node has ended or hangs: only these are cured by a restart."""
 
 HANGS_S: Final = 30.0
 """A loop with an iteration overdue by this time hangs. A store with a million partitions has
@@ -83,10 +80,6 @@ def _of_mesh(mesh: Mesh) -> Iterator[Finding]:
         yield warning("tower", why, "connected nodes continue; new ones are not discovered")
     if not silent:
         yield ok("tower", f"the tower responds; {len(mesh.peers.table)} peers")
-    refused = len(mesh.peers.room.refused)
-    if refused:
-        why = f"{refused} peers are refused, as too few files may be open"
-        yield warning("peers", why, "raise the process's limit of open files (ulimit -n)")
 
 
 def _of_store(store: Store) -> Iterator[Finding]:
@@ -94,6 +87,8 @@ def _of_store(store: Store) -> Iterator[Finding]:
     yield from _of_disk(store)
     if why := store.log.clock.doubt():
         yield clock_doubt("this store", why)
+    if count := len(store.log.healer.damaged):
+        yield damage("this store", count)
     if store.flight is not None and store.flight.closing.is_set():
         yield problem("flight", "its Flight service has stopped", "restart it")
 

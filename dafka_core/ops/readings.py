@@ -40,8 +40,6 @@ def of_mesh(mesh: Mesh) -> Iterator[Sample]:
     counted[OTHER] = max(len(peers.table) - sum(counted.values()), 0)
     for kind, count in counted.items():
         yield Sample(d.PEERS, count, (kind,))
-    yield Sample(d.PEERS_REFUSED, len(peers.room.refused))
-    yield Sample(d.PEERS_LEFT_ALONE, peers.rates.pause_count)
     yield Sample(d.CONNECTIONS_RENEWED, peers.renewal_count)
     yield Sample(d.RECORDS_RECEIVED, traffic.records_received)
     yield Sample(d.BYTES_RECEIVED, traffic.bytes_received)
@@ -213,6 +211,8 @@ class StoreReadings:
         yield Sample(d.SYNCS, store.log.syncs.counted)
         yield Sample(d.TOO_LARGE, role.too_large_count)
         yield Sample(d.DAMAGED, store.loop.damaged_count)
+        yield Sample(d.DAMAGED_PARTITIONS, len(store.log.healer.damaged))
+        yield Sample(d.HEALED, store.heal_thread.healed_count)
         yield Sample(d.PENDING, role.pending_bytes)
         yield Sample(d.PUTS, store.append_queue.size_bytes)
         yield Sample(d.REQUESTS, len(role.requests))

@@ -6,10 +6,10 @@ Functions raise StoreUnreachableError if a store does not answer.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from dafka_core.flight.limits import MAX_RANGES, parts
-from dafka_core.flight.requests import AskedRange, PartitionFacts, furthest_facts
+from dafka_core.flight.requests import GetRequest, PartitionFacts, RecordRange, furthest_facts
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.names import QUERIES_TOPIC
 from dafka_core.model.records import PartitionInfo, TopicPartition, merge_heads
@@ -21,7 +21,12 @@ FINISHED: Final = "finished"
 LATE: Final = "late"
 """Three reports are missing: the query was stopped or has failed, or no store takes reports."""
 
-_BATCH: Final = {"max_records": MAX_RANGES, "max_bytes": 1 << 20}
+_BATCH: Final[Any] = {
+    "times": True,
+    "partial": True,
+    "max_records": MAX_RANGES,
+    "max_bytes": 1 << 20,
+}
 
 
 class PartitionLag(NamedTuple):
@@ -130,11 +135,11 @@ def _ages_s(
             break
         now_us = client.clock_us(timeout_s=timeout_s)
         for part in parts(left, MAX_RANGES):
-            ranges = [AskedRange(topic, name, at, at + 1) for topic, name, at in part]
-            for group in client.read_many(ranges, times=True, timeout_s=timeout_s, **_BATCH):
-                for number, batch in group:
-                    assert batch.times is not None  # the request includes them
-                    found[part[number]] = max(0.0, (now_us - int(batch.times[0, 1])) / 1e6)
+            ranges = tuple(RecordRange(topic, name, at, at + 1) for topic, name, at in part)
+            for batch in client.records(GetRequest(ranges, **_BATCH), timeout_s=timeout_s):
+                assert batch.times is not None  # the request includes them
+                age_s = max(0.0, (now_us - int(batch.times[0, 1])) / 1e6)
+                found[(*batch.tp, batch.offset)] = age_s
         left = [each for each in left if each not in found]
     return found
 

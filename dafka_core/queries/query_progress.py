@@ -29,7 +29,7 @@ from msgspec.structs import replace
 
 from dafka_core.errors import DafkaError, NoStoreError, OffsetConflictError
 from dafka_core.flight.limits import MAX_BATCH_BYTES, MAX_RANGES, parts
-from dafka_core.flight.requests import AskedRange
+from dafka_core.flight.requests import GetRequest, RecordRange
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.json_message import JsonMessage, Natural
 from dafka_core.model.names import QUERIES_TOPIC
@@ -47,7 +47,12 @@ LAST_REPORTS: Final = 16
 TRIES: Final = 5
 """Attempts to publish a report while another run of the query publishes, too."""
 
-_BATCH: Final[Any] = {"times": True, "max_records": MAX_RANGES, "max_bytes": MAX_BATCH_BYTES}
+_BATCH: Final[Any] = {
+    "times": True,
+    "partial": True,
+    "max_records": MAX_RANGES,
+    "max_bytes": MAX_BATCH_BYTES,
+}
 
 
 class QueryProgress(JsonMessage, frozen=True):
@@ -149,7 +154,7 @@ def reports(clients: Sequence[StoreClient], topic: str, *, timeout_s: float) -> 
     found: list[Report] = []
     for client in clients:
         ranges = [
-            AskedRange(*tp, max(info.earliest, info.end - LAST_REPORTS), info.end)
+            RecordRange(*tp, max(info.earliest, info.end - LAST_REPORTS), info.end)
             for tp, (info, holder) in sorted(holders.items())
             if holder is client
         ]
@@ -161,16 +166,15 @@ def reports(clients: Sequence[StoreClient], topic: str, *, timeout_s: float) -> 
 
 
 def _read(
-    client: StoreClient, ranges: Sequence[AskedRange], timeout_s: float
+    client: StoreClient, ranges: Sequence[RecordRange], timeout_s: float
 ) -> dict[TopicPartition, list[tuple[int, QueryProgress]]]:
     """Return the valid reports of each partition, each with its time."""
     found: dict[TopicPartition, list[tuple[int, QueryProgress]]] = {}
-    groups = (
-        group
+    reads = (
+        client.records(GetRequest(part, **_BATCH), timeout_s=timeout_s)
         for part in parts(ranges, MAX_RANGES)
-        for group in client.read_many(part, timeout_s=timeout_s, **_BATCH)
     )
-    for _, batch in chain.from_iterable(groups):
+    for batch in chain.from_iterable(reads):
         assert batch.times is not None  # the request includes them
         times = [int(us) for count, us in batch.times for _ in range(count)]
         for time_us, value in zip(times, batch.values, strict=True):

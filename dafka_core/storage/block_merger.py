@@ -31,6 +31,7 @@ from dafka_core.storage import block as block_format
 from dafka_core.storage.append_area import FAN_IN, WIDTHS, Bucket, Mergeable
 from dafka_core.storage.block import Block, compressed, header_of, merge, plain_size
 from dafka_core.storage.environment import Environment
+from dafka_core.storage.rows import BLOCK_KEY
 from dafka_core.storage.tables import FoundBlock, Tables
 
 T = TypeVar("T")
@@ -107,7 +108,7 @@ class BlockMerger:
         self._partitions: dict[int, tuple[int, int]] = {}
         self._buckets: dict[Bucket, None] = {}
         self._next_id: int | None = 0  # partitions from here on are not examined since opening
-        self._damaged: set[tuple[int, int]] = set()
+        self._damaged: set[bytes] = set()  # keys of blocks that were reported
         self._buffer = bytearray()
 
     @property
@@ -161,6 +162,8 @@ class BlockMerger:
         small_bytes = block_format.MAX_BLOCK_BYTES // 2
         with self._lock:
             for partition_id, first, size_bytes in mergeable:
+                if size_bytes:
+                    self._damaged.discard(BLOCK_KEY.pack(partition_id, first))
                 start, count = self._partitions.get(partition_id, (first, 0))
                 count += 0 < size_bytes < small_bytes
                 self._partitions[partition_id] = min(start, first), count
@@ -207,34 +210,33 @@ class BlockMerger:
         """Yield the blocks from an offset on, after its stretch's and the previous stretch's."""
         gaps = 0
         while start and (last := tables.last_block(partition_id, start - 1)):
-            before = self._candidate(last)
+            before = self._candidate(tables, last)
             gaps += before.end != start
             if before.is_large or gaps > 1:
                 break
             start = before.first
         end = tables.staged_start(partition_id)
         for found in tables.blocks_from(partition_id, start, end):
-            yield self._candidate(found)
+            yield self._candidate(tables, found)
 
-    def _candidate(self, found: FoundBlock) -> MergeCandidate:
-        try:
-            if (found.partition_id, found.first) not in self._damaged:
-                return MergeCandidate(
-                    found.first, header_of(found.packed).records, plain_size(found.packed)
-                )
-        except ValueError:
-            pass
-        return MergeCandidate(found.first, block_format.MAX_BLOCK_RECORDS, 0)  # not to be merged
+    def _candidate(self, tables: Tables, found: FoundBlock) -> MergeCandidate:
+        if found.key in self._damaged:
+            return MergeCandidate(found.first, block_format.MAX_BLOCK_RECORDS, 0)  # not to merge
+        head = self._read(tables, found, header_of)
+        return MergeCandidate(found.first, head.records, plain_size(found.packed))
 
     def _parsed(self, tables: Tables, partition_id: int, first: int) -> Block:
         packed = tables.packed_block(partition_id, first)
         assert packed is not None
+        return self._read(tables, FoundBlock(partition_id, first, packed), Block.parse)
+
+    def _read(self, tables: Tables, found: FoundBlock, read: Callable[[memoryview], T]) -> T:
         try:
-            return Block.parse(packed)
+            return read(found.packed)
         except ValueError as error:
-            self._damaged.add((partition_id, first))
-            tp = tables.tp_of_id(partition_id)
-            raise tables.damaged_block(tp, first, str(error)) from error
+            self._damaged.add(found.key)
+            tp = tables.tp_of_id(found.partition_id)
+            raise tables.damaged_block(tp, found.first, str(error)) from error
 
     def _find_partitions(self) -> bool:
         """Search for partitions with blocks of the time before opening; return False at the end."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dafka_core.errors import StoreError
 from dafka_core.model.records import RecordBatch
 from dafka_core.storage.append_area import GroupedBlock
 from dafka_core.storage.block import OFFSET, Block, build_blocks, header_of, plain_size
@@ -32,9 +33,11 @@ def write_batch(
     unless it is staged.  With another one the partition's last block is extended, if that is small,
     and staged, too.
 
+    A damaged last block stays as it is.
+
     Raises:
         ValueError: an empty batch, or a record that is too large.
-        StoreError: the partition's last block is damaged.
+        StoreError: the partition's last block ends elsewhere.
     """
     assert batch.times is not None
     size_bytes = batch.values.size_bytes + OFFSET.itemsize * batch.count + batch.times.nbytes
@@ -57,12 +60,16 @@ def _extended(tables: Tables, batch: RecordBatch, row: PartitionRow, floor: int)
     last = tables.last_block(row.id, LAST_OFFSET)
     if last is None or last.first < floor:
         return None
-    end = tables.end_of(batch.tp, last)
-    if end < batch.offset and tables.grouped(batch.tp, row, batch.offset - 1):
-        return None  # the batch's predecessor is in the append area
-    if plain_size(last.packed) >= SMALL_BLOCK_BYTES:
-        return None
+    try:
+        end = tables.end_of(batch.tp, last)
+        if end < batch.offset and tables.grouped(batch.tp, row, batch.offset - 1):
+            return None  # the batch's predecessor is in the append area
+        if plain_size(last.packed) >= SMALL_BLOCK_BYTES:
+            return None
+        block = tables.read_block(batch.tp, last, Block.copied)
+    except StoreError:
+        return None  # noted for ``healing.py``
     if end != batch.offset:
         why = f"it ends at offset {end}, not at {batch.offset}"
         raise tables.damaged_block(batch.tp, last.first, why)
-    return tables.read_block(batch.tp, last, Block.copied)
+    return block

@@ -60,6 +60,8 @@ class Environment(ProcessBound):
     Attributes:
         changes: partitions changed since opening.
         syncs: durations of syncs.
+        damaged: the partitions in which a read has found damage.
+        positions: those of values in its file.
     """
 
     def __init__(self, directory: Path, *, map_size_bytes: int) -> None:
@@ -83,7 +85,8 @@ class Environment(ProcessBound):
             with translated(directory):
                 self._files = files_at(self._path)
             self._closing = opening.pop_all()
-        self._positions = FilePositions(directory / DATA_FILE)
+        self.positions = FilePositions(directory / DATA_FILE)
+        self.damaged = opened.damaged
         self._opened: Opened | None = opened
 
     @contextlib.contextmanager
@@ -119,7 +122,7 @@ class Environment(ProcessBound):
         with self._using() as opened:
             txn = opened.env.begin(buffers=True)
             try:
-                found = work(Tables(opened, txn), self._positions)
+                found = work(Tables(opened, txn), self.positions)
                 lease = self._leases.grant(txn, self._written_bytes)
             except BaseException:
                 txn.abort()

@@ -346,6 +346,20 @@ def _rows(open_tables: OpenTables) -> tuple[list[TopicPartition], list[Damage]]:
 
 def check_partition(open_tables: OpenTables, tp: TopicPartition) -> Iterator[Checked]:
     """Check the records of a partition, from its earliest one on; staged ones; its links."""
+    yield from check_records(open_tables, tp)
+    found: list[Damage] = []
+    with _naming(open_tables, STAGED, tp, found) as tables:
+        row = tables.row(tp)
+        if row is None:
+            return
+        found.extend(_epochs(tables, tp, row))
+        found.extend(_staged(tables, tp, row))
+    yield Checked(partitions=1, found=tuple(found))
+    yield from check_links(open_tables, tp)
+
+
+def check_records(open_tables: OpenTables, tp: TopicPartition) -> Iterator[Checked]:
+    """Check the records of a partition, from its earliest one on."""
     offset = 0
     while True:
         try:
@@ -355,7 +369,7 @@ def check_partition(open_tables: OpenTables, tp: TopicPartition) -> Iterator[Che
                     return
                 offset = max(offset, row.earliest)
                 if offset >= row.end:
-                    break
+                    return
                 following, checked = _stretch(tables, tp, row, offset)
         except StoreError as error:
             following, checked = None, Checked(found=(Damage(BLOCK, *tp, offset, error.why),))
@@ -365,13 +379,6 @@ def check_partition(open_tables: OpenTables, tp: TopicPartition) -> Iterator[Che
         if following is None:
             return
         offset = following
-    found: list[Damage] = []
-    with _naming(open_tables, EPOCHS, tp, found) as tables:
-        found.extend(_epochs(tables, tp, row))
-    with _naming(open_tables, STAGED, tp, found) as tables:
-        found.extend(_staged(tables, tp, row))
-    yield Checked(partitions=1, found=tuple(found))
-    yield from check_links(open_tables, tp)
 
 
 def _after_damage(open_tables: OpenTables, tp: TopicPartition, offset: int) -> int | None:
@@ -381,7 +388,7 @@ def _after_damage(open_tables: OpenTables, tp: TopicPartition, offset: int) -> i
         row = tables.row(tp)
         if row is not None:
             start = row.end
-            grouped = [each.first for each in tables.area.of_partition(row.id)]
+            grouped = [each.first for each in tables.area.readable(row.id)]
             start = min([each for each in grouped if each > offset], default=start)
             while (found := tables.last_block(row.id, start - 1)) and found.first > offset:
                 start = found.first
@@ -409,7 +416,7 @@ def _stretch(
             is_hole = _is_in_no_block(tables, row, offset)
             damage = Damage(HOLE if is_hole else BLOCK, *tp, offset, error.why)
         done = Checked(0, offset - start, blocks, size_bytes, (damage,))
-        return _next_start(tables, row, offset), done
+        return next_start(tables, row, offset), done
     except (lmdb.Error, struct.error) as error:
         damage = Damage(BLOCK, *tp, offset, f"a page of the tree is damaged: {error}")
         return None, Checked(0, offset - start, blocks, size_bytes, (damage,))
@@ -436,12 +443,10 @@ def _is_in_no_block(tables: Tables, row: PartitionRow, offset: int) -> bool:
         return False
 
 
-def _next_start(tables: Tables, row: PartitionRow, offset: int) -> int:
+def next_start(tables: Tables, row: PartitionRow, offset: int) -> int:
     """Return the start of the first block after an offset, or else the partition's end."""
-    starts = [next(tables.firsts(row.id, offset + 1), row.end)]
-    with suppress(ValueError):  # of a damaged group
-        starts += [each.first for each in tables.area.of_partition(row.id) if each.first > offset]
-    return min(*starts, row.end)
+    starts = [each.first for each in tables.area.readable(row.id) if each.first > offset]
+    return min(next(tables.firsts(row.id, offset + 1), row.end), *starts, row.end)
 
 
 def _epochs(tables: Tables, tp: TopicPartition, row: PartitionRow) -> Iterator[Damage]:

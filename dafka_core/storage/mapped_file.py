@@ -15,6 +15,7 @@ import logging
 import mmap
 import os
 import signal
+import struct
 import sys
 import threading
 import traceback
@@ -45,6 +46,13 @@ def mapping_at(address: int) -> tuple[range, int, str]:
     return range(0), 0, ""
 
 
+_PAGE: Final = struct.Struct("<QHHI")
+"""The header of LMDB's pages: number, unused, flags, and the count of a large value's pages."""
+
+_OVERFLOW: Final = 4
+"""The flag of a large value's pages (P_OVERFLOW)."""
+
+
 class FilePositions:
     """Positions in one file, which this process has mapped.  Thread-safe."""
 
@@ -65,6 +73,21 @@ class FilePositions:
         if address not in region:
             _, shift = self._mapped = self._found(address)
         return address - shift
+
+    def is_whole(self, packed: memoryview) -> bool:
+        """Return False if LMDB would free other pages than those of this value.
+
+        A large value has pages of its own, and the header of the first says how many.
+        """
+        position = self.of(packed)
+        page, at = divmod(position, mmap.PAGESIZE)
+        if at != _PAGE.size:  # a small value, in a page of the tree
+            return True
+        with self._data.open("rb") as file:
+            file.seek(position - at)
+            number, _, flags, count = _PAGE.unpack(file.read(at))
+        pages = -(-(at + len(packed)) // mmap.PAGESIZE)
+        return (number, flags, count) == (page, _OVERFLOW, pages)
 
     def _found(self, address: int) -> tuple[range, int]:
         region, shift, path = mapping_at(address)

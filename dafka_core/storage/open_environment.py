@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 import lmdb
 
 from dafka_core.errors import StoreError
+from dafka_core.model.records import TopicPartition
 from dafka_core.storage.leases import LEASE_FILE
 from dafka_core.storage.mapped_file import handle_faults
 from dafka_core.storage.storage_errors import (
@@ -112,6 +113,7 @@ class Opened(NamedTuple):
 
     directory: Path
     env: lmdb.Environment
+    damaged: set[TopicPartition]  # in which a read has found damage
     meta: lmdb._Database
     partitions: lmdb._Database
     blocks: lmdb._Database
@@ -336,7 +338,7 @@ def open_tables(env: lmdb.Environment, directory: Path) -> Opened:
         with env.begin(write=True) as txn:
             tables = [env.open_db(name, txn=txn) for name in _TABLES]
             txn.put(FORMAT_KEY, FORMAT_VALUE.pack(FORMAT), db=tables[0])
-        return Opened(directory, env, *tables)
+        return Opened(directory, env, set(), *tables)
     try:
         tables = [env.open_db(name, create=False) for name in _TABLES]
         with env.begin() as txn:
@@ -346,4 +348,4 @@ def open_tables(env: lmdb.Environment, directory: Path) -> Opened:
     if found != FORMAT:
         why = f"its format is {found}, this program reads format {FORMAT}"
         raise StoreError(directory, f"{why}: open it with the version of Dafka that wrote it")
-    return Opened(directory, env, *tables)
+    return Opened(directory, env, set(), *tables)

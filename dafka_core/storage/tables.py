@@ -221,7 +221,7 @@ class Tables:
     """
 
     def __init__(self, opened: Opened, txn: lmdb.Transaction[memoryview]) -> None:
-        self.directory, _, self.meta, self._partitions, self._blocks = opened
+        self.directory, _, self._damaged, self.meta, self._partitions, self._blocks = opened
         self.txn = CountedTransaction(txn, self.directory)
         self.mergeable: Mergeable = []
         self.area = AppendArea(self.txn, opened.meta, opened.blocks, self.mergeable)
@@ -558,10 +558,12 @@ class Tables:
         return self.trim(held.tp, before) if is_same else info.earliest
 
     def damaged_block(self, tp: TopicPartition, offset: int, why: str) -> StoreError:
-        """Return the error for a damaged block."""
-        return damaged(
+        """Return the error for a damaged block, and note its partition for ``healing.py``."""
+        self._damaged.add(tp)
+        return StoreError(
             self.directory,
-            f"{tp}: the block at offset {offset} cannot be read: {why}",
+            f"{tp}: the block at offset {offset} cannot be read: {why}. Its records are replaced "
+            "when another store with Arrow Flight has them",
         )
 
     @contextlib.contextmanager

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.datasource import (
 
 from dafka_core.errors import DafkaError
 from dafka_core.flight.limits import MAX_RANGES
-from dafka_core.flight.requests import AskedRange
+from dafka_core.flight.requests import RecordRange
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.records import TopicPartition
 from dafka_spark.cluster import connections, timing
@@ -139,11 +139,11 @@ class BatchLimit:
     ) -> Sizes:
         """Return the stores' samples for the partitions with most records; some may be missing."""
         found: dict[TopicPartition, Sequence[float]] = {}
-        stores: dict[StoreLocation, list[AskedRange]] = {}
+        stores: dict[StoreLocation, list[RecordRange]] = {}
         for tp in heapq.nlargest(MAX_RANGES, waiting, key=waiting.__getitem__):
             if held := holders.get(tp):
                 best = max(held, key=lambda each: (each.life, each.end, -each.earliest))
-                wanted = AskedRange(*tp, firsts[tp], firsts[tp] + waiting[tp])
+                wanted = RecordRange(*tp, firsts[tp], firsts[tp] + waiting[tp])
                 stores.setdefault(best.location, []).append(wanted)
         timeout_s = min(self._options.fetch_timeout_s, timing.REQUEST_TIMEOUT_S)
         for location, ranges in stores.items():

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
+from msgspec import structs
 
 from dafka_core.archive import archive
 from dafka_core.archive.manifest import ArchivedFile
 from dafka_core.errors import CHANGED, DafkaError, HistoryChangedError
-from dafka_core.flight.columns import OFFSET, TIMESTAMP, VALUE
-from dafka_core.flight.requests import AskedRange
+from dafka_core.flight.requests import GetRequest, RecordRange
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.flight.where_get import GetWhereRequest, read_where
 from dafka_core.model.epochs import NO_LIFE, EpochId
 from dafka_core.model.records import (
     UNKNOWN_US,
@@ -73,8 +72,15 @@ class StoreSource:
         self._location = store.location
         self._options = options
         self._times = times
-        max_records, max_bytes = options.max_records_per_batch, options.max_bytes_per_batch
-        self._limits: dict[str, Any] = {"max_records": max_records, "max_bytes": max_bytes}
+
+    def _request(self, ranges: Sequence[OffsetRange]) -> GetRequest:
+        return GetRequest(
+            tuple(map(_record_range, ranges)),
+            times=self._times,
+            partial=len(ranges) > 1,
+            max_records=self._options.max_records_per_batch,
+            max_bytes=self._options.max_bytes_per_batch,
+        )
 
     def heads(self, topic: str) -> list[PartitionInfo]:
         """See ``RecordSource``."""
@@ -89,16 +95,11 @@ class LocalLogSource(StoreSource):
 
     def read(self, *ranges: OffsetRange) -> Iterator[RecordBatch]:
         """Yield the records of ranges; raise NotLocalError if the file cannot be read here."""
-        requests = [AskedRange(*each.tp, **_bounds(each)) for each in ranges]
         with connections.borrow_logs() as logs:
             if (log := logs.open(self._location)) is None:
                 raise NotLocalError(_why_not_local(self._location))
             with connections.borrow_client(self._location, self._options.keys) as client:
-                if len(ranges) > 1:
-                    for parts in log.read_many(client, requests, **self._limits):
-                        yield from (part.batch for part in parts)
-                else:
-                    yield from log.read(client, ranges[0].tp, **_bounds(*ranges), **self._limits)
+                yield from log.records(client, self._request(ranges))
 
 
 class FlightSource(StoreSource):
@@ -107,22 +108,13 @@ class FlightSource(StoreSource):
     NAME = "store {} by Arrow Flight"
 
     def read(self, *ranges: OffsetRange) -> Iterator[Records]:
-        """Yield the records of ranges; of one range only those that match option ``where``."""
-        requests = [AskedRange(*each.tp, **_bounds(each)) for each in ranges]
-        where, timeout_s = self._options.where, self._options.fetch_timeout_s
-        given = {"times": self._times, "timeout_s": timeout_s, **self._limits}
+        """Yield the records of ranges, with option ``where`` only those that match."""
+        request, where = self._request(ranges), self._options.where
+        if where is not None:
+            envelope = self._options.envelope
+            request = structs.replace(request, where=where.text, envelope=envelope)
         with connections.borrow_client(self._location, self._options.keys) as client:
-            if len(ranges) > 1:
-                for parts in client.read_many(requests, **given):
-                    yield from (part.batch for part in parts)
-            elif where is None:
-                yield from client.read(ranges[0].tp, **_bounds(*ranges), **given)
-            else:
-                columns = (VALUE, OFFSET, TIMESTAMP) if self._times else (VALUE, OFFSET)
-                condition = {"where": where.text, "envelope": self._options.envelope}
-                members = {**requests[0]._asdict(), **condition, **self._limits}
-                request = GetWhereRequest(columns=columns, **members)
-                yield from read_where(client, request, timeout_s=timeout_s)
+            yield from client.records(request, timeout_s=self._options.fetch_timeout_s)
 
 
 class ArchiveSource:
@@ -222,9 +214,9 @@ def _with_times(
         yield replace(batch, times=times_between(times, first, stop))
 
 
-def _bounds(wanted: OffsetRange) -> dict[str, Any]:
+def _record_range(wanted: OffsetRange) -> RecordRange:
     life, after = (None if each == NO_LIFE else each for each in (wanted.life, wanted.after))
-    return {"start": wanted.start, "end": wanted.end, "life": life, "after": after}
+    return RecordRange(*wanted.tp, wanted.start, wanted.end, life, after)
 
 
 def _of_history(batches: Iterable[RecordBatch], wanted: OffsetRange) -> Iterator[RecordBatch]:

@@ -26,15 +26,12 @@ from dafka_core.errors import ConfigError, InvalidRequestError, ProtocolError
 from dafka_core.flight.backup_requests import BackupRequest
 from dafka_core.flight.requests import (
     Criteria,
-    GetManyRequest,
     GetRequest,
     InfoRequest,
     PutRequest,
     Request,
-    ticket_version,
 )
 from dafka_core.flight.server_actions import ACTIONS
-from dafka_core.flight.where_get import GetWhereRequest
 from dafka_core.model import log_entries, packed_offset
 from dafka_core.model.envelope_columns import HEADERS, KEY, VALUE, close_columns, opened_columns
 from dafka_core.model.values import Values
@@ -178,9 +175,6 @@ def beacon(octets: bytes) -> None:
     with suppress(ProtocolError):
         tower = beacons.decode_tower_beacon(received)
         assert beacons.decode_tower_beacon(beacons.encode_tower_beacon(tower)) == tower
-    with suppress(ProtocolError):
-        ports = beacons.decode_tower_address(received)
-        assert beacons.decode_tower_address(beacons.encode_tower_address(ports)) == ports
 
 
 def envelope(octets: bytes) -> None:
@@ -196,10 +190,9 @@ def envelope(octets: bytes) -> None:
         assert all(again[name].equals(columns[name]) for name in columns)
 
 
-_GETS: Final = (GetRequest, GetManyRequest, GetWhereRequest)
-_OTHERS: Final = (PutRequest, InfoRequest, Criteria, BackupRequest)
+_OTHERS: Final = (GetRequest, PutRequest, InfoRequest, Criteria, BackupRequest)
 _ACTIONS: Final = tuple(each.request for each in ACTIONS.values())
-_REQUESTS: Final[tuple[type[Request], ...]] = (*_GETS, *_OTHERS, *_ACTIONS)
+_REQUESTS: Final[tuple[type[Request], ...]] = (*_OTHERS, *_ACTIONS)
 
 
 def flight(octets: bytes) -> None:
@@ -207,7 +200,6 @@ def flight(octets: bytes) -> None:
     if not octets:
         return
     kind, packed = _REQUESTS[octets[0] % len(_REQUESTS)], octets[1:]
-    ticket_version(packed)
     with suppress(InvalidRequestError):
         request = kind.parse(packed)
         assert kind.parse(request.packed()) == request
@@ -282,7 +274,7 @@ def _produced(octets: bytearray, version: int) -> None:
         assert contents.largest_bytes <= _MOST_BYTES
         opened_columns(contents)
     with suppress(CorruptRecordsError):
-        list(decode_batches(octets, may_end_early=True))
+        list(decode_batches(octets))
 
 
 def sasl(octets: bytes) -> None:

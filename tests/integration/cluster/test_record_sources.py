@@ -12,7 +12,7 @@ import pytest
 
 from dafka_core import Producer
 from dafka_core.flight import server_actions, server_get
-from dafka_core.flight.requests import packed_parts
+from dafka_core.flight.columns import packed_parts
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.epochs import Epoch, EpochId
@@ -191,7 +191,7 @@ ALL: Rows = {tp.partition: list(range(10)) for tp in PARTITIONS}
 @pytest.fixture
 def requests(patch: Patch) -> dict[str, int]:
     """The number of requests of each kind."""
-    return count_requests(patch, "read", "read_many", "lease", "lease_many")
+    return count_requests(patch, "records", "lease")
 
 
 def filled(store: Served, partitions: list[TopicPartition] = PARTITIONS) -> Served:
@@ -221,7 +221,7 @@ def rows(wanted: DafkaInputPartition, fetch: str = "flight", **given: str) -> Ro
 
 
 def test_a_task_sends_a_store_one_request(one: Served, requests: dict[str, int]) -> None:
-    many, leases = {"read_many": 1}, {"lease_many": 1, "lease": 1}  # the second returns the lease
+    many, leases = {"records": 1}, {"lease": 2}  # the second returns the lease
     for fetch, expected in ("flight", many), ("auto", many), ("local", leases):
         for given in {}, {"maxrecordsperbatch": "7"}, {"maxbytesperbatch": "3"}:
             requests.clear()
@@ -235,17 +235,18 @@ def test_records_of_a_lease_that_ends_or_lacks_ranges_are_read_again(
     with patch.context() as patched:
         patched.setattr(server_actions, "MAX_LEASED_BLOCKS", 8)
         assert rows(task(one), "local") == ALL
-    assert requests == {"lease_many": 3, "lease": 1}
-    lease_many = StoreClient.lease_many
+    assert requests == {"lease": 3 + 1}
+    lease = StoreClient.lease
 
-    def ended(client: Any, *given: Any, **named: Any) -> Any:
-        granted = lease_many(client, *given, **named)
-        one.log.end_lease(granted.lease)  # before the first read, as the store needs the space
+    def ended(client: Any, request: Any, **named: Any) -> Any:
+        granted = lease(client, request, **named)
+        if request.partial:
+            one.log.end_lease(granted.lease)  # before the first read, as the store needs the space
         return granted
 
-    patch.setattr(StoreClient, "lease_many", ended)
+    patch.setattr(StoreClient, "lease", ended)
     assert rows(task(one), "local") == ALL
-    assert requests["lease"] == 1 + 41  # each range's own
+    assert requests["lease"] == 4 + 2 + 40  # each range's own
 
 
 @pytest.mark.parametrize("fetch", ["local", "flight"])
@@ -263,10 +264,10 @@ def test_lost_records_are_an_error_of_one_range(one: Served, two: Served, fetch:
 def test_each_store_is_asked_for_what_it_has(serve: Serve, requests: dict[str, int]) -> None:
     stores = filled(serve("even"), PARTITIONS[::2]), filled(serve("odd"), PARTITIONS[1::2])
     assert Batch(Mesh(stores), fetch="flight", minpartitions="1").offsets() == ALL
-    assert requests == {"read_many": 2}
+    assert requests == {"records": 2}
     # Records that a store has lost come from the next one.
     assert rows(task(*stores)) == ALL
-    assert requests == {"read_many": 4}
+    assert requests == {"records": 4}
 
 
 def test_a_store_that_is_gone_is_asked_once_and_last(
@@ -275,7 +276,7 @@ def test_a_store_that_is_gone_is_asked_once_and_last(
     wanted = task(two, one)
     two.stop()
     assert rows(wanted) == ALL
-    assert requests == {"read_many": 2}
+    assert requests == {"records": 2}
     assert "continuing with another source" in logged.text
     # The other store reported less than it has, and is asked for each range: first.
     stores = StoreRange(two.location, 0, 10), StoreRange(one.location, 0, 5)
@@ -295,7 +296,7 @@ def test_a_store_that_fails_in_the_middle_of_its_reply(
     patch.setattr(server_get, "packed_parts", fail)
     # Each store sends eight of twenty ranges and stops in the middle of the next one.
     assert rows(task(two, one), maxrecordsperbatch="3") == ALL
-    assert requests == {"read_many": 2, "read": 4}
+    assert requests == {"records": 2 + 4}
 
 
 def test_a_changed_history_is_an_error_of_one_range(one: Served) -> None:

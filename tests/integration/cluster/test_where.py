@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from dafka_core.errors import ConfigError, StoreUnreachableError
-from dafka_core.flight import server_get, where_get
+from dafka_core.flight import server_get
+from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.envelope import closed
 from dafka_core.model.records import MatchedRecords, TopicPartition
 from dafka_core.model.values import Values
 from dafka_core.storage.block import MAX_BLOCK_RECORDS
 from dafka_spark.errors import BadValueError, IncompleteBatchError, RetentionAheadError
-from dafka_spark.source import record_sources
 from tests.integration.cluster.stores import A, B, Batch, Mesh, Patch, Serve, Served, value
 from tests.unit.dafka_spark.streams import ALL, json_round, reader
 
@@ -111,17 +111,17 @@ def test_the_next_store_examines_the_rest(
     one.add(A, count - 1_000, 5)
     mesh.served.append(serve("other").add(A, count, 5))
     requests: dict[str, int] = {}
-    original = where_get.read_where
+    original = StoreClient.records
 
     def breaking(client: Any, request: Any, **more: Any) -> Any:
-        requests[client.location.store] = request.start
+        requests[client.location.store] = request.ranges[0].start
         batches = original(client, request, **more)
         yield next(batches)
         if len(requests) == 1:
             raise StoreUnreachableError(client.location.store, "it broke")
         yield from batches
 
-    patch.setattr(record_sources, "read_where", breaking)
+    patch.setattr(StoreClient, "records", breaking)
     patch.setattr(server_get, "MAX_SCANNED_BLOCKS", 1)
     assert read(mesh, "value LIKE '%77'", fetch="flight") == [*range(77, count, 100)]
     first, second = requests.values()
@@ -138,7 +138,7 @@ def test_a_reply_that_does_not_cover_the_range_is_an_error(
         for start, end in examined:
             yield MatchedRecords(A, start, end, np.array([], np.int64), Values())
 
-    patch.setattr(record_sources, "read_where", incomplete)
+    patch.setattr(StoreClient, "records", incomplete)
     with pytest.raises(IncompleteBatchError):
         read(mesh, "value = '00007'", fetch="flight")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dafka_core.flight.local_log import LocalLog, LocalLogs
+from dafka_core.flight.requests import GetRequest, RecordRange
 from tests.integration.flight.hosts import LARGEST, TP, Served
 
 
@@ -15,7 +16,8 @@ def opened(logs: LocalLogs, served: Served) -> LocalLog:
 
 
 def read(log: LocalLog, served: Served, start: int, end: int, **options: Any) -> Any:
-    return log.read(served.client(), TP, start, end, **LARGEST | options)
+    request = GetRequest((RecordRange(*TP, start, end),), **LARGEST | options)
+    return log.records(served.client(), request)
 
 
 def churn(served: Served, rounds: int = 12) -> None:

@@ -15,11 +15,12 @@ from typing import Any
 
 from dafka_core.errors import DataLossError, LeaseEndedError
 from dafka_core.flight.local_log import LocalLogs, _Files
+from dafka_core.flight.requests import GetRequest, RecordRange
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.records import RecordBatch
 from dafka_core.testing import PATIENCE_S
-from tests.integration.flight.hosts import LARGEST, TP
+from tests.integration.flight.hosts import TP
 
 LAST = 1_000
 
@@ -47,7 +48,8 @@ def main() -> None:
         [held] = client.heads(None, timeout_s=PATIENCE_S)
         start, count = max(held.earliest, held.end - LAST), 0
         try:
-            for batch in log.read(client, TP, start, held.end, **LARGEST):
+            wanted = RecordRange(*TP, start, held.end)
+            for batch in log.records(client, GetRequest((wanted,))):
                 kept.append(batch)
                 count += batch.count
         except (LeaseEndedError, DataLossError) as error:

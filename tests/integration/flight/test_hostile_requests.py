@@ -20,6 +20,7 @@ from dafka_core.flight.columns import VALUES_SCHEMA
 from dafka_core.flight.limits import (
     MAX_ACTION_BYTES,
     MAX_REQUEST_BYTES,
+    MAX_TICKET_BYTES,
     MAX_TRANSACTIONS_BYTES,
 )
 from dafka_core.model.records import PartitionInfo
@@ -65,7 +66,7 @@ def test_every_malformed_ticket_is_refused(served: Served) -> None:
         with pytest.raises(flight.FlightServerError) as refused:
             plain.do_get(ticket).read_all()
         assert say(refused)["member"] == member
-    for packed in [*NOT_OBJECTS, b" " * (MAX_REQUEST_BYTES + 1)]:
+    for packed in [*NOT_OBJECTS, b" " * (MAX_TICKET_BYTES + 1)]:
         with pytest.raises(flight.FlightServerError) as refused:
             plain.do_get(flight.Ticket(packed)).read_all()
         assert say(refused)["member"] == "ticket"
@@ -201,8 +202,10 @@ def test_errors_say_no_more_than_fits(served: Served) -> None:
         lambda: served.plain().do_get(
             flight.Ticket(json.dumps(GET | {"columns": ["\udc80" * 1_000]}).encode())
         ),
-        lambda: served.plain().do_get(
-            flight.Ticket(json.dumps(GET | {"topic": topic, "partition": topic}).encode())
+        lambda: (
+            served.plain()
+            .do_get(flight.Ticket(json.dumps({"v": 1, "ranges": [[topic, topic, 0, 5]]}).encode()))
+            .read_all()
         ),
     ]
     for ask in asked:

@@ -20,12 +20,13 @@ from dafka_core.errors import (
     StoreError,
     StoreUnreachableError,
 )
-from dafka_core.flight import local_log
+from dafka_core.flight import local_log, server_actions
 from dafka_core.flight.local_log import CACHE_LINE_BYTES, LocalLogs
-from dafka_core.flight.requests import LeaseGranted
+from dafka_core.flight.requests import GetRequest, LeaseGranted, LeaseRequest, RecordRange
 from dafka_core.flight.store_location import StoreLocation
+from dafka_core.model.records import TopicPartition
 from dafka_core.storage.block import ALIGNMENT
-from tests.integration.flight.hosts import LARGEST, STORE, TP, Served, check, forked, values
+from tests.integration.flight.hosts import STORE, TOPIC, TP, Served, check, forked, values
 from tests.integration.flight.local_logs import churn, opened, read
 
 
@@ -218,6 +219,10 @@ def test_a_damaged_block_is_an_error(logs: LocalLogs, filled: Served) -> None:
     check(got, 0, 10_000)
 
 
+def get(start: int, end: int) -> GetRequest:
+    return GetRequest((RecordRange(*TP, start, end),))
+
+
 class Liar:
     """A store that reports block positions chosen by a test."""
 
@@ -225,16 +230,17 @@ class Liar:
         self._client = served.client()
         self._wrong = wrong
 
-    def lease(self, *arguments: Any, **options: Any) -> LeaseGranted:
-        return msgspec.structs.replace(self._client.lease(*arguments, **options), **self._wrong)
+    def lease(self, request: LeaseRequest, *, timeout_s: float) -> LeaseGranted:
+        granted = self._client.lease(request, timeout_s=timeout_s)
+        return msgspec.structs.replace(granted, **self._wrong)
 
 
 @pytest.mark.parametrize(
     ("blocks", "says"),
     [
-        (((0, 0, 4096),), "does not begin as a block"),
-        (((0, 1 << 40, 4096),), "the file ends within it"),
-        (((0, 2**63 - 8, 4096),), "Invalid argument"),
+        (((0, 0, 0, 4096),), "does not begin as a block"),
+        (((0, 0, 1 << 40, 4096),), "the file ends within it"),
+        (((0, 0, 2**63 - 8, 4096),), "Invalid argument"),
         ("second", "it holds offsets 10000 to 20000"),
     ],
 )
@@ -242,10 +248,41 @@ def test_a_block_that_is_not_there_is_an_error(
     logs: LocalLogs, filled: Served, blocks: Any, says: str
 ) -> None:
     if blocks == "second":
-        blocks = filled.client().lease(TP, 10_000, 20_000, timeout_s=5).blocks
+        second = LeaseRequest((RecordRange(*TP, 10_000, 20_000),))
+        blocks = filled.client().lease(second, timeout_s=5).blocks
     liar: Any = Liar(filled, blocks=blocks)
     with pytest.raises(StoreError, match=says):
-        list(opened(logs, filled).read(liar, TP, 0, 10_000, **LARGEST))
+        list(opened(logs, filled).records(liar, get(0, 10_000)))
+
+
+@pytest.mark.parametrize("wrong", [{"blocks": ()}, {"ranges": 0}, {"lease": "0" * 32}])
+def test_a_lease_without_the_records_is_an_error_of_one_range_and_skipped_in_a_partial_get(
+    logs: LocalLogs, filled: Served, wrong: dict[str, Any]
+) -> None:
+    log, request = opened(logs, filled), get(0, 10_000)
+    liar: Any = Liar(filled, **wrong)
+    with pytest.raises(LeaseEndedError):
+        list(log.records(liar, request))
+    assert list(log.records(liar, msgspec.structs.replace(request, partial=True))) == []
+
+
+def test_ranges_share_leases(
+    logs: LocalLogs, filled: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A range that is longer than a lease continues with the next one."""
+    monkeypatch.setattr(server_actions, "MAX_LEASED_BLOCKS", 1)
+    filled.extend(500, partition="Q")
+    other = TopicPartition(TOPIC, "Q")
+    ranges = RecordRange(*TP, 5, 20_005), RecordRange(*other, 7, 7), RecordRange(*other, 0, 500)
+    missing = RecordRange(TOPIC, "none", 0, 1), RecordRange(*TP, 0, 20_006)
+    log, client = opened(logs, filled), filled.client()
+    for request in (GetRequest(ranges), GetRequest((*missing, *ranges), partial=True)):
+        found = list(log.records(client, request))
+        check([batch for batch in found if batch.tp == TP], 5, 20_005)
+        check([batch for batch in found if batch.tp == other], 0, 500)
+    with pytest.raises(DataLossError):
+        list(log.records(client, GetRequest((*ranges, *missing))))
+    assert filled.log.space().leases == 0
 
 
 def test_closing_leaves_what_was_handed_out(logs: LocalLogs, filled: Served) -> None:
@@ -265,7 +302,7 @@ def test_without_a_store_there_is_no_lease(logs: LocalLogs, filled: Served) -> N
     log, client = opened(logs, filled), filled.client()
     filled.stop()
     with pytest.raises(StoreUnreachableError):
-        list(log.read(client, TP, 0, 10, **LARGEST))
+        list(log.records(client, get(0, 10)))
 
 
 def test_a_forked_process_has_none(filled: Served) -> None:

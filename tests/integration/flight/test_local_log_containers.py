@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from dafka_core.errors import DataLossError
+from dafka_core.flight.requests import LeaseRequest, RecordRange
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.storage import Log, leases
@@ -64,7 +65,8 @@ def leased(client: StoreClient) -> bool:
     """Lease the last record, unless a quick store trims it."""
     [held] = client.heads(None, timeout_s=PATIENCE_S)
     with contextlib.suppress(DataLossError):
-        return bool(client.lease(TP, held.end - 1, held.end, timeout_s=PATIENCE_S).lease)
+        last = LeaseRequest((RecordRange(*TP, held.end - 1, held.end),))
+        return bool(client.lease(last, timeout_s=PATIENCE_S).lease)
     return False
 
 

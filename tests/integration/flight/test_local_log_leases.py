@@ -19,10 +19,11 @@ from dafka_core.errors import (
 )
 from dafka_core.flight import local_log, server_actions
 from dafka_core.flight.local_log import LocalLogs
+from dafka_core.flight.requests import LeaseRequest, RecordRange
 from dafka_core.model.records import RecordBatch
 from dafka_core.storage import leases
 from dafka_core.testing import PATIENCE_S, wait_until
-from tests.integration.flight.hosts import LARGEST, TP, Served, check
+from tests.integration.flight.hosts import TP, Served, check
 from tests.integration.flight.local_logs import churn, opened, read
 
 
@@ -33,7 +34,7 @@ def test_who_takes_all_leases_shuts_nobody_out(
     monkeypatch.setattr(leases, "FRESH_S", 3600.0)
     stranger = filled.client(filled.tcp)
     for _ in range(leases.MAX_LEASES):
-        stranger.lease(TP, 0, 1, timeout_s=PATIENCE_S)
+        stranger.lease(LeaseRequest((RecordRange(*TP, 0, 1),)), timeout_s=PATIENCE_S)
     with pytest.raises(StoreUnreachableError, match=f"{leases.MAX_LEASES} leases are held"):
         list(read(opened(logs, filled), filled, 0, 10))
     monkeypatch.setattr(leases, "FRESH_S", 0.0)
@@ -118,7 +119,7 @@ def test_reads_beside_a_store_that_appends_merges_and_trims(
                 pass
             served.log.trim(TP, max(served.log.end(TP) - 20_000, 0))
 
-    log, client = opened(logs, served), served.client()
+    log = opened(logs, served)
     complete = 0
     kept: list[tuple[int, list[RecordBatch]]] = []
     with ThreadPoolExecutor(1) as pool:
@@ -129,7 +130,7 @@ def test_reads_beside_a_store_that_appends_merges_and_trims(
                 end = served.log.end(TP)
                 batches: list[RecordBatch] = []
                 with contextlib.suppress(DataLossError, LeaseEndedError):
-                    batches += log.read(client, TP, end - 10_000, end, **LARGEST)
+                    batches += read(log, served, end - 10_000, end)
                     complete += 1
                 kept = [*kept[-20:], (end - 10_000, batches)]
         finally:

@@ -16,7 +16,7 @@ from pyarrow import flight
 
 from dafka_core.errors import InvalidRequestError, StoreUnreachableError
 from dafka_core.flight import limits, server_actions
-from dafka_core.flight.requests import AskedRange, HeadsSince
+from dafka_core.flight.requests import HeadsSince, RecordRange
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.log_entries import Commit, SetAside, Stage
@@ -48,7 +48,7 @@ def test_heads_of_many_topics_come_in_one_answer(served: Served, client: StoreCl
 def test_many_heads_come_in_several_results(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_actions, "HEADS_PER_RESULT", 4)
+    monkeypatch.setattr(limits, "HEADS_PER_RESULT", 4)
     monkeypatch.setattr(limits, "MAX_NAMES", 3)
     for number in range(9):
         served.extend(1, topic=f"t{number}")
@@ -83,8 +83,8 @@ def test_sizes_of_records(served: Served, client: StoreClient) -> None:
     for number, size in enumerate(sizes):
         served.log.append([RecordBatch.of(TP, 100 * number, [b"x" * size] * 100)])
     ranges = [(0, 400), (0, 100), (350, 400), (300, 10_000), (400, 500)]
-    asked = [AskedRange(*TP, start, end) for start, end in ranges]
-    asked.append(AskedRange("none", PARTITION, 0, 100))
+    asked = [RecordRange(*TP, start, end) for start, end in ranges]
+    asked.append(RecordRange("none", PARTITION, 0, 100))
     found = client.record_sizes(asked, timeout_s=PATIENCE_S).sizes
     whole, small, large, cut, beyond, unknown = found
     assert (beyond, unknown) == (None, None)
@@ -142,8 +142,8 @@ def test_a_store_says_where_others_are(served: Served, client: StoreClient) -> N
 def test_actions_are_listed_and_documented(served: Served) -> None:
     found = {each.type: each.description for each in served.plain().list_actions()}
     assert list(found.items()) == server_actions.descriptions()
-    assert all("{v" in each for each in found.values())
-    assert all(re.fullmatch(r"dafka\.[a-z]+\.v[12]", name) for name in found)
+    assert all("\n" not in each and "docs/flight.md" in each for each in found.values())
+    assert all(re.fullmatch(r"dafka\.[a-z]+\.v1", name) for name in found)
 
 
 def test_an_action_without_a_body_where_there_is_nothing_to_say(served: Served) -> None:
@@ -450,7 +450,7 @@ def test_a_client_that_closes_ends_its_watch(served: Served, later: Later) -> No
 def test_many_heads_come_in_several_results_of_server_watch(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_actions, "HEADS_PER_RESULT", 4)
+    monkeypatch.setattr(limits, "HEADS_PER_RESULT", 4)
     for number in range(9):
         served.extend(1, topic=f"t{number}")
     body = json.dumps({"v": 1, "timeout_s": 0}).encode()

@@ -14,7 +14,7 @@ from pyarrow import flight
 from dafka_core.errors import StoreUnreachableError
 from dafka_core.flight import limits
 from dafka_core.flight.columns import VALUES_SCHEMA
-from dafka_core.flight.requests import GetRequest, PutRequest
+from dafka_core.flight.requests import GetRequest, PutRequest, RecordRange
 from dafka_core.model.records import TopicPartition
 from dafka_core.testing import PATIENCE_S, wait_until
 from tests.integration.flight.hosts import (
@@ -41,8 +41,9 @@ def test_more_streams_than_there_may_be(large: Path, monkeypatch: pytest.MonkeyP
         with pytest.raises(StoreUnreachableError, match="already serves 3 gets"):
             list(everything(client))
         plain = served.plain()
+        request = GetRequest((RecordRange(TOPIC, PARTITION, 0, 1),))
         with pytest.raises(flight.FlightUnavailableError, match="serves 3 gets") as busy:
-            plain.do_get(flight.Ticket(GetRequest(TOPIC, PARTITION, 0, 1).packed())).read_all()
+            plain.do_get(flight.Ticket(request.packed())).read_all()
         assert json.loads(busy.value.extra_info)["error"] == "busy"
         streams[0].close()
         wait_until(lambda: served.service.context.gets.free == 1)

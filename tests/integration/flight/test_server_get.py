@@ -14,14 +14,11 @@ from pyarrow import flight
 from dafka_core.errors import (
     DataLossError,
     HistoryChangedError,
-    InvalidRequestError,
     StoreUnreachableError,
 )
 from dafka_core.flight import limits, server_get
-from dafka_core.flight.columns import OFFSET, TIMESTAMP, VALUE
-from dafka_core.flight.requests import GetRequest
+from dafka_core.flight.requests import GetRequest, RecordRange
 from dafka_core.flight.store_client import StoreClient
-from dafka_core.flight.where_get import GetWhereRequest, read_where
 from dafka_core.model.envelope import closed
 from dafka_core.model.epochs import Epoch, EpochId
 from dafka_core.model.records import MatchedRecords, PartitionInfo, RecordBatch, TopicPartition
@@ -43,8 +40,8 @@ from tests.integration.flight.hosts import (
 from tests.integration.flight.hosts import read as hosts_read
 
 
-def get(served: Served, **members: Any) -> flight.FlightStreamReader:
-    request = {"v": 1, "topic": TOPIC, "partition": PARTITION, "start": 0, "end": 1} | members
+def get(served: Served, start: int = 0, end: int = 1, **members: Any) -> flight.FlightStreamReader:
+    request = {"v": 1, "ranges": [[TOPIC, PARTITION, start, end]], **members}
     return served.plain().do_get(flight.Ticket(json.dumps(request).encode()))
 
 
@@ -175,7 +172,7 @@ def test_records_trimmed_under_a_reader_are_an_error(served: Served) -> None:
 def test_any_client_gets_the_columns_it_names(served: Served, columns: list[str]) -> None:
     served.extend(3_000)
     served.extend(3_010)
-    table = get(served, start=10, end=3_010, columns=columns).read_all()
+    table = get(served, 10, 3_010, columns=columns).read_all()
     stamps = served.log.times(TP, 10, 3_010)
     told = np.repeat([time for _, time in stamps], np.diff([at for at, _ in stamps] + [3_010]))
     expected = {
@@ -197,8 +194,8 @@ def test_any_client_is_told_offsets_and_times_beside_the_batches(served: Served)
         at = 5
         for batch, metadata in get(served, start=5, end=3_000, max_records=1_000, times=times):
             numbers = np.frombuffer(metadata, "<i8")
-            assert numbers[:2].tolist() == [1, at]
-            assert numbers[2::2].sum() == (len(batch) if times else 0)
+            assert numbers[:6].tolist() == [1, 1, 0, at, at + batch.num_rows, batch.num_rows]
+            assert numbers[7::2].sum() == (len(batch) if times else 0)
             at += len(batch)
         assert at == 3_000
 
@@ -211,7 +208,7 @@ def test_names_that_are_not_utf8(served: Served) -> None:
     check(client.read(tp, 0, 10, times=True, timeout_s=PATIENCE_S, **LARGEST), 0, 10)
     assert client.heads([topic], timeout_s=PATIENCE_S) == [PartitionInfo(topic, partition, 0, 10)]
     columns = ["topic", "partition"]
-    shown = get(served, topic=topic, partition=partition, end=10, columns=columns).read_all()
+    shown = get(served, ranges=[[topic, partition, 0, 10]], columns=columns).read_all()
     assert shown.to_pylist() == [{"topic": r"\xff\xfe", "partition": r"P\x80"}] * 10
 
 
@@ -232,21 +229,23 @@ def test_a_damaged_block_is_the_stores_failure(directory: Any) -> None:
 
 
 def test_a_request_for_another_store_is_refused(served: Served) -> None:
-    request = GetRequest(TOPIC, PARTITION, 0, 0, store="other")
+    request = GetRequest((RecordRange(TOPIC, PARTITION, 0, 0),), store="other")
     with pytest.raises(flight.FlightUnavailableError, match="store other was meant, and this is"):
         served.plain().do_get(flight.Ticket(request.packed())).read_all()
 
 
-COLUMNS = (VALUE, OFFSET, TIMESTAMP)
+def matching(
+    start: int, end: int, where: str, tp: TopicPartition = TP, life: Any = None, **members: Any
+) -> GetRequest:
+    return GetRequest((RecordRange(*tp, start, end, life),), where=where, **members)
 
 
 def read(
-    client: StoreClient, start: int, end: int, where: str, tp: TopicPartition = TP, **members: Any
+    client: StoreClient, start: int, end: int, where: str, *tp: TopicPartition, **members: Any
 ) -> list[MatchedRecords]:
     """Return the records, which cover the range."""
-    asked = {"start": start, "end": end, "where": where, "columns": COLUMNS, **tp._asdict()}
-    request = GetWhereRequest(**asked | members)
-    found = list(read_where(client, request, timeout_s=PATIENCE_S))
+    request = matching(start, end, where, *tp, times=True, **members)
+    found = list(client.records(request, timeout_s=PATIENCE_S))
     at = start
     for part in found:
         assert part.offset == at < part.end
@@ -321,7 +320,7 @@ def test_a_store_stops_when_the_client_of_a_condition_has_gone(
     monkeypatch.setattr(server_get, "matched", slowly_matched)
     monkeypatch.setattr(server_get, "PIECE_BYTES", 1)
     served.extend(2_000)
-    request = GetWhereRequest(**TP._asdict(), start=0, end=2_000, where="value = 'x'")
+    request = matching(0, 2_000, "value = 'x'")
     reader = served.plain().do_get(flight.Ticket(request.packed()))
     wait_until(lambda: bool(looked_at))
     reader.cancel()
@@ -365,42 +364,37 @@ def test_records_trimmed_under_a_reader_are_an_error_of_server_where(
     monkeypatch.setattr(server_get, "MAX_SCANNED_BYTES", 1)
     for end in range(40_000, 400_001, 40_000):
         served.extend(end)
-    members: dict[str, Any] = {
-        "start": 0,
-        "end": 400_000,
-        "where": "offset >= 0",
-        "columns": COLUMNS,
-    }
-    request = GetWhereRequest(**TP._asdict() | members)
-    came = read_where(served.client(), request, timeout_s=PATIENCE_S)
+    request = matching(0, 400_000, "offset >= 0")
+    came = served.client().records(request, timeout_s=PATIENCE_S)
     assert next(came).offset == 0
     served.log.trim(TP, 399_999)
     with pytest.raises(DataLossError):
         list(came)
 
 
+def test_conditions_of_many_ranges(served: Served, client: StoreClient) -> None:
+    ranges = [RecordRange(TOPIC, f"P{number}", 2, 40) for number in range(20)]
+    for each in ranges[:-1]:
+        served.extend(50, partition=each.partition)
+    request = GetRequest(tuple(ranges), where="offset IN (1, 7, 39, 40)", partial=True)
+    found = list(client.records(request, timeout_s=PATIENCE_S))
+    assert [(each.tp, each.offset, each.end) for each in found] == [
+        (each.tp, 2, 40) for each in ranges[:-1]
+    ]
+    assert all(each.offsets.tolist() == [7, 39] for each in found)
+    assert all([*each.values] == [value(7), value(39)] for each in found)
+
+
 def test_any_client_can_ask(served: Served) -> None:
     served.extend(1_000)
-    members = {"topic": TOPIC, "partition": PARTITION, "start": 0, "end": 1_000}
-    ticket = json.dumps({"v": 3, **members, "where": "offset IN (7, 999)"}).encode()
-    reader = served.plain().do_get(flight.Ticket(ticket))
+    reader = get(served, 0, 1_000, where="offset IN (7, 999)")
     columns, metadata = reader.read_chunk()
     assert columns["offset"].to_pylist() == [7, 999]
     assert columns["value"].to_pylist() == [value(7), value(999)]
     assert columns["timestamp"].type == pa.timestamp("us", "UTC")
-    assert memoryview(metadata).cast("q").tolist() == [3, 0, 1_000, 2]
+    assert memoryview(metadata).cast("q").tolist() == [1, 1, 0, 0, 1_000, 2, 0]
     with pytest.raises(StopIteration):
         reader.read_chunk()
-    refused = json.dumps({"v": 3, **members, "where": "offset = 'x'"}).encode()
     with pytest.raises(flight.FlightServerError, match="must have a whole number") as caught:
-        served.plain().do_get(flight.Ticket(refused)).read_all()
+        get(served, 0, 1_000, where="offset = 'x'").read_all()
     assert json.loads(caught.value.extra_info)["member"] == "where"
-
-
-def test_a_store_of_before_says_so(
-    served: Served, client: StoreClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    served.extend(10)
-    monkeypatch.setattr(server_get, "ticket_version", lambda _: 1)
-    with pytest.raises(InvalidRequestError):
-        read(client, 0, 10, "offset > 5")

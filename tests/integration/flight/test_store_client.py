@@ -112,11 +112,13 @@ def test_arguments_are_checked_at_once(served: Served) -> None:
     ):
         with pytest.raises(InvalidRequestError, match=f"'{member}' = {says}"):
             read(client, 0, 1, **{member: size})
-    with pytest.raises(InvalidRequestError, match="'end' = 1: must not be below start, which is 2"):
+    with pytest.raises(
+        InvalidRequestError, match="'ranges' = 1: must not be below start, which is 2"
+    ):
         read(client, 2, 1)
-    with pytest.raises(InvalidRequestError, match="'start' = -1"):
+    with pytest.raises(InvalidRequestError, match="'ranges' = -1"):
         read(client, -1, 1)
-    with pytest.raises(InvalidRequestError, match="'topic'"):
+    with pytest.raises(InvalidRequestError, match="'ranges' = ''"):
         client.read(TopicPartition("", PARTITION), 0, 1, times=False, timeout_s=1, **LARGEST)
 
 

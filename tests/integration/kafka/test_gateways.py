@@ -11,6 +11,7 @@ import pytest
 from dafka_core import Store, Tower
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.testing import wait_until
+from dafka_kafka import gateways
 from dafka_kafka.gateways import (
     GATEWAYS_TOPIC,
     Announcement,
@@ -42,13 +43,13 @@ def start(tmp_path: Path) -> Iterator[Start]:
         yield make
 
 
-def addresses(gateways: Gateways) -> set[str]:
-    return {each.address for each in gateways.live()}
+def addresses(of: Gateways) -> set[str]:
+    return {each.address for each in of.live()}
 
 
-def put(gateways: Gateways, *contents: bytes) -> None:
+def put(of: Gateways, *contents: bytes) -> None:
     """Append to the partition of a gateway's announcements."""
-    store = gateways._store
+    store = of._store
     tp = TopicPartition(GATEWAYS_TOPIC, store.address)
     batch = RecordBatch.of(tp, store.log.end(tp), contents)
     store.append_queue.put(batch).result(30)
@@ -83,6 +84,8 @@ def test_one_that_is_gone_is_not_live_and_its_partitions_have_another_leader(sta
     # Choices of the other gateways stay.
     assert all(one.chosen(key) == was for key, was in before.items() if was != two.own)
     back = start("bb")
+    retract_former(back._store)  # as ``dafka store --kafka`` does at its start
+    back.announce()
     wait_until(lambda: len(addresses(one)) == 3)
     assert {one.leader(each) for each in partitions} == {back.own}
 
@@ -113,6 +116,37 @@ def test_one_that_was_killed_and_whose_store_goes_on_without_it_is_not_live(
         end = again.log.end(tp := TopicPartition(GATEWAYS_TOPIC, again.address))
         retract_former(again)
         assert again.log.end(tp) == end == 2
+
+
+def test_one_that_returns_is_live_when_it_announces_itself_anew(
+    start: Start, tmp_path: Path
+) -> None:
+    one, two = start("a"), start("bb")
+    wait_until(lambda: len(addresses(one)) == 2)
+    store = two._store
+    options = {name: getattr(store.options, name) for name in ("tower", "sync_interval_ms")}
+    store.close()  # as if killed: its gateway did not retract
+    wait_until(lambda: len(addresses(one)) == 1)
+    with Store(tmp_path / "bb", **options) as again:
+        wait_until(lambda: again.address in one._store.known.here)
+        assert addresses(one) == {one.own.address}  # its port is not open yet
+        retract_former(again)
+        Gateways(again, "127.0.0.1", 9_002).announce()
+        wait_until(lambda: addresses(one) == {one.own.address, again.address})
+
+
+def test_one_that_was_cut_off_is_live_again_after_a_while(
+    start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(gateways, "RETURN_S", 0.5)
+    one, two = start("a"), start("bb")
+    wait_until(lambda: len(addresses(one)) == 2)
+    store = two._store
+    options = {name: getattr(store.options, name) for name in ("tower", "sync_interval_ms")}
+    store.close()
+    wait_until(lambda: len(addresses(one)) == 1)
+    with Store(tmp_path / "bb", **options) as again:  # it announces nothing
+        wait_until(lambda: addresses(one) == {one.own.address, again.address})
 
 
 def test_a_store_that_never_had_a_gateway_says_nothing_of_it(start: Start, tmp_path: Path) -> None:

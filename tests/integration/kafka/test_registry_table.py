@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dafka_core.model.epochs import Epoch, EpochId
-from dafka_core.model.log_entries import SetAside
+from dafka_core.model.log_entries import Promise, SetAside
 from dafka_core.model.records import RecordBatch
 from dafka_core.model.values import Values
 from dafka_core.storage import Log
@@ -36,9 +36,9 @@ def topic(name: str, *names: str) -> RegistryRecord:
 def test_what_is_not_agreed_on_does_not_count(log: Log) -> None:
     found = RegistryLog(log)
     write(log, RegistryRecord(lease="AB"), topic("t", "P"))
-    assert (len(found.read()), found.lease_since is None) == (0, False)
+    assert (len(found.read()), found.unsettled_since is None) == (0, False)
     write(log, RegistryRecord(committed=2))
-    assert (len(found.read()), found.lease_since) == (1, None)
+    assert (len(found.read()), found.unsettled_since) == (1, None)
     write(log, RegistryRecord(lease="CD"), topic("u", "P"))
     assert len(found.read()) == 1
     assert len(found.read(4)) == 1
@@ -53,6 +53,19 @@ def test_what_is_agreed_on_counts_when_it_is_here(log: Log) -> None:
     assert len(found.read(2)) == 0
     write(log, RegistryRecord(lease="AB"), topic("t", "P"))
     assert len(found.read()) == 1
+
+
+def test_records_of_an_older_producer_are_not_those_of_a_newer_one(log: Log) -> None:
+    found = RegistryLog(log)
+    write(log, RegistryRecord(lease="AB"), RegistryRecord(committed=1))
+    assert found.has(FIRST.life, 2)
+    assert not found.has(FIRST.life, 3)
+    assert not found.is_fenced(FIRST.life)
+    newer = EpochId(2, 2, 1)
+    assert not found.has(newer, 2)
+    log.write([Promise(REGISTRY, newer)])
+    assert found.is_fenced(FIRST.life)
+    assert not found.is_fenced(newer)
 
 
 def test_another_history_is_read_from_its_beginning(log: Log) -> None:

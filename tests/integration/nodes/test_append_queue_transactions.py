@@ -17,11 +17,11 @@ from dafka_core.errors import (
     StoreUnreachableError,
 )
 from dafka_core.flight.local_log import LocalLog, LocalLogs
+from dafka_core.flight.requests import GetRequest, RecordRange
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.log_entries import TransactionExistsError
 from dafka_core.model.records import (
     PartitionInfo,
-    TopicPartition,
     Transaction,
     TransactionState,
 )
@@ -49,8 +49,8 @@ def client(store: Store) -> Iterator[StoreClient]:
 
 
 def local_count(client: StoreClient, local: LocalLog, partition: str, start: int, end: int) -> int:
-    tp = TopicPartition(TOPIC, partition)
-    batches = local.read(client, tp, start, end, max_records=1000, max_bytes=1 << 20)
+    request = GetRequest((RecordRange(TOPIC, partition, start, end),))
+    batches = local.records(client, request)
     return sum(len(batch.values) for batch in batches)
 
 

@@ -11,6 +11,7 @@ import pytest
 from dafka_core import Consumer, Producer, Store
 from dafka_core.errors import ConfigError
 from dafka_core.flight.local_log import LocalLogs
+from dafka_core.flight.requests import GetRequest, RecordRange
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.storage import block_compressor
@@ -48,7 +49,7 @@ def test_all_ways_of_reading_see_the_same_records(
             logs = LocalLogs()
             local = logs.open(client.describe(timeout_s=PATIENCE_S))
             assert local is not None
-            read = local.read(client, info.tp, 0, info.end, **SIZES)
+            read = local.records(client, GetRequest((RecordRange(*info.tp, 0, info.end),)))
             assert [value for batch in read for value in batch.values] == values
             (facts,) = client.facts("t", timeout_s=PATIENCE_S)
             assert facts.bytes < 500_000

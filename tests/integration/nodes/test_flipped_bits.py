@@ -1,21 +1,24 @@
 """Bits flip in the file of one of three running stores: no reader receives anything wrong.
 
-Damaged records are refused, and read at the other stores.  With a damaged row a store cannot list
-its partitions, so it ends, as it would refuse to start.
+Damaged records are refused, read at the other stores, and replaced by theirs.  With a damaged row a
+store cannot list its partitions, so it ends, as it would refuse to start.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 
 from dafka_core import Consumer, Producer, Reader, Store
 from dafka_core.errors import DafkaError, StoreError
+from dafka_core.flight.requests import Offsets, OffsetsRequest
 from dafka_core.model.records import TopicPartition
 from dafka_core.nodes import store_backup
+from dafka_core.storage.log_check import Damage
+from dafka_core.storage.snapshot import PartitionStatistics
 from dafka_core.testing import wait_until
 from tests.integration.nodes.content import flushed, polled, stored
 from tests.integration.nodes.peers import PATIENCE_S
@@ -26,6 +29,9 @@ BLOCKS = [b"large %d " % number * 100 for number in range(300)]
 
 GROUPED = [b"small %d " % number for number in range(3)]
 """Records that stay in the append area."""
+
+DIRECTORY_AT = -96
+"""Where the directory of their group is, or a header, before the second of them."""
 
 Produce = Callable[..., Producer]
 
@@ -39,6 +45,23 @@ def flip(store: Store, content: bytes, at: int = 0) -> None:
             file.seek(found + at)
             file.write(bytes([before[found + at] ^ 4]))
     assert data.read_bytes() != before
+
+
+def found_damage(store: Store) -> list[Damage]:
+    return [each for part in store_backup.verify(str(store.log.directory)) for each in part.found]
+
+
+def damaged_count(store: Store) -> int:
+    """Return the number that 'dafka status' and 'dafka doctor' show."""
+    with client_of(store) as client:
+        return client.ask(Offsets, PATIENCE_S, OffsetsRequest(()))[0].damaged
+
+
+def statistics(store: Store, tp: TopicPartition) -> PartitionStatistics | None:
+    """Return a partition's statistics; None as long as a group with it is damaged."""
+    with suppress(StoreError):
+        return store.log.statistics(tp)
+    return None
 
 
 class ThreeStores:
@@ -84,27 +107,38 @@ def polled_all(consumer: Consumer, tp: TopicPartition, contents: list[bytes]) ->
     return [polled(consumer) for _ in contents] == [(*tp, *each) for each in enumerate(contents)]
 
 
-@pytest.mark.parametrize("contents", [BLOCKS, GROUPED])
-def test_consumers_and_new_stores_receive_damaged_records_from_other_stores(
+@pytest.mark.parametrize(("contents", "at"), [(BLOCKS, 0), (GROUPED, 0), (GROUPED, DIRECTORY_AT)])
+def test_damaged_records_are_replaced_by_those_of_other_stores(
     stores: ThreeStores,
     produce: Produce,
     consume: Callable[..., Consumer],
     contents: list[bytes],
+    at: int,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    tp = published(produce, contents)
-    flip(stores.damaged, contents[1])
+    """No reader receives a wrong record meanwhile, and the store runs on."""
+    tp, damaged = published(produce, contents), stores.damaged
+    flip(damaged, contents[1], at)
     stores.stop_others()
     consumer, new = consume("t", start="earliest"), stores.start("new")
-    wait_until(lambda: stores.damaged.loop.damaged_count > 1)
+    wait_until(lambda: "are not replaced yet" in caplog.text)
     assert (consumer.poll(0), new.log.end(tp)) == (None, 0)
+    assert damaged.log.healer.damaged == {tp}
+    assert {each.partition for each in found_damage(damaged)} == {tp.partition}
+    assert damaged_count(damaged) == 1
     stores.start_others()
     assert polled_all(consumer, tp, contents)
+    wait_until(lambda: not damaged.log.healer.damaged)
+    assert "are replaced by those of store" in caplog.text
+    assert damaged.heal_thread.healed_count == (100 if contents is BLOCKS else 3)
+    assert stored(damaged, *tp) == contents
+    assert not found_damage(damaged)
+    assert damaged_count(damaged) == 0
+    wait_until(lambda: statistics(damaged, tp))
     wait_until(lambda: new.log.end(tp) == len(contents))
     assert stored(new, *tp) == contents
-    # The remedy that the error names.
-    stores.damaged.close()
-    again = stores.start("empty")
-    wait_until(lambda: again.log.end(tp) == len(contents))
+    damaged.close()
+    again = stores.start("a")
     assert stored(again, *tp) == contents
 
 
@@ -118,8 +152,9 @@ def test_flight_refuses_damaged_records_and_serves_others(
         with pytest.raises(DafkaError, match="damaged"):
             read(client, len(contents), tp.partition)
         assert read(client, 3, intact.partition) == [b"intact"] * 3
-    found = store_backup.verify(str(stores.damaged.log.directory))
-    assert {each.partition for part in found for each in part.found} == {tp.partition}
+    wait_until(lambda: not stores.damaged.log.healer.damaged)
+    with client_of(stores.damaged) as client:
+        assert read(client, len(contents), tp.partition) == contents
 
 
 def test_a_store_with_a_damaged_row_ends_and_the_others_answer(

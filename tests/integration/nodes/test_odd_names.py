@@ -10,7 +10,7 @@ from pyarrow import flight
 
 from dafka_core import Consumer, Producer, Reader, Store
 from dafka_core.errors import ConfigError, DafkaError
-from dafka_core.flight.requests import GetRequest
+from dafka_core.flight.requests import GetRequest, RecordRange
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.names import escape, text_of
@@ -74,7 +74,7 @@ def test_they_are_read_from_a_store_over_flight(odd: list[TopicPartition], store
     with flight.connect(store.locations[0]) as plain:
         assert len(list(plain.list_flights())) == len(odd)
         for tp in odd:
-            request = GetRequest(*tp, 0, 1, ("topic", "partition"))
+            request = GetRequest((RecordRange(*tp, 0, 1),), ("topic", "partition"))
             [row] = plain.do_get(flight.Ticket(request.packed())).read_all().to_pylist()
             assert row == {"topic": escape(tp.topic), "partition": tp.partition}
 

@@ -59,7 +59,7 @@ def on_disk(directory: Path) -> list[PartitionInfo]:
     with lmdb.open(str(directory), readonly=True, max_dbs=3, map_size=1 << 40, create=False) as env:
         tables = [env.open_db(name, create=False) for name in (b"meta", b"partitions", b"blocks")]
         with env.begin(buffers=True) as txn:
-            return Tables(Opened(directory, env, *tables), txn).infos(None)
+            return Tables(Opened(directory, env, set(), *tables), txn).infos(None)
 
 
 class Told(NamedTuple):

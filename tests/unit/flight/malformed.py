@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from dafka_core.flight.limits import MAX_BATCH_BYTES
 
-GET: dict[str, Any] = {"v": 1, "topic": "t", "partition": "P", "start": 0, "end": 5}
+RANGE: list[object] = ["t", "P", 0, 5, None, None]
+GET: dict[str, Any] = {"v": 1, "ranges": [RANGE]}
 PUT: dict[str, Any] = {"v": 1, "topic": "t", "partition": "P", "start": 5}
 NAMES_WRONG: tuple[object, ...] = ("", "x" * 256, "é" * 128, "a\0b", "\ud800", 7, None, [], {})
 OFFSETS_WRONG: tuple[object, ...] = (-1, 2**63, 10**30, 1.5, "1", True, None, [])
@@ -21,7 +22,7 @@ def variants(good: dict[str, Any], **wrong: Any) -> Iterator[tuple[str, dict[str
     for name, values in wrong.items():
         for value in values:
             yield name, good | {name: value}
-    for name in ("v", "topic", "partition", "start", "end"):
+    for name in ("v", "ranges", "topic", "partition", "start", "end"):
         if name in good:
             yield name, {key: value for key, value in good.items() if key != name}
     yield "colums", good | {"colums": ["value"]}
@@ -31,29 +32,6 @@ def variants(good: dict[str, Any], **wrong: Any) -> Iterator[tuple[str, dict[str
     yield "v", good | {"v": [1]}
 
 
-GETS = [
-    *variants(
-        GET,
-        topic=NAMES_WRONG,
-        partition=NAMES_WRONG,
-        start=OFFSETS_WRONG,
-        end=OFFSETS_WRONG,
-        columns=("value", [], ["valu"], ["value", "value"], [1], None, {"value": 1}, [None]),
-        times=(1, "true", None),
-        max_records=(0, -1, 65_537, 1.0, "1", None, False),
-        max_bytes=(0, MAX_BATCH_BYTES + 1, 2**70, None),
-        store=(1, None, []),
-    ),
-    ("end", GET | {"start": 5, "end": 4}),
-    *variants(
-        GET | {"v": 3, "where": "offset > 1"},
-        where=("", "offset", "offset > 'x'", "x" * 4_097, "(" * 4_000, "NOT " * 1_000, 5, None, []),
-        envelope=("", "some", 1, None),
-        start=OFFSETS_WRONG,
-        times=(True,),
-    ),
-    *variants({"v": 4}, known=(7, None, [7], [[1, 2]], [[-1, 2, "x"]], [[1, 2, "x" * 17]])),
-]
 ATTEMPT = "3F2504E04F8911D39A0C0305E82C3301"
 ATTEMPTS_WRONG: tuple[object, ...] = (
     "",
@@ -106,6 +84,30 @@ def rows_wrong(row: list[object], *wrong: Sequence[object]) -> Iterator[list[obj
     yield ["row"]
 
 
+LIFE_WRONG: tuple[object, ...] = ([1, 2], [1, 2, -1], [1, 2, 3, 4], 7, "x", {})
+RANGES_WRONG: list[object] = [
+    *([[*RANGE[:at], name, *RANGE[at + 1 :]]] for at in (0, 1) for name in NAMES_WRONG),
+    *([[*RANGE[:at], offset, *RANGE[at + 1 :]]] for at in (2, 3) for offset in OFFSETS_WRONG),
+    *([[*RANGE[:at], life, *RANGE[at + 1 :]]] for at in (4, 5) for life in LIFE_WRONG),
+    *([[]], ["range"], [RANGE[:3]], [[*RANGE, 0]], [{"topic": "t"}], [["t", "P", 5, 4]]),
+    *([RANGE] * 1_001, 7, None, "t"),
+]
+GETS = [
+    *variants(
+        GET,
+        ranges=([], *RANGES_WRONG),
+        columns=("value", [], ["valu"], ["value", "value"], [1], None, {"value": 1}, [None]),
+        times=(1, "true", None),
+        partial=(1, "true", None),
+        where=("", "offset", "offset > 'x'", "x" * 4_097, "(" * 4_000, "NOT " * 1_000, 5, []),
+        envelope=("", "some", 1, None),
+        max_records=(0, -1, 65_537, 1.0, "1", None, False),
+        max_bytes=(0, MAX_BATCH_BYTES + 1, 2**70, None),
+        store=(1, None, []),
+    ),
+    *variants({"v": 2}, known=(7, None, [7], [[1, 2]], [[-1, 2, "x"]], [[1, 2, "x" * 17]])),
+]
+
 NOT_OBJECTS = [
     b"",
     b"null",
@@ -134,12 +136,7 @@ BODIES: dict[str, list[dict[str, Any]]] = {
     "dafka.sizes.v1": [
         {},
         {"ranges": []},
-        {"ranges": 1},
-        {"ranges": [["t", "P"]]},
-        {"ranges": [["t", "P", 5, 1]]},
-        {"ranges": [["t", "P", -1, 5]]},
-        {"ranges": [["", "P", 0, 5]]},
-        {"ranges": [["t", "P", 0, 5]] * 1_001},
+        *({"ranges": ranges} for ranges in RANGES_WRONG),
     ],
     "dafka.staged.v1": [{"topic": "t"}, {"staged": []}],
     "dafka.wait.v1": [
@@ -219,13 +216,9 @@ BODIES: dict[str, list[dict[str, Any]]] = {
         ),
     ],
     "dafka.lease.v1": [
-        *(GET | {"topic": name} for name in NAMES_WRONG),
-        *(GET | {"partition": name} for name in NAMES_WRONG),
-        *(GET | {"start": offset} for offset in OFFSETS_WRONG),
-        *(GET | {"end": offset} for offset in OFFSETS_WRONG),
-        *(GET | {"done": lease} for lease in ("a" * 31, "A" * 32, "g" * 32, 7, None)),
-        GET | {"start": 5, "end": 4},
-        {"topic": "t", "partition": "P", "start": 0},
+        *({"ranges": ranges} for ranges in RANGES_WRONG),
+        *({"ranges": [RANGE], "done": lease} for lease in ("a" * 31, "A" * 32, "g" * 32, 7, None)),
+        {"ranges": [RANGE], "partial": 1},
     ],
     "dafka.retention.v1": [{"rules": 1}, {"rules": ["t"]}, {"rules": ["t=7"]}, {"reset": 1}],
     "dafka.trim.v1": [
@@ -241,12 +234,6 @@ BODIES: dict[str, list[dict[str, Any]]] = {
         *({"topic": name} for name in (*NAMES_WRONG, "__dafka.queries")),
     ],
     "dafka.forget.v1": [{}, {"address": 1}, *({"address": name} for name in NAMES_WRONG)],
-    "dafka.lease.v2": [
-        {},
-        *({"ranges": ranges} for ranges in ([], 7, [["t", "P", 0]], [["t", "P", 5, 4]])),
-        {"ranges": [["t", "P", 0, 1]] * 1_001},
-        {"ranges": [["t", "P", 0, 1]], "done": "x"},
-    ],
     "dafka.space.v1": [{"x": 1}, {"store": 1}],
     "dafka.stores.v1": [{"x": 1}, {"store": 1}],
     "dafka.describe.v1": [{"x": 1}],
@@ -291,6 +278,8 @@ members = st.sampled_from(
         "transactions",
         "partitions",
         "stages",
+        "ranges",
+        "where",
     ]
 )
 objects = st.dictionaries(members, plain_values).map(lambda found: json.dumps({"v": 1} | found))

@@ -10,6 +10,7 @@ from msgspec.structs import astuple
 
 from dafka_core.errors import InvalidRequestError
 from dafka_core.flight.backup_requests import (
+    BACKUP_TICKET,
     BATCH_BYTES,
     BATCH_ENTRIES,
     SCHEMA,
@@ -21,8 +22,8 @@ from dafka_core.flight.backup_requests import (
     batches,
     entries_of,
 )
-from dafka_core.flight.limits import MAX_KNOWN, MAX_MANY_BYTES
-from dafka_core.flight.requests import ticket_version
+from dafka_core.flight.limits import MAX_KNOWN, MAX_TICKET_BYTES
+from dafka_core.flight.requests import GetRequest, RecordRange
 from dafka_core.model.records import TopicPartition
 from dafka_core.storage.backup import BLOCKS, META, Entry
 from dafka_core.storage.log_check import Checked, Damage, PartitionLink
@@ -56,11 +57,20 @@ def test_what_is_no_backup_is_refused() -> None:
 def test_a_ticket_has_room_for_many_partitions() -> None:
     known = tuple((2**40 + n, 2**50 + n, "f" * 16) for n in range(MAX_KNOWN))
     ticket = BackupRequest(known=known, store="S" * 32).checked().packed()
-    assert len(ticket) <= MAX_MANY_BYTES
-    assert ticket_version(ticket) == BackupRequest.json_version
+    assert len(ticket) <= MAX_TICKET_BYTES
+    assert BACKUP_TICKET.search(ticket)
     assert BackupRequest.parse(ticket).known == known
     with pytest.raises(InvalidRequestError, match="known"):
         BackupRequest(known=(*known, known[0])).checked()
+
+
+def test_other_tickets_are_not_those_of_backups() -> None:
+    where = """key = '{"v": 2}' AND value = '"v":2'"""
+    get = GetRequest((RecordRange('"v": 2', '{"v": 2}', 2, 2, (2, 2, 2)),), where=where)
+    for ticket in (get.packed(), b'{"v": 1}', b'{"v": 22}', b"", b"\xff"):
+        assert not BACKUP_TICKET.search(ticket)
+    for ticket in (b'{"v":2}', b'{"known": [], "v" : 2}'):
+        assert BACKUP_TICKET.search(ticket)
 
 
 def test_what_was_checked_travels() -> None:

@@ -8,51 +8,96 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dafka_core.flight.columns import batch_of, packed_metadata, parse_metadata, schema_of
-from dafka_core.model.records import RecordBatch, TopicPartition
-from dafka_core.model.values import Longs, Values
+from dafka_core.flight.columns import Part, batch_of, packed_parts, parse_parts, schema_of
+from dafka_core.model.records import MatchedRecords, RecordBatch, Records, TopicPartition
+from dafka_core.model.values import Values
 
 TP = TopicPartition("t", "P")
 
-runs_of = st.lists(st.integers(1, 9), min_size=1, max_size=8).map(
-    lambda counts: np.array([(count, 100 + n) for n, count in enumerate(counts)], np.int64)
-)
+
+def buffer(*numbers: int) -> pa.Buffer:
+    return pa.py_buffer(np.array(numbers, "<i8").tobytes())
+
+
+def records(offset: int, times: list[tuple[int, int]], gaps: int) -> Records:
+    """Records, or with ``gaps`` a scan in which more records did not match."""
+    values = Values.of([b""] * sum(count for count, _ in times))
+    if not gaps:
+        return RecordBatch(TP, offset, values, times=np.array(times, np.int64))
+    end = offset + gaps + len(values)
+    rows = np.arange(end - len(values), end)
+    return MatchedRecords(TP, offset, end, rows, values, np.array(times, np.int64))
+
+
+RUNS = st.lists(st.tuples(st.integers(1, 3), st.integers(-(2**62), 2**62)), min_size=1, max_size=4)
+FOUND = st.builds(records, st.integers(0, 2**61), RUNS, st.integers(0, 9))
+PARTS = st.tuples(st.integers(0, 999), FOUND)
 
 
 @settings(deadline=None)
-@given(st.integers(0, 2**63 - 1), runs_of)
-def test_metadata_are_parsed_again(offset: int, runs: Longs) -> None:
-    count = int(runs[:, 0].sum())
-    packed = pa.py_buffer(packed_metadata(offset, runs))
-    found, times = parse_metadata(packed, count, times=True)
-    assert found == offset
-    assert times is not None
-    assert times.tolist() == runs.tolist()
-    assert parse_metadata(packed, count, times=False) == (offset, None)
+@given(st.lists(PARTS.map(Part._make), min_size=1, max_size=20))
+def test_parts_are_parsed_again(parts: list[Part]) -> None:
+    total = sum(part.records.count for part in parts)
+    facts = [(number, each.offset, each.end, each.count) for number, each in parts]
+    for times in (True, False):
+        packed = pa.py_buffer(packed_parts(parts, times=times))
+        found = parse_parts(packed, total, times=times)
+        assert [each[:4] for each in found] == facts
+        for (*_, runs), (_, given_) in zip(found, parts, strict=True):
+            assert (runs is not None) == times
+            assert runs is None or runs.tolist() == given_.times.tolist()  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
-    ("metadata", "says"),
+    ("metadata", "count", "times"),
     [
-        (None, "0 bytes"),
-        (b"", "0 bytes"),
-        (b"x" * 17, "17 bytes"),
-        (np.array([2, 0]).tobytes(), "version 2"),
-        (np.array([1, 0]).tobytes(), "not those of its records"),
-        (np.array([1, 0, 4, 9]).tobytes(), "not those of its records"),
-        (np.array([1, 0, 6, 9, -1, 9]).tobytes(), "not those of its records"),
+        (None, 1, False),
+        (pa.py_buffer(b"x" * 17), 1, False),
+        (buffer(), 1, False),
+        (buffer(1), 1, False),
+        (buffer(1, 0), 0, False),
+        (buffer(1, -1), 1, False),
+        (buffer(1, 2**62), 1, False),
+        (buffer(2, 1, 0, 0, 1, 1, 0), 1, False),
+        (buffer(1, 1, 0, 0, 1), 1, False),
+        (buffer(1, 1, 0, 0, 1, 1, 0, 0), 1, False),
+        (buffer(1, 1, 0, 0, 1, 1, 0), 2, False),
+        (buffer(1, 2, 0, 0, 3, 3, 0, 1, 0, 1, -1, 0), 2, False),
+        (buffer(1, 2, 0, 0, 2, 2**62, 0, 1, 0, 2, 2**62, 0), 2, False),
+        (buffer(1, 1, 0, 0, 1, 1, 1, 1, 9), 1, False),
+        (buffer(1, 1, 0, 0, 1, 1, 0, 1, 9), 1, False),
+        (buffer(1, 1, 0, 0, 1, 1, 0), 1, True),
+        (buffer(1, 1, 0, 0, 1, 1, -1), 1, True),
+        (buffer(1, 1, 0, 0, 1, 1, 2, 1, 9), 1, True),
+        (buffer(1, 1, 0, 0, 2, 2, 1, 1, 9), 2, True),
+        (buffer(1, 1, 0, 0, 2, 2, 2, 3, 9, -1, 9), 2, True),
+        (buffer(1, 1, 0, 0, 2, 2, 3, 2**63 - 1, 9, 2**63 - 1, 9, 4, 9), 2, True),
+        (buffer(1, 2, 0, 0, 1, 1, 0, 1, 0, 1, 1, 2, 1, 9, 1, 9), 2, True),
     ],
 )
-def test_metadata_that_are_wrong_are_refused(metadata: bytes | None, says: str) -> None:
-    buffer = None if metadata is None else pa.py_buffer(metadata)
-    with pytest.raises(ValueError, match=says):
-        parse_metadata(buffer, 5, times=True)
+def test_metadata_that_are_wrong_are_refused(
+    metadata: pa.Buffer | None, count: int, times: bool
+) -> None:
+    with pytest.raises(ValueError, match="a batch's"):
+        parse_parts(metadata, count, times=times)
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(-1, 4), max_size=16), st.booleans())
+def test_any_metadata_are_parsed_or_refused(numbers: list[int], times: bool) -> None:
+    try:
+        found = parse_parts(buffer(*numbers), 2, times=times)
+    except ValueError:
+        return
+    assert sum(count for _, _, _, count, _ in found) == 2
+    for _, _, _, count, runs in found:
+        assert (runs is not None) == times
+        assert runs is None or int(runs[:, 0].sum()) == count
 
 
 def test_columns_are_made_in_the_order_asked_for() -> None:
-    records = RecordBatch(TP, 3, Values.of([b"a", b"b"]), times=np.array([(2, 1_000_000)]))
+    batch_ = RecordBatch(TP, 3, Values.of([b"a", b"b"]), times=np.array([(2, 1_000_000)]))
     names = ("partition", "timestamp", "value", "topic", "offset")
-    batch = batch_of([records], schema_of(names))
+    batch = batch_of([batch_], schema_of(names))
     batch.validate(full=True)
     assert batch.schema.names == list(names)
     rows = [{name: row[name] for name in names if name != "timestamp"} for row in batch.to_pylist()]

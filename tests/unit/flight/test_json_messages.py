@@ -41,7 +41,7 @@ def test_members_that_a_later_version_has_are_passed_over() -> None:
         DurableEnd(5),
         DurableEnd(5, failed=True),
         LeaseGranted(),
-        LeaseGranted("9" * 32, MAX_LEASES - 1, ((0, 2**62, 2**31),) * MAX_LEASED_BLOCKS),
+        LeaseGranted("9" * 32, MAX_LEASES - 1, 9, ((8, 0, 2**62, 2**31),) * MAX_LEASED_BLOCKS),
         SpaceUsed(7, 5, 1, 0.5),
     ],
 )
@@ -65,13 +65,17 @@ def test_the_value_that_is_wrong_is_shown(
         kind.parse(text)
 
 
+BLOCKS_WRONG = ([-1, 0, 0, 8], [0, -1, 0, 8], [0, 0, 2**63, 8], [0, 0, 0])
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
         *({"slot": slot} for slot in (-1, MAX_LEASES, 2**62, 2**70)),
-        *({"blocks": [block]} for block in ([-1, 0, 8], [0, -1, 8], [0, 2**63, 8], [0, 0])),
-        *({"blocks": [[0, 0, size_bytes]]} for size_bytes in (0, -1, 2**31 + 1)),
-        {"blocks": [[0, 0, 8]] * (MAX_LEASED_BLOCKS + 1)},
+        *({"blocks": [block]} for block in BLOCKS_WRONG),
+        *({"blocks": [[0, 0, 0, size_bytes]]} for size_bytes in (0, -1, 2**31 + 1)),
+        {"ranges": -1},
+        {"blocks": [[0, 0, 0, 8]] * (MAX_LEASED_BLOCKS + 1)},
     ],
 )
 def test_what_no_file_of_leases_and_no_block_can_have_is_refused(wrong: dict[str, object]) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from dafka_core.errors import DataLossError, HistoryChangedError
 from dafka_core.flight.flight_errors import UnavailableError
-from dafka_core.flight.requests import GetRequest
+from dafka_core.flight.requests import RecordRange
 from dafka_core.flight.server_get import check_held, check_history
 from dafka_core.model.epochs import Epoch, EpochId
 from dafka_core.model.records import PartitionInfo, TopicPartition
@@ -32,8 +32,8 @@ def test_what_is_held() -> None:
     check_held(None, TP, 0, 0)
 
 
-def asked(start: int, end: int, life: Epoch | None, after: Epoch | None = None) -> GetRequest:
-    return GetRequest(*TP, start, end, life=life and life.life, after=after and after.life)
+def asked(start: int, end: int, life: Epoch | None, after: Epoch | None = None) -> RecordRange:
+    return RecordRange(*TP, start, end, life=life and life.life, after=after and after.life)
 
 
 @pytest.mark.parametrize(
@@ -46,12 +46,12 @@ def asked(start: int, end: int, life: Epoch | None, after: Epoch | None = None) 
         asked(50, 99, B, A),
     ],
 )
-def test_the_history_that_is_meant(request_: GetRequest) -> None:
+def test_the_history_that_is_meant(request_: RecordRange) -> None:
     check_history((A, B), request_)
 
 
 @pytest.mark.parametrize("request_", [asked(0, 70, A), asked(70, 99, B, A), asked(70, 99, None, A)])
-def test_another_history(request_: GetRequest) -> None:
+def test_another_history(request_: RecordRange) -> None:
     with pytest.raises(HistoryChangedError) as caught:
         check_history((A, B), request_)
     assert (caught.value.wanted, caught.value.position) == (60, 70)

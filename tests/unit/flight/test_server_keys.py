@@ -10,26 +10,21 @@ from dafka_core.errors import NotAllowedError
 from dafka_core.flight import requests as r
 from dafka_core.flight.backup_requests import BackupRequest, CheckRequest, LinksRequest
 from dafka_core.flight.requests import (
-    AskedRange,
     DeleteRequest,
-    GetManyRequest,
-    LeaseManyRequest,
     PeersRequest,
+    RecordRange,
     RetentionRequest,
     SizesRequest,
     TrimRequest,
 )
 from dafka_core.flight.server_actions import ACTIONS
 from dafka_core.flight.server_keys import administers, knows, reads, writes
-from dafka_core.flight.where_get import GetWhereRequest
 from dafka_core.model.names import DELETIONS_TOPIC
 from dafka_core.model.records import TopicPartition
 from dafka_core.security.permissions import Permissions, described, refused
 
 NEEDS = {each.request: each.need for each in ACTIONS.values()} | {
     r.GetRequest: reads,
-    GetManyRequest: reads,
-    GetWhereRequest: reads,
     BackupRequest: administers,
     r.PutRequest: writes,
     r.Criteria: knows,
@@ -56,12 +51,9 @@ ANYBODY = {"produce", "consume", "admin", "tower"}
 
 def about(topic: str, partition: str) -> Iterator[tuple[r.Request, set[str]]]:
     """Requests about a partition, and the keys that permit them; a store permits all."""
-    asked = AskedRange(topic, partition, 0, 1)
-    yield r.GetRequest(topic, partition, 0, 1), READS
-    yield GetWhereRequest(topic=topic, partition=partition, start=0, end=1, where="true"), READS
-    yield GetManyRequest((asked,)), READS
-    yield r.LeaseRequest(topic, partition, 0, 1), READS
-    yield LeaseManyRequest((asked,)), READS
+    asked = RecordRange(topic, partition, 0, 1)
+    yield r.GetRequest((asked,)), READS
+    yield r.LeaseRequest((asked,)), READS
     yield r.PutRequest(topic, partition, 0), WRITES
     yield r.CommitRequest(((topic, partition, ATTEMPT, 0, 1, 0),)), WRITES
     yield r.DigestsRequest((r.DigestRange(topic, partition, ATTEMPT, 0, 1),)), READS | WRITES

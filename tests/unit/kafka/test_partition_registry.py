@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
 from dafka_core.model.epochs import MAX_END
 from dafka_core.model.records import PartitionInfo, TopicPartition
 from dafka_kafka import partition_registry
 from dafka_kafka.errors import KafkaError, RefusedError
-from dafka_kafka.partition_registry import PendingChanges, Proposal
-from dafka_kafka.registry_table import RegistryRecord, RegistryTable
+from dafka_kafka.partition_registry import (
+    FENCED,
+    LEASE_TABLE,
+    RETRY,
+    LeaseState,
+    PendingChanges,
+    Proposal,
+    RegistryLease,
+    Transition,
+)
+from dafka_kafka.registry_table import RegistryLog, RegistryRecord, RegistryTable
+
+KNOWN: Any = SimpleNamespace(names=(), here=frozenset())
+FAIL: Any = None
 
 
 def begun() -> RegistryTable:
@@ -93,6 +108,37 @@ def test_a_topic_is_deleted_and_made_in_one_turn() -> None:
         table.apply(record)
     assert [each.gateway for each in table.partitions("t")] == ["G2", "G2"]
     assert [table.deleted_end(TopicPartition("t", each)) for each in "ABC"] == [MAX_END, 9, 4]
+
+
+def test_a_topic_that_is_deleted_twice_in_one_turn_is_deleted() -> None:
+    table = begun()
+    changes = PendingChanges(table)
+    changes.delete("t", [])
+    changes.delete("t", [])
+    changes.host("t", 1, ["G2"])
+    for record in changes.records():
+        table.apply(record)
+    assert [each.gateway for each in table.partitions("t")] == ["G2"]
+    assert table.skipped == 0
+
+
+def test_a_lease_refuses_what_is_proposed_when_it_closes() -> None:
+    lease = RegistryLease(cast("RegistryLog", None), lambda: KNOWN, lambda acks: FAIL)
+    proposal = Proposal(lambda changes: None, 0.0)
+    lease.propose(proposal)
+    lease.close(RefusedError(KafkaError.NOT_CONTROLLER, "closing"))
+    with pytest.raises(RefusedError, match="closing"):
+        proposal.future.result(0)
+
+
+def test_the_table_of_leases_is_complete() -> None:
+    """Each state is reached, and a gateway that loses the lease follows."""
+    reached = {
+        state for row in LEASE_TABLE.values() for each in row.values() for state in each.then
+    }
+    assert reached == set(LEASE_TABLE) == set(LeaseState)
+    for state in set(LeaseState) - {LeaseState.FOLLOWING}:
+        assert LEASE_TABLE[state][FENCED] == Transition((LeaseState.FOLLOWING,), RETRY)
 
 
 def test_what_a_gateway_hosted_of_a_deleted_topic_is_not_adopted() -> None:

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dafka_core.model.envelope import closed
-from dafka_core.model.records import UNKNOWN_US, RecordBatch, TopicPartition
+from dafka_core.model.records import UNKNOWN_US, RecordBatch, TopicPartition, concat
 from dafka_core.model.values import Values
-from dafka_core.model.where import Where, concat_matched, matched
+from dafka_core.model.where import Where, matched
 
 TP = TopicPartition("t\udcff", "A")
 US = dt.timedelta(microseconds=1)
@@ -85,10 +85,10 @@ def test_neighbouring_ranges_are_joined() -> None:
     where = Where.parse("value <> 'x'")
     records = batch([b"a", b"x", b"b", b"x"], [(1, 5), (3, 6)])
     parts = [matched(each, where, opens=True) for each in records.split(1, 1 << 20)]
-    found = concat_matched(parts)
+    found = concat(parts)
     assert found.tp == TP
     assert (found.offset, found.end, found.offsets.tolist()) == (100, 104, [100, 102])
     assert found.values == [b"a", b"b"]
     assert found.times is not None
     assert found.times.tolist() == [[1, 5], [1, 6]]
-    assert concat_matched(parts[1:2]) is parts[1]
+    assert concat(parts[1:2]) is parts[1]

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from dafka_core.cli.cluster_commands import OK as OK_STATE
+from dafka_core.cli.cluster_commands import _states
 from dafka_core.config.node_options import SecurityOptions, TowerAddress
 from dafka_core.model.records import KnownStore, PartitionInfo, TopicPartition
 from dafka_core.ops.checks import Facts, FileAccess, StoreFacts, check_all, check_security, shown_s
@@ -131,6 +133,18 @@ def test_a_full_disk_is_a_problem() -> None:
     assert severity is PROBLEM
     assert says.startswith("store A accepts no records: the disk is full")
     assert found(Facts(stores=(served("B"),)), "disks") == []
+
+
+def test_damaged_records_are_a_warning_and_the_status_says_so() -> None:
+    facts = Facts(stores=(served("A", damaged=2), served("B")))
+    severity, says = only(facts, "damage")
+    assert severity is WARNING
+    sentence = "store A has damaged records in 2 partitions, not replaced by another store's yet"
+    assert says.startswith(sentence)
+    assert [(each.state, each.why) for each in _states(facts)] == [
+        (OK_STATE, sentence),
+        (OK_STATE, ""),
+    ]
 
 
 def test_a_slow_answer_does_not_make_a_clock_wrong() -> None:

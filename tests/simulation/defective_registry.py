@@ -1,0 +1,138 @@
+"""Defects of the partition registry, each of which seeds of the simulation find."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
+from typing import Any
+
+from dafka_core.model.records import PartitionInfo
+from dafka_kafka import registry_table
+from dafka_kafka.partition_registry import ACKNOWLEDGED, LeaseState, PendingChanges, RegistryLease
+from dafka_kafka.registry_table import REGISTRY, RegistryLog, RegistryRecord, RegistryTable
+
+
+class CommitsAtOnce(RegistryLease):
+    """The commit record is written with the changes, before a majority has them."""
+
+    def _assign(self) -> object:
+        result = super()._assign()
+        if result is None:
+            self._commit()
+        return result
+
+
+class OwnStoreIsEnough(RegistryLease):
+    """The changes are committed when this gateway's store has them."""
+
+    def _event(self) -> str | None:
+        event, producer = super()._event(), self.producer
+        if event or not producer or self.state is not LeaseState.WRITING:
+            return event
+        return ACKNOWLEDGED if self._log.has(producer.life, producer.next_offset) else None
+
+
+class CommitsItself(RegistryLease):
+    def _commit(self) -> None:
+        assert self.producer is not None
+        self._publish([RegistryRecord(committed=self.producer.next_offset + 1)])
+
+
+class CompletesAtOnce(RegistryLease):
+    """The client is told of success before a majority has the changes."""
+
+    def _assign(self) -> object:
+        result = super()._assign()
+        for proposal in self._written:
+            proposal.complete()
+        return result
+
+
+class WritesTheOldPlanAgain(RegistryLease):
+    """After another gateway has become the producer, the planned records are written again."""
+
+    _old: list[bytes] | None = None
+
+    def _assign(self) -> object:
+        if self._old is None:
+            return super()._assign()
+        while self._proposals:
+            self._written.append(self._proposals.popleft())
+        assert self.producer is not None
+        self.producer.publish(self._old)
+        self._old = None
+        return None
+
+    def _retry(self) -> None:
+        if self._written and self.state is LeaseState.WRITING and self._planned:
+            self._old = self._planned
+        super()._retry()
+
+    _planned: list[bytes] | None = None
+
+    def _publish(self, records: Any) -> None:
+        self._planned = [each.packed() for each in records if each.topic]
+        super()._publish(records)
+
+
+class PlansOnACopy(RegistryLease):
+    """The table of the first lease is used for later ones, too."""
+
+    _table: RegistryTable | None = None
+
+    def _assign(self) -> object:
+        assert self.producer is not None
+        end, log = self.producer.acknowledged, self._log
+        if self._table is None:
+            self._table = deepcopy(log.read(end))
+        self._table.applied = end
+        vars(log)["read"] = lambda committed=0: self._table
+        try:
+            return super()._assign()
+        finally:
+            del vars(log)["read"]
+
+
+_read = RegistryLog.read
+
+
+def _read_uncommitted(log: RegistryLog, committed: int = 0) -> RegistryTable:
+    return _read(log, log._log.end(REGISTRY))
+
+
+def _delete(changes: PendingChanges, topic: str, held: Iterable[PartitionInfo]) -> None:
+    known = {each.address: 0 for each in changes.partitions(topic)}
+    changes._names.difference_update(each.tp for each in changes._added.pop(topic, ()))
+    changes._deleted[topic] = known | {info.partition: info.end for info in held}
+
+
+def _any_commit(record: RegistryRecord | None, offset: int) -> int:
+    return offset if record is not None and record.lease else 0
+
+
+Patches = Mapping[tuple[Any, str], Any]
+
+DEFECTS: Mapping[str, tuple[type[RegistryLease], Patches, int]] = {
+    "the commit record comes with the changes": (CommitsAtOnce, {}, 48),
+    "the gateway's own store is enough": (OwnStoreIsEnough, {}, 97),
+    "success is reported before the commit": (CompletesAtOnce, {}, 0),
+    "an old plan is written again": (WritesTheOldPlanAgain, {}, 0),
+    "a plan is made on an old table": (PlansOnACopy, {}, 0),
+    "a commit names an offset too many": (CommitsItself, {}, 0),
+    "uncommitted changes are applied": (
+        RegistryLease,
+        {(RegistryLog, "read"): _read_uncommitted},
+        1,
+    ),
+    "a lease commits what is before it": (
+        RegistryLease,
+        {(registry_table, "committed_end"): _any_commit},
+        0,
+    ),
+    "a second deletion undoes the first one": (
+        RegistryLease,
+        {(PendingChanges, "delete"): _delete},
+        0,
+    ),
+}
+"""By name: the lease, other changed names, and a seed that finds it."""
