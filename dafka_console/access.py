@@ -28,6 +28,10 @@ from dafka_core.system.hosts import is_loopback
 LOGIN: Final = "/login"
 """Path of the login form."""
 
+HOME: Final = "./"
+"""The first page, seen from itself and from the form: relative, as all links of the pages are, so
+that a reverse proxy may serve the console below any path."""
+
 MAX_FORM_BYTES: Final = 4 << 10
 
 SESSION_S: Final = 7 * 86_400
@@ -41,10 +45,10 @@ _FORM: Final = """<!doctype html>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <title>Dafka</title>
-<link rel="icon" href="/static/icon.svg" type="image/svg+xml">
-<link rel="stylesheet" href="/static/style.css">
+<link rel="icon" href="static/icon.svg" type="image/svg+xml">
+<link rel="stylesheet" href="static/style.css">
 </head><body><main id="page"><h1>Dafka</h1>
-<form method="post" action="{login}">
+<form method="post" action="login">
 <p role="alert">{why}</p>
 <p><label for="token">Token</label>
 <input id="token" name="token" type="password" autocomplete="current-password" required></p>
@@ -105,11 +109,11 @@ class Login:
             return self.form(answer, why)
         cookie = f"{self._cookie}={self._session(int(time.time()))}"
         rules = f"Max-Age={SESSION_S}; Path=/; HttpOnly; SameSite=Strict"
-        return Page(303, "", [("location", "/"), ("set-cookie", f"{cookie}; {rules}")])
+        return Page(303, "", [("location", HOME), ("set-cookie", f"{cookie}; {rules}")])
 
     def form(self, status: int = Answer.WRONG, why: str = "") -> Page:
         """Return the login page."""
-        return Page(status, _FORM.format(login=LOGIN, why=escape(why)), _OF_FORM)
+        return Page(status, _FORM.format(why=escape(why)), _OF_FORM)
 
     def _session(self, since: int) -> str:
         return f"{since}.{self._door.sign(f'{self._cookie} {since}')}"
@@ -213,7 +217,7 @@ class Access:
             form = (await _body(receive, MAX_FORM_BYTES)).decode("latin-1")
             return _html(login.enter(form, address) or login.form())
         if path == LOGIN:  # a reload of the form's target
-            return _html(Page(303, "", [("location", "/")]))
+            return _html(Page(303, "", [("location", HOME)]))
         if path in OPEN_FILES:
             return None
         if path == "/" and OWN_SITES.issuperset(headers.get("sec-fetch-site", ())):

@@ -15,9 +15,7 @@ import typer
 
 from dafka_console.options import ConsoleOptions
 from dafka_core.cli import output, store_clients
-from dafka_core.cli.configuration import ConfiguredTyper
-from dafka_core.cli.flags import ExitWithParent, of_table, with_options
-from dafka_core.cli.list_commands import AsJson, Timeout, Uris
+from dafka_core.cli.flags import AsJson, ExitWithParent, Timeout, Uris, of_table
 from dafka_core.cli.process import Stopped, serve_until_stopped, stop_when_input_ends
 from dafka_core.config.node_options import ReaderOptions, keys_in
 from dafka_core.config.options import check_argument
@@ -181,12 +179,6 @@ def _pressed(keyboard: int | None) -> str:
 
 
 EXTRA: Final = "the console needs starlette and uvicorn: pip install 'dafka-spark[console]'"
-
-
-def add_commands(app: ConfiguredTyper) -> None:
-    """Add the commands to those of ``dafka``."""
-    app.command()(with_options(ReaderOptions)(top))
-    app.command()(with_options(ConsoleOptions, ReaderOptions)(console))
 
 
 def console(*, uris: Uris = "", exit_with_parent: ExitWithParent = False, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""The options of the console."""
+"""The options of the console, and its commands."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final
 
+from dafka_core.cli.commands import INSPECT, Command
+from dafka_core.config.node_options import ReaderOptions
 from dafka_core.config.options import Options, option
 from dafka_core.system.hosts import HOST, host_port
 
@@ -55,3 +57,20 @@ class ConsoleOptions(Options):
     interval_ms: int = option(
         1_000, "interval at which the stores are asked for changes", unit="ms", minimum=100
     )
+
+
+COMMANDS: Final = (
+    Command(
+        "dafka_console.commands:console",
+        "Serve the console (extra 'console'): the live cluster, its records, queries and health.",
+        INSPECT,
+        tables=(ConsoleOptions, ReaderOptions),
+    ),
+    Command(
+        "dafka_console.commands:top",
+        "Watch a cluster: nodes, stores, topics, partitions, rates, sizes, and lag of queries.",
+        INSPECT,
+        tables=(ReaderOptions,),
+    ),
+)
+"""The commands of this package (``dafka_core.cli.commands``)."""

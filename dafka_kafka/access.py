@@ -56,7 +56,7 @@ class Access:
         """
         handler, rule = served.handler, served.rule
         assert rule is not None
-        if rule.whole is not None and not rights.may(rule.whole) and rule.only_if(request):
+        if rule.whole is not None and not rights.may(rule.whole):
             self._note(api_key, client, rights, rule.whole)
             return _refusal(api_key, request, rule, client.version)
         is_all = _is_all(api_key, request, client.version)
@@ -67,7 +67,8 @@ class Access:
             may_make = partial(self._may_make, client, rights)
             response = await handler(request, replace(client, version=version, may_make=may_make))
         else:
-            response = await handler(request, client)
+            may = partial(self._may, api_key, client, rights)
+            response = await handler(request, replace(client, may=may))
         if not (refused or _tells(api_key, request) or (is_all and not rights.sees_all)):
             return response
         if response is None:
@@ -96,6 +97,21 @@ class Access:
         if api_key == Api.FETCH:
             request.min_bytes = 0  # a client with an error should not wait for records
         return errors
+
+    def _may(
+        self,
+        api_key: int,
+        client: Client,
+        rights: Rights,
+        need: Need,
+        name: str = "",
+        *,
+        is_noted: bool = True,
+    ) -> bool:
+        is_permitted = rights.may(need, name)
+        if is_noted and not is_permitted:
+            self._note(api_key, client, rights, need, name)
+        return is_permitted
 
     def _may_make(self, client: Client, rights: Rights, topic: str) -> bool:
         if not _MAKES.isdisjoint(rights.operations(Resource.TOPIC, topic)):
@@ -159,9 +175,9 @@ class _Completion:
 
 
 def _is_all(api_key: int, request: Any, version: int) -> bool:
-    if api_key == Api.METADATA:
-        return request.topics is None or (version == 0 and not request.topics)
-    return api_key == Api.OFFSET_FETCH and request.topics is None
+    if api_key != Api.METADATA:
+        return False
+    return request.topics is None or (version == 0 and not request.topics)
 
 
 def _tells(api_key: int, request: Any) -> bool:

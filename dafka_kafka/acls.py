@@ -48,7 +48,7 @@ class Acls(Feature):
     def __init__(self, users: Users | None) -> None:
         self._users = users
 
-    @serves(Api.DESCRIBE_ACLS, range(2), Rule(on_cluster(Operation.DESCRIBE)))
+    @serves(Api.DESCRIBE_ACLS, range(4), Rule(on_cluster(Operation.DESCRIBE)))
     async def _describe(self, request: Any, client: Client) -> Any:
         if self._users is None:
             error, why, found = KafkaError.SECURITY_DISABLED, NO_ACLS, list[Acl]()
@@ -83,7 +83,7 @@ class Acls(Feature):
 
     @serves(
         Api.CREATE_ACLS,
-        range(2),
+        range(4),
         Rule(
             asked="creations",
             each=lambda each: (on_cluster(Operation.ALTER), each.resource_name),
@@ -103,7 +103,7 @@ class Acls(Feature):
 
     @serves(
         Api.DELETE_ACLS,
-        range(2),
+        range(4),
         Rule(
             asked="filters",
             each=lambda each: (

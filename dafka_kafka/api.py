@@ -66,6 +66,9 @@ class Client:
     """True if the connection is closed: nobody reads the response."""
     may_make: Callable[[str], bool] = field(default=lambda _: True, repr=False)
     """Return whether a missing topic may be created."""
+    may: Callable[..., bool] = field(default=lambda *_, **__: True, repr=False)
+    """Return whether a ``Need`` that the API's rule does not contain is met for a named resource;
+    a refusal is logged unless ``is_noted`` is False."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +105,6 @@ class Rule:
         asked: the request's field with that list.
         answered: the response's field with their results.
         refused: makes the result of a refused one.
-        only_if: whether ``whole`` applies to this request.
         is_hidden: a refused client gets an empty list instead of an error.
     """
 
@@ -111,7 +113,6 @@ class Rule:
     asked: str = "topics"
     answered: str = "topics"
     refused: Refused | None = None
-    only_if: Callable[[Any], bool] = lambda _: True
     is_hidden: bool = False
 
     def refusal(self, part: Any, error: KafkaError) -> Any:
@@ -138,7 +139,7 @@ def on_cluster(operation: Operation) -> Need:
 def named_topic(operation: Operation, name: str = "name") -> Named:
     """Require an operation on listed topics, with their names in field ``name``."""
     need = on_topics(operation)
-    return lambda each: (need, getattr(each, name))
+    return lambda each: (need, getattr(each, name) or "")
 
 
 def plain_name(need: Need) -> Named:
@@ -201,10 +202,9 @@ def refuse_resource(kind: Any, **more: Any) -> Refused:
 class Served(NamedTuple):
     """An API as the gateway serves it.
 
-    Versions end before the flexible ones (with tagged fields), except for APIs that have no others,
-    or have more fields there. They begin at 0 although current clients use later ones: older
-    librdkafka takes a range that begins later for a broker with fewer features. Without a rule the
-    API is available before authentication.
+    Versions end before those that name topics by ids, as topics have none here. They begin at 0
+    although current clients use later ones: older librdkafka takes a range that begins later for a
+    broker with fewer features. Without a rule the API is available before authentication.
     """
 
     handler: Handler

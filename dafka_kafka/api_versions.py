@@ -19,7 +19,7 @@ from dafka_kafka.schemas import (
 )
 from dafka_kafka.users import Operation
 
-VERSIONS: Final = range(4)
+VERSIONS: Final = range(5)
 """The versions of ApiVersions itself."""
 
 
@@ -45,7 +45,7 @@ class NotInUse(Feature):
 
     @serves(
         Api.DESCRIBE_CLIENT_QUOTAS,
-        range(1),
+        range(2),
         Rule(on_cluster(Operation.DESCRIBE_CONFIGS)),
     )
     async def _describe_quotas(self, request: Any, client: Client) -> Any:
@@ -53,7 +53,7 @@ class NotInUse(Feature):
             throttle_time_ms=0, error_code=KafkaError.NONE, error_message=None, entries=[]
         )
 
-    @serves(Api.LIST_TRANSACTIONS, range(2), Rule())
+    @serves(Api.LIST_TRANSACTIONS, range(3), Rule())
     async def _list_transactions(self, request: Any, client: Client) -> Any:
         return ListTransactionsResponse(
             throttle_time_ms=0,

@@ -12,19 +12,23 @@ from typing import Annotated, Any, Final
 import typer
 
 from dafka_core.cli import output, store_clients
-from dafka_core.cli.configuration import ConfiguredTyper
-from dafka_core.cli.flags import ExitWithParent, MaybeDirectory, needed, with_options
+from dafka_core.cli.flags import (
+    AsJson,
+    ExitWithParent,
+    MaybeDirectory,
+    Timeout,
+    Uris,
+    needed,
+)
 from dafka_core.cli.keys_command import DEFAULT_ROLES, Topics, patterns_of, topics_of
-from dafka_core.cli.list_commands import AsJson, Timeout, Uris, shown
+from dafka_core.cli.list_commands import shown
 from dafka_core.cli.node_commands import run_store
-from dafka_core.config.node_options import ReaderOptions, StoreOptions
 from dafka_core.errors import ConfigError, DafkaError
 from dafka_core.model.name_limits import what_there_is
 from dafka_core.model.names import escape, printable, quoted, unescape
-from dafka_core.ops.metrics_options import MetricsOptions
 from dafka_core.security.permissions import ADMIN, CONSUME, PRODUCE, Permissions
 from dafka_core.system.files import replace_file
-from dafka_kafka.options import DEFAULT_PORT, KafkaOptions
+from dafka_kafka.options import DEFAULT_PORT
 
 Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False, parser=unescape)]
 File = Annotated[
@@ -39,6 +43,10 @@ Roles = Annotated[
         show_default=False,
     ),
 ]
+
+
+def kafka_user() -> None:
+    """Say who may use a gateway for Kafka's clients (extra 'kafka'), and what each may do."""
 
 
 def add(
@@ -245,19 +253,6 @@ def groups(
             reader = member.member_id, member.joined.client_id, member.joined.host
         rows.append(shown((topic, number, *behind, *reader)))
     output.table(_PARTITION_COLUMNS, rows, as_json=as_json)
-
-
-def add_commands(app: ConfiguredTyper) -> None:
-    """Add the commands to those of ``dafka``."""
-    app.command()(with_options(KafkaOptions, StoreOptions, MetricsOptions)(kafka))
-    app.command()(with_options(ReaderOptions)(groups))
-    users = ConfiguredTyper(
-        help="Say who may use a gateway for Kafka's clients (extra 'kafka'), and what each may do.",
-        no_args_is_help=True,
-    )
-    for each in (add, change, remove, show):
-        users.command()(each)
-    app.add_typer(users, name="kafka-user")
 
 
 def kafka(

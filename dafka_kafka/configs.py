@@ -1,16 +1,17 @@
 """DescribeConfigs, AlterConfigs and IncrementalAlterConfigs, for topics and gateways.
 
-Clients can change a topic's retention. Other configs are read-only; setting one to its current
-value succeeds.
+Clients can change a topic's retention. Other configs are fixed; a client may set one to a value
+that changes nothing.
 """
 
 from __future__ import annotations
 
 import glob
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from dafka_core.config.node_options import StoreOptions
 from dafka_core.config.topic_rules import MAX_AGE_S, RetentionRule, parse_rules, rule_of
 from dafka_core.errors import DafkaError
 from dafka_core.flight.requests import RetentionRequest, RetentionRules
@@ -21,6 +22,7 @@ from dafka_core.system.hosts import HostPort
 from dafka_kafka.api import Api, Client, Feature, Rule, named_resource, refuse_resource, serves
 from dafka_kafka.errors import KafkaError, RefusedError
 from dafka_kafka.gateway_node import GatewayNode
+from dafka_kafka.options import KafkaOptions
 from dafka_kafka.schemas import (
     AlterConfigsResponse,
     DescribeConfigsResponse,
@@ -72,9 +74,10 @@ AGE: Final = "retention.ms"
 SIZE: Final = "retention.bytes"
 
 FOREVER: Final = -1
+MAX_LONG: Final = 2**63 - 1
 
 _MOST: Final = {AGE: MAX_AGE_S * 1000, SIZE: 10**15 - 1}
-"""Digits in the text form of a rule."""
+"""Largest limits of a rule. Larger ones keep everything: tools write 2^63 - 1 for ever."""
 
 Limits = Mapping[str, int | None]
 """Requested limits by config name; None removes a limit."""
@@ -89,10 +92,10 @@ def parsed(name: str, value: str | None) -> int | None:
     if value is None:
         return None
     number = int(value) if value.removeprefix("-").isdecimal() and value.isascii() else 0
-    if number != FOREVER and not 1 <= number <= _MOST[name]:
-        why = f"config {name} must be 1 to {_MOST[name]}, or -1 to keep all; got {value!r}"
+    if number != FOREVER and not 1 <= number <= MAX_LONG:
+        why = f"config {name} must be at least 1, or -1 to keep all; got {value!r}"
         raise RefusedError(KafkaError.INVALID_CONFIG, why)
-    return number
+    return number if number <= _MOST[name] else FOREVER
 
 
 def own_rule(topic: str, rules: Sequence[RetentionRule]) -> RetentionRule | None:
@@ -158,31 +161,129 @@ def set_at_all(store: Store, topic: str, limits: Limits, *, anew: bool = False) 
         raise RefusedError(KafkaError.KAFKA_STORAGE_ERROR, why) from None
 
 
-TUNING: Final = frozenset(
-    {
-        "compression.type",
-        "delete.retention.ms",
-        "file.delete.delay.ms",
-        "flush.messages",
-        "flush.ms",
-        "index.interval.bytes",
-        "max.compaction.lag.ms",
-        "message.downconversion.enable",
-        "message.format.version",
-        "min.cleanable.dirty.ratio",
-        "min.compaction.lag.ms",
-        "preallocate",
-        "segment.bytes",
-        "segment.index.bytes",
-        "segment.jitter.ms",
-        "segment.ms",
-        "unclean.leader.election.enable",
-    }
-)
-"""Configs of a broker's files. They are accepted, and have no effect."""
-
 RETENTION: Final = (AGE, SIZE)
 """Configs that clients may change."""
+
+
+class Kind(IntEnum):
+    """Types of values."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+
+    def parse(self, value: str) -> Any:
+        """Parse a value; raise ValueError if it is invalid."""
+        if self in (Kind.INT, Kind.LONG):
+            return int(value)
+        if self == Kind.DOUBLE:
+            return float(value)
+        if self == Kind.BOOLEAN:
+            return bool(("false", "true").index(value.lower()))
+        return sorted(filter(None, value.split(","))) if self == Kind.LIST else value
+
+
+NO_COMPACTION: Final = (
+    "records are not compacted by key. Kafka Streams works with stores without a changelog "
+    "(Materialized.withLoggingDisabled()), and Kafka Connect and MirrorMaker 2 in standalone mode "
+    "(connect-standalone)"
+)
+
+
+class FixedConfig(NamedTuple):
+    """A config of topics that a client can't change.
+
+    Attributes:
+        value: its value at a store with these options; None if it has no meaning here.
+        accepts: returns whether a client may set it to a value, which then changes nothing.
+        why: the reason for other values.
+    """
+
+    kind: Kind
+    value: Callable[[StoreOptions], object] | None = None
+    accepts: Callable[[GatewayNode, Any], bool] = lambda node, value: True
+    why: str = ""
+
+
+FIXED: Final[Mapping[str, FixedConfig]] = {
+    "cleanup.policy": FixedConfig(
+        Kind.LIST, lambda _: "delete", lambda _, value: value == ["delete"], NO_COMPACTION
+    ),
+    "compression.type": FixedConfig(Kind.STRING, lambda _: "uncompressed"),
+    "flush.messages": FixedConfig(Kind.LONG, lambda _: 1),
+    "follower.replication.throttled.replicas": FixedConfig(Kind.LIST, lambda _: ""),
+    "leader.replication.throttled.replicas": FixedConfig(Kind.LIST, lambda _: ""),
+    "local.retention.bytes": FixedConfig(Kind.LONG, lambda _: -2),
+    "local.retention.ms": FixedConfig(Kind.LONG, lambda _: -2),
+    "max.message.bytes": FixedConfig(
+        Kind.INT,
+        lambda options: options.max_record_bytes,
+        lambda node, value: 0 <= value <= node.store.options.max_record_bytes,
+        "larger records need the stores' option max_record_bytes",
+    ),
+    "message.timestamp.after.max.ms": FixedConfig(
+        Kind.LONG,
+        lambda options: int(options.max_timestamp_ahead_s * 1000),
+        lambda node, value: 0 <= value <= node.store.options.max_timestamp_ahead_s * 1000,
+        "times further ahead need the stores' option max_timestamp_ahead_s",
+    ),
+    "message.timestamp.before.max.ms": FixedConfig(Kind.LONG, lambda _: MAX_LONG),
+    "message.timestamp.type": FixedConfig(
+        Kind.STRING,
+        lambda _: "CreateTime",
+        lambda _, value: value == "CreateTime",
+        "records keep the times that their producers give them",
+    ),
+    "min.insync.replicas": FixedConfig(
+        Kind.INT,
+        lambda _: 1,
+        lambda node, value: 1 <= value <= 1 + len(node.store.known.names),
+        "it is at most the number of stores; acks=all waits for all reachable ones",
+    ),
+    "remote.storage.enable": FixedConfig(
+        Kind.BOOLEAN, lambda _: "false", lambda _, value: not value, "there is no tiered storage"
+    ),
+    **dict.fromkeys(
+        (
+            "message.downconversion.enable",
+            "preallocate",
+            "remote.log.copy.disable",
+            "remote.log.delete.on.disable",
+            "unclean.leader.election.enable",
+        ),
+        FixedConfig(Kind.BOOLEAN),
+    ),
+    **dict.fromkeys(
+        (
+            "compression.gzip.level",
+            "compression.lz4.level",
+            "compression.zstd.level",
+            "index.interval.bytes",
+            "segment.bytes",
+            "segment.index.bytes",
+        ),
+        FixedConfig(Kind.INT),
+    ),
+    **dict.fromkeys(
+        (
+            "delete.retention.ms",
+            "file.delete.delay.ms",
+            "flush.ms",
+            "max.compaction.lag.ms",
+            "message.timestamp.difference.max.ms",
+            "min.compaction.lag.ms",
+            "segment.jitter.ms",
+            "segment.ms",
+        ),
+        FixedConfig(Kind.LONG),
+    ),
+    "message.format.version": FixedConfig(Kind.STRING),
+    "min.cleanable.dirty.ratio": FixedConfig(Kind.DOUBLE),
+}
+"""The other configs of Kafka's topics."""
 
 UNCHANGED: Final = (
     "a gateway's options are given where it starts ('dafka kafka --help'), and nothing else but "
@@ -205,6 +306,8 @@ class Operation(IntEnum):
 
     SET = 0
     DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
 
 
 class Source(IntEnum):
@@ -213,16 +316,6 @@ class Source(IntEnum):
     STATIC_BROKER_CONFIG = 4
     DYNAMIC_TOPIC_CONFIG = 1
     DEFAULT_CONFIG = 5
-
-
-class Kind(IntEnum):
-    """Types of values."""
-
-    BOOLEAN = 1
-    STRING = 2
-    INT = 3
-    LONG = 5
-    LIST = 7
 
 
 def _alters(result: Any) -> Rule:
@@ -238,7 +331,7 @@ class Configs(Feature):
 
     @serves(
         Api.DESCRIBE_CONFIGS,
-        range(4),
+        range(5),
         Rule(
             asked="resources",
             each=named_resource(Permitted.DESCRIBE_CONFIGS),
@@ -252,7 +345,7 @@ class Configs(Feature):
 
     @serves(
         Api.ALTER_CONFIGS,
-        range(2),
+        range(3),
         _alters(AlterConfigsResponse.AlterConfigsResourceResponse),
     )
     async def _alter_configs(self, request: Any, client: Client) -> Any:
@@ -260,14 +353,14 @@ class Configs(Feature):
 
     @serves(
         Api.INCREMENTAL_ALTER_CONFIGS,
-        range(1),
+        range(2),
         _alters(IncrementalAlterConfigsResponse.AlterConfigsResourceResponse),
     )
     async def _change_configs(self, request: Any, client: Client) -> Any:
         return await self._altered(IncrementalAlterConfigsResponse, request, anew=False)
 
     async def _altered(self, kind: Any, request: Any, *, anew: bool) -> Any:
-        """Change retention; check that other configs have the requested value already.
+        """Change retention; check that other configs may have the requested value.
 
         With ``anew``, limits that are not named are reset.
         """
@@ -302,33 +395,20 @@ class Configs(Feature):
             raise RefusedError(
                 KafkaError.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist"
             )
-        limits = {}
-        for config in asked.configs:
-            operation = getattr(config, "config_operation", Operation.SET)
-            if operation not in tuple(Operation):
-                why = f"config {config.name!r} is not a list: it can be set or deleted"
-                raise RefusedError(KafkaError.INVALID_CONFIG, why)
-            value = None if operation == Operation.DELETE else config.value
-            if config.name in RETENTION:
-                limits[config.name] = parsed(config.name, value)
-            elif why := refused_config(self._node, name, config.name, value):
-                raise RefusedError(KafkaError.INVALID_CONFIG, why)
-        return limits
+        return limits_of(self._node, asked.configs)
 
     def _described(self, asked: Any) -> Any:
-        error, why, found, source = KafkaError.NONE, None, dict[str, str](), Source.DEFAULT_CONFIG
-        changed: frozenset[str] = frozenset()
+        error, why, found = KafkaError.NONE, None, list[Config]()
         name, own = asked.resource_name, self._node.gateways.own.node_id
         if asked.resource_type == Resource.TOPIC:
             if self._node.registry.exists(name):
                 found = topic_configs(self._node, name)
-                changed = changed_configs(self._node, name)
             else:
                 error, why = KafkaError.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist"
         elif asked.resource_type != Resource.BROKER:
             error, why = KafkaError.INVALID_REQUEST, "only topics and brokers have configs here"
         elif name == str(own):
-            found, source = gateway_configs(self._node), Source.STATIC_BROKER_CONFIG
+            found = gateway_configs(self._node)
         elif name:  # all brokers' dynamic configs: none
             why = f"this is broker {own}: it knows nothing of {name!r}"
             error = KafkaError.INVALID_REQUEST
@@ -339,52 +419,67 @@ class Configs(Feature):
             resource_type=asked.resource_type,
             resource_name=name,
             configs=[
-                _config(key, value, Source.DYNAMIC_TOPIC_CONFIG if key in changed else source)
-                for key, value in found.items()
-                if keys is None or key in keys
+                _Config(
+                    **each.shown,
+                    is_default=each.source == Source.DEFAULT_CONFIG,
+                    synonyms=[],
+                    config_type=each.kind,
+                    documentation=None,
+                )
+                for each in found
+                if keys is None or each.name in keys
             ],
         )
 
 
-def _config(name: str, value: str, source: Source) -> Any:
-    return _Config(
-        name=name,
-        value=value,
-        read_only=name not in RETENTION,
-        config_source=source,
-        is_default=source == Source.DEFAULT_CONFIG,
-        is_sensitive=False,
-        synonyms=[],
-        config_type=_kind(name, value),
-        documentation=None,
+class Config(NamedTuple):
+    """A config as clients see it."""
+
+    name: str
+    kind: Kind
+    value: str
+    source: Source
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        """Its fields in the responses of DescribeConfigs and CreateTopics."""
+        return {
+            "name": self.name,
+            "value": self.value,
+            "read_only": self.name not in RETENTION,
+            "config_source": self.source,
+            "is_sensitive": False,
+        }
+
+
+def _config(name: str, kind: Kind, value: object, default: object) -> Config:
+    source = Source.DEFAULT_CONFIG if value == default else Source.STATIC_BROKER_CONFIG
+    return Config(name, kind, str(value), source)
+
+
+def topic_configs(node: GatewayNode, topic: str) -> list[Config]:
+    """Return a topic's configs by name; its retention is that of the gateway's store."""
+    rules, options = node.store.retention_control.rules, node.store.options
+    found = [
+        _config(name, each.kind, each.value(options), each.value(StoreOptions()))
+        for name, each in FIXED.items()
+        if each.value is not None
+    ]
+    found += _retention(rule_of(topic, rules), *RETENTION)
+    changed = changed_configs(node, topic)
+    return sorted(
+        each._replace(source=Source.DYNAMIC_TOPIC_CONFIG) if each.name in changed else each
+        for each in found
     )
 
 
-def _kind(name: str, value: str) -> Kind:
-    if value in ("true", "false"):
-        return Kind.BOOLEAN
-    if value.removeprefix("-").isdecimal():
-        return Kind.LONG if name.endswith(".ms") or name == "retention.bytes" else Kind.INT
-    return Kind.LIST if name in ("cleanup.policy", "listeners") else Kind.STRING
-
-
-def topic_configs(node: GatewayNode, topic: str) -> dict[str, str]:
-    """Return a topic's configs; its retention is that of the gateway's store."""
-    rule = rule_of(topic, node.store.retention_control.rules) or RetentionRule(topic)
-    age_ms = -1 if rule.age_s is None else int(rule.age_s * 1000)
-    return {
-        "cleanup.policy": "delete",
-        "max.message.bytes": str(node.store.options.max_record_bytes),
-        "message.timestamp.after.max.ms": _ahead_ms(node),
-        "message.timestamp.type": "CreateTime",
-        "min.insync.replicas": "1",
-        "retention.bytes": str(-1 if rule.size_bytes is None else rule.size_bytes),
-        "retention.ms": str(age_ms),
-    }
-
-
-def _ahead_ms(node: GatewayNode) -> str:
-    return str(int(node.store.options.max_timestamp_ahead_s * 1000))
+def _retention(rule: RetentionRule | None, age: str, size: str) -> list[Config]:
+    age_s, size_bytes = (rule.age_s, rule.size_bytes) if rule else (None, None)
+    age_ms = FOREVER if age_s is None else int(age_s * 1000)
+    return [
+        _config(age, Kind.LONG, age_ms, FOREVER),
+        _config(size, Kind.LONG, FOREVER if size_bytes is None else size_bytes, FOREVER),
+    ]
 
 
 def changed_configs(node: GatewayNode, topic: str) -> frozenset[str]:
@@ -401,43 +496,98 @@ async def set_retention(
         await node.in_thread(set_at_all, node.store, topic, limits, anew=anew)
 
 
-def gateway_configs(node: GatewayNode) -> dict[str, str]:
-    """Return this gateway's configs."""
-    own, options = node.gateways.own, node.options
-    at = f"PLAINTEXT://{HostPort(own.host, own.port)}"
+def gateway_configs(node: GatewayNode) -> list[Config]:
+    """Return this gateway's configs by name."""
+    own, listen = node.gateways.own, node.options.listen
+    told = {
+        "advertised.listeners": (Kind.STRING, f"PLAINTEXT://{HostPort(own.host, own.port)}"),
+        "broker.id": (Kind.INT, own.node_id),
+        "listeners": (Kind.STRING, f"PLAINTEXT://{listen}"),
+        "node.id": (Kind.INT, own.node_id),
+    }
+    found = [_config(name, kind, value, None) for name, (kind, value) in told.items()]
+    defaults = settings(KafkaOptions(), StoreOptions())
+    for name, (kind, value) in settings(node.options, node.store.options).items():
+        found.append(_config(name, kind, value, defaults[name][1]))
+    copies = 1 + len(node.store.known.names)
+    found.append(_config("default.replication.factor", Kind.INT, copies, 1))
+    rules = node.store.retention_control.rules
+    general = next((each for each in rules if each.pattern == "*"), None)
+    found += _retention(general, "log.retention.ms", "log.retention.bytes")
+    return sorted(found)
+
+
+def settings(gateway: KafkaOptions, store: StoreOptions) -> dict[str, tuple[Kind, object]]:
+    """Return the configs that options set, with their kinds."""
+    ahead_ms = int(store.max_timestamp_ahead_s * 1000)
     return {
-        "advertised.listeners": at,
-        "auto.create.topics.enable": str(options.auto_create_topics).lower(),
-        "broker.id": str(own.node_id),
-        "default.replication.factor": str(1 + len(node.store.known.names)),
-        "delete.topic.enable": str(options.delete_topics).lower(),
-        "listeners": f"PLAINTEXT://{options.listen}",
-        "log.cleanup.policy": "delete",
-        "log.message.timestamp.after.max.ms": _ahead_ms(node),
-        "log.message.timestamp.type": "CreateTime",
-        "log.retention.bytes": "-1",
-        "log.retention.ms": "-1",
-        "message.max.bytes": str(node.store.options.max_record_bytes),
-        "min.insync.replicas": "1",
-        "node.id": str(own.node_id),
-        "num.partitions": str(options.num_partitions),
+        "auto.create.topics.enable": (Kind.BOOLEAN, str(gateway.auto_create_topics).lower()),
+        "delete.topic.enable": (Kind.BOOLEAN, str(gateway.delete_topics).lower()),
+        "group.initial.rebalance.delay.ms": (Kind.INT, gateway.group_rebalance_delay_ms),
+        "group.max.session.timeout.ms": (Kind.INT, gateway.group_max_session_timeout_ms),
+        "group.max.size": (Kind.INT, gateway.group_max_size),
+        "group.min.session.timeout.ms": (Kind.INT, gateway.group_min_session_timeout_ms),
+        "log.cleanup.policy": (Kind.LIST, "delete"),
+        "log.message.timestamp.after.max.ms": (Kind.LONG, ahead_ms),
+        "log.message.timestamp.type": (Kind.STRING, "CreateTime"),
+        "message.max.bytes": (Kind.INT, store.max_record_bytes),
+        "min.insync.replicas": (Kind.INT, 1),
+        "num.partitions": (Kind.INT, gateway.num_partitions),
+        "offset.metadata.max.bytes": (Kind.INT, gateway.offset_metadata_max_bytes),
+        "offsets.retention.minutes": (Kind.INT, gateway.offsets_retention_minutes),
     }
 
 
-_WHY: Final[Mapping[str, str]] = {
-    "cleanup.policy": "nothing is compacted here",
-    "max.message.bytes": "it is the stores' option max_record_bytes",
-    "message.timestamp.after.max.ms": "it is the stores' option max_timestamp_ahead_s",
-    "message.timestamp.type": "records keep the times that their producers give them",
-    "min.insync.replicas": "acks=all waits for all reachable stores",
-}
+def limits_of(node: GatewayNode, configs: Iterable[Any]) -> dict[str, int | None]:
+    """Return the limits of retention among the configs that a client sets for a topic.
+
+    Raises:
+        RefusedError: some of them can't be set; it names all of these.
+    """
+    limits: dict[str, int | None] = {}
+    refusals = []
+    for config in configs:
+        operation = getattr(config, "config_operation", Operation.SET)
+        value = None if operation == Operation.DELETE else config.value
+        try:
+            if config.name not in RETENTION:
+                _check(node, config.name, operation, value)
+            elif operation in (Operation.SET, Operation.DELETE):
+                limits[config.name] = parsed(config.name, value)
+            else:
+                raise RefusedError(KafkaError.INVALID_CONFIG, _no_list(config.name))
+        except RefusedError as refused:
+            refusals.append(refused.why)
+    if refusals:
+        raise RefusedError(KafkaError.INVALID_CONFIG, "; ".join(refusals))
+    return limits
 
 
-def refused_config(node: GatewayNode, topic: str, name: str, value: str | None) -> str:
-    """Return why a topic can't have this config; empty if it can."""
-    found = topic_configs(node, topic)
-    if name in TUNING or value is None or found.get(name) == value:
-        return ""
-    if name not in found:
-        return f"config {name!r} is not known here"
-    return f"config {name} is {found[name]}, and {value!r} cannot be had: {_WHY[name]}"
+def _no_list(name: str) -> str:
+    return f"config {name!r} is not a list: it can be set or deleted"
+
+
+def _check(node: GatewayNode, name: str, operation: int, value: str | None) -> None:
+    """Raise RefusedError unless a topic can have this config, or has its value already."""
+    config = FIXED.get(name)
+    if config is None:
+        raise RefusedError(KafkaError.INVALID_CONFIG, f"config {name!r} is not known here")
+    if operation not in tuple(Operation) or (
+        operation in (Operation.APPEND, Operation.SUBTRACT) and config.kind != Kind.LIST
+    ):
+        raise RefusedError(KafkaError.INVALID_CONFIG, _no_list(name))
+    if value is None:
+        return
+    shown = "" if config.value is None else str(config.value(node.store.options))
+    try:
+        asked = config.kind.parse(value)
+        if operation == Operation.APPEND:
+            asked = sorted({*asked, *config.kind.parse(shown)})
+        elif operation == Operation.SUBTRACT:
+            asked = sorted({*config.kind.parse(shown)}.difference(asked))
+    except ValueError:
+        why = f"config {name} has no value {value!r}"
+        raise RefusedError(KafkaError.INVALID_CONFIG, why) from None
+    if not config.accepts(node, asked):
+        why = f"config {name} is {shown}, and {value!r} cannot be set: {config.why}"
+        raise RefusedError(KafkaError.INVALID_CONFIG, why)

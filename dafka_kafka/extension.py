@@ -1,12 +1,15 @@
-"""The gateway as an extension of a store: ``dafka store --kafka``."""
+"""The gateway as an extension of a store, ``dafka store --kafka``, and its commands."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from dafka_core.cli.commands import KAFKA, Command
+from dafka_core.config.node_options import ReaderOptions, StoreOptions
 from dafka_core.config.options import OptionInfo, option
+from dafka_core.ops.metrics_options import MetricsOptions
 from dafka_core.ops.store_extension import StoreExtension
 from dafka_kafka import gateway_metrics
 from dafka_kafka.options import KafkaOptions
@@ -62,3 +65,40 @@ class GatewayExtension(StoreExtension):
 
         table = RegistryLog(log).read()
         return {each.gateway for topic in table.topics for each in table.partitions(topic)}
+
+
+COMMANDS: Final = (
+    Command(
+        "dafka_kafka.commands:kafka",
+        "Run a store to which Kafka's clients connect (extra 'kafka'), as 'dafka store --kafka'.",
+        KAFKA,
+        tables=(KafkaOptions, StoreOptions, MetricsOptions),
+    ),
+    Command(
+        "dafka_kafka.commands:groups",
+        "List the consumer groups of Kafka's clients, and how far behind they are.",
+        KAFKA,
+        tables=(ReaderOptions,),
+    ),
+    Command(
+        "dafka_kafka.commands:kafka_user",
+        "Say who may use a gateway for Kafka's clients (extra 'kafka'), and what each may do.",
+        KAFKA,
+        commands=(
+            Command(
+                "dafka_kafka.commands:add",
+                "Add a user of a gateway, or change a user's password.",
+            ),
+            Command(
+                "dafka_kafka.commands:change",
+                "Change what a user may do; options that are not given, and the password, stay.",
+            ),
+            Command(
+                "dafka_kafka.commands:remove",
+                "Remove a user of a gateway, and close the user's connections.",
+            ),
+            Command("dafka_kafka.commands:show", "List a gateway's users, and what each may do."),
+        ),
+    ),
+)
+"""The commands of this package (``dafka_core.cli.commands``)."""

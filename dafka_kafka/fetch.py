@@ -111,6 +111,10 @@ RECORD_BYTES: Final = 36
 BATCH_BYTES: Final = 64
 """Overhead of a record batch."""
 
+LEAST_BATCH_BYTES: Final = 16 << 10
+"""Size up to which the first partition returns records, whatever the client's limits: a broker
+returns a whole batch, and this is the default size of a batch of Java's producers."""
+
 LEAST_RECORD_BYTES: Final = 7
 """Size of a record without key, value and headers."""
 
@@ -123,12 +127,9 @@ class FetchLimits:
         self._max_bytes = max_bytes
 
     def room(self, partition_max_bytes: int) -> int:
-        """Return the bytes that a partition may use: at least 1 if it must return a record.
-
-        0 if it returns none.
-        """
+        """Return the bytes that a partition may use; 0 if it returns no record."""
         room = min(partition_max_bytes, self._max_bytes - self.taken)
-        return max(room, 0 if self.taken else 1)
+        return max(room, 0 if self.taken else LEAST_BATCH_BYTES)
 
     def fitting(self, values: Values, room: int) -> int:
         """Return how many of the records fit: at least one in an empty response."""
@@ -138,7 +139,7 @@ class FetchLimits:
         return max(count, 0 if self.taken else 1)
 
     def take(self, octets: int) -> None:
-        """Add ``size_bytes`` to the response."""
+        """Add bytes to the response."""
         self.taken += octets
 
 
@@ -188,6 +189,9 @@ class BeyondEnd:
 NO_EPOCH: Final = -1
 """An unknown leader epoch, the only one that gateways return."""
 
+UNKNOWN_EPOCH: Final = 0
+"""Sent by librdkafka in place of ``NO_EPOCH``, to brokers with Metadata 9 and later."""
+
 _log: Final = logging.getLogger("dafka.kafka")
 
 
@@ -205,7 +209,7 @@ def readable(
     # The common case; a client may ask for hundreds of partitions.
     if partition.gateway != own and node.gateways.leader(partition).address != own:
         return KafkaError.NOT_LEADER_OR_FOLLOWER
-    if leader_epoch > NO_EPOCH:
+    if leader_epoch > UNKNOWN_EPOCH:
         # The client's epoch comes from another cluster.
         return KafkaError.UNKNOWN_LEADER_EPOCH
     return partition.tp
@@ -408,7 +412,7 @@ class Fetch(Feature):
 
     @serves(
         Api.FETCH,
-        range(12),
+        range(13),
         Rule(
             each=named_topic(Operation.READ, "topic"),
             answered="responses",
@@ -510,7 +514,7 @@ def _partition(read: WantedRecords) -> Any:
         high_watermark=read.end,
         last_stable_offset=read.end,
         log_start_offset=read.earliest,
-        aborted_transactions=None,
+        aborted_transactions=None if read.tp else [],
         preferred_read_replica=-1,
         records=read.records,
     )

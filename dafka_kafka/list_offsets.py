@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
@@ -20,7 +21,19 @@ LATEST: Final = -1
 EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
 EARLIEST_LOCAL: Final = -4
-"""Special timestamps in requests."""
+LATEST_TIERED: Final = -5
+EARLIEST_PENDING_UPLOAD: Final = -6
+"""Special timestamps in requests. There is no tiered storage."""
+
+SINCE: Final = {
+    LATEST: 0,
+    EARLIEST: 0,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
+"""The first version with each of them."""
 
 BOUNDS: Final = (LATEST, EARLIEST, EARLIEST_LOCAL)
 FEW: Final = 8
@@ -49,15 +62,16 @@ class ListOffsets(Feature):
 
     @serves(
         Api.LIST_OFFSETS,
-        range(6),
+        range(12),
         Rule(
             each=named_topic(Operation.DESCRIBE),
             refused=refuse_partitions(_Topic, _Partition),
         ),
     )
     async def _list_offsets(self, request: Any, client: Client) -> Any:
+        find = partial(self._readable, client.version)
         asked = [
-            (topic.name, [(each, self._readable(topic.name, each)) for each in topic.partitions])
+            (topic.name, [(each, find(topic.name, each)) for each in topic.partitions])
             for topic in request.topics
         ]
         each = [partition for _, partitions in asked for partition, _ in partitions]
@@ -67,7 +81,9 @@ class ListOffsets(Feature):
             topics = await self._node.in_thread(self._answer, asked, client.version)
         return ListOffsetsResponse(throttle_time_ms=0, topics=topics)
 
-    def _readable(self, topic: str, asked: Any) -> TopicPartition | KafkaError:
+    def _readable(self, version: int, topic: str, asked: Any) -> TopicPartition | KafkaError:
+        if asked.timestamp < 0 and version < SINCE.get(asked.timestamp, version + 1):
+            return KafkaError.UNSUPPORTED_VERSION
         return readable(self._node, topic, asked.partition_index, asked.current_leader_epoch)
 
     def _answer(self, topics: Sequence[tuple[str, Sequence[Any]]], version: int) -> list[Any]:

@@ -29,7 +29,7 @@ class LogDirs(Feature):
     def __init__(self, node: GatewayNode) -> None:
         self._node = node
 
-    @serves(Api.DESCRIBE_LOG_DIRS, range(5), Rule(on_cluster(Operation.DESCRIBE)))
+    @serves(Api.DESCRIBE_LOG_DIRS, range(6), Rule(on_cluster(Operation.DESCRIBE)))
     async def _describe(self, request: Any, client: Client) -> Any:
         found = await self._node.in_thread(self._directory, list(self._asked(request.topics)))
         return DescribeLogDirsResponse(

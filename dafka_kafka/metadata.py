@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
+from dafka_core.errors import ProtocolError
 from dafka_kafka.api import (
     Api,
     Client,
@@ -39,6 +40,9 @@ _Broker = MetadataResponse.MetadataResponseBroker
 _Topic = MetadataResponse.MetadataResponseTopic
 _Partition = _Topic.MetadataResponsePartition
 _NO_EPOCH: Final = -1
+FIRST_WITH_IDS: Final = 12
+"""The first version that names topics by ids; they are unknown, as topics have none here."""
+
 _BROKERS: Final = 1  # the endpoint type of DescribeCluster
 
 _log: Final = logging.getLogger("dafka.kafka")
@@ -54,27 +58,30 @@ class Metadata(Feature):
 
     @serves(
         Api.METADATA,
-        range(9),
+        range(14),
         Rule(
             each=named_topic(Operation.DESCRIBE),
             refused=refuse_one(_Topic),
         ),
     )
     async def _metadata(self, request: Any, client: Client) -> Any:
+        by_id = [each for each in request.topics or () if each.name is None]
+        if by_id and client.version < FIRST_WITH_IDS:
+            raise ProtocolError(f"a Metadata of version {client.version} without a topic's name")
         if request.topics is None or (client.version == 0 and not request.topics):
             await self._try(self._registry.refresh())
             errors = dict.fromkeys(sorted(self._registry.topics()), KafkaError.NONE)
         else:
-            names = dict.fromkeys(each.name or "" for each in request.topics)
+            names = dict.fromkeys(each.name for each in request.topics if each.name is not None)
             errors = await self._found(
                 names, creates=request.allow_auto_topic_creation, may_make=client.may_make
             )
         partitions = {topic: self._registry.partitions(topic) for topic in errors}
         if sum(map(len, partitions.values())) <= MOST_INLINE:
-            return self._response(errors, partitions)
-        return await self._node.in_thread(self._encoded, errors, partitions, client.version)
+            return self._response(errors, partitions, by_id)
+        return await self._node.in_thread(self._encoded, errors, partitions, by_id, client.version)
 
-    @serves(Api.DESCRIBE_CLUSTER, range(2), Rule())
+    @serves(Api.DESCRIBE_CLUSTER, range(3), Rule())
     async def _describe_cluster(self, request: Any, client: Client) -> Any:
         if client.version > 0 and request.endpoint_type != _BROKERS:
             error, why = KafkaError.UNSUPPORTED_ENDPOINT_TYPE, "only brokers, no controllers"
@@ -136,12 +143,16 @@ class Metadata(Feature):
         self,
         errors: dict[str, KafkaError],
         partitions: dict[str, Sequence[NumberedPartition]],
+        by_id: Sequence[Any],
         version: int,
     ) -> EncodedResponse:
-        return EncodedResponse([self._response(errors, partitions).encode(version=version)])
+        return EncodedResponse([self._response(errors, partitions, by_id).encode(version=version)])
 
     def _response(
-        self, errors: dict[str, KafkaError], partitions: dict[str, Sequence[NumberedPartition]]
+        self,
+        errors: dict[str, KafkaError],
+        partitions: dict[str, Sequence[NumberedPartition]],
+        by_id: Sequence[Any],
     ) -> Any:
         gateways = self._node.gateways
         live = gateways.live()
@@ -165,6 +176,10 @@ class Metadata(Feature):
                     ],
                 )
                 for name, error in errors.items()
+            ]
+            + [
+                _Topic(error_code=KafkaError.UNKNOWN_TOPIC_ID, name=None, topic_id=each.topic_id)
+                for each in by_id
             ],
         )
 

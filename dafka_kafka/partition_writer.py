@@ -16,7 +16,7 @@ import numpy as np
 from dafka_core.config.node_options import StoreLimitError
 from dafka_core.errors import DafkaError, InvalidRequestError, OffsetConflictError
 from dafka_core.model.log_entries import Notes
-from dafka_core.model.records import RecordBatch, TopicPartition
+from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.model.values import Longs, Values
 from dafka_kafka.errors import CorruptRecordsError, KafkaError, RefusedError
 from dafka_kafka.gateway_node import GatewayNode
@@ -289,10 +289,11 @@ LAST_OFFSET: Final = 2**63
 
 
 class Written(NamedTuple):
-    """A batch that is synced to disk, with its offsets."""
+    """A batch that is synced to disk, with its offsets and the partition's first one."""
 
     offset: int
     end: int
+    log_start: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -482,7 +483,8 @@ class PartitionWriter:
     ) -> tuple[RecordBatch, Notes] | None:
         """Return the group's records that are not written yet, with their notes."""
         log = self._node.store.log
-        start = log.end(self.tp) if self._next is None else self._next
+        held = log.info(self.tp) or PartitionInfo(*self.tp, 0, 0)
+        start = held.end if self._next is None else self._next
         self._next = start
         if self._node.registry.number(self.tp) is None:
             why = f"topic {self.tp.topic!r} was deleted"
@@ -509,13 +511,13 @@ class PartitionWriter:
                 key = ProducerKey(put.partition.topic, name, records.producer_id)
                 verdict = self._states.verdict(key, records.sequenced, age_ms)
                 if isinstance(verdict, WrittenBatch):
-                    put.written = Written(verdict.offset, verdict.end)
+                    put.written = Written(verdict.offset, verdict.end, held.earliest)
                     continue
                 if verdict is not None:
                     errors[put] = RefusedError(verdict, _why(verdict, records))
                     continue
                 notes |= self._states.append(key, records.sequenced, self._next, now_ms, age_ms)
-            put.written = Written(self._next, end)
+            put.written = Written(self._next, end, held.earliest)
             parts.append(records)
             self._next = end
         if not parts:

@@ -362,7 +362,7 @@ class Produce(Feature):
 
     @serves(
         Api.PRODUCE,
-        range(9),
+        range(13),
         Rule(
             asked="topic_data",
             each=named_topic(Operation.WRITE),
@@ -503,7 +503,7 @@ class Produce(Feature):
         late = RefusedError(KafkaError.REQUEST_TIMED_OUT, "not all other stores have it in time")
         return [late if isinstance(each, Written) else each for each in outcomes]
 
-    @serves(Api.INIT_PRODUCER_ID, range(2), Rule(on_cluster(Operation.IDEMPOTENT_WRITE)))
+    @serves(Api.INIT_PRODUCER_ID, range(6), Rule(on_cluster(Operation.IDEMPOTENT_WRITE)))
     async def _init_producer_id(self, request: Any, client: Client) -> Response:
         """Return a producer id; ids are random, so that gateways need not agree."""
         if request.transactional_id is not None:
@@ -527,13 +527,10 @@ def _refusal(request: Any) -> RefusedError | None:
 
 
 def _answer(part: _Part, outcome: Written | RefusedError | None) -> PartitionAnswer:
-    offset = _base_offset(part, outcome)
     if isinstance(outcome, RefusedError):
-        return PartitionAnswer(part.topic, part.number, outcome.code, offset, outcome.why)
-    return PartitionAnswer(part.topic, part.number, 0, offset)
-
-
-def _base_offset(part: _Part, outcome: Written | RefusedError | None) -> int:
-    if not isinstance(part.put, Put) or not isinstance(outcome, Written):
-        return ELSEWHERE
-    return outcome.offset if part.put.tp == part.put.partition.tp else ELSEWHERE
+        return PartitionAnswer(part.topic, part.number, outcome.code, ELSEWHERE, outcome.why)
+    offset = log_start = ELSEWHERE
+    is_there = isinstance(part.put, Put) and part.put.tp == part.put.partition.tp
+    if is_there and outcome is not None:
+        offset, log_start = outcome.offset, outcome.log_start
+    return PartitionAnswer(part.topic, part.number, 0, offset, None, log_start)

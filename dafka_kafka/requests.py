@@ -22,86 +22,107 @@ from dafka_kafka.sasl import Sasl
 
 _LENGTH: Final = struct.Struct(">h")
 _COUNT: Final = struct.Struct(">i")
-_PARTITION: Final = struct.Struct(">ii")
 _ACKS_AND_TIMEOUT_BYTES: Final = 6
 _FIRST_WITH_TRANSACTIONS: Final = 3
+_FIRST_FLEXIBLE: Final = 9
 
 _ANSWER: Final = struct.Struct(">ihqqq")
 _ANSWER_BYTES: Final = (14, 14, 22, 22, 22, 30, 30, 30, 30)
-"""The layout of a partition's response by version: it has two, three or all of the last three
-fields."""
+"""The layout of a partition's response by version up to 8, which later ones share: it has two,
+three or all of the last three fields."""
 
 _FIRST_WITH_THROTTLING: Final = 1
 _FIRST_WITH_REASONS: Final = 8
 
 
 class PartitionAnswer(NamedTuple):
-    """The result for one partition of a Produce request: its first offset, or an error."""
+    """The result for one partition of a Produce request: its offsets, or an error."""
 
     topic: str
     number: int
     error: int
     base_offset: int
     why: str | None = None
+    log_start: int = -1
 
 
 def encoded_answers(answers: Iterable[PartitionAnswer], version: int) -> bytes:
-    """Encode the body of a Produce response of version 0 to 8."""
+    """Encode the body of a Produce response."""
+    flexible = version >= _FIRST_FLEXIBLE
+    size, tags = (_compact_size, b"\0") if flexible else (_COUNT.pack, b"")
     topics: dict[str, list[PartitionAnswer]] = {}
     for each in answers:
         topics.setdefault(each.topic, []).append(each)
-    pieces = [_COUNT.pack(len(topics))]
+    pieces = [size(len(topics))]
     for topic, parts in topics.items():
-        pieces += _text(topic), _COUNT.pack(len(parts))
+        pieces += _text(topic, flexible), size(len(parts))
         for each in parts:
-            # Without log append time and log start offset.
-            fields = _ANSWER.pack(each.number, each.error, each.base_offset, -1, -1)
-            pieces.append(fields[: _ANSWER_BYTES[version]])
+            append_time = -1
+            offsets = each.base_offset, append_time, each.log_start
+            fields = _ANSWER.pack(each.number, each.error, *offsets)
+            pieces.append(fields[: _ANSWER_BYTES[min(version, _FIRST_WITH_REASONS)]])
             if version >= _FIRST_WITH_REASONS:
-                why = _LENGTH.pack(-1) if each.why is None else _text(each.why)
-                pieces += _COUNT.pack(0), why
+                pieces += size(0), _text(each.why, flexible), tags
+        pieces.append(tags)
     if version >= _FIRST_WITH_THROTTLING:
-        pieces.append(_COUNT.pack(0))
+        pieces += _COUNT.pack(0), tags
     return b"".join(pieces)
 
 
-def _text(text: str) -> bytes:
-    octets = text.encode()
-    return _LENGTH.pack(len(octets)) + octets
+def _compact_size(size: int) -> bytes:
+    return schemas.encoded_varint(size + 1)
+
+
+def _text(text: str | None, flexible: bool) -> bytes:
+    size = _compact_size if flexible else _LENGTH.pack
+    octets = b"" if text is None else text.encode()
+    return size(-1 if text is None else len(octets)) + octets
 
 
 def check_partitions(octets: memoryview, at: int, version: int, limit: int) -> None:
-    """Check the sizes in a Produce request of version 0 to 8, whose body begins at ``at``.
+    """Check the sizes in a Produce request, whose body begins at ``at``.
 
     Raises:
         ProtocolError: it has more than ``limit`` topics and partitions, or is truncated.
     """
+    flexible = version >= _FIRST_FLEXIBLE
+    size_at = _compact_size_at if flexible else _size_at
+    length_at = _compact_size_at if flexible else _length_at
     count = 0
     try:
         if version >= _FIRST_WITH_TRANSACTIONS:
-            at = _after_text(octets, at)
-        at += _ACKS_AND_TIMEOUT_BYTES
-        (topics,) = _COUNT.unpack_from(octets, at)
-        at += _COUNT.size
+            length, at = length_at(octets, at)
+            at += length
+        topics, at = size_at(octets, at + _ACKS_AND_TIMEOUT_BYTES)
         for _ in range(topics):
-            at = _after_text(octets, at)
-            (partitions,) = _COUNT.unpack_from(octets, at)
-            at += _COUNT.size
-            count += 1 + max(partitions, 0)
+            length, at = length_at(octets, at)
+            partitions, at = size_at(octets, at + length)
+            count += 1 + partitions
             if count > limit:
                 raise ProtocolError(f"a request with records for more than {limit} partitions")
             for _ in range(partitions):
-                _, size_bytes = _PARTITION.unpack_from(octets, at)
-                at += _PARTITION.size + max(size_bytes, 0)
-    except struct.error:
+                size_bytes, at = size_at(octets, at + _COUNT.size)
+                at += size_bytes
+                at = schemas.after_tags(octets, at) if flexible else at
+            at = schemas.after_tags(octets, at) if flexible else at
+        at = schemas.after_tags(octets, at) if flexible else at
+    except (struct.error, IndexError, ValueError):
         at = len(octets) + 1
     if at > len(octets):
         raise ProtocolError("a request with records that is cut short")
 
 
-def _after_text(octets: memoryview, at: int) -> int:
-    length: int = _LENGTH.unpack_from(octets, at)[0]
-    return at + _LENGTH.size + max(length, 0)
+def _size_at(octets: memoryview, at: int) -> tuple[int, int]:
+    return max(_COUNT.unpack_from(octets, at)[0], 0), at + _COUNT.size
+
+
+def _length_at(octets: memoryview, at: int) -> tuple[int, int]:
+    return max(_LENGTH.unpack_from(octets, at)[0], 0), at + _LENGTH.size
+
+
+def _compact_size_at(octets: memoryview, at: int) -> tuple[int, int]:
+    size, at = schemas.varint(octets, at)
+    return max(size - 1, 0), at
 
 
 _log: Final = logging.getLogger("dafka.kafka")
@@ -110,9 +131,6 @@ Pieces = Sequence[bytes | bytearray | memoryview]
 
 _HEAD: Final = struct.Struct(">hhih")
 _SIZE: Final = struct.Struct(">i")
-
-MAX_TAGGED_BYTES: Final = 128 << 10
-"""A request in a flexible version: the library copies the rest after each tagged field."""
 
 FAILED: Final = "requests that failed here"
 
@@ -141,8 +159,12 @@ def parse_head(octets: memoryview, apis: Mapping[int, Served]) -> RequestHead:
     if length < -1 or start > len(octets):
         raise ProtocolError(f"a request whose client id has a length of {length}")
     client_id = str(octets[_HEAD.size : start], "utf-8", "replace")
-    if is_served(apis, api_key, version) and schemas.is_flexible(api_key, version):
-        start = _after_tags(octets, start)
+    is_known = any(is_served(each, api_key, version) for each in (apis, Sasl.declared))
+    if is_known and schemas.is_flexible(api_key, version):
+        try:
+            start = schemas.after_tags(octets, start)
+        except (IndexError, ValueError) as error:
+            raise ProtocolError(f"a request with invalid tagged fields: {error}") from None
     return RequestHead(api_key, version, correlation_id, client_id, start)
 
 
@@ -151,30 +173,6 @@ def is_served(apis: Mapping[int, Served], api_key: int, version: int) -> bool:
     if api_key == Api.API_VERSIONS:
         return version in VERSIONS
     return api_key in apis and version in apis[api_key].versions
-
-
-def _after_tags(octets: memoryview, at: int) -> int:
-    try:
-        count, at = _varint(octets, at)
-        for _ in range(count):
-            _, at = _varint(octets, at)
-            size, at = _varint(octets, at)
-            at += size
-    except IndexError:
-        raise ProtocolError("a request whose header's tagged fields are cut short") from None
-    return at
-
-
-def _varint(octets: memoryview, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        octet = octets[at]
-        value |= (octet & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if octet < 0x80:
-            return value, at
-        if shift > 28:
-            raise ProtocolError("a request whose header has a number of more than 32 bits")
 
 
 class Requests:
@@ -237,8 +235,6 @@ class Requests:
             check_partitions(octets, head.start, head.version, self._limits.max_partitions)
             return
         limit_bytes = self._limits.max_request_bytes
-        if schemas.is_flexible(head.api_key, head.version):
-            limit_bytes = min(limit_bytes, MAX_TAGGED_BYTES)
         if len(octets) > limit_bytes:
             size = f"{len(octets)} bytes of kind {head.api_key}"
             raise ProtocolError(f"a request of {size}, which may have {limit_bytes}")

@@ -109,7 +109,7 @@ class Sasl(Feature):
             self._scram = None
         return SaslHandshakeResponse(error_code=error, mechanisms=self._mechanisms)
 
-    @serves(Api.SASL_AUTHENTICATE, range(2), None)
+    @serves(Api.SASL_AUTHENTICATE, range(3), None)
     async def _authenticate(self, request: Any, client: Client) -> Any:
         if not self._mechanism:
             self.failure = "SaslAuthenticate came before SaslHandshake"

@@ -16,6 +16,7 @@ from dafka_core.errors import ConfigError, ProtocolError
 try:
     from kafka.protocol import admin, consumer, metadata, producer, sasl
     from kafka.protocol.api_message import ApiMessage
+    from kafka.protocol.schemas.fields.codecs import UnsignedVarInt32
 except ImportError:
     _why = "needs kafka-python: pip install 'dafka-spark[kafka]'"
     raise ConfigError("kafka", True, _why) from None
@@ -28,6 +29,74 @@ _MESSAGES: Final[dict[str, Any]] = {
 }
 _REQUESTS: Final = {each.API_KEY: each for each in _MESSAGES.values() if each.is_request()}
 _RESPONSES: Final = {each.API_KEY: each for each in _MESSAGES.values() if not each.is_request()}
+
+
+# kafka-python decodes what brokers send, and generates the code that does it. For requests, which
+# may come from anybody, two parts of that code take quadratic time: a number of any length, and
+# tagged fields, for which the rest of the message is copied.
+
+_MAX_SHIFT: Final = 28
+
+
+def varint(octets: memoryview, at: int) -> tuple[int, int]:
+    """Return the unsigned number of variable length at an index, and the index behind it.
+
+    Raises:
+        IndexError: it is cut short.
+        ValueError: it has more than 32 bits.
+    """
+    value = shift = 0
+    while True:
+        octet = octets[at]
+        value |= (octet & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if octet < 0x80:
+            return value, at
+        if shift > _MAX_SHIFT:
+            raise ValueError("a number of more than 32 bits")
+
+
+def after_tags(octets: memoryview, at: int) -> int:
+    """Return the index behind tagged fields; raises as ``varint``.
+
+    A gateway needs none of those that Kafka's requests have.
+    """
+    count, at = varint(octets, at)
+    for _ in range(count):
+        _, at = varint(octets, at)
+        size, at = varint(octets, at)
+        at += size
+    return at
+
+
+def encoded_varint(number: int) -> bytes:
+    """Encode an unsigned number with variable length."""
+    octets: bytes = UnsignedVarInt32.encode(number)
+    return octets
+
+
+def _emit_varint(ctx: Any, name: str, indent: str) -> None:
+    ctx.globs["_varint"] = varint
+    ctx.emit(indent, f"{name} = data[pos]")
+    ctx.emit(indent, "pos += 1")
+    ctx.emit(indent, f"if {name} > 127: {name}, pos = _varint(data, pos - 1)")
+
+
+def _emit_after_tags(ctx: Any, name: str, indent: str, version: int) -> None:
+    ctx.globs["_after_tags"] = after_tags
+    ctx.emit(indent, "pos = _after_tags(data, pos)")
+
+
+def _skip_tags(structure: Any) -> None:
+    structure._emit_tagged_decode = _emit_after_tags  # noqa: SLF001 -- of requests only
+    for each in structure.fields.values():
+        if each.is_struct() or each.is_struct_array():
+            _skip_tags(each.array_of if each.is_array() else each)
+
+
+UnsignedVarInt32.emit_decode_from = staticmethod(_emit_varint)
+for _request in _REQUESTS.values():
+    _skip_tags(_request._struct)  # noqa: SLF001
 
 
 def __getattr__(name: str) -> Any:
@@ -68,6 +137,10 @@ def decode_request(api_key: int, version: int, octets: memoryview, start: int) -
     return request
 
 
+_UUID: Final = "uuid"
+"""A type of which the library decodes zero as None."""
+
+
 class _Part(NamedTuple):
     """A nullable kind of field (string, bytes or array), with the fields of its elements."""
 
@@ -86,7 +159,7 @@ def _parts(struct_field: Any, version: int) -> tuple[_Part, ...]:
     """Return the fields of a structure that could be null; numbers can't."""
     found = []
     for each in struct_field.untagged_fields(version):
-        is_fixed = not each.is_array() and each.is_batchable()
+        is_fixed = not each.is_array() and (each.is_batchable() or each.type_str == _UUID)
         if not is_fixed:
             inner = _parts(each.array_of, version) if each.is_struct_array() else ()
             texts = each.is_array() and not (inner or each.is_struct_array())

@@ -23,20 +23,16 @@ from dafka_kafka.api import (
     named_topic,
     on_cluster,
     on_topics,
-    plain_name,
     refuse_one,
     refuse_partitions,
     serves,
 )
 from dafka_kafka.configs import (
     ANSWER_S,
-    RETENTION,
-    Source,
     changed,
     changed_configs,
     check_all_there,
-    parsed,
-    refused_config,
+    limits_of,
     set_retention,
     tell_others,
     topic_configs,
@@ -94,6 +90,8 @@ DEFAULT: Final = -1
 HIGH_WATERMARK: Final = -1
 """Stands for the end in DeleteRecords."""
 
+NO_IDS: Final = "topics have no ids here: name the topic"
+
 NO_DELETION: Final = "topics cannot be deleted here: the gateway has option delete_topics = false"
 
 WRITE_S: Final = 30.0
@@ -143,7 +141,7 @@ class Topics(Feature):
 
     @serves(
         Api.CREATE_TOPICS,
-        range(7),
+        range(8),
         Rule(
             each=lambda each: (on_cluster(Operation.CREATE), each.name),
             refused=refuse_one(CreateTopicsResponse.CreatableTopicResult, error_message=WHY),
@@ -170,16 +168,8 @@ class Topics(Feature):
             num_partitions=count,
             replication_factor=1 + len(self._node.store.known.names),
             configs=[
-                _Created.CreatableTopicConfigs(
-                    name=name,
-                    value=value,
-                    read_only=name not in RETENTION,
-                    config_source=Source.DYNAMIC_TOPIC_CONFIG
-                    if name in changed_configs(self._node, topic.name)
-                    else Source.DEFAULT_CONFIG,
-                    is_sensitive=False,
-                )
-                for name, value in topic_configs(self._node, topic.name).items()
+                _Created.CreatableTopicConfigs(**each.shown)
+                for each in topic_configs(self._node, topic.name)
             ],
         )
 
@@ -212,12 +202,7 @@ class Topics(Feature):
         if self._node.registry.exists(topic.name):
             raise RefusedError(KafkaError.TOPIC_ALREADY_EXISTS, f"topic {topic.name!r} is there")
         count = self._checked_count(topic)
-        limits = {}
-        for config in topic.configs or ():
-            if config.name in RETENTION:
-                limits[config.name] = parsed(config.name, config.value)
-            elif why := refused_config(self._node, topic.name, config.name, config.value):
-                raise RefusedError(KafkaError.INVALID_CONFIG, why)
+        limits = limits_of(self._node, topic.configs or ())
         numbers = [each.partition_index for each in topic.assignments or ()]
         if numbers and sorted(numbers) != list(range(count)):
             why = f"partitions {numbers} are assigned: it must be each one from 0 on, once"
@@ -251,7 +236,7 @@ class Topics(Feature):
 
     @serves(
         Api.CREATE_PARTITIONS,
-        range(2),
+        range(4),
         Rule(
             each=named_topic(Operation.ALTER),
             answered="results",
@@ -292,34 +277,29 @@ class Topics(Feature):
         if not validate_only:
             await registry.extend(topic.name, count, gateways=gateways)
 
-    @serves(
-        Api.DELETE_TOPICS,
-        range(6),
-        Rule(
-            asked="topic_names",
-            each=plain_name(on_topics(Operation.DELETE)),
-            answered="responses",
-            refused=refuse_one(
-                DeleteTopicsResponse.DeletableTopicResult, "name", "", error_message=WHY
-            ),
-        ),
-    )
+    @serves(Api.DELETE_TOPICS, range(7), Rule())
     async def _delete_topics(self, request: Any, client: Client) -> Any:
         result = DeleteTopicsResponse.DeletableTopicResult
 
-        async def delete(name: str) -> Any:
-            error, why = await _outcome(self._delete(name, client.version))
-            return result(name=name, error_code=error, error_message=why)
+        async def delete(topic: tuple[str | None, Any]) -> Any:
+            error, why = await _outcome(self._delete(topic[0], client))
+            return result(name=topic[0], topic_id=topic[1], error_code=error, error_message=why)
 
-        found = await asyncio.gather(*map(delete, dict.fromkeys(request.topic_names)))
+        named = [(each.name, each.topic_id) for each in request.topics]
+        asked = dict.fromkeys(named or ((name, None) for name in request.topic_names))
+        found = await asyncio.gather(*map(delete, asked))
         return DeleteTopicsResponse(throttle_time_ms=0, responses=found)
 
-    async def _delete(self, topic: str, version: int) -> None:
+    async def _delete(self, topic: str | None, client: Client) -> None:
         """Delete a topic at all stores; stores that are away do so when they return."""
+        if topic is None:
+            raise RefusedError(KafkaError.UNKNOWN_TOPIC_ID, NO_IDS)
+        if not client.may(on_topics(Operation.DELETE), topic):
+            raise RefusedError(KafkaError.TOPIC_AUTHORIZATION_FAILED, WHY)
         if not self._node.options.delete_topics:
             disabled = KafkaError.TOPIC_DELETION_DISABLED
             raise RefusedError(
-                disabled if version >= 3 else KafkaError.INVALID_REQUEST, NO_DELETION
+                disabled if client.version >= 3 else KafkaError.INVALID_REQUEST, NO_DELETION
             )
         if topic.startswith(INTERNAL):
             raise RefusedError(KafkaError.INVALID_TOPIC_EXCEPTION, f"topic {topic!r} is internal")
@@ -362,7 +342,7 @@ class Topics(Feature):
 
     @serves(
         Api.DELETE_RECORDS,
-        range(2),
+        range(3),
         Rule(
             each=named_topic(Operation.DELETE),
             refused=refuse_partitions(

@@ -22,12 +22,12 @@ export function get(name, parameters = {}, signal = undefined) {
 /** Sends something. */
 export function post(name, body) {
   const headers = { "Content-Type": "application/json" };
-  return answer(fetch(`/api/${name}`, { method: "POST", headers, body: JSON.stringify(body) }));
+  return answer(fetch(`api/${name}`, { method: "POST", headers, body: JSON.stringify(body) }));
 }
 
 /** The address of something. */
 export function url(name, parameters = {}) {
   const given = Object.entries(parameters).filter(([, value]) => value !== "" && value !== undefined && value !== null);
   const text = new URLSearchParams(given).toString();
-  return `/api/${name}${text ? `?${text}` : ""}`;
+  return `api/${name}${text ? `?${text}` : ""}`;
 }

@@ -48,7 +48,7 @@ function route() {
 }
 
 function frame(path) {
-  put(nav, h("a", { class: "logo", href: "#/" }, h("img", { src: "/static/icon.svg", alt: "", width: 26, height: 26 }), h("span", {}, "Dafka")),
+  put(nav, h("a", { class: "logo", href: "#/" }, h("img", { src: "static/icon.svg", alt: "", width: 26, height: 26 }), h("span", {}, "Dafka")),
     PAGES.map((each) => h("a", { href: `#/${each.path}`, class: each.path === path ? "here" : "", "aria-current": each.path === path ? "page" : undefined },
       h("span", {}, each.name), h("kbd", {}, each.key))));
 }
@@ -121,7 +121,7 @@ document.addEventListener("keydown", (event) => {
 });
 
 function listen() {
-  const source = new EventSource("/events");
+  const source = new EventSource("events");
   source.onmessage = (event) => {
     [broken, heard, gap] = [false, Date.now(), Date.now() - heard];
     news = JSON.parse(event.data);

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import typer
+    from typer.core import TyperGroup
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -19,7 +19,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     raise SystemExit(run(arguments, _load_app))
 
 
-def _load_app() -> typer.Typer:
+def _load_app() -> TyperGroup:
     from dafka_core.cli.app import app
 
-    return app
+    loaded: TyperGroup = app
+    return loaded

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from dafka_core.cli import output, store_clients
-from dafka_core.cli.flags import Topic
-from dafka_core.cli.list_commands import Timeout, Uris
+from dafka_core.cli.flags import Timeout, Topic, Uris
 from dafka_core.config.options import check_argument
 from dafka_core.errors import DafkaError
 from dafka_core.model.epochs import NO_LIFE

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dafka_core.cli import output
-from dafka_core.cli.flags import WithResult
-from dafka_core.cli.list_commands import AsJson
+from dafka_core.cli.flags import AsJson, WithResult
 from dafka_core.config.node_options import KeyFiles, keys_in
 
 if TYPE_CHECKING:

@@ -19,8 +19,7 @@ import typer
 
 from dafka_core.cli import output
 from dafka_core.cli.configuration import CONFIG, PREFIX, PROFILE
-from dafka_core.cli.flags import WithResult
-from dafka_core.cli.list_commands import Timeout, Uris
+from dafka_core.cli.flags import Timeout, Uris, WithResult
 from dafka_core.cli.version_command import versions
 from dafka_core.errors import HIDDEN, ConfigError, is_secret
 from dafka_core.model.names import escape

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dafka_core.cli import output, store_clients
-from dafka_core.cli.flags import WithResult
-from dafka_core.cli.list_commands import AsJson, Timeout, Uris
+from dafka_core.cli.flags import AsJson, Timeout, Uris, WithResult
 from dafka_core.errors import DafkaError
 from dafka_core.model.positions import parse_time_us
 
@@ -42,6 +41,10 @@ Stopped = Annotated[
 _BATCH_COLUMNS: tuple[str, ...] = ("batch", "state", "planned", "partitions", "records")
 _RANGE_COLUMNS: tuple[str, ...] = ("batch", "state", "source", "topic", "partition", "start", "end")
 _DIFF_COLUMNS = ("source", "topic", "partition", "a", "b", "difference")
+
+
+def checkpoint() -> None:
+    """Show, copy, change or verify the checkpoint of one of Spark's streaming queries."""
 
 
 def show(path: Path, *, batch: BatchNumber = None, as_json: AsJson = False) -> None:

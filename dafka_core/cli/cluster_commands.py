@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 import typer
 
 from dafka_core.cli import output
-from dafka_core.cli.list_commands import AsJson, MinStores, Timeout, Uris
+from dafka_core.cli.flags import AsJson, MinStores, Timeout, Uris
 from dafka_core.config.missing_stores import EVERY_STORE, parse_min_stores
 from dafka_core.config.options import check_argument
 from dafka_core.errors import ConfigError, DafkaError

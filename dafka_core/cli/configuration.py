@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
 import typer
-from typer.core import TyperCommand, TyperGroup
 
 from dafka_core.cli import output
-from dafka_core.cli.flags import SETTINGS
-from dafka_core.cli.list_commands import AsJson
+from dafka_core.cli.flags import SETTINGS, AsJson
 from dafka_core.config.options import Options, unknown
 from dafka_core.errors import HIDDEN, ConfigError, is_secret
 from dafka_core.model.name_limits import nearest_name, what_there_is
@@ -39,8 +37,8 @@ _PROFILE, _PROFILES, _COMMANDS = "profile", "profiles", "commands"
 DEFAULT: Final = "default"
 FLAG: Final = "flag"
 
-Known = Mapping[str, frozenset[str]]
-"""The settings that each command takes, by its name: ``checkpoint verify``."""
+Known = Mapping[str, Callable[[], frozenset[str]]]
+"""Functions that return the settings of each command by its full name: ``checkpoint verify``."""
 
 
 class Found(NamedTuple):
@@ -155,7 +153,7 @@ def _sections(
             raise ConfigError(name, "{...}", f"is not a command; {near}", f"{path} section")
         at = f"{path} [{inside}{_COMMANDS}.{name}]"
         own = _table(path, f"{inside}{_COMMANDS}.", commands, name)
-        yield _Section(at, name, _values(at, own, known[name]))
+        yield _Section(at, name, _values(at, own, known[name]()))
     at = f"{path} [{where}]" if where else f"{path}"
     reserved = {_COMMANDS} if where else {_COMMANDS, _PROFILE, _PROFILES}
     general = {name: value for name, value in content.items() if name not in reserved}
@@ -221,40 +219,26 @@ Profile = Annotated[
     ),
 ]
 
-SHARED: Final = frozenset({"config", "profile"})
+
+def _hide_headings(_: typer.Context, hidden: bool) -> bool:
+    if hidden:
+        output.settings.headings = False
+    return hidden
+
+
+NoHeadings = Annotated[
+    bool,
+    typer.Option(
+        "--no-headings",
+        help="Print lists without a line of headings.",
+        callback=_hide_headings,
+        expose_value=False,
+        rich_help_panel="Configuration",
+    ),
+]
+
+SHARED: Final = frozenset({"config", "profile", "no_headings"})
 """Options of ``dafka`` that each command takes as well."""
-
-
-class _Configured:
-    """A mixin for typer's commands that reads their options from settings, too."""
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        return _with_shared(ctx, super().get_params(ctx))  # type: ignore[misc]
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        rest: list[str] = super().parse_args(ctx, args)  # type: ignore[misc]
-        _fill(ctx)
-        return rest
-
-
-class ConfiguredCommand(_Configured, TyperCommand):
-    """A command that reads its options from settings, too."""
-
-
-class ConfiguredGroup(_Configured, TyperGroup):
-    """A group of commands, which may be a command itself, such as ``dafka store``."""
-
-
-class ConfiguredTyper(typer.Typer):
-    """Commands and groups that read their options from settings, too."""
-
-    def __init__(self, **settings: Any) -> None:
-        # cli/process.py suggests names itself.
-        super().__init__(cls=ConfiguredGroup, suggest_commands=False, **settings)
-
-    def command(self, name: str | None = None, **settings: Any) -> Any:
-        """Register a command."""
-        return super().command(name, cls=ConfiguredCommand, **settings)
 
 
 def name_of(ctx: Any) -> str:
@@ -262,18 +246,9 @@ def name_of(ctx: Any) -> str:
     return " ".join(ctx.command_path.split()[1:])
 
 
-def commands(ctx: Any) -> dict[str, Any]:
-    """Return all commands, and groups that are commands, by name."""
-    found: dict[str, Any] = {}
-
-    def walk(group: Any, prefix: str) -> None:
-        for name, each in group.commands.items():
-            if not isinstance(each, TyperGroup) or each.invoke_without_command:
-                found[prefix + name] = each
-            if isinstance(each, TyperGroup):
-                walk(each, f"{prefix}{name} ")
-
-    walk(ctx.find_root().command, "")
+def commands(ctx: Any) -> Mapping[str, Callable[[], Any]]:
+    """Return functions that load each command, and each group that is one, by its full name."""
+    found: Mapping[str, Callable[[], Any]] = ctx.find_root().command.commands.full_names()
     return found
 
 
@@ -285,8 +260,12 @@ def settings_of(command: Any) -> dict[str, Any]:
 
 def read_of(ctx: Any) -> Configuration:
     """Read the configuration that a context's flags name; raise as ``read`` does."""
-    known: Known = {name: frozenset(settings_of(each)) for name, each in commands(ctx).items()}
-    return read(ctx.meta.get(f"{_META}config"), ctx.meta.get(f"{_META}profile"), known)
+    config, profile = ctx.meta.get(f"{_META}config"), ctx.meta.get(f"{_META}profile")
+    return read(config, profile, {k: _settings(load) for k, load in commands(ctx).items()})
+
+
+def _settings(load: Callable[[], Any]) -> Callable[[], frozenset[str]]:
+    return lambda: frozenset(settings_of(load()))
 
 
 def origins(ctx: Any) -> dict[str, Found]:
@@ -298,14 +277,16 @@ def origins(ctx: Any) -> dict[str, Found]:
     }
 
 
-def _with_shared(ctx: Any, own: list[Any]) -> list[Any]:
+def with_shared(ctx: Any, own: list[Any]) -> list[Any]:
+    """Return a command's own parameters, and those of ``dafka`` that each command takes."""
     root = ctx.find_root()
     if root is ctx:
         return own
     return [*own, *(each for each in root.command.params if each.name in SHARED)]
 
 
-def _fill(ctx: Any) -> None:
+def fill(ctx: Any) -> None:
+    """Set the options that are not given as flags from the environment and the file."""
     if ctx.resilient_parsing or ctx.parent is None:
         return
     found = read_of(ctx)
@@ -386,7 +367,7 @@ def _of_command(ctx: typer.Context, words: list[str]) -> Iterator[tuple[str, ...
         near = what_there_is(words[0], {*known}, "commands")
         raise typer.BadParameter(f"unknown command {words[0]!r} ({near})")
     name = " ".join(words[:count])
-    command = known[name]
+    command = known[name]()
     for parameter in command.params:
         parameter.required = False
     parent = ctx.find_root()

@@ -18,8 +18,15 @@ import numpy as np
 import typer
 
 from dafka_core.cli import output, store_clients
-from dafka_core.cli.flags import Topic, of_table, parse_offset, warn_no_metrics, watching
-from dafka_core.cli.list_commands import Timeout, Uris
+from dafka_core.cli.flags import (
+    Timeout,
+    Topic,
+    Uris,
+    of_table,
+    parse_offset,
+    warn_no_metrics,
+    watching,
+)
 from dafka_core.cli.process import Stopped
 from dafka_core.config.node_options import ConsumerOptions, ReaderOptions
 from dafka_core.config.options import check_argument

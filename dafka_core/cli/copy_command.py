@@ -27,8 +27,7 @@ from dafka_core.cli.consume_command import (
     Until,
     json_lines,
 )
-from dafka_core.cli.flags import WithResult, of_table
-from dafka_core.cli.list_commands import Timeout, Uris
+from dafka_core.cli.flags import Timeout, Uris, WithResult, of_table
 from dafka_core.cli.process import Stopped
 from dafka_core.cli.produce_command import Publisher, decoder, open_sources
 from dafka_core.config.node_options import ProducerOptions, ReaderOptions

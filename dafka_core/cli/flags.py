@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -15,7 +15,7 @@ import typer
 from dafka_core.cli import output
 from dafka_core.cli.output import LogOptions
 from dafka_core.config.node_options import TOWER_ENVIRONMENT
-from dafka_core.config.options import DEFAULT_TOWER, OptionInfo, Options, option
+from dafka_core.config.options import DEFAULT_TOWER, MOST, OptionInfo, Options, option
 from dafka_core.errors import ConfigError
 from dafka_core.model.names import escape, unescape
 from dafka_core.model.positions import EARLIEST, LATEST, OFFSET, Position
@@ -59,6 +59,35 @@ _DIRECTORY: Final = typer.Option("--dir", metavar="DIR", help="The store's direc
 Directory = Annotated[str, _DIRECTORY]
 MaybeDirectory = Annotated[str | None, _DIRECTORY]
 """Optional, as ``dafka store`` has subcommands that take a directory themselves."""
+AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON object on each line.")]
+Timeout = Annotated[
+    float,
+    typer.Option(
+        "--timeout-s",
+        min=0.01,
+        max=MOST["s"],
+        metavar="NUMBER",
+        help="Time to wait for stores.",
+    ),
+]
+Uris = Annotated[
+    str,
+    typer.Option(
+        "--stores",
+        metavar="URIS",
+        help="Stores to query by Arrow Flight, without a tower: grpc://HOST:PORT,...",
+        show_default=False,
+    ),
+]
+MinStores = Annotated[
+    str | None,
+    typer.Option(
+        "--min-stores",
+        metavar="N|all",
+        help="Fail unless N stores, or all known stores, respond.",
+        show_default=False,
+    ),
+]
 WithResult = Annotated[bool, typer.Option("--json", help="Print the result as a JSON object.")]
 ExitWithParent = Annotated[bool, typer.Option("--exit-with-parent", hidden=True)]
 """For programs that start nodes: the node stops when its standard input ends."""
@@ -82,6 +111,14 @@ class CommandOptions(Options):
 SETTINGS.update({row.name: CommandOptions for row in CommandOptions.table()})
 
 
+def add_settings(tables: Iterable[type[Options]]) -> None:
+    """Let a file and the environment contain the options of tables that commands take."""
+    found: list[type[Options]] = [*tables, LogOptions]
+    for table in found:
+        for row in table.table():
+            SETTINGS.setdefault(row.name, table)
+
+
 def with_options(
     *tables: type[Options], without: Collection[str] = ()
 ) -> Callable[[Command], Command]:
@@ -92,9 +129,6 @@ def with_options(
     """
     tables = (*tables, LogOptions)
     main = MAIN_OPTIONS.union(*(table.MAIN for table in tables))
-    for table in tables:
-        for row in table.table():
-            SETTINGS.setdefault(row.name, table)
 
     def decorate(command: Command) -> Command:
         signature = inspect.signature(command, eval_str=True)

@@ -19,8 +19,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from dafka_core.cli import output
-from dafka_core.cli.list_commands import AsJson
-from dafka_core.config.node_options import NodeOptions
+from dafka_core.cli.flags import AsJson
 from dafka_core.errors import ConfigError, DafkaError
 from dafka_core.model.name_limits import what_there_is
 from dafka_core.model.names import escape, quoted
@@ -29,9 +28,6 @@ from dafka_core.system.files import make_directory, open_new
 _PACKAGE: Final = "dafka_spark"
 _PRINT_SUBMIT: Final = "--print-submit"
 _LOGGING: Final = "log4j2.properties"
-
-OTHER_OPTIONS: Final = frozenset(row.name for row in NodeOptions.table()) - {"tower"}
-"""Options of nodes that ``dafka job`` does not take: jobs have their own."""
 
 _RUN: Final = """\
 import signal, sys

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from dafka_core.cli import output
-from dafka_core.cli.list_commands import AsJson
+from dafka_core.cli.flags import AsJson
 from dafka_core.errors import ConfigError
 from dafka_core.model.names import escape, unescape
 from dafka_core.security.permissions import (
@@ -41,6 +41,10 @@ Topics = Annotated[
         show_default=False,
     ),
 ]
+
+
+def keys() -> None:
+    """Create and list keys of towers and nodes, and tokens."""
 
 
 def new(

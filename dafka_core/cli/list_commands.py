@@ -9,20 +9,18 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
-from msgspec.structs import astuple
 
 from dafka_core.cli import output, store_clients
-from dafka_core.cli.flags import Topic
-from dafka_core.config.options import MOST, check_argument
+from dafka_core.cli.flags import AsJson, MinStores, Timeout, Topic, Uris
+from dafka_core.config.options import check_argument
 from dafka_core.errors import DafkaError
-from dafka_core.model.log_entries import Discard
 from dafka_core.model.name_limits import check_topic, what_there_is
 from dafka_core.model.names import QUERIES_TOPIC, quoted, unescape
-from dafka_core.model.records import PartitionInfo, StagedPartition
 
 if TYPE_CHECKING:
     from dafka_core.flight.requests import PartitionFacts
     from dafka_core.flight.store_client import StoreClient
+    from dafka_core.model.records import PartitionInfo, StagedPartition
 
 MOST_DISCARDS: Final = 1_000
 """Discards per request, so that the store responds within the timeout."""
@@ -33,36 +31,6 @@ MOST_US: Final = 253_402_300_799 * 10**6
 _BEHIND: Final = ("records_behind", "bytes_behind", "seconds_behind")
 _QUERY_COLUMNS: Final = ("query", "run", "state", "partitions", *_BEHIND, "reported_s")
 _LAG_COLUMNS: Final = ("run", "topic", "partition", "position", "end", *_BEHIND)
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON object on each line.")]
-Timeout = Annotated[
-    float,
-    typer.Option(
-        "--timeout-s",
-        min=0.01,
-        max=MOST["s"],
-        metavar="NUMBER",
-        help="Time to wait for stores.",
-    ),
-]
-Uris = Annotated[
-    str,
-    typer.Option(
-        "--stores",
-        metavar="URIS",
-        help="Stores to query by Arrow Flight, without a tower: grpc://HOST:PORT,...",
-        show_default=False,
-    ),
-]
-MinStores = Annotated[
-    str | None,
-    typer.Option(
-        "--min-stores",
-        metavar="N|all",
-        help="Fail unless N stores, or all known stores, respond.",
-        show_default=False,
-    ),
-]
 
 
 def topics(
@@ -207,6 +175,8 @@ def staged(
 
 
 def _discard(client: StoreClient, found: list[StagedPartition], timeout_s: float) -> None:
+    from dafka_core.model.log_entries import Discard
+
     discards = [Discard(each.tp, each.attempt) for each in found if each.attempt]
     for start in range(0, len(discards), MOST_DISCARDS):
         client.discard(discards[start : start + MOST_DISCARDS], timeout_s=timeout_s)
@@ -222,6 +192,8 @@ def stores(
     *, as_json: AsJson = False, timeout_s: Timeout = 10.0, uris: Uris = "", **options: Any
 ) -> None:
     """List the stores: size of the log file, free space in it, and readers' leases on it."""
+    from msgspec.structs import astuple
+
     rows: list[tuple[Any, ...]] = []
     clients = store_clients.clients(timeout_s, uris, options)
     for client in clients:

@@ -12,15 +12,16 @@ import typer
 from dafka_core.cli import output
 from dafka_core.cli.consume_command import json_lines
 from dafka_core.cli.flags import (
+    AsJson,
     Directory,
     ExitWithParent,
     MaybeDirectory,
+    Timeout,
     WithResult,
     needed,
     of_table,
     watching,
 )
-from dafka_core.cli.list_commands import AsJson, Timeout
 from dafka_core.cli.process import serve_until_stopped, stop_when_input_ends
 from dafka_core.config.node_options import StoreOptions, TowerOptions
 from dafka_core.errors import DafkaError

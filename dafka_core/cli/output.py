@@ -97,6 +97,15 @@ class _Handler(logging.Handler):
 _handler: Final = _Handler()
 
 
+@dataclass
+class _Settings:
+    headings: bool = True  # of lists
+
+
+settings: Final = _Settings()
+"""Settings of the output that ``dafka`` changes by flags."""
+
+
 def begin() -> None:
     """Install the log handler; applications that use the library configure their own."""
     logging.getLogger().addHandler(_handler)
@@ -220,9 +229,10 @@ def table(
     as_json: bool,
     wrapped: Collection[str] = (),
 ) -> None:
-    """Print rows as a table on a terminal, else tab-separated, or as JSON lines.
+    """Print rows in columns with headings, or as JSON lines.
 
-    Strings are names and escaped, except in ``wrapped`` columns, which contain sentences.
+    Strings are names and escaped, except in ``wrapped`` columns, which contain sentences and are
+    wrapped on a terminal.
     """
     shown = [printable if name in wrapped else escape for name in names]
     rows = [
@@ -238,9 +248,20 @@ def table(
         _print_table(names, rows, wrapped)
         return
     else:
-        lines = ["\t".join(map(_cell, row)) for row in rows]
+        lines = _aligned(names, rows)
     if lines:
         write("".join(f"{line}\n" for line in lines).encode())
+
+
+def _aligned(names: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
+    if not rows:
+        return []
+    cells = [[*map(_cell, row)] for row in rows]
+    if settings.headings:
+        cells = [[*names], *cells]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    padded = ([each.ljust(n) for each, n in zip(row, widths, strict=True)] for row in cells)
+    return ["  ".join(row).rstrip() for row in padded]
 
 
 def _cell(value: object) -> str:
@@ -253,7 +274,7 @@ def _print_table(
     from rich.console import Console
     from rich.table import Table
 
-    grid = Table(box=None, header_style="bold", pad_edge=False)
+    grid = Table(box=None, header_style="bold", pad_edge=False, show_header=settings.headings)
     for name in names:
         grid.add_column(name, no_wrap=name not in wrapped)
     for row in rows:

@@ -11,8 +11,7 @@ import typer
 
 from dafka_core.cli import consume_command, output
 from dafka_core.cli.consume_command import Range
-from dafka_core.cli.flags import Topic, of_table
-from dafka_core.cli.list_commands import AsJson, Timeout, Uris
+from dafka_core.cli.flags import AsJson, Timeout, Topic, Uris, of_table
 from dafka_core.config.node_options import ConsumerOptions
 
 _COLUMNS: Final = ("what", "records", "bytes", "seconds", "records_per_s", "mb_per_s")
@@ -22,6 +21,10 @@ Size = Annotated[int, typer.Option(min=0, max=1 << 20, metavar="N", help="Bytes 
 Batch = Annotated[
     int, typer.Option(min=1, max=100_000, metavar="N", help="Records per call of the producer.")
 ]
+
+
+def perf() -> None:
+    """Measure a cluster's throughput: publish, consume, read in bulk."""
 
 
 def produce(

@@ -28,6 +28,7 @@ from dafka_core.system.closing import check_threads
 if TYPE_CHECKING:
     import typer
     from _typeshed import ReadableBuffer
+    from typer.core import TyperGroup
 
 
 # Standard streams may be closed, their disk full or their reader gone.  Failures are reported,
@@ -275,7 +276,7 @@ class Stopped(BaseException):
         self.again = again
 
 
-def run(arguments: Sequence[str] | None, load_app: Callable[[], typer.Typer]) -> int:
+def run(arguments: Sequence[str] | None, load_app: Callable[[], TyperGroup]) -> int:
     """Run a command of the app; return the process's exit code.
 
     ``load_app`` imports the commands, which takes a while: signals and errors are handled by then.
@@ -301,7 +302,7 @@ def run(arguments: Sequence[str] | None, load_app: Callable[[], typer.Typer]) ->
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-def _run(arguments: Sequence[str] | None, load_app: Callable[[], typer.Typer]) -> int:
+def _run(arguments: Sequence[str] | None, load_app: Callable[[], TyperGroup]) -> int:
     import typer
 
     from dafka_core.cli.version_command import prepare_completion
@@ -309,10 +310,9 @@ def _run(arguments: Sequence[str] | None, load_app: Callable[[], typer.Typer]) -
     app = load_app()
     prepare_completion()
     try:
-        code = app(args=arguments, prog_name="dafka", standalone_mode=False)
+        code = app.main(args=arguments, prog_name="dafka", standalone_mode=False)
     except typer.TyperException as error:
-        if error.format_message():  # empty if the help was shown, as no command was given
-            output.error(_usage_sentence(error))
+        output.error(_usage_sentence(error))
         code = error.exit_code
     sys.stdout.flush()  # of the help
     return code if isinstance(code, int) else EXIT_OK

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from dafka_core.cli import output, store_clients
-from dafka_core.cli.flags import Topic
-from dafka_core.cli.list_commands import AsJson, Timeout, Uris
+from dafka_core.cli.flags import AsJson, Timeout, Topic, Uris
 from dafka_core.config.missing_stores import described, if_gone
 from dafka_core.config.options import check_argument
 from dafka_core.config.topic_rules import RULES, checked, parse_rules

@@ -15,12 +15,12 @@ from dafka_core.config.node_options import KeyFiles, keys_in
 from dafka_core.errors import ConfigError, DafkaError, NoStoreError, StoreUnreachableError
 from dafka_core.model.name_limits import what_there_is
 from dafka_core.model.names import quoted
-from dafka_core.model.records import KnownStore, PartitionInfo, merge_heads
 
 if TYPE_CHECKING:
     from dafka_core import Reader
     from dafka_core.flight.requests import PartitionFacts
     from dafka_core.flight.store_client import StoreClient
+    from dafka_core.model.records import KnownStore, PartitionInfo
 
 ANY_TOPIC: Final = "-"
 """The topic of requests that only discover the stores."""
@@ -31,7 +31,7 @@ NAMES_S: Final = 2.0
 ONE_WAY_S: Final = 2.0
 """A discovered store that has not connected to this node by then cannot connect."""
 
-Away = Callable[[KnownStore], object]
+Away = Callable[["KnownStore"], object]
 """Called with each known store that is not reachable."""
 
 
@@ -129,6 +129,8 @@ def holdings(
         least = None if min_stores is None else parse_min_stores(min_stores)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="'--min-stores'") from None
+    from dafka_core.model.records import merge_heads
+
     topics, names_s = None if topic is None else [topic], min(timeout_s, NAMES_S)
     found: list[PartitionInfo] | None = None
     with ExitStack() as stack:

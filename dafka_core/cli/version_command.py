@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal
 import typer
 
 from dafka_core.cli import output
-from dafka_core.cli.configuration import Config, Profile
+from dafka_core.cli.configuration import Config, NoHeadings, Profile
 
 PACKAGE: Final = "dafka-spark"
 
@@ -53,6 +53,7 @@ def dafka(
     ] = False,
     config: Config = None,
     profile: Profile = None,
+    no_headings: NoHeadings = False,
 ) -> None:
     """Dafka: durable topics over ZeroMQ, without a broker."""
 

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from dafka_core.config.options import parse_int
 from dafka_core.errors import ConfigError
 from dafka_core.model.names import escape
-from dafka_core.model.records import KnownStore
 from dafka_core.model.timestamps import shown_time
+
+if TYPE_CHECKING:
+    from dafka_core.model.records import KnownStore
 
 ALL: Final = "all"
 EVERY_STORE: Final = 0  # ``all`` as a number

@@ -29,7 +29,6 @@ from dafka_core.config.topic_rules import (
 )
 from dafka_core.errors import ConfigError, PartitionError
 from dafka_core.model.envelope import AUTO, ENVELOPE, ENVELOPE_MEANING
-from dafka_core.model.log_entries import STAGED_HOURS
 from dafka_core.model.timestamps import MAX_AHEAD_US
 from dafka_core.system.hosts import ANY, HOST, bracketed, is_host
 
@@ -38,6 +37,9 @@ MAX_VALUE_BYTES: Final = 256 << 20
 
 MAX_RECORD_BYTES: Final = 2**31 - 1
 """Maximum of ``max_record_bytes``: Arrow's type for records has signed 32-bit offsets."""
+
+STAGED_HOURS: Final = 24.0
+"""Default age of staged records at which they are discarded; Spark retries tasks sooner."""
 
 LIVE_BATCH_BYTES: Final = 32 << 10
 """Maximum that a producer packs into one message, unless one record is larger.  PUB sockets count

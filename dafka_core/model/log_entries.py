@@ -50,9 +50,6 @@ from dafka_core.model.records import (
     Transaction,
 )
 
-STAGED_HOURS: Final = 24.0
-"""Default age of staged records at which they are discarded; Spark retries tasks sooner."""
-
 ATTEMPT_BYTES: Final = 16
 REPLICA: Final = bytes(ATTEMPT_BYTES)
 """The attempt of staged records copied from another store, where they are committed."""

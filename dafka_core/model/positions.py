@@ -9,10 +9,12 @@ import datetime as dt
 import re
 import time
 from decimal import Decimal
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dafka_core.model.name_limits import nearest_name
-from dafka_core.model.records import PartitionInfo
+
+if TYPE_CHECKING:
+    from dafka_core.model.records import PartitionInfo
 
 EARLIEST, LATEST, OFFSET, TIME, AGO = "earliest", "latest", "offset", "time", "ago"
 

@@ -12,12 +12,11 @@ import logging
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
-from dafka_core.model.records import TopicPartition
-from dafka_core.model.values import Longs
+if TYPE_CHECKING:
+    from dafka_core.model.records import TopicPartition
+    from dafka_core.model.values import Longs
 
 MAX_AHEAD_US: Final = 3_600_000_000
 """Default limit by which a timestamp may be ahead of the clock of a store that receives it: that of
@@ -108,6 +107,8 @@ def shown_time(time_us: int) -> str:
 
 def stamped_once(count: int, time_us: int) -> Longs:
     """Return the times of ``count`` records with one timestamp."""
+    import numpy as np  # noqa: PLC0415 -- slow to import
+
     return np.array([[count, time_us]], np.int64)
 
 
@@ -117,6 +118,8 @@ def kept_times(times: Longs | None, count: int, now_us: int, latest_us: int) -> 
     Records without a time, or with one before ``YEAR_1_US`` or after ``latest_us``, get the
     store's time ``now_us``.
     """
+    import numpy as np  # noqa: PLC0415 -- slow to import
+
     if times is None:
         return stamped_once(count, now_us)
     valid = (times[:, 1] >= YEAR_1_US) & (times[:, 1] <= latest_us)
@@ -127,6 +130,8 @@ def kept_times(times: Longs | None, count: int, now_us: int, latest_us: int) -> 
 
 def lateness_us(times: Longs, newest_us: int) -> int:
     """Return the most by which one of the times is below an earlier one, or ``newest_us``."""
+    import numpy as np  # noqa: PLC0415 -- slow to import
+
     stamps = times[:, 1]
     greatest = np.maximum.accumulate(np.maximum(stamps, newest_us))
     return int((greatest - stamps).max())

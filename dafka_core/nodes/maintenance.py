@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from dafka_core.archive.archive_writer import GROUP_BYTES, GROUP_RECORDS, ArchiveWriter, Wanted
 from dafka_core.archive.layout import DAY_US, ArchiveError, make_archive
 from dafka_core.archive.manifest import Manifest
-from dafka_core.config.node_options import NO_KEYS, KeyFiles
+from dafka_core.config.node_options import NO_KEYS, STAGED_HOURS, KeyFiles
 from dafka_core.config.topic_rules import RetentionRule, parse_rules
 from dafka_core.errors import (
     CHANGED,
@@ -28,7 +28,6 @@ from dafka_core.errors import (
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.epochs import MAX_EPOCHS, EpochId, History, known_until
-from dafka_core.model.log_entries import STAGED_HOURS
 from dafka_core.model.names import QUERIES_TOPIC
 from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.nodes.deletions import Deletions

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+LIFE: Final = "life"
+"""The subject of findings that a node has ended or hangs: only these are cured by a restart."""
 
 
 class Severity(StrEnum):

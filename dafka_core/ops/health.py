@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from dafka_core.errors import DafkaError
 from dafka_core.nodes.disk_watch import SLOW_S, Disk
 from dafka_core.ops.checks import clock_doubt, damage
-from dafka_core.ops.findings import Finding, Severity, ok, problem, warning
+from dafka_core.ops.findings import LIFE, Finding, Severity, ok, problem, warning
 from dafka_core.ops.readings import overdue_s
 from dafka_core.ops.store_extension import ExtensionNode
 from dafka_core.security.throttles import REPEAT_AFTER_S
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from dafka_core.nodes.producer import Producer
     from dafka_core.nodes.store import Store
     from dafka_core.nodes.tower import Tower
-
-LIFE: Final = "life"
-"""The subject of findings that a node has ended or hangs: only these are cured by a restart."""
 
 HANGS_S: Final = 30.0
 """A loop with an iteration overdue by this time hangs. A store with a million partitions has

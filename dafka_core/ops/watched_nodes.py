@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dafka_core.errors import ConfigError, DafkaError
 from dafka_core.ops import health, readings
 from dafka_core.ops import metric_declarations as d
-from dafka_core.ops.findings import Finding, Severity, problem
+from dafka_core.ops.findings import LIFE, Finding, Severity, problem
 from dafka_core.ops.metric_declarations import Sample
 from dafka_core.ops.readings import StoreReadings
 from dafka_core.ops.store_extension import ExtensionNode
@@ -81,11 +81,11 @@ class WatchedNode:
         node = self._node()
         if node is None:
             remedy = "keep a reference to it, or close it"
-            return [problem(health.LIFE, f"the {self.kind} was garbage-collected", remedy)]
+            return [problem(LIFE, f"the {self.kind} was garbage-collected", remedy)]
         try:
             return [*health.of_node(node)]
         except DafkaError as error:  # it is just ending
-            return [problem(health.LIFE, str(error), "restart it")]
+            return [problem(LIFE, str(error), "restart it")]
 
 
 class WatchedNodes:

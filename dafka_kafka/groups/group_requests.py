@@ -7,14 +7,16 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from dafka_core.errors import DafkaError, InvalidRequestError
+from dafka_core.errors import DafkaError, InvalidRequestError, ProtocolError
 from dafka_kafka.api import (
+    WHY,
     Api,
     Client,
     Feature,
     Rule,
     named_topic,
     on_groups,
+    on_topics,
     plain_name,
     refuse_one,
     refuse_partitions,
@@ -22,7 +24,7 @@ from dafka_kafka.api import (
 )
 from dafka_kafka.errors import KafkaError
 from dafka_kafka.gateway_node import GatewayNode
-from dafka_kafka.groups.coordinator import Coordinator, OffsetLog
+from dafka_kafka.groups.coordinator import MAX_GROUPS, Coordinator, OffsetLog
 from dafka_kafka.groups.group import (
     CONSUMER,
     Group,
@@ -75,6 +77,22 @@ def _subscribed(group: Group) -> set[str] | None:
     return found
 
 
+def _few(groups: Sequence[Any]) -> Sequence[Any]:
+    """Return the groups that a request names; raise ProtocolError for too many."""
+    if len(groups) > MAX_GROUPS:
+        raise ProtocolError(f"a request that names more than {MAX_GROUPS} groups")
+    return groups
+
+
+FIRST_WITH_GROUP_ERROR: Final = 2
+FIRST_WITH_KEYS: Final = 4
+FIRST_WITH_PROTOCOL: Final = 5
+FIRST_WITH_MISSING: Final = 6
+FIRST_WITH_GROUPS: Final = 8
+"""The first versions of OffsetFetch with an error of the group, of FindCoordinator for several
+keys, of SyncGroup with the group's protocol, of DescribeGroups with an error for a missing group,
+and of OffsetFetch for several groups."""
+
 GROUP: Final = 0
 KEY_TYPES: Final = (GROUP, 1)
 """FindCoordinator's key types; the other one is for transactional ids, which are refused."""
@@ -102,30 +120,38 @@ class Groups(Feature):
         """Delete all groups' commits of a topic; raises as ``OffsetLog.write``."""
         await self._coordinator.forget_topic(topic)
 
-    @serves(
-        Api.FIND_COORDINATOR,
-        range(3),
-        Rule(on_groups(Operation.DESCRIBE), only_if=lambda asked: asked.key_type == GROUP),
-    )
+    @serves(Api.FIND_COORDINATOR, range(7), Rule())
     async def _find_coordinator(self, request: Any, client: Client) -> Any:
-        if request.key_type not in KEY_TYPES:
-            return FindCoordinatorResponse(
-                error_code=KafkaError.INVALID_REQUEST,
-                error_message=f"key type {request.key_type} is not known",
-                node_id=-1,
-                host="",
-                port=-1,
-            )
-        found = self._coordinator.place(request.key)
+        if client.version < FIRST_WITH_KEYS:
+            found = self._located(request.key, request.key_type, client)
+            return FindCoordinatorResponse(throttle_time_ms=0, **found)
+        kind = FindCoordinatorResponse.Coordinator
         return FindCoordinatorResponse(
-            error_code=KafkaError.NONE,
-            error_message=None,
-            node_id=found.node_id,
-            host=found.host,
-            port=found.port,
+            throttle_time_ms=0,
+            coordinators=[
+                kind(key=each, **self._located(each, request.key_type, client))
+                for each in _few(request.coordinator_keys)
+            ],
         )
 
-    @serves(Api.JOIN_GROUP, range(6), Rule(on_groups(Operation.READ)))
+    def _located(self, key: str, key_type: int, client: Client) -> dict[str, Any]:
+        error, why = KafkaError.NONE, None
+        if key_type not in KEY_TYPES:
+            error, why = KafkaError.INVALID_REQUEST, f"key type {key_type} is not known"
+        elif key_type == GROUP and not client.may(on_groups(Operation.DESCRIBE)):
+            error, why = KafkaError.GROUP_AUTHORIZATION_FAILED, WHY
+        node_id, host, port = -1, "", -1
+        if not error:
+            _, node_id, host, port = self._coordinator.place(key)
+        return {
+            "error_code": error,
+            "error_message": why,
+            "node_id": node_id,
+            "host": host,
+            "port": port,
+        }
+
+    @serves(Api.JOIN_GROUP, range(10), Rule(on_groups(Operation.READ)))
     async def _join(self, request: Any, client: Client) -> Any:
         group = self._group(request.group_id)
         if isinstance(group, KafkaError):
@@ -153,6 +179,7 @@ class Groups(Feature):
             throttle_time_ms=0,
             error_code=answer.error,
             generation_id=answer.generation,
+            protocol_type=None if answer.error else request.protocol_type,
             protocol_name=answer.protocol,
             leader=answer.leader,
             member_id=answer.member_id,
@@ -162,11 +189,19 @@ class Groups(Feature):
             ],
         )
 
-    @serves(Api.SYNC_GROUP, range(4), Rule(on_groups(Operation.READ)))
+    @serves(Api.SYNC_GROUP, range(6), Rule(on_groups(Operation.READ)))
     async def _sync(self, request: Any, client: Client) -> Any:
         group = self._group(request.group_id)
+        protocol = request.protocol_type, request.protocol_name
         if isinstance(group, KafkaError):
             answer = SyncAnswer(group)
+        elif (
+            client.version >= FIRST_WITH_PROTOCOL
+            and request.member_id in group.members
+            and request.generation_id == group.generation
+            and protocol != (group.protocol_type, group.protocol)
+        ):
+            answer = SyncAnswer(KafkaError.INCONSISTENT_GROUP_PROTOCOL)
         else:
             ticket = asyncio.get_running_loop().create_future()
             group.sync(
@@ -180,10 +215,14 @@ class Groups(Feature):
             self._coordinator.settle(group)
             answer = await ticket
         return SyncGroupResponse(
-            throttle_time_ms=0, error_code=answer.error, assignment=answer.assignment
+            throttle_time_ms=0,
+            error_code=answer.error,
+            protocol_type=None if answer.error else request.protocol_type,
+            protocol_name=None if answer.error else request.protocol_name,
+            assignment=answer.assignment,
         )
 
-    @serves(Api.HEARTBEAT, range(4), Rule(on_groups(Operation.READ)))
+    @serves(Api.HEARTBEAT, range(5), Rule(on_groups(Operation.READ)))
     async def _heartbeat(self, request: Any, client: Client) -> Any:
         group = self._group(request.group_id)
         error = group
@@ -197,7 +236,7 @@ class Groups(Feature):
             self._coordinator.settle(group)
         return HeartbeatResponse(throttle_time_ms=0, error_code=error)
 
-    @serves(Api.LEAVE_GROUP, range(4), Rule(on_groups(Operation.READ)))
+    @serves(Api.LEAVE_GROUP, range(6), Rule(on_groups(Operation.READ)))
     async def _leave(self, request: Any, client: Client) -> Any:
         group = self._group(request.group_id)
         members = (
@@ -246,7 +285,7 @@ class Groups(Feature):
 
     @serves(
         Api.DESCRIBE_GROUPS,
-        range(5),
+        range(7),
         Rule(
             asked="groups",
             each=plain_name(on_groups(Operation.DESCRIBE)),
@@ -256,10 +295,11 @@ class Groups(Feature):
     )
     async def _describe(self, request: Any, client: Client) -> Any:
         return DescribeGroupsResponse(
-            throttle_time_ms=0, groups=[self._described(each) for each in request.groups]
+            throttle_time_ms=0,
+            groups=[self._described(each, client.version) for each in _few(request.groups)],
         )
 
-    def _described(self, group_id: str) -> Any:
+    def _described(self, group_id: str, version: int) -> Any:
         group = self._coordinator.group(group_id)
         described = DescribeGroupsResponse.DescribedGroup
         if isinstance(group, KafkaError):
@@ -267,8 +307,10 @@ class Groups(Feature):
         member = described.DescribedGroupMember
         is_there = self._coordinator.is_known(group)
         is_stable = group.state is GroupState.STABLE
+        is_missing = not is_there and version >= FIRST_WITH_MISSING
         found = described(
-            error_code=KafkaError.NONE,
+            error_code=KafkaError.GROUP_ID_NOT_FOUND if is_missing else KafkaError.NONE,
+            error_message=f"group {group_id!r} does not exist" if is_missing else None,
             group_id=group_id,
             group_state=(group.state if is_there else GroupState.DEAD).kafka_name,
             protocol_type=group.protocol_type,
@@ -290,7 +332,7 @@ class Groups(Feature):
 
     @serves(
         Api.DELETE_GROUPS,
-        range(2),
+        range(3),
         Rule(
             asked="groups_names",
             each=plain_name(on_groups(Operation.DELETE)),
@@ -302,7 +344,7 @@ class Groups(Feature):
         result = DeleteGroupsResponse.DeletableGroupResult
         results = [
             result(group_id=each, error_code=await self._deleted(each))
-            for each in request.groups_names
+            for each in _few(request.groups_names)
         ]
         return DeleteGroupsResponse(throttle_time_ms=0, results=results)
 
@@ -330,7 +372,7 @@ class Groups(Feature):
 
     @serves(
         Api.OFFSET_COMMIT,
-        range(8),
+        range(10),
         Rule(
             on_groups(Operation.READ),
             each=named_topic(Operation.READ),
@@ -380,7 +422,7 @@ class Groups(Feature):
             request.group_instance_id,
             request.generation_id_or_member_epoch,
         )
-        is_gone = error is KafkaError.UNKNOWN_MEMBER_ID and not group.members
+        is_gone = error is KafkaError.UNKNOWN_MEMBER_ID and not self._coordinator.is_known(group)
         if is_gone and request.generation_id_or_member_epoch >= 0:
             return KafkaError.ILLEGAL_GENERATION  # as Kafka: the group is unknown now
         return error
@@ -388,8 +430,8 @@ class Groups(Feature):
     def _refusal(self, place: Place, asked: Any) -> KafkaError:
         if self._node.registry.get(*place) is None:
             return KafkaError.UNKNOWN_TOPIC_OR_PARTITION
-        size_bytes = len((asked.committed_metadata or "").encode())
-        is_too_large = size_bytes > self._node.options.offset_metadata_max_bytes
+        length = len(asked.committed_metadata or "")  # Kafka counts characters
+        is_too_large = length > self._node.options.offset_metadata_max_bytes
         return KafkaError.OFFSET_METADATA_TOO_LARGE if is_too_large else KafkaError.NONE
 
     async def _written(self, group_id: str, commits: list[Committed]) -> KafkaError:
@@ -408,52 +450,58 @@ class Groups(Feature):
             return KafkaError.COORDINATOR_NOT_AVAILABLE
         return KafkaError.NONE
 
-    @serves(
-        Api.OFFSET_FETCH,
-        range(6),
-        Rule(
-            on_groups(Operation.DESCRIBE),
-            each=named_topic(Operation.DESCRIBE),
-            refused=refuse_partitions(
-                OffsetFetchResponse.OffsetFetchResponseTopic,
-                OffsetFetchResponse.OffsetFetchResponseTopic.OffsetFetchResponsePartition,
-                "partition_indexes",
-                committed_offset=-1,
-                metadata="",
-            ),
-        ),
-    )
+    @serves(Api.OFFSET_FETCH, range(10), Rule())
     async def _offset_fetch(self, request: Any, client: Client) -> Any:
-        error = self._coordinator.error(request.group_id) or KafkaError.NONE
-        committed = {} if error else self._coordinator.offsets.committed(request.group_id)
-        topic = OffsetFetchResponse.OffsetFetchResponseTopic
-        partition = topic.OffsetFetchResponsePartition
-
-        def answered(name: str, number: int) -> Any:
-            found = committed.get((name, number)) or Committed(name, number, UNKNOWN)
-            return partition(
-                partition_index=number,
-                committed_offset=found.offset,
-                committed_leader_epoch=found.leader_epoch,
-                metadata=found.metadata,
-                error_code=KafkaError.NONE if client.version >= 2 else error,
+        if client.version < FIRST_WITH_GROUPS:
+            found = self._fetched(request, client)
+            return OffsetFetchResponse(
+                throttle_time_ms=0, error_code=found.error_code, topics=found.topics
             )
+        groups = [self._fetched(each, client) for each in _few(request.groups)]
+        return OffsetFetchResponse(throttle_time_ms=0, groups=groups)
 
-        asked: Iterable[tuple[str, Sequence[int]]]
-        if request.topics is None:
+    def _fetched(self, asked: Any, client: Client) -> Any:
+        """Return a group's commits; ``asked`` has its id and the topics, None for all."""
+        error = self._coordinator.error(asked.group_id) or KafkaError.NONE
+        if not client.may(on_groups(Operation.DESCRIBE)):
+            error = KafkaError.GROUP_AUTHORIZATION_FAILED
+        committed = {} if error else self._coordinator.offsets.committed(asked.group_id)
+        see = on_topics(Operation.DESCRIBE)
+        named: Iterable[tuple[str, Sequence[int]]]
+        if asked.topics is None:
             numbers: dict[str, list[int]] = {}
             for name, number in committed:
-                numbers.setdefault(name, []).append(number)
-            asked = numbers.items()
+                if client.may(see, name, is_noted=False):
+                    numbers.setdefault(name, []).append(number)
+            named = numbers.items()
         else:
-            asked = [(each.name, each.partition_indexes) for each in request.topics]
-        return OffsetFetchResponse(
-            throttle_time_ms=0,
+            named = [(each.name, each.partition_indexes) for each in asked.topics]
+        group = OffsetFetchResponse.OffsetFetchResponseGroup
+        topic = group.OffsetFetchResponseTopics
+
+        def answered(name: str, asked_numbers: Sequence[int]) -> Any:
+            refusal = error if client.version < FIRST_WITH_GROUP_ERROR else KafkaError.NONE
+            if not (error or client.may(see, name)):
+                refusal = KafkaError.TOPIC_AUTHORIZATION_FAILED
+            parts = []
+            for number in asked_numbers:
+                found = None if refusal else committed.get((name, number))
+                found = found or Committed(name, number, UNKNOWN)
+                parts.append(
+                    topic.OffsetFetchResponsePartitions(
+                        partition_index=number,
+                        committed_offset=found.offset,
+                        committed_leader_epoch=found.leader_epoch,
+                        metadata=found.metadata,
+                        error_code=refusal,
+                    )
+                )
+            return topic(name=name, partitions=parts)
+
+        return group(
+            group_id=asked.group_id,
             error_code=error,
-            topics=[
-                topic(name=name, partitions=[answered(name, each) for each in numbers_])
-                for name, numbers_ in asked
-            ],
+            topics=[answered(*each) for each in named],
         )
 
     @serves(
@@ -469,7 +517,7 @@ class Groups(Feature):
         ),
     )
     async def _offset_delete(self, request: Any, client: Client) -> Any:
-        group = self._coordinator.group(request.group_id)
+        group = self._group(request.group_id)
         error = group if isinstance(group, KafkaError) else KafkaError.NONE
         subscribed: set[str] | None = set()
         if isinstance(group, Group):

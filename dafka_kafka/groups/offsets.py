@@ -141,7 +141,7 @@ class Offsets:
     def take(self, writer: str, record: GroupRecord, offset: int = 0) -> None:
         """Add a record that a gateway has written at an offset; the newest state wins."""
         self._counter = max(self._counter, record.counter)
-        if not record.group:
+        if record.repeats >= 0:
             return
         rank = Rank(record.counter, writer)
         kept = self._groups.setdefault(record.group, _Kept())

@@ -287,23 +287,21 @@ def _with_head(
     return b"".join((head, covered, records))
 
 
-def decode_batches(
-    octets: Bytes, max_bytes: int = MAX_DECOMPRESSED_BYTES, *, may_end_early: bool = False
-) -> Iterator[KafkaBatch]:
+def decode_batches(octets: Bytes, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> Iterator[KafkaBatch]:
     """Yield the batches, each decoded when it is requested.
+
+    A truncated last batch is ignored, as by Kafka's brokers and consumers.
 
     Args:
         max_bytes: the limit of each batch's decompressed size, and of all consecutive messages of
             v0 and v1 together.
-        may_end_early: ignore a truncated last batch, as Kafka's consumers do with fetched records;
-            in a Produce request it is an error.
 
     Raises:
         CorruptRecordsError: a batch is invalid.
     """
     octets = memoryview(octets)
     first = at = 0  # complete messages of v0 and v1
-    while len(octets) - at > _MAGIC_AT:
+    while len(octets) - at >= ENTRY.size:
         _, size = ENTRY.unpack_from(octets, at)
         if size < MIN_SIZE:
             raise CorruptRecordsError(CORRUPT_MESSAGE, f"no batch has {size} bytes")
@@ -316,5 +314,3 @@ def decode_batches(
             first = end
         at = end
     yield from decode_message_set(octets[first:at], max_bytes)
-    if at < len(octets) and not may_end_early:
-        raise CorruptRecordsError(CORRUPT_MESSAGE, "the last batch ends early")

@@ -277,7 +277,7 @@ def _produced(octets: bytearray, version: int) -> None:
         assert contents.largest_bytes <= _MOST_BYTES
         opened_columns(contents)
     with suppress(CorruptRecordsError):
-        list(decode_batches(octets, may_end_early=True))
+        list(decode_batches(octets))
 
 
 def sasl(octets: bytes) -> None:

@@ -34,6 +34,12 @@ def environment(**more: str) -> dict[str, str]:
     return kept | {"DAFKA_CONFIG": os.devnull} | more
 
 
+def listed(done: subprocess.CompletedProcess[bytes]) -> list[list[str]]:
+    """The cells of a list's lines, without its headings."""
+    lines = done.stdout.decode().splitlines()
+    return [re.split(" {2,}", line) for line in lines[1:]]
+
+
 def command(arguments: Sequence[str]) -> list[str]:
     return [sys.executable, "-m", "dafka_core.cli", *arguments]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dafka_core import Consumer, Producer
-from tests.integration.cli.processes import Dafka, run, sentence
+from tests.integration.cli.processes import Dafka, listed, run, sentence
 
 
 def states(*arguments: str) -> tuple[int, list[tuple[str, str]], str]:
@@ -85,10 +85,10 @@ def test_all_is_well(filled: str) -> None:
     asked = run("doctor", "--tower", filled, "--topic", "flights")
     assert asked.returncode == 0, asked.stderr
     assert asked.stderr == b""
-    rows = [line.split("\t") for line in asked.stdout.decode().splitlines()]
+    rows = listed(asked)
     assert {row[0] for row in rows} == {"ok"}
-    assert rows[0] == ["ok", "tower", f"a tower responds at {filled}", ""]
-    assert ["ok", "topic", "topic 'flights' has 1 partition with 2 records", ""] in rows
+    assert rows[0] == ["ok", "tower", f"a tower responds at {filled}"]
+    assert ["ok", "topic", "topic 'flights' has 1 partition with 2 records"] in rows
 
 
 def test_a_problem_is_told_as_json_and_by_the_exit_code(filled: str) -> None:
@@ -113,7 +113,9 @@ def test_no_tower_and_something_else_in_its_place() -> None:
         port = server.getsockname()[1]
     asked = run("doctor", "--tower", f"127.0.0.1:{port}:{port}")
     assert asked.returncode == 1
-    assert asked.stdout.startswith(b"problem\ttower\tnothing listens at 127.0.0.1:")
+    [row, *_] = listed(asked)
+    assert row[:2] == ["problem", "tower"]
+    assert row[2].startswith("nothing listens at 127.0.0.1:")
 
 
 def test_stores_that_are_named(filled: str) -> None:

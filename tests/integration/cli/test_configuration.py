@@ -4,23 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import typer
-
-from dafka_core.cli.app import app
-from dafka_core.cli.configuration import ConfiguredCommand, ConfiguredGroup
 from tests.integration.cli.processes import ANY_PORTS, Dafka, run, sentence
-
-
-def test_all_commands_take_settings() -> None:
-    def walk(group: object) -> None:
-        assert isinstance(group, ConfiguredGroup)
-        for name, each in group.commands.items():
-            if hasattr(each, "commands"):
-                walk(each)
-            else:
-                assert isinstance(each, ConfiguredCommand), name
-
-    walk(typer.main.get_command(app))
 
 
 def test_a_flag_counts_more_than_the_environment_and_that_more_than_the_file(

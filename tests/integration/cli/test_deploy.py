@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 import yaml
 
 from dafka_console.options import ConsoleOptions
@@ -61,7 +60,7 @@ def lines() -> Iterator[tuple[str, list[str]]]:
 
 def settings(arguments: list[str]) -> dict[str, Any]:
     """Parse a line by the real parser and the options' tables."""
-    root: Any = typer.main.get_command(app)
+    root: Any = app
     context = root.make_context("dafka", [*arguments])
     name, command, rest = root.resolve_command(context, context._protected_args + context.args)
     parsed = command.make_context(name, rest, parent=context)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from dafka_core.testing import StoreDouble
-from tests.integration.cli.processes import run, sentence
+from tests.integration.cli.processes import listed, run, sentence
 from tests.integration.kafka.groups.kept import FIRST, keep
 
 
@@ -26,7 +26,7 @@ def test_groups_and_the_partitions_of_one(tmp_path: Path) -> None:
         assert group == {**expected, "records_behind": 6}
         assert (idle["group"], idle["state"], idle["records_behind"]) == ("idle", "empty", 0)
         asked = run("groups", "g", *at)
-        first, *_, last = (line.split("\t") for line in asked.stdout.decode().splitlines())
+        first, *_, last = listed(asked)
         assert first[:6] == ["t", "0", FIRST.partition, "4", "10", "6"]
         assert first[-3:] == ["app-1", "app", "10.0.0.7"]
         assert last == ["t", "7", *["-"] * 9]

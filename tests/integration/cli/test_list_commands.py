@@ -17,7 +17,7 @@ from dafka_core.model.records import TopicPartition
 from dafka_core.queries.query_progress import QueryProgress, publish
 from dafka_core.testing import wait_until
 from tests.forked import ForkedCluster
-from tests.integration.cli.processes import ANY_PORTS, PATIENCE_S, Dafka, run, sentence
+from tests.integration.cli.processes import ANY_PORTS, PATIENCE_S, Dafka, listed, run, sentence
 
 FIRST, SECOND = "A" * 32, "B" * 32
 
@@ -38,7 +38,10 @@ def filled(tower: str) -> str:
 def test_topics_are_listed_with_their_totals(filled: str) -> None:
     asked = run("topics", "--tower", filled)
     assert asked.returncode == 0
-    rows = [line.split("\t") for line in asked.stdout.decode().splitlines()]
+    rows = listed(asked)
+    assert asked.stdout.decode().split()[:3] == ["topic", "partitions", "records"]
+    bare = run("topics", "--tower", filled, "--no-headings").stdout.splitlines()
+    assert [line.decode().split() for line in bare] == rows
     assert [row[:3] for row in rows] == [["one", "2", "4"], ["one-more", "1", "2"]]
     assert asked.stderr == b""
 
@@ -65,8 +68,8 @@ def test_partitions_are_listed_with_how_many_stores_have_all_of_them(filled: str
     ]
     assert all(row["stores"] == 1 and row["bytes"] > 0 for row in rows)
     assert all(row["first"] <= row["last"] for row in rows)
-    everything = run("partitions", "--tower", filled).stdout.decode().splitlines()
-    assert [line.split("\t")[:2] for line in everything] == [
+    everything = listed(run("partitions", "--tower", filled))
+    assert [row[:2] for row in everything] == [
         ["one", FIRST],
         ["one", SECOND],
         ["one-more", FIRST],
@@ -80,7 +83,7 @@ def test_what_no_store_tells_is_left_open(lone_tower: str, tmp_path: Path) -> No
     with Dafka("store", "--dir", str(tmp_path), *at, "--flight-port", "off") as store:
         store.ready()
         assert run("produce", "t", *at, "--address", FIRST, given=b"1\n").returncode == 0
-        assert run("topics", *at).stdout == b"t\t1\t1\t-\t-\t-\n"
+        assert listed(run("topics", *at)) == [["t", "1", "1", "-", "-", "-"]]
         [row] = run("partitions", *at, "--json").stdout.splitlines()
         assert json.loads(row)["bytes"] is None
         assert json.loads(row)["stores"] is None
@@ -90,7 +93,7 @@ def test_heads_are_those_of_the_topic_alone(filled: str) -> None:
     for _ in range(5):  # each time another node asks, which the store has to meet first
         asked = run("heads", "one", "--tower", filled)
         assert asked.returncode == 0, asked.stderr
-        assert asked.stdout.decode() == f"{FIRST}\t0\t1\n{SECOND}\t0\t3\n"
+        assert listed(asked) == [[FIRST, "0", "1"], [SECOND, "0", "3"]]
 
 
 def test_heads_as_json(filled: str) -> None:
@@ -212,8 +215,8 @@ def test_lag_of_queries_and_of_one(filled: str) -> None:
             "partitions": 2,
             "records_behind": 3,
         }
-        of_one = run("lag", "hourly", "--tower", filled).stdout.decode().splitlines()
-        assert [line.split("\t")[:6] for line in of_one] == [
+        of_one = listed(run("lag", "hourly", "--tower", filled))
+        assert [row[:6] for row in of_one] == [
             ["r1", "one", FIRST, "1", "1", "0"],
             ["r1", "one", SECOND, "0", "3", "3"],
         ]
@@ -226,8 +229,4 @@ def test_lag_of_queries_and_of_one(filled: str) -> None:
         assert "2 queries report as 'hourly': give each query a unique name" in sentence(both)
         ended = QueryProgress("hourly", "r3", 1e-6, ("one",), finished=True)
         publish([client], QUERIES_TOPIC, ended, timeout_s=PATIENCE_S)
-        assert run("lag", "--tower", filled).stdout.split(b"\t")[:3] == [
-            b"hourly",
-            b"r3",
-            b"finished",
-        ]
+        assert listed(run("lag", "--tower", filled))[0][:3] == ["hourly", "r3", "finished"]

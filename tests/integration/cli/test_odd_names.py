@@ -14,7 +14,7 @@ from dafka_core.model.names import escape, text_of
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import Ack, ConsumerHello, RecordMessage, StoreHello
 from dafka_core.testing import wait_until
-from tests.integration.cli.processes import command, environment, run, sentence
+from tests.integration.cli.processes import command, environment, listed, run, sentence
 from tests.integration.nodes.peers import RawPeer
 
 OCTETS = (
@@ -46,7 +46,7 @@ def odd(tower: str) -> str:
 def test_topics_are_listed_escaped(odd: str) -> None:
     asked = run("topics", "--tower", odd)
     assert (asked.returncode, asked.stderr) == (0, b"")
-    rows = [line.split("\t") for line in asked.stdout.decode().splitlines()]
+    rows = listed(asked)
     assert sorted(row[:3] for row in rows) == sorted([each, "1", "1"] for each in SHOWN)
     asked = run("topics", "--tower", odd, "--json")
     assert sorted(json.loads(line)["topic"] for line in asked.stdout.splitlines()) == sorted(SHOWN)
@@ -80,7 +80,7 @@ def test_a_terminal_gets_no_control_character_of_a_name(odd: str) -> None:
 def test_what_is_listed_names_the_topic(odd: str, octets: bytes, shown: str) -> None:
     asked = run("heads", shown, "--tower", odd)
     assert asked.returncode == 0, asked.stderr
-    assert asked.stdout.endswith(b"\t0\t1\n")
+    assert listed(asked)[0][1:] == ["0", "1"]
     options = ("--tower", odd, "--from-beginning", "--count", "1")
     read = run("consume", shown, *options)
     assert (read.returncode, read.stdout) == (0, b"in " + octets + b"\n")
@@ -112,7 +112,7 @@ def test_no_such_topic_is_created_unless_told_to(odd: str) -> None:
     done = run("produce", r"a\x0ab", *at, "--allow-control-characters", given=b"1\n")
     assert done.returncode == 0, done.stderr
     assert rb"topic a\x0ab, partition" in done.stderr
-    assert run("heads", r"a\x0ab", *at).stdout.endswith(b"\t0\t1\n")
+    assert listed(run("heads", r"a\x0ab", *at))[0][1:] == ["0", "1"]
 
 
 def test_an_address_is_shown_escaped(odd: str) -> None:

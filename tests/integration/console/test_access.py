@@ -128,7 +128,7 @@ PATHS = ("/api/overview", "/api/health", "/api/value", "/events", "/static/app.j
 def test_without_a_token_there_is_a_form_and_nothing_else(locked: Locked) -> None:
     page = ask(locked.console, "/")
     assert (page.status, page.headers["content-type"]) == (401, "text/html; charset=utf-8")
-    assert b'<form method="post" action="/login">' in page.body
+    assert b'<form method="post" action="login">' in page.body
     # By a page without a referrer the form would come from nowhere, and be refused.
     assert page.headers["referrer-policy"] == "same-origin"
     assert "default-src 'self'" in page.headers["content-security-policy"]
@@ -137,13 +137,13 @@ def test_without_a_token_there_is_a_form_and_nothing_else(locked: Locked) -> Non
         assert (found.status, found.headers["www-authenticate"]) == (401, "Bearer"), path
         assert "Authorization: Bearer" in found.json["error"]
     assert post(locked.console, topic="t", value="v").status == 401
-    for path in set(re.findall(r'"(/static/[^"]+)"', page.body.decode())):
-        assert ask(locked.console, path).status == 200
+    for path in set(re.findall(r'"(static/[^"]+)"', page.body.decode())):
+        assert ask(locked.console, f"/{path}").status == 200
 
 
 def test_a_form_becomes_a_cookie(locked: Locked) -> None:
     found = locked.log_in(locked.token)
-    assert (found.status, found.headers["location"]) == (303, "/")
+    assert (found.status, found.headers["location"]) == (303, "./")
     cookie, *rules = found.headers["set-cookie"].split("; ")
     assert {"HttpOnly", "SameSite=Strict", "Path=/"} < {*rules}
     assert locked.token not in cookie
@@ -153,12 +153,12 @@ def test_a_form_becomes_a_cookie(locked: Locked) -> None:
 
 def test_where_a_form_has_led_to_may_be_asked_for_again(locked: Locked) -> None:
     found = ask(locked.console, "/login")
-    assert (found.status, found.headers["location"]) == (303, "/")
+    assert (found.status, found.headers["location"]) == (303, "./")
 
 
 def test_a_link_becomes_a_cookie(locked: Locked) -> None:
     found = ask(locked.console, "/", token=locked.token)
-    assert (found.status, found.headers["location"]) == (303, "/")
+    assert (found.status, found.headers["location"]) == (303, "./")
     cookie = found.headers["set-cookie"].partition(";")[0]
     assert ask(locked.console, "/api/overview", headers={"Cookie": cookie}).status == 200
     # It is for pages: the token of an address that programs ask for would be in logs.

@@ -10,9 +10,11 @@ import pytest
 
 from dafka_console.server import Console
 from dafka_core import EmbeddedCluster, Producer
+from dafka_core.security.web_access import write_token
 from dafka_core.testing import PATIENCE_S
 from scripts.browser import Browser
 from scripts.console_pictures import Checks, busy_cluster, look_at_login, look_at_many, look_further
+from tests.integration.console.reverse_proxy import below_a_path
 
 CHROMIUM = shutil.which("chromium") or ""
 
@@ -93,6 +95,37 @@ def test_a_page_says_that_no_store_was_ever_there_and_when_there_are_no_topics(
         own.start_store(0)
         check.sees(f"{title} === 'No topics yet'", "a store is there, with nothing in it")
         check.sees("document.querySelector('.live').textContent === 'live'", "it is live")
+
+
+def test_a_reverse_proxy_serves_the_console_below_a_path(
+    browser: Browser, own: EmbeddedCluster, dafka_topic: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "token"
+    write_token(file)
+    with (
+        Producer(dafka_topic, tower=own.tower) as producer,
+        Console({"tower": own.tower}, listen="127.0.0.1:0", token_file=str(file)) as console,
+        below_a_path(console.port) as url,
+    ):
+        producer.publish(b"value")
+        producer.flush(PATIENCE_S)
+        check = Checks(browser, url)
+        form = "document.querySelector('#token')"
+        check.open("", form)
+        token = file.read_text(encoding="utf-8").strip()
+        browser.run(f"{form}.value = '{token}'; {form}.form.requestSubmit()")
+        check.sees("document.querySelector('.live')?.textContent === 'live'", "its events")
+        check.open(f"topic/{dafka_topic}", "document.querySelectorAll('.record').length === 1")
+        check.sees("document.querySelector('.logo img').naturalWidth > 0", "a picture")
+        check.open(f"produce/{dafka_topic}", "!document.querySelector('.primary').disabled")
+        browser.run(
+            "document.querySelector('textarea').value = 'another';"
+            "document.querySelector('form').requestSubmit()"
+        )
+        check.sees("document.querySelector('.note.good')", "the record is on disk")
+        check.open(f"topic/{dafka_topic}", "document.querySelectorAll('.record').length === 2")
+        assert browser.run("location.href").startswith(url)
+    browser.errors = [each for each in browser.errors if "401 (Unauthorized)" not in each]
 
 
 @pytest.mark.nightly

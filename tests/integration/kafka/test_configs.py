@@ -50,10 +50,18 @@ def test_a_topics_configs_are_what_is_true_of_it(client: AdminClient, store: Sto
     found = described(client, ConfigResource.Type.TOPIC, "t")
     assert {name: each.value for name, each in found.items()} == {
         "cleanup.policy": "delete",
+        "compression.type": "uncompressed",
+        "flush.messages": "1",
+        "follower.replication.throttled.replicas": "",
+        "leader.replication.throttled.replicas": "",
+        "local.retention.bytes": "-2",
+        "local.retention.ms": "-2",
         "max.message.bytes": str(store.options.max_record_bytes),
         "message.timestamp.after.max.ms": "3600000",
+        "message.timestamp.before.max.ms": str(2**63 - 1),
         "message.timestamp.type": "CreateTime",
         "min.insync.replicas": "1",
+        "remote.storage.enable": "false",
         "retention.bytes": "-1",
         "retention.ms": "-1",
     }
@@ -117,6 +125,19 @@ def test_each_version_is_answered(client: AdminClient, gateway: Gateway, version
     [
         ("retention.ms", "-1", 0),
         ("segment.bytes", "1000", 0),
+        ("segment.bytes", "large", 40),
+        ("preallocate", "maybe", 40),
+        ("retention.ms", str(2**63 - 1), 0),
+        ("max.message.bytes", "1000", 0),
+        ("max.message.bytes", str(2**31 - 1), 40),
+        ("min.insync.replicas", "1", 0),
+        ("min.insync.replicas", "2", 40),
+        ("message.timestamp.after.max.ms", "3600001", 40),
+        ("message.timestamp.before.max.ms", "1000", 0),
+        ("local.retention.ms", "1000", 0),
+        ("remote.storage.enable", "false", 0),
+        ("remote.storage.enable", "true", 40),
+        ("follower.replication.throttled.replicas", "0:1", 0),
         ("retention.ms", "0", 40),
         ("retention.ms", "soon", 40),
         ("retention.bytes", str(2**63), 40),
@@ -125,7 +146,7 @@ def test_each_version_is_answered(client: AdminClient, gateway: Gateway, version
     ],
 )
 @pytest.mark.parametrize("kind", [AlterConfigsRequest, IncrementalAlterConfigsRequest])
-def test_only_what_is_so_already_can_be_set(
+def test_a_config_is_set_if_that_changes_nothing(
     client: AdminClient, gateway: Gateway, kind: Any, name: str, value: str, error: int
 ) -> None:
     config = kind.AlterConfigsResource.AlterableConfig(name=name, value=value)
@@ -160,7 +181,7 @@ def test_what_a_topic_keeps_is_changed_and_set_back(client: AdminClient, store: 
         altering[resource].result(PATIENCE_S)
         found = described(client, ConfigResource.Type.TOPIC, "t")
         assert {each.source for name, each in found.items() if name.startswith("retention.")} == {
-            ConfigSource.DEFAULT_CONFIG.value
+            ConfigSource.STATIC_BROKER_CONFIG.value
             if len(control.rules) == 2
             else ConfigSource.DYNAMIC_TOPIC_CONFIG.value
         }
@@ -193,8 +214,36 @@ def test_what_a_topic_keeps_is_changed_and_set_back(client: AdminClient, store: 
 def test_a_config_is_set_back_and_none_is_added_to(client: AdminClient, gateway: Gateway) -> None:
     kind: Any = IncrementalAlterConfigsRequest
     change = kind.AlterConfigsResource.AlterableConfig
-    for operation, error in ((1, 0), (2, 40), (3, 40), (99, 40)):
+    for operation, error in ((1, 0), (2, 40), (3, 0), (99, 40)):
         configs = [change(name="cleanup.policy", config_operation=operation, value="compact")]
         asked = [kind.AlterConfigsResource(resource_type=2, resource_name="t", configs=configs)]
         (answer,) = tell(gateway, kind(resources=asked, validate_only=True), 0).responses
         assert answer.error_code == error
+
+
+def test_all_configs_that_cannot_be_set_are_named_at_once(
+    client: AdminClient, gateway: Gateway
+) -> None:
+    asked = {"cleanup.policy": "compact", "colour": "red", "retention.ms": "soon"}
+    fine = {"segment.ms": "1", "retention.bytes": "1000"}
+    made = client.create_topics([NewTopic("u", 1, config=asked | fine)])["u"]
+    with pytest.raises(KafkaException) as refused:
+        made.result(PATIENCE_S)
+    why = refused.value.args[0].str()
+    assert all(name in why for name in asked)
+    assert not any(name in why for name in fine)
+    assert all(way in why for way in ("withLoggingDisabled()", "connect-standalone"))
+
+
+def test_options_that_are_set_are_the_brokers_static_configs(store: Store) -> None:
+    with Gateway(store, listen="127.0.0.1:0", num_partitions=3) as gateway:
+        client = AdminClient({"bootstrap.servers": str(gateway.listens)})
+        own = str(node_id(store.address))
+        found = described(client, ConfigResource.Type.BROKER, own)
+    static = {
+        name
+        for name, each in found.items()
+        if each.source == ConfigSource.STATIC_BROKER_CONFIG.value
+    }
+    told = {"advertised.listeners", "broker.id", "listeners", "node.id"}
+    assert static == told | {"num.partitions"}

@@ -147,14 +147,14 @@ def test_what_is_trimmed_while_it_waits_is_told(log: Log, reading: Reading) -> N
 
 def test_limits_hold_and_partitions_are_served_in_their_order(log: Log, reading: Reading) -> None:
     for tp in (A, B, C):
-        hundreds(log, tp, 100)
-    parts = [wanted(tp, 0, 5_000) for tp in (B, A, C)]
-    look = reading(*parts, max_bytes=8_000)
+        hundreds(log, tp, 1_000)
+    parts = [wanted(tp, 0, 50_000) for tp in (B, A, C)]
+    look = reading(*parts, max_bytes=80_000)
     look.look()
     look.read(lines, look.most_bytes)
-    assert 3_000 < len(parts[0].records) <= 5_000
-    assert len(parts[1].records) > 1_000
-    assert sum(len(each.records) for each in parts) <= 8_000
+    assert 30_000 < len(parts[0].records) <= 50_000
+    assert len(parts[1].records) > 10_000
+    assert sum(len(each.records) for each in parts) <= 80_000
     assert offsets(parts[1]) == list(range(len(offsets(parts[1]))))
 
 

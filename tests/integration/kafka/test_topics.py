@@ -189,7 +189,8 @@ def test_deletion_may_be_disabled(store: Store) -> None:
         deleted = client.delete_topics(["t"], request_timeout=PATIENCE_S)["t"]
         assert refusal(deleted)[0] == "TOPIC_DELETION_DISABLED"
         for version in APIS[Api.DELETE_TOPICS].versions:
-            asked = DeleteTopicsRequest(topic_names=["t", "u"], timeout_ms=1)
+            topics = [DeleteTopicsRequest.DeleteTopicState(name=each) for each in ("t", "u")]
+            asked = DeleteTopicsRequest(topics=topics, topic_names=["t", "u"], timeout_ms=1)
             answer = tell(gateway, asked, version)
             assert [each.error_code for each in answer.responses] == [
                 73 if version >= 3 else 42

@@ -54,8 +54,8 @@ def test_commands_without_inbound_connections_work_or_log_the_cause(behind: Mach
     outcomes(behind, f"tower={behind.tower(SECOND)}")
     topics = behind.start(SECOND, "topics", host=PRIVATE)
     assert topics.end() == 0
-    (line,) = topics.lines
-    assert line.startswith(b"numbers\t1\t10\t")
+    _, line = topics.lines
+    assert line.split()[:3] == [b"numbers", b"1", b"10"]
     assert f"{store['address']} cannot connect to tcp://{PRIVATE}:" in topics.said
     consumer = behind.start(SECOND, "consume", "numbers", "--from-beginning", host=PRIVATE)
     wait_until(lambda: f"have not connected to this node at tcp://{PRIVATE}:" in consumer.said)

@@ -10,9 +10,9 @@ import lmdb
 import pytest
 import xxhash
 
+from dafka_core.config.node_options import STAGED_HOURS
 from dafka_core.errors import ClosedError, FencedError, OffsetConflictError, StoreError
 from dafka_core.model.log_entries import (
-    STAGED_HOURS,
     Commit,
     Discard,
     SetTransaction,

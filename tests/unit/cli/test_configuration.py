@@ -13,8 +13,8 @@ from dafka_core.errors import ConfigError
 assert app.__doc__  # with all commands it declares what may be set
 
 KNOWN = {
-    "produce": frozenset({"tower", "acks"}),
-    "checkpoint verify": frozenset({"tower", "json"}),
+    "produce": lambda: frozenset({"tower", "acks"}),
+    "checkpoint verify": lambda: frozenset({"tower", "json"}),
 }
 
 FILE = """

@@ -40,9 +40,14 @@ def test_a_node_that_serves_says_so_in_one_line(capsys: pytest.CaptureFixture[st
     assert json.loads(line.removeprefix("READY ")) == {"tower": "127.0.0.1:1:2", "dir": "a\nb"}
 
 
-def test_programs_get_tabs_or_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_programs_get_columns_or_json(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     output.table(NAMES, ROWS, as_json=False)
-    assert capsys.readouterr().out == "t\t12345\nu\t7\n"
+    assert capsys.readouterr().out == "topic  records\nt      12345\nu      7\n"
+    monkeypatch.setattr(output.settings, "headings", False)
+    output.table(NAMES, ROWS, as_json=False)
+    assert capsys.readouterr().out == "t  12345\nu  7\n"
     output.table(NAMES, ROWS, as_json=True)
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert found == [{"topic": "t", "records": 12_345}, {"topic": "u", "records": 7}]

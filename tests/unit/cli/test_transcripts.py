@@ -7,7 +7,6 @@ import shlex
 from pathlib import Path
 
 import pytest
-import typer
 
 from dafka_core.cli.app import app
 from dafka_core.cli.configuration import SHARED
@@ -31,7 +30,7 @@ def commands() -> dict[str, set[str]]:
             }
             walk(each, f"{prefix}{name} ")
 
-    walk(typer.main.get_command(app), "")
+    walk(app, "")
     return found
 
 

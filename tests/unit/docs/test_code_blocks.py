@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 import yaml
 
 from dafka_core.cli import configuration
@@ -114,7 +113,7 @@ PROGRAMS = {
 """Other programs in shell lines; the files that they name must exist."""
 
 BLOCKS = list(blocks())
-DAFKA = typer.main.get_command(app)
+DAFKA = app
 
 
 def name_of(block: Block) -> str:
@@ -206,14 +205,10 @@ def test_an_object_of_a_page_can_be_read() -> None:
 
 
 def test_a_settings_file_of_a_page_is_one_that_dafka_takes(tmp_path: Path) -> None:
-    known: dict[str, frozenset[str]] = {}
-
-    def note(command: Any, name: str) -> None:
-        known[name] = frozenset(settings_of(command))
-        for each, below in getattr(command, "commands", {}).items():
-            note(below, f"{name} {each}".strip())
-
-    note(DAFKA, "")
+    known = {
+        name: lambda load=load: frozenset(settings_of(load()))
+        for name, load in DAFKA.commands.full_names().items()
+    }
     [text] = [each.text for each in BLOCKS if each[::2] == ("docs/commands.md", "toml")]
     file = tmp_path / "dafka.toml"
     file.write_text(text, encoding="utf-8")

@@ -15,7 +15,7 @@ from dafka_core.protocol.limits import RecentNames
 from dafka_core.security.permissions import Permissions
 from dafka_kafka import schemas
 from dafka_kafka.access import DENIED, MAX_NAME, Access
-from dafka_kafka.api import Api, Client, EncodedResponse, Response
+from dafka_kafka.api import Api, Client, EncodedResponse, Response, on_groups, on_topics
 from dafka_kafka.gateway import APIS
 from dafka_kafka.gateway_node import Complaints
 from dafka_kafka.requests import PartitionAnswer, encoded_answers
@@ -221,34 +221,24 @@ def test_who_may_read_a_part_is_told_of_the_rest_at_once() -> None:
 
 
 def test_groups_are_for_who_consumes() -> None:
-    for version in APIS[Api.OFFSET_FETCH].versions:
-        kind: Any = schemas.OffsetFetchRequest
-        topics = [kind.OffsetFetchRequestTopic(name="a", partition_indexes=[1])]
-        found, handler = Someone("produce").asks(
-            Api.OFFSET_FETCH, version, kind(group_id="g", topics=topics), None
-        )
-        assert not handler.requests
-        assert found.topics[0].partitions[0].error_code == GROUP
     join = schemas.JoinGroupRequest(group_id="g")
     assert Someone("produce").asks(Api.JOIN_GROUP, 5, join, None)[0].error_code == GROUP
     hidden, _ = Someone("produce").asks(Api.LIST_GROUPS, 2, schemas.ListGroupsRequest(), None)
     assert (hidden.error_code, hidden.groups) == (0, [])
-    coordinators = [schemas.FindCoordinatorRequest(key="k", key_type=each) for each in (0, 1)]
-    answers = [
-        Someone("produce").asks(Api.FIND_COORDINATOR, 2, each, "answered")[0]
-        for each in coordinators
-    ]
-    assert answers[0].error_code == GROUP
-    assert answers[1] == "answered"
 
 
-def test_committed_offsets_of_all_topics_are_those_that_may_be_seen() -> None:
-    kind: Any = schemas.OffsetFetchResponse
-    topics = [kind.OffsetFetchResponseTopic(name=each, partitions=[]) for each in ("a", "b")]
+def test_a_handler_checks_what_a_rule_does_not_say() -> None:
+    alice = Someone("consume", consume="a")
     asked = schemas.OffsetFetchRequest(group_id="g", topics=None)
-    response = kind(error_code=0, topics=topics)
-    found, _ = Someone("consume", consume="b").asks(Api.OFFSET_FETCH, 5, asked, response)
-    assert [each.name for each in found.topics] == ["b"]
+    _, handler = alice.asks(Api.OFFSET_FETCH, 5, asked, "answered")
+    (client,) = handler.clients
+    see = on_topics(Operation.DESCRIBE)
+    assert client.may(on_groups(Operation.DESCRIBE))
+    assert client.may(see, "a")
+    assert not client.may(see, "b", is_noted=False)
+    assert not alice.complaints.counts
+    assert not client.may(see, "b")
+    assert alice.complaints.counts == {DENIED: 1}
 
 
 def test_what_changes_the_cluster_is_for_admins() -> None:

@@ -17,7 +17,7 @@ def test_only_what_is_served_is_named() -> None:
     answer = api_versions({Api.FETCH: APIS[Api.FETCH]}, KafkaError.UNSUPPORTED_VERSION)
     assert answer.error_code == 35
     named = [(each.api_key, each.min_version, each.max_version) for each in answer.api_keys]
-    assert named == [(1, 0, 11), (18, 0, 3)]
+    assert named == [(1, 0, 12), (18, 0, 4)]
 
 
 def test_the_page_has_what_is_served() -> None:

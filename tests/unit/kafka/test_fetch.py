@@ -12,7 +12,14 @@ from dafka_core.model.records import TopicPartition
 from dafka_core.model.values import Values
 from dafka_core.storage import head_changes
 from dafka_core.storage.head_changes import HeadChanges
-from dafka_kafka.fetch import BATCH_BYTES, RECORD_BYTES, FetchLimits, LogWatch, most_records
+from dafka_kafka.fetch import (
+    BATCH_BYTES,
+    LEAST_BATCH_BYTES,
+    RECORD_BYTES,
+    FetchLimits,
+    LogWatch,
+    most_records,
+)
 
 EACH = 100 + RECORD_BYTES
 
@@ -22,19 +29,20 @@ def hundreds(count: int) -> Values:
 
 
 def test_partitions_share_what_there_is_in_their_order() -> None:
-    limits = FetchLimits(1_000)
-    assert limits.room(600) == 600
-    limits.take(600)
-    assert limits.room(600) == 400
-    limits.take(400)
-    assert limits.room(600) == 0
+    limits = FetchLimits(100_000)
+    assert limits.room(60_000) == 60_000
+    limits.take(60_000)
+    assert limits.room(60_000) == 40_000
+    limits.take(40_000)
+    assert limits.room(60_000) == 0
 
 
 @pytest.mark.parametrize("max_bytes", [0, -1, 1, 50])
-def test_the_first_with_records_gives_one_however_little_is_asked_for(max_bytes: int) -> None:
+def test_the_first_with_records_gives_a_batch_however_little_is_asked_for(max_bytes: int) -> None:
     limits = FetchLimits(max_bytes)
-    assert limits.room(max_bytes) >= 1
-    assert limits.fitting(hundreds(3), limits.room(max_bytes)) == 1
+    room = limits.room(max_bytes)
+    assert limits.fitting(hundreds(300), room) == (LEAST_BATCH_BYTES - BATCH_BYTES) // EACH
+    assert limits.fitting(Values.of([bytes(LEAST_BATCH_BYTES)] * 2), room) == 1
     limits.take(150)
     assert limits.room(1_000) == 0
     assert limits.fitting(hundreds(3), 50) == 0

@@ -87,8 +87,8 @@ def test_old_message_sets_are_taken_of_old_requests(codec: int) -> None:
 
 
 REFUSED = {
-    "cut off": (batch(b"a")[:-1], NEWEST, KafkaError.CORRUPT_MESSAGE),
-    "an octet that is none": (b"x", NEWEST, KafkaError.CORRUPT_MESSAGE),
+    "cut off": (batch(b"a")[:-1], NEWEST, KafkaError.INVALID_RECORD),
+    "one byte": (b"x", NEWEST, KafkaError.INVALID_RECORD),
     "changed": (batch(b"a").replace(b"a", b"b"), NEWEST, KafkaError.CORRUPT_MESSAGE),
     "two batches": (batch(b"a") + batch(b"b"), NEWEST, KafkaError.INVALID_RECORD),
     "a message set": (message_set(1, b"a"), 3, KafkaError.INVALID_RECORD),
@@ -205,7 +205,6 @@ def test_parts_that_follow_each_other_are_joined_as_any_others(order: list[int])
     [
         b"",
         batch(b"a")[:-1],
-        batch(b"a") + b"\0",
         batch(b"a") + batch(b"b"),
         batch(bytes(LIMIT + 1)),
         with_attributes(batch(b"a"), 1 << 5),

@@ -13,23 +13,46 @@ from dafka_kafka.api import Api
 from dafka_kafka.errors import KafkaError
 from dafka_kafka.gateway import APIS
 
+VERSIONS = pytest.mark.parametrize("version", [1, 9, 13])
 
-def body(version: int = 1) -> bytes:
+
+def body(version: int) -> bytes:
     request = schemas.MetadataRequest(version=version, topics=None)
     request.topics = [schemas.MetadataRequest.MetadataRequestTopic(name="topic")]
     return bytes(request.encode(version=version))
 
 
-def test_a_request_is_read_from_its_octets() -> None:
-    request = schemas.decode_request(Api.METADATA, 1, memoryview(b"xx" + body() + b"more"), 2)
+@VERSIONS
+def test_a_request_is_read_from_its_octets(version: int) -> None:
+    octets = memoryview(b"xx" + body(version) + b"more")
+    request = schemas.decode_request(Api.METADATA, version, octets, 2)
     assert [each.name for each in request.topics] == ["topic"]
 
 
-def test_a_request_that_is_cut_short_anywhere_is_refused() -> None:
-    whole = body()
+@VERSIONS
+def test_a_request_that_is_cut_short_anywhere_is_refused(version: int) -> None:
+    whole = body(version)
     for length in range(len(whole)):
-        with pytest.raises(ProtocolError, match="MetadataRequest of version 1"):
-            schemas.decode_request(Api.METADATA, 1, memoryview(whole[:length]), 0)
+        with pytest.raises(ProtocolError, match=f"MetadataRequest of version {version}"):
+            schemas.decode_request(Api.METADATA, version, memoryview(whole[:length]), 0)
+
+
+def test_tagged_fields_are_passed_over_in_linear_time() -> None:
+    tags = b"\x81\x01" + b"\x07\x01x" * 129
+    topics = (b"\x02t" + tags) * 20_000
+    octets = schemas.encoded_varint(20_001) + topics + b"\1\0\0" + tags
+    request = schemas.decode_request(Api.METADATA, 9, memoryview(octets), 0)
+    assert (len(request.topics), request.allow_auto_topic_creation) == (20_000, True)
+
+
+def test_a_number_of_more_than_32_bits_is_refused_at_once() -> None:
+    for octets in (b"\x80" * 1_000_000, b"\x02" + b"\xff" * 1_000_000):
+        with pytest.raises(ProtocolError, match="more than 32 bits"):
+            schemas.decode_request(Api.METADATA, 9, memoryview(octets), 0)
+    assert [schemas.encoded_varint(each) for each in (0, 127, 128)] == [b"\0", b"\x7f", b"\x80\1"]
+    for number in (0, 127, 128, 2**31 - 1, 2**32 - 1):
+        octets = schemas.encoded_varint(number)
+        assert schemas.varint(memoryview(octets), 0) == (number, len(octets))
 
 
 def test_without_the_library_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,24 +67,11 @@ def test_a_message_that_kafka_has_not_got_is_named() -> None:
         _ = schemas.FrobResponse
 
 
-FLEXIBLE_FROM = {
-    Api.API_VERSIONS: 3,
-    Api.CREATE_TOPICS: 5,
-    Api.DELETE_TOPICS: 4,
-    Api.DESCRIBE_CLUSTER: 0,
-    Api.DESCRIBE_LOG_DIRS: 2,
-    Api.LIST_GROUPS: 3,
-    Api.LIST_PARTITION_REASSIGNMENTS: 0,
-    Api.LIST_TRANSACTIONS: 0,
-}
-
-
 @pytest.mark.parametrize("key", APIS)
-def test_each_version_that_is_taken_has_a_schema_and_few_have_tagged_fields(key: int) -> None:
+def test_a_response_head_has_tagged_fields_in_a_flexible_version(key: int) -> None:
     for version in APIS[key].versions:
-        flexible = version >= FLEXIBLE_FROM.get(Api(key), 99)
-        assert schemas.is_flexible(key, version) is flexible
-        assert schemas.response_head(7, key, version)[:4] == b"\0\0\0\7"
+        tags = b"\0" if schemas.is_flexible(key, version) else b""
+        assert schemas.response_head(7, key, version) == b"\0\0\0\7" + tags
 
 
 def test_an_error_is_said_where_a_response_has_a_place_for_it() -> None:

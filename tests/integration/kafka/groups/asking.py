@@ -54,6 +54,8 @@ class Asking:
             generation_id=generation,
             member_id=member_id,
             group_instance_id=None,
+            protocol_type="consumer",
+            protocol_name="range",
             assignments=[kind(member_id=member_id, assignment=b"part")],
         )
 
@@ -94,11 +96,16 @@ class Asking:
         answer = await self.ask(Api.OFFSET_COMMIT, version, **(members | given))
         return [each.error_code for topic in answer.topics for each in topic.partitions]
 
-    async def fetch(self, numbers: list[int] | None = None, version: int = NEWEST) -> Any:
+    async def fetch(
+        self, numbers: list[int] | None = None, version: int = NEWEST, group_id: str = "g"
+    ) -> Any:
         """Return the commits of topic t; of all topics without numbers."""
-        topic: Any = schemas.OffsetFetchRequest.OffsetFetchRequestTopic
+        group: Any = schemas.OffsetFetchRequest.OffsetFetchRequestGroup
+        topic = group.OffsetFetchRequestTopics
         topics = None if numbers is None else [topic(name="t", partition_indexes=numbers)]
-        return await self.ask(Api.OFFSET_FETCH, version, group_id="g", topics=topics)
+        named = {"group_id": group_id, "topics": topics}
+        answer = await self.ask(Api.OFFSET_FETCH, version, **named, groups=[group(**named)])
+        return answer.groups[0] if answer.groups else answer
 
     async def committed(self, numbers: list[int] | None = None) -> dict[tuple[str, int], int]:
         answer = await self.fetch(numbers)

@@ -27,13 +27,21 @@ def running(work: Coroutine[Any, Any, None]) -> None:
 def test_a_coordinator_is_found(store: Store, version: int) -> None:
     async def work() -> None:
         async with asking(store) as client:
-            here = await client.ask(Api.FIND_COORDINATOR, version, key="g", key_type=0)
+
+            async def find(key: str, key_type: int = 0) -> Any:
+                asked = {"key": key, "key_type": key_type, "coordinator_keys": [key, "other"]}
+                answer = await client.ask(Api.FIND_COORDINATOR, version, **asked)
+                assert [each.key for each in answer.coordinators] == (
+                    [key, "other"] if version >= 4 else []
+                )
+                return answer.coordinators[0] if version >= 4 else answer
+
+            here = await find("g")
             assert (here.error_code, here.node_id, here.host) == (0, 1, "127.0.0.1")
-            there = await client.ask(Api.FIND_COORDINATOR, version, key="elsewhere", key_type=0)
+            there = await find("elsewhere")
             assert (there.node_id, there.port) == (ELSEWHERE.node_id, ELSEWHERE.port)
             if version:
-                wrong = await client.ask(Api.FIND_COORDINATOR, version, key="g", key_type=9)
-                assert wrong.error_code == KafkaError.INVALID_REQUEST
+                assert (await find("g", 9)).error_code == KafkaError.INVALID_REQUEST
 
     running(work())
 
@@ -49,8 +57,13 @@ def test_a_member_joins_in_each_version(store: Store, version: int) -> None:
             assert (answer.error_code, answer.generation_id) == (0, 1)
             assert answer.leader == answer.member_id
             assert [each.member_id for each in answer.members] == [answer.member_id]
-            synced = await client.sync(answer.member_id, 1, min(version, 3))
+            synced = await client.sync(answer.member_id, 1, min(version, 5))
             assert bytes(synced.assignment) == b"part"
+            types = (answer.protocol_type, synced.protocol_type, synced.protocol_name)
+            assert types == (
+                "consumer" if version >= 7 else None,
+                *(("consumer", "range") if version >= 5 else (None, None)),
+            )
 
     running(work())
 
@@ -108,7 +121,7 @@ def test_a_group_that_is_elsewhere_is_asked_for_there(store: Store) -> None:
                 await client.ask(
                     Api.SYNC_GROUP, **named, generation_id=1, member_id="m", assignments=[]
                 ),
-                await client.ask(Api.OFFSET_FETCH, **named, topics=None),
+                await client.fetch(**named),
                 await client.ask(Api.OFFSET_DELETE, **named, topics=[]),
             ]
             described = await client.ask(Api.DESCRIBE_GROUPS, groups=["elsewhere"])
@@ -124,6 +137,7 @@ async def states_of(client: Asking, version: int = -1) -> dict[str, str]:
     listed = (await client.ask(Api.LIST_GROUPS, version)).groups
     names = [each.group_id for each in listed]
     described = await client.ask(Api.DESCRIBE_GROUPS, groups=[*names, "unheard of"])
+    assert described.groups[-1].error_code == KafkaError.GROUP_ID_NOT_FOUND
     return {each.group_id: each.group_state for each in described.groups}
 
 

@@ -22,9 +22,8 @@ BATCHES: list[tuple[int, bytes]] = [
 ALL = b"".join(octets for _, octets in BATCHES)
 
 
-def values_of(octets: bytes, *, may_end_early: bool = False) -> list[bytes]:
-    batches = decode_batches(octets, may_end_early=may_end_early)
-    return [value for batch in batches for value in batch.values.to_pylist()]
+def values_of(octets: bytes) -> list[bytes]:
+    return [value for batch in decode_batches(octets) for value in batch.values.to_pylist()]
 
 
 def test_batches_of_all_versions_follow_each_other() -> None:
@@ -33,17 +32,10 @@ def test_batches_of_all_versions_follow_each_other() -> None:
     assert list(decode_batches(b"")) == []
 
 
-def test_a_last_batch_that_is_not_whole_is_passed_over_in_an_answer_and_refused_in_a_request() -> (
-    None
-):
+def test_a_truncated_last_batch_is_ignored() -> None:
     for stop in range(len(ALL)):
-        found = b"".join(values_of(ALL[:stop], may_end_early=True))
-        assert b"abcdefghi".startswith(found)
-        try:
-            assert b"".join(values_of(ALL[:stop])) == found
-        except CorruptRecordsError as error:
-            assert "ends early" in error.reason  # noqa: PT017 -- where a batch ends there is none
-    assert values_of(ALL[:-1], may_end_early=True)[-1] == b"h"
+        assert b"abcdefghi".startswith(b"".join(values_of(ALL[:stop])))
+    assert values_of(ALL[:-1])[-1] == b"h"
 
 
 def test_a_batch_is_decoded_when_it_is_asked_for() -> None:
@@ -56,10 +48,10 @@ def test_a_batch_is_decoded_when_it_is_asked_for() -> None:
 
 @pytest.mark.parametrize("size", [0, 13, -1, -(2**31)])
 def test_a_size_that_is_none_is_an_error(size: int) -> None:
-    octets = bytes(8) + size.to_bytes(4, "big", signed=True) + bytes(60)
-    for may_end_early in (False, True):
+    head = bytes(8) + size.to_bytes(4, "big", signed=True)
+    for octets in (head, head + bytes(60)):
         with pytest.raises(CorruptRecordsError, match=f"no batch has {size} bytes"):
-            values_of(octets, may_end_early=may_end_early)
+            values_of(octets)
 
 
 @pytest.mark.parametrize("magic", [3, 255])

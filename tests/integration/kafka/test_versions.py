@@ -1,0 +1,237 @@
+"""Each API in each of its versions, over a real connection."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+import pytest
+from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
+
+from dafka_core.security.permissions import Permissions
+from dafka_kafka import schemas
+from dafka_kafka.access import DENIED, Access
+from dafka_kafka.api import Api, Client
+from dafka_kafka.api_versions import VERSIONS
+from dafka_kafka.errors import KafkaError
+from dafka_kafka.gateway import APIS, Gateway
+from dafka_kafka.gateway_node import Complaints
+from dafka_kafka.users import Rights
+from tests.integration.kafka.one_request import tell
+from tests.integration.kafka.produce_client import batch
+
+Values = dict[str, Any]
+
+
+def message(kind: Any, values: Values) -> Any:
+    """Make a message, or a structure in one, from the values of its fields."""
+    made = {}
+    for name, value in values.items():
+        field = kind.fields[name]
+        parts = field.is_struct_array() and value is not None
+        made[name] = [message(field.data_class, each) for each in value] if parts else value
+    return kind(**made)
+
+
+def named(api: Api, suffix: str) -> Any:
+    return getattr(schemas, "".join(each.title() for each in api.name.split("_")) + suffix)
+
+
+def on_topic(**partition: Any) -> list[Values]:
+    partition = {"partition_index": 0} | partition
+    return [{"name": "t", "partitions": [partition]}]
+
+
+MEMBER: Final = {
+    "session_timeout_ms": 6_000,
+    "rebalance_timeout_ms": 6_000,
+    "protocol_type": "consumer",
+    "protocols": [{"name": "range", "metadata": b"\0\0\0\0\0\0\0\0\0\0"}],
+}
+
+
+def message_set() -> bytes:
+    """Encode a record for versions of Produce before record batches."""
+    builder = LegacyRecordBatchBuilder(0, 0, 1 << 20)
+    assert builder.append(0, None, None, b"value") is not None
+    return bytes(builder.build())
+
+
+class Requests:
+    """A minimal valid request for each API."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._tell(Api.CREATE_TOPICS, 0, self.create_topics(topic="t"))
+
+    def ask(self, api: Api, version: int) -> Any:
+        make: Callable[..., Values] = getattr(self, api.name.lower(), lambda **_: {})
+        return self._tell(api, version, make(version=version))
+
+    def _tell(self, api: Api, version: int, values: Values) -> Any:
+        return tell(self._gateway, message(named(api, "Request"), values), version)
+
+    def produce(self, version: int) -> Values:
+        parts = [{"index": 0, "records": batch([b"value"]) if version >= 3 else message_set()}]
+        data = [{"name": "t", "partition_data": parts}]
+        return {"acks": 1, "timeout_ms": 9_000, "topic_data": data}
+
+    def init_producer_id(self, version: int) -> Values:
+        return {"transactional_id": None}
+
+    def fetch(self, version: int) -> Values:
+        parts = [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1_000}]
+        return {"max_bytes": 1_000, "topics": [{"topic": "t", "partitions": parts}]}
+
+    def list_offsets(self, version: int) -> Values:
+        return {"replica_id": -1, "topics": on_topic(timestamp=-1)}
+
+    def metadata(self, version: int) -> Values:
+        return {"topics": [{"name": "t"}]}
+
+    def find_coordinator(self, version: int) -> Values:
+        return {"key": "g", "coordinator_keys": ["g"]}
+
+    def member(self, version: int) -> Values:
+        """Join a group of this version as its only member."""
+        asked = {"group_id": f"g{version}", **MEMBER}
+        joined = self._tell(Api.JOIN_GROUP, 0, asked)
+        assert joined.error_code == 0
+        return {"group_id": f"g{version}", "member_id": joined.member_id}
+
+    def join_group(self, version: int) -> Values:
+        return {"group_id": f"j{version}", **MEMBER}
+
+    def sync_group(self, version: int) -> Values:
+        asked = self.member(version)
+        given = [{"member_id": asked["member_id"], "assignment": b"all"}]
+        kinds = {"protocol_type": "consumer", "protocol_name": "range"}
+        return {**asked, "generation_id": 1, "assignments": given, **kinds}
+
+    def heartbeat(self, version: int) -> Values:
+        asked = self.member(100 + version)
+        return {**asked, "generation_id": 1}
+
+    def leave_group(self, version: int) -> Values:
+        asked = self.member(200 + version)
+        return {**asked, "members": [{"member_id": asked["member_id"], "reason": "it ends"}]}
+
+    def describe_groups(self, version: int) -> Values:
+        return {"groups": [self.member(300 + version)["group_id"]]}
+
+    def delete_groups(self, version: int) -> Values:
+        self.committed()
+        return {"groups_names": ["simple"]}
+
+    def committed(self) -> None:
+        answer = self._tell(Api.OFFSET_COMMIT, 2, self.offset_commit(2))
+        assert answer.topics[0].partitions[0].error_code == 0
+
+    def offset_commit(self, version: int) -> Values:
+        topics = on_topic(committed_offset=7, committed_metadata="")
+        return {"group_id": "simple", "generation_id_or_member_epoch": -1, "topics": topics}
+
+    def offset_fetch(self, version: int) -> Values:
+        asked = {"group_id": "simple", "topics": [{"name": "t", "partition_indexes": [0]}]}
+        return {**asked, "groups": [asked], "require_stable": True}
+
+    def offset_delete(self, version: int) -> Values:
+        self.committed()
+        return {"group_id": "simple", "topics": on_topic()}
+
+    def api_versions(self, version: int) -> Values:
+        return {"client_software_name": "test", "client_software_version": "1"}
+
+    def create_topics(self, version: int = 0, topic: str = "") -> Values:
+        made = {"name": topic or f"made{version}", "num_partitions": 1, "replication_factor": 1}
+        return {"topics": [{**made, "assignments": [], "configs": []}], "timeout_ms": 9_000}
+
+    def delete_topics(self, version: int) -> Values:
+        topic = f"deleted{version}"
+        self._tell(Api.CREATE_TOPICS, 0, self.create_topics(topic=topic))
+        return {"topics": [{"name": topic}], "topic_names": [topic], "timeout_ms": 9_000}
+
+    def create_partitions(self, version: int) -> Values:
+        topic = f"extended{version}"
+        self._tell(Api.CREATE_TOPICS, 0, self.create_topics(topic=topic))
+        grown = {"name": topic, "count": 2, "assignments": None}
+        return {"topics": [grown], "timeout_ms": 9_000}
+
+    def delete_records(self, version: int) -> Values:
+        return {"topics": on_topic(offset=0), "timeout_ms": 9_000}
+
+    def describe_acls(self, version: int) -> Values:
+        kinds = {"resource_type_filter": 1, "pattern_type_filter": 1}
+        return {**kinds, "operation": 1, "permission_type": 1}
+
+    def create_acls(self, version: int) -> Values:
+        made = {"resource_type": 2, "resource_name": "t", "principal": "User:a", "host": "*"}
+        return {"creations": [{**made, "operation": 3, "permission_type": 3}]}
+
+    def delete_acls(self, version: int) -> Values:
+        asked = {"resource_type_filter": 2, "pattern_type_filter": 3}
+        return {"filters": [{**asked, "operation": 1, "permission_type": 1}]}
+
+    def describe_configs(self, version: int) -> Values:
+        return {"resources": [{"resource_type": 2, "resource_name": "t"}]}
+
+    def alter_configs(self, version: int) -> Values:
+        return {"resources": [{"resource_type": 2, "resource_name": "t", "configs": []}]}
+
+    incremental_alter_configs = alter_configs
+
+
+def errors(part: Any) -> set[int]:
+    """Return all errors in a response."""
+    if isinstance(part, (list, tuple)):
+        return set().union(*map(errors, part)) if part else set()
+    if not hasattr(part, "fields"):
+        return set()
+    inner = [errors(getattr(part, name)) for name in part.fields]
+    own = {part.error_code} - {0} if "error_code" in part.fields else set()
+    return own.union(*inner)
+
+
+NOT_FIRST: Final = {(Api.JOIN_GROUP, version): {79} for version in range(4, 10)}
+"""Errors that come with a version: from JoinGroup 4 on a member asks for its id first."""
+
+
+AFTER_AUTHENTICATION: Final = sorted({*Api} - {Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE})
+
+
+@pytest.mark.parametrize("api", AFTER_AUTHENTICATION)
+def test_each_version_is_answered(gateway: Gateway, api: Api) -> None:
+    requests = Requests(gateway)
+    versions = APIS[api].versions if api in APIS else VERSIONS
+    found = {version: errors(requests.ask(api, version)) for version in versions}
+    first = {KafkaError.SECURITY_DISABLED} if api.name.endswith("_ACLS") else set()
+    assert found == {version: NOT_FIRST.get((api, version), first) for version in versions}
+    assert not gateway.server.complaints.counts
+
+
+PRODUCER: Final = Permissions("alice", frozenset({"produce"}))
+READER: Final = Permissions("alice", frozenset({"consume"}), consume=("a*",))
+REFUSED: Final = [
+    (Api.FIND_COORDINATOR, PRODUCER, KafkaError.GROUP_AUTHORIZATION_FAILED),
+    (Api.OFFSET_FETCH, PRODUCER, KafkaError.GROUP_AUTHORIZATION_FAILED),
+    (Api.OFFSET_FETCH, READER, KafkaError.TOPIC_AUTHORIZATION_FAILED),
+    (Api.DELETE_TOPICS, PRODUCER, KafkaError.TOPIC_AUTHORIZATION_FAILED),
+]
+
+
+@pytest.mark.parametrize(("api", "user", "error"), REFUSED)
+def test_each_version_is_refused(
+    gateway: Gateway, api: Api, user: Permissions, error: KafkaError
+) -> None:
+    requests, complaints = Requests(gateway), Complaints()
+    for version in APIS[api].versions:
+        request = message(named(api, "Request"), getattr(requests, api.name.lower())(version))
+        served = gateway.server.requests.apis[api]
+        client = Client("test", "127.0.0.1", version)
+        work = Access(complaints).answer(api, served, request, client, Rights(user))
+        answered = asyncio.run_coroutine_threadsafe(work, gateway.server.loop)
+        response: Any = answered.result(60)
+        octets = response.encode(version=version)
+        assert errors(named(api, "Response").decode(octets, version=version)) == {error}
+    assert complaints.counts[DENIED] == len(APIS[api].versions)

@@ -1,0 +1,53 @@
+"""The table of commands, and what ``dafka --help`` imports."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dafka_core.cli.app import app
+from dafka_core.cli.commands import SECTIONS, Command
+
+SLOW = {"lmdb", "msgspec", "numpy", "pyarrow", "rich", "starlette", "zmq"}
+"""Libraries that take long to import; the help of a command needs none."""
+
+MOST_MODULES = 400
+
+
+def rows(commands: Any, prefix: str = "") -> Iterator[tuple[str, Command]]:
+    for each in commands:
+        yield f"{prefix}{each.name}", each
+        yield from rows(each.commands, f"{prefix}{each.name} ")
+
+
+ROWS = dict(rows(app.commands.rows.values()))
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_summary_is_the_first_sentence_of_the_commands_help(name: str) -> None:
+    loaded = ROWS[name].load()
+    assert inspect.cleandoc(loaded.help or "").split("\n\n")[0] == ROWS[name].summary
+    assert ROWS[name].section in (SECTIONS if " " not in name else "")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["topics", "--help"]])
+def test_help_imports_little(words: list[str]) -> None:
+    program = (
+        "import sys; sys.argv[0] = 'dafka'\n"
+        "from dafka_core.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: print('IMPORTED', *sys.modules)\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program, *words], capture_output=True, check=True, text=True
+    )
+    shown, _, imported = run.stdout.partition("IMPORTED")
+    assert "Usage: dafka" in shown
+    modules = {each.partition(".")[0] for each in imported.split()}
+    assert not modules & SLOW
+    assert len(imported.split()) < MOST_MODULES
