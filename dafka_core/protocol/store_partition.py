@@ -32,7 +32,7 @@ class StorePartition(PartitionFetcher):
     """Another store's transaction of which only the first part has arrived."""
     commits: int = 0  # commits in the log's queue
     pending_replacements: int = 0  # replacements by another history in the log's queue
-    hosted: Epoch | None = None  # of records that clients write here, from the first one on
+    client_epoch: Epoch | None = None  # of records that clients write here, from the first on
     lost_to: EpochId = NO_LIFE  # the newest life whose records have replaced the store's
     winner: HistoryReply | None = None
     """The last answer of the store whose history has replaced this one's, until it is lost."""
@@ -102,7 +102,7 @@ class StorePartition(PartitionFetcher):
         other records at these offsets.
         """
         self.lost_to = max(self.newest, life)
-        self.winner = self.hosted = None
+        self.winner = self.client_epoch = None
         self.head = start
         self.truncate(start)
         self.durable = min(self.durable, start)
@@ -111,7 +111,7 @@ class StorePartition(PartitionFetcher):
     def restart_at(self, start: int, history: History) -> None:
         """Continue at ``start``: no store has the records before it, which had this history."""
         self.pending_replacements += 1
-        self.hosted = None
+        self.client_epoch = None
         self.truncate(start)
         self.history = history
 
@@ -137,7 +137,7 @@ class TrimmedGaps:
         self._earliest: dict[TopicPartition, dict[str, int]] = {}  # offsets, by store
         self._due = 0.0
 
-    def on_held(self, partition: StorePartition, store: str, info: PartitionInfo) -> None:
+    def note_records(self, partition: StorePartition, store: str, info: PartitionInfo) -> None:
         """Note another store's records of a partition."""
         next_offset, starts = partition.next_offset, self._earliest.get(info.tp)
         if next_offset < info.earliest:
