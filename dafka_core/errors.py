@@ -171,21 +171,22 @@ class TowerNotFoundError(_TowersError):
 class NoStoreError(_TowersError):
     """No store has answered in time.
 
-    ``unmet`` are discovered stores that have not connected to this node at ``endpoint``: they
+    ``unconnected`` are discovered stores that have not connected to this node at ``endpoint``: they
     receive none of its requests.
     """
 
     nobody = "no store was heard of through"
     sentence = "{began}; start one with 'dafka store --dir DIR'"
-    unmet: Sequence[str] = ()
+    unconnected: Sequence[str] = ()
     endpoint: str = ""
 
     def _sentence(self, **facts: object) -> str:
-        self.unmet = tuple(self.unmet)
-        if self.diagnosis or not self.unmet:
+        self.unconnected = tuple(self.unconnected)
+        if self.diagnosis or not self.unconnected:
             return super()._sentence(**facts)
+        stores = ", ".join(self.unconnected)
         return (
-            f"no store has answered within {self.waited_s:g} s: {', '.join(self.unmet)} cannot "
+            f"no store has answered within {self.waited_s:g} s: {stores} cannot "
             f"connect to this node at {self.endpoint}; set option host to an address that they "
             "reach, and let its port (option port) pass the firewall, or have records read by "
             "Arrow Flight, which needs connections to the stores only"

@@ -262,7 +262,6 @@ def discovery() -> str:
     limits = (
         (150, f"{timing.INTRODUCTION_S:g} s", ("C nodes without", "a hello: no stores")),
         (290, f"{timing.SETTLE_S:g} s", ("complete, if all", "have answered")),
-        (460, f"{timing.SLOW_STORE_S:g} s", ("slow stores are", "named in the log")),
         (640, f"{timing.STORE_TIMEOUT_S:g} s", ("silent nodes are", "given up by name")),
     )
     picture.text(24, 40, "beacons, connections, kinds,", "s")

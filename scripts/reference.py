@@ -24,7 +24,7 @@ SHOWN: dict[str, tuple[str, ...]] = {
         *("tower", "locations", "bootstrap_servers", "kill_store", "start_store", "paused_store"),
         *("kill_tower", "start_tower"),
     ),
-    "Tower": ("announce", "wait"),
+    "Tower": ("wait",),
     "Store": ("announce", "wait", "close"),
 }
 """The public interface of ``dafka_core``, with the methods and properties to describe."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from dafka_core.archive import layout
@@ -80,14 +81,15 @@ def read(
             continue
         if file.start > at:
             break
-        try:
-            path = _find(manifest, file)
-            stop = min(end, file.end)
-            yield from read_records(manifest.directory, path, tp, file, at, stop)
-            at = stop
-        except FileNotFoundError:
+        stop = min(end, file.end)
+        for path in _places(manifest, file):
+            with suppress(FileNotFoundError):
+                yield from read_records(manifest.directory, path, tp, file, at, stop)
+                at = stop
+                break
+        if at < stop:
             later = next((each.start for each in files[number + 1 :]), None)
-            raise DataLossError(*tp, at, later, f"{file.name} has expired") from None
+            raise DataLossError(*tp, at, later, f"{file.name} has expired")
     if at < end:
         later = next((each.start for each in files if each.start > at), None)
         raise DataLossError(*tp, at, later, f"the archive at {directory} does not have it")
@@ -105,23 +107,16 @@ def offset_of_time(
         if file.greatest_us is not None and file.greatest_us >= time_us:
             if file.least_us is not None and file.least_us >= time_us:
                 return file.start
-            try:
-                return first_from(manifest.directory, _find(manifest, file), file, time_us)
-            except FileNotFoundError:
-                continue
+            for path in _places(manifest, file):
+                with suppress(FileNotFoundError):
+                    return first_from(manifest.directory, path, file, time_us)
     return None
 
 
-def _find(manifest: Manifest, file: ArchivedFile) -> Path:
-    """Return the path of a file; raise FileNotFoundError if it has expired."""
+def _places(manifest: Manifest, file: ArchivedFile) -> tuple[Path, Path, Path]:
+    """Return where to look for a file, in order; it may be published in between."""
     published = path_of(manifest, file)
-    staged = staged_path(manifest, file)
-    with translated(manifest.directory):
-        # The last one: it may have been published in between.
-        for path in (published, staged, published):
-            if path.exists():
-                return path
-    raise FileNotFoundError(published)
+    return published, staged_path(manifest, file), published
 
 
 def _existing(manifest: Manifest) -> set[tuple[str, str]]:

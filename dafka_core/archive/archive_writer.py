@@ -75,8 +75,9 @@ class ArchiveWriter:
     def archive(self, wanted: Sequence[Wanted], read: Read) -> Added:
         """Add those of these records that the archive lacks; they are on disk when this returns.
 
-        A partition of which ``read`` fails is unchanged, and reported.  After an ArchiveError of
-        the disk, files added before remain.
+        A partition of which ``read`` fails is reported; files of it that were finished before are
+        added, unless its history has changed.  After an ArchiveError of the disk, files added
+        before remain.
         """
         self.manifest.refresh()
         added = Added([], {})
@@ -115,6 +116,8 @@ class ArchiveWriter:
             except ArchiveError:
                 raise
             except HistoryChangedError as error:
+                # Files finished before may have records that were set aside since.
+                files = [each for each in files if each[1].partition != part.tp.partition]
                 failed[part.tp] = self.manifest.other_records(part.tp, error.wanted)
             except DafkaError as error:
                 failed[part.tp] = error

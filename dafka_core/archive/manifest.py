@@ -39,8 +39,9 @@ FOLD: Final = 1_000
 """After this number of commits, another file lists all of their files, for faster reading. The
 commits remain: a writer with an older view could otherwise use their numbers again."""
 
-MAX_COMMIT_BYTES: Final = 16 << 20
 MAX_COMMIT_FILES: Final = 10_000
+MAX_COMMIT_BYTES: Final = 32 << 20
+"""A commit of this number of files, with the longest names, each byte escaped."""
 MAX_FILES: Final = 2_000_000
 """Files of a topic: a reader of the manifest keeps them in memory."""
 
@@ -251,8 +252,10 @@ class Manifest:
     def _check(self, commit: Commit) -> None:
         if self._count + len(commit.files) > MAX_FILES:
             raise ArchiveError(self.directory, f"topic {quoted(self.topic)} has too many files")
-        for file in commit.files:
-            if other := next(iter(self.between(file.partition, file.start, file.end)), None):
+        sorted_files = sorted(commit.files, key=attrgetter("partition", "start"))
+        for file, follower in zip(sorted_files, (*sorted_files[1:], None), strict=True):
+            other = next(iter(self.between(file.partition, file.start, file.end)), follower)
+            if other and other.partition == file.partition and other.start < file.end:
                 why = f"{file.name} and {other.name} have the same offsets"
                 raise damaged(self.directory, self.commits, why)
 

@@ -266,7 +266,7 @@ class _Chain:
             self.next_batch = min(later)
             raise _Wrong("it is committed, but the sink has no record of it")
         now = Checkpoint.read(str(self._checkpoint.path))
-        if now.is_unfinished or now.planned != self._checkpoint.planned:
+        if now.is_unfinished or now != self._checkpoint:
             return  # the query runs, or some tasks of its last batch are done
         for tp, end in self._ends.items():
             if self._stores.end(tp) > end:

@@ -53,7 +53,7 @@ _COMMANDS: Final = (
         RUN,
         *_STORE_TABLES,
         TowerOptions,
-        without=("tower", "join"),
+        without=("tower",),
     ),
     _row(
         "node_commands:tower",

@@ -30,7 +30,7 @@ Command = Callable[..., None]
 
 MAIN_OPTIONS: Final = frozenset(
     {
-        *("host", "sub_address", "pub_address", "join", "acks", "flight_port"),
+        *("host", "sub_address", "pub_address", "acks", "flight_port"),
         *("metrics", "retain", "retain_until_read", "archive", "compress"),
     }
 )

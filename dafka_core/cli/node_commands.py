@@ -246,13 +246,12 @@ def up(
     stored = of_table(StoreOptions, options) | {"announce": False}
     with (
         watching("tower and store", options) as watch,
-        Tower(announce=False, **of_table(TowerOptions, options)) as hub,
+        Tower(**of_table(TowerOptions, options)) as hub,
         Store(directory, **stored | {"tower": hub.tower}) as node,
         extended(node, options) as (nodes, facts),
     ):
         watch.add(hub, node, *nodes)
         node.announce()
-        hub.announce()
         output.info(f"tower at {hub.tower}, store in {directory}; Ctrl-C stops both")
         output.info("in other terminals, unless this is the default tower:")
         output.info(f"  export DAFKA_TOWER={hub.tower}")

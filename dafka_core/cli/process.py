@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Final, Protocol, Self, TextIO
 from dafka_core.cli import output
 from dafka_core.errors import ConfigError, DafkaError
 from dafka_core.model.name_limits import nearest_name
-from dafka_core.nodes.process_limits import raise_limit
 from dafka_core.system.closing import check_threads
+from dafka_core.system.process_limits import raise_limit
 
 if TYPE_CHECKING:
     import typer

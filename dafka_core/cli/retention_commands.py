@@ -13,7 +13,7 @@ from dafka_core.cli import output, store_clients
 from dafka_core.cli.flags import AsJson, Timeout, Topic, Uris
 from dafka_core.config.missing_stores import described, if_gone
 from dafka_core.config.options import check_argument
-from dafka_core.config.topic_rules import RULES, checked, parse_rules
+from dafka_core.config.topic_rules import RULES, parse_rules
 from dafka_core.errors import DafkaError
 from dafka_core.model.name_limits import check_topic
 from dafka_core.model.names import INTERNAL, quoted
@@ -49,7 +49,7 @@ def retain(
     from dafka_core.flight.requests import RetentionRequest, RetentionRules
 
     try:
-        parsed = checked(parse_rules(rules or []))
+        parsed = parse_rules(rules or [])
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="rules") from None
     if reset and parsed:

@@ -219,8 +219,8 @@ def _merged_partitions(
     try:
         return reader.partitions(topics, timeout_s=min(timeout_s, ONE_WAY_S))
     except NoStoreError as error:
-        if error.unmet and set(reader.stores()) <= set(reader.endpoints()):
-            stores = ", ".join(error.unmet)
+        if error.unconnected and set(reader.stores()) <= set(reader.endpoints()):
+            stores = ", ".join(error.unconnected)
             output.info(
                 f"{stores} cannot connect to {error.endpoint}: querying them by Arrow Flight"
             )

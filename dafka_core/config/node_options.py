@@ -23,7 +23,6 @@ from dafka_core.config.topic_rules import (
     RULES,
     CompressionRule,
     RetentionRule,
-    checked,
     parse_compression,
     parse_rules,
 )
@@ -176,7 +175,7 @@ ALL_NODES: Final = "all"  # for `connect_to`
 FAIL: Final = "fail"
 SKIP: Final = "skip"
 WAIT: Final = "wait"
-IGNORE: Final = "ignore"  # for `on_data_loss`, `resume_missing` and `resume_deleted`
+IGNORE: Final = "ignore"  # for `on_data_loss` and `resume_missing`
 TOWERS: Final = "HOST[:SUB_PORT:PUB_PORT]"
 PORTS: Final = "0|PORT|FIRST-LAST"  # syntax of towers, and of ports, for users
 _PROCESS: Final = os.getpid()
@@ -290,21 +289,20 @@ def parse_flight_port(value: Any) -> str:
     raise ValueError(f"must be a port (0 lets the system choose) or {FLIGHT_OFF}")
 
 
-def _towers(meaning: str) -> tuple[TowerAddress, ...]:
-    return option((), meaning, kind=TOWERS, parse=parse_towers)
-
-
 def _rules(meaning: str) -> tuple[RetentionRule, ...]:
-    return option((), meaning, kind=RULES, parse=lambda value: checked(parse_rules(value)))
+    return option((), meaning, kind=RULES, parse=parse_rules)
 
 
 @dataclass(frozen=True)
 class NodeOptions(SecurityOptions):
     """Options of every node."""
 
-    tower: tuple[TowerAddress, ...] = _towers(
+    tower: tuple[TowerAddress, ...] = option(
+        (),
         "towers to join through, separated by commas. Default: DAFKA_TOWER in the environment, or "
-        "else 127.0.0.1:5556:5557"
+        "else 127.0.0.1:5556:5557",
+        kind=TOWERS,
+        parse=parse_towers,
     )
     host: str = option(
         "127.0.0.1",
@@ -346,13 +344,6 @@ class NodeOptions(SecurityOptions):
         "5,299,996 bytes are always accepted",
         minimum=4_096,
         maximum=MAX_RECORD_BYTES,
-    )
-    max_peer_rate_bytes: int = option(
-        0,
-        "bytes received from one peer per second, averaged over some seconds: a faster peer waits, "
-        "and the others do not. 0: no limit",
-        unit="bytes/s",
-        minimum=0,
     )
     connect_to: str = option(
         NEEDED_NODES,
@@ -401,12 +392,6 @@ class ProducerOptions(NodeOptions):
         "for a producer with option address, if stores that may have acknowledged records of its "
         "partition do not respond: `fail` raises MissingStoresError, `ignore` continues without "
         "them; records that only they have are set aside when they return",
-        choices=(FAIL, IGNORE),
-    )
-    resume_deleted: str = option(
-        FAIL,
-        "for a producer with option address, if its topic was deleted since it last published: "
-        "`fail` raises TopicDeletedError, `ignore` continues after the deleted records",
         choices=(FAIL, IGNORE),
     )
     head_interval_ms: int = option(1_000, "interval of announcing the last offset", minimum=10)
@@ -482,7 +467,7 @@ class StoreOptions(StoreLimitOptions, NodeOptions):
         "compression of topics' cold blocks, as `flights*=zstd`. The first matching pattern "
         "applies; blocks of topics without one are not compressed. Several by spaces",
         kind=COMPRESSION,
-        parse=lambda value: checked(parse_compression(value)),
+        parse=parse_compression,
     )
     compress_after_s: float = option(
         600.0, "age of a block's newest record at which the block is compressed", minimum=0
@@ -499,8 +484,4 @@ class TowerOptions(SecurityOptions):
     )
     pub_address: str = option(
         "tcp://127.0.0.1:5557", "where nodes receive beacons; port 0 lets the system choose"
-    )
-    join: tuple[TowerAddress, ...] = _towers(
-        "other towers, separated by commas: all of these towers announce each other, and their "
-        "nodes then join through every one"
     )

@@ -38,7 +38,6 @@ _SIZES: Final = {
 _SIZES_BY_NAME: Final = {unit.lower(): size for unit, size in _SIZES.items()}
 _SIZE: Final = re.compile(r"(?a)(\d{1,15}(?:\.\d{1,6})?) ?([a-z]{1,3})")
 _SEPARATORS: Final = re.compile(r"[;\s]+")
-_WILD: Final = frozenset("*?[")
 
 
 class RetentionRule(NamedTuple):
@@ -116,25 +115,6 @@ def codec_of(topic: str, rules: Iterable[CompressionRule]) -> str:
     """Return the codec for a topic, or ``none``."""
     rule = rule_of(topic, rules)
     return NONE if rule is None else rule.codec
-
-
-def checked(rules: tuple[_R, ...]) -> tuple[_R, ...]:
-    """Return a user's new rules; raise ValueError if one never applies, after an earlier one."""
-    for number, later in enumerate(rules):
-        if earlier := next((each for each in rules[:number] if _covers(each, later)), None):
-            raise ValueError(
-                f"have {str(later)!r}, which never applies: {str(earlier)!r} before it matches the "
-                "same topics; put it first or leave it out"
-            )
-    return rules
-
-
-def _covers(earlier: _R, later: _R) -> bool:
-    """Return True if one pattern certainly matches all topics of the other."""
-    if _WILD.isdisjoint(later.pattern):
-        return earlier.fits(later.pattern)
-    is_plain = _WILD.isdisjoint(earlier.pattern.replace("*", "")) and "[" not in later.pattern
-    return earlier.pattern == later.pattern or (is_plain and earlier.fits(later.pattern))
 
 
 def _parse(value: Any, kind: type[_R], syntax: str) -> tuple[_R, ...]:

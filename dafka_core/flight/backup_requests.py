@@ -54,13 +54,7 @@ class BackupRequest(Request, frozen=True):
 
 
 class CheckRequest(ActionRequest, frozen=True):
-    """Read all records of these partitions, or all data beside records, and compare checksums.
-
-    {v, partitions: [[topic, partition], ...], saved?} -> {v, partitions, records, blocks, bytes,
-    found: [[kind, topic, partition, offset, why], ...], linked}: the amount of checked data, the
-    damage, and the number of records with links. With saved, rows of dafka.links.v1, only these are
-    compared
-    """
+    """Read all records of these partitions, or all data beside records, and compare checksums."""
 
     action: ClassVar[str] = "dafka.check.v1"
     rows: ClassVar[tuple[str, ...]] = ("partitions", "saved")
@@ -70,12 +64,7 @@ class CheckRequest(ActionRequest, frozen=True):
 
 
 class LinksRequest(ActionRequest, frozen=True):
-    """Return the links of these partitions' records: a chain of digests (docs/backup.md).
-
-    {v, partitions: [[topic, partition], ...], newest?} -> {v, links: [[topic, partition, start,
-    end, life, digest of the records, digest of all up to here], ...]}: only the last ones with
-    newest. In several results if they are many
-    """
+    """Return the links of these partitions' records: a chain of digests (docs/backup.md)."""
 
     action: ClassVar[str] = "dafka.links.v1"
     rows: ClassVar[tuple[str, ...]] = ("partitions",)

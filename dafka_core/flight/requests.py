@@ -214,7 +214,10 @@ class Criteria(Request, frozen=True):
 
 
 class ActionRequest(Request, frozen=True):
-    """The body of an action; a subclass's docstring is its description in ListActions."""
+    """The body of an action, with its result in docs/flight_actions.md.
+
+    A subclass's docstring is its description in ListActions.
+    """
 
     what: ClassVar[str] = "body"
     largest_bytes: ClassVar[int] = limits.MAX_ACTION_BYTES
@@ -222,11 +225,7 @@ class ActionRequest(Request, frozen=True):
 
 
 class HeadsRequest(ActionRequest, frozen=True):
-    """Return the store's partitions of these topics, or all.
-
-    {v, topics?} -> {v, heads: [[topic, partition, earliest, end, [number, id, acks]], ...]}: with
-    the newest life. In several results if they are many
-    """
+    """Return the store's partitions of these topics, or all."""
 
     action: ClassVar[str] = "dafka.heads.v1"
 
@@ -237,11 +236,6 @@ class OffsetsRequest(ActionRequest, frozen=True):
     """Return the first offsets with a time (since the epoch UTC) or a later one.
 
     With ``after_all``, all records from each returned offset on have its time or a later one.
-
-    {v, times: [[topic, partition, microseconds], ...], after_all: bool?} -> {v, offsets: [offset or
-    null, ...], now_us: the store's clock, clock_doubt: why the store does not trust it, or empty,
-    refusal: why the store accepts no records, or empty, damaged: number of partitions with damaged
-    records}
     """
 
     action: ClassVar[str] = "dafka.offsets.v1"
@@ -252,11 +246,7 @@ class OffsetsRequest(ActionRequest, frozen=True):
 
 
 class WaitRequest(ActionRequest, _PartitionRequest, frozen=True):
-    """Wait until records are on disk, and a transaction or a newer one is the partition's last.
-
-    {v, topic, partition, end, timeout_s, transaction: [version, start, end]?} -> {v, end}, which is
-    lower after the timeout
-    """
+    """Wait until records are on disk, and a transaction or a newer one is the partition's last."""
 
     action: ClassVar[str] = "dafka.wait.v1"
 
@@ -275,11 +265,7 @@ class WaitRequest(ActionRequest, _PartitionRequest, frozen=True):
 
 
 class WatchRequest(ActionRequest, frozen=True):
-    """Return changes of these topics, or of all, since an answer; wait until there are some.
-
-    {v, topics?, cursor?, timeout_s} -> {v, cursor, complete, heads}, in several results if they are
-    many: with complete, and always without a cursor, all of the store's partitions of them
-    """
+    """Return changes of these topics, or of all, since an answer; wait until there are some."""
 
     action: ClassVar[str] = "dafka.watch.v1"
 
@@ -289,11 +275,7 @@ class WatchRequest(ActionRequest, frozen=True):
 
 
 class TransactionsRequest(ActionRequest, frozen=True):
-    """Return the progress of partitions' transactions.
-
-    {v, partitions: [[topic, partition], ...]} -> {v, transactions: [[end, staged end, attempt,
-    [version, start, end] or null], ...]}
-    """
+    """Return the progress of partitions' transactions."""
 
     action: ClassVar[str] = "dafka.transactions.v1"
     rows: ClassVar[tuple[str, ...]] = ("partitions",)
@@ -303,10 +285,7 @@ class TransactionsRequest(ActionRequest, frozen=True):
 
 
 class CommitRequest(ActionRequest, frozen=True):
-    """Make staged records visible, all or none.
-
-    {v, transactions: [[topic, partition, attempt, start, end, version], ...]} -> {v}
-    """
+    """Make staged records visible, all or none."""
 
     action: ClassVar[str] = "dafka.commit.v1"
     rows: ClassVar[tuple[str, ...]] = ("transactions",)
@@ -343,11 +322,7 @@ class DigestRange(NamedTuple):
 
 
 class DigestsRequest(ActionRequest, frozen=True):
-    """Return digests of rows, in any order: their number and the sum of their hashes.
-
-    {v, ranges: [[topic, partition, attempt, start, end], ...]} -> {v, digests: ["rows:sum", ...]}:
-    rows that the attempt has staged or committed; visible rows if the attempt is empty
-    """
+    """Return digests of rows, in any order: their number and the sum of their hashes."""
 
     action: ClassVar[str] = "dafka.digests.v1"
     rows: ClassVar[tuple[str, ...]] = ("ranges",)
@@ -357,19 +332,14 @@ class DigestsRequest(ActionRequest, frozen=True):
 
 
 class StagedRequest(ActionRequest, frozen=True):
-    """Return staged records, which are invisible to readers and in no other list.
-
-    {v}? -> {v, staged: [[topic, partition, attempt, start, end, bytes, microseconds], ...]}, in
-    several results if they are many: the attempt is empty for records from another store, the time
-    is when the last records arrived
-    """
+    """Return staged records, which are invisible to readers and in no other list."""
 
     action: ClassVar[str] = "dafka.staged.v1"
     may_be_empty: ClassVar[bool] = True
 
 
 class DiscardRequest(ActionRequest, frozen=True):
-    """Discard attempts' staged records: {v, stages: [[topic, partition, attempt], ...]} -> {v}."""
+    """Discard attempts' staged records."""
 
     action: ClassVar[str] = "dafka.discard.v1"
     rows: ClassVar[tuple[str, ...]] = ("stages",)
@@ -381,7 +351,7 @@ class DiscardRequest(ActionRequest, frozen=True):
 
 
 class ForgetRequest(ActionRequest, frozen=True):
-    """Forget another store until it appears again: {v, address} -> {v}."""
+    """Forget another store until it appears again."""
 
     action: ClassVar[str] = "dafka.forget.v1"
 
@@ -396,10 +366,7 @@ class ForgetRequest(ActionRequest, frozen=True):
 class LeaseRequest(ActionRequest, frozen=True):
     """Return the positions in the store's file of ranges' blocks, which do not change meanwhile.
 
-    {v, ranges: [[topic, partition, start, end, life?, after?], ...], partial?, done?} -> {v, lease,
-    slot, ranges, blocks: [[number of the range, first offset, position, size], ...]}: for the first
-    ranges, the last of them perhaps in part; with partial without those that are not held.
-    ``done`` is a lease to end, and without ranges no new one is requested
+    ``done`` is a lease to end; without ranges no new one is requested.
     """
 
     action: ClassVar[str] = "dafka.lease.v1"
@@ -412,11 +379,7 @@ class LeaseRequest(ActionRequest, frozen=True):
 
 
 class SizesRequest(ActionRequest, frozen=True):
-    """Return approximate sizes of the records of ranges, by samples of the log's blocks.
-
-    {v, ranges: [[topic, partition, start, end], ...]} -> {v, sizes: [[bytes of a record, in each
-    quarter of the range], or null without records, ...]}
-    """
+    """Return approximate sizes of the records of ranges, by samples of the log's blocks."""
 
     action: ClassVar[str] = "dafka.sizes.v1"
     rows: ClassVar[tuple[str, ...]] = ("ranges",)
@@ -426,24 +389,21 @@ class SizesRequest(ActionRequest, frozen=True):
 
 
 class SpaceRequest(ActionRequest, frozen=True):
-    """Return the size of the store's file, and the space that readers pin.
-
-    {v}? -> {v, file_bytes, free_bytes, leases, oldest_lease_s}
-    """
+    """Return the size of the store's file, and the space that readers pin."""
 
     action: ClassVar[str] = "dafka.space.v1"
     may_be_empty: ClassVar[bool] = True
 
 
 class StoresRequest(ActionRequest, frozen=True):
-    """Return the locations of all known stores, this one included: {v}? -> a location each."""
+    """Return the locations of all known stores, this one included."""
 
     action: ClassVar[str] = "dafka.stores.v1"
     may_be_empty: ClassVar[bool] = True
 
 
 class DescribeRequest(ActionRequest, frozen=True):
-    """Return this store's location: {v}? -> {v, store, locations, directory, machine, session}."""
+    """Return this store's location."""
 
     action: ClassVar[str] = "dafka.describe.v1"
     may_be_empty: ClassVar[bool] = True
@@ -480,12 +440,7 @@ def _at_most(most: int, size: int) -> int:
 
 
 class RetentionRequest(ActionRequest, frozen=True):
-    """Return the store's retention rules, after replacing them if the request has some.
-
-    {v, rules?: [rule, ...], reset?} -> {v, rules: [rule, ...], is_set, given_up}: ``reset``
-    restores those of its option; ``given_up`` is the number of records deleted since the store's
-    start
-    """
+    """Return the store's retention rules, after replacing them if the request has some."""
 
     action: ClassVar[str] = "dafka.retention.v1"
 
@@ -506,7 +461,7 @@ class RetentionRequest(ActionRequest, frozen=True):
 
 
 class RetentionRules(JsonMessage, frozen=True):
-    """A store's rules in force."""
+    """A store's rules in force; ``given_up`` records were deleted by rules since its start."""
 
     rules: tuple[str, ...]
     is_set: bool
@@ -514,10 +469,7 @@ class RetentionRules(JsonMessage, frozen=True):
 
 
 class TrimRequest(ActionRequest, frozen=True):
-    """Delete records below offsets, of partitions that the store has; at most to their ends.
-
-    {v, trims: [[topic, partition, before], ...]} -> {v, earliest: [offset, ...]}, on disk
-    """
+    """Delete records below offsets, of partitions that the store has; at most to their ends."""
 
     action: ClassVar[str] = "dafka.trim.v1"
     rows: ClassVar[tuple[str, ...]] = ("trims",)
@@ -532,10 +484,7 @@ class Trimmed(JsonMessage, frozen=True):
 
 
 class DeleteRequest(ActionRequest, frozen=True):
-    """Delete a topic, and note that for stores that are away.
-
-    {v, topic} -> {v, partitions, records}, on disk: the numbers deleted here
-    """
+    """Delete a topic, and note that for stores that are away."""
 
     action: ClassVar[str] = "dafka.delete.v1"
 
@@ -556,7 +505,7 @@ class Deleted(JsonMessage, frozen=True):
 
 
 class PeersRequest(ActionRequest, frozen=True):
-    """Return the nodes discovered by this store, and its connections: {v}? -> {v, peers}."""
+    """Return the nodes discovered by this store, and its connections."""
 
     action: ClassVar[str] = "dafka.peers.v1"
     may_be_empty: ClassVar[bool] = True

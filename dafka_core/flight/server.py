@@ -384,8 +384,9 @@ class FlightService(ProcessBound):
             if socket_path is not None:
                 context.watch.addresses |= grpc_workarounds.addresses_of(locations[0])
                 _remove_socket(socket_path)
-                # With keys only the store's user may open the socket, from its first moment on.
-                before = os.umask(0o177) if is_tls else None
+                # With keys only the store's user may open the socket, from its first moment on. For
+                # milliseconds also other threads' files are their user's alone, but usable.
+                before = os.umask(0o077) if is_tls else None
                 try:
                     self._listen(locations[0])
                 finally:
@@ -569,12 +570,12 @@ def _follow_keys(
     closing: threading.Event,
 ) -> None:
     while not closing.wait(LOOK_INTERVAL_S):
-        if keys.certificates != server.certificates and (running := service()) is not None:
-            try:
+        try:
+            if keys.certificates != server.certificates and (running := service()) is not None:
                 server = running.replace(server, location)
-            except RuntimeError as error:  # no thread can be started: try again
-                _log.error("the allowed keys for Arrow Flight stay as they were: %s", error)
-            del running
+        except Exception as error:  # noqa: BLE001 -- such as of a thread that cannot be started
+            _log.error("the allowed keys for Arrow Flight stay as they were: %s", error)
+        running = None
 
 
 def _check_port(host: str, port: int) -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from inspect import cleandoc
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from dafka_core.errors import DataLossError, InvalidRequestError
+from dafka_core.flight import limits
 from dafka_core.flight.backup_requests import CheckRequest, LinksRequest
 from dafka_core.flight.flight_errors import BUSY, UnavailableError
-from dafka_core.flight.limits import HEADS_PER_RESULT, MAX_LEASED_BLOCKS, MAX_LEASED_BYTES
+from dafka_core.flight.limits import MAX_LEASED_BLOCKS, MAX_LEASED_BYTES
 from dafka_core.flight.requests import (
     ActionRequest,
     CommitRequest,
@@ -76,6 +77,9 @@ TURN_S: Final = 0.1
 so it is refused soon."""
 
 
+T = TypeVar("T")
+
+
 def watch(context: ServerContext, request: WatchRequest, caller: Caller) -> Iterator[HeadsSince]:
     """Yield the changes since the request's cursor, at the latest after its timeout."""
     topics = None if request.topics is None else frozenset(request.topics)
@@ -88,8 +92,8 @@ def watch(context: ServerContext, request: WatchRequest, caller: Caller) -> Iter
     found = None if known is None else _changed(context, known, topics)
     complete = found is None
     found = context.held(request.topics, caller) if found is None else caller.known(found)
-    for start in range(0, len(found), HEADS_PER_RESULT) or (0,):
-        yield HeadsSince(cursor, complete, tuple(found[start : start + HEADS_PER_RESULT]))
+    for part in _parts(found):
+        yield HeadsSince(cursor, complete, part)
 
 
 def _number(cursor: str, session: str) -> int | None:
@@ -140,7 +144,9 @@ class Action(NamedTuple):
 
 def descriptions() -> list[tuple[str, str]]:
     """Return the name and description of each action, for clients."""
-    return [(name, cleandoc(each.request.__doc__ or "")) for name, each in ACTIONS.items()]
+    page = "See docs/flight_actions.md for its body and result."
+    docs = {name: cleandoc(each.request.__doc__ or "") for name, each in ACTIONS.items()}
+    return [(name, f"{doc.partition(chr(10))[0]} {page}") for name, doc in docs.items()]
 
 
 def act(context: ServerContext, name: str, body: bytes, caller: Caller) -> Iterator[bytes]:
@@ -153,16 +159,17 @@ def act(context: ServerContext, name: str, body: bytes, caller: Caller) -> Itera
         yield answer.packed()
 
 
+def _parts(found: Sequence[T]) -> Iterable[tuple[T, ...]]:
+    """Split the entries of an answer into several results; at least one."""
+    return limits.parts(found, limits.HEADS_PER_RESULT) if found else ((),)
+
+
 def _heads(context: ServerContext, request: HeadsRequest, caller: Caller) -> Iterator[Heads]:
-    found = context.held(request.topics, caller)
-    for start in range(0, len(found), HEADS_PER_RESULT) or (0,):
-        yield Heads(tuple(found[start : start + HEADS_PER_RESULT]))
+    return map(Heads, _parts(context.held(request.topics, caller)))
 
 
 def _staged(context: ServerContext, request: StagedRequest, caller: Caller) -> Iterator[Staged]:
-    found = caller.known(context.log.staged())
-    for start in range(0, len(found), HEADS_PER_RESULT) or (0,):
-        yield Staged(tuple(found[start : start + HEADS_PER_RESULT]))
+    return map(Staged, _parts(caller.known(context.log.staged())))
 
 
 def _offsets(context: ServerContext, request: OffsetsRequest, caller: Caller) -> Iterator[Offsets]:

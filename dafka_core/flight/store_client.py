@@ -735,18 +735,22 @@ class StoreClient(ProcessBound):
         answers: list[A] = []
         for request in sent:
             body = replace(request, store=self._store).checked().packed()
+            action = flight.Action(request.action, body)
             with self._asking(timeout_s) as (client, options):
-                found = self._results(client, flight.Action(request.action, body), options)
+                found = self._results(client, action, options, timeout_s)
                 answers += [kind.parse(each.body.to_pybytes()) for each in found]
         if len(answers) < len(sent):
             raise StoreUnreachableError(self._store, "it sent no answer")
         return answers
 
-    def _results(self, client: flight.FlightClient, action: flight.Action, options: Any) -> Any:
+    def _results(
+        self, client: flight.FlightClient, action: flight.Action, options: Any, timeout_s: float
+    ) -> list[Any]:
         """Return an action's answers; repeat it once if a takeover of keys cut its connection.
 
         An action that was executed already has the same effect again; a lease expires by itself.
         """
+        begun_s = time.monotonic()
         try:
             return list(client.do_action(action, options))
         except (flight.FlightCancelledError, flight.FlightUnavailableError) as error:
@@ -755,7 +759,8 @@ class StoreClient(ProcessBound):
             if self._closed or not self.uri.startswith(f"{TLS_SCHEME}:") or not is_refused:
                 raise
             time.sleep(RETRY_PAUSE_S)
-            return list(client.do_action(action, options))
+            left_s = timeout_s - (time.monotonic() - begun_s)
+            return list(client.do_action(action, self._keys.call_options(left_s)))
 
     @contextmanager
     def _asking(self, timeout_s: float) -> Iterator[tuple[flight.FlightClient, Any]]:

@@ -215,22 +215,6 @@ class _DeletionRecord(JsonMessage, frozen=True):
     """Name, end, and the three numbers of the life of each."""
 
 
-@dataclass(eq=False)
-class TopicDeletedError(PartitionError):
-    """A producer cannot resume: its topic was deleted, and nothing was written since.
-
-    The records before ``end``, the resume point, are deleted.
-    """
-
-    sentence = (
-        "the topic was deleted ({when}) with all records before offset {end}: publish them again "
-        "from a new address (without option address), or set option resume_deleted to 'ignore' to "
-        "continue after them"
-    )
-    end: int
-    when: str
-
-
 class Deletion(NamedTuple):
     """A deletion of a partition's records before ``before``, by ``life`` and older ones.
 

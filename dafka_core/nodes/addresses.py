@@ -126,15 +126,15 @@ def network_host() -> str:
     return bracketed(next((each for each in found if not is_loopback(each)), found[0]))
 
 
-def failed_lookups(hosts: Iterable[str]) -> dict[str, int | None]:
-    """Return the error codes of the names that do not resolve now."""
-    failures = {}
+def unresolved_hosts(hosts: Iterable[str]) -> list[str]:
+    """Return the names that do not resolve now, in order."""
+    failed = set()
     for host in hosts:
         try:
             resolve(host)
-        except OSError as error:
-            failures[host] = error.errno
-    return failures
+        except OSError:
+            failed.add(host)
+    return sorted(failed)
 
 
 def _routes(towers: Iterable[TowerAddress]) -> list[tuple[TowerAddress, str, str]]:

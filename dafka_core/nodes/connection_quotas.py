@@ -1,4 +1,4 @@
-"""Limits on what one connection makes a node hold in memory, and on the rate of a peer.
+"""Limits on what one connection makes a node hold in memory.
 
 ZeroMQ keeps any number of frames of a message until the last one has arrived, and keeps every
 subscription, at about 100 bytes for each byte of its prefix.  No option of ZeroMQ bounds either.
@@ -23,7 +23,7 @@ import socket as sockets
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -44,7 +44,6 @@ CHECK_SHARE: Final = 0.01  # of a CPU: checks of very many connections are less 
 WIRE_FACTOR: Final = 2  # wire bytes for each byte of a subscription
 WIRE_FACTOR_ENCRYPTED: Final = 4  # CURVE adds 35 bytes to a topic of 20
 SKIPPED_FRAMES: Final = 10_000  # frames of an invalid message skipped in one turn, some 5 ms
-AHEAD_S: Final = 1.0  # a peer may send this much of its rate at once: records come in bursts
 
 # Without a message, above which a connection to a peer is observed more closely.  Only a message
 # with a record can be larger: the largest other one has 5.4 MB.
@@ -114,8 +113,7 @@ class ConnectionQuotas:
         # peer within a message aborts the process (a defect of libzmq).
         self.unfinished: set[Socket] = set()
         self.rounds = 0  # of the loop
-        # Whether the loop reads no messages from an endpoint now.
-        self.is_unread: Callable[[str], bool] = lambda endpoint: False
+        self.is_paused = False  # the loop reads no messages from peers now
         factor = WIRE_FACTOR_ENCRYPTED if encrypted else WIRE_FACTOR
         self._subscribed_bytes = subscribed_bytes
         self._inbound_bytes = factor * subscribed_bytes
@@ -248,7 +246,7 @@ class ConnectionQuotas:
         """
         if not each.endpoint:
             return unread_bytes > each.limit_bytes
-        if self.is_unread(each.endpoint):
+        if self.is_paused:
             self.note(each.descriptor)
         if each.noted or unread_bytes <= OBSERVED_BYTES:
             return False
@@ -309,54 +307,6 @@ class _Checker:
 
 _checker = _Checker()
 os.register_at_fork(after_in_child=_checker.reset)
-
-
-class PeerRates:
-    """The rates of peers: a node pauses receiving from a peer that sends too fast.
-
-    A pause discards nothing here.  Messages wait in ZeroMQ's queue, then in TCP's windows and in
-    the peer's own queue, which drops those above its high-water mark: these are fetched later.
-    """
-
-    def __init__(self, bytes_per_s: int) -> None:
-        self.paused: dict[str, float] = {}  # the ends of the pauses, by endpoint
-        self.pause_count = 0
-        self._bytes_per_s = bytes_per_s  # of each peer; 0: no limit
-        self._even_at: dict[str, float] = {}  # when a peer is at its rate if it sends nothing more
-        self._throttle = LogThrottle()
-
-    def add(self, now: float, endpoint: str, node: str, size_bytes: int) -> bool:
-        """Count what a peer has sent; return True if it is paused from now on."""
-        if not self._bytes_per_s:
-            return False
-        even_at = max(now, self._even_at.get(endpoint, now)) + size_bytes / self._bytes_per_s
-        self._even_at[endpoint] = even_at
-        if even_at <= now + AHEAD_S:
-            return False
-        self.paused[endpoint] = even_at - AHEAD_S
-        self.pause_count += 1
-        if self._throttle.is_new("peer"):
-            text = (
-                "%(node)s at %(endpoint)s sends more than %(bytes_per_s)d bytes a second, option "
-                "max_peer_rate_bytes: its messages are not read until it is below that rate again. "
-                "Peers were paused %(count)d times so far"
-            )
-            facts = {"node": node, "endpoint": endpoint, "bytes_per_s": self._bytes_per_s}
-            extra = {"event": "peer_left_alone"}
-            _log.warning(text, facts | {"count": self.pause_count}, extra=extra)
-        return True
-
-    def take_due(self, now: float) -> list[str]:
-        """Remove and return the peers that are not paused any more."""
-        due = [endpoint for endpoint, until in self.paused.items() if until <= now]
-        for endpoint in due:
-            del self.paused[endpoint]
-        return due
-
-    def forget(self, endpoint: str) -> None:
-        """Forget a closed connection; a new one is counted from zero."""
-        self.paused.pop(endpoint, None)
-        self._even_at.pop(endpoint, None)
 
 
 # -- monitors and descriptors of connections -------------------------------------------------------

@@ -39,7 +39,6 @@ class Deletions:
         self._lock = threading.Lock()
         self._known: dict[TopicPartition, list[Deletion]] = {}
         self._read: dict[TopicPartition, int] = {}  # ends of the read records of deletions
-        self._handled = log.retention.deletions_handled()  # likewise, those logged before
         self._applied = -1  # the log's change up to which deleted topics were checked
         self._due: set[str] = set()  # topics to check again
 
@@ -64,26 +63,19 @@ class Deletions:
         return sum(each > 0 for each in gone), sum(each for each in gone if each > 0)
 
     def apply(self) -> None:
-        """Delete records named by deletions of any store, and log each deletion once."""
+        """Delete records named by deletions of any store."""
         with self._lock:
             number = self._log.changes.number
-            new = self._read_new()
+            self._read_new()
             known = frozenset(tp.topic for tp in self._known)
             changed = self._log.changes.since(self._applied, known)
             self._due |= known if changed is None else {tp.topic for tp in changed}
             for topic in self._due:
                 self._trim(topic)
-            for topic, at_us in new.items():
-                self._report_kept(topic, at_us)
             self._applied = number
             self._due.clear()
-            if self._read != self._handled:
-                self._log.retention.keep_deletions_handled(self._read)
-                self._handled = dict(self._read)
 
-    def _read_new(self) -> dict[str, int]:
-        """Read new deletions; return the times of those to log, by topic."""
-        new: dict[str, int] = {}
+    def _read_new(self) -> None:
         for info in self._log.partitions(DELETIONS_TOPIC):
             start = self._read.get(info.tp, info.earliest)
             start = start if start <= info.end else info.earliest
@@ -92,11 +84,8 @@ class Deletions:
                     for offset, content in enumerate(batch.values, batch.offset):
                         for each in _parsed(info.tp, offset, content):
                             self._add(each)
-                            if offset >= self._handled.get(info.tp, 0):
-                                new[each.tp.topic] = max(each.at_us, new.get(each.tp.topic, 0))
                 start = batches[-1].end
             self._read[info.tp] = info.end
-        return new
 
     def _add(self, deletion: Deletion) -> None:
         known = self._known.setdefault(deletion.tp, [])
@@ -127,27 +116,6 @@ class Deletions:
             text = "topic %(topic)s was deleted (%(at)s): gave up %(records)d records"
             facts = {"topic": quoted(topic), "at": at, "records": count}
             _log.info(text, facts, extra={"event": "topic_deleted"})
-
-    def _report_kept(self, topic: str, at_us: int) -> None:
-        """Log records older than a deletion that did not include them; they are kept."""
-        for info in self._log.partitions(topic):
-            if info.earliest == info.end:
-                continue
-            times = self._log.times(info.tp, info.earliest, info.earliest + 1)
-            if times and times[0][1] < at_us:
-                text = (
-                    "%(partition)s: topic %(topic)s was deleted (%(at)s) while no reachable store "
-                    "knew of the records from offset %(start)d to %(end)d (exclusive), which are "
-                    "older: they are kept here; 'dafka delete' again deletes them, too"
-                )
-                facts = {
-                    "partition": str(info.tp),
-                    "topic": quoted(topic),
-                    "at": shown_time(at_us),
-                    "start": info.earliest,
-                    "end": info.end,
-                }
-                _log.warning(text, facts, extra={"event": "deleted_records_kept"})
 
 
 def _parsed(tp: TopicPartition, offset: int, content: bytes) -> list[Deletion]:

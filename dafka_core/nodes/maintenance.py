@@ -24,6 +24,7 @@ from dafka_core.errors import (
     HistoryChangedError,
     NodeFailedError,
     StoreError,
+    StoreUnreachableError,
 )
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
@@ -184,6 +185,8 @@ HEAL_S: Final = 10.0
 class HealThread(LogThread):
     """Replaces damaged records by those of other stores (``storage/healing.py``).
 
+    After ``RETRY_S``, or when another store appears, it retries those that no store has had.
+
     Args:
         others: returns the other present stores.
         keys: for their clients.
@@ -200,6 +203,7 @@ class HealThread(LogThread):
         self._others, self._keys = others, keys
         self._client: StoreClient | None = None
         self._waiting: dict[TopicPartition, list[DamagedRange]] = {}
+        self._healed: set[TopicPartition] = set()
         self._asked: list[StoreLocation] = []  # they could not replace these
         self._retry_at = 0.0
         task = "replacing damaged records"
@@ -217,20 +221,33 @@ class HealThread(LogThread):
             return IDLE_S
         others, now, retried = self._others(), time.monotonic(), self._waiting
         if now >= self._retry_at or any(each not in self._asked for each in others):
-            self._asked, self._retry_at, self._waiting = others, now + RETRY_S, {}
+            self._asked, self._retry_at, self._waiting = [*others], now + RETRY_S, {}
         for tp in sorted(self._healer.damaged - self._waiting.keys()):
-            known, left = retried.get(tp, []), []
-            is_held = known and all(map(self._is_held, known))
-            for each in known if is_held else self._healer.damaged_ranges(tp):
-                if self._closed.is_set():
-                    return 0.0
-                rest = each and self._rest_of(each, others, is_known=each in known)
-                left += [rest] if rest else []
-            if left:
-                self._waiting[tp] = left
-            else:
+            self._waiting[tp] = []  # also after an error
+            left = self._left(tp, retried.get(tp, []), others)
+            if self._closed.is_set():
+                return 0.0
+            self._waiting[tp] = left
+            if not left:
+                del self._waiting[tp]
                 self._healer.damaged.discard(tp)
+                self._healed.add(tp)
+        while self._healed and not self._healer.damaged - self._waiting.keys():
+            self._healer.rewrite_groups(self._healed.pop())
         return IDLE_S
+
+    def _left(
+        self, tp: TopicPartition, known: list[DamagedRange], others: list[StoreLocation]
+    ) -> list[DamagedRange]:
+        """Replace a partition's damaged records; return the ranges that remain."""
+        left: list[DamagedRange] = []
+        is_held = known and all(map(self._is_held, known))
+        for each in known if is_held else self._healer.damaged_ranges(tp):
+            if self._closed.is_set():
+                break
+            rest = each and self._rest_of(each, others, is_known=each in known)
+            left += [rest] if rest else []
+        return left
 
     def _is_held(self, damaged: DamagedRange) -> bool:
         info = self._log.info(damaged.tp)
@@ -246,7 +263,7 @@ class HealThread(LogThread):
         facts = {"partition": str(damaged.tp), "start": damaged.start, "end": damaged.end - 1}
         extra = {"event": "records_healed"}
         whys: list[str] = []
-        for other in others:
+        for other in [*others]:
             try:
                 with StoreClient(other, self._keys) as self._client:
                     for batch in self._client.read(
@@ -266,6 +283,8 @@ class HealThread(LogThread):
                 break
             except DafkaError as error:
                 whys.append(str(error))
+                if isinstance(error, StoreUnreachableError):
+                    others.remove(other)
             if damaged.start == damaged.end:
                 text = (
                     "%(partition)s: records %(start)d to %(end)d were damaged, and are replaced by "

@@ -10,7 +10,7 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable
-from socket import EAI_NODATA, EAI_NONAME, socketpair
+from socket import socketpair
 from typing import Final, TypeVar
 
 import zmq
@@ -26,10 +26,9 @@ from dafka_core.errors import (
 )
 from dafka_core.model.records import RecordBatch
 from dafka_core.nodes import sockets
-from dafka_core.nodes.addresses import bound, failed_lookups
+from dafka_core.nodes.addresses import bound, unresolved_hosts
 from dafka_core.nodes.connection_quotas import ConnectionQuotas
 from dafka_core.nodes.peers import Peers
-from dafka_core.nodes.process_limits import raise_limit
 from dafka_core.nodes.security import Security
 from dafka_core.nodes.threads import InterruptibleCondition, NodeThread, weakly
 from dafka_core.nodes.traffic import RECORDS, MeshTraffic
@@ -41,15 +40,12 @@ from dafka_core.protocol.limits import MAX_HEADER_BYTES, max_taken_bytes
 from dafka_core.protocol.messages import DirectRecord, DirectRecordBatches, EpochAck, RecordMessage
 from dafka_core.protocol.record_limits import RecordLimits, announcement
 from dafka_core.protocol.role import Outgoing, OutgoingBatch, PeerNews, Role
-from dafka_core.protocol.store_directory import StoreDirectory, StoreQuery
+from dafka_core.protocol.store_directory import Question, StoreDirectory
 from dafka_core.security.permissions import Permissions
 from dafka_core.system.closing import ProcessBound, check_process
+from dafka_core.system.process_limits import raise_limit
 
 LINGER_MS: Final = 200  # time for the last messages to leave when a node ends
-CHECK_HOSTS_S: Final = 0.3  # without a tower, before the slow lookup of the towers' names
-
-# The name does not exist; other failures may be temporary.
-_NO_HOST: Final = (EAI_NONAME, EAI_NODATA)
 
 T = TypeVar("T")
 
@@ -155,18 +151,14 @@ class Mesh(ProcessBound):
             raise
 
     def _wait_for_tower(self) -> None:
-        waits, hosts = self._config.wait_for_tower, [each.host for each in self._config.tower]
-        first_s = min(CHECK_HOSTS_S, self._config.tower_timeout_s)
-        if self.wait_until(lambda: self.peers.tower_found, None if waits else first_s):
+        timeout_s = self._config.tower_timeout_s
+        waits_s = None if self._config.wait_for_tower else timeout_s
+        if self.wait_until(lambda: self.peers.tower_found, waits_s):
             return
-        failures = failed_lookups(hosts)
-        no_host_exists = all(failures.get(host) in _NO_HOST for host in hosts)
-        waited_s = first_s if no_host_exists else self._config.tower_timeout_s
-        if self.wait_until(lambda: self.peers.tower_found, waited_s - first_s):
-            return
+        unresolved = unresolved_hosts(each.host for each in self._config.tower)
         refusals = self.peers.towers.refusals.items()
         why = "; ".join(map("tower {0[0]} does not let this node in: {0[1]}".format, refusals))
-        raise TowerNotFoundError(self._towers, waited_s, sorted(failures), diagnosis=why)
+        raise TowerNotFoundError(self._towers, timeout_s, unresolved, diagnosis=why)
 
     def call_soon(self, function: Callable[[float], object]) -> None:
         """Make the loop call ``function(now)``."""
@@ -208,9 +200,9 @@ class Mesh(ProcessBound):
     def query(
         self,
         directory: StoreDirectory,
-        ask: Callable[[float], tuple[StoreQuery, list[Outgoing]]],
+        ask: Callable[[float], tuple[Question, list[Outgoing]]],
         timeout_s: float,
-    ) -> StoreQuery:
+    ) -> Question:
         """Make the loop ``ask(now)`` a question of the directory, and wait for the answers.
 
         Waits longer if only distant stores are missing: see ``StoreDirectory.waits_for_others``.
@@ -219,24 +211,24 @@ class Mesh(ProcessBound):
             NoStoreError: no store has answered within ``timeout_s`` seconds.
         """
 
-        def send(now: float) -> StoreQuery:
-            query, messages = ask(now)
+        def send(now: float) -> Question:
+            question, messages = ask(now)
             self.send(messages)
-            return query
+            return question
 
-        query = self.call(send)
-        answered = self.wait_until(lambda: query.answered, timeout_s)
-        if not answered and directory.waits_for_others(query):
+        question = self.call(send)
+        answered = self.wait_until(lambda: question.answered, timeout_s)
+        if not answered and directory.waits_for_others(question):
             self.wait_until(
-                lambda: query.answered or not directory.waits_for_others(query),
+                lambda: question.answered or not directory.waits_for_others(question),
                 timing.MAX_STORE_TIMEOUT_S,
             )
-            answered = query.answered
-        self.call_soon(lambda now: directory.forget(query))
+            answered = question.answered
+        self.call_soon(lambda now: directory.forget(question))
         if not answered:
             unconnected = self.peers.inbound.unconnected(directory.stores)
             raise NoStoreError(self._towers, timeout_s, unconnected, self.peers.inbound.endpoint)
-        return query
+        return question
 
     def wake(self) -> None:
         """Start a round of the loop if it is waiting."""
@@ -326,9 +318,8 @@ class Mesh(ProcessBound):
         self._run_calls(now)
         if self._pub in ready:
             self._receive_subscriptions(now)
-        for endpoint, socket, node, sender in self.peers.ready(ready):
-            size_bytes = self._receive_messages(now, socket, node, sender)
-            self.peers.on_received(now, endpoint, node, size_bytes)
+        for socket, node, sender in self.peers.ready(ready):
+            self._receive_messages(now, socket, node, sender)
         news, lost = self.peers.update(now, ready)
         for each in news:
             self.role.on_peer(now, each)
@@ -345,9 +336,9 @@ class Mesh(ProcessBound):
         for _ in range(len(self._calls)):
             self._calls.popleft()(now)
 
-    def _receive_messages(self, now: float, socket: Socket, peer: str, sender: Permissions) -> int:
+    def _receive_messages(self, now: float, socket: Socket, peer: str, sender: Permissions) -> None:
         invalid_before = self._decoder.invalid_count
-        others, size_bytes = sockets.receive_burst(socket, self._decoder, self.quotas)
+        others = sockets.receive_burst(socket, self._decoder, self.quotas)
         for requestor, batch in self._decoder.take():
             if self.traffic.admits_records(sender, batch):
                 self.send(self.role.on_batch(now, requestor, batch))
@@ -368,7 +359,6 @@ class Mesh(ProcessBound):
             for batch in batches:
                 self.traffic.add_received(batch)
                 self.send(self.role.on_batch(now, message.requestor, batch))
-        return size_bytes
 
     def _receive_subscriptions(self, now: float) -> None:
         received = sockets.received_subscriptions(self._pub, self.security, self.quotas)

@@ -7,7 +7,6 @@ it needs (``NEEDED_KINDS``).  A peer is known by its endpoint:
 | event | action |
 |---|---|
 | a tower announces it for the first time | connect to it, and send it this node's beacon |
-| and no open files are left for it | refuse it, and end its connection to this node |
 | its connection's handshake succeeds | it has proved its key (``Claims``) |
 | its connection ends | ZeroMQ reconnects; if ZeroMQ has given it up, connect anew |
 | a tower announces it with another key | connect anew, with that key |
@@ -34,14 +33,12 @@ from dafka_core.nodes.connection_quotas import (
     OBSERVED_BYTES,
     Connection,
     ConnectionQuotas,
-    PeerRates,
     ends_of,
     monitor_events,
 )
-from dafka_core.nodes.process_limits import PER_PEER, PER_PEER_APART, PeerRoom
 from dafka_core.nodes.security import RefusedNodeError, Security
 from dafka_core.nodes.tower_links import REFUSED_S, Towers
-from dafka_core.nodes.traffic import BEACON, FORBIDDEN, TOWER, MeshTraffic
+from dafka_core.nodes.traffic import BEACON, FORBIDDEN, MeshTraffic
 from dafka_core.protocol import beacons
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.limits import max_frame_bytes
@@ -49,6 +46,7 @@ from dafka_core.protocol.role import PeerNews
 from dafka_core.security.permissions import Permissions
 from dafka_core.security.throttles import LogThrottle
 from dafka_core.system.hosts import HostPort, numeric_host
+from dafka_core.system.process_limits import soft_limit
 
 # Interval of beacons until a tower has returned one: a PUB socket drops messages that it sends
 # before the tower has accepted the connection.
@@ -63,10 +61,6 @@ DOUBT_S: Final = 0.2
 # peer accepts a connection within a second.
 UNREACHED_S: Final = 10.0
 
-# Minimum number of round trips since a connection was begun.  Both events are used: behind a relay,
-# the first one shows only the distance to the relay.
-_ROUND_TRIPS: Final[dict[int, int]] = {zmq.EVENT_CONNECTED: 1, zmq.EVENT_HANDSHAKE_SUCCEEDED: 3}
-
 _ALL: Final = ""  # the key of the one socket for all peers
 MAX_TOPICS: Final = 100  # of one peer that a map shows, since peers choose them
 MAX_KNOWN: Final = 2 * beacons.MAX_PEERS  # nodes that have connected: peers choose their addresses
@@ -80,7 +74,6 @@ class _Connection:
     """The connection to a peer."""
 
     since: float = inf  # begun, or ended for the first time since it was settled
-    tried_at: float = 0.0  # start of the last attempt
     made_at: float = inf
     ends: int = 0  # since it was settled
     refusal: str = ""  # why the peer does not let this node in
@@ -112,11 +105,9 @@ class Peers:
         quotas: ConnectionQuotas,
         traffic: MeshTraffic,
     ) -> None:
-        apart = socket_per_peer or security.own is not None or config.max_peer_rate_bytes > 0
+        apart = socket_per_peer or security.own is not None
         expiry_s = config.peer_expiry_ms / 1000
         self.table = beacons.PeerTable(beacon.node, beacon.port, expiry_s=expiry_s)
-        self.rates = PeerRates(config.max_peer_rate_bytes)
-        self.room = PeerRoom(PER_PEER_APART if apart else PER_PEER)
         self.inbound = Inbound(beacon, self.table)
         self.towers = Towers(beacon, config, context, poller, security)
         self._security = security
@@ -135,7 +126,6 @@ class Peers:
         self._poller = poller
         self._quotas = quotas
         self._traffic = traffic
-        quotas.is_unread = lambda endpoint: not self._polled_for or endpoint in self.rates.paused
         self._prefixes: dict[bytes, None] = {}  # the subscriptions at every peer
         self._polled_for: int = zmq.POLLIN
         self._monitors: dict[str, Socket] = {}
@@ -145,7 +135,7 @@ class Peers:
     @property
     def due(self) -> float:
         """Return the time of the next action."""
-        return min([self.beacon_due, *self.rates.paused.values(), *self._doubtful.values()])
+        return min([self.beacon_due, *self._doubtful.values()])
 
     def announce(self, now: float) -> None:
         """Make this node known from now on."""
@@ -158,8 +148,6 @@ class Peers:
         poll takes a message's first frame from the queue, a disconnect drops the others, and recv
         then aborts the process (a defect of libzmq).
         """
-        for endpoint in self.rates.take_due(now):
-            self._poller.register(self._sockets[endpoint], self._polled_for)
         for tower, frames in self.towers.receive(now, polled):
             self._receive_beacon(now, tower, frames)
         for monitor in self._monitors.values():
@@ -175,17 +163,12 @@ class Peers:
 
     # -- receiving from peers --------------------------------------------------------------------
 
-    def ready(self, polled: Container[Socket]) -> Iterator[tuple[str, Socket, str, Permissions]]:
-        """Yield endpoint, socket, node (if known) and permissions for sockets with messages."""
+    def ready(self, polled: Container[Socket]) -> Iterator[tuple[Socket, str, Permissions]]:
+        """Yield socket, node (if known) and permissions for sockets with messages."""
         for endpoint, socket in self._sockets.items():
             if socket in polled:
                 node = self.table.node_at(endpoint) if endpoint != _ALL else ""
-                yield endpoint, socket, node, self._security.sender(endpoint)
-
-    def on_received(self, now: float, endpoint: str, node: str, size_bytes: int) -> None:
-        """Count received bytes, and pause a peer that has sent too much."""
-        if self.rates.add(now, endpoint, node, size_bytes):
-            self._poller.register(self._sockets[endpoint], 0)
+                yield socket, node, self._security.sender(endpoint)
 
     def subscribe(self, prefixes: Iterable[bytes]) -> None:
         """Subscribe at every current and later peer."""
@@ -207,10 +190,9 @@ class Peers:
         """Set whether to receive from peers; otherwise ZeroMQ's queues fill, and then drop."""
         polled_for = zmq.POLLIN if receiving else 0
         if polled_for != self._polled_for:
-            self._polled_for = polled_for
-            for endpoint, socket in self._sockets.items():
-                if endpoint not in self.rates.paused:
-                    self._poller.register(socket, polled_for)
+            self._polled_for, self._quotas.is_paused = polled_for, not receiving
+            for socket in self._sockets.values():
+                self._poller.register(socket, polled_for)
 
     # -- beacons ---------------------------------------------------------------------------------
 
@@ -221,13 +203,9 @@ class Peers:
             self.beacon_due = now
             return
         try:
-            if frames[0] == beacons.TOWER:
-                self.towers.learn(now, beacons.decode_tower_address(frames))
-                return
             beacon, is_other_key = self._security.announced(now, frames, self._own)
         except ProtocolError as error:
-            reason = TOWER if frames[0] == beacons.TOWER else BEACON
-            reason = FORBIDDEN if isinstance(error, RefusedNodeError) else reason
+            reason = FORBIDDEN if isinstance(error, RefusedNodeError) else BEACON
             self._traffic.refuse(reason, str(error))
             return
         endpoint, is_new = beacon.endpoint, self.table.is_new(beacon)
@@ -237,24 +215,15 @@ class Peers:
                 self._doubtful[endpoint] = now
         if is_new:
             self._news.append(PeerNews(beacon.node, endpoint))
-            self._count_files(now)
-        if is_new and not self.room.has_room(len(self.table)):
-            self.room.refuse(now, beacon.node, endpoint)
-        elif self.table.hear(now, beacon, tower):
+        if self.table.hear(now, beacon, tower):
             self._add(now, beacon)
         elif self.table.replaced:
             self.beacon_due = now
         if endpoint not in self.table:
             self._security.claims.forget(endpoint)
 
-    def _count_files(self, now: float) -> None:
-        """Count the open files, and end the connections of the refused peers."""
-        if self.room.count(now, len(self.table)) and self.room.refused:
-            self.inbound.end({node for node, _ in self.room.refused.values()})
-
     def _add(self, now: float, beacon: beacons.TowerBeacon) -> None:
         self._log("peer_came", "has come, at %(endpoint)s", beacon.node, beacon.endpoint)
-        self.room.refused.pop(beacon.endpoint, None)
         self._connections[beacon.endpoint] = _Connection()
         self._new[beacon.endpoint] = None
         # The new peer should receive this node's beacon at once.
@@ -275,9 +244,10 @@ class Peers:
             text = "at %(endpoint)s has gone, or its beacons do not come"
             self._log("peer_went", text, node, endpoint)
             self._forget(endpoint)
+        if silent:
+            known = self._connections
+            self._named = {at: each for at, each in self._named.items() if each in known}
         self._check_connections(now)
-        self._count_files(now)
-        self.room.report(now, len(self.table), self._config.peer_expiry_ms / 1000)
         lost = [*(node for node, _ in silent), *self.table.replaced]
         self.table.replaced.clear()
         return [node for node in lost if not self.table.knows(node)]
@@ -304,7 +274,9 @@ class Peers:
                 self._connect(now, endpoint)
                 del self._new[endpoint]
             except zmq.ZMQError:  # no free file descriptor: its next beacon announces it anew
-                self.room.refuse(now, self.table.node_at(endpoint), endpoint)
+                if self._throttle.is_new("files"):
+                    text = "no connection to a peer at %s: all %d files are open (ulimit -n)"
+                    _log.error(text, endpoint, soft_limit())
                 del self.table[endpoint]
                 self._forget(endpoint)
 
@@ -321,7 +293,6 @@ class Peers:
 
     def _new_socket(self, endpoint: str) -> Socket:
         most = self._config.high_water_mark
-        most = min(most, sockets.WAITING_MESSAGES) if self._config.max_peer_rate_bytes else most
         socket = sockets.new_socket(self._context, zmq.SUB, self._max_frame_bytes, most)
         self._monitors[endpoint] = monitor = sockets.watched(self._context, socket)
         self._poller.register(monitor, zmq.POLLIN)
@@ -341,12 +312,10 @@ class Peers:
             self._close_socket(endpoint)
             raise
         self._connections[endpoint].begin(now)
-        self._connections[endpoint].tried_at = now
 
     def _disconnect(self, endpoint: str) -> None:
         self._security.claims.prove(endpoint, is_proved=False)
         self._doubtful.pop(endpoint, None)
-        self.rates.forget(endpoint)
         if endpoint in self._new:
             del self._new[endpoint]
         elif _ALL in self._sockets:
@@ -368,7 +337,6 @@ class Peers:
         self._disconnect(endpoint)
         self._security.claims.forget(endpoint)
         del self._connections[endpoint]
-        self._named = {at: named for at, named in self._named.items() if named != endpoint}
 
     def _receive_event(self, now: float, event: int, value: int, endpoint: str) -> None:
         if endpoint not in self._connections:
@@ -383,19 +351,17 @@ class Peers:
             return
         if event == zmq.EVENT_CONNECTED and (address := ends_of(value)[1]):
             self._named[f"tcp://{HostPort(numeric_host(address), address[1])}"] = endpoint
-        if event in _ROUND_TRIPS and connection.tried_at:
-            round_trip_s = (now - connection.tried_at) / _ROUND_TRIPS[event]
-            self._news.append(PeerNews(self.table.node_at(endpoint), round_trip_s=round_trip_s))
+        if event in (zmq.EVENT_CONNECTED, zmq.EVENT_HANDSHAKE_SUCCEEDED):
+            self._news.append(PeerNews(self.table.node_at(endpoint), accepts=True))
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             connection.made_at, connection.refusal = now, ""
             self._security.claims.prove(endpoint, is_proved=True)
         elif event & sockets.HANDSHAKE_FAILED:
             peer = f"{self.table.node_at(endpoint)} at {endpoint}"
-            why = self._security.why_refused(event, value, peer)
+            why = self._security.report_refusal(event, value, peer)
             connection.refusal = why or connection.refusal
         elif event == zmq.EVENT_CONNECT_RETRIED:
             self._doubtful.pop(endpoint, None)
-            connection.tried_at = now
             socket = self._sockets.get(_ALL) or self._sockets[endpoint]
             connection.family.retry(now, (socket, endpoint))
         elif event == zmq.EVENT_DISCONNECTED:
@@ -444,7 +410,6 @@ class _Peer:
 
     kind: str = ""
     topics: dict[str, None] = field(default_factory=dict)
-    connection: Connection | None = None  # the last one
 
 
 class Inbound:
@@ -489,7 +454,7 @@ class Inbound:
             self._peers = {each: peer for each, peer in self._peers.items() if each in known}
         peer = self._peers.setdefault(node, _Peer())
         if connection is not None:
-            connection.node, peer.connection = node, connection
+            connection.node = node
         return peer
 
     def neighbours(self) -> list[Neighbour]:
@@ -504,10 +469,3 @@ class Inbound:
     def unconnected(self, nodes: Iterable[str]) -> list[str]:
         """Return those of the nodes that have not connected."""
         return sorted(set(nodes).difference(self._peers))
-
-    def end(self, nodes: set[str]) -> None:
-        """End the connections of some nodes."""
-        for node in nodes & self._peers.keys():
-            if connection := self._peers[node].connection:
-                connection.shut_down()
-                self._peers[node].connection = None

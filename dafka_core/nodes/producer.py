@@ -18,7 +18,6 @@ import secrets
 import threading
 import time
 from collections.abc import Iterable, Sized
-from contextlib import suppress
 from datetime import datetime
 from math import inf
 from typing import Any, Final
@@ -39,18 +38,16 @@ from dafka_core.errors import (
 )
 from dafka_core.model.envelope import AUTO, MAGIC, Header, closed
 from dafka_core.model.epochs import LIFE_ID_BITS
-from dafka_core.model.log_entries import Deletion, TopicDeletedError, parsed
 from dafka_core.model.name_limits import check_node_address, check_topic
-from dafka_core.model.names import DELETIONS_TOPIC, NOT_PLAIN, escape, is_plain
+from dafka_core.model.names import NOT_PLAIN, escape, is_plain
 from dafka_core.model.positions import moment_us
 from dafka_core.model.records import TopicPartition
-from dafka_core.model.timestamps import WallClock, shown_time
+from dafka_core.model.timestamps import WallClock
 from dafka_core.model.values import Values
-from dafka_core.nodes.addresses import new_address, options_beside
+from dafka_core.nodes.addresses import new_address
 from dafka_core.nodes.mesh import Mesh
 from dafka_core.nodes.node import Node, close_at_exit, ends_well
 from dafka_core.nodes.peers import CONNECT_S
-from dafka_core.nodes.reader import Reader
 from dafka_core.protocol.limits import MAX_SEQUENCE
 from dafka_core.protocol.producer_role import ProducerRole
 from dafka_core.security.allowed_keys import check_produce
@@ -89,7 +86,6 @@ class Producer(Node):
         NoStoreError: an address was given and no store answered with its last offset.
         MissingStoresError: an address was given, and stores that may have acknowledged records of
             its partition do not answer.
-        TopicDeletedError: an address was given whose topic was deleted since it published last.
     """
 
     def __init__(self, topic: str, *, address: str | None = None, **options: Any) -> None:
@@ -105,8 +101,6 @@ class Producer(Node):
         self._config = config
         self.limit = (config.max_record_bytes, "this producer")
         """The size in bytes of the largest accepted record, and the node that sets this limit."""
-        # Offset and size of a record that was published, and that too few stores take.
-        self._refused: tuple[int, int] | None = None
         self.role = ProducerRole(
             TopicPartition(topic, self.address),
             acks=config.acks,
@@ -254,8 +248,6 @@ class Producer(Node):
 
         Raises:
             NotAcknowledgedError: ``timeout_s`` seconds have passed; it counts the other records.
-            RecordTooLargeError: a store has joined that refuses one of these records, and the
-                remaining stores are fewer than ``acks``.
         """
         target, role = self._next_offset, self.role
         self.check_process()
@@ -281,7 +273,6 @@ class Producer(Node):
 
         Raises:
             NotAcknowledgedError: records are not acknowledged; it counts them.
-            RecordTooLargeError: as ``flush``.
         """
         self.end(started_s=time.monotonic())
 
@@ -326,8 +317,6 @@ class Producer(Node):
         if (life := self.role.fenced_by) is not None:
             ends = self.acknowledged, self._next_offset
             raise ProducerFencedError(*self.role.tp, life.number, *ends)
-        if self._refused is not None:
-            raise RecordTooLargeError(*self.role.tp, *self._refused, *self.limit)
 
     def _wait_for_room(self) -> None:
         def has_room() -> bool:
@@ -364,19 +353,10 @@ class Producer(Node):
             self._woken, self._singles = False, None
             outbox, self._outbox = self._outbox, []
             self._make_room()
-        published = [(Values.of(values), time_us) for values, time_us in outbox if len(values)]
-        for values, time_us in published:
-            self.mesh.send(self.role.publish(now, values, time_us))
-        max_bytes, before_bytes = self._config.max_record_bytes, self.limit[0]
-        self.limit = self.mesh.limits.with_stores(max_bytes, "this producer")
-        limit_bytes = self.limit[0]
-        too_large = limit_bytes < max_bytes and any(
-            values.largest_bytes > limit_bytes for values, _ in published
-        )
-        if too_large or self._refused or limit_bytes < before_bytes:
-            found = self.role.first_above(limit_bytes)
-            is_refused = found and self.mesh.limits.stores_taking(found[1]) < self._config.acks
-            self._refused = found if is_refused else None
+        for values, time_us in outbox:
+            if values:
+                self.mesh.send(self.role.publish(now, Values.of(values), time_us))
+        self.limit = self.mesh.limits.with_stores(self._config.max_record_bytes, "this producer")
         return False
 
 
@@ -481,31 +461,3 @@ def _resume(mesh: Mesh, role: ProducerRole, options: ProducerOptions) -> None:
         if (missing := takeover.missing) is not None:
             raise MissingStoresError(*role.tp, *missing)
         raise NoStoreError([str(tower) for tower in options.tower], timeout_s)
-    if takeover.has_deletions and options.resume_deleted != IGNORE:
-        _check_deleted(role.tp, role.next_offset, options)
-
-
-def _check_deleted(tp: TopicPartition, end: int, options: ProducerOptions) -> None:
-    """Raise TopicDeletedError if a deletion reached the offset at which the producer resumes."""
-    timeout_s, found = options.resume_timeout_s, list[Deletion]()
-    try:
-        with _reader_beside(options) as reader:
-            for info in reader.partitions([DELETIONS_TOPIC], timeout_s=timeout_s):
-                for batch in reader.read(info.tp, info.earliest, info.end, timeout_s=timeout_s):
-                    for content in map(bytes, batch.values):
-                        with suppress(ValueError):
-                            found += parsed(content)
-    except DafkaError as error:
-        text = "%s: the producer resumes without checking whether the topic was deleted: %s"
-        _log.warning(text, tp, error)
-    times_us = [each.at_us for each in found if each.tp == tp and each.before >= end]
-    if end and times_us:
-        raise TopicDeletedError(*tp, end, shown_time(max(times_us)))
-
-
-def _reader_beside(producer_options: ProducerOptions) -> Reader:
-    options = options_beside(producer_options)
-    try:
-        return Reader(**options)
-    except ConfigError:  # the producer has the last port of its range
-        return Reader(**options | {"port": "0"})

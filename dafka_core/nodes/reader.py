@@ -43,7 +43,6 @@ _GIVEN_UP: Final = (
     "%s %s at %s is announced and has not connected to this reader in %.0f s: records that only it "
     "has are missing in the results until it connects"
 )
-_SLOW: Final = "%s %s at %s is far away, or busy: it answered only after %.0f s"
 
 
 class Reader(Node):
@@ -209,12 +208,12 @@ class Reader(Node):
     # -- in the loop -----------------------------------------------------------------------------
 
     def _on_round(self, now: float) -> bool:
-        outcomes = self.role.directory.outcomes
-        while outcomes:
-            each = outcomes.popleft()
+        given_up = self.role.directory.given_up
+        while given_up:
+            each = given_up.popleft()
             kind = "store" if each.is_store else "node, perhaps a store,"
-            text, at = _GIVEN_UP if each.is_given_up else _SLOW, each.endpoint
-            _log.warning(text, kind, each.node, at or "an unknown address", each.waited_s)
+            at = each.endpoint or "an unknown address"
+            _log.warning(_GIVEN_UP, kind, each.node, at, each.waited_s)
         room_again = False
         for read, queue in self._queues.items():
             delivered, read.delivered = read.delivered, []

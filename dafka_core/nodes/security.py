@@ -259,12 +259,12 @@ class Security:
             socket.set(zmq.CURVE_SECRETKEY, self.own.secret)
             socket.set(zmq.ZAP_DOMAIN, _DOMAIN)
 
-    def expect_key(self, socket: Socket, key: str | None = None) -> None:
-        """Restrict a socket's next connections to the owner of a key, by default the own one."""
+    def expect_key(self, socket: Socket, key: str) -> None:
+        """Restrict a socket's next connections to the owner of a key."""
         if self.own is not None:
             socket.set(zmq.CURVE_PUBLICKEY, self.own.public)
             socket.set(zmq.CURVE_SECRETKEY, self.own.secret)
-            socket.set(zmq.CURVE_SERVERKEY, self.own.public if key is None else key.encode())
+            socket.set(zmq.CURVE_SERVERKEY, key.encode())
 
     def check_connections(self, now: float) -> None:
         """Admit connections that ZeroMQ asks about, and end those whose key is not allowed now."""
@@ -307,7 +307,7 @@ class Security:
         self._admitted[connection.descriptor] = connection
         return key
 
-    def why_refused(self, event: int, value: int, peer: str) -> str:
+    def report_refusal(self, event: int, value: int, peer: str) -> str:
         """Return the reason of a failed handshake with a peer, and log it; empty if unknown."""
         own, why = self.own, ""
         if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH and own is not None:

@@ -47,9 +47,6 @@ from dafka_core.protocol.role import OutgoingBatch
 from dafka_core.system.hosts import address_of, parse_endpoint
 
 FAMILY_S: Final = 0.5  # for connecting to a name by one family: some attempts, 0.1 s apart
-MESSAGE_BYTES: Final = 64  # minimum cost of a message, so that many small ones are not free
-REQUEST_BYTES: Final = 4 << 10  # cost of a message without records, which takes 50 us
-WAITING_MESSAGES: Final = 1_000  # of a paused peer, in this process: at most 32 MiB from our nodes
 HANDSHAKE_MS: Final = 10_000  # until ZeroMQ closes an unfinished connection: it takes an open file
 IDLE_S: Final = 5  # without data before TCP probes the connection; also the probes' interval
 
@@ -273,12 +270,12 @@ class Subscribers:
 
 def receive_burst(
     socket: Socket, decoder: BulkDecoder, quotas: ConnectionQuotas
-) -> tuple[list[list[bytes]], int]:
+) -> list[list[bytes]]:
     """Receive the waiting messages, until they suffice for one turn.
 
     Records in two frames go to ``decoder``; the frames of all other messages are returned.  A
     message is received whole, however many frames it has: none of its frames is ever taken for the
-    beginning of another message.  Also returns the approximate size of all messages in bytes.
+    beginning of another message.
     """
     others: list[list[bytes]] = []
     buckets = decoder.buckets
@@ -291,10 +288,10 @@ def receive_burst(
         return frame
 
     recv = receive_noted if quotas.observed else receive
-    nowait, size_bytes, count = int(zmq.NOBLOCK), 0, 0
+    nowait, size_bytes = int(zmq.NOBLOCK), 0
     with contextlib.suppress(zmq.Again):
         quotas.skip(socket)
-        for count in range(BURST_COUNT):  # noqa: B007 -- how many there were, afterwards
+        for _ in range(BURST_COUNT):
             if size_bytes > BURST_BYTES or len(others) >= CONTROL_COUNT:
                 break
             frame = recv(nowait)
@@ -326,8 +323,7 @@ def receive_burst(
                 decoder.add(header, value)
             else:
                 others.append([header, value])
-    size_bytes += sum(len(frame) for frames in others for frame in frames)
-    return others, size_bytes + count * MESSAGE_BYTES + len(others) * REQUEST_BYTES
+    return others
 
 
 def send_one_by_one(socket: Socket, message: OutgoingBatch, layout: str) -> None:

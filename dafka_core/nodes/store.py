@@ -35,13 +35,10 @@ from dafka_core.nodes.maintenance import (
 )
 from dafka_core.nodes.mesh import Mesh
 from dafka_core.nodes.node import Node
-from dafka_core.nodes.process_limits import warn_of_low_memory
 from dafka_core.nodes.store_identity import (
     check_directory,
     copied,
     kept_address,
-    missing_directories,
-    remove_unused,
 )
 from dafka_core.nodes.store_loop import LogWriter, Outcomes, StoreLoop
 from dafka_core.nodes.threads import weakly
@@ -82,7 +79,6 @@ class Store(Node):
     Attributes:
         address: the store's UUID.  It lasts as long as the directory.
         options: the options that it was started with; ``keys`` are its keys.
-        locations: the Flight URIs of its records; empty without Flight.
         known: the other stores: ``names`` are the addresses of all, ``here`` those of the present
             ones, and ``endpoints`` their Flight URIs by address.
         log: the records, for reading.
@@ -99,17 +95,13 @@ class Store(Node):
     def __init__(self, directory: str | Path, *, announce: Any = True, **options: Any) -> None:
         config = self.options = StoreOptions.build(options)
         check_directory(directory)
-        warn_of_low_memory()
         with contextlib.ExitStack() as undo:
-            made = missing_directories(Path(directory))
             max_ahead_us = int(config.max_timestamp_ahead_s * 1_000_000)
             log = self.log = undo.enter_context(Log(directory, max_ahead_us=max_ahead_us))
-            undo.callback(remove_unused, made, log)
             if not log.clock.doubt():
                 log.discard_stale(config.staged_hours * 3600)
             self.address = kept_address(log.directory, config)
             limits = StoreLimits(config.store_limits, by_key=bool(config.secret_key_file))
-            self.locations: tuple[str, ...] = ()
             self.role = role = StoreRole(
                 self.address,
                 log.lives,
@@ -117,7 +109,7 @@ class Store(Node):
                 limit_bytes=max_taken_bytes(config.max_record_bytes),
                 hosting_id=secrets.randbits(LIFE_ID_BITS),
                 least_number=int(time.time()),
-                met=log.met(),
+                known=log.met(),
                 wall_us=machine_us,
                 limits=limits,
             )
@@ -165,6 +157,11 @@ class Store(Node):
         facts["endpoint"] = endpoint_of(mesh.beacon, "")
         text = "store %(address)s in %(directory)s is started: version %(version)s, at %(endpoint)s"
         _log.info(text, facts, extra={"event": "store_started"})
+
+    @property
+    def locations(self) -> tuple[str, ...]:
+        """The Flight URIs of its records; empty without Flight."""
+        return self.role.known.locations
 
     def announce(self) -> None:
         """Announce this store to the other nodes from now on."""
@@ -223,7 +220,7 @@ class Store(Node):
         flight = self._flight.enter_context(
             FlightService(served, bind_host=host, port=port, socket_path=path)
         )
-        self.locations = role.known.locations = flight.location.locations
+        role.known.locations = flight.location.locations
         return served
 
     def _clocks_us(self) -> dict[str, int]:

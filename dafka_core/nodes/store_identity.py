@@ -8,19 +8,16 @@ that cannot be read or written.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 from uuid import UUID
 
 from dafka_core.config.node_options import SecurityOptions
 from dafka_core.errors import ConfigError, StoreError
-from dafka_core.flight.store_location import SESSION_FILE
 from dafka_core.nodes.addresses import new_address
 from dafka_core.storage import Log
-from dafka_core.storage.open_environment import OPEN_FILES
 from dafka_core.storage.storage_errors import DATA_FILE
 from dafka_core.system.files import OTHERS_READ, mode_within, replace_file
 
@@ -29,9 +26,6 @@ ADDRESS_FILE: Final = "address"
 ORIGIN_FILE: Final = "origin"
 """Identifies the files that the address belongs to by their inode numbers: copies have others.  A
 move or rename of the directory within its file system preserves them."""
-
-_FILES: Final = (ADDRESS_FILE, ORIGIN_FILE, SESSION_FILE, *reversed(OPEN_FILES))
-"""A store's files in its directory; the file that it locks comes last."""
 
 
 def kept_address(directory: Path, config: SecurityOptions | None = None) -> str:
@@ -108,26 +102,6 @@ def copied(address: str) -> str:
         "address: run 'dafka store restore DIR' to make this copy a store of its own, which keeps "
         "its records and replicates the missing ones from other stores"
     )
-
-
-def missing_directories(directory: Path) -> list[Path]:
-    """Return the directories that creating ``directory`` makes, the innermost one first."""
-    directory = directory.absolute()
-    # ``Path.exists`` raises for a name that is too long; creating it reports that.
-    return [each for each in (directory, *directory.parents) if not os.path.lexists(each)]
-
-
-def remove_unused(made: Sequence[Path], log: Log) -> None:
-    """Remove the directories made for a log without records, while it is open.
-
-    Another store that starts there meanwhile finds an empty directory, and creates its own.
-    """
-    if made and not log.partitions() and not log.met():
-        for name in _FILES:
-            (made[0] / name).unlink(missing_ok=True)
-        with suppress(OSError):  # one is in use otherwise
-            for each in made:
-                each.rmdir()
 
 
 def _address(directory: Path, found: str | None) -> str:

@@ -10,20 +10,18 @@ import contextlib
 import logging
 import re
 import time
-from collections.abc import Sequence
 from typing import Any, Final
 
 import zmq
 from zmq import SyncSocket as Socket
 
-from dafka_core.config.node_options import AUTO_HOST, NodeOptions, TowerAddress, TowerOptions
+from dafka_core.config.node_options import TowerAddress, TowerOptions
 from dafka_core.errors import ConfigError, NodeFailedError, ProtocolError
-from dafka_core.nodes.addresses import bind, check_closed, network_host, own_host, why_unbound
+from dafka_core.nodes.addresses import bind, check_closed, network_host, why_unbound
 from dafka_core.nodes.connection_quotas import ConnectionQuotas
 from dafka_core.nodes.node import Node
 from dafka_core.nodes.security import Security
 from dafka_core.nodes.sockets import (
-    connect,
     new_socket,
     received_frames,
     received_subscriptions,
@@ -33,14 +31,14 @@ from dafka_core.protocol import beacons
 from dafka_core.protocol.beacons import MAX_PEERS
 from dafka_core.protocol.limits import RecentNames
 from dafka_core.system.distribution import this_version
-from dafka_core.system.hosts import bracketed, is_any, is_ipv6, is_loopback, parse_endpoint, plain
+from dafka_core.system.hosts import bracketed, is_any, is_loopback, parse_endpoint, plain
 
 MAX_BEACON_BYTES: Final = 4096  # the largest frame of a beacon is a UUID or host of 255 bytes
 MAX_FRAMES: Final = 6  # frames of the longest message to a tower: a beacon with kind and receiver
 
 # Quota of one connection: a node subscribes to some ten prefixes, most with its own address.
 MAX_SUBSCRIBED_BYTES: Final = 64 << 10
-JOIN_INTERVAL_MS: Final = 1_000  # at which a tower announces itself and the towers that it joins
+CHECK_MS: Final = 1_000  # interval of checks of the allowed keys
 
 # Time after which a silent node is not counted: 2.5 times the default of ``peer_expiry_ms``.
 SILENT_S: Final = 10.0
@@ -74,12 +72,11 @@ class Tower(Node):
     """A tower in its own thread, from construction until ``close``.
 
     Args:
-        announce: whether towers that it joins know it at once, or only after ``announce``.
         options: see ``TowerOptions``.
     """
 
-    def __init__(self, *, announce: Any = True, **options: Any) -> None:
-        self.relay = relay = Relay(TowerOptions.build(options), is_announced=announce)
+    def __init__(self, **options: Any) -> None:
+        self.relay = relay = Relay(TowerOptions.build(options))
         place = relay.place
         self.host, self.sub_port, self.pub_port = place.host, place.sub_port, place.pub_port
         self.tower = str(place)  # for the ``tower`` option of nodes
@@ -93,10 +90,6 @@ class Tower(Node):
         facts = {"tower": self.tower, "version": this_version()}
         text = "tower %(tower)s is started: version %(version)s"
         _log.info(text, facts, extra={"event": "tower_started"})
-
-    def announce(self) -> None:
-        """Announce this tower to the towers that it joins, from now on."""
-        self.relay.is_announced = True
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the tower has stopped; return True if it has.
@@ -129,12 +122,10 @@ class Tower(Node):
 class Relay:
     """The sockets and loop of a tower; its thread keeps them alive, but not the tower."""
 
-    def __init__(self, config: TowerOptions, *, is_announced: bool) -> None:
-        self.is_announced = is_announced
+    def __init__(self, config: TowerOptions) -> None:
         self.invalid_count = self.beacon_count = 0  # of dropped and of forwarded beacons
         self.discovered = DiscoveredNodes()
         self.failure: BaseException | None = None  # the error that ended the tower
-        self._announced_at = 0.0
         with contextlib.ExitStack() as made:
             self._context = zmq.Context()
             made.callback(self._context.destroy, linger=0)
@@ -144,15 +135,14 @@ class Relay:
             made.callback(self._quotas.close)
             self._xsub = self._new_socket(zmq.XSUB)
             # Subscriptions of nodes are not forwarded: each would go to all nodes.
-            for first in (beacons.BEACON_WITH_KIND, beacons.BEACON, beacons.TOWER):
+            for first in (beacons.BEACON_WITH_KIND, beacons.BEACON):
                 self._xsub.send(b"\1" + first)
             self._xpub = self._new_socket(zmq.XPUB)
             self._xpub.set(zmq.XPUB_WELCOME_MSG, beacons.WELCOME)
             self._xpub.set(zmq.XPUB_MANUAL, 1)
             host, sub_port = _bind(self._xsub, "sub_address", config)
             _, pub_port = _bind(self._xpub, "pub_address", config)
-            self.place = TowerAddress(_reachable(host, config), sub_port, pub_port)
-            self._joined = self._join(config.join)
+            self.place = TowerAddress(network_host() if is_any(host) else host, sub_port, pub_port)
             self.stop_signal, self._stopped = (self._context.socket(zmq.PAIR) for _ in range(2))
             self._stopped.bind("inproc://stop")
             self.stop_signal.connect("inproc://stop")
@@ -164,21 +154,6 @@ class Relay:
         self._quotas.watch(self._context, socket)
         return socket
 
-    def _join(self, towers: Sequence[TowerAddress]) -> list[tuple[Socket, list[bytes]]]:
-        """Connect to other towers; return the sockets and the announcements to send on them.
-
-        Other towers receive this one's address, and this tower's nodes theirs.
-        """
-        announcements = []
-        for tower in towers:
-            pub = new_socket(self._context, zmq.PUB, MAX_BEACON_BYTES)
-            self.security.expect_key(pub)  # towers that join have the same key
-            connect(pub, tower.sub_endpoint, is_ipv6=is_ipv6(tower.host))
-            announcements.append((pub, beacons.encode_tower_address(self.place)))
-            if is_loopback(self.place.host) or not is_loopback(tower.host):
-                announcements.append((self._xpub, beacons.encode_tower_address(tower)))
-        return announcements
-
     def run(self) -> None:
         """Serve until the stop signal comes."""
         poller = zmq.Poller()
@@ -188,13 +163,8 @@ class Relay:
             poller.register(self.security.zap, zmq.POLLIN)
         try:
             while True:
-                ready = dict(poller.poll(JOIN_INTERVAL_MS))
-                now = time.monotonic()
-                self.security.check_connections(now)
-                if self.is_announced and now >= self._announced_at + JOIN_INTERVAL_MS / 1000:
-                    self._announced_at = now
-                    for socket, frames in self._joined:
-                        socket.send_multipart(frames)
+                ready = dict(poller.poll(CHECK_MS))
+                self.security.check_connections(time.monotonic())
                 if self._stopped in ready:
                     return
                 if self._xpub in ready:
@@ -226,12 +196,6 @@ class Relay:
 
     def _forward(self, owner: str, frames: list[zmq.Frame]) -> None:
         parts = [frame.bytes for frame in frames]
-        if parts[0] == beacons.TOWER:
-            if not self.security.is_tower(owner):
-                raise ProtocolError("only towers announce towers")
-            beacons.decode_tower_address(parts)
-            self._xpub.send_multipart(parts)
-            return
         beacon = beacons.decode_node_beacon(parts)
         self.security.check_node(beacon.node, owner)
         self.beacon_count += 1
@@ -263,24 +227,3 @@ def _bind(socket: Socket, option: str, config: TowerOptions) -> tuple[str, int]:
         raise ConfigError(option, address, f"cannot be bound to: {why_unbound(error)}") from None
     check_closed(socket, option, address, config)
     return host, port
-
-
-def _reachable(bound_host: str, config: TowerOptions) -> str:
-    """Return the host at which others reach a tower; raise ConfigError if they cannot."""
-    is_everywhere = is_any(bound_host)
-    host = network_host() if is_everywhere else bound_host
-    if not config.join:
-        return host
-    try:
-        own = own_host(NodeOptions(tower=config.join, host=AUTO_HOST if is_everywhere else host))
-        return host if is_loopback(own) else own
-    except ConfigError:
-        why = (
-            f"nodes on the machine of tower {config.join[0]} cannot connect to it: set it, and "
-            "pub_address, to tcp://*:PORT or this machine's address, and join towers by their "
-            "addresses in the network"
-        )
-        raise ConfigError("sub_address", config.sub_address, why) from None
-    except OSError as error:
-        why = f"none can be reached ({error.strerror})"
-        raise ConfigError("join", ", ".join(map(str, config.join)), why) from None

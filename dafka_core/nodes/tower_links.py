@@ -1,8 +1,7 @@
 """A node's connections to its towers, which announce nodes to each other.
 
 RFC 46, Interconnection Model: a node has a PUB and a SUB socket for its towers.  Each tower has its
-own pair here, so that the node knows which tower is silent.  Towers also announce further towers,
-which the node joins, too.
+own pair here, so that the node knows which tower is silent.
 """
 
 from __future__ import annotations
@@ -37,7 +36,6 @@ AWAY_S: Final = 15.0
 then, since another machine may have it now."""
 
 REFUSED_S: Final = 0.5  # minimum time between two attempts to connect to a node that refuses this
-MAX_LEARNED: Final = 16  # of towers learned from other towers, since any node may announce some
 
 _log = logging.getLogger("dafka.mesh")
 
@@ -82,12 +80,11 @@ class Towers:
         self._high_water_mark = config.high_water_mark
         self._context = context
         self._poller = poller
-        self._named = config.tower
         self._links = {tower: self._connected(tower, 0.0) for tower in config.tower}
 
     @property
     def known(self) -> list[TowerAddress]:
-        """Return the towers, beginning with the configured ones."""
+        """Return the towers."""
         return [*self._links]
 
     @property
@@ -105,7 +102,7 @@ class Towers:
     def receive(self, now: float, polled: Container[Socket]) -> Iterator[tuple[str, list[bytes]]]:
         """Yield the received messages, each with its tower."""
         for tower, link in [*self._links.items()]:
-            if link.pub.closed:  # dropped for another one that was learned in this round
+            if link.pub.closed:  # its key is not trusted any more
                 continue
             for event, value, _ in monitor_events(link.monitor) if link.monitor in polled else ():
                 self._receive_event(now, tower, link, event, value)
@@ -156,21 +153,6 @@ class Towers:
                 link.announces_kinds = False
                 link.sub.subscribe(beacons.BEACON)
 
-    def learn(self, now: float, found: TowerAddress) -> None:
-        """Connect to a tower that another one has announced; above a limit, for a silent one."""
-        if found in self._links:
-            return
-        learned = [each for each in self._links if each not in self._named]
-        if len(learned) >= MAX_LEARNED:
-            oldest = min(learned, key=lambda each: self._links[each].received_at)
-            if now < self._links[oldest].received_at + self._away_s:
-                return
-            self._close(self._links.pop(oldest))
-        # Without a free file descriptor: towers repeat the announcement.
-        with contextlib.suppress(zmq.ZMQError):
-            # As if received: it has time to answer before another one may replace it.
-            self._links[found] = self._connected(found, now, received_at=now)
-
     def _receive_event(
         self, now: float, tower: TowerAddress, link: _Link, event: int, value: int
     ) -> None:
@@ -179,7 +161,7 @@ class Towers:
         elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             link.has_failed, link.refusal = False, ""
         elif event & HANDSHAKE_FAILED:
-            why = self._security.why_refused(event, value, f"tower {tower}")
+            why = self._security.report_refusal(event, value, f"tower {tower}")
             link.refusal = why or link.refusal
             link.has_failed = bool(why) or self._security.own is not None
 

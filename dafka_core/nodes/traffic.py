@@ -18,12 +18,12 @@ from dafka_core.protocol.role import OutgoingBatch
 from dafka_core.security.permissions import EVERYBODY, Permissions
 from dafka_core.security.throttles import LogThrottle
 
-MESSAGE, RECORDS, BEACON, TOWER = "message", "records", "beacon", "tower"
+MESSAGE, RECORDS, BEACON = "message", "records", "beacon"
 FORBIDDEN: Final = "forbidden"
 
-REASONS: Final = (MESSAGE, RECORDS, BEACON, TOWER, FORBIDDEN)
-"""Reasons for refusing frames: invalid message, invalid records, invalid beacon, invalid
-announcement of a tower, not allowed by the sender's key."""
+REASONS: Final = (MESSAGE, RECORDS, BEACON, FORBIDDEN)
+"""Reasons for refusing frames: invalid message, invalid records, invalid beacon, not allowed by the
+sender's key."""
 
 _CAUSES: Final = {FORBIDDEN: "the file of a key names its permissions (docs/security.md)"}
 _NO_PROTOCOL: Final = "the sender speaks another protocol, or a version unknown to this node"

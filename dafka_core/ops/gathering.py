@@ -173,7 +173,7 @@ def _discover(facts: Facts, reader: Reader, deadline: float) -> Facts:
         facts = facts._replace(asked=True)
     except NoStoreError:
         pass  # stores that cannot connect to the reader are queried by Arrow Flight below
-    facts = heard(facts, reader)._replace(
+    facts = with_discovered(facts, reader)._replace(
         away=tuple(reader.missing_stores(timeout_s=0.01)),
         heads={info.tp: info for info in found},
     )
@@ -185,7 +185,7 @@ def named_stores(uris: Sequence[str]) -> list[StoreFacts]:
     return [StoreFacts(uri, locations=(uri,)) for uri in uris]
 
 
-def heard(facts: Facts, reader: Reader) -> Facts:
+def with_discovered(facts: Facts, reader: Reader) -> Facts:
     """Add the nodes and stores that a reader has discovered."""
     peers, directory = reader.mesh.peers, reader.role.directory
     found, c_stores, locations = directory.stores, directory.c_stores, directory.endpoints

@@ -80,10 +80,6 @@ def _of_mesh(mesh: Mesh) -> Iterator[Finding]:
         yield warning("tower", why, "connected nodes continue; new ones are not discovered")
     if not silent:
         yield ok("tower", f"the tower responds; {len(mesh.peers.table)} peers")
-    refused = len(mesh.peers.room.refused)
-    if refused:
-        why = f"{refused} peers are refused, as too few files may be open"
-        yield warning("peers", why, "raise the process's limit of open files (ulimit -n)")
 
 
 def _of_store(store: Store) -> Iterator[Finding]:

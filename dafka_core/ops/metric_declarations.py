@@ -78,18 +78,6 @@ PEERS: Final = gauge(
     "and nodes that have not connected yet",
     "peer",
 )
-PEERS_REFUSED: Final = gauge(
-    "mesh_peers_refused",
-    "nodes",
-    MESH_NODES,
-    "nodes that are not connected, as the process would have too many open files",
-)
-PEERS_LEFT_ALONE: Final = counter(
-    "mesh_peers_left_alone",
-    "pauses",
-    MESH_NODES,
-    "pauses in receiving from a peer that had sent more than `max_peer_rate_bytes`",
-)
 CONNECTIONS_RENEWED: Final = counter(
     "mesh_connections_renewed",
     "connections",
@@ -132,8 +120,8 @@ FRAMES_REFUSED: Final = counter(
     "mesh_refused_frames",
     "messages",
     (*MESH_NODES, "tower"),
-    "invalid frames received and dropped, by what they should be (`message`, `records`, `beacon`, "
-    "`tower`); or `forbidden` by the sender's key",
+    "invalid frames received and dropped, by what they should be (`message`, `records`, or "
+    "`beacon`); or `forbidden` by the sender's key",
     "reason",
 )
 TOWER_SILENT: Final = gauge(

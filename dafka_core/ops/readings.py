@@ -40,8 +40,6 @@ def of_mesh(mesh: Mesh) -> Iterator[Sample]:
     counted[OTHER] = max(len(peers.table) - sum(counted.values()), 0)
     for kind, count in counted.items():
         yield Sample(d.PEERS, count, (kind,))
-    yield Sample(d.PEERS_REFUSED, len(peers.room.refused))
-    yield Sample(d.PEERS_LEFT_ALONE, peers.rates.pause_count)
     yield Sample(d.CONNECTIONS_RENEWED, peers.renewal_count)
     yield Sample(d.RECORDS_RECEIVED, traffic.records_received)
     yield Sample(d.BYTES_RECEIVED, traffic.bytes_received)

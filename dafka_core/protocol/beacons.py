@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from dafka_core.config.node_options import TowerAddress
 from dafka_core.errors import ProtocolError
 from dafka_core.model.name_limits import check_node_address
 from dafka_core.system.hosts import ANY, HostPort, is_host, parse_endpoint
@@ -26,7 +25,6 @@ BEACON_WITH_KIND: Final = b"A"
 # Tower to nodes: a beacon whose first frame has the kind and address, for subscriptions.
 KIND: Final = b"K"
 WELCOME: Final = b"W"  # a tower's message to each new subscriber
-TOWER: Final = b"T"  # the address of another tower; C towers and C nodes ignore it
 # Kinds of nodes by their letter on the wire.
 KINDS: Final = {"C": "consumer", "P": "producer", "R": "reader", "S": "store"}
 # The letter of nodes that do not announce their kind, such as C nodes: all connect to them.
@@ -108,27 +106,7 @@ _TO_TOWERS: Final[dict[tuple[bytes, int], tuple[Callable[[bytes], Any], ...]]] =
     (BEACON, 3): _PLAIN,
     (BEACON_WITH_KIND, 4): (*_PLAIN, _kind),
     (BEACON_WITH_KIND, 5): (*_PLAIN, _kind, _node),
-    (TOWER, 3): (_host, _port, _port),
 }
-
-
-def _decoded(frames: Sequence[bytes], *tags: bytes) -> list[Any]:
-    """Return the contents of a message to towers that begins with one of some frames."""
-    tag, *others = frames or (b"",)
-    parsers = _TO_TOWERS.get((tag, len(others)))
-    if parsers is None or tag not in tags:
-        raise ProtocolError(f"a message to towers has an unknown form: {len(frames)} frames")
-    return [parse(frame) for parse, frame in zip(parsers, others, strict=True)]
-
-
-def encode_tower_address(tower: TowerAddress) -> list[bytes]:
-    """Encode a tower's address, for other towers and for nodes, as four frames of text."""
-    return [TOWER, *(str(part).encode() for part in astuple(tower))]
-
-
-def decode_tower_address(frames: Sequence[bytes]) -> TowerAddress:
-    """Decode a tower's address; raise ProtocolError if it is invalid."""
-    return TowerAddress(*_decoded(frames, TOWER))
 
 
 def encode_node_beacon(beacon: NodeBeacon) -> list[bytes]:
@@ -140,7 +118,12 @@ def encode_node_beacon(beacon: NodeBeacon) -> list[bytes]:
 
 def decode_node_beacon(frames: Sequence[bytes]) -> NodeBeacon:
     """Decode any form of a node's beacon; raise ProtocolError if it is invalid."""
-    return NodeBeacon(*_decoded(frames, BEACON, BEACON_WITH_KIND))
+    tag, *others = frames or (b"",)
+    parsers = _TO_TOWERS.get((tag, len(others)))
+    if parsers is None:
+        raise ProtocolError(f"a message to towers has an unknown form: {len(frames)} frames")
+    parts = [parse(frame) for parse, frame in zip(parsers, others, strict=True)]
+    return NodeBeacon(*parts)
 
 
 def encode_tower_beacon(beacon: TowerBeacon) -> list[bytes]:
@@ -171,7 +154,7 @@ def tower_subscriptions(own: NodeBeacon) -> list[bytes]:
     They include its own beacon, under each kind, which shows that the tower is alive and whether
     another node has the same address, and answers to it.
     """
-    prefixes = [WELCOME, TOWER]
+    prefixes = [WELCOME]
     for kind in (UNKNOWN_KIND, ANSWER, *KINDS) if own.kind else ():
         is_needed = kind in UNKNOWN_KIND + NEEDED_KINDS[own.kind]
         prefixes.append(KIND + kind.encode() + (b"" if is_needed else own.node.encode() + b"\0"))
@@ -181,7 +164,7 @@ def tower_subscriptions(own: NodeBeacon) -> list[bytes]:
 def is_tower_subscription(prefix: bytes) -> bool:
     """Return True if messages of a tower may match a prefix, as those of nodes do."""
     is_of_kind = re.fullmatch(rb"K(?:[A-Z?@](?:[^\0]{1,255}\0)?)?", prefix) is not None
-    return is_of_kind or prefix in (b"", BEACON, WELCOME, TOWER)
+    return is_of_kind or prefix in (b"", BEACON, WELCOME)
 
 
 def tower_beacons(beacon: NodeBeacon, endpoint: str) -> list[list[bytes]]:

@@ -23,7 +23,7 @@ from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.fetch_scheduler import MAX_PARTITIONS, FetchScheduler
 from dafka_core.protocol.followed_partition import Delivered, FollowedPartition
 from dafka_core.protocol.role import Outgoing, PeerNews
-from dafka_core.protocol.store_directory import StoreDirectory, StoreQuery
+from dafka_core.protocol.store_directory import Question, StoreDirectory
 
 Start = Literal["earliest", "latest"] | Mapping[str, Mapping[str, int]]
 
@@ -141,7 +141,7 @@ class ConsumerRole:
                     self.delivered += partition.skip_too_large(
                         now, message, self._limit_bytes, "this consumer"
                     )
-                    messages += self.scheduler.ask(now, partition)
+                    messages += self.scheduler.fetch(now, partition)
             case m.HistoryReply(requestor=self.address):
                 partition = self.partitions.get(message.tp)
                 if partition is not None and (changed := partition.on_history(message)):
@@ -167,7 +167,7 @@ class ConsumerRole:
             self.delivered += partition.follow(now, batch)
         else:
             partition.give_back(batch)
-        return self.scheduler.ask(now, partition, self.room)
+        return self.scheduler.fetch(now, partition, self.room)
 
     def on_subscribed(self, now: float, kind: type[m.Message], topic: str) -> list[Outgoing]:
         """Greet a store that subscribes to our hello, if it was the last to be introduced."""
@@ -197,7 +197,7 @@ class ConsumerRole:
         messages += self.directory.on_tick(now)
         for loss in self._detector.losses(now):
             self._lose(now, loss)
-        return [*messages, *self.scheduler.ask_due(now), *self._detector.ask(now)]
+        return [*messages, *self.scheduler.fetch_due(now), *self._detector.ask(now)]
 
     def deadline(self, now: float) -> float:
         """Return the time of the next request."""
@@ -222,7 +222,7 @@ class ConsumerRole:
             elif known is None or known.head < info.end:
                 partition = self._partition(info.tp, info.end)
                 if partition is not None:
-                    self.scheduler.on_held(partition, info.end, reply.store)
+                    self.scheduler.on_store_head(partition, info.end, reply.store)
         return messages
 
     def _ask_history(self, now: float, partition: FollowedPartition) -> list[Outgoing]:
@@ -287,7 +287,7 @@ class LossDetector:
         self._directory = directory
         self._scheduler = scheduler
         self._partitions = partitions
-        self._question: StoreQuery | None = None
+        self._question: Question | None = None
         self._asked_at = self._due = -inf
         self._had_stores = False
 

@@ -85,13 +85,12 @@ AWAITED: Final = (NodeState.EXPECTED, NodeState.CONNECTED, NodeState.STORE, Node
 _EXTENDING: Final = (ANNOUNCEMENT, CONNECTION, STORE_KIND, SUBSCRIPTION, HELLO)
 
 
-class Outcome(NamedTuple):
-    """The result of waiting for a node, for the log."""
+class GivenUp(NamedTuple):
+    """A node that was given up, for the log."""
 
     node: str
     endpoint: str
     waited_s: float
-    is_given_up: bool
     is_store: bool  # true if it is a store; otherwise unknown
 
 
@@ -121,30 +120,22 @@ class Candidate:
         """Return True if it has greeted at any time."""
         return self.state in (NodeState.GREETED, NodeState.LOST, NodeState.RETURNING)
 
-    def apply(
-        self, now: float, event: str, *, endpoint: str = "", round_trip_s: float = 0.0
-    ) -> Outcome | None:
-        """Change the state by ``DISCOVERY_TABLE``; return the end of a wait if the log needs it.
-
-        The log names stores that were slow, and nodes that are given up.
-        """
+    def apply(self, now: float, event: str, *, endpoint: str = "") -> GivenUp | None:
+        """Change the state by ``DISCOVERY_TABLE``; return a node that is given up."""
         before, self.state = self.state, DISCOVERY_TABLE[self.state].get(event, self.state)
         if self.state in AWAITED:
-            self._extend(now, before, event, round_trip_s)
+            self._extend(now, before, event)
             self.endpoint = endpoint or self.endpoint
             self.is_announced = self.is_announced or event == ANNOUNCEMENT
             return None
         if self.state is NodeState.LOST:
             self.locations, self.is_announced = (), False
-        waited_s, is_given_up = now - self.since, event in (TIMEOUT, LOSS)
-        is_silent = is_given_up and before is not NodeState.CONNECTED
-        is_slow = event == GREETS and waited_s >= timing.SLOW_STORE_S
-        if before not in AWAITED or not (is_silent or is_slow):
+        if event not in (TIMEOUT, LOSS) or before not in AWAITED or before is NodeState.CONNECTED:
             return None
-        is_store = not is_given_up or before is not NodeState.EXPECTED
-        return Outcome(self.node, self.endpoint, waited_s, is_given_up, is_store)
+        is_store = before is not NodeState.EXPECTED
+        return GivenUp(self.node, self.endpoint, now - self.since, is_store)
 
-    def _extend(self, now: float, before: NodeState, event: str, round_trip_s: float) -> None:
+    def _extend(self, now: float, before: NodeState, event: str) -> None:
         """Set the end of the wait: a new state or sign of life makes it later."""
         if before not in AWAITED:
             self.since = self.due = now
@@ -154,6 +145,4 @@ class Candidate:
             return
         is_repeated = event == ANNOUNCEMENT and self.is_announced
         if self.state is not before or (event in _EXTENDING and not is_repeated):
-            trips_s = timing.STORE_TIMEOUT_ROUND_TRIPS * round_trip_s
-            wait_s = min(max(timing.STORE_TIMEOUT_S, trips_s), timing.MAX_STORE_TIMEOUT_S)
-            self.due = max(self.due, now + wait_s)
+            self.due = max(self.due, now + timing.STORE_TIMEOUT_S)

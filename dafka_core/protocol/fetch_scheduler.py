@@ -12,6 +12,7 @@ from math import inf
 from typing import Final
 
 from dafka_core.model.records import PartitionInfo, TopicPartition
+from dafka_core.protocol import timing
 from dafka_core.protocol.fair_queue import FairQueue
 from dafka_core.protocol.limits import MAX_FETCH_PARTITIONS
 from dafka_core.protocol.messages import Fetch, FetchBatch
@@ -49,7 +50,7 @@ class FetchScheduler:
     def __len__(self) -> int:
         return len(self._under_way) + len(self._waiting)
 
-    def ask(self, now: float, fetcher: PartitionFetcher, room: bool = True) -> list[Outgoing]:
+    def fetch(self, now: float, fetcher: PartitionFetcher, room: bool = True) -> list[Outgoing]:
         """Return requests for one partition after a change."""
         offsets = self._claim(now, fetcher, room)
         return [Fetch.of(self._requestor, fetcher.tp, *offsets)] if offsets else []
@@ -61,21 +62,21 @@ class FetchScheduler:
         fetcher.raise_head(end)
         if direct:
             fetcher.retry_unanswered()  # its sender receives our messages, and we receive its
-        return self.ask(now, fetcher, room)
+        return self.fetch(now, fetcher, room)
 
-    def on_held(self, fetcher: PartitionFetcher, end: int, store: str) -> None:
+    def on_store_head(self, fetcher: PartitionFetcher, end: int, store: str) -> None:
         """Queue a partition that a store of ours has up to ``end``."""
         fetcher.raise_head(end)
         fetcher.source = store
         if fetcher.next_offset < end and fetcher.tp not in self._under_way:
             self.enqueue(fetcher)
 
-    def ask_due(self, now: float) -> list[Outgoing]:
+    def fetch_due(self, now: float) -> list[Outgoing]:
         """Return the requests that are due, those to one store in as few messages as possible."""
         messages: list[Outgoing] = []
         of_stores = defaultdict[str, list[PartitionInfo]](list)
 
-        def ask(fetcher: PartitionFetcher, *, in_turn: bool = False) -> None:
+        def fetch(fetcher: PartitionFetcher, *, in_turn: bool = False) -> None:
             in_vain = fetcher.unanswered_since is not None
             offsets = self._claim(now, fetcher, in_turn=in_turn)
             if offsets is None:
@@ -90,11 +91,11 @@ class FetchScheduler:
         if now >= self._due:
             self._due = inf
             for fetcher in [*self._under_way.values()]:
-                ask(fetcher)
+                fetch(fetcher)
         for _ in range(MAX_UNDER_WAY - len(self._under_way)):
             if (next_one := self._waiting.take()) is None:
                 break
-            ask(next_one, in_turn=True)
+            fetch(next_one, in_turn=True)
         for store, wanted in of_stores.items():
             for start in range(0, len(wanted), MAX_FETCH_PARTITIONS):
                 part = tuple(wanted[start : start + MAX_FETCH_PARTITIONS])
@@ -102,7 +103,7 @@ class FetchScheduler:
         return messages
 
     def enqueue(self, fetcher: PartitionFetcher) -> None:
-        """Visit the partition in its turn in ``ask_due``."""
+        """Visit the partition in its turn in ``fetch_due``."""
         self._under_way.pop(fetcher.tp, None)
         self._waiting.put(_owner(fetcher.tp), fetcher.tp, fetcher)
 
@@ -124,7 +125,7 @@ class FetchScheduler:
         self._waiting.remove(_owner(tp), tp)
 
     def deadline(self) -> float:
-        """Return when to call ``ask_due`` next."""
+        """Return when to call ``fetch_due`` next."""
         if self._waiting and len(self._under_way) < MAX_UNDER_WAY:
             return 0.0  # at once
         return self._due if self._under_way else inf
@@ -137,17 +138,20 @@ class FetchScheduler:
         if state is FetchState.UP_TO_DATE:
             self.forget(tp)
             return None
-        is_due = state is not FetchState.FETCHING
-        if is_due and self._waiting and fetcher.unanswered_s(now) > 0:
+        unanswered_s = fetcher.unanswered_s(now)
+        is_due = state is not FetchState.FETCHING or unanswered_s >= timing.FETCH_RETRY_S
+        if is_due and self._waiting and unanswered_s > 0:
             self._under_way.pop(tp, None)  # perhaps no node has it: the others first
         is_full = tp not in self._under_way and len(self) >= MAX_UNDER_WAY and not in_turn
         if state is FetchState.NO_ROOM or is_full:
             self.enqueue(fetcher)
+            self._due = min(self._due, now + timing.FETCH_RETRY_S)
             return None
         self._waiting.remove(_owner(tp), tp)
         self._under_way[tp] = fetcher
         offsets = fetcher.claim(now, state)
-        self._due = min(self._due, fetcher.deadline())
+        turn_s = timing.FETCH_RETRY_S if self._waiting else inf
+        self._due = min(self._due, fetcher.deadline(), now + turn_s)
         return offsets
 
 

@@ -98,15 +98,15 @@ class Histories:
         if epoch is not None and epoch not in partition.history[-1:]:
             partition.history = with_epoch(partition.history, epoch)
 
-    def hosted(self, partition: StorePartition, offset: int) -> Epoch:
+    def client_epoch(self, partition: StorePartition, offset: int) -> Epoch:
         """Return the epoch of clients' records from ``offset`` on, in this store's own life."""
         newest = partition.newest
-        known = partition.hosted
+        known = partition.client_epoch
         # An unfinished one may belong to a refused commit: a later commit begins elsewhere.
         if known is None or newest > known.life or known not in partition.history[-1:]:
             number = max(newest.number + 1, self._least_number)
             life = EpochId(number, self._hosting_id, HOSTING_ACKS)
-            known = partition.hosted = Epoch(*life, offset, digest(partition.history))
+            known = partition.client_epoch = Epoch(*life, offset, digest(partition.history))
         return known
 
     def ack(self, partition: StorePartition) -> list[Outgoing]:

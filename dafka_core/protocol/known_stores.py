@@ -67,10 +67,11 @@ class KnownStores:
 
     def on_endpoints(self, message: StoreEndpoints) -> None:
         """Note the Flight endpoints of a store."""
-        if message.store in self.endpoints or len(self.endpoints) < MAX_STORES:
+        known = self.endpoints.get(message.store)
+        if known != message.locations and (known or len(self.endpoints) < MAX_STORES):
             self.endpoints = {**self.endpoints, message.store: message.locations}
 
-    def meet(self, store: str) -> None:
+    def add(self, store: str) -> None:
         """Add or confirm a store; a new one is written at once."""
         if store in self._stores:
             if store not in self._peers:
@@ -105,11 +106,11 @@ class KnownStores:
         if kind is StoresKnown:
             # Permanently: a peer that is only late does not subscribe again.
             self._sent.keep(requestor, -1)
-            return self.news(requestor)
+            return self.changes_for(requestor)
         return None
 
-    def news(self, requestor: str) -> StoresKnown | None:
-        """Return changes since the last news to a requestor that understands them."""
+    def changes_for(self, requestor: str) -> StoresKnown | None:
+        """Return changes since the last message to a requestor that understands them."""
         if self._sent.get(requestor, self._changes) == self._changes:
             return None
         self._sent[requestor] = self._changes

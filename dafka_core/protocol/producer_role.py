@@ -25,7 +25,6 @@ from dafka_core.model.epochs import (
     last_life,
     with_epoch,
 )
-from dafka_core.model.names import DELETIONS_TOPIC
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.model.timestamps import stamped_once
 from dafka_core.model.values import Values
@@ -34,7 +33,7 @@ from dafka_core.protocol import timing
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.limits import MAX_ANSWER_BYTES
 from dafka_core.protocol.role import Outgoing, OutgoingBatch, PeerNews
-from dafka_core.protocol.store_directory import Query, StoreDirectory, StoreQuery
+from dafka_core.protocol.store_directory import Query, Question, StoreDirectory
 
 # Number of questions to C stores for the partition's end.  If a lost answer were taken for "no such
 # partition", the producer would overwrite its records.
@@ -123,7 +122,6 @@ class Takeover:
             have forgotten.
         history: the partition's, ending with the producer's epoch; empty while unknown.
         too_few: the stores whose promises are missing; with ``ignore_missing`` it does without.
-        has_deletions: topics were deleted here before, of which stores keep notes.
     """
 
     directory: StoreDirectory
@@ -134,7 +132,6 @@ class Takeover:
     ignore_missing: bool
     history: History = ()
     too_few: Missing | None = None
-    has_deletions: bool = False
 
     def __post_init__(self) -> None:
         self._now = self._due = 0.0
@@ -159,9 +156,7 @@ class Takeover:
 
     def _run(self) -> Generator[list[Outgoing], None, None]:
         directory, tp = self.directory, self.tp
-        topics = (DELETIONS_TOPIC, tp.topic)
-        heads = yield from self._answer(m.HeadsQuery, topics, rounds=ROUNDS)
-        self.has_deletions = any(each.topic == DELETIONS_TOPIC for each in heads.heads)
+        heads = yield from self._answer(m.HeadsQuery, (tp.topic,), rounds=ROUNDS)
         answer = yield from self._answer(m.HistoryQuery, *tp)
         prior = newest_life(answer.histories)
         while True:
@@ -186,7 +181,7 @@ class Takeover:
 
     def _answer(
         self, kind: Callable[..., Query], *content: object, rounds: int = 1
-    ) -> Generator[list[Outgoing], None, StoreQuery]:
+    ) -> Generator[list[Outgoing], None, Question]:
         question, messages = self.directory.ask(self._now, kind, *content, rounds=rounds)
         yield messages
         while not question.answered:
@@ -424,14 +419,6 @@ class ProducerRole:
         self.acknowledged_bytes += sum(part.values.size_bytes for part in acknowledged)
         # RFC 46: records are kept until "at least one ACK", here until ``acks`` stores have them.
         del self.retained[: bisect_right(self.retained, self.acknowledged, key=_END)]
-
-    def first_above(self, limit_bytes: int) -> tuple[int, int] | None:
-        """Return offset and size of the first unacknowledged record above a limit."""
-        for part in self._parts(self.acknowledged, self.next_offset):
-            if part.values.largest_bytes > limit_bytes:
-                sizes = enumerate(map(len, part.values), part.offset)
-                return next((offset, size) for offset, size in sizes if size > limit_bytes)
-        return None
 
     def _parts(self, start: int, end: int) -> Iterator[RecordBatch]:
         """Yield the retained records from ``start`` to ``end`` (exclusive)."""

@@ -119,11 +119,6 @@ class RecordLimits:
         nodes = {(each.letter, each.node) for each in [*self._announced]}
         return Counter(letter for letter, _ in nodes)
 
-    def stores_taking(self, size_bytes: int) -> int:
-        """Count the stores that accept a record of this size, without those that have no limit."""
-        taking = (each for each in self._announced if each.limit_bytes >= size_bytes)
-        return len({each.node for each in taking if each.is_store})
-
     def kept(self, message: Outgoing) -> list[Outgoing]:
         """Return the message without records too large for its receivers.
 

@@ -30,7 +30,7 @@ class PeerNews(NamedTuple):
 
     node: str
     endpoint: str = ""  # announced by a tower
-    round_trip_s: float = 0.0  # duration of connecting to it, which takes one round trip
+    accepts: bool = False  # it has accepted our connection
     is_store: bool | None = None  # kind that it has announced when it connected to us
 
 

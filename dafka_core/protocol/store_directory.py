@@ -24,13 +24,13 @@ from dafka_core.protocol import messages as m
 from dafka_core.protocol import timing
 from dafka_core.protocol.beacons import MAX_PEERS
 from dafka_core.protocol.codec import subscription
-from dafka_core.protocol.discovery import AWAITED, Candidate, NodeState, Outcome
+from dafka_core.protocol.discovery import AWAITED, Candidate, GivenUp, NodeState
 from dafka_core.protocol.limits import MAX_STORES, RecentNames
 from dafka_core.protocol.role import Outgoing, PeerNews
 
 # Entries in the stores' lists of other stores, in total; a false list costs no more.
 MAX_KNOWN: Final = 10 * MAX_STORES
-MAX_OUTCOMES: Final = 100  # unread outcomes; the oldest are dropped
+MAX_GIVEN_UP: Final = 100  # unread entries; the oldest are dropped
 
 # Subscriptions of nodes with their own address, by kind: RFC 46's, and to histories, which C nodes
 # do not know.  Ours subscribe to histories before they greet.
@@ -41,7 +41,7 @@ Query = m.HeadsQuery | m.TimesQuery | m.HistoryQuery
 
 
 @dataclass(slots=True)
-class StoreQuery:
+class Question:
     """A question to all stores, and their answers so far."""
 
     query: Query
@@ -121,12 +121,12 @@ class StoreDirectory:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self.outcomes = deque[Outcome](maxlen=MAX_OUTCOMES)  # drained by the node
+        self.given_up = deque[GivenUp](maxlen=MAX_GIVEN_UP)  # drained by the node
         self._stores: dict[str, Candidate] = {}  # that have ever greeted
         self._awaited: dict[str, Candidate] = {}  # others, whose greeting is awaited
         self._dismissed = RecentNames[Candidate](MAX_PEERS)
         self._known: dict[str, tuple[KnownStore, ...]] = {}  # each store's list of the others
-        self._questions: dict[int, StoreQuery] = {}
+        self._questions: dict[int, Question] = {}
         self._numbers = count(m.UNSOLICITED + 1)
         self._now = 0.0
         self._settled_at: float | None = None
@@ -191,8 +191,8 @@ class StoreDirectory:
             self._settled_at = max(settled_at, now + timing.SETTLE_AFTER_BEACON_S)
         if news.endpoint:
             self._apply(now, news.node, d.ANNOUNCEMENT, endpoint=news.endpoint)
-        if news.round_trip_s:
-            self._apply(now, news.node, d.CONNECTION, round_trip_s=news.round_trip_s)
+        if news.accepts:
+            self._apply(now, news.node, d.CONNECTION)
         if news.is_store is not None:
             self._apply(now, news.node, d.STORE_KIND if news.is_store else d.OTHER_KIND)
 
@@ -224,16 +224,13 @@ class StoreDirectory:
         found = [*self._stores.values(), *self._awaited.values()]
         return [each for each in found if each.state in states]
 
-    def _apply(
-        self, now: float, node: str, event: str, *, endpoint: str = "", round_trip_s: float = 0.0
-    ) -> Candidate:
+    def _apply(self, now: float, node: str, event: str, *, endpoint: str = "") -> Candidate:
         """Apply an event to a candidate, and return it."""
         groups = (self._stores, self._awaited, self._dismissed)
         each = next((group[node] for group in groups if node in group), None) or Candidate(node)
         self._now, before = now, each.state
-        outcome = each.apply(now, event, endpoint=endpoint, round_trip_s=round_trip_s)
-        if outcome is not None:
-            self.outcomes.append(outcome)
+        if (given_up := each.apply(now, event, endpoint=endpoint)) is not None:
+            self.given_up.append(given_up)
         if each.state is not before:
             self._keep(each)
         return each
@@ -257,7 +254,7 @@ class StoreDirectory:
 
     # -- questions -------------------------------------------------------------------------------
 
-    def waits_for_others(self, question: StoreQuery) -> bool:
+    def waits_for_others(self, question: Question) -> bool:
         """Return True if all greeted stores have answered, so that only others are awaited.
 
         C stores count when they receive the question.
@@ -281,17 +278,17 @@ class StoreDirectory:
         *content: object,
         rounds: int = 1,
         wanted: Mapping[TopicPartition, int] | None = None,
-    ) -> tuple[StoreQuery, list[Outgoing]]:
+    ) -> tuple[Question, list[Outgoing]]:
         """Ask all stores a query of a ``kind`` with a ``content``.
 
         C stores are asked for heads in several ``rounds``: their silence may also be a lost
         message.  With ``wanted`` the answer has the first available record from each of these on.
         """
         query = kind(self.address, next(self._numbers), *content)
-        question = self._questions[query.query] = StoreQuery(query, now, rounds, wanted or {})
+        question = self._questions[query.query] = Question(query, now, rounds, wanted or {})
         return question, self._ask(now, question)
 
-    def forget(self, question: StoreQuery) -> None:
+    def forget(self, question: Question) -> None:
         """Drop a question."""
         self._questions.pop(question.query.query, None)
 
@@ -364,13 +361,13 @@ class StoreDirectory:
         """Return the time of the next check while a question is open."""
         return now + timing.ANSWER_POLL_S if self._open() else inf
 
-    def _open(self) -> list[StoreQuery]:
+    def _open(self) -> list[Question]:
         return [question for question in self._questions.values() if not question.answered]
 
     def _ask_all(self, now: float) -> list[Outgoing]:
         return [message for question in self._open() for message in self._ask(now, question)]
 
-    def _ask(self, now: float, question: StoreQuery) -> list[Outgoing]:
+    def _ask(self, now: float, question: Question) -> list[Outgoing]:
         """Return the query, and GET-HEADS for stores that do not know queries."""
         query, question.active_at = question.query, now
         if not isinstance(query, m.HeadsQuery) or not self.c_stores:

@@ -108,11 +108,11 @@ class StoreLimits:
         self.new[tp] = None
         self._counts.update(self._counted_for(tp))
 
-    def queue(self, entry: LogEntry) -> set[str]:
+    def on_queued(self, entry: LogEntry) -> set[str]:
         """Count an entry in the log's queue; return its owner if that has reached its limit."""
         return self._new_over(self._add(self._queued, entry, 1))
 
-    def write(self, entry: LogEntry) -> None:
+    def on_written(self, entry: LogEntry) -> None:
         """Count a queued entry as written."""
         self._add(self._queued, entry, -1)
         self._add(self._written, entry, 1)

@@ -32,11 +32,13 @@ class StorePartition(PartitionFetcher):
     """Another store's transaction of which only the first part has arrived."""
     commits: int = 0  # commits in the log's queue
     pending_replacements: int = 0  # replacements by another history in the log's queue
-    hosted: Epoch | None = None  # of records that clients write here, from the first one on
+    client_epoch: Epoch | None = None  # of records that clients write here, from the first on
     lost_to: EpochId = NO_LIFE  # the newest life whose records have replaced the store's
     winner: HistoryReply | None = None
     """The last answer of the store whose history has replaced this one's, until it is lost."""
     too_large: int = -1  # the offset of the rejected record named by the last error
+    losses: int = 0
+    """How often records were dropped from its end, before or after they were written."""
 
     def __post_init__(self) -> None:
         PartitionFetcher.__post_init__(self)  # ``super()`` fails in a dataclass with slots
@@ -91,6 +93,7 @@ class StorePartition(PartitionFetcher):
 
     def truncate(self, end: int) -> None:
         """Forget records from ``end`` on: the log does not have them, and will not."""
+        self.losses += 1
         self.begin(end)
         self.history = prefix(self.history, end)
         self.visible_end, self.staged = end, None
@@ -102,7 +105,7 @@ class StorePartition(PartitionFetcher):
         other records at these offsets.
         """
         self.lost_to = max(self.newest, life)
-        self.winner = self.hosted = None
+        self.winner = self.client_epoch = None
         self.head = start
         self.truncate(start)
         self.durable = min(self.durable, start)
@@ -111,7 +114,7 @@ class StorePartition(PartitionFetcher):
     def restart_at(self, start: int, history: History) -> None:
         """Continue at ``start``: no store has the records before it, which had this history."""
         self.pending_replacements += 1
-        self.hosted = None
+        self.client_epoch = None
         self.truncate(start)
         self.history = history
 
@@ -137,7 +140,7 @@ class TrimmedGaps:
         self._earliest: dict[TopicPartition, dict[str, int]] = {}  # offsets, by store
         self._due = 0.0
 
-    def on_held(self, partition: StorePartition, store: str, info: PartitionInfo) -> None:
+    def note_records(self, partition: StorePartition, store: str, info: PartitionInfo) -> None:
         """Note another store's records of a partition."""
         next_offset, starts = partition.next_offset, self._earliest.get(info.tp)
         if next_offset < info.earliest:

@@ -65,7 +65,7 @@ class StoreRole:
         lives_of: returns the end and history of a partition on disk.
         hosting_id: random id of the epochs of clients' records in this store.
         least_number: of these epochs; the time in seconds, as for producers (``Takeover``).
-        met: all stores ever discovered.
+        known: all stores ever discovered.
         wall_us: the time, microseconds since 1970 UTC.
         sync_interval_s: interval of asking other stores for their heads.
         limit_bytes: the largest record that can arrive.
@@ -90,7 +90,7 @@ class StoreRole:
         limit_bytes: int = MAX_RECORD_BYTES,
         hosting_id: int = 0,
         least_number: int = 1,
-        met: Iterable[StoreSeen] = (),
+        known: Iterable[StoreSeen] = (),
         wall_us: Callable[[], int] = lambda: 0,
         limits: StoreLimits | None = None,
     ) -> None:
@@ -105,7 +105,7 @@ class StoreRole:
         self._is_full = False  # the disk
         self.on_dropped: Callable[[list[RecordBatch]], object] = lambda batches: None
         self.scheduler = FetchScheduler(address)
-        self.known = KnownStores(address, met, wall_us, self.write)
+        self.known = KnownStores(address, known, wall_us, self.write)
         self.histories = Histories(self.known, hosting_id, least_number, self.write)
         self._trimmed = TrimmedGaps(self.known)
         self.hosted = HostedPartitions()
@@ -205,7 +205,7 @@ class StoreRole:
             case m.HistoryReply(requestor=self.address):
                 self._on_history(now, message)
             case m.StoreHello() if message.store != self.address:
-                self.known.meet(message.store)
+                self.known.add(message.store)
                 return [m.GetHeads("", self.address)]  # this store wants all records of the other
             case (
                 m.GetHeads()
@@ -218,7 +218,8 @@ class StoreRole:
                 for request in requests_of(message):
                     self.requests.add(request, peer)
                 if isinstance(message, m.HeadsQuery):
-                    return [news] if (news := self.known.news(message.requestor)) else []
+                    changes = self.known.changes_for(message.requestor)
+                    return [changes] if changes else []
         return []
 
     def on_batch(self, now: float, requestor: str, batch: RecordBatch) -> list[Outgoing]:
@@ -241,7 +242,7 @@ class StoreRole:
             # Its sender has not received our ACK.  Without a second one, as from C stores, it would
             # wait for ever.
             self._acknowledge[batch.tp] = partition
-        return self.scheduler.ask(now, partition)
+        return self.scheduler.fetch(now, partition)
 
     def on_subscribed(self, now: float, kind: type[m.Message], topic: str) -> list[Outgoing]:
         """Greet requestors, and send peers what they may have missed."""
@@ -281,7 +282,7 @@ class StoreRole:
         """Request missing records, and other stores' heads."""
         self.known.on_tick(now)
         self.limits.report(now)
-        messages = [*self.scheduler.ask_due(now), *self.hosted.on_tick(now), *self._take_acks()]
+        messages = [*self.scheduler.fetch_due(now), *self.hosted.on_tick(now), *self._take_acks()]
         if now >= self._sync_due:
             self._sync_due = now + self._sync_interval_s
             messages.append(m.GetHeads("", self.address))
@@ -299,6 +300,10 @@ class StoreRole:
         """Return the next offset that a partition accepts, which may be ahead of the disk."""
         return known.visible_end if (known := self.partitions.get(tp)) else self._lives_of(tp).end
 
+    def losses(self, tp: TopicPartition) -> int:
+        """Return how often records were dropped from the partition's end."""
+        return known.losses if (known := self.partitions.get(tp)) else 0
+
     def host(self, now: float, batch: RecordBatch) -> RecordBatch | DafkaError:
         """Accept a client's records if they are the partition's next; return the log's entry."""
         partition = self._admit_client(batch.tp)
@@ -308,9 +313,9 @@ class StoreRole:
             return OffsetConflictError(*batch.tp, batch.offset, partition.visible_end)
         self._give_up_part(partition)
         self.hosted.begin(now, batch.tp)
-        hosted = replace(batch, epoch=self.histories.hosted(partition, batch.offset))
-        self._write_taken(partition, partition.take(now, hosted))
-        return hosted
+        entry = replace(batch, epoch=self.histories.client_epoch(partition, batch.offset))
+        self._write_taken(partition, partition.take(now, entry))
+        return entry
 
     def stage(self, stage: Stage) -> Stage | StoreLimitError:
         """Accept records to stage, if the limits admit them."""
@@ -333,7 +338,7 @@ class StoreRole:
         epochs = []
         for partition, staged in zip(partitions, commit.transactions, strict=True):
             partition.commits += 1
-            epochs.append(self.histories.hosted(partition, staged.start))
+            epochs.append(self.histories.client_epoch(partition, staged.start))
         self._committed_at = now
         self.write(commit := commit._replace(epochs=tuple(epochs)))
         return commit
@@ -350,7 +355,7 @@ class StoreRole:
         self.pending.append(entry)
         self.pending_bytes += _size(entry)
         if self.limits.counts_bytes:
-            self._on_limits_crossed(self.limits.queue(entry))
+            self._on_limits_crossed(self.limits.on_queued(entry))
 
     def take_pending(self) -> list[LogEntry]:
         """Remove the log's next entries."""
@@ -367,7 +372,7 @@ class StoreRole:
         published: list[Outgoing] = []
         for entry, error in zip_longest(entries, outcomes):
             if self.limits.counts_bytes:
-                self.limits.write(entry)
+                self.limits.on_written(entry)
             match entry:
                 case RecordBatch():
                     published += self._on_batch_stored(entry, error)
@@ -430,7 +435,7 @@ class StoreRole:
         self.pending = [*filterfalse(is_dropped, self.pending)]
         self.pending_bytes = sum(map(_size, self.pending))
         for each in dropped if self.limits.counts_bytes else ():
-            self.limits.write(each)  # counted as written, until the next scan corrects it
+            self.limits.on_written(each)  # counted as written, until the next scan corrects it
         partition.truncate(end)
         self.scheduler.enqueue(partition)
         self.on_dropped(dropped)
@@ -468,7 +473,7 @@ class StoreRole:
         for info in heads.entries:
             partition = self._find(info.tp)
             if partition is not None and info.end:
-                self._trimmed.on_held(partition, heads.store, info)
+                self._trimmed.note_records(partition, heads.store, info)
                 messages += self._on_head(now, info.tp, info.end, direct=True)
                 if partition.history and info.life > last_life(partition.history):
                     self.histories.differs(partition, info.life)

@@ -8,7 +8,6 @@ far away, busy or behind a firewall makes the answer wait until ``STORE_TIMEOUT_
     0.10        INTRODUCTION_S: C nodes that have not subscribed to hellos are no stores
     0.15        SETTLE_AFTER_BEACON_S after the first beacon, and
     0.25        SETTLE_S: an answer from all greeted stores is complete
-    2.00        SLOW_STORE_S: the log names stores that greet later
     3.00        STORE_TIMEOUT_S without a sign of a node: it is given up, and named in the log
 
 ``nodes`` have times of their own: beacons, towers and log messages.
@@ -28,12 +27,9 @@ INTRODUCTION_S: Final = 0.1
 SETTLE_S: Final = 0.25
 SETTLE_AFTER_BEACON_S: Final = 0.15  # from the first beacon on, for a distant tower
 # Timeout without any message of a node.  A near and busy node takes less; an unused address or a
-# firewall costs this time once.
+# firewall costs this time once.  A connection and its subscriptions take about four round trips.
 STORE_TIMEOUT_S: Final = 3.0
-# In round trips, if these take longer: a connection and its subscriptions take about four of them.
-STORE_TIMEOUT_ROUND_TRIPS: Final = 6
-MAX_STORE_TIMEOUT_S: Final = 30.0  # at any distance
-SLOW_STORE_S: Final = 2.0  # a requestor that has waited for a store for longer logs its name
+MAX_STORE_TIMEOUT_S: Final = 30.0  # with any number of signs of life
 # A query or its answer may be lost: the directory asks again after this time without a message.
 # Longer than C_STORE_SILENCE_S, since each question restarts that time.
 QUERY_RETRY_S: Final = 0.5

@@ -132,7 +132,7 @@ class Checkpoint:
                 self.path, f"has offsets of {version[:20]!r}, which this version cannot read"
             )
         numbered = version == "v1"
-        texts = dict(enumerate(lines.splitlines())) if numbered else _by_name(lines)
+        texts = dict(enumerate(_split(lines))) if numbered else _by_name(lines)
         ends = {str(name): _offset(text) for name, text in texts.items() if text != _VOID}
         time_ms = _object(metadata).get("batchTimestampMs")
         if type(time_ms) is not int or not 0 <= time_ms <= _LAST_MS:
@@ -147,9 +147,8 @@ class Checkpoint:
 
         The starts in the end offset of the batch itself take precedence (``SourceOffset.since``).
         """
-        earlier = [each for each in self.planned if each < number]
-        if earlier:
-            return self.batch(earlier[-1]).own_ends
+        if number - 1 in self.planned:
+            return self.batch(number - 1).own_ends
         return {} if number == 0 else None
 
     def ranges(self, number: int) -> Iterator[tuple[str, BatchRange]]:
@@ -241,7 +240,12 @@ def _by_name(lines: str) -> dict[str, str]:
     # Queries with named sources have a line for each, or one object.
     if lines.startswith("{"):
         return {name: str(text) for name, text in _object(lines).items()}
-    return {name: text for name, _, text in (line.partition(":") for line in lines.splitlines())}
+    return {name: text for name, _, text in (line.partition(":") for line in _split(lines))}
+
+
+def _split(lines: str) -> list[str]:
+    # ``splitlines`` would also split at characters that JSON may contain, such as U+2028.
+    return lines.rstrip("\n").split("\n") if lines else []
 
 
 def _offset(text: str) -> SourceOffset | None:

@@ -130,17 +130,22 @@ class Group:
     def __iter__(self) -> Iterator[GroupedBlock]:
         return self._blocks(0, len(self._directory))
 
-    def _blocks(self, row: int, stop: int) -> Iterator[GroupedBlock]:
+    def intact(self) -> Iterator[GroupedBlock]:
+        """Yield the blocks that match the directory."""
+        return self._blocks(0, len(self._directory), skips=True)
+
+    def _blocks(self, row: int, stop: int, *, skips: bool = False) -> Iterator[GroupedBlock]:
         before = self._directory["size"][:row].astype(np.int64)
         start = self._blocks_at + int((-(-before // ALIGNMENT)).sum()) * ALIGNMENT
         for partition_id, first, records, size, found in self._directory[row:stop].tolist():
             packed = self._buffer[start : start + size]
-            if header_of(packed).checksum != found:
-                raise ValueError(
-                    f"in the place of a block of partition id {partition_id} is another one"
-                )
-            yield GroupedBlock(partition_id, first, records, packed)
             start += aligned(size)
+            with contextlib.suppress(*[ValueError] * skips):
+                if header_of(packed).checksum != found:
+                    raise ValueError(
+                        f"in the place of a block of partition id {partition_id} is another one"
+                    )
+                yield GroupedBlock(partition_id, first, records, packed)
 
 
 def _blocks_at(count: int) -> int:
@@ -234,6 +239,18 @@ class AppendArea:
         """Return a partition's blocks, by offset, without those of damaged groups."""
         return self._blocks_of(partition_id)[0]
 
+    def damaged(self, partition_id: int) -> list[tuple[bytes, range]]:
+        """Return the keys of damaged groups of a partition's buckets, and the ids of these."""
+        found = []
+        for level, width in enumerate(WIDTHS):
+            number = partition_id // width
+            for key, value in self._slots((level, number)):
+                try:
+                    _ = [*Group(value)] if value else []
+                except ValueError:
+                    found.append((key, range(number * width, (number + 1) * width)))
+        return found
+
     # -- writing ---------------------------------------------------------------------------------
 
     def append(self, block: GroupedBlock) -> None:
@@ -289,6 +306,13 @@ class AppendArea:
                     if len(left) == len(blocks):
                         continue
                     self._txn.put(key, bytes(pack_group(left)) if left else b"", db=self._meta)
+
+    def rewrite(self, key: bytes) -> None:
+        """Write a damaged group again, without damaged blocks, whose records are elsewhere."""
+        intact: list[GroupedBlock] = []
+        with contextlib.suppress(ValueError):
+            intact += Group(bytes(self._txn.get(key, b"", db=self._meta))).intact()
+        self._txn.put(key, bytes(pack_group(intact)) if intact else b"", db=self._meta)
 
     def _replace(self, bucket: Bucket, keys: list[bytes], blocks: list[GroupedBlock]) -> None:
         merged, level, kept = self._merged(blocks), bucket[0] + 1, False

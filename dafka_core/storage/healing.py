@@ -7,9 +7,13 @@ whatever is damaged still.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
+from dafka_core.errors import StoreError
 from dafka_core.model.epochs import EpochId, History, last_life, prefix
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.storage import rows
@@ -66,6 +70,27 @@ class Healer:
                 yield DamagedRange(tp, damage.offset, end, history)
             yield None
 
+    def rewrite_groups(self, tp: TopicPartition) -> None:
+        """Remove damaged groups of the append area with a partition's records, which it has healed.
+
+        A group stays if other partitions lack records, which are noted as damaged.
+        """
+        with self._env.reading() as tables:
+            row = tables.visible_row(tp)
+            groups = tables.area.damaged(row.id) if row else []
+            ids = {each: row.id for each, row in tables.all_rows()} if groups else {}
+        for key, bucket in groups:
+            held = [each for each, number in ids.items() if number in bucket]
+            if not [each for each in held if not self._is_complete(each)]:
+                self._env.write(partial(_rewrite, key))
+
+    def _is_complete(self, tp: TopicPartition) -> bool:
+        with suppress(StoreError), self._env.reading() as tables:
+            if row := tables.visible_row(tp):
+                deque(tables.blocks_between(tp, row, 0, row.end), maxlen=0)
+            return True
+        return False
+
     def replace(self, damaged: DamagedRange, batch: RecordBatch) -> bool:
         """Replace the first records of a range by a batch, and merge it later as other blocks.
 
@@ -96,7 +121,12 @@ class Healer:
         assert batch.times is not None
         for number, packed in build_blocks(batch.values.to_list(), batch.times, newest_us):
             tables.put_block(row.id, start + number, packed)
+        tables.changed.add(tp)
         return True
+
+
+def _rewrite(key: bytes, tables: Tables) -> None:
+    tables.area.rewrite(key)
 
 
 def _newest_us(tables: Tables, tp: TopicPartition, row: PartitionRow, start: int) -> int:

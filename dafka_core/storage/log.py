@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -43,7 +43,7 @@ from dafka_core.config.topic_rules import CompressionRule
 from dafka_core.errors import DafkaError, StoreError
 from dafka_core.model.epochs import History
 from dafka_core.model.log_entries import Deletion, LogEntry, RestartPartition, SetAside, StoreSeen
-from dafka_core.model.names import DELETIONS_TOPIC, octets_of, text_of
+from dafka_core.model.names import octets_of, text_of
 from dafka_core.model.records import (
     PartitionInfo,
     PartitionLives,
@@ -71,10 +71,6 @@ from dafka_core.system.closing import Closing
 
 RULES: Final = "retention"
 """The name of the note with rules set while the store ran."""
-
-
-_HANDLED: Final = "deletions "
-"""Prefix of the notes of executed deletions, by partition."""
 
 
 class RetentionLog:
@@ -110,20 +106,6 @@ class RetentionLog:
             return earliest
 
         return self._env.write(work)
-
-    def deletions_handled(self) -> dict[TopicPartition, int]:
-        """Return the offsets up to which deletions are executed and logged, by partition."""
-        with self._env.reading() as tables:
-            found = tables.notes.named(_HANDLED)
-        return {
-            TopicPartition(DELETIONS_TOPIC, name.removeprefix(_HANDLED)): int(value)
-            for name, value in found.items()
-        }
-
-    def keep_deletions_handled(self, handled: Mapping[TopicPartition, int]) -> None:
-        """Write these offsets, for the given partitions."""
-        notes = {_HANDLED + tp.partition: b"%d" % end for tp, end in handled.items()}
-        self._env.write(lambda tables: tables.notes.put(notes))
 
     def kept_rules(self) -> str | None:
         """Return the rules set while the store ran, if any."""

@@ -58,12 +58,14 @@ def explain(
     """
     from dafka_core.ops.checks import Facts, StoreFacts, check_all
     from dafka_core.ops.findings import problems
-    from dafka_core.ops.gathering import asked, heard
+    from dafka_core.ops.gathering import asked, with_discovered
     from dafka_core.ops.port_probe import PROBE_S, towers_probed
 
     if isinstance(reader, Reader):
         towers = ReaderOptions.build({"tower": address.tower}).tower
-        facts = heard(Facts(tuple(towers_probed(towers, PROBE_S)), tower_found=True), reader)
+        facts = with_discovered(
+            Facts(tuple(towers_probed(towers, PROBE_S)), tower_found=True), reader
+        )
     else:
         stores = [StoreFacts(name, locations=uris) for name, uris in reader.endpoints().items()]
         answers = asked(stores, (), PROBE_S, address.keys)
@@ -89,7 +91,9 @@ def warn_of_towers(address: MeshAddress) -> None:
 def no_store(error: NoStoreError, deadline: Deadline, diagnosis: str) -> NoStoreError:
     """Return the error with the whole time waited, and the diagnosis."""
     waited_s = round(deadline.waited_s, 1)
-    full = NoStoreError(error.towers, waited_s, error.unmet, error.endpoint, diagnosis=diagnosis)
+    full = NoStoreError(
+        error.towers, waited_s, error.unconnected, error.endpoint, diagnosis=diagnosis
+    )
     for note in getattr(error, "__notes__", ()):
         full.add_note(note)
     return full

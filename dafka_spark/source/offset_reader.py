@@ -458,11 +458,11 @@ class OffsetReader:
             return self._over_mesh(reader, timing.DISCOVERY_TIMEOUT_S)
         except NoStoreError as error:
             has_flight = set(reader.stores()) <= set(reader.endpoints())
-            if error.unmet and self._options.fetch != MESH and has_flight:
+            if error.unconnected and self._options.fetch != MESH and has_flight:
                 _log.warning(
                     "stores have not connected to %s and are read by Arrow Flight alone: %s",
                     error.endpoint,
-                    ", ".join(error.unmet),
+                    ", ".join(error.unconnected),
                 )
                 preflight.warn_of_towers(address)
                 return None

@@ -22,6 +22,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from dafka_core.errors import DafkaError
+from dafka_core.flight.requests import Offsets, OffsetsRequest
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.records import TopicPartition
@@ -43,6 +44,9 @@ READ_TIMEOUT_S = 5.0
 
 END_S = 0.3
 """Time in which a store that a request kills has ended."""
+
+REPLACED, NOT_REPLACED = "are replaced by those of store", "are not replaced yet"
+"""Parts of a store's messages about damaged records."""
 
 NEW, NEW_RECORDS = "F" * 32, 200
 
@@ -219,7 +223,26 @@ def _one_of_three(it: _Round) -> None:
         _flip_bits(it, it.directory / "store" / "data.mdb", it.chance.randint(1, 50))
         it.chaos.fault("bits flipped, one of three stores running")
         _check_consumer(it, held)
+        _heal(it, store, held)
         _check_serving(it, store, held)
+
+
+def _heal(it: _Round, store: Node, held: Partitions) -> None:
+    """Read everything, and wait until the store has replaced what is damaged, or says why not."""
+    with contextlib.suppress(DafkaError), _client(store) as client:
+        for name, end in held.items():
+            with contextlib.suppress(DafkaError):
+                _read(it, client, name, end)
+        wait_until(
+            lambda: not _damaged_count(client) or NOT_REPLACED in it.log.read_text(),
+            "damaged records are replaced, or the store says why not",
+        )
+    if REPLACED in it.log.read_text():
+        it.chaos.add("damaged records replaced")
+
+
+def _damaged_count(client: StoreClient) -> int:
+    return client.ask(Offsets, READ_TIMEOUT_S, OffsetsRequest(()))[0].damaged
 
 
 def _ends(client: StoreClient) -> Partitions:

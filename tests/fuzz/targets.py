@@ -175,9 +175,6 @@ def beacon(octets: bytes) -> None:
     with suppress(ProtocolError):
         tower = beacons.decode_tower_beacon(received)
         assert beacons.decode_tower_beacon(beacons.encode_tower_beacon(tower)) == tower
-    with suppress(ProtocolError):
-        ports = beacons.decode_tower_address(received)
-        assert beacons.decode_tower_address(beacons.encode_tower_address(ports)) == ports
 
 
 def envelope(octets: bytes) -> None:

@@ -68,9 +68,9 @@ class LivesOn(StorePartition):
     """Records that clients write after others were set aside have the same life as these."""
 
     def replace_from(self, start: int, end: int, life: EpochId) -> None:
-        hosted = self.hosted
+        client_epoch = self.client_epoch
         super().replace_from(start, end, life)
-        self.hosted, self.lost_to = hosted, NO_LIFE
+        self.client_epoch, self.lost_to = client_epoch, NO_LIFE
 
 
 class FollowsAnything(FollowedPartition):

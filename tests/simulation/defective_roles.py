@@ -252,9 +252,9 @@ class WaitsForWhatIsTrimmed(ConsumerRole):
 class ServesTheFirst(FetchScheduler):
     """A partition without a turn when it is due gets none later."""
 
-    def ask_due(self, now: float) -> list[Outgoing]:
+    def fetch_due(self, now: float) -> list[Outgoing]:
         self._waiting = FairQueue()
-        return super().ask_due(now)
+        return super().fetch_due(now)
 
 
 # -- others ---------------------------------------------------------------------------------------

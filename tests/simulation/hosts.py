@@ -129,7 +129,7 @@ class StoreHost(Host):
             self.disk.lives,
             sync_interval_s=self.shape.sync_s,
             hosting_id=self.world.random.getrandbits(LIFE_ID_BITS),
-            met=list(self.disk.met.values()),
+            known=list(self.disk.met.values()),
             wall_us=self.clock.now_us,
         )
         mesh = self._new_mesh(role, self._on_round)

@@ -179,7 +179,7 @@ class Network:
         if round_trip_s and (subscriber, endpoint) not in self._far_tried:
             # TCP's handshake takes one round trip, ZeroMQ's one and a half after it.
             self._far_tried.add((subscriber, endpoint))
-            news = PeerNews(publisher.role.address, round_trip_s=round_trip_s)
+            news = PeerNews(publisher.role.address, accepts=True)
             self.world.after(round_trip_s, lambda: subscriber.learn(news))
             self.world.after(2.5 * round_trip_s, lambda: self._try(subscriber, endpoint))
             return

@@ -7,7 +7,7 @@ from typing import Any, Final
 from dafka_core.nodes import security, traffic
 from dafka_core.nodes.security import RefusedSubscriptions
 from dafka_core.protocol import store_directory
-from dafka_core.protocol.store_directory import StoreQuery
+from dafka_core.protocol.store_directory import Question
 from tests.simulation import keys, mesh, network
 from tests.simulation.keys import SimulatedSecurity
 from tests.simulation.known_defects import Defect
@@ -31,7 +31,7 @@ class _BelievesBeacons(SimulatedSecurity):
         """Nobody is refused."""
 
 
-class _TakesAnyAnswer(StoreQuery):
+class _TakesAnyAnswer(Question):
     """A node that sends a history in answer to a question for heads counts as a store."""
 
     def is_answered_by(self, reply: object) -> bool:
@@ -94,9 +94,9 @@ DOORS: Final = (
     ),
     Defect(
         "whatever has a question's number is a store's answer",
-        "StoreQuery.is_answered_by",
+        "Question.is_answered_by",
         "lost: .* reader-. reads",
-        changes=lambda: {(store_directory, "StoreQuery"): _TakesAnyAnswer},
+        changes=lambda: {(store_directory, "Question"): _TakesAnyAnswer},
         first=220,
         shape={
             **LOCKED,

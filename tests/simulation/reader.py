@@ -11,7 +11,7 @@ from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.protocol.messages import HeadsQuery
 from dafka_core.protocol.reader_role import RangeRead, ReaderRole
 from dafka_core.protocol.role import Outgoing
-from dafka_core.protocol.store_directory import StoreQuery
+from dafka_core.protocol.store_directory import Question
 from dafka_core.security.permissions import CONSUME
 from tests.simulation.hosts import Host, StoreHost
 from tests.simulation.mesh import SimulatedMesh
@@ -33,7 +33,7 @@ class ReaderHost(Host):
     def __init__(self, cluster: Cluster, name: str, style: str) -> None:
         super().__init__(cluster, name, style)
         self._role = cast("ReaderRole", None)
-        self._question: StoreQuery | None = None
+        self._question: Question | None = None
         self._read: RangeRead | None = None
         self._position = 0
         self._reads = 0
@@ -155,7 +155,7 @@ class ReaderHost(Host):
                 if told < end and not self._has_changed(tp):
                     self.world.fail(self.name, f"was told {told} of {tp}, and {end} are on disk")
 
-    def _choose(self, question: StoreQuery) -> None:
+    def _choose(self, question: Question) -> None:
         heads = question.heads
         self._check_heads(heads)
         assert self.mesh is not None

@@ -41,7 +41,7 @@ from dafka_core.errors import (
     _TowersError,
     is_secret,
 )
-from dafka_core.model.log_entries import TopicDeletedError, TransactionExistsError
+from dafka_core.model.log_entries import TransactionExistsError
 from dafka_core.model.records import Transaction
 
 TOWERS = ["127.0.0.1:5556:5557", "[::1]:1:2"]
@@ -205,7 +205,13 @@ ERRORS: list[tuple[DafkaError, dict[str, object], str]] = [
     ),
     (
         NoStoreError(TOWERS, 5),
-        {"towers": tuple(TOWERS), "waited_s": 5, "unmet": (), "endpoint": "", "diagnosis": ""},
+        {
+            "towers": tuple(TOWERS),
+            "waited_s": 5,
+            "unconnected": (),
+            "endpoint": "",
+            "diagnosis": "",
+        },
         "no store was heard of through 127.0.0.1:5556:5557, [::1]:1:2 within 5 s; start one with ",
     ),
     (
@@ -213,7 +219,7 @@ ERRORS: list[tuple[DafkaError, dict[str, object], str]] = [
         {
             "towers": ("h:1:2",),
             "waited_s": 5,
-            "unmet": (),
+            "unconnected": (),
             "endpoint": "",
             "diagnosis": "nobody is there; come",
         },
@@ -224,7 +230,7 @@ ERRORS: list[tuple[DafkaError, dict[str, object], str]] = [
         {
             "towers": tuple(TOWERS),
             "waited_s": 5,
-            "unmet": ("ABC", "DEF"),
+            "unconnected": ("ABC", "DEF"),
             "endpoint": "tcp://h:7",
             "diagnosis": "",
         },
@@ -257,11 +263,6 @@ ERRORS: list[tuple[DafkaError, dict[str, object], str]] = [
         FencedError("t", "P", "A" * 32),
         {"topic": "t", "partition": "P", "attempt": "A" * 32},
         f"topic 't', partition P: attempt {'A' * 32} has nothing staged here: another attempt has ",
-    ),
-    (
-        TopicDeletedError("t", "P", 9, "2026-11-27 08:00"),
-        {"topic": "t", "partition": "P", "end": 9, "when": "2026-11-27 08:00"},
-        "topic 't', partition P: the topic was deleted (2026-11-27 08:00) with all records before ",
     ),
     (
         TransactionExistsError("t", "P", Transaction(7, 3, 9)),

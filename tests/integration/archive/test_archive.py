@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -73,6 +74,33 @@ def test_a_day_that_is_removed_has_expired(tmp_path: Path) -> None:
     assert offsets_in_manifest(tmp_path, A) == list(range(24, 70))
     shutil.rmtree(tmp_path / "topic=flights")
     assert Archive(tmp_path).held() == {}
+
+
+def test_a_file_that_is_published_while_it_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archived(tmp_path, A, 60)
+    manifest = Manifest(tmp_path, A.topic)
+    manifest.refresh()
+    (first, *_) = files = Archive(tmp_path).held()[A]
+    published, staged = path_of(manifest, first), staged_path(manifest, first)
+
+    def publishing(original: Any) -> Any:
+        def opened(directory: Path, path: Path, *more: Any) -> Any:
+            if path == staged:
+                staged.replace(published)
+            return original(directory, path, *more)
+
+        return opened
+
+    for name in ("read_records", "first_from"):
+        monkeypatch.setattr(archive, name, publishing(getattr(archive, name)))
+    staged.parent.mkdir(parents=True)
+    published.replace(staged)
+    assert sum(each.count for each in archive.read(tmp_path, A, files, 0, 60)) == 60
+    published.replace(staged)
+    assert archive.offset_of_time(tmp_path, A, files, BEGIN_US + HOUR_US) == 1
+    assert published.exists()
 
 
 def test_a_file_that_goes_while_it_is_read(tmp_path: Path) -> None:

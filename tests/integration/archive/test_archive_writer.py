@@ -213,6 +213,27 @@ def test_records_that_were_set_aside_since_are_told_of(tmp_path: Path) -> None:
     assert "from offset 25 on the archive may have records that the stores" in str(error)
 
 
+def test_files_of_a_history_that_changes_are_not_added(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first files are finished when the store tells that a part of them is set aside."""
+    monkeypatch.setattr(archive_writer, "FILE_BYTES", 20)
+    monkeypatch.setattr(archive_writer, "GROUP_RECORDS", 5)
+
+    def changed(wanted: Wanted) -> Iterator[RecordBatch]:
+        yield batch(wanted.tp, wanted.start, wanted.start + 20)
+        if wanted.tp == A:
+            yield batch(A, 20, 25)
+            raise HistoryChangedError(*A, 3, None, CHANGED, 30)
+
+    writer = ArchiveWriter(tmp_path, "flights")
+    added = writer.archive([Wanted(B, 0, 20), Wanted(A, 0, 30)], changed)
+    assert list(added.failed) == [A]
+    assert {each.partition for each in added.files} == {B.partition}
+    assert offsets_in_manifest(tmp_path, A) == []
+    assert offsets_in_files(tmp_path, B) == list(range(20))
+
+
 def test_a_store_that_gives_other_records_is_not_believed(tmp_path: Path) -> None:
     def holed(wanted: Wanted) -> Iterator[RecordBatch]:
         yield batch(wanted.tp, 0, 3)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import subprocess
 import sys
@@ -121,18 +120,6 @@ def test_a_store_that_hears_no_tower_is_not_announced_there(mesh: Mesh, tmp_path
     mesh.check()
 
 
-def test_up_that_cannot_start_has_no_tower_join_it(mesh: Mesh, tmp_path: Path) -> None:
-    given = ("--kafka", f"127.0.0.1:{mesh.names['port']}", "--join", mesh.hub.tower)
-    failing("up", "--dir", str(tmp_path / "new"), *ANY_PORTS, *given)
-    mesh.check()
-    done = run("status", "--json", "--tower", mesh.hub.tower)
-    assert done.returncode == 0, done.stderr
-    found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [each["name"] for each in found if each["what"] == "store"] == [mesh.store.address]
-    with Reader(tower=mesh.hub.tower) as reader:
-        assert reader.towers() == [mesh.hub.tower]
-
-
 def test_a_store_in_a_program_is_known_when_it_is_announced(own_mesh: Mesh, tmp_path: Path) -> None:
     used = f"127.0.0.1:{own_mesh.names['port']}"
     with Store(tmp_path / "new", announce=False, tower=own_mesh.hub.tower) as store:
@@ -143,18 +130,6 @@ def test_a_store_in_a_program_is_known_when_it_is_announced(own_mesh: Mesh, tmp_
             store.announce()
             wait_until(lambda: own_mesh.store.known.names == (store.address,))
             wait_until(lambda: store.known.names == (own_mesh.store.address,))
-
-
-def test_a_tower_is_known_when_it_is_announced(own_mesh: Mesh) -> None:
-    ports = {"sub_address": "tcp://127.0.0.1:0", "pub_address": "tcp://127.0.0.1:0"}
-    with (
-        Tower(announce=False, join=own_mesh.hub.tower, **ports) as other,
-        Reader(tower=own_mesh.hub.tower) as reader,
-    ):
-        reader.wait_for_stores(timeout_s=PATIENCE_S)
-        assert reader.towers() == [own_mesh.hub.tower]
-        other.announce()
-        wait_until(lambda: reader.towers() == [own_mesh.hub.tower, other.tower])
 
 
 def test_a_directory_that_cannot_be_made_is_named_with_its_option() -> None:

@@ -335,22 +335,6 @@ def test_a_line_above_a_stores_limit_is_not_read_to_its_end(
             assert b" bytes, the limit of store %s" % address.encode() in refused
 
 
-def test_a_record_above_the_limit_of_a_store_that_comes_later_is_named_at_once(
-    lone_tower: str, tmp_path: Path
-) -> None:
-    at = ("--tower", lone_tower)
-    with Dafka("produce", "large", *at, "--close-timeout-s", "600") as producer:
-        producer.input.write(b"1\n" + b"x" * 6_000_000 + b"\n")
-        producer.input.close()
-        while producer.err.next() != b"end of input; waiting for acknowledgements":
-            continue
-        with Dafka("store", "--dir", str(tmp_path), *at, "--max-record-bytes", "4096") as store:
-            address = store.ready()["address"].encode()
-            assert producer.wait() == 1
-            (line,) = producer.err.rest()
-            assert b"the record at offset 1 has 6000000 bytes, and store %s takes" % address in line
-
-
 def test_the_tower_may_come_from_the_environment(tower: str, full: str) -> None:
     consumed = run("consume", full, "--from-beginning", "--count", "1", DAFKA_TOWER=tower)
     assert consumed.stdout == b"a\n"

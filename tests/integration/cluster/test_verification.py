@@ -118,6 +118,20 @@ def test_each_batch_needs_a_record_and_each_row_a_batch(query: AuditedQuery, sto
     assert states(verify(query, store)) == [PROVED] * 3
 
 
+def test_a_batch_that_is_committed_meanwhile_is_not_wrong(
+    query: AuditedQuery, store: Served
+) -> None:
+    """Its rows are there when the stores are asked, its record is written afterwards."""
+    query.audit(query.records[:2])
+    (query.checkpoint.path / "commits" / "2").unlink()
+    query.reread()
+    running = verified([store.client()], query.checkpoint, timeout_s=PATIENCE_S)
+    found = [next(running), next(running)]
+    query.audit(query.records[2:])
+    commit(query.checkpoint.path, 2)
+    assert states([*found, *running]) == [PROVED] * 2
+
+
 # -- Spark's offline repartitioning ----------------------------------------------------------------
 
 

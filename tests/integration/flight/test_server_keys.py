@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,8 +33,9 @@ from dafka_core.flight.requests import (
     RetentionRequest,
     RetentionRules,
 )
+from dafka_core.flight.server import FlightService
 from dafka_core.flight.server_keys import ServerKeys
-from dafka_core.flight.store_client import StoreClient
+from dafka_core.flight.store_client import ClientKeys, StoreClient
 from dafka_core.flight.store_location import StoreLocation, path_of, tcp_location
 from dafka_core.model.records import TopicPartition
 from dafka_core.security.credentials import KEY_HEADER, SERVER_NAME, TlsPair, pem, tls_pair
@@ -142,7 +147,7 @@ def test_a_key_that_is_not_allowed_is_refused_at_the_socket(
     keys: KeyDirectory, locked: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Clients there name their keys; other users can't open the socket."""
-    assert Path(path_of(locked.unix.locations[0]) or "").stat().st_mode & 0o777 == 0o600
+    assert Path(path_of(locked.unix.locations[0]) or "").stat().st_mode & 0o077 == 0
     with StoreClient(locked.unix) as without:
         assert "it lets in owners of keys only: set secret_key_file" in refused(without)
     keys.make("other", "consume", "admin")
@@ -241,6 +246,52 @@ def test_actions_succeed_while_a_store_takes_over_keys(keys: KeyDirectory, locke
             ended.set()
         for each in asking:
             each.result()
+
+
+def test_an_action_that_is_repeated_ends_in_time(
+    keys: KeyDirectory, locked: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first attempt took a part of the time before the takeover ended it."""
+    timeouts: list[float] = []
+    original = ClientKeys.call_options
+
+    def noted(self: ClientKeys, timeout_s: float | None = None) -> Any:
+        timeouts.append(timeout_s or math.inf)
+        return original(self, timeout_s)
+
+    def cut(asked: flight.FlightClient, action: Any, options: Any) -> Any:
+        if len(timeouts) > 1:
+            return asked.do_action(action, options)
+        time.sleep(0.5)
+        raise flight.FlightUnavailableError("failed to connect")
+
+    client = locked.client(locked.tcp, keys.files("reader"))
+    client.heads(None, timeout_s=PATIENCE_S)  # it connects
+    monkeypatch.setattr(ClientKeys, "call_options", noted)
+    real = client._client
+    monkeypatch.setattr(client, "_client", SimpleNamespace(do_action=partial(cut, real)))
+    client.heads(None, timeout_s=PATIENCE_S)
+    first, second = timeouts
+    assert second <= first - 0.5
+    monkeypatch.undo()
+
+
+def test_a_failed_takeover_is_tried_again(
+    keys: KeyDirectory, locked: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = iter([RuntimeError("can't start new thread"), OSError(24, "Too many open files")])
+    original = FlightService.replace
+
+    def failing(self: FlightService, *arguments: Any) -> Any:
+        if failure := next(failures, None):
+            raise failure
+        return original(self, *arguments)
+
+    monkeypatch.setattr(FlightService, "replace", failing)
+    keys.allow("late", "consume")
+    client = locked.client(locked.tcp, keys.files("late"))
+    wait_until(lambda: not _refusal(client))
+    assert next(failures, None) is None
 
 
 def test_what_is_said_in_the_clear_is_not_heard(locked: Served) -> None:

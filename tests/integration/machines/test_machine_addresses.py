@@ -100,14 +100,3 @@ def test_a_tower_that_moves_to_another_address_is_found_by_its_name(
     separate.start(SECOND, "tower", *(word for pair in options for word in pair)).ready()
     topics = separate.start(SECOND, "topics", "--timeout-s", "60", host="auto", tower=at)
     assert topics.end() == 0
-
-
-def test_a_tower_is_added_to_a_running_mesh(separate: Machines, tmp_path: Path) -> None:
-    separate.start(SECOND, "store", "--dir", str(tmp_path / "d")).ready()
-    joins = ("--join", separate.tower(FIRST))
-    added = separate.start(SECOND, "tower", *ANYWHERE, *joins).ready()["tower"]
-    assert added.startswith("10.77.0.2:")
-    # This tower announces the store, which was started with the other one, also when that is gone.
-    assert separate.start(SECOND, "topics", tower=added).end() == 0
-    separate.command(FIRST, "ip link set cable0 down")
-    assert separate.start(SECOND, "topics", tower=added).end() == 0

@@ -171,12 +171,11 @@ def test_a_peer_that_the_loop_does_not_read_from_keeps_its_connection(
 ) -> None:
     quotas = sender.quotas
     sender.follow(OBSERVED_BYTES)
-    unread = [sender.endpoint] if reason == "peer is not read" else []
-    quotas.is_unread = unread.__contains__
+    quotas.is_paused = reason == "peer is not read"
     sender.send(2 * OBSERVED_BYTES)
     sender.check(4, rounds=0 if reason == "loop is busy" else 2)
     assert not sender.is_ended()
-    unread.clear()
+    quotas.is_paused = False
     sender.send(2 * OBSERVED_BYTES)
     sender.check(2)
     assert sender.is_ended()

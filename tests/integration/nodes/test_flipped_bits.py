@@ -7,7 +7,7 @@ store cannot list its partitions, so it ends, as it would refuse to start.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from dafka_core.flight.requests import Offsets, OffsetsRequest
 from dafka_core.model.records import TopicPartition
 from dafka_core.nodes import store_backup
 from dafka_core.storage.log_check import Damage
+from dafka_core.storage.snapshot import PartitionStatistics
 from dafka_core.testing import wait_until
 from tests.integration.nodes.content import flushed, polled, stored
 from tests.integration.nodes.peers import PATIENCE_S
@@ -28,6 +29,9 @@ BLOCKS = [b"large %d " % number * 100 for number in range(300)]
 
 GROUPED = [b"small %d " % number for number in range(3)]
 """Records that stay in the append area."""
+
+DIRECTORY_AT = -96
+"""Where the directory of their group is, or a header, before the second of them."""
 
 Produce = Callable[..., Producer]
 
@@ -51,6 +55,13 @@ def damaged_count(store: Store) -> int:
     """Return the number that 'dafka status' and 'dafka doctor' show."""
     with client_of(store) as client:
         return client.ask(Offsets, PATIENCE_S, OffsetsRequest(()))[0].damaged
+
+
+def statistics(store: Store, tp: TopicPartition) -> PartitionStatistics | None:
+    """Return a partition's statistics; None as long as a group with it is damaged."""
+    with suppress(StoreError):
+        return store.log.statistics(tp)
+    return None
 
 
 class ThreeStores:
@@ -96,17 +107,18 @@ def polled_all(consumer: Consumer, tp: TopicPartition, contents: list[bytes]) ->
     return [polled(consumer) for _ in contents] == [(*tp, *each) for each in enumerate(contents)]
 
 
-@pytest.mark.parametrize("contents", [BLOCKS, GROUPED])
+@pytest.mark.parametrize(("contents", "at"), [(BLOCKS, 0), (GROUPED, 0), (GROUPED, DIRECTORY_AT)])
 def test_damaged_records_are_replaced_by_those_of_other_stores(
     stores: ThreeStores,
     produce: Produce,
     consume: Callable[..., Consumer],
     contents: list[bytes],
+    at: int,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """No reader receives a wrong record meanwhile, and the store runs on."""
     tp, damaged = published(produce, contents), stores.damaged
-    flip(damaged, contents[1])
+    flip(damaged, contents[1], at)
     stores.stop_others()
     consumer, new = consume("t", start="earliest"), stores.start("new")
     wait_until(lambda: "are not replaced yet" in caplog.text)
@@ -122,6 +134,7 @@ def test_damaged_records_are_replaced_by_those_of_other_stores(
     assert stored(damaged, *tp) == contents
     assert not found_damage(damaged)
     assert damaged_count(damaged) == 0
+    wait_until(lambda: statistics(damaged, tp))
     wait_until(lambda: new.log.end(tp) == len(contents))
     assert stored(new, *tp) == contents
     damaged.close()

@@ -151,22 +151,12 @@ def test_a_node_that_others_do_not_allow_reads_nothing_of_them(
     peers, tried = producer.mesh.peers, set[float]()
 
     def has_tried_again() -> bool:
-        tried.add(peers._connections[endpoint_of(store)].tried_at)
+        tried.add(peers._connections[endpoint_of(store)].since)
         return len(tried) > 2
 
     wait_until(has_tried_again)
     assert caplog.text.count(f"{store.address} at {endpoint_of(store)} does not let") == 1
     assert peers.renewal_count == 0  # of a refused connection
-
-
-def test_towers_that_join_each_other_have_one_key(
-    keys: Keys, tower: str, open_nodes: ExitStack
-) -> None:
-    second = open_nodes.enter_context(Tower(**ANY_PORTS, join=tower, **keys.of("tower")))
-    consumer = open_nodes.enter_context(Consumer(**joined(keys, "client", tower)))
-    producer = open_nodes.enter_context(Producer("t", **joined(keys, "client", second.tower)))
-    consumer.subscribe("t")
-    wait_until(lambda: producer.mesh.has_subscriber("t"))
 
 
 def test_a_connection_ends_when_its_key_is_shut_out(keys: Keys, store: Store) -> None:

@@ -11,22 +11,18 @@ from uuid import UUID
 
 import pytest
 
-from dafka_core import ConfigError, Producer, Reader, Store, StoreError, TowerNotFoundError
-from dafka_core.model.records import RecordBatch, TopicPartition
+from dafka_core import ConfigError, Producer, Reader, Store, StoreError
 from dafka_core.nodes.store_identity import (
     ADDRESS_FILE,
     ORIGIN_FILE,
     kept_address,
-    missing_directories,
     new_identity,
-    remove_unused,
     restore,
 )
 from dafka_core.protocol.messages import (
     Ack,
     RecordMessage,
 )
-from dafka_core.storage import Log
 from dafka_core.testing import wait_until
 from tests.forked import ForkedCluster
 from tests.integration.nodes.content import stored, values
@@ -204,42 +200,6 @@ def test_a_store_that_is_started_again_at_once_is_no_twin(tower: str, tmp_path: 
 
 
 NOBODY = "127.0.0.1:1:2"
-
-
-def start_in_vain(directory: Path) -> None:
-    with pytest.raises(TowerNotFoundError):
-        Store(directory, tower=NOBODY, tower_timeout_s=0.1)
-
-
-def test_a_new_directory_is_removed(tmp_path: Path) -> None:
-    start_in_vain(tmp_path / "some" / "where")
-    assert [*tmp_path.iterdir()] == []
-    with pytest.raises(ConfigError, match="host"):
-        Store(tmp_path / "new", host="203.0.113.1", tower=NOBODY)
-    assert [*tmp_path.iterdir()] == []
-
-
-def test_existing_directories_stay(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    start_in_vain(tmp_path / "empty")
-    start_in_vain(tmp_path / "empty" / "new")
-    assert (tmp_path / "empty").is_dir()
-    assert not (tmp_path / "empty" / "new").exists()
-    with Log(tmp_path / "store") as log:
-        log.append([RecordBatch.of(TopicPartition("t", "P"), 0, [b"kept"])])
-    start_in_vain(tmp_path / "store")
-    with Log(tmp_path / "store") as log:
-        assert log.end(TopicPartition("t", "P")) == 1
-
-
-def test_a_new_directory_with_records_stays(tmp_path: Path) -> None:
-    directory = tmp_path / "new"
-    made = missing_directories(directory)
-    with Log(directory) as log:
-        log.append([RecordBatch.of(TopicPartition("t", "P"), 0, [b"kept"])])
-        remove_unused(made, log)
-    with Log(directory) as log:
-        assert log.end(TopicPartition("t", "P")) == 1
 
 
 def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from dafka_core import ConfigError, Tower
 from dafka_core.protocol.beacons import (
     BEACON,
     BEACON_WITH_KIND,
-    TOWER,
     WELCOME,
     NodeBeacon,
     TowerBeacon,
@@ -66,7 +65,7 @@ def publisher(bare: Sockets, tower: Tower) -> zmq.Socket[bytes]:
     """Return an XPUB socket that has received the tower's subscriptions, so it drops nothing."""
     made = bare.make(zmq.XPUB)
     made.connect(f"tcp://127.0.0.1:{tower.sub_port}")
-    for first in (BEACON_WITH_KIND, BEACON, TOWER):  # the first one shows the kind of the tower
+    for first in (BEACON_WITH_KIND, BEACON):  # the first one shows the kind of the tower
         assert made.recv() == b"\x01" + first
     return made
 

@@ -1,21 +1,19 @@
-"""Towers that running nodes learn of, and towers that end and return."""
+"""Towers that end and return, and those that refuse a node."""
 
 from __future__ import annotations
 
-import contextlib
-import logging
 from pathlib import Path
 
 import pytest
 import zmq
 
-from dafka_core import ConfigError, Consumer, Producer, Reader, Store, Tower
+from dafka_core import Consumer, Producer, Reader, Store, Tower
 from dafka_core.config.node_options import NodeOptions, TowerAddress
 from dafka_core.nodes import tower_links
 from dafka_core.nodes.security import Security
-from dafka_core.nodes.tower_links import AWAY_S, MAX_LEARNED, REFUSED_S, Towers
+from dafka_core.nodes.tower_links import AWAY_S, REFUSED_S, Towers
 from dafka_core.protocol import timing
-from dafka_core.protocol.beacons import NodeBeacon, decode_tower_address, encode_tower_address
+from dafka_core.protocol.beacons import NodeBeacon
 from dafka_core.testing import wait_until
 from tests.integration.nodes.content import stored, values
 from tests.integration.nodes.locked import Keys
@@ -35,35 +33,6 @@ def restarted(tower: Tower) -> Tower:
     )
 
 
-def test_running_nodes_use_a_tower_that_joins(tmp_path: object) -> None:
-    with contextlib.ExitStack() as stack:
-        first = Tower(**ANY_PORTS)
-        stack.enter_context(Store(str(tmp_path), tower=first.tower))
-        producer = stack.enter_context(Producer("t", tower=first.tower))
-        second = stack.enter_context(Tower(**ANY_PORTS, join=first.tower))
-        both = {address(first), address(second)}
-        # A node that knows one of them discovers the other tower.
-        late = stack.enter_context(Reader(tower=second.tower))
-        meshes = [producer.mesh, late.mesh]
-        wait_until(lambda: all(set(each.peers.towers.known) == both for each in meshes))
-        first.close()
-        newest = stack.enter_context(Reader(tower=second.tower))
-        producer.publish(b"known")
-        producer.flush(PATIENCE_S)
-        wait_until(lambda: late.partitions(["t"], timeout_s=PATIENCE_S))
-        wait_until(lambda: newest.partitions(["t"], timeout_s=PATIENCE_S))
-
-
-def test_a_tower_that_other_machines_cannot_reach_joins_none_there() -> None:
-    with pytest.raises(ConfigError, match="nodes on the machine of tower") as refused:
-        Tower(**ANY_PORTS, join="192.0.2.9")
-    assert refused.value.option == "sub_address"
-    anywhere = {"sub_address": "tcp://*:0", "pub_address": "tcp://127.0.0.1:0"}
-    with pytest.raises(ConfigError, match="none can be reached") as refused:
-        Tower(**anywhere, join="nosuch.invalid", insecure=True)
-    assert refused.value.option == "join"
-
-
 def test_a_silent_tower_is_connected_to_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tower_links, "AWAY_S", 0.3)
     first = Tower(**ANY_PORTS)
@@ -75,59 +44,6 @@ def test_a_silent_tower_is_connected_to_anew(monkeypatch: pytest.MonkeyPatch) ->
         with restarted(first):
             wait_until(lambda: links[address(first)].received_at > before.received_at)
             assert reader.mesh.failure is None
-
-
-def test_announced_towers_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING)
-    context, poller = zmq.Context(), zmq.Poller()
-    config = NodeOptions.build({"tower": "127.0.0.1:1:2"})
-    own, security = NodeBeacon("A" * 32, "127.0.0.1", 7), Security(config, context)
-    made = Towers(own, config, context, poller, security)
-    try:
-        for port in range(1, 3 * MAX_LEARNED):
-            made.learn(0.0, TowerAddress("127.0.0.1", 100, port))
-        assert len(made.known) == 1 + MAX_LEARNED
-        # A silent tower is replaced, but none that an option names.
-        newest = TowerAddress("127.0.0.1", 100, 9_999)
-        made.learn(100.0, newest)
-        assert len(made.known) == 1 + MAX_LEARNED
-        assert made.known[0] == config.tower[0]
-        assert made.known[-1] == newest
-    finally:
-        context.destroy(linger=0)
-
-
-def test_a_learned_tower_may_be_replaced_while_it_has_an_event() -> None:
-    context, poller = zmq.Context(), zmq.Poller()
-    try:
-        tower = context.socket(zmq.XPUB)
-        port = tower.bind_to_random_port("tcp://127.0.0.1")
-        config = NodeOptions.build({"tower": f"127.0.0.1:1:{port}"})
-        own, security = NodeBeacon("A" * 32, "127.0.0.1", 7), Security(config, context)
-        made = Towers(own, config, context, poller, security)
-        tower.recv()  # its subscription to the announcements
-
-        def learn(now: float, *ports: int) -> None:
-            for each in ports:
-                announcement = encode_tower_address(TowerAddress("127.0.0.1", 1, each))
-                tower.send_multipart(announcement)
-            last = TowerAddress("127.0.0.1", 1, ports[-1])
-
-            def is_known() -> bool:
-                polled = {socket for socket, _ in poller.poll(100)}
-                for _, frames in made.receive(now, polled):
-                    made.learn(now, decode_tower_address(frames))
-                return last in made.known
-
-            wait_until(is_known)
-
-        learn(0.0, *range(2, 2 + MAX_LEARNED))  # no tower has these ports, so ZeroMQ retries each
-        oldest = made._links[TowerAddress("127.0.0.1", 1, 2)]
-        wait_until(lambda: oldest.monitor.poll(0) > 0, "an event of the tower to be dropped")
-        learn(100.0, 1_000)
-        assert oldest.pub.closed
-    finally:
-        context.destroy(linger=0)
 
 
 @pytest.mark.parametrize("is_trusted", [True, False])
@@ -143,7 +59,6 @@ def test_without_an_open_file_left_a_link_is_kept_unless_its_tower_is_not_truste
         made.send(1.0)
         monkeypatch.setattr(security, "is_tower", lambda key: is_trusted)
         with no_open_file_left():
-            made.learn(2.0, TowerAddress("127.0.0.1", 1, 2))
             made.send(2.0 + AWAY_S)
         assert made.known == [*config.tower]
         assert made._links[config.tower[0]] is before

@@ -294,6 +294,19 @@ def test_a_damaged_note_of_a_trim_costs_no_record(tmp_path: Path) -> None:
         assert held(store) == [b"%d" % number for number in range(1, 12)]
 
 
+@pytest.mark.usefixtures("tiny")
+def test_a_batch_before_a_large_one_leaves_the_area_when_groups_are_sorted(store: Log) -> None:
+    """It cannot grow there, and would keep the blocks on both sides from being merged."""
+    put(store, [b"small"])
+    put(store, large(100))
+    for number in range(4):
+        put(store, [b"other %d" % number], "q")
+    with store.snapshot() as tables:
+        row = tables.row(TP)
+        assert row is not None
+        assert (tables.area.of_partition(row.id), [*tables.firsts(row.id, 0)]) == ([], [0, 1])
+
+
 def test_a_trimmed_block_that_the_area_follows_is_deleted(store: Log) -> None:
     put(store, large(20))
     put(store, [b"small"])

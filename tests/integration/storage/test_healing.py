@@ -13,12 +13,13 @@ import pytest
 from dafka_core.errors import StoreError
 from dafka_core.model.epochs import Epoch
 from dafka_core.model.log_entries import SetAside
-from dafka_core.model.records import RecordBatch
+from dafka_core.model.records import RecordBatch, TopicPartition, concat
 from dafka_core.model.values import Values
 from dafka_core.storage import Log
 from dafka_core.storage.log_check import Damage, check
 from tests.integration.storage.damage import change
 from tests.integration.storage.processes import TP
+from tests.integration.storage.staged import tiny_area
 
 EPOCH = Epoch(1, 7, 0, 0, 0)
 LARGE = 3
@@ -30,10 +31,22 @@ AT_HEADER, AT_COUNT, AT_CONTENT = 0, 16, 4_000
 
 
 def batch(number: int) -> RecordBatch:
-    size, first = (1_000 if number < LARGE else 10), number * COUNT
-    values = [(b"%d " % each).ljust(size, b".") for each in range(first, first + COUNT)]
-    times = np.array([[1, 1_000 * each] for each in range(first, first + COUNT)])
-    return RecordBatch(TP, first, Values.of(values), times=times, epoch=EPOCH)
+    return batch_of(TP, number * COUNT, 1_000 if number < LARGE else 10)
+
+
+def small(tp: TopicPartition, first: int) -> RecordBatch:
+    return batch_of(tp, first, 10)
+
+
+def batch_of(tp: TopicPartition, first: int, size: int, count: int = COUNT) -> RecordBatch:
+    values = [(b"%d " % each).ljust(size, b".") for each in range(first, first + count)]
+    late_us = 150_000 if COUNT <= first < 2 * COUNT else 0
+    times = np.array([[1, 1_000 * each - late_us] for each in range(first, first + count)])
+    return RecordBatch(tp, first, Values.of(values), times=times, epoch=EPOCH)
+
+
+def values_of(log: Log, tp: TopicPartition) -> list[bytes]:
+    return [value for each in log.read(tp, 0, log.end(tp)) for value in each.values]
 
 
 def merge(log: Log) -> None:
@@ -67,12 +80,12 @@ class TwoLogs:
             file.seek(place.position + at)
             file.write(bytes(each ^ 4 for each in before))
 
-    def heal(self) -> list[tuple[int, int]]:
+    def heal(self, tp: TopicPartition = TP) -> list[tuple[int, int]]:
         """Return the ranges that were replaced."""
         healed = []
-        for each in self.damaged.healer.damaged_ranges(TP):
+        for each in self.damaged.healer.damaged_ranges(tp):
             if each is not None:
-                for part in self.good.read(TP, each.start, each.end):
+                for part in self.good.read(tp, each.start, each.end):
                     assert self.damaged.healer.replace(each, part)
                 healed.append(each[1:3])
         return healed
@@ -87,8 +100,13 @@ class TwoLogs:
         assert len(ours) == end - earliest
         times = [log.times(TP, earliest, end) for log in (self.damaged, self.good)]
         assert times[0] == times[1]
-        for offset in range(earliest, end, 50):
-            assert self.damaged.offset_for_time(TP, 1_000 * offset - 1) == offset
+        for time_us in range(-100_000, 1_000 * end, 10_000):
+            found = [log.offset_for_time(TP, time_us) for log in (self.damaged, self.good)]
+            assert found[0] == found[1]
+        with self.damaged.snapshot() as snapshot:
+            blocks = snapshot.blocks(TP)
+            assert blocks is not None
+            assert all(blocks[number].end > earliest for number in range(len(blocks)))
 
     def close(self) -> None:
         self._open.close()
@@ -116,18 +134,48 @@ def test_a_block_is_replaced(logs: TwoLogs, block: int, at: int) -> None:
     logs.assert_equal()
 
 
-def test_small_batches_are_replaced_and_no_merge_brings_them_back(logs: TwoLogs) -> None:
+def test_small_batches_are_replaced_and_no_merge_brings_them_back(
+    logs: TwoLogs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny_area(monkeypatch)
     start = LARGE * COUNT
     logs.flip(start, AT_CONTENT // 10)
     assert logs.heal() == [(start, start + COUNT)]
     logs.assert_equal()
-    end = END
-    for number in range(2 * LARGE, 50):
+    end = END + 50
+    for offset in range(END, end):
         for log in (logs.damaged, logs.good):
-            log.append([batch(number)])
-        end += COUNT
+            log.append([batch_of(TP, offset, 10, 1)])
     merge(logs.damaged)
     logs.assert_equal(end=end)
+    assert logs.found() == []
+
+
+@pytest.mark.parametrize("at", [-40, AT_HEADER])
+def test_a_damaged_group_is_removed_when_all_its_records_are_elsewhere(
+    logs: TwoLogs, at: int
+) -> None:
+    """Before the only block is the directory of its group."""
+    other = TopicPartition("t", "other")
+    for log in (logs.damaged, logs.good):
+        log.append([small(other, 0), small(TP, END)])
+    logs.flip(END, at)
+    with pytest.raises(StoreError, match="cannot be read"):
+        logs.damaged.read(TP, END, END + 1)
+    assert logs.heal() == [(END, END + COUNT)]
+    assert values_of(logs.damaged, TP) == values_of(logs.good, TP)
+    logs.damaged.healer.damaged.clear()
+    logs.damaged.healer.rewrite_groups(TP)
+    if at == AT_HEADER:
+        assert not logs.damaged.healer.damaged
+    else:
+        assert logs.damaged.healer.damaged == {other}
+        assert logs.heal(other) == [(0, COUNT)]
+        logs.damaged.healer.rewrite_groups(other)
+    for tp in (TP, other):
+        assert logs.damaged.statistics(tp) is not None
+    assert values_of(logs.damaged, other) == values_of(logs.good, other)
+    logs.assert_equal(end=END + COUNT)
     assert logs.found() == []
 
 
@@ -165,10 +213,17 @@ def test_a_range_of_another_history_stays(logs: TwoLogs) -> None:
     assert not logs.damaged.healer.replace(damaged, batch(0))
 
 
+def test_no_good_block_behind_the_range_is_replaced(logs: TwoLogs) -> None:
+    logs.flip(0, AT_CONTENT)
+    (damaged,) = filter(None, logs.damaged.healer.damaged_ranges(TP))
+    assert not logs.damaged.healer.replace(damaged, concat([batch(0), batch(1)]))
+
+
 def test_a_trimmed_range_stays(logs: TwoLogs) -> None:
     logs.flip(0, AT_CONTENT)
     (damaged,) = filter(None, logs.damaged.healer.damaged_ranges(TP))
-    logs.damaged.trim(TP, COUNT)
+    for log in (logs.damaged, logs.good):
+        log.trim(TP, COUNT)
     assert not logs.damaged.healer.replace(damaged, batch(0))
     logs.assert_equal(COUNT)
 
@@ -183,8 +238,16 @@ def test_a_damaged_page_header_frees_no_page_of_others(logs: TwoLogs) -> None:
     logs.assert_equal(end=COUNT)
 
 
-def test_a_merge_reports_a_damaged_header(logs: TwoLogs) -> None:
+def test_a_merge_reports_a_damaged_header_and_continues_when_it_is_replaced(logs: TwoLogs) -> None:
+    for number in range(20):
+        for log in (logs.damaged, logs.good):
+            log.append([batch_of(TP, END + number * COUNT, 1_000)])
     logs.flip(COUNT, AT_HEADER)
     with pytest.raises(StoreError, match=f"the block at offset {COUNT} cannot be read"):
         merge(logs.damaged)
     merge(logs.damaged)
+    logs.heal()
+    merge(logs.damaged)
+    logs.assert_equal(end=END + 20 * COUNT)
+    with logs.damaged.snapshot() as snapshot:
+        assert COUNT not in snapshot.firsts(0, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,15 @@ def test_beyond_the_end_there_is_nothing_to_set_aside(store: Log, start: int) ->
     set_aside_of_unknown = SetAside(TP._replace(topic="u"), 0)
     assert store.write([set_aside_of_unknown]) == [None]
     assert (store.aside(), held(store)) == ([], kept)
+
+
+def test_of_a_trimmed_block_nothing_stays_in_the_way_of_the_winner(store: Log) -> None:
+    store.append([replace(RecordBatch.of(TP, 0, large(40)), epoch=OLD)])
+    store.trim(TP, 30)
+    set_aside(store, 20)
+    won = written(store, OLD._replace(id=7), 20, 4, "won")
+    assert held(store) == won
+    assert store.times(TP, 0, 99)[0][0] == 20
 
 
 def test_a_block_is_cut_in_its_middle_and_keeps_its_times(store: Log, clock: Clock) -> None:

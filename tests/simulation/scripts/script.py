@@ -230,7 +230,7 @@ class ScriptedStore(Node):
             sync_interval_s=1.0,
             hosting_id=world.random.getrandbits(LIFE_ID_BITS),
             least_number=script.now_us() // 1_000_000,
-            met=self.log.met(),
+            known=self.log.met(),
             wall_us=script.now_us,
             limits=StoreLimits(self._limits, by_key=locked),
         )

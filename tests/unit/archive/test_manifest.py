@@ -140,6 +140,19 @@ def test_two_files_cannot_have_the_same_offsets(tmp_path: Path) -> None:
     (manifest.commits / f"{2:020d}.json").write_bytes(Commit("t", (file(4, 9),)).packed())
     with pytest.raises(ArchiveError, match="have the same offsets"):
         read(tmp_path)
+    twice = Commit("t", (file(20, 30), file(5, 9), file(8, 12), file(8, 12, "Q")))
+    (manifest.commits / f"{2:020d}.json").write_bytes(twice.packed())
+    with pytest.raises(ArchiveError, match="have the same offsets"):
+        read(tmp_path)
+
+
+def test_the_largest_commit_can_be_read(tmp_path: Path) -> None:
+    life = EpochId(2**62, 2**63, 2**62)
+    longest = ["\udcff" * 250 + f"{number:05}" for number in range(manifests.MAX_COMMIT_FILES)]
+    numbers = 2**61, 2**62, "2026-01-31", 2**62, -(2**62), 2**62
+    files = [ArchivedFile(name, *numbers, STAGED, life) for name in longest]
+    made(tmp_path, files)
+    assert len(read(tmp_path).files) == len(files)
 
 
 def test_a_commit_that_is_missing_hides_nothing(tmp_path: Path) -> None:

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from fnmatch import fnmatchcase
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from dafka_core.config.node_options import StoreOptions
 from dafka_core.config.topic_rules import (
     CompressionRule,
     RetentionRule,
-    checked,
     codec_of,
     parse_compression,
     parse_rules,
     rule_of,
 )
-from dafka_core.errors import ConfigError
 
 
 def test_the_first_matching_compression_rule_applies() -> None:
@@ -101,45 +93,3 @@ def test_the_first_matching_retention_rule_applies() -> None:
 def test_an_internal_topic_matches_only_its_full_name() -> None:
     assert rule_of("__dafka.queries", parse_rules("*=1d __dafka.*=1d")) is None
     assert rule_of("__dafka.queries", parse_rules("* =1d;__dafka.queries=1d".replace(" ", "")))
-
-
-@pytest.mark.parametrize(
-    "rules",
-    ["*=1d audit=forever", "t*=1d a=2d t_*x=3d", "a?=1d ab=2d", "[ab]=1d [ab]=2d", "*=1d *=1GB"],
-)
-def test_a_rule_that_never_applies_is_refused(rules: str) -> None:
-    with pytest.raises(
-        ValueError, match=r"which never applies: '.*' before it matches the same topics"
-    ):
-        checked(parse_rules(rules))
-    assert len(parse_rules(rules)) == len(rules.split())  # a store may have kept them
-
-
-@pytest.mark.parametrize(
-    "rules",
-    [
-        "audit=forever *=1d",
-        "*=1d __dafka.queries=1d",
-        "a?=1d a*=2d",
-        "*[*]=1d a*=2d",
-        "*]=1d [a]=2d",
-    ],
-)
-def test_rules_with_topics_of_their_own_are_accepted(rules: str) -> None:
-    assert checked(parse_rules(rules)) == parse_rules(rules)
-
-
-def test_options_refuse_rules_that_never_apply() -> None:
-    says = "'audit=1w', which never applies: '*=1d' before it matches the same topics; put it first"
-    with pytest.raises(ConfigError, match=re.escape(says)):
-        StoreOptions.build({"retain": ["*=1d", "audit=7d"]})
-    with pytest.raises(ValueError, match="which never applies"):
-        checked(parse_compression("*=zstd __dafka.queries=none"))
-
-
-@given(*[st.text("ab*?[]", min_size=1, max_size=4)] * 2, st.text("ab", min_size=1, max_size=4))
-def test_refused_rules_never_apply(earlier: str, later: str, topic: str) -> None:
-    try:
-        checked((CompressionRule(earlier, "lz4"), CompressionRule(later, "zstd")))
-    except ValueError:
-        assert fnmatchcase(topic, earlier) or not fnmatchcase(topic, later)

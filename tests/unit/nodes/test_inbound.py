@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
-from contextlib import ExitStack
 from typing import Any, cast
 
 import pytest
@@ -91,27 +88,6 @@ def test_names_that_peers_choose_take_bounded_memory(monkeypatch: pytest.MonkeyP
     for number in range(2 * module.MAX_TOPICS):
         node.subscribe(follows(f"t{number}"), 1)
     assert len(node.inbound.neighbours()[0].topics) == module.MAX_TOPICS
-
-
-def test_only_connections_of_the_given_nodes_are_ended() -> None:
-    node = Node(A, B, C)
-    with ExitStack() as stack:
-        server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-        peers: list[socket.socket] = []
-        near: list[socket.socket] = []
-        for each in (A, B, C):
-            peers.append(stack.enter_context(socket.create_connection(server.getsockname())))
-            near.append(stack.enter_context(server.accept()[0]))
-            node.subscribe(subscription(DirectRecord) + each.encode(), near[-1].fileno())
-        os.dup2(
-            near[2].fileno(), near[1].fileno()
-        )  # B's connection has ended; C's has its descriptor
-        node.inbound.end({A, B})
-        peers[0].settimeout(10)
-        assert peers[0].recv(1) == b""
-        peers[2].setblocking(False)
-        with pytest.raises(BlockingIOError):
-            peers[2].recv(1)
 
 
 class Pub:

@@ -31,7 +31,6 @@ class FakeStore:
             tower_found=True,
             towers=self.towers,
             table=["peer"],
-            room=SimpleNamespace(refused={}),
             beacon_due=now + 1.0,
         )
         self.mesh = SimpleNamespace(kind="store", failure=None, peers=self.peers)
@@ -167,10 +166,6 @@ def test_damaged_records_are_a_warning(store: FakeStore) -> None:
     assert bad[0].startswith("this store has damaged records in 1 partition, not replaced by")
 
 
-def test_peers_without_room_and_a_service_that_ended_are_said(store: FakeStore) -> None:
-    store.peers.room.refused["tcp://h:3"] = ("N", 0.0)
-    alive, ready, bad = judged(store)
-    assert (alive, ready) == (True, True)
-    assert "1 peers are refused" in bad[0]
+def test_a_service_that_ended_is_named(store: FakeStore) -> None:
     store.flight = SimpleNamespace(closing=SimpleNamespace(is_set=lambda: True))
     assert not judged(store)[1]

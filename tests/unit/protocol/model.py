@@ -16,7 +16,7 @@ from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.model.values import Values
 from dafka_core.protocol.messages import Fetch
 from dafka_core.protocol.role import Outgoing, OutgoingBatch
-from dafka_core.protocol.store_directory import StoreQuery
+from dafka_core.protocol.store_directory import Question
 
 TOPIC = "hello"
 PARTITION = "640AC1809C7044FD9C4E5673ABD1BC5E"
@@ -49,7 +49,7 @@ def offsets_of(
     return found
 
 
-def bounds(question: StoreQuery) -> dict[TopicPartition, tuple[int, int]]:
+def bounds(question: Question) -> dict[TopicPartition, tuple[int, int]]:
     """By partition: the earliest offset and the end of what the stores have."""
     return {tp: (info.earliest, info.end) for tp, info in question.heads.items()}
 

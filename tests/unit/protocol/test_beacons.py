@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dafka_core.config.node_options import TowerAddress
 from dafka_core.errors import ProtocolError
 from dafka_core.protocol.beacons import (
     ANSWER,
@@ -21,10 +20,8 @@ from dafka_core.protocol.beacons import (
     TowerBeacon,
     Twin,
     decode_node_beacon,
-    decode_tower_address,
     decode_tower_beacon,
     encode_node_beacon,
-    encode_tower_address,
     encode_tower_beacon,
     endpoint_of,
     tower_beacons,
@@ -229,33 +226,6 @@ def test_any_frames_are_a_beacon_or_refused(frames: list[bytes]) -> None:
         except ProtocolError:
             continue
         assert encode(beacon)[:-1] == frames[:-1]
-
-
-@pytest.mark.parametrize("host", HOSTS)
-def test_the_address_of_a_tower_is_its_host_and_ports(host: str) -> None:
-    tower = TowerAddress(host, 5556, 65_535)
-    frames = encode_tower_address(tower)
-    assert frames == [b"T", host.encode(), b"5556", b"65535"]
-    assert decode_tower_address(frames) == tower
-
-
-@pytest.mark.parametrize(
-    "frames",
-    [
-        [],
-        [b"T"],
-        [b"B", b"h", b"1", b"2"],
-        [b"T", b"h", b"1", b"2", b"3"],
-        [b"T", b"", b"1", b"2"],
-        *([b"T", host.encode(), b"1", b"2"] for host in BAD_HOSTS),
-        *([b"T", b"h", port.encode(), b"2"] for port in BAD_PORTS),
-        *([b"T", b"h", b"1", port.encode()] for port in BAD_PORTS),
-        [b"T", b"\xff", b"1", b"2"],
-    ],
-)
-def test_invalid_addresses_of_towers_are_refused(frames: list[bytes]) -> None:
-    with pytest.raises(ProtocolError):
-        decode_tower_address(frames)
 
 
 # -- peers ----------------------------------------------------------------------------------------

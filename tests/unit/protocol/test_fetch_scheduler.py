@@ -101,6 +101,24 @@ def test_partitions_without_answers_delay_no_other(monkeypatch: pytest.MonkeyPat
     assert all(asked[partition] > 2 for partition in dead)
 
 
+def test_a_partition_without_answers_keeps_its_turn_for_1_s_while_others_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fetch_scheduler, "MAX_UNDER_WAY", 1)
+    role, now = told_of(0), 0.0
+    role.on_message(now, DirectHead(ME, TOPIC, "dead", 0), STORE)
+    while now < 4 * timing.MAX_FETCH_RETRY_S:  # it is requested at the longest interval now
+        now = role.scheduler.deadline()
+        role.on_tick(now)
+    for end in range(1, 6):
+        began_s, requests = now, fetches_in(role.on_message(now, Head(TOPIC, "P", end - 1), ""))
+        while not any(fetch.partition == "P" for fetch in requests):
+            now = role.scheduler.deadline()
+            requests = fetches_in(role.on_tick(now))
+        assert now <= began_s + timing.FETCH_RETRY_S
+        role.on_batch(now, ME, batch_of(end - 1, end, TOPIC, "P"))
+
+
 def test_a_partition_announced_again_and_again_delays_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

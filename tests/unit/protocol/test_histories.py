@@ -343,7 +343,7 @@ def test_heads_of_other_stores_carry_their_life() -> None:
 
 def test_a_history_names_all_known_stores() -> None:
     role = StoreRole(
-        ME, lambda tp: PartitionLives(0, (), NO_LIFE), sync_interval_s=1e9, met=[StoreSeen("S1")]
+        ME, lambda tp: PartitionLives(0, (), NO_LIFE), sync_interval_s=1e9, known=[StoreSeen("S1")]
     )
     role.on_message(0.0, m.StoreHello(ME, OTHER), "")
     (reply,) = role.on_message(0.0, m.HistoryQuery(PARTITION, 1, *TP), "")

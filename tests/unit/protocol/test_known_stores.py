@@ -27,15 +27,15 @@ class Kept:
 
     def news(self) -> tuple[KnownStore, ...] | None:
         """Return the list sent to a reader now; None if it has not changed."""
-        news = self.known.news(READER)
+        news = self.known.changes_for(READER)
         return None if news is None else news.entries
 
 
 def test_a_store_is_written_when_it_is_discovered_and_when_it_is_lost() -> None:
     kept = Kept()
     kept.known.on_announced(OTHER, AT)
-    kept.known.meet(OTHER)
-    kept.known.meet(OTHER)
+    kept.known.add(OTHER)
+    kept.known.add(OTHER)
     assert kept.written == [StoreSeen(OTHER, AT, 1_000)]
     kept.wall_us = 5_000
     kept.known.on_peer_lost(OTHER)
@@ -56,7 +56,7 @@ def test_the_endpoints_of_a_lost_store_are_forgotten() -> None:
 
 def test_present_stores_are_written_at_an_interval() -> None:
     kept = Kept(StoreSeen("S3"))
-    kept.known.meet(OTHER)
+    kept.known.add(OTHER)
     kept.wall_us = 9_000
     kept.settle()
     due = kept.known.deadline()
@@ -69,12 +69,12 @@ def test_present_stores_are_written_at_an_interval() -> None:
 def test_a_requestor_receives_the_list_when_it_subscribes_and_changes_later() -> None:
     kept = Kept(StoreSeen(OTHER, AT, 7))
     kept.settle()
-    assert kept.known.news(READER) is None  # it has not announced that it understands them
+    assert kept.known.changes_for(READER) is None  # it has not announced that it understands them
     greeting = kept.known.greeting(StoresKnown, READER)
     assert greeting == StoresKnown(READER, ME, (KnownStore(OTHER, AT, 7),))
     assert kept.news() is None
     kept.known.on_announced(OTHER, "tcp://h:3")
-    kept.known.meet(OTHER)
+    kept.known.add(OTHER)
     assert kept.news() == (KnownStore(OTHER, AT, 7, here=True),)
     assert kept.news() is None
     kept.known.on_peer_lost(OTHER)
@@ -95,9 +95,9 @@ def test_a_starting_store_assumes_that_all_known_stores_are_present() -> None:
 def test_stores_are_bounded() -> None:
     kept = Kept()
     for number in range(MAX_STORES + 5):
-        kept.known.meet(f"N{number}")
+        kept.known.add(f"N{number}")
     assert len(kept.known.names) == len(kept.written) == MAX_STORES
-    kept.known.meet("N0")
+    kept.known.add("N0")
     assert len(kept.written) == MAX_STORES
 
 
@@ -113,7 +113,7 @@ def test_an_absent_store_is_forgotten_until_it_returns() -> None:
     assert kept.news() == ()
     assert kept.known.forget("unknown")
     assert kept.news() is None
-    kept.known.meet(OTHER)
+    kept.known.add(OTHER)
     assert kept.news() == (KnownStore(OTHER, "", 1_000, here=True),)
 
 

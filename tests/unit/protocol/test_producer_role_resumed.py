@@ -8,7 +8,6 @@ from math import inf
 import pytest
 
 from dafka_core.model.epochs import NO_LIFE, Epoch, EpochId
-from dafka_core.model.names import DELETIONS_TOPIC
 from dafka_core.model.records import RecordBatch
 from dafka_core.protocol import messages as m
 from dafka_core.protocol import timing
@@ -27,7 +26,7 @@ def greeted(*stores: str) -> ProducerRole:
     for store in stores:
         role.on_subscribed(0.0, m.ConsumerHello, store)
         role.on_message(0.0, m.HeadsReply(PARTITION, m.UNSOLICITED, store, 0, 1, ()), "")
-    assert role.on_tick(0.0) == [m.HeadsQuery(PARTITION, 1, (DELETIONS_TOPIC, TOPIC))]
+    assert role.on_tick(0.0) == [m.HeadsQuery(PARTITION, 1, (TOPIC,))]
     return role
 
 

@@ -14,7 +14,7 @@ from dafka_core.protocol import timing
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.limits import MAX_STORES
 from dafka_core.protocol.role import Outgoing, PeerNews
-from dafka_core.protocol.store_directory import StoreDirectory, StoreQuery
+from dafka_core.protocol.store_directory import Question, StoreDirectory
 from tests.unit.protocol.model import PARTITION, TOPIC, TP, bounds
 
 ME = "8E1BBB578999443B8818C5851AFC9A3F"
@@ -42,7 +42,7 @@ def greet_c_store(of: StoreDirectory, store: str, now: float = 0.0) -> list[Outg
 
 def reply(
     of: StoreDirectory,
-    question: StoreQuery,
+    question: Question,
     store: str,
     *entries: PartitionInfo,
     now: float = 0.0,
@@ -59,11 +59,11 @@ def entry(
     return PartitionInfo(topic, partition, earliest, end)
 
 
-def ask(of: StoreDirectory, *topics: str, now: float = 0.0) -> StoreQuery:
+def ask(of: StoreDirectory, *topics: str, now: float = 0.0) -> Question:
     return of.ask(now, m.HeadsQuery, tuple(topics))[0]
 
 
-def answered(of: StoreDirectory, question: StoreQuery, now: float) -> bool:
+def answered(of: StoreDirectory, question: Question, now: float) -> bool:
     of.on_tick(now)
     return question.answered
 

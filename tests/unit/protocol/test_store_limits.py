@@ -109,41 +109,41 @@ def test_internal_topics_do_not_count() -> None:
 def test_an_owner_at_its_byte_limit_is_refused_until_a_scan_finds_less() -> None:
     limits = StoreLimits({"max_key_bytes": 100}, by_key=True)
     assert limits.check(tp(), is_new=False) is None
-    assert limits.queue(sized(tp(), 60)) == set()
-    assert limits.queue(sized(tp("u"), 60)) == {A}
-    assert limits.queue(sized(tp(), 60)) == set()  # no news
+    assert limits.on_queued(sized(tp(), 60)) == set()
+    assert limits.on_queued(sized(tp("u"), 60)) == {A}
+    assert limits.on_queued(sized(tp(), 60)) == set()  # no news
     assert option(limits.check(tp(), is_new=False)) == "max_key_bytes"
     assert option(limits.check(tp("v"), is_new=True)) == "max_key_bytes"
     assert limits.check(tp("t", B), is_new=False) is None
-    limits.write(sized(tp(), 60))
+    limits.on_written(sized(tp(), 60))
     limits.begin_scan()
     assert limits.apply(held(tp(), size_bytes=60)) == set()  # more is on its way
     for _ in range(2):
-        limits.write(sized(tp(), 60))
+        limits.on_written(sized(tp(), 60))
     limits.begin_scan()
     assert limits.apply(held(tp(), size_bytes=180)) == set()
     limits.begin_scan()
     assert limits.apply(held(tp(), size_bytes=99)) == {A}
     assert limits.check(tp(), is_new=False) is None
-    assert limits.queue(sized(tp(), 1))
+    assert limits.on_queued(sized(tp(), 1))
 
 
 def test_bytes_written_during_a_scan_count_after_it() -> None:
     limits = StoreLimits({"max_key_bytes": 100}, by_key=True)
-    limits.queue(sized(tp(), 50))
-    limits.write(sized(tp(), 50))
+    limits.on_queued(sized(tp(), 50))
+    limits.on_written(sized(tp(), 50))
     limits.begin_scan()
-    limits.queue(sized(tp(), 40))
-    limits.write(sized(tp(), 40))
+    limits.on_queued(sized(tp(), 40))
+    limits.on_written(sized(tp(), 40))
     assert not limits.apply(held(tp(), size_bytes=50))
-    assert limits.queue(sized(tp(), 10))
+    assert limits.on_queued(sized(tp(), 10))
 
 
 def test_without_a_limit_nothing_is_refused() -> None:
     limits = StoreLimits()
     for number in range(1_000):
         limits.add(tp(f"t{number}", number=number))
-        assert not limits.queue(sized(tp(), 1 << 20))
+        assert not limits.on_queued(sized(tp(), 1 << 20))
     assert limits.check(tp(), is_new=True) is limits.check(tp(), is_new=False) is None
     assert not limits.counts_bytes
 

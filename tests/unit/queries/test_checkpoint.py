@@ -62,6 +62,8 @@ def test_the_start_of_a_batch_is_unknown_once_spark_has_deleted_it(tmp_path: Pat
     with pytest.raises(ConfigError, match="no longer has the offsets where batch 40 began"):
         list(found.ranges(40))
     assert len(list(found.ranges(41))) == 2
+    (tmp_path / "c" / "offsets" / "41").unlink()
+    assert read(tmp_path / "c").before(42) is None
     with pytest.raises(ConfigError, match="has no batch 7, but batches 40 to 42"):
         found.batch(7)
 
@@ -94,6 +96,7 @@ def test_an_offset_of_a_hundred_partitions(tmp_path: Path) -> None:
     ("version", "lines", "ends"),
     [
         ("v1", f"{FOREIGN}\n{OURS}\n-", {"0": None, "1": ENDS[0]}),
+        ("v1", f'"a\u2028\x85b"\n{OURS}', {"0": None, "1": ENDS[0]}),
         ("v2", f"a:{OURS}\nb:-", {"a": ENDS[0]}),
         ("v2", json.dumps({"a": OURS, "b": "-"}), {"a": ENDS[0]}),
     ],

@@ -30,7 +30,7 @@ class Waiting:
 
     def __init__(self) -> None:
         self.known = KnownStores(OWN, [StoreSeen(ONE)], lambda: 0, lambda entry: None)
-        self.known.meet(ONE)
+        self.known.add(ONE)
         self.trimmed = TrimmedGaps(self.known)
         self.partition = StorePartition(TP, 30, ReorderBudget(), history=(OLD,))
         self.partition.raise_head(100)
@@ -38,7 +38,7 @@ class Waiting:
 
     def hears(self, earliest: int, end: int = 100, store: str = ONE) -> None:
         info = PartitionInfo(*TP, earliest, end)
-        self.trimmed.on_held(self.partition, store, info)
+        self.trimmed.note_records(self.partition, store, info)
 
     def told(
         self,
@@ -94,7 +94,7 @@ def test_the_last_transaction_is_one_of_stored_records(end: int) -> None:
 
 
 def test_it_restarts_at_the_earliest_record_of_any_store(store: Waiting) -> None:
-    store.known.meet(TWO)
+    store.known.add(TWO)
     store.hears(60)
     store.hears(40, store=TWO)
     assert store.told(LONG) is None
@@ -102,7 +102,7 @@ def test_it_restarts_at_the_earliest_record_of_any_store(store: Waiting) -> None
 
 
 def heard_from_one_that_has_them(store: Waiting) -> None:
-    store.known.meet(TWO)
+    store.known.add(TWO)
     store.hears(30, store=TWO)
     store.hears(60)
 
@@ -148,7 +148,7 @@ def test_it_waits_longer_while_any_known_store_is_absent(store: Waiting) -> None
     assert store.told(timing.ABSENT_STORE_S, stores=(OWN, TWO)) is not None
     again = Waiting()
     again.hears(60)
-    again.known.meet(TWO)
+    again.known.add(TWO)
     again.known.on_peer_lost(TWO)
     assert again.trimmed.on_tick(LONG, {TP: again.partition}) == []
     assert again.told(LONG) is None
