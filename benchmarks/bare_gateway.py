@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from functools import cached_property
@@ -17,11 +18,9 @@ from typing import IO
 
 from benchmarks.mesh import up
 from dafka_core.cli import main
-from dafka_core.model.log_entries import Notes
-from dafka_core.model.names import INTERNAL
-from dafka_core.model.records import RecordBatch
+from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.nodes import store
-from dafka_core.nodes.append_queue import AppendQueue
+from dafka_core.nodes.append_queue import Addition, AppendQueue
 
 
 @contextlib.contextmanager
@@ -42,13 +41,22 @@ class BareQueue(AppendQueue):
     def _file(self) -> IO[bytes]:
         return tempfile.TemporaryFile(buffering=0)
 
-    def put_all(self, batches: Sequence[tuple[RecordBatch, Notes]]) -> list[Future[int]]:
-        """Write the values, except Dafka's own batches, such as the partition registry's."""
-        if any(batch.tp.topic.startswith(INTERNAL) for batch, _ in batches):
-            return super().put_all(batches)
-        os.writev(self._file.fileno(), [batch.values.columns()[1] for batch, _ in batches])
+    @cached_property
+    def _ends(self) -> Counter[TopicPartition]:
+        return Counter()
+
+    def put_next(self, additions: Sequence[Addition]) -> list[Future[int]]:
+        """Write the values."""
+        done = [Future[int]() for _ in additions]
+        with self._changed:
+            placed = [
+                each.place(self._ends[each.tp], 0, future)
+                for each, future in zip(additions, done, strict=True)
+            ]
+            batches = [each for each in placed if isinstance(each, RecordBatch)]
+            self._ends.update({each.tp: each.count for each in batches})
+        os.writev(self._file.fileno(), [each.values.columns()[1] for each in batches])
         os.fdatasync(self._file.fileno())
-        done = [Future[int]() for _ in batches]
         for each in done:
             each.set_result(0)
         return done

@@ -290,7 +290,7 @@ def _partition(found: GroupPartition) -> dict[str, Any]:
         row |= {"partition": escape(lag.partition), "committed": lag.position, "end": lag.end}
         row |= behind(lag)
     if found.member is not None:
-        names = found.member.member_id, found.member.client_id, found.member.host
+        names = found.member.member_id, found.member.joined.client_id, found.member.joined.host
         row |= zip(("member", "client", "host"), map(escape, names), strict=True)
     return row
 

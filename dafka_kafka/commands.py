@@ -248,7 +248,9 @@ def groups(
     rows = []
     for topic, number, lag, member in of_group.partitions:
         behind = lag[2:] if lag else (None,) * 6
-        reader = (member.member_id, member.client_id, member.host) if member else (None,) * 3
+        reader: tuple[str | None, ...] = (None,) * 3
+        if member:
+            reader = member.member_id, member.joined.client_id, member.joined.host
         rows.append(shown((topic, number, *behind, *reader)))
     output.table(_PARTITION_COLUMNS, rows, as_json=as_json)
 

@@ -5,10 +5,10 @@ its *owner*, the gateway that takes its writes.  It is itself a Dafka partition 
 keeps a copy (``registry_table`` has its records), and one gateway at a time is its producer.  A
 *proposal* to create, extend or delete a topic passes these steps:
 
-1.  The gateway becomes the registry's producer: a majority of all known stores promise to
-    acknowledge nothing more of earlier producers (``protocol/histories.py``).
-2.  *Lease*: it writes a lease record.  When a majority and its own store have it, its table has
-    everything that was ever committed, as two majorities have a store in common.
+1.  The gateway becomes the registry's producer: stores promise to acknowledge nothing more of
+    earlier producers, at least one store of each majority (``protocol/histories.py``).
+2.  *Lease*: it writes a lease record.  When a majority of all known stores and its own store have
+    it, its table has everything that was ever committed: two majorities have a store in common.
 3.  It chooses the numbers after those in its table, and writes them.
 4.  *Commit*: when a majority has them, no later producer can miss them.  It writes a commit record,
     and every gateway applies what is before.
@@ -27,9 +27,9 @@ A applies it, becomes the producer again, and plans its proposal on a table that
 succeeds if the client wants the topic to exist, and fails with TOPIC_ALREADY_EXISTS if the client
 wants to create it.
 
-So a number is never assigned twice.  A minority of the stores assigns nothing: it elects no
-producer and acknowledges no record.  A gateway that returns with an old copy, or that sleeps while
-it has the lease, plans on an old table, but no majority acknowledges its records.
+So a number is never assigned twice.  A minority of the stores assigns nothing, as it commits no
+record.  A gateway that returns with an old copy has no lease.  One that sleeps while it has the
+lease plans on an old table afterwards, but no majority acknowledges its records.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from enum import Enum
-from functools import partial
 from math import inf
 from operator import attrgetter
 from typing import Final, NamedTuple, Protocol
 
 from dafka_core.errors import DafkaError, ProducerFencedError
-from dafka_core.model.epochs import MAX_END, EpochId
+from dafka_core.model.epochs import MAX_END
 from dafka_core.model.records import PartitionInfo, TopicPartition
 from dafka_core.nodes.addresses import new_address, options_beside
 from dafka_core.nodes.producer import Producer
 from dafka_core.nodes.store import Store
 from dafka_core.protocol.known_stores import KnownStores
+from dafka_core.protocol.producer_role import ProducerRole
 from dafka_kafka.errors import KafkaError, RefusedError
 from dafka_kafka.gateways import Gateways, ranked
 from dafka_kafka.registry_table import (
@@ -101,7 +101,7 @@ class Proposal:
 
 PROPOSED: Final = "a change is proposed, and a majority of the stores is here"
 TOO_FEW: Final = "a change is proposed, and a majority is away for 5 s"
-ELECTED: Final = "a majority has promised"
+ELECTED: Final = "enough stores have promised"
 ACKNOWLEDGED: Final = "a majority and its own store have its records"
 FENCED: Final = "another gateway becomes the producer"
 OVERDUE: Final = "the stores do not answer for 5 s"
@@ -122,7 +122,7 @@ class LeaseState(Enum):
     """A state of a gateway, with its meaning."""
 
     FOLLOWING = "it applies what other gateways commit"
-    ELECTING = "it asks a majority of the stores to become the registry's producer"
+    ELECTING = "it asks the stores for the promise that it is the registry's only producer"
     LEASING = "its lease record is on its way to a majority"
     LEASED = "its table has everything that was ever committed"
     WRITING = "its changes are on their way to a majority"
@@ -179,22 +179,19 @@ begins."""
 
 
 class RegistryProducer(Protocol):
-    """The registry's producer in one life."""
+    """The registry's producer in one life, as ``Producer`` has it."""
 
-    life: EpochId
-    is_ready: bool
-    """False while it asks stores for their promise."""
-    is_fenced: bool
-    """True if a store knows a newer life."""
-    next_offset: int
-    acknowledged: int
-    """A majority has the records before this offset, if they include one of this life."""
+    role: ProducerRole
 
-    def publish(self, contents: Sequence[bytes]) -> None:
+    @property
+    def next_offset(self) -> int:
+        """The offset of the next record."""
+
+    def publish_many(self, values: Sequence[bytes], /) -> object:
         """Append records to the registry."""
 
-    def close(self) -> None:
-        """End this life without waiting."""
+    def end(self, *, started_s: float) -> None:
+        """End this life; raise DafkaError if records are not acknowledged."""
 
 
 NOTHING_TO_WRITE: Final = object()
@@ -283,27 +280,25 @@ class RegistryLease:
 
     def _on(self, event: str) -> None:
         then, action = LEASE_TABLE[self.state].get(event, Transition(_FOLLOWING, REFUSE))
-        before, self._since = self.state, self._now
-        if self._actions[action]() is NOTHING_TO_WRITE:
-            then = then[1:]
-        assert self.state is before
-        self.state = then[0]
+        self._since = self._now
+        is_second = self._actions[action]() is NOTHING_TO_WRITE
+        self.state = then[is_second]
 
     def _event(self) -> str | None:
         state, producer = self.state, self.producer
         if producer is None:
             return self._beginning()
-        if state is LeaseState.ELECTING and producer.is_ready:
-            return ELECTED
-        if state is not LeaseState.ELECTING:
-            end = producer.next_offset
-            if producer.is_fenced or self._log.is_fenced(producer.life):
-                return FENCED
-            if state is LeaseState.LEASED:
-                is_idle = not self._proposals and self._now >= self._since + IDLE_S
-                return IDLE if is_idle or self._acks != self.majority else self._beginning()
-            if producer.acknowledged >= end and self._log.has(producer.life, end):
-                return ACKNOWLEDGED
+        role, end = producer.role, producer.next_offset
+        if state is LeaseState.ELECTING:
+            if role.takeover is None:
+                return ELECTED
+        elif role.fenced_by is not None or self._log.is_fenced(role.epoch.life):
+            return FENCED
+        elif state is LeaseState.LEASED:
+            is_idle = not self._proposals and self._now >= self._since + IDLE_S
+            return IDLE if is_idle or self._acks != self.majority else self._beginning()
+        elif role.acknowledged >= end and self._log.has(role.epoch.life, end):
+            return ACKNOWLEDGED
         return OVERDUE if self._now >= self._since + STORES_S else None
 
     def _beginning(self) -> str | None:
@@ -331,7 +326,7 @@ class RegistryLease:
 
     def _assign(self) -> object:
         assert self.producer is not None
-        end = self.producer.acknowledged
+        end = self.producer.role.acknowledged
         table = self._log.read(end)
         if table.applied < end:
             why = f"topic {REGISTRY.topic!r} has been trimmed: its first records are missing"
@@ -358,7 +353,7 @@ class RegistryLease:
 
     def _complete(self) -> None:
         assert self.producer is not None
-        self._log.read(self.producer.acknowledged)
+        self._log.read(self.producer.role.acknowledged)
         written, self._written = self._written, []
         self._tries = 0
         for proposal in written:
@@ -395,11 +390,12 @@ class RegistryLease:
     def _end(self) -> None:
         producer, self.producer = self.producer, None
         if producer is not None:
-            producer.close()
+            with suppress(DafkaError):  # its records may not be acknowledged
+                producer.end(started_s=-inf)
 
     def _publish(self, records: Sequence[RegistryRecord]) -> None:
         assert self.producer is not None
-        self.producer.publish([each.packed() for each in records])
+        self.producer.publish_many([each.packed() for each in records])
 
 
 def _disagreement(why: str) -> RefusedError:
@@ -493,55 +489,6 @@ CLOSING: Final = RefusedError(KafkaError.NOT_CONTROLLER, "this gateway is closin
 _log: Final = logging.getLogger("dafka.kafka")
 
 
-class StoreProducer(RegistryProducer):
-    """The registry's producer, beside a gateway's store; raises DafkaError if it is not elected."""
-
-    is_ready = True
-
-    def __init__(self, store: Store, acks: int) -> None:
-        given = options_beside(store.options)
-        self._producer = Producer(
-            REGISTRY.topic,
-            address=REGISTRY.partition,
-            **given | {"wait_for_tower": False, "tower_timeout_s": STORES_S},
-            acks=acks,
-            resume_timeout_s=STORES_S,
-            close_timeout_s=STORES_S,
-        )
-        self.life = self._producer.role.epoch.life
-
-    @property
-    def is_fenced(self) -> bool:  # type: ignore[override]
-        """True if a store knows a newer life."""
-        return self._producer.role.fenced_by is not None
-
-    @property
-    def next_offset(self) -> int:  # type: ignore[override]
-        """The offset of the next record."""
-        return self._producer.next_offset
-
-    @property
-    def acknowledged(self) -> int:  # type: ignore[override]
-        """The offset before which the stores have acknowledged all records."""
-        return self._producer.acknowledged
-
-    def publish(self, contents: Sequence[bytes]) -> None:
-        """Append records to the registry."""
-        self._producer.publish_many(contents)
-
-    def wait(self) -> None:
-        """Wait for acknowledgements, at most for a step."""
-        if self.acknowledged >= self.next_offset or self.is_fenced:
-            time.sleep(STEP_S)  # for this gateway's own store
-        with suppress(DafkaError):
-            self._producer.flush(STEP_S)
-
-    def close(self) -> None:
-        """End this life without waiting."""
-        with suppress(DafkaError):
-            self._producer.end(started_s=-inf)
-
-
 class PartitionRegistry:
     """The numbered partitions of all topics; thread-safe.
 
@@ -558,9 +505,7 @@ class PartitionRegistry:
         self._stored = store.log
         self._gateways = gateways
         self._records = RegistryLog(store.log)
-        self._lease = RegistryLease(
-            self._records, lambda: store.known, partial(StoreProducer, store)
-        )
+        self._lease = RegistryLease(self._records, lambda: store.known, self._elect)
         self._scanned = -1  # the log's change number up to which new partitions were searched
         self._new: dict[TopicPartition, None] = {}  # partitions without a number
         self._background: Proposal | None = None
@@ -745,12 +690,24 @@ class PartitionRegistry:
             self._propose_new(time.monotonic())
             self._lease.step(time.monotonic())
             producer = self._lease.producer
-            if isinstance(producer, StoreProducer) and self._lease.has_proposals:
-                producer.wait()
-                continue
+            if isinstance(producer, Producer) and producer.acknowledged < producer.next_offset:
+                with suppress(DafkaError):  # the next step has the reason
+                    producer.flush(STEP_S)
+                    continue
             with self._changed:
                 if not self._closing:
                     self._changed.wait(STEP_S if self._lease.has_proposals else POLL_S)
+
+    def _elect(self, acks: int) -> Producer:
+        given = options_beside(self._store.options)
+        return Producer(
+            REGISTRY.topic,
+            address=REGISTRY.partition,
+            **given | {"wait_for_tower": False, "tower_timeout_s": STORES_S},
+            acks=acks,
+            resume_timeout_s=STORES_S,
+            close_timeout_s=STORES_S,
+        )
 
     def _propose_new(self, now: float) -> None:
         """Propose numbers for new partitions, when it is this gateway's turn."""

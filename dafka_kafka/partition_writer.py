@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate, repeat, starmap
 from typing import Final, NamedTuple
 
@@ -15,9 +16,9 @@ import numpy as np
 
 from dafka_core.config.node_options import StoreLimitError
 from dafka_core.errors import DafkaError, InvalidRequestError, OffsetConflictError
-from dafka_core.model.log_entries import Notes
-from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
+from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.model.values import Longs, Values
+from dafka_core.nodes.append_queue import Addition, noted
 from dafka_kafka.errors import CorruptRecordsError, KafkaError, RefusedError
 from dafka_kafka.gateway_node import GatewayNode
 from dafka_kafka.producer_states import (
@@ -84,8 +85,12 @@ class ProducedRecords(NamedTuple):
         return self.stop - self.start
 
 
-def joined(parts: Sequence[ProducedRecords]) -> tuple[Values, Longs | None]:
-    """The contents and times of all parts, as in ``RecordBatch``.
+Columns = tuple[Values, Longs | None]
+"""The contents and times of records, as in ``RecordBatch``."""
+
+
+def joined(parts: Sequence[ProducedRecords]) -> Columns:
+    """Concatenate the contents and times of all parts.
 
     Adjacent parts of one decoded array are not copied.
     """
@@ -280,10 +285,7 @@ MAX_UNDER_WAY: Final = 8
 bounded."""
 
 MAX_TRIES: Final = 40
-"""How often a batch is written again after another writer's record in the partition."""
-
-TRY_AGAIN_S: Final = 0.05
-
+"""How often a batch is written again after its records were lost to another history."""
 
 LAST_OFFSET: Final = 2**63
 
@@ -301,7 +303,7 @@ class Put:
     """A batch to write, and the future of its request.
 
     ``octets`` are the bytes from a Produce request of ``version`` for the numbered ``partition``;
-    they are written to ``tp``.
+    they are written to ``tp``. ``result`` is the outcome if all that is in flight reaches the disk.
     """
 
     partition: NumberedPartition
@@ -309,80 +311,60 @@ class Put:
     octets: memoryview
     version: int
     outcome: asyncio.Future[Written | RefusedError] = field(default_factory=asyncio.Future)
-    tries: int = 0
     records: ProducedRecords | None = None
-    written: Written | None = None
+    result: Written | RefusedError | None = None
+    tries: int = 0
 
-    def end(self, outcome: Written | RefusedError) -> None:
+    def end(self, failure: BaseException | None) -> None:
         """Set the outcome, unless the request was cancelled."""
         if not self.outcome.done():
-            self.outcome.set_result(outcome)
+            failed = failure is not None and not isinstance(self.result, RefusedError)
+            self.outcome.set_result(_refusal(failure) if failed or not self.result else self.result)
 
 
 class PartitionWriter:
     """Writes one partition that this gateway's store hosts, under any numbers.
 
-    Puts are written in the order of ``put``. ``ProduceRounds`` takes groups of them in the
-    gateway's loop, and gives them to the store in a thread, one group at a time.
+    ``ProduceRounds`` takes groups of waiting puts, in order of arrival, in the gateway's loop. The
+    store's loop assigns offsets to a group, and decides which of its batches are written already.
 
     Args:
         states: the idempotent producers of all partitions.
-        on_changed: called in the loop when a group may be ready.
     """
 
-    def __init__(
-        self,
-        node: GatewayNode,
-        tp: TopicPartition,
-        states: ProducerStates,
-        on_changed: Callable[[PartitionWriter], None],
-    ) -> None:
+    def __init__(self, node: GatewayNode, tp: TopicPartition, states: ProducerStates) -> None:
         self.tp = tp
+        self.waiting: deque[Put] = deque()
+        self.is_taken = False
+        """A group is being decoded."""
+        self.under_way = 0
+        """Groups that are taken and not on disk."""
+        self.again: list[Put] = []
+        """Puts whose records were lost; nothing is taken before they are queued again."""
+        self._waiting_bytes = 0
         self._node = node
         self._states = states
-        self._on_changed = on_changed
-        self._waiting: deque[Put] = deque()
-        self._waiting_bytes = 0
-        self._again: list[Put] = []
-        self._is_taken = False
-        self._under_way = 0
-        self._has_failed = False
-        # The following are used by the thread, or while none is running.
-        self._next: int | None = None  # the next record's offset; None: ask the log
-        self._used: set[NumberedPartition] = (
-            set()
-        )  # the partitions that idempotent producers have written
-        self._stale: set[NumberedPartition] = set()  # partitions to reload from the log
+        # The following are used by the store's loop, and by the log writer when a group is done.
         self._last = _done()
+        self._in_flight: set[Future[int]] = set()
+        self._has_failed = False  # later groups continue when none is in flight
+        self._losses: int | None = None
+        # Partitions that idempotent producers have written, and those to reload from the log.
+        self._used: set[NumberedPartition] = set()
+        self._stale: set[NumberedPartition] = set()
 
-    # -- in the loop -----------------------------------------------------------------------------
+    # -- in the gateway's loop -------------------------------------------------------------------
 
     def put(self, put: Put) -> None:
         """Queue a batch."""
-        self._waiting.append(put)
+        self.waiting.append(put)
         self._waiting_bytes += len(put.octets)
-        self._on_changed(self)
 
     @property
     def is_ready(self) -> bool:
         """True if a group can be taken."""
-        is_free = not (self._is_taken or self._has_failed) and self._under_way < MAX_UNDER_WAY
-        return is_free and bool(self._waiting)
-
-    @property
-    def waiting_count(self) -> int:
-        """The number of waiting puts."""
-        return len(self._waiting)
-
-    @property
-    def is_under_way(self) -> bool:
-        """True if a group is in flight."""
-        return self._under_way > 0
-
-    @property
-    def is_idle(self) -> bool:
-        """True if it has no unfinished put."""
-        return not (self._waiting or self._again or self._under_way or self._has_failed)
+        is_free = not (self.is_taken or self.again) and self.under_way < MAX_UNDER_WAY
+        return is_free and bool(self.waiting)
 
     @property
     def has_much(self) -> bool:
@@ -396,134 +378,132 @@ class PartitionWriter:
         """
         group: list[Put] = []
         size_bytes = 0
-        while self._waiting and size_bytes < max_bytes and len(group) < max_puts:
-            put = self._waiting.popleft()
+        while self.waiting and size_bytes < max_bytes and len(group) < max_puts:
+            put = self.waiting.popleft()
             self._waiting_bytes -= len(put.octets)
             if not put.outcome.done():
                 group.append(put)
                 size_bytes += len(put.octets)
-        self._is_taken = bool(group)
-        self._under_way += self._is_taken
+        self.is_taken = bool(group)
+        self.under_way += self.is_taken
         return group
 
-    def give_back(self, rest: Sequence[Put], *, is_under_way: bool) -> None:
-        """Requeue the puts that the thread did not use.
+    def give_back(self, group: Sequence[Put], count: int) -> None:
+        """Requeue all but the first ``count`` puts of the group that was taken."""
+        self.is_taken = False
+        self.under_way -= not count
+        self._put_back(group[count:])
 
-        Unless ``is_under_way``, no further call follows for this group.
-        """
-        self._is_taken = False
-        self._put_back(rest)
-        self._under_way -= not is_under_way
-        self._settle()
-
-    def on_written(
-        self,
-        group: Sequence[Put],
-        errors: Mapping[Put, Exception],
-        failure: BaseException | None,
-    ) -> None:
-        """Finish a group: puts without an error or ``failure`` are on disk."""
+    def on_written(self, group: Sequence[Put], failure: BaseException | None) -> None:
+        """Finish a group: without ``failure`` it is on disk."""
+        self.under_way -= 1
+        is_lost = isinstance(failure, OffsetConflictError | InvalidRequestError)
         for put in group:
-            error = errors.get(put, failure)
-            if error is None and put.written is not None:
-                put.end(put.written)
-                continue
-            # Later puts depended on the failed one: they are not written either.
-            self._has_failed = self._has_failed or not isinstance(error, RefusedError)
-            elsewhere = isinstance(error, OffsetConflictError | InvalidRequestError)
-            if elsewhere and put.tries < MAX_TRIES:
-                # Another writer has added records, or a store with lower limits has joined.
-                put.tries, put.written = put.tries + 1, None
-                self._again.append(put)
+            if is_lost and put.tries < MAX_TRIES and not isinstance(put.result, RefusedError):
+                put.tries, put.result = put.tries + 1, None
+                self.again.append(put)
             else:
-                put.end(_refusal(error))
-        self._under_way -= 1
-        self._settle()
+                put.end(failure)
 
-    def _settle(self) -> None:
-        if self._has_failed and not self._under_way and not self._is_taken:
-            is_again = any(put.tries > 1 for put in self._again)
-            asyncio.get_running_loop().call_later(TRY_AGAIN_S if is_again else 0, self._begin_anew)
-        self._on_changed(self)
-
-    def _begin_anew(self) -> None:
-        again, self._again, self._has_failed = self._again, [], False
-        self._next, self._last = None, _done()
-        self._stale |= self._used
+    def restart(self) -> None:
+        """Queue lost puts again, before all others."""
+        again, self.again = self.again, []
         self._put_back(again)
-        self._on_changed(self)
 
     def _put_back(self, puts: Sequence[Put]) -> None:
-        self._waiting.extendleft(reversed(puts))
+        self.waiting.extendleft(reversed(puts))
         self._waiting_bytes += sum(len(put.octets) for put in puts)
 
     # -- in a thread -----------------------------------------------------------------------------
 
-    def placed(
-        self, group: Sequence[Put], errors: dict[Put, Exception]
-    ) -> tuple[RecordBatch, Notes] | None:
-        """Return what the store writes for puts that are decoded, or have errors."""
+    def addition(self, group: Sequence[Put]) -> Addition:
+        """Return what the store's loop appends for puts that are decoded, or have errors."""
+        parts = [put.records for put in group if put.records is not None]
+        columns = joined(parts) if parts else (Values(), None)
+        place = partial(self._place, group, len(parts), columns)
+        return Addition(self.tp, columns[0].size_bytes, place)
+
+    # -- in the store's loop ---------------------------------------------------------------------
+
+    def _place(
+        self,
+        group: Sequence[Put],
+        count: int,
+        columns: Columns,
+        start: int,
+        losses: int,
+        written: Future[int],
+    ) -> RecordBatch | Future[int]:
         try:
-            with self._states.lock:
-                return self._placed(group, errors)
+            self._recover(losses, start)
+            parts, notes = self._new(group, start)
+            if not parts:
+                return self._last  # batches that are written already may still be in flight
+            contents, times = columns if len(parts) == count else joined(parts)
+            batch = noted(RecordBatch(self.tp, start, contents, times=times), notes)
         except Exception as error:  # noqa: BLE001 -- those who wait hear of it
-            errors.update((put, error) for put in group if put not in errors)
-            return None
+            self._has_failed = True
+            return failed(error)
+        self._last = written
+        self._in_flight.add(written)
+        written.add_done_callback(self._on_done)
+        return batch
 
-    def is_written(self, given: Future[int] | None) -> Future[int]:
-        """Return the future that completes when the group is done.
+    def _on_done(self, written: Future[int]) -> None:
+        if written.exception() is not None:  # the store's loop may set it, too
+            self._has_failed = True
+        self._in_flight.discard(written)
 
-        A group with nothing to write is done when the previous one is.
-        """
-        self._last = given or self._last
-        return self._last
+    def _recover(self, losses: int, start: int) -> None:
+        """Continue from the log after a failure, once nothing is in flight."""
+        if self._losses is not None and losses != self._losses:
+            self._has_failed = True
+        self._losses = losses
+        if self._has_failed and self._in_flight:  # its batches are before these
+            raise OffsetConflictError(*self.tp, start, start)
+        if self._has_failed:
+            self._has_failed, self._last = False, _done()
+            self._stale |= self._used
 
-    def _placed(
-        self, group: Sequence[Put], errors: dict[Put, Exception]
-    ) -> tuple[RecordBatch, Notes] | None:
-        """Return the group's records that are not written yet, with their notes."""
-        log = self._node.store.log
-        held = log.info(self.tp) or PartitionInfo(*self.tp, 0, 0)
-        start = held.end if self._next is None else self._next
-        self._next = start
+    def _new(
+        self, group: Sequence[Put], start: int
+    ) -> tuple[list[ProducedRecords], dict[str, bytes | None]]:
+        """Return the records that are not written yet, with their notes; set the puts' results."""
         if self._node.registry.number(self.tp) is None:
             why = f"topic {self.tp.topic!r} was deleted"
-            gone = RefusedError(KafkaError.UNKNOWN_TOPIC_OR_PARTITION, why)
-            errors.update((put, gone) for put in group if put not in errors)
-            return None
+            raise RefusedError(KafkaError.UNKNOWN_TOPIC_OR_PARTITION, why)
+        log = self._node.store.log
+        earliest = held.earliest if (held := log.info(self.tp)) else 0
         now_ms, latest_ms = log.now_us() // 1000, log.latest_us() // 1000
         age_ms = 0 if log.clock.doubt() else now_ms  # producers expire by age
         notes: dict[str, bytes | None] = {}
         parts: list[ProducedRecords] = []
+        end = start
         for put in group:
             records = put.records
-            if records is None or put in errors:
+            if records is None:
                 continue
             if records.latest_ms > latest_ms:
                 ahead_s = (records.latest_ms - now_ms) // 1000
                 why = f"a record is of a time {ahead_s} s ahead of the store's clock"
-                errors[put] = RefusedError(KafkaError.INVALID_TIMESTAMP, why)
+                put.result = RefusedError(KafkaError.INVALID_TIMESTAMP, why)
                 continue
-            end = self._next + records.record_count
             if records.sequenced is not None:
                 self._refresh(put.partition, start)
                 name = self._name(put.partition)
                 key = ProducerKey(put.partition.topic, name, records.producer_id)
                 verdict = self._states.verdict(key, records.sequenced, age_ms)
                 if isinstance(verdict, WrittenBatch):
-                    put.written = Written(verdict.offset, verdict.end, held.earliest)
+                    put.result = Written(verdict.offset, verdict.end, earliest)
                     continue
                 if verdict is not None:
-                    errors[put] = RefusedError(verdict, _why(verdict, records))
+                    put.result = RefusedError(verdict, _why(verdict, records))
                     continue
-                notes |= self._states.append(key, records.sequenced, self._next, now_ms, age_ms)
-            put.written = Written(self._next, end, held.earliest)
+                notes |= self._states.append(key, records.sequenced, end, now_ms, age_ms)
+            put.result = Written(end, end + records.record_count, earliest)
             parts.append(records)
-            self._next = end
-        if not parts:
-            return None
-        contents, times = joined(parts)
-        return RecordBatch(self.tp, start, contents, times=times), notes
+            end += records.record_count
+        return parts, notes
 
     def _refresh(self, partition: NumberedPartition, end: int) -> None:
         """Reload a partition's producer states from the log if they may be stale."""
@@ -546,6 +526,13 @@ def _done() -> Future[int]:
     done: Future[int] = Future()
     done.set_result(0)
     return done
+
+
+def failed(error: Exception) -> Future[int]:
+    """Return a future that has failed."""
+    made: Future[int] = Future()
+    made.set_exception(error)
+    return made
 
 
 def _why(error: KafkaError, records: ProducedRecords) -> str:

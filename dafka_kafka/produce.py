@@ -18,9 +18,8 @@ from itertools import count
 from typing import Any, Final, NamedTuple
 
 from dafka_core.errors import ProtocolError
-from dafka_core.model.log_entries import Notes
 from dafka_core.model.names import INTERNAL
-from dafka_core.model.records import RecordBatch, TopicPartition
+from dafka_core.model.records import TopicPartition
 from dafka_kafka import schemas
 from dafka_kafka.api import (
     WHY,
@@ -44,6 +43,7 @@ from dafka_kafka.partition_writer import (
     ProducedRecords,
     Put,
     Written,
+    failed,
     produced_together,
 )
 from dafka_kafka.producer_states import NOTES, ProducerStates
@@ -89,11 +89,13 @@ ones would compete for the CPU."""
 MANY_WRITERS: Final = 100
 """Number of writers at which those of deleted topics are dropped; then twice the number left."""
 
+TRY_AGAIN_S: Final = 0.05
+"""Pause before lost records are written for the third time, and later."""
+
 SETTLE_S: Final = 0.005
 """Polling interval for writes in flight."""
 
 _Round = list[tuple[PartitionWriter, list[Put]]]
-_Errors = dict[Put, Exception]
 
 
 class ProduceRounds:
@@ -108,9 +110,9 @@ class ProduceRounds:
         self._states = states
         self._writers: dict[TopicPartition, PartitionWriter] = {}
         self._most_writers = MANY_WRITERS
-        self._waiting: dict[PartitionWriter, None] = {}  # in order of arrival
-        self._under_way: set[PartitionWriter] = set()
+        self._waiting: dict[PartitionWriter, None] = {}  # those that are ready, in order of arrival
         self._threads = 0
+        self._under_way = 0  # rounds
         self._is_called = False
         self._count = 0  # puts in the last round
         self._expected = 0  # puts waiting once the producers of the last round have sent again
@@ -124,16 +126,17 @@ class ProduceRounds:
         if writer is None:
             if len(self._writers) >= self._most_writers:
                 self._forget_deleted()
-            writer = PartitionWriter(self._node, put.tp, self._states, self._on_changed)
-            self._writers[put.tp] = writer
+            writer = self._writers[put.tp] = PartitionWriter(self._node, put.tp, self._states)
         writer.put(put)
+        if not writer.again:
+            self._check(writer)
 
     def _forget_deleted(self) -> None:
         number = self._node.registry.number
         self._writers = {
             tp: each
             for tp, each in self._writers.items()
-            if not each.is_idle or number(tp) is not None
+            if each.waiting or each.under_way or each.again or number(tp) is not None
         }
         self._most_writers = max(MANY_WRITERS, 2 * len(self._writers))
 
@@ -142,23 +145,23 @@ class ProduceRounds:
 
         Its queued batches are not written: the topic's numbers are gone.
         """
-        while any(each.is_under_way for tp, each in self._writers.items() if tp.topic == topic):
+        while any(each.under_way for tp, each in self._writers.items() if tp.topic == topic):
             await asyncio.sleep(SETTLE_S)
 
-    def _on_changed(self, writer: PartitionWriter) -> None:
-        """Check later whether to begin a round: more writers may change in this loop iteration."""
-        loop = asyncio.get_running_loop()
-        if writer.is_under_way:
-            self._under_way.add(writer)
-        elif writer in self._under_way:
-            self._under_way.remove(writer)
-            self._ended, self._until = loop.time(), None
-            self._expected = self._count + self._waiting_count
-        if writer.is_ready:
-            self._waiting[writer] = None
+    def _check(self, *writers: PartitionWriter) -> None:
+        """Decide later on the next round: more puts may come in this loop iteration."""
+        self._waiting.update((each, None) for each in writers if each.is_ready)
+        for each in writers:
+            if each.again and not (each.is_taken or each.under_way):
+                is_again = any(put.tries > 1 for put in each.again)
+                asyncio.get_running_loop().call_later(TRY_AGAIN_S * is_again, self._restart, each)
         if self._waiting and not self._is_called:
             self._is_called = True
-            loop.call_soon(self._begin)
+            asyncio.get_running_loop().call_soon(self._begin)
+
+    def _restart(self, writer: PartitionWriter) -> None:
+        writer.restart()
+        self._check(writer)
 
     def _begin(self) -> None:
         self._is_called = False
@@ -168,28 +171,23 @@ class ProduceRounds:
         if self._until is None:
             latest = self._ended + MAX_PATIENCE_S
             self._until = min(loop.time() + (self._ended - self._began) * PATIENCE, latest)
-        is_under_way = bool(self._threads or self._under_way)
-        is_enough = not is_under_way and self._waiting_count >= self._expected
+        is_enough = not self._under_way and self._waiting_count >= self._expected
         if is_enough or loop.time() >= self._until:
             self._start(self._take([*self._waiting]))
-        elif is_under_way:
+        elif self._under_way:
             self._start(self._take([each for each in self._waiting if each.has_much]))
         if self._waiting and (self._timer is None or self._timer.when() > self._until):
-            self._end_timer()
+            if self._timer is not None:
+                self._timer.cancel()
             self._timer = loop.call_at(self._until, self._on_timer)
 
     @property
     def _waiting_count(self) -> int:
-        return sum(writer.waiting_count for writer in self._waiting)
+        return sum(len(writer.waiting) for writer in self._waiting)
 
     def _on_timer(self) -> None:
         self._timer = None
         self._begin()
-
-    def _end_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
     def _take(self, writers: Sequence[PartitionWriter]) -> _Round:
         taken: _Round = []
@@ -198,8 +196,7 @@ class ProduceRounds:
             if puts <= 0 or size_bytes <= 0:
                 break
             del self._waiting[writer]
-            group = writer.take(puts, size_bytes) if writer.is_ready else []
-            if group:
+            if group := writer.take(puts, size_bytes):
                 taken.append((writer, group))
                 puts -= len(group)
                 size_bytes -= sum(len(put.octets) for put in group)
@@ -208,8 +205,9 @@ class ProduceRounds:
     def _start(self, taken: _Round) -> None:
         if not taken:
             return
-        self._threads += 1
         loop = asyncio.get_running_loop()
+        self._threads += 1
+        self._under_way += 1
         self._count, self._began = sum(len(group) for _, group in taken), loop.time()
         self._until = self._began + MAX_WAIT_S
         if self._is_tiny(taken):
@@ -222,72 +220,55 @@ class ProduceRounds:
 
     def _is_tiny(self, taken: _Round) -> bool:
         """Return True if decoding a round takes less time than a thread takes to start."""
-        puts = [put for _, group in taken for put in group]
-        return (
-            sum(len(put.octets) for put in puts) <= TINY_BYTES
-            and all(is_plain(put.octets) for put in puts)
-            and self._node.store.append_queue.is_free
-        )
+        octets = [put.octets for _, group in taken for put in group]
+        is_small = sum(map(len, octets)) <= TINY_BYTES and all(map(is_plain, octets))
+        return is_small and self._node.store.append_queue.is_free
 
     def _on_given(self, taken: _Round, count: int) -> None:
         """Note that ``count`` puts are on their way to the disk; requeue the others."""
         self._threads -= 1
         for writer, group in taken:
-            writer.give_back(group[count:], is_under_way=count > 0)
+            writer.give_back(group, min(count, len(group)))
             count = max(0, count - len(group))
+        self._check(*(writer for writer, _ in taken))
+
+    def _on_written(self, groups: _Round, futures: Sequence[Future[int]]) -> None:
+        for (writer, group), future in zip(groups, futures, strict=True):
+            writer.on_written(group, future.exception())
+        self._under_way -= 1
+        if not self._under_way:
+            self._ended, self._until = asyncio.get_running_loop().time(), None
+            self._expected = self._count + self._waiting_count
+        self._check(*(writer for writer, _ in groups))
 
     # -- in a thread -----------------------------------------------------------------------------
 
     def _write(self, taken: _Round, loop: asyncio.AbstractEventLoop) -> int:
-        puts = [put for _, group in taken for put in group]
-        errors: _Errors = {}
-        decoded = left = self._decode(puts, errors)
-        begun: _Round = []
+        """Decode puts, at least one, and hand them to the store; return their number."""
+        decoded = left = self._decode([put for _, group in taken for put in group])
+        groups: _Round = []
         for writer, group in taken:
             if left > 0:
-                begun.append((writer, group[:left]))
+                groups.append((writer, group[:left]))
             left -= len(group)
-        placed = [writer.placed(group, errors) for writer, group in begun]
-        given = iter(self._given([each for each in placed if each], begun, errors))
-        done = [
-            writer.is_written(next(given, None) if each else None)
-            for (writer, _), each in zip(begun, placed, strict=True)
-        ]
-        self._when_done(done, begun, errors, loop)
-        return decoded
-
-    def _given(
-        self, batches: Sequence[tuple[RecordBatch, Notes]], begun: _Round, errors: _Errors
-    ) -> list[Future[int]]:
         try:
-            return self._node.store.append_queue.put_all(batches)
+            additions = [writer.addition(group) for writer, group in groups]
+            futures = self._node.store.append_queue.put_next(additions)
         except Exception as error:  # noqa: BLE001 -- those who wait hear of it
-            errors.update((put, error) for _, group in begun for put in group if put not in errors)
-            return []
-
-    def _when_done(
-        self,
-        done: Sequence[Future[int]],
-        begun: _Round,
-        errors: _Errors,
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        """Notify all writers with one wakeup of the loop, which is expensive."""
+            futures = [failed(error) for _ in groups]
         ended = count(1)
 
-        def tell() -> None:
-            for (writer, group), each in zip(begun, done, strict=True):
-                writer.on_written(group, errors, each.exception())
-
         def on_each(each: Future[int]) -> None:
-            if next(ended) == len(done):
+            # One wakeup of the loop for all groups: it is expensive.
+            if next(ended) == len(futures):
                 with contextlib.suppress(RuntimeError):  # the loop has ended
-                    loop.call_soon_threadsafe(tell)
+                    loop.call_soon_threadsafe(self._on_written, groups, futures)
 
-        for each in done:
+        for each in futures:
             each.add_done_callback(on_each)
+        return decoded
 
-    def _decode(self, puts: Sequence[Put], errors: _Errors) -> int:
+    def _decode(self, puts: Sequence[Put]) -> int:
         limit_bytes = self._node.store.append_queue.limit[0]
         requests = [(put.octets, put.version) for put in puts]
         found = produced_together(requests, limit_bytes, WRITE_BYTES)
@@ -295,7 +276,7 @@ class ProduceRounds:
             if isinstance(records, ProducedRecords):
                 put.records = records
             else:
-                errors[put] = records
+                put.result = records
         return len(found)
 
 

@@ -12,7 +12,6 @@ records (``log_entries.NotedBatch``).
 from __future__ import annotations
 
 import struct
-import threading
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple, Self
 
@@ -145,11 +144,10 @@ class ProducerState(NamedTuple):
 class ProducerStates:
     """The idempotent producers of all partitions that this gateway writes.
 
-    Ordered by last use, oldest first. Threads that share it hold its ``lock``.
+    Ordered by last use, oldest first. The store's loop uses it.
     """
 
     def __init__(self, max_states: int = MAX_STATES) -> None:
-        self.lock = threading.Lock()
         self._max_states = max_states
         self._states: dict[ProducerKey, ProducerState] = {}
         self._lost_ms = -EXPIRES_MS  # last use of the newest producer that was forgotten early

@@ -265,6 +265,8 @@ def _aligned(names: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str
 
 
 def _cell(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return "-" if value is None else str(value)
 
 

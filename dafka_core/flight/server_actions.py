@@ -144,7 +144,7 @@ class Action(NamedTuple):
 
 def descriptions() -> list[tuple[str, str]]:
     """Return the name and description of each action, for clients."""
-    page = "See docs/flight_actions.md for its body and result."
+    page = "See docs/flight.md for its body and result."
     docs = {name: cleandoc(each.request.__doc__ or "") for name, each in ACTIONS.items()}
     return [(name, f"{doc.partition(chr(10))[0]} {page}") for name, doc in docs.items()]
 

@@ -10,7 +10,7 @@ from concurrent.futures import Future, InvalidStateError
 from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Protocol
 
 from dafka_core.config.node_options import MAX_VALUE_BYTES
 from dafka_core.errors import (
@@ -53,6 +53,27 @@ from dafka_core.system.closing import ProcessBound
 MAX_PUT_BYTES: Final = 64 << 20
 """Values of all writers that wait for the disk; further writers block.  Enough for the disk to have
 the next group when it has written one."""
+
+
+class Place(Protocol):
+    """Decides on records when the role accepts them; called in the loop, it must not raise."""
+
+    def __call__(self, start: int, losses: int, written: Future[int]) -> RecordBatch | Future[int]:
+        """Return the batch, which begins at ``start``; or an earlier future, to write nothing.
+
+        Args:
+            start: the partition's end.
+            losses: how often records were dropped from there.
+            written: completes when the batch is on disk, or the earlier future is complete.
+        """
+
+
+class Addition(NamedTuple):
+    """Records that begin at their partition's end, wherever that is; ``noted`` adds notes."""
+
+    tp: TopicPartition
+    size_bytes: int
+    place: Place
 
 
 class AppendQueue(ProcessBound):
@@ -119,11 +140,11 @@ class AppendQueue(ProcessBound):
         Raises:
             ValueError: a note or its name is too large, or the notes are too many.
         """
-        return self.put_all([(batch, notes or {})])[0]
+        return self._submit(noted(batch, notes or {}))[0]
 
-    def put_all(self, batches: Sequence[tuple[RecordBatch, Notes]]) -> list[Future[int]]:
-        """Append batches of different partitions, which share a sync if possible."""
-        return self._submit(*(_noted(*each) for each in batches))
+    def put_next(self, additions: Sequence[Addition]) -> list[Future[int]]:
+        """Append to different partitions, at their ends; the batches share a sync if possible."""
+        return self._submit(*additions)
 
     def stage(self, batch: RecordBatch, attempt: str, version: int = NO_VERSION) -> Future[int]:
         """Stage a batch at the end of the attempt's staged records, or at the partition's end.
@@ -192,9 +213,9 @@ class AppendQueue(ProcessBound):
 
     # -- from a writer to the role ---------------------------------------------------------------
 
-    def _submit(self, *entries: LogEntry) -> list[Future[Any]]:
+    def _submit(self, *entries: LogEntry | Addition) -> list[Future[Any]]:
         futures: list[Future[Any]] = [Future() for _ in entries]
-        sizes = [batch.values.size_bytes if (batch := records_of(each)) else 0 for each in entries]
+        sizes = [*map(_size, entries)]
         size_bytes = sum(sizes)
         with self._changed:
             self._changed.wait_for(
@@ -230,9 +251,16 @@ class AppendQueue(ProcessBound):
             self.size_bytes -= size_bytes
             self._changed.notify_all()
 
-    def _accept(self, entries: list[tuple[LogEntry, Future[Any]]], now: float) -> None:
+    def _accept(self, entries: list[tuple[LogEntry | Addition, Future[Any]]], now: float) -> None:
         """Pass entries to the role (in the loop)."""
         for entry, future in entries:
+            if isinstance(entry, Addition):
+                tp, role = entry.tp, self._role
+                placed = entry.place(role.next_offset(tp), role.losses(tp), future)
+                if isinstance(placed, Future):
+                    placed.add_done_callback(partial(_follow, future))
+                    continue
+                entry = placed  # noqa: PLW2901 -- the rest is the same
             accepted = self._too_large(records_of(entry)) or self._pass(now, entry)
             if isinstance(accepted, DafkaError):
                 _end(future, accepted)
@@ -335,7 +363,19 @@ def _end(future: Future[Any], error: BaseException | None, result: int | None = 
             future.set_result(result)
 
 
-def _noted(batch: RecordBatch, notes: Notes) -> RecordBatch:
+def _follow(future: Future[Any], done: Future[int]) -> None:
+    error = done.exception()
+    _end(future, error, None if error else done.result())
+
+
+def _size(entry: LogEntry | Addition) -> int:
+    if isinstance(entry, Addition):
+        return entry.size_bytes
+    return batch.values.size_bytes if (batch := records_of(entry)) else 0
+
+
+def noted(batch: RecordBatch, notes: Notes) -> RecordBatch:
+    """Return a batch with notes; raise ValueError if a note is too large or they are too many."""
     for name, octets in notes.items():
         if len(octets_of(name)) > MAX_NOTE_NAME_BYTES or len(octets or b"") > MAX_NOTE_BYTES:
             raise ValueError(f"note {name[:64]!r} is too large, or has too long a name")

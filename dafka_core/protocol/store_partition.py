@@ -37,6 +37,8 @@ class StorePartition(PartitionFetcher):
     winner: HistoryReply | None = None
     """The last answer of the store whose history has replaced this one's, until it is lost."""
     too_large: int = -1  # the offset of the rejected record named by the last error
+    losses: int = 0
+    """How often records were dropped from its end, before or after they were written."""
 
     def __post_init__(self) -> None:
         PartitionFetcher.__post_init__(self)  # ``super()`` fails in a dataclass with slots
@@ -91,6 +93,7 @@ class StorePartition(PartitionFetcher):
 
     def truncate(self, end: int) -> None:
         """Forget records from ``end`` on: the log does not have them, and will not."""
+        self.losses += 1
         self.begin(end)
         self.history = prefix(self.history, end)
         self.visible_end, self.staged = end, None

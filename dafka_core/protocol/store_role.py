@@ -300,6 +300,10 @@ class StoreRole:
         """Return the next offset that a partition accepts, which may be ahead of the disk."""
         return known.visible_end if (known := self.partitions.get(tp)) else self._lives_of(tp).end
 
+    def losses(self, tp: TopicPartition) -> int:
+        """Return how often records were dropped from the partition's end."""
+        return known.losses if (known := self.partitions.get(tp)) else 0
+
     def host(self, now: float, batch: RecordBatch) -> RecordBatch | DafkaError:
         """Accept a client's records if they are the partition's next; return the log's entry."""
         partition = self._admit_client(batch.tp)

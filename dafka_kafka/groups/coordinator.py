@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import closing
 from typing import Any, Final
 
@@ -17,14 +17,12 @@ from dafka_core.nodes.store import Store
 from dafka_kafka.errors import KafkaError
 from dafka_kafka.gateway_node import GatewayNode
 from dafka_kafka.gateways import GatewayInfo
-from dafka_kafka.groups.group import Group, GroupLimits, Joining, Member
+from dafka_kafka.groups.group import Group, GroupLimits
 from dafka_kafka.groups.offsets import (
     DELETED,
     OFFSETS_TOPIC,
     Committed,
-    Generation,
     GroupRecord,
-    KeptMember,
     Offsets,
     records_of,
 )
@@ -248,44 +246,35 @@ MEET_S: Final = 5.0
 STEP_S: Final = 0.05
 
 
-class OtherHeads:
-    """The ends of the offsets topic at the reachable stores."""
+def wait_for_others(store: Store) -> None:
+    """Wait until a store has the offsets topic as far as the reachable stores have it.
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    def wait_for(self) -> None:
-        """Wait until this store has what the others have.
-
-        Raises:
-            DafkaError: the store has ended.
-        """
-        deadline = time.monotonic() + WAIT_S
-        for tp, end in self._ends().items():
-            while self._store.log.end(tp) < end:
-                if time.monotonic() > deadline:
-                    _log.warning("%s: other stores have more, which does not come", tp)
-                    break
-                time.sleep(STEP_S)
-
-    def _ends(self) -> dict[TopicPartition, int]:
-        found = []
-        for store, locations in self._endpoints().items():
-            try:
-                location, keys = StoreLocation(store, locations), self._store.options.keys
-                with closing(StoreClient(location, keys)) as client:
-                    found += client.heads([OFFSETS_TOPIC], timeout_s=ASK_S)
-            except DafkaError as error:
-                _log.info("store %s is not asked for committed offsets: %s", store, error)
-        return {tp: info.end for tp, info in merge_heads(found).items()}
-
-    def _endpoints(self) -> Mapping[str, tuple[str, ...]]:
-        until = time.monotonic() + MEET_S
-        while True:
-            found = self._store.known.endpoints
-            if self._store.known.here <= found.keys() or time.monotonic() > until:
-                return found
+    Raises:
+        DafkaError: the store has ended.
+    """
+    deadline = time.monotonic() + WAIT_S
+    for tp, end in ends_at_others(store).items():
+        while store.log.end(tp) < end:
+            if time.monotonic() > deadline:
+                _log.warning("%s: other stores have more, which does not come", tp)
+                break
             time.sleep(STEP_S)
+
+
+def ends_at_others(store: Store) -> dict[TopicPartition, int]:
+    """Return the ends of the offsets topic at the reachable stores."""
+    until = time.monotonic() + MEET_S
+    while not store.known.here <= store.known.endpoints.keys() and time.monotonic() <= until:
+        time.sleep(STEP_S)
+    found = []
+    for address, locations in store.known.endpoints.items():
+        try:
+            location = StoreLocation(address, locations)
+            with closing(StoreClient(location, store.options.keys)) as client:
+                found += client.heads([OFFSETS_TOPIC], timeout_s=ASK_S)
+        except DafkaError as error:
+            _log.info("store %s is not asked for committed offsets: %s", address, error)
+    return {tp: info.end for tp, info in merge_heads(found).items()}
 
 
 MAX_GROUPS: Final = 10_000
@@ -318,7 +307,6 @@ class Coordinator:
         )
         self._node = node
         self._gateways = node.gateways
-        self._others = OtherHeads(node.store)
         self._groups: dict[str, Group] = {}
         self._due: dict[str, float] = {}  # by group, the time of its next check, or earlier
         self._saved: dict[str, int] = {}  # by group, the generation that is stored or being stored
@@ -372,7 +360,8 @@ class Coordinator:
             if not self.offsets.is_there(group_id) and self._count() >= MAX_GROUPS:
                 return KafkaError.GROUP_MAX_SIZE_REACHED
             found = Group(group_id, self._limits)
-            _restore(found, self.now(), self.offsets.generation(group_id))
+            if (kept := self.offsets.generation(group_id)) is not None:
+                found.restore(self.now(), kept)
             self._groups[group_id] = found
             self._saved[group_id] = found.changes
             self._due[group_id] = found.deadline()
@@ -404,8 +393,8 @@ class Coordinator:
             self._woken.set()
         if self._saved[group_id] != group.changes:
             self._saved[group_id] = group.changes
-            generation = _generation(group, self._node.store.log.now_us() // 1_000)
-            record = GroupRecord(group_id, self.offsets.next_counter(), generation=generation)
+            kept = group.kept(self._node.store.log.now_us() // 1_000)
+            record = GroupRecord(group_id, self.offsets.next_counter(), generation=kept)
             self._begin(self._keep(group, record))
         self._forget_unused(group)
 
@@ -489,7 +478,7 @@ class Coordinator:
             if live != self._live:
                 for group_id in [*self._groups]:
                     self.error(group_id)  # end groups that have moved
-                await self._node.in_thread(self._others.wait_for)
+                await self._node.in_thread(wait_for_others, self._node.store)
             await self.log.catch_up()
         except DafkaError as error:
             _log.warning("committed offsets cannot be read: %s", error)
@@ -533,52 +522,3 @@ class Coordinator:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def _generation(group: Group, time_ms: int) -> Generation:
-    members = tuple(_kept(each) for each in group.members.values())
-    return Generation(
-        group.generation,
-        group.protocol_type,
-        group.protocol,
-        group.leader,
-        members,
-        time_ms,
-    )
-
-
-def _kept(member: Member) -> KeptMember:
-    joined = member.joined
-    return KeptMember(
-        member.member_id,
-        int(joined.session_s * 1000),
-        int(joined.rebalance_s * 1000),
-        tuple(joined.protocols),
-        member.assignment,
-        joined.instance_id,
-        joined.client_id,
-        joined.host,
-    )
-
-
-def _restore(group: Group, now: float, kept: Generation | None) -> None:
-    if kept is None:
-        return
-    members = [
-        (
-            each.member_id,
-            Joining(
-                each.member_id,
-                each.protocols,
-                each.session_ms / 1000,
-                each.rebalance_ms / 1000,
-                kept.protocol_type,
-                each.instance_id,
-                each.client_id,
-                each.host,
-            ),
-            each.assignment,
-        )
-        for each in kept.members
-    ]
-    group.restore(now, kept.number, (kept.protocol_type, kept.protocol), kept.leader, members)

@@ -13,8 +13,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
+import msgspec
+from msgspec import Meta
+
+from dafka_core.model.json_message import Natural
 from dafka_kafka.errors import KafkaError
 
 # The states of a consumer group, by Kafka's names, and its actions. ``Group`` implements this
@@ -145,17 +149,19 @@ CONSUMER: Final = "consumer"
 """The protocol type of consumers, whose metadata and assignments have a known format."""
 
 
-@dataclass(frozen=True, slots=True)
-class Joining:
-    """A JoinGroup request.
+Seconds = Annotated[float, Meta(ge=0)]
+
+
+class Joining(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A JoinGroup request, which is stored with its member.
 
     ``protocols`` are assignors by preference, each with metadata that only clients understand.
     """
 
     member_id: str
-    protocols: Sequence[tuple[str, bytes]]
-    session_s: float
-    rebalance_s: float
+    protocols: tuple[tuple[str, bytes], ...]
+    session_s: Seconds
+    rebalance_s: Seconds
     protocol_type: str = CONSUMER
     instance_id: str | None = None
     client_id: str = ""
@@ -171,6 +177,26 @@ class Joining:
     def new_id(self) -> str:
         """A new member id."""
         return f"{self.instance_id or self.client_id}-{uuid.uuid4()}"
+
+
+class KeptMember(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A member as stored; bytes are in base 64."""
+
+    member_id: str
+    joined: Joining
+    assignment: bytes = b""
+
+
+class Generation(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The stored state of a group since it became stable, or empty."""
+
+    number: Natural
+    protocol_type: str = ""
+    protocol: str = ""
+    leader: str = ""
+    members: tuple[KeptMember, ...] = ()
+    time_ms: Natural = 0
+    """When it became so (ms since 1970 UTC)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,7 +407,7 @@ class Group:
         if member is None:
             member, event = self._add(now, asked), JOIN
         else:
-            is_same = list(member.joined.protocols) == list(asked.protocols)
+            is_same = member.joined.protocols == asked.protocols
             is_stable = self.state is GroupState.STABLE
             if member.member_id != asked.member_id:
                 self._replace(now, member, asked)
@@ -460,27 +486,25 @@ class Group:
         self._sync_until = None
         self.state = GroupState.DEAD
 
-    def restore(
-        self,
-        now: float,
-        generation: int,
-        protocol: tuple[str, str],
-        leader: str,
-        members: Collection[tuple[str, Joining, bytes]],
-    ) -> None:
-        """Continue from the state that another gateway stored; its members don't notice.
+    def kept(self, time_ms: int) -> Generation:
+        """Return the state to store, at a time."""
+        members = tuple(
+            KeptMember(each.member_id, each.joined, each.assignment)
+            for each in self.members.values()
+        )
+        protocol = self.protocol_type, self.protocol
+        return Generation(self.generation, *protocol, self.leader, members, time_ms)
 
-        Args:
-            protocol: type and name.
-            members: their ids, how they have joined, and their assignments.
-        """
-        self.generation = generation
-        self.protocol_type, self.protocol = protocol if members else ("", "")
-        for member_id, joined, assignment in members:
+    def restore(self, now: float, kept: Generation) -> None:
+        """Continue from the state that another gateway stored; its members don't notice."""
+        self.generation = kept.number
+        for member_id, joined, assignment in map(msgspec.structs.astuple, kept.members):
             expires = now + joined.session_s
             self.members[member_id] = Member(member_id, joined, expires, False, assignment)
-        self.leader = leader if leader in self.members else next(iter(self.members), "")
-        self.state = GroupState.STABLE if members else GroupState.EMPTY
+        if self.members:
+            self.protocol_type, self.protocol = kept.protocol_type, kept.protocol
+            self.leader = kept.leader if kept.leader in self.members else next(iter(self.members))
+            self.state = GroupState.STABLE
 
     # -- time
     # --------------------------------------------------------------------------------------

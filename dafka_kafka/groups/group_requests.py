@@ -161,7 +161,7 @@ class Groups(Feature):
             has_rebalance = client.version >= 1
             asked = Joining(
                 request.member_id,
-                [(each.name, bytes(each.metadata)) for each in request.protocols],
+                tuple((each.name, bytes(each.metadata)) for each in request.protocols),
                 session_s,
                 max(request.rebalance_timeout_ms / 1000, 0) if has_rebalance else session_s,
                 request.protocol_type,

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Final, NamedTuple
 
-import msgspec
 from msgspec import Meta
 
 from dafka_core.model.json_message import JsonMessage, Natural
 from dafka_core.model.names import INTERNAL
+from dafka_kafka.groups.group import Generation
 
 # Records in internal topic ``__dafka.kafka.offsets``; each gateway writes to the partition with
 # its store's address. A record is a JSON object::
@@ -51,31 +51,6 @@ class Committed(NamedTuple):
     def is_deleted(self) -> bool:
         """True if it deletes an earlier commit."""
         return (self.offset, self.time_ms) == (DELETED, 0)
-
-
-class KeptMember(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A member of a group as stored; bytes are in base 64."""
-
-    member_id: str
-    session_ms: Natural
-    rebalance_ms: Natural
-    protocols: tuple[tuple[str, bytes], ...]
-    assignment: bytes = b""
-    instance_id: str | None = None
-    client_id: str = ""
-    host: str = ""
-
-
-class Generation(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The state of a group since it became stable, or empty."""
-
-    number: Natural
-    protocol_type: str = ""
-    protocol: str = ""
-    leader: str = ""
-    members: tuple[KeptMember, ...] = ()
-    time_ms: Natural = 0
-    """When it became so (ms since 1970 UTC)."""
 
 
 class GroupRecord(JsonMessage, frozen=True, omit_defaults=True):

@@ -29,7 +29,8 @@ class OwnStoreIsEnough(RegistryLease):
         event, producer = super()._event(), self.producer
         if event or not producer or self.state is not LeaseState.WRITING:
             return event
-        return ACKNOWLEDGED if self._log.has(producer.life, producer.next_offset) else None
+        has_all = self._log.has(producer.role.epoch.life, producer.next_offset)
+        return ACKNOWLEDGED if has_all else None
 
 
 class CommitsItself(RegistryLease):
@@ -59,7 +60,7 @@ class WritesTheOldPlanAgain(RegistryLease):
         while self._proposals:
             self._written.append(self._proposals.popleft())
         assert self.producer is not None
-        self.producer.publish(self._old)
+        self.producer.publish_many(self._old)
         self._old = None
         return None
 
@@ -82,7 +83,7 @@ class PlansOnACopy(RegistryLease):
 
     def _assign(self) -> object:
         assert self.producer is not None
-        end, log = self.producer.acknowledged, self._log
+        end, log = self.producer.role.acknowledged, self._log
         if self._table is None:
             self._table = deepcopy(log.read(end))
         self._table.applied = end

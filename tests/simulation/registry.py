@@ -9,13 +9,13 @@ and repeated, machines are separated and stall, and clocks are wrong, as in the 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
-from dafka_core.model.epochs import LIFE_ID_BITS, EpochId
+from dafka_core.model.epochs import LIFE_ID_BITS
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.model.values import Values
 from dafka_kafka import partition_registry
@@ -72,7 +72,7 @@ class SimulatedProducer(RegistryProducer):
             resume=True,
             least_number=int(host.clock.now_us() / 1e6),
         )
-        self.next_offset = 0
+        self._queued = 0
         self._mesh = SimulatedMesh(
             cluster.network,
             cluster.checkers,
@@ -85,36 +85,18 @@ class SimulatedProducer(RegistryProducer):
         cluster.world.note(host.name, f"wants the registry with {acks} acknowledgements")
 
     @property
-    def is_ready(self) -> bool:  # type: ignore[override]
-        """True once the stores have promised."""
-        is_ready = self.role.takeover is None
-        if is_ready:
-            self.next_offset = max(self.next_offset, self.role.next_offset)
-        return is_ready
+    def next_offset(self) -> int:
+        """The offset of the next record, which may be on its way to the role."""
+        return self.role.next_offset + self._queued
 
-    @property
-    def life(self) -> EpochId:  # type: ignore[override]
-        """The life of its records."""
-        return self.role.epoch.life
-
-    @property
-    def is_fenced(self) -> bool:  # type: ignore[override]
-        """True if a store knows a newer life."""
-        return self.role.fenced_by is not None
-
-    @property
-    def acknowledged(self) -> int:  # type: ignore[override]
-        """The offset before which the stores have acknowledged all records."""
-        return self.role.acknowledged
-
-    def publish(self, contents: Any) -> None:
+    def publish_many(self, values: Sequence[bytes], /) -> None:
         """Append records, in the next round of the producer's loop."""
-        values = list(contents)
-        self._cluster.checkers.publish(REGISTRY, self.next_offset, values, self.life)
-        self.next_offset += len(values)
-        now_us = self._host.clock.now_us()
+        life, now_us = self.role.epoch.life, self._host.clock.now_us()
+        self._cluster.checkers.publish(REGISTRY, self.next_offset, list(values), life)
+        self._queued += len(values)
 
         def publish(now: float) -> Any:
+            self._queued -= len(values)
             self.role.urgent = True
             return self.role.publish(now, Values.of(values), now_us)
 
@@ -122,12 +104,12 @@ class SimulatedProducer(RegistryProducer):
 
     def check(self) -> None:
         """Check that the disks have what it takes for safe."""
-        if self.role.takeover is None and self.role.acknowledged > self.role.epoch.start:
-            self._cluster.checkers.on_durable(
-                self._host.name, REGISTRY, self.role.acknowledged, self._acks, self.life
-            )
+        epoch, end = self.role.epoch, self.role.acknowledged
+        if self.role.takeover is None and end > epoch.start:
+            checkers = self._cluster.checkers
+            checkers.on_durable(self._host.name, REGISTRY, end, self._acks, epoch.life)
 
-    def close(self) -> None:
+    def end(self, *, started_s: float) -> None:
         """End this life."""
         self._mesh.kill()
 
@@ -214,7 +196,7 @@ class Gateway:
 
     def _stop(self) -> None:
         if self.registry is not None and (producer := self.registry.producer) is not None:
-            producer.close()
+            producer.end(started_s=0.0)
         self.registry = None
         self._checked = None, 0
 

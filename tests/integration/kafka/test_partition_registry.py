@@ -17,7 +17,7 @@ from dafka_core.security.key_files import new_key
 from dafka_core.testing import wait_until
 from dafka_kafka import partition_registry
 from dafka_kafka.errors import KafkaError, RefusedError
-from dafka_kafka.partition_registry import PartitionRegistry, RegistryLease
+from dafka_kafka.partition_registry import LeaseState, PartitionRegistry, RegistryLease
 from dafka_kafka.registry_table import REGISTRY, RegistryRecord
 from tests.integration.kafka.numbering import ANY_PORTS, PATIENCE_S, Numbering, agree, meet
 
@@ -403,6 +403,7 @@ def test_a_dead_tower_is_an_error_and_the_list_still_serves(
     monkeypatch.setattr(partition_registry, "IDLE_S", 0.0)
     one = start("a")
     one.create("flights", 2)
+    wait_until(lambda: one.registry._lease.state is LeaseState.FOLLOWING)
     partition_numbers_tower.close()
     with pytest.raises(RefusedError, match="tower") as refused:
         one.create("alerts", 1)

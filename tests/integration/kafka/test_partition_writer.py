@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
 from dafka_core import Store
-from dafka_core.errors import StoreError
-from dafka_core.model.log_entries import Notes
+from dafka_core.errors import OffsetConflictError, StoreError
+from dafka_core.model.log_entries import SetAside
 from dafka_core.model.records import RecordBatch, TopicPartition
+from dafka_core.nodes.append_queue import Addition
+from dafka_core.testing import wait_until
 from dafka_kafka import partition_writer, produce
 from dafka_kafka.errors import KafkaError, RefusedError
 from dafka_kafka.partition_writer import Put, Written
@@ -63,13 +66,13 @@ def test_small_batches_share_a_write_and_large_ones_do_not(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     puts: list[RecordBatch] = []
-    put_all = store.append_queue.put_all
+    host = store.role.host
 
-    def counted(batches: Sequence[tuple[RecordBatch, Notes]]) -> Any:
-        puts.extend(records for records, _ in batches)
-        return put_all(batches)
+    def counted(now: float, records: RecordBatch) -> Any:
+        puts.append(records)
+        return host(now, records)
 
-    monkeypatch.setattr(store.append_queue, "put_all", counted)
+    monkeypatch.setattr(store.role, "host", counted)
     assert written(store, *sequenced(100))[-1] == Written(297, 300)
     assert len(puts) < 20
     puts.clear()
@@ -90,15 +93,17 @@ def test_others_who_write_there_again_and_again_are_made_way_for(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(produce, "ROUND_PUTS", 3)
-    put_all, calls = store.append_queue.put_all, itertools.count()
+    put_next, calls = store.append_queue.put_next, itertools.count()
 
-    def late(batches: Sequence[tuple[RecordBatch, Notes]]) -> Any:
-        for records, _ in batches:
-            if next(calls) % 7 == 0:
-                put_all([(RecordBatch.of(TP, records.offset, [b"other"] * 2), {})])
-        return put_all(batches)
+    def other(start: int, losses: int, written: Future[int]) -> RecordBatch:
+        return RecordBatch.of(TP, start, [b"other"] * 2)
 
-    monkeypatch.setattr(store.append_queue, "put_all", late)
+    def late(additions: Sequence[Addition]) -> Any:
+        if next(calls) % 7 == 0:
+            put_next([Addition(TP, 10, other)])
+        return put_next(additions)
+
+    monkeypatch.setattr(store.append_queue, "put_next", late)
     outcomes = written(store, *sequenced(200))
     assert codes_of(outcomes) == [0] * 200
     values = stored(store)
@@ -140,11 +145,67 @@ def test_a_log_that_cannot_be_read_is_a_storage_error_and_then_all_goes_on(
     def broken(*_: Any) -> Any:
         raise StoreError(store.log.directory, "damaged")
 
-    monkeypatch.setattr(store.append_queue, "put_all", broken)
+    monkeypatch.setattr(store.append_queue, "put_next", broken)
     storage = KafkaError.KAFKA_STORAGE_ERROR
     assert codes_of(written(store, *sequenced(3))) == [storage] * 3
     monkeypatch.undo()
     assert codes_of(written(store, *sequenced(3))) == [0, 0, 0]
+
+
+@pytest.mark.parametrize("failing", range(4))
+def test_lost_batches_are_written_again_in_order_with_those_behind_them(
+    store: Store, monkeypatch: pytest.MonkeyPatch, failing: int
+) -> None:
+    monkeypatch.setattr(produce, "ROUND_PUTS", 2)
+    host, calls = store.role.host, itertools.count()
+
+    def lost(now: float, records: RecordBatch) -> Any:
+        if records.tp == TP and next(calls) == failing:
+            return OffsetConflictError(*TP, records.offset, 0)
+        return host(now, records)
+
+    monkeypatch.setattr(store.role, "host", lost)
+
+    async def send(rounds: ProduceRounds) -> list[Outcome]:
+        puts = [Put(PARTITION, TP, memoryview(each), 8) for each in sequenced(10)]
+        for put in puts:
+            rounds.put(put)
+        return await asyncio.wait_for(asyncio.gather(*(put.outcome for put in puts)), 60)
+
+    async def run() -> tuple[list[Outcome], list[Outcome]]:
+        with fixed_node(store) as node:
+            rounds = ProduceRounds(node, ProducerStates())
+            return await send(rounds), await send(rounds)
+
+    first, second = asyncio.run(run())
+    assert first == [Written(3 * at, 3 * at + 3) for at in range(10)]
+    assert second[5:] == first[5:]
+    assert next(calls) > 5
+    assert stored(store) == [b"%d" % at for at in range(10) for _ in range(3)]
+
+
+def test_records_that_another_history_replaced_are_written_again(store: Store) -> None:
+    first, second = sequenced(2)
+
+    async def send(rounds: ProduceRounds, octets: bytes) -> Outcome:
+        put = Put(PARTITION, TP, memoryview(octets), 8)
+        rounds.put(put)
+        return await asyncio.wait_for(put.outcome, 60)
+
+    async def run() -> list[Outcome]:
+        with fixed_node(store) as node:
+            rounds = ProduceRounds(node, ProducerStates())
+            sent = [await send(rounds, first), await send(rounds, second)]
+            # As when another store's newer history begins at offset 3.
+            store.mesh.call(lambda _: store.role.write(SetAside(TP, 3)))
+            store.mesh.call(lambda _: store.role.partitions[TP].restart_at(3, ()))
+            await asyncio.to_thread(
+                wait_until, lambda: not store.role.partitions[TP].pending_replacements
+            )
+            return [*sent, await send(rounds, second), await send(rounds, second)]
+
+    assert asyncio.run(run()) == [Written(*each) for each in ((0, 3), (3, 6), (3, 6), (3, 6))]
+    assert stored(store) == [b"0"] * 3 + [b"1"] * 3
 
 
 def test_nothing_is_written_for_a_number_that_was_taken_away(store: Store) -> None:

@@ -16,8 +16,8 @@ from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from confluent_kafka.admin import AdminClient
 
 from dafka_core import Store
-from dafka_core.model.log_entries import Notes
 from dafka_core.model.records import RecordBatch, TopicPartition
+from dafka_core.nodes.append_queue import Addition
 from dafka_core.storage import Log
 from dafka_core.storage.retention import StoreClock
 from dafka_core.system.hosts import HostPort
@@ -460,13 +460,13 @@ def test_producers_in_step_share_their_rounds(store: Store, rounds: list[int]) -
 def test_few_records_do_not_wait_for_a_round_that_does_not_end(
     store: Store, rounds: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = store.append_queue.put_all
+    write = store.append_queue.put_next
 
-    def hung(batches: Sequence[tuple[RecordBatch, Notes]]) -> list[Future[int]]:
-        ((records, _),) = batches
-        return [Future()] if records.tp.partition.startswith("A") else write(batches)
+    def hung(additions: Sequence[Addition]) -> list[Future[int]]:
+        (addition,) = additions
+        return [Future()] if addition.tp.partition == "A" else write(additions)
 
-    monkeypatch.setattr(store.append_queue, "put_all", hung)
+    monkeypatch.setattr(store.append_queue, "put_next", hung)
 
     async def work(all_rounds: ProduceRounds) -> None:
         hangs, goes = put("A", batch([b"a"])), put("B", batch([b"b"]))
@@ -484,17 +484,17 @@ def test_large_batches_are_decoded_while_others_are_on_their_way(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(produce, "MAX_WAIT_S", 60.0)
-    write, held = store.append_queue.put_all, list[tuple[Future[int], Future[int]]]()
+    write, held = store.append_queue.put_next, list[tuple[Future[int], Future[int]]]()
 
-    def held_up(batches: Sequence[tuple[RecordBatch, Notes]]) -> list[Future[int]]:
-        (future,) = write(batches)
+    def held_up(additions: Sequence[Addition]) -> list[Future[int]]:
+        (future,) = write(additions)
         held.append((Future(), future))
         if len(held) == 3:
             for told, written in held:
                 told.set_result(written.result())
         return [held[-1][0] if len(held) <= 3 else held[-1][1]]
 
-    monkeypatch.setattr(store.append_queue, "put_all", held_up)
+    monkeypatch.setattr(store.append_queue, "put_next", held_up)
 
     async def work(all_rounds: ProduceRounds) -> None:
         puts = [put("A", LARGE) for _ in range(8)]

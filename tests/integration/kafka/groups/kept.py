@@ -6,13 +6,8 @@ import struct
 
 from dafka_core.model.records import TopicPartition
 from dafka_core.testing import StoreDouble
-from dafka_kafka.groups.offsets import (
-    OFFSETS_TOPIC,
-    Committed,
-    Generation,
-    GroupRecord,
-    KeptMember,
-)
+from dafka_kafka.groups.group import Generation, Joining, KeptMember
+from dafka_kafka.groups.offsets import OFFSETS_TOPIC, Committed, GroupRecord
 from dafka_kafka.registry_table import REGISTRY, RegistryRecord
 
 GATEWAY = "A" * 32
@@ -24,7 +19,8 @@ def part(*numbers: int) -> bytes:
     return struct.pack(f">hihci{len(numbers)}ii", 0, 1, 1, b"t", len(numbers), *numbers, -1)
 
 
-MEMBER = KeptMember("app-1", 6_000, 6_000, (), part(0, 2), None, "app", "10.0.0.7")
+JOINED = Joining("app-1", (), 6.0, 6.0, client_id="app", host="10.0.0.7")
+MEMBER = KeptMember("app-1", JOINED, part(0, 2))
 
 
 def keep(store: StoreDouble) -> None:

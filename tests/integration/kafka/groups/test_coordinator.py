@@ -23,8 +23,9 @@ from dafka_kafka.errors import KafkaError
 from dafka_kafka.gateway_node import GatewayNode, Replication
 from dafka_kafka.gateways import GatewayInfo, Gateways
 from dafka_kafka.groups import coordinator
-from dafka_kafka.groups.coordinator import OffsetLog, OtherHeads
-from dafka_kafka.groups.offsets import OFFSETS_TOPIC, Committed, Generation, GroupRecord, KeptMember
+from dafka_kafka.groups.coordinator import OffsetLog, wait_for_others
+from dafka_kafka.groups.group import Generation, Joining, KeptMember
+from dafka_kafka.groups.offsets import OFFSETS_TOPIC, Committed, GroupRecord
 from dafka_kafka.options import KafkaOptions
 from dafka_kafka.partition_registry import PartitionRegistry
 from tests.integration.kafka.fixed_node import ELSEWHERE, FixedGateways
@@ -290,7 +291,8 @@ def test_what_was_committed_is_there_after_a_restart(run: Run) -> None:
 
 
 def test_a_generation_is_kept_with_its_octets(run: Run) -> None:
-    member = KeptMember("m", 6_000, 6_000, (("range", bytes(range(256))),), b"\xff\0")
+    joined = Joining("m", (("range", bytes(range(256))),), 6.0, 6.0)
+    member = KeptMember("m", joined, b"\xff\0")
     generation = Generation(7, "consumer", "range", "m", (member,))
 
     async def work(log: OffsetLog) -> None:
@@ -433,15 +435,15 @@ def test_a_store_that_has_ended_takes_no_commit(store: Store, node: GatewayNode)
 def test_what_another_store_has_is_waited_for(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    OtherHeads(store).wait_for()  # no other store exists
+    wait_for_others(store)  # no other store exists
     with Store(tmp_path / "other", tower=store.options.tower) as other:
         tp = TopicPartition(OFFSETS_TOPIC, other.address)
         batch = RecordBatch(tp, 0, Values.of([b"a", b"b"]))
         other.append_queue.put(batch).result(30)
         wait_until(lambda: other.address in store.known.here, "the stores meet")
-        OtherHeads(store).wait_for()
+        wait_for_others(store)
         assert store.log.end(tp) == 2
         # The wait for missing records is bounded.
         monkeypatch.setattr(coordinator, "WAIT_S", 0.1)
-        monkeypatch.setattr(OtherHeads, "_ends", lambda self: {tp: 3})
-        OtherHeads(store).wait_for()
+        monkeypatch.setattr(coordinator, "ends_at_others", lambda store: {tp: 3})
+        wait_for_others(store)

@@ -112,4 +112,4 @@ def _readers(served: Served) -> dict[int, str | None]:
     """Return the partitions' consumers by instance."""
     found = served.group()
     assert found is not None
-    return {each.number: each.member.instance_id for each in found.partitions if each.member}
+    return {each.number: each.member.joined.instance_id for each in found.partitions if each.member}

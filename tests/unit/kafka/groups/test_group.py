@@ -24,7 +24,6 @@ from tests.unit.kafka.groups.model import (
     REBALANCE_S,
     SESSION_S,
     Tried,
-    joining,
     members_of,
 )
 
@@ -293,8 +292,10 @@ def test_another_gateway_goes_on_with_the_members() -> None:
     tried = Tried()
     leader, other = tried.stable(2)
     taken = Group("g")
-    kept = [(name, joining(name), name.encode()) for name in (leader, other)]
-    taken.restore(tried.now, 2, ("consumer", "range"), leader, kept)
+    kept = tried.group.kept(time_ms=7)
+    assert (kept.number, kept.leader, len(kept.members), kept.time_ms) == (2, leader, 2, 7)
+    taken.restore(tried.now, kept)
+    assert taken.kept(time_ms=7) == kept
     assert taken.heartbeat(tried.now, other, None, 2) is KafkaError.NONE
     assert taken.may_commit(tried.now, leader, None, 2) is KafkaError.NONE
     taken.on_time(tried.now + SESSION_S + 1)

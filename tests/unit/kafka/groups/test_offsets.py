@@ -8,12 +8,11 @@ import random
 import pytest
 
 from dafka_core.errors import InvalidRequestError
+from dafka_kafka.groups.group import Generation, Joining, KeptMember
 from dafka_kafka.groups.offsets import (
     MAX_RECORD_OFFSETS,
     Committed,
-    Generation,
     GroupRecord,
-    KeptMember,
     Offsets,
     records_of,
 )
@@ -85,7 +84,7 @@ def test_a_groups_generation_is_the_newest() -> None:
     )
     assert offsets.generation("g") == Generation(4)
     assert [*offsets.groups()] == []  # no members, and no commits
-    member = KeptMember("m", 1, 1, ())
+    member = KeptMember("m", Joining("m", (), 1.0, 1.0))
     offsets.take(A, GroupRecord("g", 7, generation=Generation(5, members=(member,))))
     assert [*offsets.groups()] == ["g"]
     offsets.take(A, GroupRecord("g", 8, deleted=True))
@@ -103,7 +102,7 @@ def test_a_group_was_used_when_it_last_committed_or_changed() -> None:
 
 
 def generation(number: int) -> Generation:
-    return Generation(number, members=(KeptMember("m", 1, 1, ()),))
+    return Generation(number, members=(KeptMember("m", Joining("m", (), 1.0, 1.0)),))
 
 
 def test_any_order_and_repetition_gives_the_same() -> None:
@@ -191,7 +190,8 @@ def test_a_large_commit_is_several_records() -> None:
     assert len(positions(taken(*((A, each) for each in records)))) == count
 
 
-MEMBER = KeptMember("m-1", 10_000, 300_000, (("range", b"\xff\0"),), b"\0part", "one", "app", "::1")
+JOINED = Joining("", (("range", b"\xff\0"),), 10.0, 300.0, "consumer", "one", "app", "::1")
+MEMBER = KeptMember("m-1", JOINED, b"\0part")
 
 
 @pytest.mark.parametrize(
