@@ -73,7 +73,7 @@ powerloss: env ## IMAGES=1000 disks that a power cut may leave, each opened and 
 
 docs: env ## the pages as a site, in build/docs
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
-	@echo "to read it at http://127.0.0.1:8000/: $(BIN)/python -m http.server -b 127.0.0.1 -d build/docs"
+	@echo "open build/docs/index.html"
 
 package: env ## a wheel, a zip for spark-submit --py-files, and an SBOM, in dist/
 	@$(BIN)/python -m scripts.package

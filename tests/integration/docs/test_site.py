@@ -1,17 +1,22 @@
-"""The site that ``make docs`` builds: its links, and that it shows what GitHub shows."""
+"""The site that ``make docs`` builds: its links, its search, and equality with GitHub's pages."""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
 
+import pytest
 from markdown_it import MarkdownIt
 
+from scripts.browser import Browser
+
+CHROMIUM = shutil.which("chromium") or ""
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 COUNTED = ("li", "table", "td", "pre", "code", "h2", "h3", "img", "em", "strong", "blockquote")
@@ -73,9 +78,12 @@ def differences(page: Path, here: Shown) -> list[tuple[object, ...]]:
     return [*(each for each in counts if each[1] != each[2]), *code[:1], *wrong]
 
 
-def test_the_site_is_whole_shows_what_github_shows_and_needs_no_network(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the site."""
+    directory = tmp_path_factory.mktemp("site")
     done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)],
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(directory)],
         cwd=ROOT,
         env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,
@@ -84,8 +92,23 @@ def test_the_site_is_whole_shows_what_github_shows_and_needs_no_network(tmp_path
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
+    return directory
+
+
+def test_the_site_is_whole_shows_what_github_shows_and_needs_no_network(site: Path) -> None:
     for page in PAGES:
-        shown = built(page, tmp_path)
+        shown = built(page, site)
         assert differences(page, shown) == [], page.name
         assert len(shown.loaded) > 3, page.name
         assert [each for each in shown.loaded if re.match(r"(\w+:)?//", each)] == [], page.name
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="Chromium is not installed")
+def test_the_search_works_in_files(site: Path) -> None:
+    browser = Browser(CHROMIUM)
+    try:
+        browser.call("Page.navigate", url=f"{(site / 'index.html').as_uri()}?q=retention")
+        found = "document.querySelector('.md-search-result__item a')?.getAttribute('href')"
+        assert "retention" in browser.wait(found, "a result of the search")
+    finally:
+        browser.close()
