@@ -5,10 +5,10 @@ its *owner*, the gateway that takes its writes.  It is itself a Dafka partition 
 keeps a copy (``registry_table`` has its records), and one gateway at a time is its producer.  A
 *proposal* to create, extend or delete a topic passes these steps:
 
-1.  The gateway becomes the registry's producer: a majority of all known stores promise to
-    acknowledge nothing more of earlier producers (``protocol/histories.py``).
-2.  *Lease*: it writes a lease record.  When a majority and its own store have it, its table has
-    everything that was ever committed, as two majorities have a store in common.
+1.  The gateway becomes the registry's producer: stores promise to acknowledge nothing more of
+    earlier producers, at least one store of each majority (``protocol/histories.py``).
+2.  *Lease*: it writes a lease record.  When a majority of all known stores and its own store have
+    it, its table has everything that was ever committed: two majorities have a store in common.
 3.  It chooses the numbers after those in its table, and writes them.
 4.  *Commit*: when a majority has them, no later producer can miss them.  It writes a commit record,
     and every gateway applies what is before.
@@ -27,9 +27,9 @@ A applies it, becomes the producer again, and plans its proposal on a table that
 succeeds if the client wants the topic to exist, and fails with TOPIC_ALREADY_EXISTS if the client
 wants to create it.
 
-So a number is never assigned twice.  A minority of the stores assigns nothing: it elects no
-producer and acknowledges no record.  A gateway that returns with an old copy, or that sleeps while
-it has the lease, plans on an old table, but no majority acknowledges its records.
+So a number is never assigned twice.  A minority of the stores assigns nothing, as it commits no
+record.  A gateway that returns with an old copy has no lease.  One that sleeps while it has the
+lease plans on an old table afterwards, but no majority acknowledges its records.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Proposal:
 
 PROPOSED: Final = "a change is proposed, and a majority of the stores is here"
 TOO_FEW: Final = "a change is proposed, and a majority is away for 5 s"
-ELECTED: Final = "a majority has promised"
+ELECTED: Final = "enough stores have promised"
 ACKNOWLEDGED: Final = "a majority and its own store have its records"
 FENCED: Final = "another gateway becomes the producer"
 OVERDUE: Final = "the stores do not answer for 5 s"
@@ -122,7 +122,7 @@ class LeaseState(Enum):
     """A state of a gateway, with its meaning."""
 
     FOLLOWING = "it applies what other gateways commit"
-    ELECTING = "it asks a majority of the stores to become the registry's producer"
+    ELECTING = "it asks the stores for the promise that it is the registry's only producer"
     LEASING = "its lease record is on its way to a majority"
     LEASED = "its table has everything that was ever committed"
     WRITING = "its changes are on their way to a majority"

@@ -450,7 +450,8 @@ class PartitionWriter:
         return batch
 
     def _on_done(self, written: Future[int]) -> None:
-        self._has_failed = self._has_failed or written.exception() is not None
+        if written.exception() is not None:  # the store's loop may set it, too
+            self._has_failed = True
         self._in_flight.discard(written)
 
     def _recover(self, losses: int, start: int) -> None:

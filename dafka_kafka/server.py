@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from math import inf
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 import numpy as np
 
@@ -54,37 +54,13 @@ MALFORMED: Final = "connections closed for requests that cannot be answered"
 TOO_SLOW: Final = "connections closed as their client was too slow"
 
 
-class Shared(Protocol):
-    """The parent of connections."""
-
-    limits: Limits
-    requests: Requests
-    complaints: Complaints
-    room: Room
-    scratch: memoryview
-    users: Users | None
-    tls: ssl.SSLContext | None
-
-    def joined(self, connection: Connection) -> None:
-        """Called when a client has connected."""
-
-    def agreed(self, connection: Connection) -> None:
-        """Called after the TLS handshake, where TLS is required."""
-
-    def proved(self, connection: Connection) -> None:
-        """Called after authentication, where users are configured."""
-
-    def left(self, connection: Connection) -> None:
-        """Called when a connection has closed."""
-
-
 class Connection(asyncio.BufferedProtocol):
     """Splits the byte stream into requests, runs them in order, and sends the responses.
 
     Only consecutive Produce requests overlap, so that their producer waits for the disk once.
     """
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: Server) -> None:
         self._shared = shared
         self._transport: asyncio.Transport
         self.host = ""

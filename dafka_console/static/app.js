@@ -69,8 +69,8 @@ function tell() {
   put(bar,
     h("div", { class: "stats" }, news ? [
       stores,
-      h("span", { class: "stat wide" }, h("b", {}, count(news.topics)), " topics"),
-      h("span", { class: "stat wide" }, h("b", {}, count(news.partitions)), " partitions"),
+      h("span", { class: "stat wide" }, h("b", {}, count(news.topics)), news.topics === 1 ? " topic" : " topics"),
+      h("span", { class: "stat wide" }, h("b", {}, count(news.partitions)), news.partitions === 1 ? " partition" : " partitions"),
       h("span", { class: "stat accent" }, h("b", {}, rate(news.rate))),
       h("span", { class: "stat wide" }, byteRate(news.byte_rate)),
     ] : h("span", { class: "stat" }, "connecting …")),

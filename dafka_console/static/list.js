@@ -1,11 +1,13 @@
 // A list of any length: only the rows that can be seen are asked for, and made.
 
 import { empty, failed, h, put } from "./dom.js";
+import { whole } from "./format.js";
 
 const MARGIN = 12;
 
 /**
- * columns: [{key, title, kind, width, cell(row)}]; those with a key can be sorted by.
+ * columns: [{key, title, kind, width, exact, cell(row)}]; those with a key can be sorted by, and
+ * exact ones show all digits of it when pointed at.
  * load({start, most, sort, down}): a promise of {total, rows}.
  */
 export function list({ columns, load, open, label, sort = "name", down = false, nothing }) {
@@ -78,7 +80,7 @@ export function list({ columns, load, open, label, sort = "name", down = false, 
     } else {
       put(body, [...state.rows].map(([number, row]) => {
         const made = h("div", { class: row.stale && row.stale === (row.partitions ?? true) ? "list-row stale" : "list-row", role: "row", "aria-rowindex": number + 1, "data-row": number },
-          columns.map((each) => h("div", { class: `cell ${each.kind || ""}`, role: "cell" }, each.cell(row))));
+          columns.map((each) => h("div", { class: `cell ${each.kind || ""}`, role: "cell", title: each.exact && whole(row[each.key]) }, each.cell(row))));
         made.style.transform = `translateY(${number * height}px)`;
         made.classList.toggle("chosen", number === state.chosen);
         if (open) made.addEventListener("click", () => open(row));

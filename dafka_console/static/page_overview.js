@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { chart } from "./chart.js";
 import { empty, failed, h, put } from "./dom.js";
-import { byteRate, count, plural, rate, size } from "./format.js";
+import { byteRate, count, plural, rate, size, whole } from "./format.js";
 import { drawMap, legend } from "./map.js";
 
 export function show(main) {
@@ -29,11 +29,11 @@ export function show(main) {
 
   function draw(overview, found) {
     put(tiles, [
-      ["records", count(overview.records), `${count(overview.topics)} topics, ${count(overview.partitions)} partitions`],
-      ["size", size(overview.bytes), `${size(overview.file_bytes)} in ${overview.stores_listed.filter((each) => each.file_bytes).length} stores' files`],
+      ["records", count(overview.records), `${plural(overview.topics, "topic")}, ${plural(overview.partitions, "partition")}`, "", whole(overview.records)],
+      ["size", size(overview.bytes), `${size(overview.file_bytes)} in ${plural(overview.stores_listed.filter((each) => each.file_bytes).length, "file")} of stores`, "", `${whole(overview.bytes)} bytes`],
       ["written now", rate(overview.rate), byteRate(overview.byte_rate), "accent"],
       ["nodes", count(overview.nodes), plural(overview.towers, "tower")],
-    ].map(([name, value, more, kind]) => h("div", { class: `tile ${kind || ""}` }, h("span", {}, name), h("b", {}, value), h("small", {}, more))));
+    ].map(([name, value, more, kind, exact]) => h("div", { class: `tile ${kind || ""}`, title: exact }, h("span", {}, name), h("b", {}, value), h("small", {}, more))));
     if (!found.nodes.length) put(map, empty("Nobody is here yet", "Start a store with: dafka store --dir DIR"));
     else put(map, drawMap(found, overview.stores_listed, Math.max(300, map.clientWidth - 32)), legend());
     const width = main.clientWidth < 760 ? Math.max(320, main.clientWidth - 62) : 640;

@@ -9,7 +9,8 @@ const FORMATS = ["auto", "text", "json", "avro", "arrow", "hex"];
 
 /** A table of records; rows are as the API has them. */
 export function recordRows(rows, topic, open, mixed = false) {
-  return h("div", { class: "records", role: "table", "aria-label": "records" }, rows.map((row) => {
+  const heads = [["offset", mixed ? "offset, partition" : "offset"], ["time wide", "time"], ["key", "key"], ["value", "value"], ["meta", "format, size"]];
+  return h("div", { class: "records", role: "table", "aria-label": "records" }, h("div", { class: "record-head", role: "row" }, heads.map(([kind, title]) => h("span", { class: kind, role: "columnheader" }, title))), rows.map((row) => {
     const value = row.format === "null" ? h("i", { class: "faint" }, "null")
       : row.format === "image" ? h("img", { class: "thumb", loading: "lazy", alt: row.media, src: url("value", { topic, partition: row.partition, offset: row.offset }) })
         : row.value ? h("span", { class: row.format === "hex" ? "mono" : "" }, row.value) : h("i", { class: "faint" }, row.bytes ? `${row.format}, opened when you open it` : "empty");

@@ -24,7 +24,7 @@ export function show(main, { go, names, news }) {
       { key: "name", title: "partition", width: "minmax(90px, 2fr)", cell: (row) => [h("code", { title: row.name }, row.name.length > 20 ? `${row.name.slice(0, 18)}…` : row.name), row.producing && badge("producer here", "good")] },
       { key: "earliest", title: "earliest", kind: "number wide", width: "110px", cell: (row) => whole(row.earliest) },
       { key: "end", title: "next", kind: "number", width: "96px", cell: (row) => whole(row.end) },
-      { key: "bytes", title: "size", kind: "number wide", width: "100px", cell: (row) => size(row.bytes) },
+      { key: "bytes", title: "size", kind: "number wide", width: "100px", exact: true, cell: (row) => size(row.bytes) },
       { key: "rate", title: "records/s", kind: "number accent", width: "84px", cell: (row) => moving(row.rate, rate) },
       { key: "holders", title: "stores", kind: "number wide", width: "90px", cell: (row) => stores(row, news()) },
       { key: "last_us", title: "last written", kind: "number wide", width: "120px", cell: (row) => ago(row.last_us) },
@@ -44,12 +44,12 @@ export function show(main, { go, names, news }) {
       const records = found.stale < found.partitions && (await get("records", { topic, most: 12 })).rows;
       if (!main.contains(tiles)) return;
       put(tiles, [
-        ["records", count(found.records), plural(found.partitions, "partition")],
-        ["size", size(found.bytes), found.records && found.bytes !== null ? `${size(found.bytes / found.records)} a record` : ""],
+        ["records", count(found.records), plural(found.partitions, "partition"), "", whole(found.records)],
+        ["size", size(found.bytes), found.records && found.bytes !== null ? `${size(found.bytes / found.records)} a record` : "", "", `${whole(found.bytes)} bytes`],
         ["written now", rate(found.rate), byteRate(found.byte_rate), "accent"],
         found.kept.length && ["kept", found.kept.length === 1 ? found.kept[0].replace(",", ", ") : "differs", found.kept.length === 1 ? "in all stores that say so" : `by store: ${found.kept.join(" or ")}`],
         ["last written", ago(found.last_us), `first ${moment(found.first_us)}`],
-      ].filter(Boolean).map(([name, value, more, kind]) => h("div", { class: `tile ${kind || ""}` }, h("span", {}, name), h("b", {}, value), h("small", {}, more))));
+      ].filter(Boolean).map(([name, value, more, kind, exact]) => h("div", { class: `tile ${kind || ""}`, title: exact }, h("span", {}, name), h("b", {}, value), h("small", {}, more))));
       const nowS = Date.now() / 1000;
       put(graph, chart(found.rates.map((each, n) => [nowS - found.rates.length + n + 1, each]), { shown: count, label: "records per second", width: Math.max(320, graph.clientWidth - 34), height: 130 }));
       put(last, !records ? empty("No store that has them answers") : records.length ? recordRows(records, topic, (row) => go("records", topic, row.partition, String(row.offset)), true) : empty("No records"));

@@ -19,8 +19,8 @@ export function show(main, { go }) {
     columns: [
       { key: "name", title: "topic", width: "minmax(120px, 2.4fr)", cell: (row) => [h("span", { class: "name" }, row.name), row.internal && badge("internal"), row.stale > 0 && badge(row.stale < row.partitions ? `${row.stale} of ${row.partitions} away` : "away", "bad")] },
       { key: "partitions", title: "partitions", kind: "number wide", width: "100px", cell: (row) => whole(row.partitions) },
-      { key: "records", title: "records", kind: "number", width: "90px", cell: (row) => count(row.records) },
-      { key: "bytes", title: "size", kind: "number wide", width: "100px", cell: (row) => size(row.bytes) },
+      { key: "records", title: "records", kind: "number", width: "90px", exact: true, cell: (row) => count(row.records) },
+      { key: "bytes", title: "size", kind: "number wide", width: "100px", exact: true, cell: (row) => size(row.bytes) },
       { key: "rate", title: "records/s", kind: "number accent", width: "96px", cell: (row) => moving(row.rate, rate) },
       { key: "byte_rate", title: "bytes/s", kind: "number wide", width: "110px", cell: (row) => moving(row.byte_rate, byteRate) },
       { title: "", kind: "wide", width: "112px", cell: (row) => spark(row.spark) },

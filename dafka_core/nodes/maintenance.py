@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -224,30 +225,29 @@ class HealThread(LogThread):
             self._asked, self._retry_at, self._waiting = [*others], now + RETRY_S, {}
         for tp in sorted(self._healer.damaged - self._waiting.keys()):
             self._waiting[tp] = []  # also after an error
-            left = self._left(tp, retried.get(tp, []), others)
+            self._attempt(partial(self._heal_partition, tp, retried.get(tp, []), others))
             if self._closed.is_set():
                 return 0.0
-            self._waiting[tp] = left
-            if not left:
-                del self._waiting[tp]
-                self._healer.damaged.discard(tp)
-                self._healed.add(tp)
         while self._healed and not self._healer.damaged - self._waiting.keys():
             self._healer.rewrite_groups(self._healed.pop())
         return IDLE_S
 
-    def _left(
+    def _heal_partition(
         self, tp: TopicPartition, known: list[DamagedRange], others: list[StoreLocation]
-    ) -> list[DamagedRange]:
-        """Replace a partition's damaged records; return the ranges that remain."""
+    ) -> None:
         left: list[DamagedRange] = []
         is_held = known and all(map(self._is_held, known))
         for each in known if is_held else self._healer.damaged_ranges(tp):
             if self._closed.is_set():
-                break
+                return
             rest = each and self._rest_of(each, others, is_known=each in known)
             left += [rest] if rest else []
-        return left
+        if left:
+            self._waiting[tp] = left
+            return
+        del self._waiting[tp]
+        self._healer.damaged.discard(tp)
+        self._healed.add(tp)
 
     def _is_held(self, damaged: DamagedRange) -> bool:
         info = self._log.info(damaged.tp)

@@ -117,6 +117,10 @@ def test_a_reverse_proxy_serves_the_console_below_a_path(
         check.sees("document.querySelector('.live')?.textContent === 'live'", "its events")
         check.open(f"topic/{dafka_topic}", "document.querySelectorAll('.record').length === 1")
         check.sees("document.querySelector('.logo img').naturalWidth > 0", "a picture")
+        heads = (
+            "[...document.querySelectorAll('.record-head span')].map((each) => each.textContent)"
+        )
+        assert browser.run(heads) == ["offset, partition", "time", "key", "value", "format, size"]
         check.open(f"produce/{dafka_topic}", "!document.querySelector('.primary').disabled")
         browser.run(
             "document.querySelector('textarea').value = 'another';"

@@ -225,6 +225,7 @@ def bounds(server: Server) -> Found:
             answer = server.ask("DeleteRecords", 1, topics=asked, timeout_ms=5000)
             yield f"{offset} of {number} deleted", answer
             yield f"{offset} of {number} then", server.fetch("bounded", 4)["error_code"]
+    yield "then written", server.produce("bounded", batch_of([(NOW_MS, None, b"v", [])]))
 
 
 # -- records ---------------------------------------------------------------------------------------

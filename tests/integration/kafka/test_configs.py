@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from kafka.admin import ConfigResourceType, KafkaAdminClient
 
 from dafka_core import Store
 from dafka_core.config.topic_rules import parse_rules
+from dafka_core.testing.waiting import wait_until
 from dafka_kafka.api import Api
 from dafka_kafka.gateway import APIS, Gateway
 from dafka_kafka.gateways import node_id
@@ -247,3 +249,18 @@ def test_options_that_are_set_are_the_brokers_static_configs(store: Store) -> No
     }
     told = {"advertised.listeners", "broker.id", "listeners", "node.id"}
     assert static == told | {"num.partitions"}
+
+
+def test_as_many_copies_can_be_asked_for_as_there_are_stores(
+    client: AdminClient, store: Store, tower: str, tmp_path: Path
+) -> None:
+    with Store(tmp_path / "other", tower=tower):
+        wait_until(lambda: store.known.names)
+        asked = [
+            NewTopic(f"u{count}", 1, config={"min.insync.replicas": f"{count}"}) for count in (2, 3)
+        ]
+        made = client.create_topics(asked)
+        made["u2"].result(PATIENCE_S)
+        with pytest.raises(KafkaException, match="at most the number of stores"):
+            made["u3"].result(PATIENCE_S)
+    assert described(client, ConfigResource.Type.TOPIC, "u2")["min.insync.replicas"].value == "1"

@@ -91,6 +91,9 @@ def test_kafkas_newest_clients_write_read_and_look_around(servers: str) -> None:
     assert re.search(
         r"newest +newest +0 +3000 +3000 +0 ", newest(GROUPS, "--describe", "--group", "newest")
     )
+    for stamp, offset in ("max-timestamp", r"2\d\d\d"), ("earliest-local", "0"):
+        shown = newest("GetOffsetShell", "--topic", "newest", "--time", stamp)
+        assert re.search(rf"newest:0:{offset}$", shown, re.MULTILINE), shown
     (sizes,) = re.findall(r'\{"brokers".*', newest("LogDirsCommand", "--describe"))
     partitions = json.loads(sizes)["brokers"][0]["logDirs"][0]["partitions"]
     assert next(each["size"] for each in partitions if each["partition"] == "newest-0") > 3000

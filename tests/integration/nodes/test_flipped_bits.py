@@ -142,6 +142,18 @@ def test_damaged_records_are_replaced_by_those_of_other_stores(
     assert stored(again, *tp) == contents
 
 
+def test_damage_is_replaced_after_a_restart(stores: ThreeStores, produce: Produce) -> None:
+    tp = published(produce, GROUPED)
+    flip(stores.damaged, GROUPED[1])
+    stores.damaged.close()
+    again = stores.start("a")
+    with pytest.raises(StoreError, match="cannot be read"):
+        stored(again, *tp)
+    wait_until(lambda: again.heal_thread.healed_count == len(GROUPED))
+    assert stored(again, *tp) == GROUPED
+    flushed(produce("t", acks=3), GROUPED)
+
+
 @pytest.mark.parametrize("contents", [BLOCKS, GROUPED])
 def test_flight_refuses_damaged_records_and_serves_others(
     stores: ThreeStores, produce: Produce, contents: list[bytes]
