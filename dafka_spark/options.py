@@ -157,7 +157,7 @@ class SparkOptions(Options):
         FORMATS,
         "type of column `value`: `bytes` is binary (the sink also takes a string), `string` is "
         "text, `json`, `avro` and `protobuf` are a struct of one object, record or message, "
-        "`arrow` is an array of structs of one Arrow IPC stream (docs/typed_values.md)",
+        "`arrow` is an array of structs of one Arrow IPC stream (docs/spark.md#typed-values)",
     )
     value_schema: str = _schema(
         "columns of values, such as `id BIGINT, tags ARRAY<INT>`; for `avro` a schema in JSON or a "

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
+from itertools import groupby
 from pathlib import Path
 
 from benchmarks.__main__ import ROWS as BENCHMARKS
@@ -88,15 +89,17 @@ def kafka_table() -> str:
 
 
 def metrics_table() -> str:
-    """Return the metrics that nodes serve at ``/metrics`` as a Markdown table."""
-    lines = ["| name | kind | unit | of | labels | meaning |", "|---|---|---|---|---|---|"]
-    for row in (*metric_declarations.TABLE, *gateway_metrics.TABLE):
-        of = ", ".join(row.of)
-        labels = ", ".join(f"`{label}`" for label in row.labels)
-        lines.append(
-            f"| `{row.name}` | {row.kind} | {row.unit} | {of} | {labels} | {row.meaning} |"
-        )
-    return "\n".join(lines)
+    """Return the metrics at ``/metrics``, a Markdown table for each kind of node."""
+    rows = (*metric_declarations.TABLE, *gateway_metrics.TABLE)
+    parts = []
+    for of, metrics in groupby(rows, lambda row: row.of):
+        lines = ["| name | kind | meaning |", "|---|---|---|"]
+        for row in metrics:
+            labels = ", ".join(f"`{label}`" for label in row.labels)
+            meaning = f"{row.meaning} ({labels})" if labels else row.meaning
+            lines.append(f"| `{row.name}` | {row.kind} | {meaning} |")
+        parts += [f"### {', '.join(of).capitalize()}", "\n".join(lines)]
+    return "\n\n".join(parts)
 
 
 def benchmarks_table() -> str:

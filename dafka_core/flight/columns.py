@@ -89,11 +89,12 @@ def parse_parts(
     stop = _HEAD + _PART * length
     if not 0 < length <= len(numbers) or stop > len(numbers) or (len(numbers) - stop) % _RUN:
         raise ValueError(f"a batch's metadata have no room for {length} parts")
-    runs = numbers[stop:].reshape(-1, _RUN)
-    # A sum of huge numbers could overflow to the right one.
-    if runs[:, 0].min(initial=1) < 1 or runs[:, 0].max(initial=0) > count:
-        raise ValueError("a batch's times are not those of its records")
-    ends = np.append(0, runs[:, 0].cumsum())
+    runs, ends = numbers[stop:].reshape(-1, _RUN), np.zeros(1, np.int64)
+    if len(runs):
+        # A sum of huge numbers could overflow to the right one.
+        if runs[:, 0].min() < 1 or runs[:, 0].max() > count:
+            raise ValueError("a batch's times are not those of its records")
+        ends = np.append(ends, runs[:, 0].cumsum())
     parts: list[tuple[int, int, int, int, Longs | None]] = []
     records = first = 0
     for number, start, end, matched, pairs in numbers[_HEAD:stop].reshape(-1, _PART).tolist():

@@ -214,7 +214,7 @@ class Criteria(Request, frozen=True):
 
 
 class ActionRequest(Request, frozen=True):
-    """The body of an action, with its result in docs/flight_actions.md.
+    """The body of an action, with its result in docs/flight.md.
 
     A subclass's docstring is its description in ListActions.
     """

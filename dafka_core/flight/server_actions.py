@@ -144,7 +144,7 @@ class Action(NamedTuple):
 
 def descriptions() -> list[tuple[str, str]]:
     """Return the name and description of each action, for clients."""
-    page = "See docs/flight_actions.md for its body and result."
+    page = "See docs/flight.md for its body and result."
     docs = {name: cleandoc(each.request.__doc__ or "") for name, each in ACTIONS.items()}
     return [(name, f"{doc.partition(chr(10))[0]} {page}") for name, doc in docs.items()]
 
@@ -175,9 +175,7 @@ def _staged(context: ServerContext, request: StagedRequest, caller: Caller) -> I
 def _offsets(context: ServerContext, request: OffsetsRequest, caller: Caller) -> Iterator[Offsets]:
     found: list[int | None] = []
     for topic, partition, time_us in request.times:
-        context.check_open()
-        if caller.is_gone():
-            return
+        context.check_wanted(caller)
         tp = TopicPartition(topic, partition)
         found.append(context.log.offset_for_time(tp, time_us, after_all=request.after_all))
     refusal = context.backend.refusal.why if context.backend.refusal else ""
@@ -189,9 +187,7 @@ def _sizes(context: ServerContext, request: SizesRequest, caller: Caller) -> Ite
     found: list[tuple[int, ...] | None] = []
     with context.log.snapshot() as snapshot:
         for each in request.ranges:
-            context.check_open()
-            if caller.is_gone():
-                return
+            context.check_wanted(caller)
             sizes = snapshot.record_sizes(each.tp, each.start, each.end)
             found.append(None if sizes is None else tuple(sizes))
     yield RecordSizes(tuple(found))
@@ -229,9 +225,7 @@ def _digests(context: ServerContext, request: DigestsRequest, caller: Caller) ->
             tp, digest = TopicPartition(topic, partition), RowDigest()
             check_held(snapshot.held(tp, attempt)[0], tp, start, end)
             for batch in snapshot.read(tp, start, end, attempt):
-                context.check_open()
-                if caller.is_gone():
-                    return
+                context.check_wanted(caller)
                 digest.add(batch.values)
             found.append(str(digest))
     yield Digests(tuple(found))

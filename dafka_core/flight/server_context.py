@@ -309,6 +309,12 @@ class ServerContext:
         if self.closing.is_set() or not self.started.wait(START_TIMEOUT_S):
             raise UnavailableError(CLOSING, "the store is stopping; use another store")
 
+    def check_wanted(self, caller: Caller) -> None:
+        """Raise UnavailableError when the service ends, or the client waits for no answer."""
+        self.check_open()
+        if caller.is_gone():
+            raise UnavailableError(IDLE, "the client has gone")
+
     def parse(self, kind: type[R], need: Need, packed: bytes, caller: Caller) -> R:
         """Parse a client's request for this store, and check its permission."""
         self.check_open()

@@ -26,7 +26,7 @@ from dafka_core.flight.backup_requests import (
     batches,
 )
 from dafka_core.flight.columns import Part, batch_of, packed_parts, schema_of
-from dafka_core.flight.flight_errors import BEHIND, IDLE, UnavailableError, refusing
+from dafka_core.flight.flight_errors import BEHIND, UnavailableError, refusing
 from dafka_core.flight.requests import GetRequest, RecordRange
 from dafka_core.flight.server_context import ServerContext, WatchedStream
 from dafka_core.flight.server_keys import Caller, administers, reads
@@ -65,8 +65,7 @@ def check_log(
             parts = [(check_saved(open_tables, each) for each in request.saved)]
         for part in parts or [check_rest(open_tables)]:
             for each in part:
-                if caller.is_gone():
-                    return
+                context.check_wanted(caller)
                 done = done.plus(each)
     yield LogChecked(*done)
 
@@ -77,8 +76,7 @@ def links(context: ServerContext, request: LinksRequest, caller: Caller) -> Iter
     for tp in request.partitions:
         found = links_of(open_tables, tp, newest=request.newest)
         for part in limits.parts(found, limits.HEADS_PER_RESULT):
-            if caller.is_gone():
-                return
+            context.check_wanted(caller)
             yield FoundLinks(part)
     yield FoundLinks(())  # the end, also without links
 
@@ -274,9 +272,7 @@ class _Get:
         assert where is not None
         self._scanned_blocks += 1
         for piece in block.split(request.max_records, min(request.max_bytes, PIECE_BYTES)):
-            self._context.check_open()
-            if self._caller.is_gone():
-                raise UnavailableError(IDLE, f"the client of a get of {block.tp} has gone")
+            self._context.check_wanted(self._caller)
             self._scanned_bytes += piece.values.size_bytes
             yield matched(piece, where, opens=request.envelope == AUTO)
 

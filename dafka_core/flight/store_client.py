@@ -442,7 +442,8 @@ def records_of(request: GetRequest, received: Chunks) -> Iterator[Records]:
             current, wanted, last = number, ranges[number], first + count
             if start != ats[number] or not start < end <= wanted.end:
                 raise ValueError(f"offsets {start} to {end} arrived instead of {ats[number]}")
-            values, ats[number] = whole[first:last], end
+            values = whole if count == len(whole) else whole[first:last]
+            ats[number] = end
             if request.where is not None:
                 offsets: Longs = columns.column(1).to_numpy()[first:last]
                 bounds = np.concatenate(([start - 1], offsets, [end]))

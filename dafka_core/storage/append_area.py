@@ -132,20 +132,21 @@ class Group:
 
     def intact(self) -> Iterator[GroupedBlock]:
         """Yield the blocks that match the directory."""
-        return self._blocks(0, len(self._directory), skips=True)
+        for row in range(len(self._directory)):
+            with contextlib.suppress(ValueError):
+                yield from self._blocks(row, row + 1)
 
-    def _blocks(self, row: int, stop: int, *, skips: bool = False) -> Iterator[GroupedBlock]:
+    def _blocks(self, row: int, stop: int) -> Iterator[GroupedBlock]:
         before = self._directory["size"][:row].astype(np.int64)
         start = self._blocks_at + int((-(-before // ALIGNMENT)).sum()) * ALIGNMENT
         for partition_id, first, records, size, found in self._directory[row:stop].tolist():
             packed = self._buffer[start : start + size]
+            if header_of(packed).checksum != found:
+                raise ValueError(
+                    f"in the place of a block of partition id {partition_id} is another one"
+                )
+            yield GroupedBlock(partition_id, first, records, packed)
             start += aligned(size)
-            with contextlib.suppress(*[ValueError] * skips):
-                if header_of(packed).checksum != found:
-                    raise ValueError(
-                        f"in the place of a block of partition id {partition_id} is another one"
-                    )
-                yield GroupedBlock(partition_id, first, records, packed)
 
 
 def _blocks_at(count: int) -> int:

@@ -193,7 +193,7 @@ def test_the_example_of_threads(topics: Topics, names: Names, topic: str, tmp_pa
 def test_the_example_of_typed_values(
     names: Names, topic: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    run("typed_values", "Typed values", names, trades=topic)
+    run("spark", "Typed values", names, trades=topic)
     assert re.search(r"\|\s*1\|\s*ada\|", capfd.readouterr().out)
 
 

@@ -1,4 +1,4 @@
-"""The examples of docs/flight.md and docs/flight_actions.md work, and their answers are right."""
+"""The examples of docs/flight.md work, and their answers are right."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dafka_core.model.where import MAX_CHARACTERS, MAX_COMPARISONS, MAX_DEPTH, M
 from tests.integration.flight.hosts import TP, Served
 
 DOCS = Path(__file__).parents[3] / "docs"
-TEXT = (DOCS / "flight.md").read_text() + (DOCS / "flight_actions.md").read_text()
+TEXT = (DOCS / "flight.md").read_text()
 
 
 def examples() -> list[dict[str, Any]]:

@@ -142,7 +142,7 @@ def test_a_store_says_where_others_are(served: Served, client: StoreClient) -> N
 def test_actions_are_listed_and_documented(served: Served) -> None:
     found = {each.type: each.description for each in served.plain().list_actions()}
     assert list(found.items()) == server_actions.descriptions()
-    assert all("\n" not in each and "docs/flight_actions.md" in each for each in found.values())
+    assert all("\n" not in each and "docs/flight.md" in each for each in found.values())
     assert all(re.fullmatch(r"dafka\.[a-z]+\.v1", name) for name in found)
 
 

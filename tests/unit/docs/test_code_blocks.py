@@ -26,9 +26,6 @@ README = "tests/spark/test_readme.py::test_the_"
 PROGRAM = f"{README}program_prints_the_readmes_output_and_leaves_no_files"
 START = "tests/spark/start/test_first_minutes.py::test_the_first_ten_minutes_print_the_pages_output"
 FLIGHT = "tests/integration/flight/test_documentation.py::test_the_examples_of_requests_are_taken"
-LIVE = (
-    "tests/spark/jobs/test_live.py::test_a_killed_store_returns_and_no_record_is_lost_or_duplicated"
-)
 HERE = "tests/unit/docs/test_code_blocks.py::test_"
 SHELL = f"{HERE}a_line_for_a_shell_is_one_that_its_program_takes"
 OBJECT = f"{HERE}an_object_of_a_page_can_be_read"
@@ -38,14 +35,13 @@ TRIED = {
     "docs/archive.md | Both as one topic | python": f"{README}example_of_an_archive",
     "docs/archive.md | What is in the directory | sql": f"{README}example_of_an_archive",
     "docs/commands.md | * | toml": f"{HERE}a_settings_file_of_a_page_is_one_that_dafka_takes",
-    "docs/console.md | A pipeline to look at: `make demo-live` | text": LIVE,
     "docs/delivery.md | What the sink guarantees | python": f"{README}example_of_delivery",
     "docs/extensions.md | * | *": (
         "tests/integration/testing/test_topic_echo.py::"
         "test_the_extension_of_the_page_copies_a_topic_and_is_measured"
     ),
     "docs/flight.md | Stores over Arrow Flight | python": f"{README}example_of_flight",
-    "docs/flight*.md | * | json": FLIGHT,
+    "docs/flight.md | * | json": FLIGHT,
     "docs/from_kafka.md | A job, ported | diff": f"{README}example_of_a_ported_job",
     "docs/metrics.md | Switching it on | python": f"{README}example_without_spark",
     "docs/metrics.md | * | json": OBJECT,
@@ -68,16 +64,16 @@ TRIED = {
     ),
     "docs/start.md | * | python": START,
     "docs/start.md | * | console": START,
-    "docs/typed_values.md | Typed values | python": (
+    "docs/spark.md | Typed values | python": (
         "tests/spark/test_readme.py::test_the_example_of_typed_values"
     ),
-    "docs/wire*.md | [!F]* | ": f"{HERE}frames_of_a_page_are_those_that_nodes_send",
+    "docs/wire.md | [!F]* | ": f"{HERE}frames_of_a_page_are_those_that_nodes_send",
     "* | sh": SHELL,
 }
 """The test of each block, by page, heading and language."""
 
 EXEMPT = {
-    "README.md | A cluster with Spark | ": "a picture",
+    "README.md | dafka-spark | ": "a picture",
     "docs/archive.md | What is in the directory | ": "names of files, as a pattern",
     "docs/commands.md | * | text": "what commands printed once; test_transcripts.py runs some",
     "docs/console.md | In the terminal: `dafka top` | text": "a cluster of one moment",
@@ -86,7 +82,7 @@ EXEMPT = {
     "docs/jobs.md | * | text": "what jobs printed once",
     "docs/kafka_clients.md | Who is let in | properties": "settings of any client's",
     "docs/metrics.md | * | console": "what commands print while they run",
-    "docs/retention.md | Stores with different retention | ": "a sentence of a log",
+    "docs/retention.md | Readers of deleted records | ": "a sentence of a log",
     "docs/security.md | Who may do what | text": "a file that `dafka keys new` makes",
     "docs/wire.md | Frames | ": "how frames are laid out, as a pattern",
     "docs/wire.md | The largest record | ": "how a frame is laid out, as a pattern",
@@ -227,7 +223,7 @@ def test_frames_of_a_page_are_those_that_nodes_send() -> None:
     shown = [
         re.sub(r"\s", "", frames)
         for block in BLOCKS
-        if is_of(block, {"docs/wire*.md | [!F]* | ": ""}) and not is_of(block, EXEMPT)
+        if is_of(block, {"docs/wire.md | [!F]* | ": ""}) and not is_of(block, EXEMPT)
         for frames in re.split(r"^(?:c|rfc46) ", block.text, flags=re.MULTILINE)[1:]
     ]
     assert len(shown) >= 7
