@@ -165,7 +165,7 @@ def _opened(octets: memoryview, version: int) -> OpenedBatch | None:
     try:
         opened = open_record_batch(octets, SMALL_BYTES)
         _check(opened, version)
-    except Exception:  # noqa: BLE001 -- it is looked at alone, and what it is is told then
+    except Exception:  # noqa: BLE001 -- ``produced_records`` reports what is wrong
         return None
     return opened
 
@@ -303,7 +303,7 @@ class Put:
     """A batch to write, and the future of its request.
 
     ``octets`` are the bytes from a Produce request of ``version`` for the numbered ``partition``;
-    they are written to ``tp``. ``result`` is the outcome if all that is in flight reaches the disk.
+    they are written to ``tp``. ``result`` is the outcome if everything in flight reaches the disk.
     """
 
     partition: NumberedPartition
@@ -340,7 +340,7 @@ class PartitionWriter:
         self.under_way = 0
         """Groups that are taken and not on disk."""
         self.again: list[Put] = []
-        """Puts whose records were lost; nothing is taken before they are queued again."""
+        """Puts with lost records; nothing is taken before they are queued again."""
         self._waiting_bytes = 0
         self._node = node
         self._states = states
@@ -441,7 +441,7 @@ class PartitionWriter:
                 return self._last  # batches that are written already may still be in flight
             contents, times = columns if len(parts) == count else joined(parts)
             batch = noted(RecordBatch(self.tp, start, contents, times=times), notes)
-        except Exception as error:  # noqa: BLE001 -- those who wait hear of it
+        except Exception as error:  # noqa: BLE001 -- the puts fail with it
             self._has_failed = True
             return failed(error)
         self._last = written

@@ -73,8 +73,8 @@ ROUND_PUTS: Final = 1_000
 
 PATIENCE: Final = 0.5
 """Producers have a few requests in flight, and send the next ones when those are answered. So a
-round waits until as many batches have come as were in the last one, for at most this fraction of
-that round's duration: then twice as many share a sync, and nobody waits longer than without."""
+round waits until it has the previous round's number of batches, for at most this fraction of that
+round's duration: then twice the number share a sync, and no batch waits longer than without."""
 
 MAX_PATIENCE_S: Final = 0.005
 """Longest such wait after a round has ended, for slow disks."""
@@ -254,7 +254,7 @@ class ProduceRounds:
         try:
             additions = [writer.addition(group) for writer, group in groups]
             futures = self._node.store.append_queue.put_next(additions)
-        except Exception as error:  # noqa: BLE001 -- those who wait hear of it
+        except Exception as error:  # noqa: BLE001 -- the requests fail with it
             futures = [failed(error) for _ in groups]
         ended = count(1)
 
@@ -323,7 +323,7 @@ class Produce(Feature):
         self._rounds = ProduceRounds(node, self._states)
         self._replication = node.replication
         self._hosting: dict[str, asyncio.Task[None]] = {}
-        self._unheard: set[asyncio.Task[Any]] = set()  # requests whose clients have disconnected
+        self._unheard: set[asyncio.Task[Any]] = set()  # requests of disconnected clients
         self._not_hosted: dict[str, tuple[float, RefusedError]] = {}  # time and reason
 
     async def start(self) -> None:
@@ -392,7 +392,7 @@ class Produce(Feature):
     async def _wait(
         self, waiting: Sequence[asyncio.Future[Any]], timeout_s: float, *, is_awaited: bool
     ) -> None:
-        """Wait for outcomes; cancel those that are late or whose client has gone.
+        """Wait for outcomes; cancel late ones, and all if the client has disconnected.
 
         With acks=0 the client may have disconnected: its records are written all the same.
         """
