@@ -1,7 +1,8 @@
 """Row 26: how long a Kafka client waits for one acknowledged record, beside one sync of the disk.
 
 librdkafka sends a record of 100 bytes when the previous one is acknowledged by all replicas, and
-commits an offset after another. Measured in turns: the gateway, ``fdatasync`` of a page in a file
+commits an offset after another; or waits until Spark's connector, in Real-Time Mode, has written it
+to a second topic. Measured in turns: the gateway, ``fdatasync`` of a page in a file
 of the same directory, an append to a bare log, which LMDB syncs twice, and a broker, which does not
 sync, if Maven can fetch it.
 """
@@ -14,12 +15,14 @@ import statistics
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import count
 
 from confluent_kafka import Consumer, Producer, TopicPartition
+from pyspark.sql import SparkSession
 
-from benchmarks import kafka_broker
-from benchmarks.bench_kafka import SIZE_BYTES, gateway, topic
+from benchmarks import kafka_broker, spark_sessions
+from benchmarks.bench_kafka import PARTITIONS, SERVERS, SIZE_BYTES, gateway, topic
 from benchmarks.figures import Figure, compared, tell
 from benchmarks.harness import Bench
 from dafka_core.model import records as model
@@ -34,12 +37,18 @@ WAIT_S = 60.0
 
 PAGE_BYTES = 4_096
 
+BATCH = "60 seconds"
+"""Longer than a measurement: a new micro-batch starts new tasks."""
+
 GOALS = {"sync": 1.5, "log": 2.0, "broker": 2.0}
 """The most of a reference's time."""
 
 PERCENTILES = {"p50": 49, "p99": 98}
 
 Act = Callable[[], object]
+
+Side = Callable[[int], list[float]]
+"""Returns how long each of some calls takes, in milliseconds."""
 
 
 def run(bench: Bench) -> Iterator[Figure]:
@@ -48,7 +57,7 @@ def run(bench: Bench) -> Iterator[Figure]:
     with contextlib.ExitStack() as opened:
         servers = {"gateway": opened.enter_context(gateway())}
         try:
-            servers["broker"] = opened.enter_context(kafka_broker.broker(partitions=1))
+            servers["broker"] = opened.enter_context(kafka_broker.broker(partitions=PARTITIONS))
         except RuntimeError as error:
             tell(f"kafka_latency: without a broker: {error}")
         disk = {
@@ -61,14 +70,21 @@ def run(bench: Bench) -> Iterator[Figure]:
         }
         yield from figures("one record, acks=all", records | disk, bench.pairs, times)
         yield from figures("one commit of an offset", commits | disk, bench.pairs, times)
+        if "broker" not in servers:  # Spark's connector comes with it
+            return
+        with spark_sessions.session(kafka_broker.sparks_jars()) as spark:
+            copies = {
+                side: partial(copied, spark, server, bench) for side, server in servers.items()
+            }
+            yield from figures("a record through Real-Time Mode", copies, bench.pairs, times)
 
 
-def figures(what: str, sides: Mapping[str, Act], pairs: int, times: int) -> Iterator[Figure]:
+def figures(what: str, sides: Mapping[str, Side], pairs: int, times: int) -> Iterator[Figure]:
     """Compare the gateway's percentiles with those of each reference."""
     found: dict[str, list[list[float]]] = {side: [] for side in sides}
     for index in range(pairs):
         for side in list(sides)[:: -1 if index % 2 else 1]:
-            found[side].append(milliseconds(sides[side], times))
+            found[side].append(sides[side](times))
     for percentile, at in PERCENTILES.items():
         ours, *others = (
             [statistics.quantiles(each, n=100)[at] for each in of_side]
@@ -85,16 +101,15 @@ def figures(what: str, sides: Mapping[str, Act], pairs: int, times: int) -> Iter
             )
 
 
-def milliseconds(act: Act, times: int) -> list[float]:
-    """Return how long each of some calls takes."""
-    for _ in range(WARM_UP):
-        act()
-    measured = []
-    for _ in range(times):
-        started = time.perf_counter()
-        act()
-        measured.append((time.perf_counter() - started) * 1_000)
-    return measured
+def timed(act: Act) -> Side:
+    """Return a function that measures calls."""
+    return lambda times: [_timed(act) for _ in range(WARM_UP + times)][WARM_UP:]
+
+
+def _timed(act: Act) -> float:
+    started = time.perf_counter()
+    act()
+    return (time.perf_counter() - started) * 1_000
 
 
 def quiet(servers: str) -> dict[str, str | int | float | bool]:
@@ -102,7 +117,7 @@ def quiet(servers: str) -> dict[str, str | int | float | bool]:
     return {"bootstrap.servers": servers, "log_level": 2}
 
 
-def single_records(servers: str) -> Act:
+def single_records(servers: str) -> Side:
     """Return a function that produces a record and waits for its acknowledgement."""
     name, value = topic(), os.urandom(SIZE_BYTES)
     producer = Producer({**quiet(servers), "acks": "all", "linger.ms": 0})
@@ -117,11 +132,11 @@ def single_records(servers: str) -> Act:
         if errors != [None]:
             raise RuntimeError(f"a record was not acknowledged: {errors}")
 
-    return act
+    return timed(act)
 
 
 @contextlib.contextmanager
-def single_commits(servers: str) -> Iterator[Act]:
+def single_commits(servers: str) -> Iterator[Side]:
     """Yield a function that commits an offset and waits for the response."""
     name, offsets = topic(), count()
     Producer(quiet(servers)).list_topics(name, timeout=WAIT_S)
@@ -132,12 +147,45 @@ def single_commits(servers: str) -> Iterator[Act]:
         offset = TopicPartition(name, 0, next(offsets))
         consumer.commit(offsets=[offset], asynchronous=False)
 
-    yield act
+    yield timed(act)
     consumer.close()
 
 
+def copied(spark: SparkSession, servers: str, bench: Bench, times: int) -> list[float]:
+    """Measure how long a query takes to copy each record to a second topic.
+
+    It has a task for each partition at all times, so that only one query can run.
+    """
+    source, target, value = topic(), topic(), os.urandom(SIZE_BYTES)
+    producer = Producer({**quiet(servers), "linger.ms": 0})
+    for name in (source, target):
+        producer.list_topics(name, timeout=WAIT_S)
+    options = {SERVERS: servers, "kafka.linger.ms": "0"}
+    reader = spark.readStream.format("kafka").options(**options, startingOffsets="earliest")
+    writer = reader.option("subscribe", source).load().select("value").writeStream
+    checkpoint = str(bench.directory / target)
+    writer = writer.format("kafka").options(**options, checkpointLocation=checkpoint)
+    writer = writer.option("topic", target).outputMode("update")
+    query = writer.trigger(realTime=BATCH).start()  # type: ignore[call-overload]
+    consumer = Consumer({**quiet(servers), "group.id": target, "auto.offset.reset": "earliest"})
+    consumer.assign([TopicPartition(target, number, 0) for number in range(PARTITIONS)])
+
+    def act() -> None:
+        producer.produce(source, value, partition=0)
+        producer.poll(0)
+        message = consumer.poll(WAIT_S)
+        if message is None or message.error():
+            raise RuntimeError(f"no copy came: {query.exception()}")
+
+    try:
+        return timed(act)(times)
+    finally:
+        query.stop()
+        consumer.close()
+
+
 @contextlib.contextmanager
-def page_syncs(bench: Bench) -> Iterator[Act]:
+def page_syncs(bench: Bench) -> Iterator[Side]:
     """Yield a function that overwrites a page and syncs it."""
     path = bench.directory / "page"
     path.write_bytes(bytes(PAGE_BYTES))
@@ -148,13 +196,13 @@ def page_syncs(bench: Bench) -> Iterator[Act]:
         os.pwrite(file, os.urandom(PAGE_BYTES), 0)
         os.fdatasync(file)
 
-    yield act
+    yield timed(act)
     os.close(file)
 
 
 @contextlib.contextmanager
-def appends(bench: Bench) -> Iterator[Act]:
+def appends(bench: Bench) -> Iterator[Side]:
     """Yield a function that appends a record to a log."""
     tp, value, offsets = model.TopicPartition("t", "A"), os.urandom(SIZE_BYTES), count()
     with Log(bench.directory / "bare-log") as log:
-        yield lambda: log.append([model.RecordBatch.of(tp, next(offsets), [value])])
+        yield timed(lambda: log.append([model.RecordBatch.of(tp, next(offsets), [value])]))

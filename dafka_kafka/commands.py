@@ -115,12 +115,17 @@ def show(*, users: File, as_json: AsJson = False) -> None:
 
 def _rewrite(users: str, name: str, renew: Callable[[list[str]], list[str]]) -> None:
     """Replace a user's lines by what ``renew`` makes of them, under a lock."""
+    from dafka_kafka.users import SALT_KEY, salt_key_line
+
     path = Path(users)
     try:
         with _locked(path.parent):
             lines = path.read_text("utf-8").splitlines() if path.exists() else []
             kept = [line for line in lines if _name_of(line) != name]
-            text = "".join(f"{line}\n" for line in (*kept, *renew(lines)))
+            kept += renew(lines)
+            if not any(line.startswith(SALT_KEY) for line in kept):
+                kept.append(salt_key_line())
+            text = "".join(f"{line}\n" for line in kept)
             replace_file(path, text.encode(), 0o600)
     except (OSError, UnicodeError) as error:
         why = f"cannot be read and written ({getattr(error, 'strerror', None) or error})"

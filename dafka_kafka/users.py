@@ -3,7 +3,8 @@
 A line is ``NAME SCRAM-SHA-256$ITERATIONS:SALT$STORED_KEY:SERVER_KEY``, PostgreSQL's form of
 passwords (RFC 5803), from which a password can only be guessed; a user has one line for each
 mechanism. One more line is ``NAME roles=ROLE,… produce=PATTERN,… consume=PATTERN,…``, with special
-characters of patterns escaped as in all names (``names.escape``).
+characters of patterns escaped as in all names (``names.escape``). The line
+``salt-key=BASE64`` is the key of the salts that unknown users get.
 """
 
 from __future__ import annotations
@@ -210,6 +211,9 @@ except ImportError:
     _why = "needs scramp: pip install 'dafka-spark[kafka]'"
     raise ConfigError("kafka", True, _why) from None
 
+SALT_KEY: Final = "salt-key="
+"""Begins the line with the key of salts; no user's name contains ``=``."""
+
 SCRAM: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 
 ITERATIONS: Final = 16_384
@@ -269,6 +273,11 @@ def lines_of(name: str, password: str) -> list[str]:
     if not _NAME.fullmatch(name):
         raise ValueError("a name has 1 to 255 characters without spaces, ',' and '='")
     return [_line(name, each, verifier_of(each, password)) for each in SCRAM]
+
+
+def salt_key_line() -> str:
+    """Return the line with a new key of salts."""
+    return SALT_KEY + base64.b64encode(secrets.token_bytes(32)).decode()
 
 
 def line_of(permissions: Permissions) -> str:
@@ -355,8 +364,8 @@ class Users:
     """
 
     def __init__(self, file: str) -> None:
-        self._file = PrivateFile(file, "dafka kafka-user", _parse_users)
-        self._secret = secrets.token_bytes(32)
+        self._file = PrivateFile(file, "dafka kafka-user", self._parse)
+        self._secret = secrets.token_bytes(32)  # if the file has none
         self.guesses = Guesses()
         """Wrong passwords of all users, by client address."""
         self.threads = ThreadPoolExecutor(HASHING_THREADS, "dafka-kafka-password")
@@ -368,6 +377,12 @@ class Users:
 
     def __contains__(self, name: str) -> bool:
         return name in self._known
+
+    def _parse(self, octets: bytes) -> Mapping[str, _User]:
+        known = _parse_users(octets)
+        found = (each for each in octets.splitlines() if each.startswith(SALT_KEY.encode()))
+        self._secret = next(found, self._secret)
+        return known
 
     def close(self) -> None:
         """Stop checking passwords."""
@@ -396,13 +411,14 @@ class Users:
     def verifier(self, mechanism: str, name: str) -> Verifier:
         """Return the user's verifier; for an unknown user a fixed one that no password matches.
 
-        So answers don't reveal which names exist.
+        So answers don't reveal which names exist, at another gateway or after a restart neither.
         """
         known = self._known.get(name)
         if known is not None and mechanism in known.verifiers:
             return known.verifiers[mechanism]
         size = int(mechanism[-3:]) // 8
-        salt = hmac.digest(self._secret, name.encode("utf-8", "surrogatepass"), "sha256")
+        named = f"{mechanism} {name}".encode("utf-8", "surrogatepass")
+        salt = hmac.digest(self._secret, named, "sha256")
         return Verifier(salt, secrets.token_bytes(size), secrets.token_bytes(size), ITERATIONS)
 
     def knows(self, name: str, password: str) -> bool:
@@ -422,7 +438,7 @@ def _parse_users(octets: bytes) -> Mapping[str, _User]:
     except ValueError:
         raise ValueError("must be a file that 'dafka kafka-user' made (it is no text)") from None
     for number, line in enumerate(lines, 1):
-        if not line.strip() or line.startswith("#"):
+        if not line.strip() or line.startswith(("#", SALT_KEY)):
             continue
         try:
             _take(known, line)

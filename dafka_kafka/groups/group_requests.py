@@ -296,10 +296,10 @@ class Groups(Feature):
     async def _describe(self, request: Any, client: Client) -> Any:
         return DescribeGroupsResponse(
             throttle_time_ms=0,
-            groups=[self._described(each, client.version) for each in _few(request.groups)],
+            groups=[self._described(each, client) for each in _few(request.groups)],
         )
 
-    def _described(self, group_id: str, version: int) -> Any:
+    def _described(self, group_id: str, client: Client) -> Any:
         group = self._coordinator.group(group_id)
         described = DescribeGroupsResponse.DescribedGroup
         if isinstance(group, KafkaError):
@@ -307,7 +307,13 @@ class Groups(Feature):
         member = described.DescribedGroupMember
         is_there = self._coordinator.is_known(group)
         is_stable = group.state is GroupState.STABLE
-        is_missing = not is_there and version >= FIRST_WITH_MISSING
+        is_missing = not is_there and client.version >= FIRST_WITH_MISSING
+        see = on_topics(Operation.DESCRIBE)
+        named = _subscribed(group)
+        topics = {""} if named is None else named  # unknown ones are for whoever may see all
+        has_hidden = group.protocol_type == CONSUMER and not all(
+            client.may(see, each, is_noted=False) for each in topics
+        )
         found = described(
             error_code=KafkaError.GROUP_ID_NOT_FOUND if is_missing else KafkaError.NONE,
             error_message=f"group {group_id!r} does not exist" if is_missing else None,
@@ -321,8 +327,10 @@ class Groups(Feature):
                     group_instance_id=each.instance_id,
                     client_id=each.joined.client_id,
                     client_host=f"/{each.joined.host}",  # as Kafka writes it
-                    member_metadata=each.metadata(group.protocol) if is_stable else b"",
-                    member_assignment=each.assignment,
+                    member_metadata=each.metadata(group.protocol)
+                    if is_stable and not has_hidden
+                    else b"",
+                    member_assignment=b"" if has_hidden else each.assignment,
                 )
                 for each in group.members.values()
             ],

@@ -103,14 +103,14 @@ def decompressed(
         return octets
     try:
         if codec == Codec.GZIP:
-            return _gunzipped(octets, max_bytes)
+            return _whole(cramjam.gzip.decompress_into, octets, max_bytes)
         if codec == Codec.SNAPPY:
             return _unsnapped(octets, max_bytes)
         if codec == Codec.LZ4:
             frame = _with_checksum(bytes(octets)) if broken_lz4 else octets
             return _whole(cramjam.lz4.decompress_into, frame, max_bytes)
         return _whole(cramjam.zstd.decompress_into, octets, max_bytes)
-    except (cramjam.DecompressionError, zlib.error) as error:
+    except cramjam.DecompressionError as error:
         raise CorruptRecordsError(
             INVALID_RECORD, f"records are not compressed with {codec.name.lower()}: {error}"
         ) from error
@@ -119,21 +119,6 @@ def decompressed(
 def _too_large(max_bytes: int) -> CorruptRecordsError:
     why = f"compressed records have more than {max_bytes} bytes: send fewer of them in a batch"
     return CorruptRecordsError(MESSAGE_TOO_LARGE, why)
-
-
-def _gunzipped(octets: Bytes, max_bytes: int) -> bytes:
-    parts: list[bytes] = []
-    left = max_bytes
-    while len(octets):  # streams may be concatenated
-        gzip = zlib.decompressobj(_GZIP)
-        parts.append(gzip.decompress(octets, left + 1))
-        left -= len(parts[-1])
-        if left < 0:
-            raise _too_large(max_bytes)
-        if not gzip.eof:
-            raise zlib.error("it ends early")
-        octets = gzip.unused_data
-    return b"".join(parts)
 
 
 def _xerial(octets: Bytes) -> bytes:

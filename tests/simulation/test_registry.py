@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from tests.simulation.defective_registry import DEFECTS
+from tests.simulation.defective_registry import DEFECTS, RARE
 from tests.simulation.registry import simulate_registry
 from tests.simulation.world import SimulationError
 
@@ -59,8 +59,19 @@ def test_a_seed_gives_the_same_trace_always() -> None:
     assert simulate_registry(3).trace_hash == simulate_registry(3).trace_hash
 
 
-@pytest.mark.parametrize("name", DEFECTS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.nightly] * (seeds == RARE))
+        for name, (_, _, seeds) in DEFECTS.items()
+    ],
+)
 def test_a_defect_is_found(name: str) -> None:
-    lease, patches, seed = DEFECTS[name]
+    lease, patches, seeds = DEFECTS[name]
+
+    def simulate() -> None:
+        for seed in range(seeds):
+            simulate_registry(seed, lease, patches=dict(patches))
+
     with pytest.raises(SimulationError):
-        simulate_registry(seed, lease, patches=dict(patches))
+        simulate()

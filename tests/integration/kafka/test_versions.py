@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
@@ -11,7 +12,7 @@ from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 
 from dafka_core.security.permissions import Permissions
 from dafka_kafka import schemas
-from dafka_kafka.access import DENIED, Access
+from dafka_kafka.access import Access
 from dafka_kafka.api import Api, Client
 from dafka_kafka.api_versions import VERSIONS
 from dafka_kafka.errors import KafkaError
@@ -47,7 +48,7 @@ MEMBER: Final = {
     "session_timeout_ms": 6_000,
     "rebalance_timeout_ms": 6_000,
     "protocol_type": "consumer",
-    "protocols": [{"name": "range", "metadata": b"\0\0\0\0\0\0\0\0\0\0"}],
+    "protocols": [{"name": "range", "metadata": b"\0\1\0\0\0\1\0\1t\xff\xff\xff\xff"}],
 }
 
 
@@ -220,18 +221,32 @@ REFUSED: Final = [
 ]
 
 
+def ask_as(gateway: Gateway, user: Permissions, request: Any, version: int) -> Any:
+    """Return the response to a user, as its client decodes it."""
+    api = request.API_KEY
+    served, client = gateway.server.requests.apis[api], Client("test", "127.0.0.1", version)
+    work = Access(Complaints()).answer(api, served, request, client, Rights(user))
+    answered: Any = asyncio.run_coroutine_threadsafe(work, gateway.server.loop).result(60)
+    octets = answered.encode(version=version)
+    return type(answered).decode(octets, version=version)
+
+
 @pytest.mark.parametrize(("api", "user", "error"), REFUSED)
 def test_each_version_is_refused(
     gateway: Gateway, api: Api, user: Permissions, error: KafkaError
 ) -> None:
-    requests, complaints = Requests(gateway), Complaints()
+    requests = Requests(gateway)
     for version in APIS[api].versions:
         request = message(named(api, "Request"), getattr(requests, api.name.lower())(version))
-        served = gateway.server.requests.apis[api]
-        client = Client("test", "127.0.0.1", version)
-        work = Access(complaints).answer(api, served, request, client, Rights(user))
-        answered = asyncio.run_coroutine_threadsafe(work, gateway.server.loop)
-        response: Any = answered.result(60)
-        octets = response.encode(version=version)
-        assert errors(named(api, "Response").decode(octets, version=version)) == {error}
-    assert complaints.counts[DENIED] == len(APIS[api].versions)
+        assert errors(ask_as(gateway, user, request, version)) == {error}
+
+
+def test_hidden_topics_of_a_group_are_not_shown(gateway: Gateway) -> None:
+    requests = Requests(gateway)
+    assert requests.ask(Api.SYNC_GROUP, 0).error_code == 0
+    request = message(named(Api.DESCRIBE_GROUPS, "Request"), {"groups": ["g0"]})
+    for user, shown in ((READER, b""), (replace(READER, consume=("*",)), b"all")):
+        (group,) = ask_as(gateway, user, request, 6).groups
+        (member,) = group.members
+        assert bytes(member.member_assignment) == shown
+        assert (b"t" in bytes(member.member_metadata)) is bool(shown)

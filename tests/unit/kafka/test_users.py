@@ -27,6 +27,7 @@ from dafka_kafka.users import (
     line_of,
     lines_of,
     permissions_of,
+    salt_key_line,
 )
 
 
@@ -79,6 +80,20 @@ def test_nobody_is_told_which_names_there_are(file: Path, mechanism: str) -> Non
     assert unknown.iterations == known.iterations
     assert [*map(len, unknown[:3])] == [*map(len, known[:3])]
     assert users.verifier(mechanism, "carol").salt == unknown.salt
+    assert len({users.verifier(each, "carol").salt for each in SCRAM}) == len(SCRAM)
+
+
+@pytest.mark.parametrize("mechanism", SCRAM)
+def test_an_unknown_name_has_the_same_salt_at_each_gateway_and_after_a_restart(
+    file: Path, mechanism: str
+) -> None:
+    salts = set()
+    for line in (salt_key_line(), salt_key_line()):
+        written(file, line, *user("alice", "a"))
+        first, second = (Users(str(file)).verifier(mechanism, "carol").salt for _ in range(2))
+        assert first == second
+        salts.add(first)
+    assert len(salts) == 2
 
 
 def test_the_file_is_read_again(file: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import time
 import tracemalloc
 from collections.abc import Callable
 
@@ -125,6 +126,13 @@ def test_streams_of_gzip_may_follow_each_other() -> None:
     assert decompressed(Codec.GZIP, packed) == b"one, two"
     with pytest.raises(CorruptRecordsError, match="more than 7 bytes"):
         decompressed(Codec.GZIP, packed, 7)
+
+
+def test_many_empty_streams_of_gzip_take_linear_time() -> None:
+    empty = gzip.compress(b"")
+    began = time.process_time()
+    assert decompressed(Codec.GZIP, empty * ((3 << 20) // len(empty))) == b""
+    assert time.process_time() - began < 5
 
 
 def test_lz4_of_kafka_before_its_0_10_has_a_checksum_of_its_own() -> None:
