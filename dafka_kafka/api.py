@@ -53,6 +53,8 @@ class Api(IntEnum):
     DESCRIBE_CLIENT_QUOTAS = 48
     DESCRIBE_CLUSTER = 60
     LIST_TRANSACTIONS = 66
+    LIST_CONFIG_RESOURCES = 74
+    DESCRIBE_TOPIC_PARTITIONS = 75
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs, for topics and gateways.
+"""The configs of topics and gateways: shown, listed and changed.
 
 Clients can change a topic's retention. Other configs are fixed; a client may set one to a value
 that changes nothing.
@@ -19,7 +19,16 @@ from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.nodes.store import Store
 from dafka_core.system.hosts import HostPort
-from dafka_kafka.api import Api, Client, Feature, Rule, named_resource, refuse_resource, serves
+from dafka_kafka.api import (
+    Api,
+    Client,
+    Feature,
+    Rule,
+    named_resource,
+    on_cluster,
+    refuse_resource,
+    serves,
+)
 from dafka_kafka.errors import KafkaError, RefusedError
 from dafka_kafka.gateway_node import GatewayNode
 from dafka_kafka.options import KafkaOptions
@@ -27,6 +36,7 @@ from dafka_kafka.schemas import (
     AlterConfigsResponse,
     DescribeConfigsResponse,
     IncrementalAlterConfigsResponse,
+    ListConfigResourcesResponse,
 )
 from dafka_kafka.users import Operation as Permitted
 
@@ -342,6 +352,23 @@ class Configs(Feature):
     async def _describe_configs(self, request: Any, client: Client) -> Any:
         results = [self._described(each) for each in request.resources]
         return DescribeConfigsResponse(throttle_time_ms=0, results=results)
+
+    @serves(Api.LIST_CONFIG_RESOURCES, range(2), Rule(on_cluster(Permitted.DESCRIBE_CONFIGS)))
+    async def _list_resources(self, request: Any, client: Client) -> Any:
+        """List what has configs; version 0 asks for client metrics only, which have none here."""
+        asked = request.resource_types or (Resource if client.version else ())
+        found = [(Resource.TOPIC, each) for each in sorted(self._node.registry.topics())]
+        found += [(Resource.BROKER, str(each.node_id)) for each in self._node.gateways.live()]
+        kind = ListConfigResourcesResponse
+        return kind(
+            throttle_time_ms=0,
+            error_code=KafkaError.NONE,
+            config_resources=[
+                kind.ConfigResource(resource_type=each, resource_name=name)
+                for each, name in found
+                if each in asked
+            ],
+        )
 
     @serves(
         Api.ALTER_CONFIGS,

@@ -1,4 +1,4 @@
-"""Metadata and DescribeCluster: the topics, partitions and gateways."""
+"""Metadata, DescribeTopicPartitions and DescribeCluster: topics, partitions and gateways."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from dafka_kafka.api import (
     Feature,
     Rule,
     named_topic,
+    on_topics,
     refuse_one,
     serves,
 )
@@ -23,9 +24,13 @@ from dafka_kafka.errors import KafkaError, RefusedError
 from dafka_kafka.gateway_node import GatewayNode
 from dafka_kafka.gateways import GatewayInfo
 from dafka_kafka.registry_table import NumberedPartition
-from dafka_kafka.schemas import DescribeClusterResponse, MetadataResponse
+from dafka_kafka.schemas import (
+    DescribeClusterResponse,
+    DescribeTopicPartitionsResponse,
+    MetadataResponse,
+)
 from dafka_kafka.topics import KAFKAS_OWN, wrong_name
-from dafka_kafka.users import Operation
+from dafka_kafka.users import TOPIC_OPERATIONS, Operation
 
 CREATION_S: Final = 5.0
 """Longest wait for the creation of a requested topic; the client asks again."""
@@ -39,6 +44,9 @@ MOST_INLINE: Final = 1_000
 _Broker = MetadataResponse.MetadataResponseBroker
 _Topic = MetadataResponse.MetadataResponseTopic
 _Partition = _Topic.MetadataResponsePartition
+_Described = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
+_DescribedPartition = _Described.DescribeTopicPartitionsResponsePartition
+_SEE: Final = on_topics(Operation.DESCRIBE)
 _NO_EPOCH: Final = -1
 FIRST_WITH_IDS: Final = 12
 """The first version that names topics by ids; they are unknown, as topics have none here."""
@@ -80,6 +88,57 @@ class Metadata(Feature):
         if sum(map(len, partitions.values())) <= MOST_INLINE:
             return self._response(errors, partitions, by_id)
         return await self._node.in_thread(self._encoded, errors, partitions, by_id, client.version)
+
+    @serves(Api.DESCRIBE_TOPIC_PARTITIONS, range(1), Rule())
+    async def _describe_partitions(self, request: Any, client: Client) -> Any:
+        """Describe topics by name, from the cursor on, until the response is full."""
+        kind, start = DescribeTopicPartitionsResponse, request.cursor
+        first, number = (start.topic_name, start.partition_index) if start else ("", 0)
+        if number < 0:
+            raise ProtocolError(f"a cursor at partition {number}")
+        names = {each.name for each in request.topics}
+        if not names:
+            await self._try(self._registry.refresh())
+            topics = self._registry.topics()
+            names = {each for each in topics if client.may(_SEE, each, is_noted=False)}
+        asked = sorted(each for each in names if each >= first)
+        refused = {each for each in asked if not client.may(_SEE, each)}
+        seen = (each for each in asked if each not in refused)
+        errors = await self._found(seen, creates=False, may_make=client.may_make)
+        errors |= dict.fromkeys(refused, KafkaError.TOPIC_AUTHORIZATION_FAILED)
+        room = min(max(request.response_partition_limit, 1), MOST_INLINE)
+        found, cursor = [], None
+        for name in asked:
+            rest = () if errors[name] else self._registry.partitions(name)
+            rest = rest[number if name == first else 0 :]
+            page, room = rest[:room], room - len(rest)
+            if page or not rest:
+                found.append(self._described(name, errors[name], page, client))
+            if room < 0:
+                at = page[-1].number + 1 if page else 0
+                cursor = kind.Cursor(topic_name=name, partition_index=at)
+                break
+        return kind(throttle_time_ms=0, topics=found, next_cursor=cursor)
+
+    def _described(
+        self, name: str, error: KafkaError, page: Sequence[NumberedPartition], client: Client
+    ) -> Any:
+        gateways = self._node.gateways
+        ids = [each.node_id for each in gateways.live()]
+        allowed = sum(
+            1 << each
+            for each in TOPIC_OPERATIONS
+            if not error and client.may(on_topics(each), name, is_noted=False)
+        )
+        return _Described(
+            error_code=error,
+            name=name,
+            partitions=[
+                _partition(_DescribedPartition, each.number, gateways.leader(each), ids)
+                for each in page
+            ],
+            topic_authorized_operations=allowed,
+        )
 
     @serves(Api.DESCRIBE_CLUSTER, range(3), Rule())
     async def _describe_cluster(self, request: Any, client: Client) -> Any:
@@ -171,7 +230,7 @@ class Metadata(Feature):
                     name=name,
                     is_internal=False,
                     partitions=[
-                        _partition(each.number, gateways.leader(each), ids)
+                        _partition(_Partition, each.number, gateways.leader(each), ids)
                         for each in partitions[name]
                     ],
                 )
@@ -184,10 +243,10 @@ class Metadata(Feature):
         )
 
 
-def _partition(number: int, leader: GatewayInfo, ids: Sequence[int]) -> Any:
+def _partition(kind: Any, number: int, leader: GatewayInfo, ids: Sequence[int]) -> Any:
     """Return a partition; every live gateway is a replica, as every store has its records."""
     copies = [leader.node_id, *(each for each in ids if each != leader.node_id)]
-    return _Partition(
+    return kind(
         error_code=0,
         partition_index=number,
         leader_id=leader.node_id,

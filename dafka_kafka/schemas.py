@@ -142,7 +142,7 @@ _UUID: Final = "uuid"
 
 
 class _Part(NamedTuple):
-    """A nullable kind of field (string, bytes or array), with the fields of its elements."""
+    """A nullable kind of field (string, bytes, array or structure), with the fields in it."""
 
     name: str
     may_be_null: bool
@@ -161,9 +161,9 @@ def _parts(struct_field: Any, version: int) -> tuple[_Part, ...]:
     for each in struct_field.untagged_fields(version):
         is_fixed = not each.is_array() and (each.is_batchable() or each.type_str == _UUID)
         if not is_fixed:
-            inner = _parts(each.array_of, version) if each.is_struct_array() else ()
-            texts = each.is_array() and not (inner or each.is_struct_array())
-            texts = texts and not each.array_of.is_batchable()
+            inside = each.array_of if each.is_array() else each
+            inner = _parts(inside, version) if inside.is_struct() else ()
+            texts = each.is_array() and not (inside.is_struct() or inside.is_batchable())
             found.append(_Part(each.name, each.nullable_for_version_q(version), texts, inner))
     return tuple(found)
 
@@ -178,7 +178,7 @@ def _refuse_nulls(message: Any, parts: tuple[_Part, ...]) -> None:
         elif part.holds_texts and None in value:
             raise ProtocolError(f"one of {part.name} is null")
         elif part.parts:
-            for each in value:
+            for each in value if isinstance(value, list) else (value,):
                 _refuse_nulls(each, part.parts)
 
 

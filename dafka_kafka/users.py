@@ -100,6 +100,11 @@ OPERATIONS: Final[Mapping[str, Mapping[Resource, frozenset[Operation]]]] = Mappi
 """The permissions of roles. Those on topics apply to matching patterns, or to all topics for an
 admin; groups are not distinguished."""
 
+TOPIC_OPERATIONS: Final = frozenset[Operation]().union(
+    *(each[Resource.TOPIC] for each in OPERATIONS.values())
+)
+"""All operations on topics."""
+
 USER_ROLES: Final = tuple(OPERATIONS)
 """The roles that a user may have."""
 

@@ -20,7 +20,7 @@ import pytest
 from dafka_core import Consumer, Producer
 from dafka_core.cli import consume_command, output
 from dafka_core.testing import wait_until
-from tests.integration.cli.processes import PATIENCE_S, Dafka, environment, run, sentence
+from tests.integration.cli.processes import PATIENCE_S, Dafka, environment, listed, run, sentence
 
 VALUES = [b"a", b"", b"with \r", b"\xff\x00\xfe", "ünï".encode(), b"last"]
 ADDRESS = "0123456789ABCDEF0123456789ABCDEF"
@@ -255,7 +255,7 @@ def test_ctrl_c_loses_no_line_that_was_read(tower: str) -> None:
     process = interrupted(1, "read", "read", "--tower", tower)
     assert process.returncode == 0, process.stderr
     assert process.stderr.splitlines()[-1] == b"3 records acknowledged"
-    assert run("heads", "read", "--tower", tower).stdout.split()[1:] == [b"0", b"3"]
+    assert listed(run("heads", "read", "--tower", tower))[0][1:] == ["0", "3"]
 
 
 def test_a_second_ctrl_c_interrupts_publishing(lone_tower: str) -> None:
@@ -297,7 +297,7 @@ def test_a_line_beyond_the_limit_is_refused_and_those_before_it_are_stored(tower
     assert lines[-1].startswith(
         "dafka: line 3 of the input is longer than 4096 bytes, the limit of this"
     )
-    assert run("heads", "limited", "--tower", tower).stdout.split()[1:] == [b"0", b"2"]
+    assert listed(run("heads", "limited", "--tower", tower))[0][1:] == ["0", "2"]
 
 
 def test_input_without_an_end_of_line_is_refused(tower: str) -> None:
@@ -323,7 +323,7 @@ def test_a_line_above_a_stores_limit_is_not_read_to_its_end(
             producer.input.write(b"1\n2\n")
             producer.input.flush()
             # Acknowledged, so the store is known.
-            wait_until(lambda: run("heads", "large", *at).stdout.split()[2:] == [b"2"])
+            wait_until(lambda: [each[2] for each in listed(run("heads", "large", *at))] == ["2"])
             with contextlib.suppress(BrokenPipeError):
                 for _ in range(LARGE_MB):
                     producer.input.write(b"x" * 1_000_000)

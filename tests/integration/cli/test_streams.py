@@ -10,7 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.cli.processes import ANY_PORTS, PATIENCE_S, Dafka, environment, run, sentence
+from tests.integration.cli.processes import (
+    ANY_PORTS,
+    PATIENCE_S,
+    Dafka,
+    environment,
+    listed,
+    run,
+    sentence,
+)
 from tests.integration.cli.processes import command as dafka
 
 INPUT, OUTPUT, ERRORS = range(3)
@@ -76,7 +84,7 @@ def test_records_are_published_though_nobody_is_told(
     topic = f"told-{len(streams)}-{streams[ERRORS] is None}"
     process = run("produce", topic, "--tower", tower, given=RECORDS, streams=streams)
     assert process.returncode == 0
-    assert run("heads", topic, "--tower", tower).stdout.split()[1:] == [b"0", b"3"]
+    assert listed(run("heads", topic, "--tower", tower))[0][1:] == ["0", "3"]
 
 
 @pytest.mark.parametrize(("path", "why"), [(None, "it is closed"), ("/", "Is a directory")])

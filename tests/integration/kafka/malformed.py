@@ -32,29 +32,52 @@ def framed(request: bytes) -> bytes:
     return struct.pack(">i", len(request)) + request
 
 
-def body(of: Any, version: int, chance: random.Random) -> bytes:
+def body(of: Any, version: int, chance: random.Random, *, flexible: bool) -> bytes:
     """Encode a structure by its schema, with random values."""
-    return b"".join(_value(each, version, chance) for each in of.untagged_fields(version))
+    fields = of.untagged_fields(version)
+    found = b"".join(_value(each, version, chance, flexible=flexible) for each in fields)
+    return found + tags(chance) if flexible else found
 
 
-def _value(field: Any, version: int, chance: random.Random) -> bytes:
+def tags(chance: random.Random) -> bytes:
+    """Encode tagged fields: mostly none, and some with sizes that are not theirs."""
+    if chance.random() < 0.9:
+        return b"\0"
+    numbers = sorted(chance.choice((0, 1, 100, 2**31)) for _ in range(chance.choice((1, 2, 50))))
+    content = chance.randbytes(chance.choice((0, 1, 9)))
+    size = len(content) if chance.random() < 0.9 else chance.choice((1, 2**31, 2**32 - 1))
+    varint = schemas.encoded_varint
+    return varint(len(numbers)) + b"".join(
+        varint(each) + varint(size) + content for each in numbers
+    )
+
+
+def _size(size: int, form: str, *, flexible: bool) -> bytes:
+    """Encode the size of a string or an array; -1 for null."""
+    return schemas.encoded_varint(size + 1) if flexible else struct.pack(form, size)
+
+
+def _value(field: Any, version: int, chance: random.Random, *, flexible: bool) -> bytes:
     is_null = chance.random() < (0.2 if field.nullable_for_version_q(version) else 0.02)
     if field.is_array():
         count = -1 if is_null else chance.choice((0, 1, 1, 1, 2, 5))
-        inside = field.array_of
-        return struct.pack(">i", count) + b"".join(
-            body(inside, version, chance)
-            if field.is_struct_array()
-            else _value(inside, version, chance)
-            for _ in range(count)
+        inside, make = field.array_of, body if field.is_struct_array() else _value
+        return _size(count, ">i", flexible=flexible) + b"".join(
+            make(inside, version, chance, flexible=flexible) for _ in range(count)
+        )
+    if field.is_struct():
+        there = b"" if not field.nullable_for_version_q(version) else b"\xff" if is_null else b"\1"
+        return there + (
+            b"" if is_null and there else body(field, version, chance, flexible=flexible)
         )
     kind = field._type_str
-    if kind == "string":
-        text = chance.choice(TEXTS)
-        return struct.pack(">h", -1) if is_null else struct.pack(">h", len(text)) + text
-    if kind in ("bytes", "records"):
-        octets = chance.randbytes(chance.choice((0, 1, 20, 200)))
-        return struct.pack(">i", -1) if is_null else struct.pack(">i", len(octets)) + octets
+    if kind in ("string", "bytes", "records"):
+        is_text = kind == "string"
+        octets = (
+            chance.choice(TEXTS) if is_text else chance.randbytes(chance.choice((0, 1, 20, 200)))
+        )
+        size = _size(-1 if is_null else len(octets), ">h" if is_text else ">i", flexible=flexible)
+        return size if is_null else size + octets
     if kind == "uuid":
         return chance.randbytes(16)
     if kind in _FORMATS_LATER:
@@ -72,10 +95,10 @@ def well_formed(chance: random.Random) -> bytes:
     """Return a request of any kind and version, with random content."""
     api = chance.choice([*Api])
     version = chance.choice(APIS[api].versions if api in APIS else VERSIONS)
+    flexible = schemas.is_flexible(api, version)
     head = struct.pack(">hhih", api, version, chance.getrandbits(31), 2) + b"me"
-    if schemas.is_flexible(api, version):
-        return head + chance.choice((b"\0", b"\1\0\1x")) + chance.randbytes(chance.choice((0, 9)))
-    return head + body(schemas._REQUESTS[api]._struct, version, chance)
+    content = body(schemas._REQUESTS[api]._struct, version, chance, flexible=flexible)
+    return head + (tags(chance) if flexible else b"") + content
 
 
 def _changed(chance: random.Random) -> Sent:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import random
+import struct
+from contextlib import suppress
 
 import pytest
 
 from dafka_core import Store
+from dafka_core.errors import ProtocolError
 from dafka_core.testing import wait_until
-from dafka_kafka.gateway import Gateway
-from dafka_kafka.requests import FAILED
+from dafka_kafka import schemas
+from dafka_kafka.gateway import APIS, Gateway
+from dafka_kafka.requests import FAILED, parse_head
 from tests.integration.kafka.fuzz import fuzz, is_there
-from tests.integration.kafka.malformed import KINDS, malformed
+from tests.integration.kafka.malformed import KINDS, malformed, well_formed
 
 
 @pytest.mark.parametrize("count", [4_000, pytest.param(20_000, marks=pytest.mark.nightly)])
@@ -37,3 +41,17 @@ def test_a_seed_gives_the_same_requests_again() -> None:
     assert one == again
     assert len({each.octets for each in one}) > 450
     assert len(KINDS) == 8
+
+
+@pytest.mark.parametrize("flexible", [False, True])
+def test_most_well_formed_requests_are_decoded(flexible: bool) -> None:
+    decoded = total = 0
+    for seed in range(3_000):
+        octets = memoryview(well_formed(random.Random(seed)))
+        if schemas.is_flexible(*struct.unpack_from(">hh", octets)) is flexible:
+            total += 1
+            with suppress(ProtocolError):
+                head = parse_head(octets, APIS)
+                schemas.decode_request(head.api_key, head.version, octets, head.start)
+                decoded += 1
+    assert decoded > total / 2

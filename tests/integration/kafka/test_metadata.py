@@ -20,7 +20,11 @@ from dafka_kafka import partition_registry
 from dafka_kafka.errors import KafkaError
 from dafka_kafka.gateway import Gateway
 from dafka_kafka.metadata import MOST_INLINE
-from dafka_kafka.schemas import DescribeClusterRequest, MetadataRequest
+from dafka_kafka.schemas import (
+    DescribeClusterRequest,
+    DescribeTopicPartitionsRequest,
+    MetadataRequest,
+)
 from dafka_kafka.topics import KAFKAS_OWN
 from tests.integration.kafka import aio, one_request
 
@@ -234,3 +238,41 @@ def test_endpoints_other_than_brokers_are_refused(gateway: Gateway) -> None:
     assert (answer.error_code, list(answer.brokers)) == (115, [])
     answer = one_request.tell(gateway, DescribeClusterRequest(endpoint_type=1), 1)
     assert (answer.error_code, len(answer.brokers), answer.endpoint_type) == (0, 1, 1)
+
+
+def described(gateway: Gateway, topics: list[str], **more: Any) -> tuple[list[Any], Any]:
+    kind = DescribeTopicPartitionsRequest
+    asked = kind(topics=[kind.TopicRequest(name=each) for each in topics], **more)
+    answer = one_request.tell(gateway, asked, 0)
+    for each in answer.topics:
+        assert all(part.leader_id in part.isr_nodes for part in each.partitions)
+    numbers = [
+        (each.name, each.error_code, [part.partition_index for part in each.partitions])
+        for each in answer.topics
+    ]
+    cursor = answer.next_cursor
+    return numbers, cursor and (cursor.topic_name, cursor.partition_index)
+
+
+def test_partitions_are_described_page_by_page(gateway: Gateway) -> None:
+    client = admin(gateway)
+    for future in client.create_topics([NewTopic("a", 3), NewTopic("b", 2)]).values():
+        future.result(PATIENCE_S)
+    kind = DescribeTopicPartitionsRequest.Cursor
+    start: Any = None
+    pages = []
+    for _ in range(4):
+        found, after = described(gateway, [], response_partition_limit=2, cursor=start)
+        pages.append(found)
+        start = after and kind(topic_name=after[0], partition_index=after[1])
+        if start is None:
+            break
+    assert pages == [[("a", 0, [0, 1])], [("a", 0, [2]), ("b", 0, [0])], [("b", 0, [1])]]
+    whole = [("a", 0, [0, 1, 2])], ("b", 0)
+    assert described(gateway, [], response_partition_limit=3) == whole
+    unknown, invalid = KafkaError.UNKNOWN_TOPIC_OR_PARTITION, KafkaError.INVALID_TOPIC_EXCEPTION
+    found, after = described(gateway, ["c", "b", "a/"])
+    assert found == [("a/", invalid, []), ("b", 0, [0, 1]), ("c", unknown, [])]
+    assert after is None
+    with pytest.raises(EOFError):
+        described(gateway, [], cursor=kind(topic_name="a", partition_index=-1))

@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 
-from dafka_core.security.permissions import Permissions
+from dafka_core.security.permissions import CONSUME, Permissions
 from dafka_kafka import schemas
 from dafka_kafka.access import Access
 from dafka_kafka.api import Api, Client
@@ -18,7 +18,7 @@ from dafka_kafka.api_versions import VERSIONS
 from dafka_kafka.errors import KafkaError
 from dafka_kafka.gateway import APIS, Gateway
 from dafka_kafka.gateway_node import Complaints
-from dafka_kafka.users import Rights
+from dafka_kafka.users import OPERATIONS, Resource, Rights
 from tests.integration.kafka.one_request import tell
 from tests.integration.kafka.produce_client import batch
 
@@ -67,8 +67,11 @@ class Requests:
         self._tell(Api.CREATE_TOPICS, 0, self.create_topics(topic="t"))
 
     def ask(self, api: Api, version: int) -> Any:
+        return self._tell(api, version, self.values(api, version))
+
+    def values(self, api: Api, version: int) -> Values:
         make: Callable[..., Values] = getattr(self, api.name.lower(), lambda **_: {})
-        return self._tell(api, version, make(version=version))
+        return make(version=version)
 
     def _tell(self, api: Api, version: int, values: Values) -> Any:
         return tell(self._gateway, message(named(api, "Request"), values), version)
@@ -89,6 +92,9 @@ class Requests:
         return {"replica_id": -1, "topics": on_topic(timestamp=-1)}
 
     def metadata(self, version: int) -> Values:
+        return {"topics": [{"name": "t"}]}
+
+    def describe_topic_partitions(self, version: int) -> Values:
         return {"topics": [{"name": "t"}]}
 
     def find_coordinator(self, version: int) -> Values:
@@ -218,6 +224,8 @@ REFUSED: Final = [
     (Api.OFFSET_FETCH, PRODUCER, KafkaError.GROUP_AUTHORIZATION_FAILED),
     (Api.OFFSET_FETCH, READER, KafkaError.TOPIC_AUTHORIZATION_FAILED),
     (Api.DELETE_TOPICS, PRODUCER, KafkaError.TOPIC_AUTHORIZATION_FAILED),
+    (Api.DESCRIBE_TOPIC_PARTITIONS, READER, KafkaError.TOPIC_AUTHORIZATION_FAILED),
+    (Api.LIST_CONFIG_RESOURCES, PRODUCER, KafkaError.CLUSTER_AUTHORIZATION_FAILED),
 ]
 
 
@@ -237,8 +245,18 @@ def test_each_version_is_refused(
 ) -> None:
     requests = Requests(gateway)
     for version in APIS[api].versions:
-        request = message(named(api, "Request"), getattr(requests, api.name.lower())(version))
+        request = message(named(api, "Request"), requests.values(api, version))
         assert errors(ask_as(gateway, user, request, version)) == {error}
+
+
+def test_hidden_topics_are_not_described(gateway: Gateway) -> None:
+    Requests(gateway)
+    for user, names in ((READER, []), (replace(READER, consume=("*",)), ["t"])):
+        found = ask_as(gateway, user, schemas.DescribeTopicPartitionsRequest(topics=[]), 0)
+        assert [each.name for each in found.topics] == names
+        for each in found.topics:
+            operations = OPERATIONS[CONSUME][Resource.TOPIC]
+            assert each.topic_authorized_operations == sum(1 << each for each in operations)
 
 
 def test_hidden_topics_of_a_group_are_not_shown(gateway: Gateway) -> None:

@@ -79,3 +79,13 @@ def test_an_error_is_said_where_a_response_has_a_place_for_it() -> None:
     assert schemas.encode_response(1, found, 0)[-2:] == b"\0\x23"
     assert schemas.error_response(Api.METADATA, 1, KafkaError.UNSUPPORTED_VERSION) is None
     assert schemas.error_response(9_999, 0, KafkaError.UNSUPPORTED_VERSION) is None
+
+
+def test_a_null_in_a_structure_is_refused() -> None:
+    for cursor in (b"\xff", b"\1\2t\0\0\0\7\0"):
+        octets = memoryview(b"\1\0\0\0\1" + cursor + b"\0")
+        request = schemas.decode_request(Api.DESCRIBE_TOPIC_PARTITIONS, 0, octets, 0)
+        assert (request.cursor is None) is (cursor == b"\xff")
+    octets = memoryview(b"\1\0\0\0\1\1\0\0\0\0\7\0\0")
+    with pytest.raises(ProtocolError, match="topic_name is null"):
+        schemas.decode_request(Api.DESCRIBE_TOPIC_PARTITIONS, 0, octets, 0)
