@@ -17,7 +17,7 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.staticfiles import StaticFiles
 
-from dafka_console import browsing, decoding, windows
+from dafka_console import browsing, decoding, newest_first, windows
 from dafka_console.browsing import browsed
 from dafka_console.cluster_view import ANSWER_S, EVERY_S, SHARE, ClusterView, behind
 from dafka_console.producing import Producers, written
@@ -331,6 +331,7 @@ class Api:
         self._uris = uris
         self._producers = producers
         self._groups = ConsumerGroups()
+        self._views = newest_first.Views()
         self._viewers = 0
         self._noted: dict[TopicPartition, int] = {}
         self._audited: list[dict[str, Any]] = []
@@ -394,15 +395,14 @@ class Api:
         return windows.partition_window(self.snapshot, topic, _window(request))
 
     def records(self, request: Request) -> Any:
-        """Return records of a partition, or the last ones of a topic."""
+        """Return records of a partition, or of a topic, newest first."""
         topic, most = _name(request, "topic"), _number(request, "most", 50)
         clients, asked = self.view.clients(), request.query_params
+        search = browsing.Search(asked.get("find", ""), asked.get("where", ""))
         if not asked.get("partition"):
-            found = browsing.latest(clients, self.snapshot, topic, most)
-            return {"rows": [browsing.row_of(each) for each in found]}
+            return self._newest_first(request, topic, most, search)
         tp = TopicPartition(topic, _name(request, "partition"))
         start = self._start(tp, request)
-        search = browsing.Search(asked.get("find", ""), asked.get("where", ""))
         page = browsing.browsed(clients, self.snapshot, tp, start, most, search)
         return {
             "rows": [browsing.row_of(each) for each in page.records],
@@ -410,6 +410,28 @@ class Api:
             "end": page.end,
             "looked": page.looked,
             "scanned": page.scanned,
+        }
+
+    def _newest_first(
+        self, request: Request, topic: str, most: int, search: browsing.Search
+    ) -> Any:
+        """Return a page; with ``pages`` also ``more``, by which the next request continues."""
+        clients, asked = self.view.clients(), request.query_params
+        if asked.get("more"):
+            view = self._views.named(asked["more"])
+        else:
+            since_us, until_us = (
+                _number(request, name, 0) if name in asked else None
+                for name in ("since_us", "until_us")
+            )
+            view = newest_first.opened(clients, self.snapshot, topic, search, since_us, until_us)
+        found, view = newest_first.page(clients, self.snapshot, view, most)
+        return {
+            "rows": [browsing.row_of(each) for each in found],
+            "more": self._views.keep(view) if "pages" in asked else "",
+            "scanned": view.scanned,
+            "total": view.total,
+            "lacking": view.away,
         }
 
     def record(self, request: Request) -> Any:

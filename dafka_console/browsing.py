@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import heapq
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate, islice
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -19,7 +17,7 @@ from dafka_console.snapshot import Snapshot
 from dafka_core.errors import DafkaError, InvalidRequestError, NoStoreError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.envelope_columns import opened_columns
-from dafka_core.model.names import escape, printable, quoted, text_of
+from dafka_core.model.names import escape, printable, text_of
 from dafka_core.model.opened_records import opened_records
 from dafka_core.model.records import Record, RecordBatch, TopicPartition
 from dafka_core.model.where import Where, matched
@@ -40,12 +38,14 @@ SEARCH_BYTES: Final = 8 << 20
 MOST_AT_A_TIME: Final = 4
 """Pages made at a time: each may hold a large record."""
 
-MOST_MIXED: Final = 8
-"""Partitions of a topic whose last records are shown together."""
-
 UNKNOWN: Final = "no store has records of it (of those that answer)"
 
-_turns: Final = threading.BoundedSemaphore(MOST_AT_A_TIME)
+turns: Final = threading.BoundedSemaphore(MOST_AT_A_TIME)
+"""Held while a page is made."""
+
+
+Matcher = Callable[[RecordBatch], Sequence[int]]
+"""Returns the matching rows of a batch."""
 
 
 class Page(NamedTuple):
@@ -71,7 +71,7 @@ class Search(NamedTuple):
     text: str = ""
     where: str = ""
 
-    def matcher(self) -> Callable[[RecordBatch], Sequence[int]] | None:
+    def matcher(self) -> Matcher | None:
         """Return a function from a batch to its matching rows; None if all match.
 
         Raises:
@@ -113,10 +113,10 @@ def browsed(
         DafkaError: no store could be read.
     """
     most, matcher = max(1, min(most, MOST_RECORDS)), search.matcher()
-    earliest, end = _bounds(snapshot, tp, start)
+    earliest, end = bounds_of(snapshot, tp, start)
     begin = end - most if start is None else start
     begin = min(max(begin, earliest), end)
-    with _turns:
+    with turns:
         if matcher is None:
             stop = min(begin + most, end)
             read = _read_last if start is None else _read
@@ -124,39 +124,6 @@ def browsed(
             looked = found[-1].offset + 1 if found else begin
             return Page(found, earliest, end, looked, len(found))
         return _searched(clients, snapshot, tp, (begin, end, earliest), most, matcher)
-
-
-def latest(
-    clients: Sequence[StoreClient], snapshot: Snapshot, topic: str, most: int
-) -> list[Record]:
-    """Return the last records of a topic's most recently written partitions, newest first.
-
-    Records of one partition stay in the order of their offsets, whatever their times.
-
-    Raises:
-        InvalidRequestError: the topic does not exist.
-        DafkaError: no store could be read.
-    """
-    columns = snapshot.partitions
-    if topic not in columns.topics:
-        raise InvalidRequestError("topic", escape(topic)[:100], UNKNOWN)
-    is_own = (columns.topic == columns.topics.index(topic)) & (columns.end > columns.earliest)
-    own = np.flatnonzero(is_own & (columns.readable > columns.earliest))
-    if not len(own) and is_own.any():
-        raise DafkaError(f"no store that has records of topic {quoted(topic)} answers")
-    newest = own[np.argsort(-columns.last_us[own], kind="stable")][:MOST_MIXED]
-    most = max(1, min(most, MOST_RECORDS))
-    found: list[Iterator[tuple[int, Record]]] = []
-    with _turns:
-        for row in newest.tolist():
-            earliest, end = _bounds(snapshot, columns.tps[row])
-            start = max(earliest, end - most)
-            records = _read_last(clients, snapshot, columns.tps[row], start, end)
-            # A record follows the previous one even with an earlier time, or none.
-            times = accumulate((each.timestamp_us or 0 for each in records), max)
-            found.append(reversed([*zip(times, records, strict=True)]))
-    newest_first = heapq.merge(*found, key=lambda each: each[0], reverse=True)
-    return [record for _, record in islice(newest_first, most)]
 
 
 def one(
@@ -168,11 +135,11 @@ def one(
         InvalidRequestError: it does not exist.
         DafkaError: no store could be read.
     """
-    earliest, end = _bounds(snapshot, tp, offset)
+    earliest, end = bounds_of(snapshot, tp, offset)
     if not earliest <= offset < end:
         why = f"the partition has offsets {earliest} to {end - 1}"
         raise InvalidRequestError("offset", offset, why)
-    with _turns:
+    with turns:
         return _read(clients, snapshot, tp, offset, offset + 1)[0]
 
 
@@ -219,7 +186,7 @@ def _name(name: str | bytes) -> str:
     return printable(text_of(name) if isinstance(name, bytes) else name)
 
 
-def _bounds(snapshot: Snapshot, tp: TopicPartition, start: int | None = None) -> tuple[int, int]:
+def bounds_of(snapshot: Snapshot, tp: TopicPartition, start: int | None = None) -> tuple[int, int]:
     """Return the bounds of the readable records; the page is to begin at ``start``."""
     columns = snapshot.partitions
     row = columns.row_of(tp)
@@ -240,22 +207,19 @@ def _searched(
     tp: TopicPartition,
     bounds: tuple[int, int, int],
     most: int,
-    matcher: Callable[[RecordBatch], Sequence[int]],
+    matcher: Matcher,
 ) -> Page:
     begin, end, earliest = bounds
     deadline = time.monotonic() + SEARCH_S
     found: list[Record] = []
     at, size = begin, 0
-    for batch in _batches(clients, snapshot, tp, begin, end):
-        rows = matcher(batch)
+    for batch in batches(clients, snapshot, tp, begin, end):
         at = batch.end
-        for row in rows:
-            offset = batch.offset + row
-            (record,) = opened_records(batch.between(offset, offset + 1))
+        for record in matching(batch, matcher):
             found.append(record)
             size += len(record.value or b"")
             if len(found) >= most or size >= MOST_PAGE_BYTES:
-                at = offset + 1
+                at = record.offset + 1
                 break
         if len(found) >= most or size >= MOST_PAGE_BYTES or time.monotonic() >= deadline:
             break
@@ -276,7 +240,7 @@ def _read(
 ) -> list[Record]:
     found: list[Record] = []
     size = 0
-    for batch in _batches(clients, snapshot, tp, start, end):
+    for batch in batches(clients, snapshot, tp, start, end):
         found += opened_records(batch)
         size += batch.values.size_bytes
         if size >= MOST_PAGE_BYTES:
@@ -284,9 +248,24 @@ def _read(
     return found
 
 
-def _batches(
+def matching(batch: RecordBatch, matcher: Matcher | None) -> Iterator[Record]:
+    """Yield a batch's matching records; all without a matcher."""
+    if matcher is None:
+        yield from opened_records(batch)
+    else:
+        for row in matcher(batch):
+            offset = batch.offset + row
+            yield from opened_records(batch.between(offset, offset + 1))
+
+
+def batches(
     clients: Sequence[StoreClient], snapshot: Snapshot, tp: TopicPartition, start: int, end: int
 ) -> Iterator[RecordBatch]:
+    """Yield the records of a range, from the stores that have them.
+
+    Raises:
+        DafkaError: no store could be read.
+    """
     row = snapshot.partitions.row_of(tp)
     stores = snapshot.partitions.stores
 

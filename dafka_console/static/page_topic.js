@@ -1,4 +1,4 @@
-// One topic: its partitions, and its last records.
+// One topic: its partitions, and its newest records.
 
 import { get } from "./api.js";
 import { chart } from "./chart.js";
@@ -32,7 +32,7 @@ export function show(main, { go, names, news }) {
   });
   main.append(h("div", { class: "head" }, h("h1", {}, h("a", { href: "#/topics", class: "up" }, "Topics"), " / ", h("span", { class: "name" }, topic)),
     h("a", { class: "button", href: `#/produce/${encodeURIComponent(topic)}` }, "Produce")), tiles, graph,
-  h("div", { class: "head" }, h("h2", {}, "Partitions"), find), rows.element, h("h2", {}, "Last records"), last);
+  h("div", { class: "head" }, h("h2", {}, "Partitions"), find), rows.element, h("div", { class: "head" }, h("h2", {}, "Newest records"), h("a", { class: "button", href: `#/records/${encodeURIComponent(topic)}` }, "Find records")), last);
   let asking = false;
 
   async function tick() {
@@ -41,7 +41,7 @@ export function show(main, { go, names, news }) {
     asking = true;
     try {
       const found = await get("topic", { topic });
-      const records = found.stale < found.partitions && (await get("records", { topic, most: 12 })).rows;
+      const records = found.stale < found.partitions && await get("records", { topic, most: 12 });
       if (!main.contains(tiles)) return;
       put(tiles, [
         ["records", count(found.records), plural(found.partitions, "partition"), "", whole(found.records)],
@@ -52,7 +52,7 @@ export function show(main, { go, names, news }) {
       ].filter(Boolean).map(([name, value, more, kind, exact]) => h("div", { class: `tile ${kind || ""}`, title: exact }, h("span", {}, name), h("b", {}, value), h("small", {}, more))));
       const nowS = Date.now() / 1000;
       put(graph, chart(found.rates.map((each, n) => [nowS - found.rates.length + n + 1, each]), { shown: count, label: "records per second", width: Math.max(320, graph.clientWidth - 34), height: 130 }));
-      put(last, !records ? empty("No store that has them answers") : records.length ? recordRows(records, topic, (row) => go("records", topic, row.partition, String(row.offset)), true) : empty("No records"));
+      put(last, !records ? empty("No store that has them answers") : records.rows.length ? recordRows(records.rows, topic, (row) => go("records", topic, row.partition, String(row.offset)), true) : empty(records.total ? "Too many partitions are being written: see “Find records”" : "No records"));
     } catch (error) {
       put(tiles, failed(error));
     } finally {

@@ -180,6 +180,7 @@ def test_one_record_is_decoded_and_its_value_is_never_a_page(
         ("topics", {"start": "x"}, "must be a whole number"),
         ("topics", {"start": "9" * 50}, "must be a whole number"),
         ("records", {"topic": "none"}, "no store has records of it"),
+        ("records", {"topic": "t", "more": "gone"}, "search again"),
         ("records", {"topic": "t", "partition": "none"}, "no store has records of it"),
         ("record", {"topic": "t", "partition": "none", "offset": 1}, "no store has records"),
         ("query", {"query": "q", "run": "r"}, "it has not reported"),
