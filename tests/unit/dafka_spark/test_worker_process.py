@@ -69,4 +69,5 @@ def test_a_worker_excludes_loaded_modules_from_garbage_collection(
     frozen = gc.get_freeze_count()
     made = [[number] for number in range(100)]
     settle()
-    assert gc.get_freeze_count() == frozen > len(gc.get_objects()) >= len(made)
+    # Other threads may delete frozen objects; the second call would have frozen the lists.
+    assert frozen >= gc.get_freeze_count() > len(gc.get_objects()) >= len(made)
