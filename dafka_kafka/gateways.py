@@ -114,8 +114,8 @@ class Gateways:
         self._changes = -1  # the log's change number up to which announcements are read
         self._found: dict[str, GatewayInfo | None] = {}  # by store; None: no gateway
         self._here: frozenset[str] = frozenset()
-        self._returning: dict[str, tuple[int, float]] = {}
         # By store that was away: the end of its announcements when it left, and when to trust them.
+        self._returning: dict[str, tuple[int, float]] = {}
 
     def announce(self) -> None:
         """Announce this gateway, durably.

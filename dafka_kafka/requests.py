@@ -80,7 +80,7 @@ def _text(text: str | None, flexible: bool) -> bytes:
 
 
 def check_partitions(octets: memoryview, at: int, version: int, limit: int) -> None:
-    """Check the sizes in a Produce request, whose body begins at ``at``.
+    """Check the sizes in a Produce request with its body at ``at``.
 
     Raises:
         ProtocolError: it has more than ``limit`` topics and partitions, or is truncated.
@@ -88,6 +88,7 @@ def check_partitions(octets: memoryview, at: int, version: int, limit: int) -> N
     flexible = version >= _FIRST_FLEXIBLE
     size_at = _compact_size_at if flexible else _size_at
     length_at = _compact_size_at if flexible else _length_at
+    after_tags = schemas.after_tags if flexible else _after_nothing
     count = 0
     try:
         if version >= _FIRST_WITH_TRANSACTIONS:
@@ -102,10 +103,9 @@ def check_partitions(octets: memoryview, at: int, version: int, limit: int) -> N
                 raise ProtocolError(f"a request with records for more than {limit} partitions")
             for _ in range(partitions):
                 size_bytes, at = size_at(octets, at + _COUNT.size)
-                at += size_bytes
-                at = schemas.after_tags(octets, at) if flexible else at
-            at = schemas.after_tags(octets, at) if flexible else at
-        at = schemas.after_tags(octets, at) if flexible else at
+                at = after_tags(octets, at + size_bytes)
+            at = after_tags(octets, at)
+        at = after_tags(octets, at)
     except (struct.error, IndexError, ValueError):
         at = len(octets) + 1
     if at > len(octets):
@@ -118,6 +118,10 @@ def _size_at(octets: memoryview, at: int) -> tuple[int, int]:
 
 def _length_at(octets: memoryview, at: int) -> tuple[int, int]:
     return max(_LENGTH.unpack_from(octets, at)[0], 0), at + _LENGTH.size
+
+
+def _after_nothing(_: memoryview, at: int) -> int:
+    return at
 
 
 def _compact_size_at(octets: memoryview, at: int) -> tuple[int, int]:
@@ -157,7 +161,7 @@ def parse_head(octets: memoryview, apis: Mapping[int, Served]) -> RequestHead:
     api_key, version, correlation_id, length = _HEAD.unpack_from(octets)
     start = _HEAD.size + max(length, 0)
     if length < -1 or start > len(octets):
-        raise ProtocolError(f"a request whose client id has a length of {length}")
+        raise ProtocolError(f"a request with a client id of length {length}")
     client_id = str(octets[_HEAD.size : start], "utf-8", "replace")
     is_known = any(is_served(each, api_key, version) for each in (apis, Sasl.declared))
     if is_known and schemas.is_flexible(api_key, version):

@@ -416,7 +416,7 @@ class Users:
     def verifier(self, mechanism: str, name: str) -> Verifier:
         """Return the user's verifier; for an unknown user a fixed one that no password matches.
 
-        So answers don't reveal which names exist, at another gateway or after a restart neither.
+        So answers don't reveal which names exist, even beside those of another gateway or run.
         """
         known = self._known.get(name)
         if known is not None and mechanism in known.verifiers:

@@ -34,7 +34,7 @@ export function show(main) {
       ["written now", rate(overview.rate), byteRate(overview.byte_rate), "accent"],
       ["nodes", count(overview.nodes), plural(overview.towers, "tower")],
     ].map(([name, value, more, kind, exact]) => h("div", { class: `tile ${kind || ""}`, title: exact }, h("span", {}, name), h("b", {}, value), h("small", {}, more))));
-    if (!found.nodes.length) put(map, empty("Nobody is here yet", "Start a store with: dafka store --dir DIR"));
+    if (!found.nodes.length) put(map, empty("No nodes yet", "Start a store with: dafka store --dir DIR"));
     else put(map, drawMap(found, overview.stores_listed, Math.max(300, map.clientWidth - 32)), legend());
     const width = main.clientWidth < 760 ? Math.max(320, main.clientWidth - 62) : 640;
     put(graphs,

@@ -21,7 +21,7 @@ export function show(main, { names }) {
     field("Headers", headers), h("div", { class: "line" }, send, h("small", { class: "faint" }, "Ctrl+Enter; waits until a store has it on disk")));
   main.append(h("div", { class: "head" }, h("h1", {}, "Produce")), form, said);
   form.addEventListener("keydown", (event) => { if (event.key === "Enter" && event.ctrlKey) form.requestSubmit(); });
-  get("overview").then((found) => { if (!found.can_produce) { send.disabled = true; put(said, h("p", { class: "note" }, "Nobody may write here: the console was started with --read-only, or with --stores in place of towers.")); } }).catch(() => {});
+  get("overview").then((found) => { if (!found.can_produce) { send.disabled = true; put(said, h("p", { class: "note" }, "This console does not write: it was started with --read-only, or with --stores in place of towers.")); } }).catch(() => {});
 
   async function suggest() {
     const found = await get("topics", { find: topic.value, most: 20, internal: 0 }).catch(() => ({ rows: [] }));

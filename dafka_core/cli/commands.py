@@ -1,6 +1,6 @@
 """Commands as rows of a table; a command's module is imported when it is called.
 
-``dafka --help`` shows the rows alone, so that it takes a tenth of a second.
+``dafka --help`` shows the rows alone, and imports no command.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Command:
 
 
 def with_plugins(commands: tuple[Command, ...]) -> tuple[Command, ...]:
-    """Return commands with those of installed packages, by section, and know their settings."""
+    """Return commands with those of installed packages, by section, and register their settings."""
     found = [*commands, *(each for rows in plugins(PLUGINS) for each in rows)]
     for each in _all(found):
         if each.tables:

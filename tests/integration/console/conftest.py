@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from dafka_console.server import Console
 from dafka_core import EmbeddedCluster
+from dafka_core.testing import StoreDouble
 from tests.forked import ForkedCluster
 
 
@@ -30,3 +32,15 @@ def own() -> Iterator[EmbeddedCluster]:
     """Two stores of the test's own, to be stopped."""
     with ForkedCluster(stores=2) as running:
         yield running
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[StoreDouble]:
+    with StoreDouble(tmp_path / "one", "1" * 32) as made:
+        yield made
+
+
+@pytest.fixture
+def behind(tmp_path: Path) -> Iterator[StoreDouble]:
+    with StoreDouble(tmp_path / "two", "2" * 32) as made:
+        yield made

@@ -1,4 +1,4 @@
-"""Asking a console over HTTP, with headers as a test wants them."""
+"""Asking a console over HTTP, with headers as a test wants them; and what it sees of stores."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from dafka_console.server import Console
-from dafka_core.testing import PATIENCE_S
+from dafka_console.snapshot import PartitionTable, Snapshot
+from dafka_core.testing import PATIENCE_S, StoreDouble
 
 
 class Answer(NamedTuple):
@@ -54,3 +55,11 @@ def ask(
 def post(console: Console, headers: Mapping[str, str] | None = None, **members: Any) -> Answer:
     """A record that is written by hand."""
     return ask(console, "/api/produce", "POST", json.dumps(members).encode(), headers)
+
+
+def seen(*stores: StoreDouble) -> Snapshot:
+    """What a console has read of stores."""
+    table = PartitionTable()
+    for store in stores:
+        table.hear(store.address, store.log.partitions(), complete=True)
+    return Snapshot(1, 0.0, 0.0, table.columns())

@@ -22,8 +22,7 @@ from dafka_core.model.names import QUERIES_TOPIC
 from dafka_core.model.records import TopicPartition
 from dafka_core.queries.query_progress import QueryProgress, publish
 from dafka_core.testing import PATIENCE_S, StoreDouble, wait_until
-from tests.integration.console.pages import ask, post
-from tests.integration.console.test_browsing import seen
+from tests.integration.console.pages import ask, post, seen
 from tests.integration.kafka.groups.kept import FIRST, keep
 
 PNG = base64.b64decode(

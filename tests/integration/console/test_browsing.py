@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
@@ -15,28 +14,10 @@ from dafka_core.errors import DafkaError, InvalidRequestError
 from dafka_core.model.envelope import closed
 from dafka_core.model.records import TopicPartition
 from dafka_core.testing import PATIENCE_S, StoreDouble
+from tests.integration.console.pages import seen
 
 TP = TopicPartition("t", "A" * 32)
 OTHER = TopicPartition("t", "B" * 32)
-
-
-def seen(*stores: StoreDouble) -> Snapshot:
-    table = PartitionTable()
-    for store in stores:
-        table.hear(store.address, store.log.partitions(), complete=True)
-    return Snapshot(1, 0.0, 0.0, table.columns())
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[StoreDouble]:
-    with StoreDouble(tmp_path / "one", "1" * 32) as made:
-        yield made
-
-
-@pytest.fixture
-def behind(tmp_path: Path) -> Iterator[StoreDouble]:
-    with StoreDouble(tmp_path / "two", "2" * 32) as made:
-        yield made
 
 
 def test_pages_are_read_from_who_has_the_records(store: StoreDouble, behind: StoreDouble) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,16 +16,10 @@ from dafka_core.errors import DafkaError, InvalidRequestError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.records import UNKNOWN_US, Record, RecordBatch, TopicPartition
 from dafka_core.testing import PATIENCE_S, StoreDouble
+from tests.integration.console.pages import seen
 
 TP = TopicPartition("t", "A" * 32)
 OTHER = TopicPartition("t", "B" * 32)
-
-
-def seen(*stores: StoreDouble) -> Snapshot:
-    table = PartitionTable()
-    for store in stores:
-        table.hear(store.address, store.log.partitions(), complete=True)
-    return Snapshot(1, 0.0, 0.0, table.columns())
 
 
 def write(store: StoreDouble, tp: TopicPartition, *times_us: int) -> None:
@@ -57,18 +50,6 @@ def pages(
 
 def places(records: Sequence[Record]) -> list[tuple[str, int]]:
     return [(each.partition[0], each.offset) for each in records]
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[StoreDouble]:
-    with StoreDouble(tmp_path / "one", "1" * 32) as made:
-        yield made
-
-
-@pytest.fixture
-def behind(tmp_path: Path) -> Iterator[StoreDouble]:
-    with StoreDouble(tmp_path / "two", "2" * 32) as made:
-        yield made
 
 
 def test_the_newest_records_of_a_topic_are_those_of_all_its_partitions(store: StoreDouble) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -45,6 +45,18 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 def addresses(of: Gateways) -> set[str]:
     return {each.address for each in of.live()}
+
+
+@contextmanager
+def returned(one: Gateways, two: Gateways, directory: Path) -> Iterator[Store]:
+    """Yield the store of ``two``, which was gone for ``one`` as if killed: nothing is retracted."""
+    wait_until(lambda: len(addresses(one)) == 2)
+    store = two._store
+    options = {name: getattr(store.options, name) for name in ("tower", "sync_interval_ms")}
+    store.close()
+    wait_until(lambda: len(addresses(one)) == 1)
+    with Store(directory, **options) as again:
+        yield again
 
 
 def put(of: Gateways, *contents: bytes) -> None:
@@ -103,12 +115,7 @@ def test_one_that_was_killed_and_whose_store_goes_on_without_it_is_not_live(
     start: Start, tmp_path: Path
 ) -> None:
     one, two = start("a"), start("bb")
-    wait_until(lambda: len(addresses(one)) == 2)
-    store = two._store
-    options = {name: getattr(store.options, name) for name in ("tower", "sync_interval_ms")}
-    store.close()  # as if killed: its gateway did not retract
-    wait_until(lambda: len(addresses(one)) == 1)
-    with Store(tmp_path / "bb", **options) as again:
+    with returned(one, two, tmp_path / "bb") as again:
         assert again.address == two.own.address
         retract_former(again)
         wait_until(lambda: again.address in one._store.known.here)
@@ -122,12 +129,7 @@ def test_one_that_returns_is_live_when_it_announces_itself_anew(
     start: Start, tmp_path: Path
 ) -> None:
     one, two = start("a"), start("bb")
-    wait_until(lambda: len(addresses(one)) == 2)
-    store = two._store
-    options = {name: getattr(store.options, name) for name in ("tower", "sync_interval_ms")}
-    store.close()  # as if killed: its gateway did not retract
-    wait_until(lambda: len(addresses(one)) == 1)
-    with Store(tmp_path / "bb", **options) as again:
+    with returned(one, two, tmp_path / "bb") as again:
         wait_until(lambda: again.address in one._store.known.here)
         assert addresses(one) == {one.own.address}  # its port is not open yet
         retract_former(again)
