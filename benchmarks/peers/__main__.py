@@ -73,7 +73,7 @@ def run_client(system: str, what: str, server: Server, *arguments: Any) -> Taken
     records = arguments[1]
     client = Client(system, what, server, *arguments)
     before = disk_bytes(server.directory)
-    with Cost(server.pids) as cost:
+    with Cost(lambda: server.pids) as cost:
         client.begin()
         found = client.result()
     millions = records / 1e6
@@ -105,7 +105,7 @@ def throughput(what: str, systems: list[str], given: argparse.Namespace) -> Iter
                     f"{what}, {size_bytes} B, {partitions}: {system} {taken[system][-1].rate:.4g}/s"
                 )
             for system in systems:
-                yield summed(what, system, size_bytes, partitions, records, taken[system])
+                yield summed(NAMES[what], system, size_bytes, partitions, records, taken[system])
 
 
 def latency(systems: list[str], given: argparse.Namespace) -> Iterator[Result]:
@@ -141,7 +141,7 @@ def paced(
     arguments = (topic, records, size_bytes, 1)
     producer = Client(system, "paced", server, *arguments, "--per-second", per_second)
     consumer = Client(system, "receive", server, *arguments)
-    with Cost(server.pids) as cost:
+    with Cost(lambda: server.pids) as cost:
         consumer.begin()
         producer.begin()
         sent, received = producer.result(), consumer.result()
@@ -171,8 +171,11 @@ def percentiles(what: str, values: list[float]) -> dict[str, float]:
 
 def records_of(size_bytes: int, given: argparse.Namespace) -> int:
     """Return the number of records in a measurement."""
-    return max(min(given.bytes // size_bytes, MAX_RECORDS), 1_000)
+    most: int = given.bytes // size_bytes
+    return max(min(most, MAX_RECORDS), 1_000)
 
+
+NAMES: Final = {"many": "publish many", "each": "publish one by one", "consume": "replay"}
 
 ROWS: Final[dict[str, Callable[[list[str], argparse.Namespace], Iterator[Result]]]] = {
     "publish-many": partial(throughput, "many"),

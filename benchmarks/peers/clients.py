@@ -10,7 +10,6 @@ import argparse
 import asyncio
 import json
 import os
-import resource
 import struct
 import sys
 import threading
@@ -18,6 +17,8 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Protocol
+
+from benchmarks import processes
 
 CHUNK: Final = 10_000
 """Records passed to a client at a time."""
@@ -240,7 +241,7 @@ class KafkaClient:
                 if message.error():
                     raise RuntimeError(str(message.error()))
                 if each is not None:
-                    each(message.value())
+                    each(message.value() or b"")
             found += len(messages)
 
     def _flush(self) -> None:
@@ -375,7 +376,7 @@ def main() -> None:
     taken = {
         "seconds": time.perf_counter() - began_s,
         "cpu_s": time.process_time() - cpu_s,
-        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6,
+        "peak_mb": processes.memory_mb(os.getpid(), "VmHWM"),
         "latencies_ms": latencies_ms,
     }
     print(json.dumps(taken), flush=True)

@@ -82,9 +82,11 @@ def _drained(
 
 
 def _measured(server: Server, count: int, query: Query) -> Taken:
-    ours = [each.pid for each in processes.below_this_one() if each.pid not in server.pids]
+    def clients() -> list[int]:
+        return [each.pid for each in processes.below_this_one() if each.pid not in server.pids]
+
     before = disk_bytes(server.directory)
-    with Cost(server.pids) as of_server, Cost(ours) as of_client:
+    with Cost(lambda: server.pids) as of_server, Cost(clients) as of_client:
         began_s = time.perf_counter()
         query()
         seconds = time.perf_counter() - began_s

@@ -130,18 +130,23 @@ def available() -> list[str]:
 
 
 class Cost:
-    """CPU seconds and peak private memory of processes during the context."""
+    """CPU seconds and peak private memory of processes during the context.
+
+    ``pids`` names those that run now: Spark starts and ends Python workers meanwhile.
+    """
 
     INTERVAL_S: Final = 0.05
 
-    def __init__(self, pids: list[int]) -> None:
+    def __init__(self, pids: Callable[[], list[int]]) -> None:
         self._pids = pids
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._watch)
+        self._cpu_s: dict[int, float] = {}
         self.cpu_s = self.peak_mb = 0.0
 
     def __enter__(self) -> Self:
-        self._before_s = sum(map(processes.cpu_s, self._pids))
+        self._look()
+        self._before_s = sum(self._cpu_s.values())
         self._thread.start()
         return self
 
@@ -153,14 +158,19 @@ class Cost:
     ) -> None:
         self._done.set()
         self._thread.join()
-        self.cpu_s = sum(map(processes.cpu_s, self._pids)) - self._before_s
+        self._look()
+        self.cpu_s = sum(self._cpu_s.values()) - self._before_s
+
+    def _look(self) -> None:
+        pids = self._pids()
+        for pid in pids:
+            if cpu_s := processes.cpu_s(pid):  # otherwise it has just ended
+                self._cpu_s[pid] = cpu_s
+        self.peak_mb = max(self.peak_mb, sum(processes.memory_mb(pid, "RssAnon") for pid in pids))
 
     def _watch(self) -> None:
-        while True:
-            now_mb = sum(processes.memory_mb(pid, "RssAnon") for pid in self._pids)
-            self.peak_mb = max(self.peak_mb, now_mb)
-            if self._done.wait(self.INTERVAL_S):
-                return
+        while not self._done.wait(self.INTERVAL_S):
+            self._look()
 
 
 def disk_bytes(directory: Path) -> int:

@@ -116,5 +116,5 @@ class AsideArea:
 
 def _parsed(name: bytes, content: bytes) -> tuple[TopicPartition, PartitionRow]:
     start, end = _OFFSETS.unpack_from(content)
-    row = PartitionRow(*_ID.unpack(name), start, end, NEVER_US, 0)
+    row = PartitionRow(int.from_bytes(name), start, end, NEVER_US, 0)
     return tp_of_key(content[_OFFSETS.size :]), row
