@@ -27,7 +27,7 @@ from dafka_kafka.producer_states import (
 from dafka_kafka.records import record_batch
 from dafka_kafka.registry_table import NumberedPartition
 from tests.integration.kafka.fixed_node import fixed_node
-from tests.integration.kafka.produce_client import batch
+from tests.unit.kafka.records.batches import batch
 
 TP = TopicPartition("t", "A")
 PARTITION = NumberedPartition("t", 0, TP.partition, "", True)
