@@ -18,7 +18,7 @@ CLOSED: Final = "closed"
 """The server closed the connection instead of an answer."""
 
 Headers = Sequence[tuple[str, bytes | None]]
-Record = tuple[int | None, bytes | None, bytes | None, Headers]
+Record = tuple[int, bytes | None, bytes | None, Headers]
 """Timestamp, key, value and headers."""
 
 
@@ -108,7 +108,8 @@ def records_of(octets: bytes | None) -> Iterator[tuple[Any, ...]]:
 
 def batch_of(records: Sequence[Record], codec: int = 0) -> bytes:
     """Encode a record batch of version 2."""
-    return by_aiokafka([Parts(*each[1:], each[0]) for each in records], codec)
+    parts = [Parts(key, value, tuple(named), at) for at, key, value, named in records]
+    return by_aiokafka(parts, codec)
 
 
 def _plain(value: Any, name: str = "") -> Any:

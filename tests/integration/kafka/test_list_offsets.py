@@ -91,7 +91,7 @@ def test_each_version_is_answered(store: Store) -> None:
     wanted = ("t", 0, LATEST), ("t", 0, EARLIEST), ("t", 0, 1_000), ("t", 1, LATEST)
     time_ms = store.log.times(TP, 0, 1)[0][1] // 1000
     old = [(0, -1, -1, each) for each in ([3, 0], [0], [0], [0])]
-    new = [(0, 3, -1, []), (0, 0, -1, []), (0, 0, time_ms, []), (0, 0, -1, [])]
+    new: list[Any] = [(0, 3, -1, []), (0, 0, -1, []), (0, 0, time_ms, []), (0, 0, -1, [])]
     for version in versions(Api.LIST_OFFSETS):
         assert answered(store, version, *wanted) == (new if version else old)
 

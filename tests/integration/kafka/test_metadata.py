@@ -179,7 +179,8 @@ def described(gateway: Gateway, topics: list[str], **more: Any) -> tuple[list[An
 def test_partitions_are_described_page_by_page(gateway: Gateway, admin: AdminClient) -> None:
     make(admin, "a", count=3)
     make(admin, "b", count=2)
-    pages, cursor = [], None
+    pages: list[Any] = []
+    cursor = None
     while cursor is not None or not pages:
         page, after = described(gateway, [], response_partition_limit=2, cursor=cursor)
         pages.append(page)

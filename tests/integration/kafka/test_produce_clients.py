@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import islice
+from typing import Any
 
 import pytest
 
@@ -60,9 +61,9 @@ def test_each_reads_what_another_has_written(
 ) -> None:
     expected = [*enumerate(SENT)]
     for number, compression in enumerate(kind.COMPRESSIONS):
-        topic, options = f"t-{compression}", {"compression": compression}
-        how = {"idempotent": True} if number % 2 == 0 else {"acks": 1}
-        offsets = kind(str(gateway.listens)).write(topic, SENT, **options, **how)
+        topic, how = f"t-{compression}", dict[str, Any](compression=compression)
+        how |= {"idempotent": True} if number % 2 == 0 else {"acks": 1}
+        offsets = kind(str(gateway.listens)).write(topic, SENT, **how)
         assert offsets == [*range(len(SENT))]
         assert [seen(each) for each in read(topic, len(SENT))] == expected
         with CLIENTS[number % 3](str(gateway.listens)).reading(topic) as reader:
@@ -81,8 +82,9 @@ def test_a_batch_that_is_too_large_is_refused_by_that_name_and_the_next_one_is_t
     gateway: Gateway, kind: type[KafkaClient], limit: str
 ) -> None:
     client = kind(str(gateway.listens))
+    options: dict[str, Any] = {"compression": "lz4", limit: MOST_BYTES}
     with pytest.raises(FailedError) as refused:
-        client.write("t", [Sent(None, LARGE)], compression="lz4", **{limit: MOST_BYTES})
+        client.write("t", [Sent(None, LARGE)], **options)
     assert refused.value.code == KafkaError.MESSAGE_TOO_LARGE
     assert client.write("t", [Sent(None, b"after")]) == [0]
 
@@ -91,7 +93,11 @@ def test_a_client_that_splits_a_batch_that_is_too_large_loses_nothing(
     gateway: Gateway, read: Read
 ) -> None:
     sent = [Sent(None, b"%d " % at + bytes(1 << 20)) for at in range(65)]
-    sizes = {"max_request_size": MOST_BYTES, "batch_size": MOST_BYTES, "linger_ms": 2_000}
+    sizes: dict[str, Any] = {
+        "max_request_size": MOST_BYTES,
+        "batch_size": MOST_BYTES,
+        "linger_ms": 2_000,
+    }
     offsets = KafkaPython(str(gateway.listens)).write("t", sent, compression="gzip", **sizes)
     assert offsets == [*range(len(sent))]
     assert [each.value for each in read("t", len(sent))] == [each.value for each in sent]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
 import pytest
 
+from dafka_core import Store
 from dafka_core.security.permissions import CONSUME, Permissions
 from dafka_kafka.access import Access
 from dafka_kafka.api import Api, Client
@@ -34,6 +35,12 @@ MEMBER: Final = {
     "protocol_type": "consumer",
     "protocols": [{"name": "range", "metadata": b"\0\1\0\0\0\1\0\1t\xff\xff\xff\xff"}],
 }
+
+
+@pytest.fixture
+def gateway(store: Store) -> Iterator[Gateway]:
+    with Gateway(store, listen="127.0.0.1:0", group_rebalance_delay_ms=0) as gateway:
+        yield gateway
 
 
 class Requests:

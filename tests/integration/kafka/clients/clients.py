@@ -205,7 +205,7 @@ class PythonClient(KafkaClient):
         try:
             return self._write(topic, records, self.config() | ours)
         except (kafka.errors.KafkaError, aiokafka.errors.KafkaError) as error:
-            raise FailedError(error.errno or 0, repr(error)) from None
+            raise FailedError(getattr(error, "errno", 0) or 0, repr(error)) from None
 
     @abstractmethod
     def _write(self, topic: str, records: Sequence[Sent], options: dict[str, Any]) -> list[int]: ...
