@@ -87,7 +87,8 @@ def administer(admin: KafkaAdminClient, topic: str, version: Version) -> None:
         admin.describe_groups([topic])
         offsets = admin.list_group_offsets(topic)
         assert offsets.get(topic, offsets)[place].offset == 3
-        configs = admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
+        asked = [ConfigResource(ConfigResourceType.TOPIC, topic)]
+        configs = admin.describe_configs(asked, config_filter="all")
         assert configs["topic"][topic]["retention.ms"]["value"] == "-1"
         assert admin.delete_records({place: -1})[place]["low_watermark"] == 3
         if version >= WITH_PARTITIONS:
