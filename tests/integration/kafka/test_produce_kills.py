@@ -58,11 +58,11 @@ class Application:
                 self._produce()
             self._producer.poll(0 if self.sent % 100 else 0.001)
 
-    def begin(self, count: int) -> None:
+    def begin(self, count: int, wait_s: float = 0) -> None:
         """Write some more, and process answers."""
         for _ in range(count):
             self._produce()
-        self._producer.poll(0)
+        self._producer.poll(wait_s)
 
     def finish(self) -> None:
         assert self._producer.flush(PATIENCE_S) == 0
@@ -166,7 +166,7 @@ def test_each_partition_of_a_killed_gateway_is_written_soon_after_it_returns(
             cluster.start_store(each % 2)
             while min(application.acknowledged_s.values()) < killed_s:
                 assert time.monotonic() < killed_s + RETURN_S, application.acknowledged_s
-                application.begin(1)
+                application.begin(PARTITIONS, 0.01)
         application.finish()
         wait_until(lambda: ends(cluster, 0) == ends(cluster, 1), "both stores have the same")
         directories = [cluster.store_directory(index) for index in range(2)]
