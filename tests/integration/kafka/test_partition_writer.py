@@ -202,9 +202,11 @@ def test_records_that_another_history_replaced_are_written_again(store: Store) -
             await asyncio.to_thread(
                 wait_until, lambda: not store.role.partitions[TP].pending_replacements
             )
-            return [*sent, await send(rounds, second), await send(rounds, second)]
+            again = [await send(rounds, each) for each in (first, second, second)]
+            return [*sent, *again]
 
-    assert asyncio.run(run()) == [Written(*each) for each in ((0, 3), (3, 6), (3, 6), (3, 6))]
+    offsets = [(0, 3), (3, 6), (0, 3), (3, 6), (3, 6)]
+    assert asyncio.run(run()) == [Written(*each) for each in offsets]
     assert stored(store) == [b"0"] * 3 + [b"1"] * 3
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -232,6 +233,33 @@ def test_requests_are_answered_in_order_whatever_they_wait_for(
         sequence = [int(value) for value in stored(store, number)]
         assert sequence == sorted(sequence)
         assert len(sequence) == ends[number]
+
+
+def test_a_majority_of_three_stores_is_needed_for_acks_all(
+    client: ProduceClient, store: Store, tower: str, tmp_path: Path
+) -> None:
+    others = [Store(tmp_path / name, tower=tower) for name in "ab"]
+    with contextlib.ExitStack() as running:
+        for each in others:
+            running.callback(each.close)
+        wait_until(lambda: len(store.known.endpoints) == 2)
+        assert client.ask({FIRST: batch(values(1))}, acks=-1) == [Answer(0, 0)]
+        others[0].close()
+        wait_until(lambda: len(store.known.endpoints) == 1)
+        assert client.ask({FIRST: batch(values(1))}, acks=-1) == [Answer(0, 1)]
+        assert others[1].log.end(tp(0)) == 2
+    wait_until(lambda: not store.known.endpoints)
+    error = KafkaError.NOT_ENOUGH_REPLICAS
+    assert client.ask({FIRST: batch(values(1)), ("t", 1): None}, acks=-1) == [Answer(error, -1)] * 2
+    assert store.log.end(tp(0)) == 2  # it may be sent again: nothing is written
+    assert client.ask({FIRST: batch(values(1))}, acks=1) == [Answer(0, 2)]
+    with Store(tmp_path / "a", tower=tower) as back:
+        wait_until(lambda: len(store.known.endpoints) == 1)
+        assert client.ask({FIRST: batch(values(1))}, acks=-1) == [Answer(0, 3)]
+        assert back.log.end(tp(0)) == 4
+    wait_until(lambda: not store.known.endpoints)
+    store.append_queue.forget(others[0].address).result(30)
+    assert client.ask({FIRST: batch(values(1))}, acks=-1) == [Answer(0, 4)]  # one of two stores
 
 
 def test_many_producers_share_a_partition(where: HostPort, store: Store) -> None:
