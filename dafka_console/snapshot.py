@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, NamedTuple
@@ -49,6 +49,7 @@ class PartitionColumns:
         stores: by address of each answering store, its own end; -1 if it has none.
         topics: the topics' names.
         topic_rates: the last records per second of each topic, one row each, oldest first.
+        clients: the names of the clients that write partitions, as far as stores know them.
     """
 
     tps: list[TopicPartition]
@@ -64,6 +65,7 @@ class PartitionColumns:
     stores: dict[str, Ints]
     topics: list[str]
     topic_rates: Floats
+    clients: Mapping[TopicPartition, str]
 
     def row_of(self, tp: TopicPartition) -> int | None:
         """Return the row of a partition; None if no store has it."""
@@ -98,6 +100,7 @@ class PartitionTable:
         self._ints: dict[str, Ints] = {name: np.zeros(0, np.int64) for name in names}
         self._rate: Floats = np.zeros(0)
         self._topic_rates: Floats = np.zeros((0, HISTORY))
+        self._clients: dict[TopicPartition, str] = {}  # replaced, so that snapshots share it
 
     def hear(self, store: str, heads: Iterable[PartitionInfo], *, complete: bool) -> None:
         """Set a store's bounds: of all its partitions if ``complete``, else of changed ones."""
@@ -122,14 +125,17 @@ class PartitionTable:
         return len(self._held.get(store, ()))
 
     def learn(self, facts: Iterable[PartitionFacts]) -> None:
-        """Set the disk usage and times of partitions."""
-        ints = self._ints
+        """Set the disk usage, times and clients of partitions."""
+        ints, clients = self._ints, dict(self._clients)
         for fact in facts:
             row = self._rows.get(fact.tp)
             if row is not None and fact.records:
+                if fact.client:
+                    clients[fact.tp] = fact.client
                 ints["bytes"][row], ints["records"][row] = fact.bytes, fact.records
                 ints["first_us"][row] = fact.first_time_us or 0
                 ints["last_us"][row] = max(ints["last_us"][row], fact.last_time_us or 0)
+        self._clients = clients
 
     def lacks_facts(self) -> bool:
         """True if the disk usage of a partition is unknown."""
@@ -170,6 +176,7 @@ class PartitionTable:
             stores={store: ends.copy() for store, ends in self._ends.items()},
             topics=list(self._topics),
             topic_rates=self._topic_rates.copy(),
+            clients=self._clients,
         )
 
     def _record_bytes(self) -> Floats:
@@ -243,6 +250,7 @@ class PartitionTable:
         self._ints = {name: column[keep] for name, column in self._ints.items()}
         self._ints["topic"] = np.array([self._topics[tp.topic] for tp in self._tps], np.int64)
         self._rate = self._rate[keep]
+        self._clients = {tp: name for tp, name in self._clients.items() if tp not in gone}
         self._ends = {store: ends[keep] for store, ends in self._ends.items()}
 
 

@@ -223,10 +223,12 @@ def _topics(snapshot: Snapshot, choice: TopChoice) -> Table:
 
 
 def _partitions(snapshot: Snapshot, choice: TopChoice) -> Table:
-    table = _table("PARTITION", "TOPIC", "EARLIEST", "NEXT", "SIZE", "RECORDS/S", "STORES", left=2)
+    names = ("EARLIEST", "NEXT", "SIZE", "RECORDS/S", "STORES")
+    table = _table("PARTITION", "CLIENT", "TOPIC", *names, left=3)
     for row in partition_window(snapshot, choice.topic, choice.window)["rows"]:
         table.add_row(
             Text(row["name"]),
+            Text(row["client"]),
             Text(row["topic"]),
             f"{row['earliest']:,}",
             f"{row['end']:,}",

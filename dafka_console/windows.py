@@ -17,7 +17,7 @@ from dafka_console.snapshot import NO_FLIGHT, Snapshot, TopicColumns
 from dafka_core.config.topic_rules import FOREVER, RetentionRule, parse_rules, rule_of
 from dafka_core.errors import InvalidRequestError
 from dafka_core.model.name_limits import nearest_name
-from dafka_core.model.names import INTERNAL, escape
+from dafka_core.model.names import INTERNAL, escape, printable
 
 MOST_ROWS: Final = 500
 """Rows of one answer: several screens."""
@@ -90,13 +90,15 @@ def partition_window(snapshot: Snapshot, topic: str | None, window: Window) -> d
     of_topic = slice(None) if topic is None else columns.topic == _number(columns.topics, topic)
     own = np.arange(len(columns.tps))[of_topic]
     shown = [escape(columns.tps[row].partition) for row in own]
+    clients = [columns.clients.get(columns.tps[row], "") for row in own]
     sortable: dict[str, npt.NDArray[Any]] = {
         "records": columns.end - columns.earliest,
         "holders": columns.holders(),
         **{name: getattr(columns, name) for name in _PARTITION_COLUMNS[2:]},
     }
+    names = [f"{name} {client}" for name, client in zip(shown, clients, strict=True)]
     rows, total = _picked(
-        shown, window, lambda column: sortable[column][own], _PARTITION_COLUMNS, None
+        names, window, lambda column: sortable[column][own], _PARTITION_COLUMNS, None
     )
     found = [_partition(snapshot, int(own[row]), shown[row]) for row in rows]
     return {"total": total, "rows": found}
@@ -228,6 +230,7 @@ def _partition(snapshot: Snapshot, row: int, shown: str) -> dict[str, Any]:
     return {
         "name": shown,
         "topic": escape(columns.tps[row].topic),
+        "client": printable(columns.clients.get(columns.tps[row], "")),
         "producing": any(each.node == address for each in snapshot.nodes),
         "earliest": int(columns.earliest[row]),
         "end": int(columns.end[row]),

@@ -12,7 +12,7 @@ export function show(main, { go, names, news }) {
   const tiles = h("div", { class: "tiles" });
   const graph = h("div", {});
   const last = h("div", { class: "card" });
-  const find = h("input", { type: "search", placeholder: "Find a partition  /", "aria-label": "Find a partition", oninput: () => rows.again() });
+  const find = h("input", { type: "search", placeholder: "Find a partition or client  /", "aria-label": "Find a partition", oninput: () => rows.again() });
   const rows = list({
     label: "partitions",
     sort: "last_us",
@@ -22,6 +22,7 @@ export function show(main, { go, names, news }) {
     open: (row) => go("records", topic, row.name),
     columns: [
       { key: "name", title: "partition", width: "minmax(90px, 2fr)", cell: (row) => [h("code", { title: row.name }, row.name.length > 20 ? `${row.name.slice(0, 18)}…` : row.name), row.producing && badge("producer here", "good")] },
+      { title: "client", kind: "wide", width: "minmax(80px, 1.6fr)", cell: (row) => h("span", { title: row.client }, row.client || "–") },
       { key: "earliest", title: "earliest", kind: "number wide", width: "110px", cell: (row) => whole(row.earliest) },
       { key: "end", title: "next", kind: "number", width: "96px", cell: (row) => whole(row.end) },
       { key: "bytes", title: "size", kind: "number wide", width: "100px", exact: true, cell: (row) => size(row.bytes) },
