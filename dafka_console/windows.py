@@ -65,8 +65,7 @@ def topic_row(snapshot: Snapshot, topic: str) -> dict[str, Any] | None:
         return None
     row = names.index(topic)
     found = _topic(snapshot, row, escape(topic))
-    rates = _rounded(snapshot.partitions.topic_rates[row])
-    return found | {"rates": rates, "kept": kept(snapshot, topic)}
+    return found | {"kept": kept(snapshot, topic)}
 
 
 def kept(snapshot: Snapshot, topic: str) -> list[str]:
@@ -114,7 +113,6 @@ def totals(snapshot: Snapshot) -> dict[str, Any]:
     """Return the cluster's totals."""
     columns = snapshot.partitions
     here = [each for each in snapshot.stores if each.here]
-    last = snapshot.history[-1] if snapshot.history else None
     return {
         "number": snapshot.number,
         "time_s": snapshot.time_s,
@@ -126,8 +124,6 @@ def totals(snapshot: Snapshot) -> dict[str, Any]:
         "bytes": int(columns.bytes.sum()),
         "rate": round(float(columns.rate.sum()), 2),
         "byte_rate": round(float(columns.byte_rate.sum()), 1),
-        "now_rate": round(last.rate, 2) if last else 0,
-        "now_byte_rate": round(last.byte_rate, 1) if last else 0,
         "stores": len(here),
         "stores_known": len(store_rows(snapshot)),
         "nodes": len(snapshot.nodes),
@@ -219,7 +215,7 @@ def _topic(snapshot: Snapshot, row: int, shown: str) -> dict[str, Any]:
         "first_us": int(topics.first_us[row]) or None,
         "last_us": int(topics.last_us[row]) or None,
         "stale": int(topics.stale[row]),
-        "spark": _rounded(snapshot.partitions.topic_rates[row][-SPARK_POINTS:]),
+        "spark": snapshot.rates.last(snapshot.partitions.topics[row], SPARK_POINTS),
     }
 
 
@@ -265,7 +261,3 @@ def _rules(texts: tuple[str, ...]) -> tuple[RetentionRule, ...]:
 
 def _number(names: Sequence[str], topic: str) -> int:
     return names.index(topic) if topic in names else -1
-
-
-def _rounded(column: npt.NDArray[Any]) -> list[float]:
-    return [round(float(each), 2) for each in column]
