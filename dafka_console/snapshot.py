@@ -152,7 +152,8 @@ class PartitionTable:
         rates = written / max(passed_s, 1e-3)
         self._rate += -np.expm1(-passed_s / SETTLE_S) * (rates - self._rate)
         self._rate[self._rate < LEAST_RATE] = 0
-        self._topic_rates = np.bincount(ints["topic"], rates, len(self._topics))
+        by_topic = np.bincount(ints["topic"], rates, len(self._topics))
+        self._topic_rates = by_topic.astype(np.float64)
         return float(rates.sum()), float((rates * self._record_bytes()).sum())
 
     def columns(self) -> PartitionColumns:

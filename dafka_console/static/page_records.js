@@ -125,7 +125,9 @@ export function show(main, { names }) {
     return begin({ pages: 1, find: find.value, where: condition.value, since_us: timeOf(since), until_us: to === undefined ? to : to + 1e6 });
   }
 
-  const latest = () => begin({ pages: 1 });
+  function latest() {
+    return begin({ pages: 1 });
+  }
 
   async function open(row, format = "auto", schema = "") {
     const place = { topic, partition: row.partition || partition, offset: row.offset };

@@ -104,12 +104,13 @@ class PartitionRow(NamedTuple):
             ValueError: the row is damaged, or of an unknown form.
         """
         row = bytes(value[:-CHECKSUM_BYTES])
-        if value[-CHECKSUM_BYTES:] != checksum(key, row):
-            raise ValueError("its row does not match its checksum")
-        at, (*facts, name_bytes) = _ROW.size, _ROW.unpack_from(row)
+        at = _ROW.size
+        *facts, name_bytes = _ROW.unpack_from(row) if len(row) >= at else (0,)
         end = len(row) - name_bytes
         if end - at not in _REST_BYTES:
             raise ValueError(f"a partition's row cannot have {len(value)} bytes")
+        if value[-CHECKSUM_BYTES:] != checksum(key, row):
+            raise ValueError("its row does not match its checksum")
         epoch, client = None, row[end:].decode()
         if (end - at) % _TRANSACTIONS.size == EPOCH_BYTES:
             at += EPOCH_BYTES
