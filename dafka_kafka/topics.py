@@ -29,10 +29,11 @@ from dafka_kafka.api import (
 )
 from dafka_kafka.configs import (
     ANSWER_S,
+    REGISTERED,
     changed,
-    changed_configs,
     check_all_there,
     limits_of,
+    own_rule,
     set_retention,
     tell_others,
     topic_configs,
@@ -180,7 +181,8 @@ class Topics(Feature):
         is_changed = bool(limits) and changed(topic, rules, limits) != rules
         if is_changed:
             check_all_there(self._node.store)
-        await self._node.registry.create(topic, count, new=True, gateways=gateways)
+        configs = {name: limits[name] for name in REGISTERED if name in limits}
+        await self._node.registry.create(topic, count, new=True, gateways=gateways, configs=configs)
         if is_changed:
             try:
                 await set_retention(self._node, topic, limits)
@@ -308,7 +310,7 @@ class Topics(Feature):
         with contextlib.suppress(ProtocolError):  # no topic has such a name
             check_topic(topic)
             held = await self._node.in_thread(store.log.partitions, topic)
-        has_rule = bool(changed_configs(self._node, topic))
+        has_rule = own_rule(topic, store.retention_control.rules) is not None
         # Records or a rule without numbers: an earlier deletion was interrupted.
         is_left = has_rule or any(info.earliest < info.end for info in held)
         if not (is_left or self._node.registry.exists(topic)):

@@ -60,6 +60,9 @@ class FixedNumbers:
     def deleted_end(self, tp: TopicPartition) -> int:
         return 0
 
+    def configs(self, topic: str) -> Mapping[str, int]:
+        return {}
+
 
 class FixedGateways:
     def __init__(self, store: Store) -> None:

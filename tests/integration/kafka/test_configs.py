@@ -23,14 +23,17 @@ from dafka_core import Store
 from dafka_core.config.topic_rules import parse_rules
 from dafka_core.testing.waiting import wait_until
 from dafka_kafka.api import Api
+from dafka_kafka.errors import KafkaError
 from dafka_kafka.gateway import APIS, Gateway
 from dafka_kafka.gateways import node_id
+from dafka_kafka.produce import ALL
 from dafka_kafka.schemas import (
     AlterConfigsRequest,
     DescribeConfigsRequest,
     IncrementalAlterConfigsRequest,
 )
 from tests.integration.kafka.one_request import tell
+from tests.integration.kafka.produce_client import ProduceClient, batch
 
 PATIENCE_S = 30.0
 
@@ -46,6 +49,12 @@ def described(client: AdminClient, kind: Any, name: str) -> dict[str, Any]:
     resource = ConfigResource(kind, name)
     found = client.describe_configs([resource], request_timeout=PATIENCE_S)[resource]
     return dict(found.result(PATIENCE_S))
+
+
+def produced(gateway: Gateway, topic: str, acks: int, *values: bytes) -> int:
+    with ProduceClient(gateway.listens) as client:
+        (answer,) = client.ask({(topic, 0): batch(values or [b"a"])}, acks=acks)
+    return answer.error
 
 
 def test_a_topics_configs_are_what_is_true_of_it(client: AdminClient, store: Store) -> None:
@@ -69,8 +78,7 @@ def test_a_topics_configs_are_what_is_true_of_it(client: AdminClient, store: Sto
     }
     assert all(each.is_default for each in found.values())
     assert {name for name, each in found.items() if not each.is_read_only} == {
-        "retention.bytes",
-        "retention.ms",
+        *("max.message.bytes", "min.insync.replicas", "retention.bytes", "retention.ms")
     }
     with pytest.raises(KafkaException, match="topic 'u' does not exist"):
         described(client, ConfigResource.Type.TOPIC, "u")
@@ -213,6 +221,38 @@ def test_what_a_topic_keeps_is_changed_and_set_back(client: AdminClient, store: 
     assert list(map(str, control.rules)) == ["t2=0.009s,10GiB", "audit=forever", "t*=1w,10GiB"]
 
 
+def test_the_limit_of_a_batch_is_kept_and_applied(client: AdminClient, gateway: Gateway) -> None:
+    def limit() -> str:
+        return str(described(client, ConfigResource.Type.TOPIC, "t")["max.message.bytes"].value)
+
+    def alter(value: str | None) -> None:
+        kind = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
+        entry = ConfigEntry("max.message.bytes", value, incremental_operation=kind)
+        asked = ConfigResource(ConfigResource.Type.TOPIC, "t", incremental_configs=[entry])
+        client.incremental_alter_configs([asked])[asked].result(PATIENCE_S)
+
+    def write(topic: str) -> int:
+        return produced(gateway, topic, 1, bytes(1000))
+
+    usual = limit()
+    alter("1000")
+    assert (limit(), produced(gateway, "t", 1)) == ("1000", KafkaError.NONE)
+    assert write("t") == KafkaError.MESSAGE_TOO_LARGE
+    alter(None)
+    assert (limit(), write("t")) == (usual, KafkaError.NONE)
+    made = NewTopic("u", 1, config={"max.message.bytes": "500"})
+    client.create_topics([made])["u"].result(PATIENCE_S)
+    assert write("u") == KafkaError.MESSAGE_TOO_LARGE
+    kind = AlterConfigsRequest.AlterConfigsResource
+    asked = [kind(resource_type=2, resource_name="u", configs=[])]
+    tell(gateway, AlterConfigsRequest(resources=asked, validate_only=False), 1)
+    assert write("u") == KafkaError.NONE
+    alter("500")
+    client.delete_topics(["t"])["t"].result(PATIENCE_S)
+    client.create_topics([NewTopic("t", 1)])["t"].result(PATIENCE_S)
+    assert (limit(), write("t")) == (usual, KafkaError.NONE)
+
+
 def test_a_config_is_set_back_and_none_is_added_to(client: AdminClient, gateway: Gateway) -> None:
     kind: Any = IncrementalAlterConfigsRequest
     change = kind.AlterConfigsResource.AlterableConfig
@@ -252,7 +292,7 @@ def test_options_that_are_set_are_the_brokers_static_configs(store: Store) -> No
 
 
 def test_as_many_copies_can_be_asked_for_as_there_are_stores(
-    client: AdminClient, store: Store, tower: str, tmp_path: Path
+    client: AdminClient, gateway: Gateway, store: Store, tower: str, tmp_path: Path
 ) -> None:
     with Store(tmp_path / "other", tower=tower):
         wait_until(lambda: store.known.names)
@@ -263,4 +303,10 @@ def test_as_many_copies_can_be_asked_for_as_there_are_stores(
         made["u2"].result(PATIENCE_S)
         with pytest.raises(KafkaException, match="at most the number of stores"):
             made["u3"].result(PATIENCE_S)
-    assert described(client, ConfigResource.Type.TOPIC, "u2")["min.insync.replicas"].value == "1"
+        wait_until(lambda: store.known.endpoints)
+        assert produced(gateway, "u2", ALL) == KafkaError.NONE
+    found = described(client, ConfigResource.Type.TOPIC, "u2")["min.insync.replicas"]
+    assert (found.value, found.source) == ("2", ConfigSource.DYNAMIC_TOPIC_CONFIG.value)
+    wait_until(lambda: not store.known.endpoints)
+    assert produced(gateway, "u2", ALL) == KafkaError.NOT_ENOUGH_REPLICAS
+    assert produced(gateway, "u2", 1) == produced(gateway, "t", ALL) == KafkaError.NONE

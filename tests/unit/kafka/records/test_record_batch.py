@@ -27,6 +27,7 @@ from dafka_kafka.records.record_batch import (
     decode_record_batch,
     encode_few,
     encode_record_batches,
+    largest_batch,
 )
 from dafka_kafka.records.record_columns import RecordColumns, decode_records, encode_records
 from tests.unit.kafka.records.batches import (
@@ -276,6 +277,15 @@ def test_few_records_are_decoded_as_columns_are_or_left_to_them(data: st.DataObj
 def test_sizes_at_which_a_number_takes_more_octets(size: int) -> None:
     values, deltas = [b"x" * size] * 2, [0, 64]
     assert encode_few(values, deltas) == by_columns(values, deltas)
+
+
+def test_the_largest_batch_or_message_counts() -> None:
+    small, large = (
+        b"".join(encode_record_batches(RecordBatch.of(TP, 0, [bytes(size)]))) for size in (10, 100)
+    )
+    assert largest_batch(small + large + small) == len(large)
+    assert largest_batch(small + bytes(20) + large) == len(small)
+    assert largest_batch(b"") == 0
 
 
 @pytest.mark.parametrize("count", [1, MOST, MOST + 1])
