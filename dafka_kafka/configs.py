@@ -91,7 +91,7 @@ _MOST: Final = {AGE: MAX_AGE_S * 1000, SIZE: 10**15 - 1}
 """Largest limits of a rule. Larger ones keep everything: tools write 2^63 - 1 for ever."""
 
 Limits = Mapping[str, int | None]
-"""Requested limits by config name; None removes a limit."""
+"""Requested values by config name; None resets one."""
 
 
 def parsed(name: str, value: str | None) -> int | None:
@@ -401,9 +401,9 @@ class Configs(Feature):
         for each in request.resources:
             error, why = int(KafkaError.NONE), None
             try:
-                limits = self._checked(each)
+                values = self._checked(each)
                 if not request.validate_only:
-                    await set_configs(self._node, each.resource_name, limits, anew=anew)
+                    await set_configs(self._node, each.resource_name, values, anew=anew)
             except RefusedError as refused:
                 error, why = refused.code, refused.why
             responses.append(
@@ -417,7 +417,7 @@ class Configs(Feature):
         return kind(throttle_time_ms=0, responses=responses)
 
     def _checked(self, asked: Any) -> dict[str, int | None]:
-        """Return the requested limits; raise RefusedError for configs that can't be set."""
+        """Return the requested values; raise RefusedError for configs that can't be set."""
         name = asked.resource_name
         if asked.resource_type != Resource.TOPIC:
             raise RefusedError(KafkaError.INVALID_REQUEST, UNCHANGED)
@@ -425,7 +425,7 @@ class Configs(Feature):
             raise RefusedError(
                 KafkaError.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist"
             )
-        return limits_of(self._node, asked.configs)
+        return values_of(self._node, asked.configs)
 
     def _described(self, asked: Any) -> Any:
         error, why, found = KafkaError.NONE, None, list[Config]()
@@ -583,13 +583,13 @@ def settings(gateway: KafkaOptions, store: StoreOptions) -> dict[str, tuple[Kind
     }
 
 
-def limits_of(node: GatewayNode, configs: Iterable[Any]) -> dict[str, int | None]:
+def values_of(node: GatewayNode, configs: Iterable[Any]) -> dict[str, int | None]:
     """Return the values that a client sets for a topic, None for defaults, without fixed configs.
 
     Raises:
         RefusedError: some of them can't be set; it names all of these.
     """
-    limits: dict[str, int | None] = {}
+    values: dict[str, int | None] = {}
     refusals = []
     for config in configs:
         operation = getattr(config, "config_operation", Operation.SET)
@@ -598,16 +598,16 @@ def limits_of(node: GatewayNode, configs: Iterable[Any]) -> dict[str, int | None
             if config.name not in RETENTION:
                 _check(node, config.name, operation, value)
                 if config.name in REGISTERED:
-                    limits[config.name] = None if value is None else int(value)
+                    values[config.name] = None if value is None else int(value)
             elif operation in (Operation.SET, Operation.DELETE):
-                limits[config.name] = parsed(config.name, value)
+                values[config.name] = parsed(config.name, value)
             else:
                 raise RefusedError(KafkaError.INVALID_CONFIG, _no_list(config.name))
         except RefusedError as refused:
             refusals.append(refused.why)
     if refusals:
         raise RefusedError(KafkaError.INVALID_CONFIG, "; ".join(refusals))
-    return limits
+    return values
 
 
 def _no_list(name: str) -> str:
