@@ -32,11 +32,11 @@ from dafka_kafka.configs import (
     REGISTERED,
     changed,
     check_all_there,
-    values_of,
     own_rule,
     set_retention,
     tell_others,
     topic_configs,
+    values_of,
 )
 from dafka_kafka.errors import KafkaError, RefusedError
 from dafka_kafka.gateway_node import GatewayNode
