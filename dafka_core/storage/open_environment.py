@@ -34,7 +34,7 @@ FORMAT_KEY: Final = b"format"
 FORMAT_VALUE: Final = struct.Struct("<I")
 """The entry of the table ``meta`` with the format's number."""
 
-FORMAT: Final = 5
+FORMAT: Final = 6
 """In earlier formats the timestamps of a partition never went back, and blocks did not have the
 greatest one so far."""
 
