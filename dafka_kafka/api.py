@@ -230,8 +230,10 @@ def serves(api: Api, versions: range, rule: Rule | None) -> Callable[[Method], M
                 return schemas.empty_response(api, client.version, refused.code, why)
             return schemas.made_response(api, answer) if isinstance(answer, dict) else answer
 
+        unbound: Callable[..., Awaitable[Response]] = handle
         declared = getattr(method, "serves", ())
-        setattr(method, "serves", (*declared, (api, Served(handle, versions, rule))))  # noqa: B010
+        served = Served(unbound, versions, rule)
+        setattr(method, "serves", (*declared, (api, served)))  # noqa: B010
         return method
 
     return declare
