@@ -267,8 +267,7 @@ def test_a_part_is_refused_with_the_error_of_its_resource(api: Api) -> None:
     assert name == "t"
     error = REFUSALS[need.resource]
     for version in versions(api):
-        response = schemas.empty_response(api, version, 0, None)
-        setattr(response, rule.answered, [rule.refusal(part, error)])
+        response = schemas.made_response(api, {rule.answered: [rule.refused(part, error)]})
         assert error_codes(response, version) == [error]
 
 
