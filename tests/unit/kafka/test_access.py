@@ -84,7 +84,7 @@ def test_topics_that_may_not_be_seen_are_refused_by_name_and_left_out_of_a_list(
         for answered in (described("a1", "b"), octets):
             listed, _ = alice.asks(Api.METADATA, version, answered, **everything)
             assert errors(listed) == {"a1": 0}
-    # Who names topics that it may not see is not told of all: in version 0 an empty list means so.
+    # In version 0 an empty list means all topics.
     found, handler = alice.asks(Api.METADATA, 0, described(), **metadata("b"))
     assert handler.request.topics == []
     assert handler.client.version > 0
