@@ -281,8 +281,6 @@ class ProduceRounds:
         return len(found)
 
 
-_Topic = schemas.ProduceResponse.TopicProduceResponse
-
 _log: Final = logging.getLogger("dafka.kafka")
 
 ALL: Final = -1
@@ -350,8 +348,6 @@ class Produce(Feature):
             each=named_topic(Operation.WRITE),
             answered="responses",
             refused=refuse_partitions(
-                _Topic,
-                _Topic.PartitionProduceResponse,
                 "partition_data",
                 number="index",
                 in_request="index",
