@@ -16,7 +16,14 @@ from pyarrow import flight
 
 from dafka_core.errors import InvalidRequestError, StoreUnreachableError
 from dafka_core.flight import limits, server_actions
-from dafka_core.flight.requests import HeadsSince, RecordRange
+from dafka_core.flight.requests import (
+    HeadsSince,
+    RecordRange,
+    RetentionRequest,
+    RetentionRules,
+    Trimmed,
+    TrimRequest,
+)
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.log_entries import Commit, SetAside, Stage
@@ -480,3 +487,19 @@ def test_nothing_is_missed_between_two_watches(served: Served, client: StoreClie
             assert info.end >= ends.get(info.partition, 0)
             ends[info.partition] = info.end
     writer.join()
+
+
+def test_partitions_are_trimmed_at_most_to_their_ends(served: Served, client: StoreClient) -> None:
+    served.extend(100)
+    trims = ((*TP, 30), (*TP, 20), ("unknown", "P", 5), (*TP, 500))
+    (done,) = client.ask(Trimmed, PATIENCE_S, TrimRequest(trims))
+    assert done.earliest == (30, 30, 0, 100)
+    (info,) = served.log.partitions()
+    assert (info.earliest, info.end) == (100, 100)
+
+
+def test_a_service_without_rules_says_so(client: StoreClient) -> None:
+    with pytest.raises(InvalidRequestError, match="keeps all"):
+        client.ask(RetentionRules, PATIENCE_S, RetentionRequest())
+    with pytest.raises(InvalidRequestError, match="must have limits as"):
+        client.ask(RetentionRules, PATIENCE_S, RetentionRequest(("t=7",)))

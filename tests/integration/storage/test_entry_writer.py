@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import struct
+import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,7 +14,7 @@ import pytest
 import xxhash
 
 from dafka_core.config.node_options import STAGED_HOURS
-from dafka_core.errors import ClosedError, FencedError, OffsetConflictError, StoreError
+from dafka_core.errors import ClosedError, DafkaError, FencedError, OffsetConflictError, StoreError
 from dafka_core.model.log_entries import (
     Commit,
     Discard,
@@ -27,7 +30,15 @@ from dafka_core.model.records import (
     TransactionState,
 )
 from dafka_core.storage import Log, block
+from tests.integration.storage import committer
 from tests.integration.storage.clocks import Clock
+from tests.integration.storage.committer import (
+    PARTITIONS,
+    all_values,
+    committed,
+    transaction_values,
+)
+from tests.integration.storage.processes import started
 from tests.integration.storage.staged import (
     TP,
     A,
@@ -38,6 +49,7 @@ from tests.integration.storage.staged import (
     held,
     large,
     one,
+    part,
     put,
     stage,
     told,
@@ -365,3 +377,249 @@ def test_a_row_of_no_form_is_damage(tmp_path: Path, size: int) -> None:
         partitions = env.open_db(b"partitions", txn, create=False)
         txn.put(b"t\0p", bytes(size), db=partitions)
     refused(tmp_path, f"partition p: .*row cannot have {size} bytes")
+
+
+def check(store: Log, at_least: int, at_most: int) -> None:
+    """Check that every partition has the same complete transactions."""
+    transactions = committed(store)
+    assert at_least <= transactions <= at_most
+    for partition in PARTITIONS:
+        assert held(store, partition) == all_values(partition, transactions)
+        info = store.transaction_state(TopicPartition("t", partition))
+        if transactions:
+            start = info.end - len(transaction_values(partition, transactions - 1))
+            assert info.transaction == Transaction(transactions - 1, start, info.end)
+
+
+def test_transactions_survive_kills_as_a_whole(tmp_path: Path) -> None:
+    chance = random.Random(4)
+    transactions = 0
+    for seed in range(10):
+        command = [sys.executable, "-m", committer.__name__, str(tmp_path), str(seed)]
+        with started(command) as process:
+            assert process.stdout is not None
+            lines = [process.stdout.readline() for _ in range(chance.randint(1, 30))]
+            time.sleep(chance.random() * 0.01)  # anywhere in a step, a commit or a merge
+            process.kill()
+            lines += [line for line in process.stdout if line.endswith("\n")]
+        assert lines[0] == f"opened {transactions}\n"
+        told = int(lines[-1].split()[1])
+        with Log(tmp_path) as store:
+            check(store, told, told + 1)
+            transactions = committed(store)
+            if seed % 3 == 0:
+                clean(store)
+                check(store, transactions, transactions)
+    assert transactions > 30
+
+
+@pytest.mark.parametrize("number", [0, 3])
+def test_a_kill_between_staging_and_committing(tmp_path: Path, number: int) -> None:
+    command = [sys.executable, "-m", committer.__name__, str(tmp_path), "1"]
+    with started(command) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line == f"staged {number}\n":
+                break
+        process.kill()
+    with Log(tmp_path) as store:
+        check(store, number, 1 << 30)
+        # The next writer begins anew, whatever was left.
+        transactions = committed(store)
+        commit = committer.write_transaction(store, transactions, random.Random(9))
+        assert store.write([commit]) == [None]
+        check(store, transactions + 1, transactions + 1)
+
+
+def test_what_was_staged_before_a_kill_can_be_gone_on_with(tmp_path: Path) -> None:
+    code = (
+        "import os, sys; from dafka_core.storage import Log\n"
+        "from tests.integration.storage.staged import large, stage\n"
+        "store = Log(sys.argv[1]); store.write([stage(large(200), 0)])\n"
+        "print('staged', flush=True); store.write([stage(large(500), 200)]); os._exit(9)"
+    )
+    with started([sys.executable, "-c", code, str(tmp_path)]) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "staged\n"
+        process.kill()
+    with Log(tmp_path) as store:
+        assert store.partitions() == []
+        info = store.transaction_state(TP)
+        assert info.staged_end in (200, 700)
+        outcomes: list[DafkaError | None] = store.write([stage([b"more"], info.staged_end, A)])
+        assert outcomes == [None]
+
+
+TRANSACTION = Transaction(4, 3, 303)
+RECORDS = large(300, "u")
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: Clock) -> Iterator[Log]:
+    """A log with three records."""
+    with Log(tmp_path / "store", clock_us=clock) as opened:
+        put(opened, values(3))
+        yield opened
+
+
+def test_a_whole_transaction_is_seen_at_once(store: Log) -> None:
+    assert store.write([part(RECORDS, TRANSACTION, 3, 303)]) == [None]
+    assert store.transaction_state(TP) == TransactionState(303, 303, "", TRANSACTION)
+    assert held(store) == values(3) + RECORDS
+    put(store, [b"next"])
+    assert store.transaction_state(TP) == TransactionState(304, 304, "", TRANSACTION)
+
+
+@pytest.mark.parametrize("ends", [(150, 303), (4, 5, 100, 302, 303)])
+@pytest.mark.parametrize("together", [False, True])
+def test_parts_of_a_transaction_are_seen_with_the_last_one(
+    store: Log, clock: Clock, ends: tuple[int, ...], together: bool
+) -> None:
+    seen = told(store)
+    batches = [
+        part(RECORDS, TRANSACTION, start, end) for start, end in zip((3, *ends), ends, strict=False)
+    ]
+    if together:
+        store.append(batches)
+    else:
+        for batch in batches[:-1]:
+            clock.now_us += 1_000
+            store.append([batch])
+            assert told(store) == seen
+            assert store.transaction_state(TP) == TransactionState(3, batch.end, "", None)
+        store.append(batches[-1:])
+    assert store.transaction_state(TP) == TransactionState(303, 303, "", TRANSACTION)
+    assert held(store) == values(3) + RECORDS
+    assert len(store.times(TP, 3, 303)) == (1 if together else len(batches) - 1)
+
+
+def test_a_transaction_without_a_version_is_whole_and_not_the_last_one(store: Log) -> None:
+    store.append([part(RECORDS, TRANSACTION, 3, 303)])
+    other = Transaction(NO_VERSION, 303, 306)
+    store.append([part(values(3), other, 303, 304)])
+    assert store.end(TP) == 303
+    store.append([part(values(3), other, 304, 306)])
+    assert store.transaction_state(TP) == TransactionState(306, 306, "", TRANSACTION)
+
+
+def test_a_transaction_begins_anew_at_the_end(store: Log) -> None:
+    store.append([part(large(300, "x"), TRANSACTION, 3, 203)])
+    store.append([part(RECORDS, TRANSACTION, 3, 103)])
+    assert store.transaction_state(TP) == TransactionState(3, 103, "", None)
+    store.append([part(RECORDS, TRANSACTION, 103, 303)])
+    assert held(store) == values(3) + RECORDS
+    again = Transaction(5, 303, 313)
+    store.append([part(large(10), again, 303, 308)])
+    store.append([part(values(10), again, 303, 313)])
+    assert held(store) == values(3) + RECORDS + values(10)
+    assert store.transaction_state(TP).transaction == again
+
+
+def test_another_transaction_does_not_go_on_with_what_is_staged(store: Log) -> None:
+    store.append([part(RECORDS, TRANSACTION, 3, 103)])
+    for other in (
+        Transaction(5, 3, 303),
+        Transaction(4, 3, 304),
+        Transaction(4, 2, 303),
+        Transaction(4, 103, 303),
+    ):
+        (outcome,) = store.write([RecordBatch.of(TP, 103, [b"x"], other)])
+        assert facts(outcome) == (OffsetConflictError, "t", "p", 103, 3)
+    for offset in (2, 4, 102, 104):
+        (outcome,) = store.write([RecordBatch.of(TP, offset, [b"x"], Transaction(4, 0, 303))])
+        assert facts(outcome) == (OffsetConflictError, "t", "p", offset, 3)
+    with pytest.raises(OffsetConflictError):
+        store.append([RecordBatch.of(TP, 103, [b"x"], Transaction(5, 3, 303))])
+    assert store.transaction_state(TP) == TransactionState(3, 103, "", None)
+    unknown = TopicPartition("t", "q")
+    (outcome,) = store.write([RecordBatch.of(unknown, 1, [b"x"], Transaction(5, 0, 3))])
+    assert facts(outcome) == (OffsetConflictError, "t", "q", 1, 0)
+    assert store.info(unknown) is None
+
+
+@pytest.mark.parametrize(("start", "end"), [(2, 5), (302, 305), (2, 305)])
+def test_a_batch_must_lie_in_its_transaction(store: Log, start: int, end: int) -> None:
+    with pytest.raises(ValueError, match=r"not all of transaction 4, which has 3 to 303"):
+        store.append([RecordBatch.of(TP, start, values(end - start), TRANSACTION)])
+
+
+def test_records_without_a_transaction_show_that_the_one_before_them_is_whole(store: Log) -> None:
+    """The other store does not remember it any more."""
+    store.append([part(RECORDS, TRANSACTION, 3, 103), part(RECORDS, TRANSACTION, 103, 110)])
+    store.append([RecordBatch.of(TP, 110, RECORDS[107:200])])
+    assert store.transaction_state(TP) == TransactionState(203, 203, "", None)
+    assert held(store) == values(3) + RECORDS[:200]
+    store.append([RecordBatch.of(TP, 203, [*RECORDS[200:], b"next"])])
+    assert held(store) == [*values(3), *RECORDS, b"next"]
+
+
+@pytest.mark.parametrize("more", [0, 5])
+def test_a_transaction_is_the_last_one_with_the_rest_of_it(store: Log, more: int) -> None:
+    store.append([part(RECORDS, TRANSACTION, 3, 103)])
+    store.append([RecordBatch.of(TP, 103, RECORDS[100:] + values(more))])
+    assert store.transaction_state(TP) == TransactionState(303 + more, 303 + more, "", TRANSACTION)
+    assert held(store) == values(3) + RECORDS + values(more)
+
+
+def test_records_without_a_transaction_begin_anew_at_the_end(store: Log) -> None:
+    store.append([part(RECORDS, TRANSACTION, 3, 103)])
+    store.append([RecordBatch.of(TP, 3, [b"x"])])
+    assert store.transaction_state(TP) == TransactionState(4, 4, "", None)
+    assert held(store) == [*values(3), b"x"]
+    with pytest.raises(OffsetConflictError, match="the partition ends at 4"):
+        store.append([RecordBatch.of(TP, 103, [b"x"])])
+
+
+def test_older_transactions_do_not_come_back(store: Log) -> None:
+    newer = Transaction(9, 0, 3)
+    store.write([SetTransaction(TP, newer)])
+    store.append([part(RECORDS, TRANSACTION, 3, 303)])
+    assert store.transaction_state(TP) == TransactionState(303, 303, "", newer)
+    again = Transaction(8, 303, 306)
+    store.append([part(values(3), again, 303, 304), part(values(3), again, 304, 306)])
+    assert store.transaction_state(TP) == TransactionState(306, 306, "", newer)
+    again = Transaction(8, 306, 309)
+    store.append([part(values(3), again, 306, 307)])
+    store.append([RecordBatch.of(TP, 307, values(2))])
+    assert store.transaction_state(TP) == TransactionState(309, 309, "", newer)
+
+
+def test_replicas_and_attempts_take_over_from_each_other(store: Log) -> None:
+    store.append([part(RECORDS, TRANSACTION, 3, 103)])
+    (outcome,) = store.write([stage([b"x"], 103)])
+    assert facts(outcome) == (FencedError, "t", "p", A)
+    (outcome,) = store.write([stage([b"x"], 3, version=3)])
+    assert facts(outcome) == (FencedError, "t", "p", A)
+    assert store.write([stage(large(200), 3, version=4)]) == [None]
+    (outcome,) = store.write([part(RECORDS, TRANSACTION, 103, 203)])
+    assert facts(outcome) == (OffsetConflictError, "t", "p", 103, 3)
+    assert store.write([part(RECORDS, TRANSACTION, 3, 303)]) == [None]
+    (outcome,) = store.write([one(A, 3, 203, 4)])
+    assert facts(outcome) == (FencedError, "t", "p", A)
+    assert held(store) == values(3) + RECORDS
+    store.write([stage([b"a"], 303, B), one(B, 303, 304, 5)])
+    store.write([part(values(2), Transaction(6, 304, 306), 304, 305)])
+    store.write([part(values(2), Transaction(6, 304, 306), 305, 306)])
+    assert store.write([one(B, 303, 304, 5)]) == [None]
+    assert store.transaction_state(TP) == TransactionState(306, 306, B, Transaction(6, 304, 306))
+
+
+def test_what_another_store_did_not_finish_is_discarded(store: Log) -> None:
+    store.append([part(RECORDS, TRANSACTION, 3, 103)])
+    assert store.write([Discard(TP, A), Discard(TP, "")]) == [None, None]
+    assert store.transaction_state(TP) == TransactionState(3, 3, "", None)
+    (outcome,) = store.write([part(RECORDS, TRANSACTION, 103, 303)])
+    assert facts(outcome) == (OffsetConflictError, "t", "p", 103, 3)
+
+
+def test_a_transaction_in_parts_lasts(tmp_path: Path) -> None:
+    transaction = Transaction(0, 0, 300)
+    with Log(tmp_path) as store:
+        store.append([part(RECORDS, transaction, 0, 100)])
+    with Log(tmp_path) as store:
+        assert store.partitions() == []
+        assert store.transaction_state(TP) == TransactionState(0, 100, "", None)
+        store.append([part(RECORDS, transaction, 100, 300)])
+    with Log(tmp_path) as store:
+        assert held(store) == RECORDS
+        assert store.transaction_state(TP) == TransactionState(300, 300, "", transaction)
