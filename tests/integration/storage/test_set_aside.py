@@ -28,7 +28,18 @@ from dafka_core.storage.set_aside import AsideRecords
 from dafka_core.storage.tables import FoundBlock, Tables
 from tests.integration.storage.clocks import Clock
 from tests.integration.storage.damage import change
-from tests.integration.storage.staged import TP, A, held, large, one, part, put, stage, values
+from tests.integration.storage.staged import (
+    TP,
+    A,
+    clean,
+    held,
+    large,
+    one,
+    part,
+    put,
+    stage,
+    values,
+)
 
 OLD = Epoch.first(EpochId(1, 0xA, 1))
 LOST = Epoch(2, 0xB, 1, 4, OLD.digest)
@@ -100,13 +111,20 @@ def test_beyond_the_end_there_is_nothing_to_set_aside(store: Log, start: int) ->
     assert (store.aside(), held(store)) == ([], kept)
 
 
-def test_of_a_trimmed_block_nothing_stays_in_the_way_of_the_winner(store: Log) -> None:
-    store.append([replace(RecordBatch.of(TP, 0, large(40)), epoch=OLD)])
+@pytest.mark.parametrize("appends", [1, 8])
+def test_of_trimmed_blocks_nothing_stays_in_the_way_of_the_winner(store: Log, appends: int) -> None:
+    for first in range(0, 40, 40 // appends):
+        old = (large if appends == 1 else values)(40 // appends)
+        store.append([replace(RecordBatch.of(TP, first, old), epoch=OLD)])
     store.trim(TP, 30)
     set_aside(store, 20)
     won = written(store, OLD._replace(id=7), 20, 4, "won")
     assert held(store) == won
     assert store.times(TP, 0, 99)[0][0] == 20
+    for number in range(50):  # groups are merged
+        store.append([RecordBatch.of(TP._replace(partition="q"), number, [b"x"])])
+    clean(store)
+    assert held(store) == won
 
 
 def test_a_block_is_cut_in_its_middle_and_keeps_its_times(store: Log, clock: Clock) -> None:
