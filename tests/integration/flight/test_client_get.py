@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from pyarrow import flight
 
 from dafka_core.errors import (
     ClosedError,
@@ -46,7 +45,6 @@ from tests.integration.flight.hosts import (
     put_all,
     read,
     stored,
-    value,
     values,
     wait_for_end,
 )
@@ -112,17 +110,6 @@ def test_many_ranges_come_with_one_request(
         assert read_ranges(client, ranges, times=times, partial=partial, **sizes) == expected
 
 
-def test_times_are_those_of_each_record(served: Served, client: StoreClient) -> None:
-    for count in (3, 5, 9):
-        fill(served, [count, count + 1])
-    ranges = [asked(0, 1, 9), asked(1, 2, 8)]
-    for batch in client.records(get(*ranges, times=True), timeout_s=PATIENCE_S):
-        told = np.repeat(batch.times[:, 1], batch.times[:, 0])
-        wanted = dict(served.log.times(batch.tp, batch.offset, batch.end))
-        for offset, time_us in wanted.items():
-            assert told[offset - batch.offset] == time_us
-
-
 def test_what_is_not_held_is_left_out(served: Served, client: StoreClient) -> None:
     fill(served, [10, 10, 10, 10])
     served.log.trim(asked(1, 0, 1).tp, 5)
@@ -170,20 +157,6 @@ def test_records_trimmed_under_a_reader_end_their_range(served: Served) -> None:
     first = [batch for batch in found if batch.tp == ranges[0].tp]
     assert [batch.offset for batch in first] == [0, *(batch.end for batch in first[:-1])]
     assert first[-1].end < end
-
-
-def test_any_client_can_ask(served: Served) -> None:
-    fill(served, [3, 2])
-    ranges = [[TOPIC, partition(0), 1, 3], [TOPIC, partition(1), 0, 2]]
-    columns = ["partition", "offset", "value", "topic", "timestamp"]
-    ticket = json.dumps({"v": 1, "ranges": ranges, "columns": columns}).encode()
-    table = served.plain().do_get(flight.Ticket(ticket)).read_all()
-    table.validate(full=True)
-    assert table.column_names == columns
-    assert table["partition"].to_pylist() == [partition(0)] * 2 + [partition(1)] * 2
-    assert table["offset"].to_pylist() == [1, 2, 0, 1]
-    assert table["value"].to_pylist() == [value(1), value(2), value(0), value(1)]
-    assert table["topic"].to_pylist() == [TOPIC] * 4
 
 
 def chunk(first: int, *parts: int) -> tuple[pa.RecordBatch, pa.Buffer]:
@@ -240,16 +213,6 @@ def test_a_stream_that_lies_is_the_stores_failure(
     monkeypatch.setattr(server_get, "packed_parts", wrong)
     with pytest.raises(StoreUnreachableError, match="offsets 1 to 7 arrived instead of 0"):
         list(client.records(get(asked(0, 0, 3), asked(1, 0, 3)), timeout_s=PATIENCE_S))
-
-
-def test_a_reader_that_ends_early_gives_its_place_back(served: Served) -> None:
-    fill(served, [10_000, 10_000])
-    ranges = [asked(0, 0, 10_000), asked(1, 0, 10_000)]
-    for _ in range(3):
-        came = served.client().records(get(*ranges, max_records=100), timeout_s=PATIENCE_S)
-        assert next(came).count == 100
-        came.close()
-    assert read_ranges(served.client(), ranges)[1] == list(range(10_000))
 
 
 def test_what_is_put_is_stored(served: Served, client: StoreClient) -> None:
@@ -353,19 +316,6 @@ def test_a_put_that_is_left_ends(served: Served, client: StoreClient) -> None:
             left.finish(PATIENCE_S)
         left.close()
     stored(served, 200)
-
-
-def test_a_put_tells_how_far_it_is(served: Served, client: StoreClient) -> None:
-    served.extend(5)
-    with put(client, 5) as told:
-        assert told.durable == 5
-        assert told.wait_durable(5, timeout_s=PATIENCE_S) == 5
-        for end in (10, 20):
-            told.write(array(told.end, end))
-            assert told.wait_durable(end, timeout_s=PATIENCE_S) == end
-            assert served.log.end(TP) == end
-        assert told.durable == 20
-        assert told.finish(PATIENCE_S) == 20
 
 
 def test_a_put_that_was_overtaken_hears_of_it_though_it_sends_nothing_more(

@@ -18,7 +18,6 @@ import pytest
 from dafka_core.errors import (
     ClosedError,
     DataLossError,
-    InvalidRequestError,
     LeaseEndedError,
     StoreError,
     StoreUnreachableError,
@@ -217,16 +216,6 @@ def test_what_is_not_held_is_an_error_with_the_facts(logs: LocalLogs, filled: Se
     assert (beyond.value.wanted, beyond.value.available) == (20_005, None)
     assert list(read(log, filled, 20_005, 20_005)) == []
     assert filled.log.space().leases == 0
-
-
-def test_arguments_are_checked_at_once(logs: LocalLogs, served: Served) -> None:
-    log = opened(logs, served)
-    for start, end in ((-1, 5), (5, 4), (0, 2**63)):
-        with pytest.raises(InvalidRequestError):
-            read(log, served, start, end)
-    for wrong in ({"max_records": 0}, {"max_bytes": -1}):
-        with pytest.raises(InvalidRequestError, match="must be `int` >= 1"):
-            read(log, served, 0, 5, **wrong)
 
 
 def test_a_damaged_block_is_an_error(logs: LocalLogs, filled: Served) -> None:

@@ -89,33 +89,6 @@ def test_ranges_begin_and_end_inside_blocks(served: Served, client: StoreClient)
                     assert times_of(batch)[:, 0].sum() == len(batch.values)
 
 
-@pytest.mark.parametrize("max_records", [1, 999, 1_000, 65_536, 1 << 40])
-def test_batches_have_at_most_the_records_asked_for(
-    served: Served, client: StoreClient, max_records: int
-) -> None:
-    served.extend(3_000)
-    for batch in check(hosts_read(client, 7, 2_500, max_records=max_records), 7, 2_500):
-        assert len(batch.values) <= max_records
-
-
-@pytest.mark.parametrize("max_bytes", [1, 500, 20_000, 1 << 40])
-def test_batches_have_at_most_the_bytes_asked_for(
-    served: Served, client: StoreClient, max_bytes: int
-) -> None:
-    served.extend(3_000)
-    for batch in check(hosts_read(client, 7, 2_500, max_bytes=max_bytes), 7, 2_500):
-        size = sum(map(len, batch.values))
-        assert size <= max_bytes or len(batch.values) == 1
-
-
-def test_a_large_record_has_a_batch_to_itself(served: Served, client: StoreClient) -> None:
-    records = [b"a", b"b" * (20 << 20), b"", b"c"]
-    served.log.append([RecordBatch.of(TP, 0, records)])
-    found = list(hosts_read(client, 0, 4))
-    assert [value for batch in found for value in batch.values] == records
-    assert [len(batch.values) for batch in found if batch.offset == 1] == [1]
-
-
 def test_small_blocks_are_joined(served: Served, client: StoreClient) -> None:
     # Blocks larger than an append extends, and smaller than a batch.
     records = [bytes([65 + n]) * 70_000 for n in range(10)]
@@ -134,12 +107,6 @@ def test_an_empty_range_is_an_empty_stream(served: Served, client: StoreClient) 
     served.extend(5)
     assert list(hosts_read(client, 5, 5)) == []
     assert list(hosts_read(client, 0, 0)) == []
-
-
-def test_times_come_only_when_asked_for(served: Served, client: StoreClient) -> None:
-    served.extend(5)
-    (batch,) = check(hosts_read(client, 0, 5, times=False), 0, 5)
-    assert batch.times is None
 
 
 def test_what_is_not_held_is_an_error_with_the_facts(served: Served, client: StoreClient) -> None:

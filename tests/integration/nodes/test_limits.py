@@ -431,29 +431,3 @@ def test_a_producer_refuses_a_record_that_a_store_would_not_take(
     wait_until(lambda: producer.limit[0] > LEAST_BYTES)
     assert producer.publish(LARGE) == 0
     producer.flush(PATIENCE_S)
-
-
-def test_a_late_store_logs_a_record_above_its_limit_and_accepts_other_partitions(
-    tower: str,
-    open_nodes: ExitStack,
-    produce: Produce,
-    store: Store,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    producer, other = produce("t", acks=2), produce("other", acks=2)
-    producer.publish_many([b"0", LARGE, b"2"])
-    wait_until(lambda: store.log.end(TopicPartition("t", producer.address)) == 3)
-    small = open_nodes.enter_context(small_store(tower, tmp_path / "small"))
-    tp = TopicPartition("t", producer.address)
-    says = f"{producer.address}: the record at offset 1 has {len(LARGE)} bytes, and store "
-    wait_until(lambda: f"{says}{small.address} takes at most" in caplog.text)
-    wait_until(lambda: small.log.end(tp) == 1)
-    with pytest.raises(NotAcknowledgedError):
-        producer.flush(0.2)
-    other.publish(b"here")
-    other.flush(PATIENCE_S)
-    errors = [each for each in caplog.records if each.levelno >= logging.ERROR]
-    assert len(errors) == 1
-    for node in (small, store, producer):
-        assert not node.mesh.peers.renewal_count

@@ -326,8 +326,3 @@ def test_all_ways_of_reading_see_the_same_records(
             wait_until(lambda: other.log.partitions() == [info], "the other store has all")
             batches = other.log.read(info.tp, 0, info.end)
             assert [value for batch in batches for value in batch.values] == values
-
-
-def test_an_invalid_rule_is_refused(tower: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"option 'compress' = 't=gzip': must be PATTERN=zstd"):
-        Store(tmp_path / "a", tower=tower, compress="t=gzip")

@@ -152,25 +152,6 @@ def test_a_store_whose_clock_is_far_behind_replaces_no_timestamp(
         assert abs(stamp_us(store, own) - now_us()) < MINUTE_US
 
 
-@pytest.mark.parametrize("wrong_us", [DAY_US, -DAY_US])
-def test_a_clock_that_is_wrong_for_a_while_leaves_no_mark(
-    start: Start, clock: WrongClock, wrong_us: int
-) -> None:
-    known, new = (TopicPartition("t", new_address()) for _ in range(2))
-    store = start()
-    put(store, known)
-    clock.wrong_us = wrong_us
-    for tp in (known, new):
-        put(store, tp)
-        assert abs(stamp_us(store, tp) - now_us()) < MINUTE_US
-    assert store.log.clock.doubt()
-    clock.wrong_us = 0
-    for tp in (known, new):
-        put(store, tp)
-        assert abs(stamp_us(store, tp) - now_us()) < MINUTE_US
-    assert not store.log.clock.doubt()
-
-
 def test_what_is_staged_is_not_discarded_by_a_clock_that_is_ahead(
     start: Start, clock: WrongClock
 ) -> None:

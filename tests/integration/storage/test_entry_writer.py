@@ -14,15 +14,13 @@ import pytest
 import xxhash
 
 from dafka_core.config.node_options import STAGED_HOURS
-from dafka_core.errors import ClosedError, DafkaError, FencedError, OffsetConflictError, StoreError
+from dafka_core.errors import ClosedError, OffsetConflictError, StoreError
 from dafka_core.model.log_entries import (
     Commit,
     Discard,
     SetTransaction,
-    TransactionExistsError,
 )
 from dafka_core.model.records import (
-    NO_VERSION,
     RecordBatch,
     StagedTransaction,
     TopicPartition,
@@ -56,25 +54,7 @@ from tests.integration.storage.staged import (
     values,
 )
 
-# -- discarding
 # -----------------------------------------------------------------------------------
-
-
-def test_what_is_staged_is_discarded_by_its_attempt(store: Log) -> None:
-    other = TopicPartition("t", "q")
-    put(store, values(2))
-    seen = told(store)
-    store.write([stage(large(300, "a"), 2), stage([b"b"], 0, A, "q")])
-    assert store.write([Discard(TP, B), Discard(TP, "")]) == [None, None]
-    assert store.transaction_state(TP) == TransactionState(2, 302, A, None)
-    assert store.write([Discard(TP, A), Discard(other, A)]) == [None, None]
-    assert store.transaction_state(TP) == TransactionState(2, 2, "", None)
-    assert store.transaction_state(other) == TransactionState(0, 0, "", None)
-    assert told(store) == seen
-    assert facts(store.write([stage([b"c"], 302)])[0]) == (FencedError, "t", "p", A)
-    put(store, [b"c"])
-    put(store, [b"d"], "q")
-    assert (held(store), held(store, "q")) == ([*values(2), b"c"], [b"d"])
 
 
 def test_discarding_frees_space(store: Log, tmp_path: Path) -> None:
@@ -121,22 +101,7 @@ def test_what_was_staged_long_ago_is_discarded(tmp_path: Path, clock: Clock) -> 
         store.discard_stale(0)
 
 
-# -- beside trimming and merging
 # ------------------------------------------------------------------
-
-
-def test_trimming_leaves_what_is_staged(store: Log) -> None:
-    put(store, large(250))
-    store.write([stage(large(200, "a"), 250)])
-    assert store.trim(TP, 120) == 120
-    assert held(store) == large(250)[120:]
-    assert store.trim(TP, 250) == 250
-    assert held(store) == []
-    assert store.write([stage(values(3, "b"), 450), one(A, 250, 453, 0)]) == [None, None]
-    assert held(store) == large(200, "a") + values(3, "b")
-    assert store.trim(TP, 451) == 451
-    assert held(store) == values(3, "b")[1:]
-    assert store.transaction_state(TP).transaction == Transaction(0, 250, 453)
 
 
 @pytest.fixture
@@ -224,40 +189,7 @@ def test_a_full_map_leaves_what_is_staged_as_it_is(tmp_path: Path) -> None:
         assert held(store) == values(3) + large(600)
 
 
-# -- last transactions
 # ----------------------------------------------------------------------------
-
-
-def test_the_last_transaction_is_set_where_the_records_are(store: Log) -> None:
-    transaction = Transaction(3, 2, 5)
-    (outcome,) = store.write([SetTransaction(TP, transaction)])
-    assert facts(outcome) == (OffsetConflictError, "t", "p", 5, 0)
-    put(store, values(4))
-    store.write([stage(values(9), 4)])
-    (outcome,) = store.write([SetTransaction(TP, transaction)])
-    assert facts(outcome) == (OffsetConflictError, "t", "p", 5, 4)
-    assert store.transaction_state(TP).transaction is None
-    put(store, values(4))
-    assert store.write([SetTransaction(TP, Transaction(NO_VERSION, 0, 3))]) == [None]
-    assert store.transaction_state(TP).transaction is None
-    assert store.write([SetTransaction(TP, transaction), SetTransaction(TP, transaction)]) == [
-        None,
-        None,
-    ]
-    assert store.write([SetTransaction(TP, Transaction(2, 0, 2))]) == [None]
-    assert store.transaction_state(TP).transaction == transaction
-    (outcome,) = store.write([SetTransaction(TP, Transaction(3, 2, 4))])
-    assert facts(outcome) == (TransactionExistsError, "t", "p", transaction)
-    assert store.write([SetTransaction(TP, Transaction(4, 5, 8))]) == [None]
-    assert store.transaction_state(TP).transaction == Transaction(4, 5, 8)
-    assert held(store) == values(4) * 2
-
-
-def test_a_transaction_that_is_set_is_not_committed_again(store: Log) -> None:
-    put(store, values(4))
-    store.write([stage([b"x"], 4, version=3), SetTransaction(TP, Transaction(3, 0, 4))])
-    (outcome,) = store.write([one(A, 4, 5, 3)])
-    assert facts(outcome) == (TransactionExistsError, "t", "p", Transaction(3, 0, 4))
 
 
 @pytest.mark.parametrize(
@@ -280,7 +212,6 @@ def test_transactions_of_a_partition_whose_name_is_odd(store: Log) -> None:
     assert store.end(TopicPartition("t", name)) == 1
 
 
-# -- rows on disk
 # ---------------------------------------------------------------------------------
 
 
@@ -431,195 +362,78 @@ def test_a_kill_between_staging_and_committing(tmp_path: Path, number: int) -> N
         check(store, transactions + 1, transactions + 1)
 
 
-def test_what_was_staged_before_a_kill_can_be_gone_on_with(tmp_path: Path) -> None:
-    code = (
-        "import os, sys; from dafka_core.storage import Log\n"
-        "from tests.integration.storage.staged import large, stage\n"
-        "store = Log(sys.argv[1]); store.write([stage(large(200), 0)])\n"
-        "print('staged', flush=True); store.write([stage(large(500), 200)]); os._exit(9)"
-    )
-    with started([sys.executable, "-c", code, str(tmp_path)]) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "staged\n"
-        process.kill()
-    with Log(tmp_path) as store:
-        assert store.partitions() == []
-        info = store.transaction_state(TP)
-        assert info.staged_end in (200, 700)
-        outcomes: list[DafkaError | None] = store.write([stage([b"more"], info.staged_end, A)])
-        assert outcomes == [None]
-
-
 TRANSACTION = Transaction(4, 3, 303)
 RECORDS = large(300, "u")
 
 
 @pytest.fixture
-def store(tmp_path: Path, clock: Clock) -> Iterator[Log]:
+def copied(tmp_path: Path, clock: Clock) -> Iterator[Log]:
     """A log with three records."""
     with Log(tmp_path / "store", clock_us=clock) as opened:
         put(opened, values(3))
         yield opened
 
 
-def test_a_whole_transaction_is_seen_at_once(store: Log) -> None:
-    assert store.write([part(RECORDS, TRANSACTION, 3, 303)]) == [None]
-    assert store.transaction_state(TP) == TransactionState(303, 303, "", TRANSACTION)
-    assert held(store) == values(3) + RECORDS
-    put(store, [b"next"])
-    assert store.transaction_state(TP) == TransactionState(304, 304, "", TRANSACTION)
-
-
 @pytest.mark.parametrize("ends", [(150, 303), (4, 5, 100, 302, 303)])
 @pytest.mark.parametrize("together", [False, True])
 def test_parts_of_a_transaction_are_seen_with_the_last_one(
-    store: Log, clock: Clock, ends: tuple[int, ...], together: bool
+    copied: Log, clock: Clock, ends: tuple[int, ...], together: bool
 ) -> None:
-    seen = told(store)
+    seen = told(copied)
     batches = [
         part(RECORDS, TRANSACTION, start, end) for start, end in zip((3, *ends), ends, strict=False)
     ]
     if together:
-        store.append(batches)
+        copied.append(batches)
     else:
         for batch in batches[:-1]:
             clock.now_us += 1_000
-            store.append([batch])
-            assert told(store) == seen
-            assert store.transaction_state(TP) == TransactionState(3, batch.end, "", None)
-        store.append(batches[-1:])
-    assert store.transaction_state(TP) == TransactionState(303, 303, "", TRANSACTION)
-    assert held(store) == values(3) + RECORDS
-    assert len(store.times(TP, 3, 303)) == (1 if together else len(batches) - 1)
+            copied.append([batch])
+            assert told(copied) == seen
+            assert copied.transaction_state(TP) == TransactionState(3, batch.end, "", None)
+        copied.append(batches[-1:])
+    assert copied.transaction_state(TP) == TransactionState(303, 303, "", TRANSACTION)
+    assert held(copied) == values(3) + RECORDS
+    assert len(copied.times(TP, 3, 303)) == (1 if together else len(batches) - 1)
 
 
-def test_a_transaction_without_a_version_is_whole_and_not_the_last_one(store: Log) -> None:
-    store.append([part(RECORDS, TRANSACTION, 3, 303)])
-    other = Transaction(NO_VERSION, 303, 306)
-    store.append([part(values(3), other, 303, 304)])
-    assert store.end(TP) == 303
-    store.append([part(values(3), other, 304, 306)])
-    assert store.transaction_state(TP) == TransactionState(306, 306, "", TRANSACTION)
-
-
-def test_a_transaction_begins_anew_at_the_end(store: Log) -> None:
-    store.append([part(large(300, "x"), TRANSACTION, 3, 203)])
-    store.append([part(RECORDS, TRANSACTION, 3, 103)])
-    assert store.transaction_state(TP) == TransactionState(3, 103, "", None)
-    store.append([part(RECORDS, TRANSACTION, 103, 303)])
-    assert held(store) == values(3) + RECORDS
-    again = Transaction(5, 303, 313)
-    store.append([part(large(10), again, 303, 308)])
-    store.append([part(values(10), again, 303, 313)])
-    assert held(store) == values(3) + RECORDS + values(10)
-    assert store.transaction_state(TP).transaction == again
-
-
-def test_another_transaction_does_not_go_on_with_what_is_staged(store: Log) -> None:
-    store.append([part(RECORDS, TRANSACTION, 3, 103)])
+def test_another_transaction_does_not_go_on_with_what_is_staged(copied: Log) -> None:
+    copied.append([part(RECORDS, TRANSACTION, 3, 103)])
     for other in (
         Transaction(5, 3, 303),
         Transaction(4, 3, 304),
         Transaction(4, 2, 303),
         Transaction(4, 103, 303),
     ):
-        (outcome,) = store.write([RecordBatch.of(TP, 103, [b"x"], other)])
+        (outcome,) = copied.write([RecordBatch.of(TP, 103, [b"x"], other)])
         assert facts(outcome) == (OffsetConflictError, "t", "p", 103, 3)
     for offset in (2, 4, 102, 104):
-        (outcome,) = store.write([RecordBatch.of(TP, offset, [b"x"], Transaction(4, 0, 303))])
+        (outcome,) = copied.write([RecordBatch.of(TP, offset, [b"x"], Transaction(4, 0, 303))])
         assert facts(outcome) == (OffsetConflictError, "t", "p", offset, 3)
     with pytest.raises(OffsetConflictError):
-        store.append([RecordBatch.of(TP, 103, [b"x"], Transaction(5, 3, 303))])
-    assert store.transaction_state(TP) == TransactionState(3, 103, "", None)
+        copied.append([RecordBatch.of(TP, 103, [b"x"], Transaction(5, 3, 303))])
+    assert copied.transaction_state(TP) == TransactionState(3, 103, "", None)
     unknown = TopicPartition("t", "q")
-    (outcome,) = store.write([RecordBatch.of(unknown, 1, [b"x"], Transaction(5, 0, 3))])
+    (outcome,) = copied.write([RecordBatch.of(unknown, 1, [b"x"], Transaction(5, 0, 3))])
     assert facts(outcome) == (OffsetConflictError, "t", "q", 1, 0)
-    assert store.info(unknown) is None
+    assert copied.info(unknown) is None
 
 
 @pytest.mark.parametrize(("start", "end"), [(2, 5), (302, 305), (2, 305)])
-def test_a_batch_must_lie_in_its_transaction(store: Log, start: int, end: int) -> None:
+def test_a_batch_must_lie_in_its_transaction(copied: Log, start: int, end: int) -> None:
     with pytest.raises(ValueError, match=r"not all of transaction 4, which has 3 to 303"):
-        store.append([RecordBatch.of(TP, start, values(end - start), TRANSACTION)])
+        copied.append([RecordBatch.of(TP, start, values(end - start), TRANSACTION)])
 
 
-def test_records_without_a_transaction_show_that_the_one_before_them_is_whole(store: Log) -> None:
-    """The other store does not remember it any more."""
-    store.append([part(RECORDS, TRANSACTION, 3, 103), part(RECORDS, TRANSACTION, 103, 110)])
-    store.append([RecordBatch.of(TP, 110, RECORDS[107:200])])
-    assert store.transaction_state(TP) == TransactionState(203, 203, "", None)
-    assert held(store) == values(3) + RECORDS[:200]
-    store.append([RecordBatch.of(TP, 203, [*RECORDS[200:], b"next"])])
-    assert held(store) == [*values(3), *RECORDS, b"next"]
-
-
-@pytest.mark.parametrize("more", [0, 5])
-def test_a_transaction_is_the_last_one_with_the_rest_of_it(store: Log, more: int) -> None:
-    store.append([part(RECORDS, TRANSACTION, 3, 103)])
-    store.append([RecordBatch.of(TP, 103, RECORDS[100:] + values(more))])
-    assert store.transaction_state(TP) == TransactionState(303 + more, 303 + more, "", TRANSACTION)
-    assert held(store) == values(3) + RECORDS + values(more)
-
-
-def test_records_without_a_transaction_begin_anew_at_the_end(store: Log) -> None:
-    store.append([part(RECORDS, TRANSACTION, 3, 103)])
-    store.append([RecordBatch.of(TP, 3, [b"x"])])
-    assert store.transaction_state(TP) == TransactionState(4, 4, "", None)
-    assert held(store) == [*values(3), b"x"]
-    with pytest.raises(OffsetConflictError, match="the partition ends at 4"):
-        store.append([RecordBatch.of(TP, 103, [b"x"])])
-
-
-def test_older_transactions_do_not_come_back(store: Log) -> None:
+def test_older_transactions_do_not_come_back(copied: Log) -> None:
     newer = Transaction(9, 0, 3)
-    store.write([SetTransaction(TP, newer)])
-    store.append([part(RECORDS, TRANSACTION, 3, 303)])
-    assert store.transaction_state(TP) == TransactionState(303, 303, "", newer)
+    copied.write([SetTransaction(TP, newer)])
+    copied.append([part(RECORDS, TRANSACTION, 3, 303)])
+    assert copied.transaction_state(TP) == TransactionState(303, 303, "", newer)
     again = Transaction(8, 303, 306)
-    store.append([part(values(3), again, 303, 304), part(values(3), again, 304, 306)])
-    assert store.transaction_state(TP) == TransactionState(306, 306, "", newer)
+    copied.append([part(values(3), again, 303, 304), part(values(3), again, 304, 306)])
+    assert copied.transaction_state(TP) == TransactionState(306, 306, "", newer)
     again = Transaction(8, 306, 309)
-    store.append([part(values(3), again, 306, 307)])
-    store.append([RecordBatch.of(TP, 307, values(2))])
-    assert store.transaction_state(TP) == TransactionState(309, 309, "", newer)
-
-
-def test_replicas_and_attempts_take_over_from_each_other(store: Log) -> None:
-    store.append([part(RECORDS, TRANSACTION, 3, 103)])
-    (outcome,) = store.write([stage([b"x"], 103)])
-    assert facts(outcome) == (FencedError, "t", "p", A)
-    (outcome,) = store.write([stage([b"x"], 3, version=3)])
-    assert facts(outcome) == (FencedError, "t", "p", A)
-    assert store.write([stage(large(200), 3, version=4)]) == [None]
-    (outcome,) = store.write([part(RECORDS, TRANSACTION, 103, 203)])
-    assert facts(outcome) == (OffsetConflictError, "t", "p", 103, 3)
-    assert store.write([part(RECORDS, TRANSACTION, 3, 303)]) == [None]
-    (outcome,) = store.write([one(A, 3, 203, 4)])
-    assert facts(outcome) == (FencedError, "t", "p", A)
-    assert held(store) == values(3) + RECORDS
-    store.write([stage([b"a"], 303, B), one(B, 303, 304, 5)])
-    store.write([part(values(2), Transaction(6, 304, 306), 304, 305)])
-    store.write([part(values(2), Transaction(6, 304, 306), 305, 306)])
-    assert store.write([one(B, 303, 304, 5)]) == [None]
-    assert store.transaction_state(TP) == TransactionState(306, 306, B, Transaction(6, 304, 306))
-
-
-def test_what_another_store_did_not_finish_is_discarded(store: Log) -> None:
-    store.append([part(RECORDS, TRANSACTION, 3, 103)])
-    assert store.write([Discard(TP, A), Discard(TP, "")]) == [None, None]
-    assert store.transaction_state(TP) == TransactionState(3, 3, "", None)
-    (outcome,) = store.write([part(RECORDS, TRANSACTION, 103, 303)])
-    assert facts(outcome) == (OffsetConflictError, "t", "p", 103, 3)
-
-
-def test_a_transaction_in_parts_lasts(tmp_path: Path) -> None:
-    transaction = Transaction(0, 0, 300)
-    with Log(tmp_path) as store:
-        store.append([part(RECORDS, transaction, 0, 100)])
-    with Log(tmp_path) as store:
-        assert store.partitions() == []
-        assert store.transaction_state(TP) == TransactionState(0, 100, "", None)
-        store.append([part(RECORDS, transaction, 100, 300)])
-    with Log(tmp_path) as store:
-        assert held(store) == RECORDS
-        assert store.transaction_state(TP) == TransactionState(300, 300, "", transaction)
+    copied.append([part(values(3), again, 306, 307)])
+    copied.append([RecordBatch.of(TP, 307, values(2))])
+    assert copied.transaction_state(TP) == TransactionState(309, 309, "", newer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from dataclasses import dataclass, field
@@ -34,6 +35,7 @@ from dafka_core.model.records import (
     TransactionState,
 )
 from dafka_core.storage import Log
+from dafka_core.storage.block import Block
 from dafka_core.storage.retention_pass import Retention
 from tests.integration.storage.staged import A, B, clean, facts, held, tiny_area
 
@@ -45,6 +47,20 @@ VERSIONS = st.integers(NO_VERSION, 6)
 
 Facts = tuple[object, ...] | None
 """The class and the fields of an error."""
+
+
+def in_file(store: Log, tp: TopicPartition, start: int, end: int) -> list[bytes]:
+    """Return everything at the leased positions of the file."""
+    (found,), lease = store.lease([(tp, start, end)], max_blocks=1_000, max_bytes=1 << 30)
+    values: list[bytes] = []
+    with (store.directory / "data.mdb").open("rb") as data:
+        for first, position, size_bytes in found.blocks:
+            block = Block.parse(os.pread(data.fileno(), size_bytes, position))
+            batch = RecordBatch(tp, first, block.values, times=block.times)
+            values += batch.between(max(start, first), min(end, batch.end)).values
+    assert lease is not None
+    store.end_lease(lease.id)
+    return values
 
 
 @dataclass
@@ -376,12 +392,15 @@ class LogSteps(RuleBasedStateMachine):
             assert self.store.transaction_state(tp) == TransactionState(
                 model.end, model.staged_end, attempt, model.last_transaction
             )
-            assert held(self.store, name) == model.committed[model.earliest :]
+            committed = model.committed[model.earliest :]
+            assert held(self.store, name) == committed
+            with self.store.snapshot() as snapshot:
+                assert held(snapshot, name) == committed
+            assert in_file(self.store, tp, model.earliest, model.end) == committed
             assert (name in facts) == bool(model.committed)
             found = self.store.statistics(tp)
             if found is not None and found.records:
-                size = sum(map(len, model.committed[model.earliest :]))
-                assert found.size_bytes >= size
+                assert found.size_bytes >= sum(map(len, committed))
                 assert found.last_time_us is not None
                 last_us = self.store.times(tp, 0, model.end)[-1][1]
                 # It remains the greatest so far when records are set aside.

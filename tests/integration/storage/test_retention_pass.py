@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from dafka_core.config.topic_rules import parse_rules
 from dafka_core.errors import StoreError
 from dafka_core.model.log_entries import SetAside
 from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
-from dafka_core.model.timestamps import stamped_once
 from dafka_core.storage import Log, block, block_writer, retention_pass
 from dafka_core.storage.retention import Unread
 from dafka_core.storage.retention_pass import Retention
@@ -90,33 +88,6 @@ def test_a_rule_is_of_each_topic_by_itself(store: Log, clock: Clock) -> None:
     assert held(store) == {A: (10, 40), OTHER: (0, 40)}
 
 
-def test_a_clock_that_has_jumped_ahead_is_doubted_for_an_hour(
-    tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
-    steady_s = 0.0
-    year_s = 365 * DAY_S
-    clock.now_us = DAY_S * S
-    with Log(tmp_path, clock_us=clock, steady_us=lambda: int(steady_s * S)) as log:
-        retention = Retention(log, parse_rules("flights=7d"))
-
-        def passes(seconds: float, jump_s: float = 0) -> tuple[int, int]:
-            nonlocal steady_s
-            steady_s += seconds
-            clock.now_us += int((seconds + jump_s) * S)
-            once(retention)
-            return held(log)[A]
-
-        put(log, A)
-        assert passes(10) == (0, 10)
-        assert passes(10, year_s) == (0, 10)
-        assert passes(3_000) == (0, 10)
-        assert "the store's clock is 8760.0 h ahead of its time before it jumped" in caplog.text
-        assert passes(10, -year_s) == (0, 10)  # it was set right
-        assert passes(2_000, year_s) == (0, 10)
-        assert passes(3_599) == (0, 10)
-        assert passes(1) == (10, 10)
-
-
 @pytest.mark.parametrize("restarts", [0, 2])
 def test_a_clock_that_is_ahead_when_the_log_is_opened_is_doubted_for_an_hour(
     tmp_path: Path, clock: Clock, restarts: int
@@ -142,21 +113,6 @@ def test_a_clock_that_is_ahead_when_the_log_is_opened_is_doubted_for_an_hour(
         assert passes(log) == (0, 10)
         clock.now_us += S
         assert passes(log) == (10, 10)
-
-
-def test_the_first_records_of_a_new_log_show_that_its_clock_is_ahead(
-    tmp_path: Path, clock: Clock
-) -> None:
-    clock.now_us = 20_000 * DAY_S * S
-    for _ in range(2):
-        with Log(tmp_path, clock_us=clock) as log:
-            put(log, B)  # stamped by the store itself
-            batch = RecordBatch.of(A, log.end(A), [b"x"] * 10)
-            times = stamped_once(10, clock.now_us - 2 * DAY_S * S)
-            log.append([replace(batch, times=times)])
-            once(Retention(log, parse_rules("flights=1d")))
-            assert held(log) == {A: (0, log.end(A)), B: (0, log.end(B))}
-            assert log.clock.doubt()
 
 
 def test_small_batches_in_the_append_area_go_too(
@@ -379,13 +335,3 @@ def test_by_size_too_nothing_goes_before_it_is_read(store: Log, clock: Clock) ->
     query.positions[A] = 60
     once(retention)
     assert held(store)[A] == (50, 60)
-
-
-def test_a_clock_that_jumps_takes_nothing_that_is_not_read(tmp_path: Path, clock: Clock) -> None:
-    with Log(tmp_path, clock_us=clock, steady_us=lambda: 0) as store:
-        filled(store, clock)
-        retention = retention_of(store, "flights=25kB", "flights=1h", Query(A=0, B=0))
-        once(retention)
-        clock.now_us += 3 * 3_600 * S
-        once(retention)
-        assert held(store) == {A: (0, 60), B: (0, 60), OTHER: (0, 60)}

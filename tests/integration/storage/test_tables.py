@@ -312,7 +312,7 @@ def test_one_that_is_damaged_is_found(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
+def timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
     """Each append makes a block, 10 microseconds later than the previous one."""
     monkeypatch.setattr(block_writer, "SMALL_BLOCK_BYTES", 1)
     clock = Clock()
@@ -333,8 +333,8 @@ def fill(store: Log, blocks: int) -> None:
         store.append([RecordBatch.of(TP, 3 * number, [b"%05d" % number] * 3)])
 
 
-def test_a_time_is_found_by_a_search(store: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    fill(store, 500)
+def test_a_time_is_found_by_a_search(timed: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(timed, 500)
     looked_at = 0
     peek = peek_times
 
@@ -346,17 +346,17 @@ def test_a_time_is_found_by_a_search(store: Log, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(snapshot, "peek_times", counted)
     for time_us, offset in ((10_000, 0), (10_001, 3), (12_000, 600), (14_990, 1497), (0, 0)):
         looked_at = 0
-        assert store.offset_for_time(TP, time_us) == offset
+        assert timed.offset_for_time(TP, time_us) == offset
         assert 0 < looked_at <= 11  # 1500 records, halved each time
     looked_at = 0
-    assert store.offset_for_time(TP, 14_991) is None
+    assert timed.offset_for_time(TP, 14_991) is None
     assert looked_at == 0
     # Merged, fewer rows are read, and the answers are equal.
-    while store.merge_step():
+    while timed.merge_step():
         pass
     for time_us, offset in ((10_000, 0), (10_001, 3), (12_000, 600), (14_990, 1497), (0, 0)):
         looked_at = 0
-        assert store.offset_for_time(TP, time_us) == offset
+        assert timed.offset_for_time(TP, time_us) == offset
         assert looked_at < 10
 
 
@@ -383,30 +383,30 @@ def test_damage_where_a_time_is_looked_up_is_found(tmp_path: Path) -> None:
                 store.offset_for_time(TP, time_us)
 
 
-def test_statistics(store: Log) -> None:
-    assert store.statistics(TP) is None
-    store.append(
+def test_statistics(timed: Log) -> None:
+    assert timed.statistics(TP) is None
+    timed.append(
         [
             RecordBatch.of(TopicPartition("s", P), 0, [b"x" * 100_000]),
             RecordBatch.of(TopicPartition("u", P), 0, [b"y" * 100_000]),
         ]
     )
-    fill(store, 100)
-    found = store.statistics(TP)
+    fill(timed, 100)
+    found = timed.statistics(TP)
     assert found is not None
     size_bytes = found.size_bytes
     assert 100 * 15 < size_bytes < 100 * 100
     assert found == PartitionStatistics("t", P, 0, 300, 300, size_bytes, 10_010, 11_000)
-    store.trim(TP, 31)
-    found = store.statistics(TP)
+    timed.trim(TP, 31)
+    found = timed.statistics(TP)
     assert found == PartitionStatistics("t", P, 31, 300, 269, size_bytes * 9 // 10, 10_110, 11_000)
-    while store.merge_step():
+    while timed.merge_step():
         pass
-    found = store.statistics(TP)
+    found = timed.statistics(TP)
     assert found is not None
     assert 90 * 15 < found.size_bytes < size_bytes * 2 / 3
     assert found[:5] + found[6:] == ("t", P, 31, 300, 269, 10_110, 11_000)
-    store.trim(TP, 300)
-    assert store.statistics(TP) == PartitionStatistics("t", P, 300, 300, 0, 0, None, None)
-    others = [store.statistics(TopicPartition(topic, P)) for topic in ("s", "u")]
+    timed.trim(TP, 300)
+    assert timed.statistics(TP) == PartitionStatistics("t", P, 300, 300, 0, 0, None, None)
+    others = [timed.statistics(TopicPartition(topic, P)) for topic in ("s", "u")]
     assert all(other is not None and other.size_bytes > 100_000 for other in others)
