@@ -165,14 +165,7 @@ def test_an_action_without_a_body_where_there_is_nothing_to_say(served: Served) 
 def test_transactions_are_staged_and_committed_with_flight_alone(served: Served) -> None:
     """Follow docs/flight.md with a plain client."""
     attempt = "3F2504E04F8911D39A0C0305E82C3301"
-    put = {
-        "v": 1,
-        "topic": "a",
-        "partition": "P1",
-        "start": 0,
-        "attempt": attempt,
-        "version": 17,
-    }
+    put = {"v": 1, "topic": "a", "partition": "P1", "start": 0, "attempt": attempt, "version": 17}
     plain = served.plain()
 
     def stage(start: int, values: list[bytes]) -> list[dict[str, Any]]:

@@ -382,11 +382,7 @@ def test_any_client_can_ask(served: Served) -> None:
     assert json.loads(caught.value.extra_info)["member"] == "where"
 
 
-def plain_put(
-    served: Served,
-    schema: pa.Schema = VALUES_SCHEMA,
-    **options: Any,
-) -> tuple[Any, Any]:
+def plain_put(served: Served, schema: pa.Schema = VALUES_SCHEMA, **options: Any) -> tuple[Any, Any]:
     descriptor = flight.FlightDescriptor.for_command(PutRequest(TOPIC, PARTITION, 0).packed())
     writer, reader = served.plain().do_put(descriptor, schema, flight.FlightCallOptions(**options))
     return writer, reader

@@ -133,9 +133,7 @@ def test_subscriptions_above_the_quota_end_the_connection(
     assert f"{host}:{port} with key mallory, which subscribes to more than 1000 bytes" in line
 
 
-def test_subscriptions_of_an_ended_connection_do_not_count_for_the_next_one(
-    sender: Sender,
-) -> None:
+def test_subscriptions_of_an_ended_connection_do_not_count_for_the_next_one(sender: Sender) -> None:
     half, other = b"\1" + bytes(SUBSCRIBED_BYTES // 2), Sender()
     with other.near, other.far:
         other.subscribe(half, half)

@@ -122,9 +122,7 @@ def test_a_reader_survives_the_store_it_reads_from(cluster: EmbeddedCluster) -> 
         assert got + sum(len(batch.values) for batch in batches) == 20_000
 
 
-def test_a_store_killed_before_the_commit_continues_the_attempt(
-    cluster: EmbeddedCluster,
-) -> None:
+def test_a_store_killed_before_the_commit_continues_the_attempt(cluster: EmbeddedCluster) -> None:
     attempt = new_attempt()
     with client_in(cluster) as client:
         put(client, 0, 10)
@@ -154,9 +152,7 @@ LARGE = 300_000
 """Records of a transaction that takes many messages, and many rounds of a store's loop."""
 
 
-def test_a_store_killed_while_it_takes_a_large_transaction(
-    cluster: EmbeddedCluster,
-) -> None:
+def test_a_store_killed_while_it_takes_a_large_transaction(cluster: EmbeddedCluster) -> None:
     cluster.start_store(1)
     with client_in(cluster) as host:
         write(host, 0, 100, 1)

@@ -280,9 +280,7 @@ def test_it_does_not_wait_for_itself() -> None:
     assert answers == [False]
 
 
-def test_a_tower_stops_after_waiting_for_it_was_interrupted(
-    interrupt: Callable[[], None],
-) -> None:
+def test_a_tower_stops_after_waiting_for_it_was_interrupted(interrupt: Callable[[], None]) -> None:
     tower = Tower(**ANY_PORTS)
     interrupt()
     with pytest.raises(Interrupted):

@@ -225,9 +225,7 @@ def publisher() -> Iterator[Publisher]:
     context.destroy(linger=0)
 
 
-def test_a_late_end_of_a_connection_does_not_affect_its_successor(
-    publisher: Publisher,
-) -> None:
+def test_a_late_end_of_a_connection_does_not_affect_its_successor(publisher: Publisher) -> None:
     # A peer comes back before its broken connection is noticed. It takes packed answers still,
     # and has been taken off the single ones: sent one by one, it would never get any.
     before = publisher.connect()

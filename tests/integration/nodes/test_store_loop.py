@@ -136,9 +136,7 @@ def test_after_an_error_no_group_is_written(writing: Writing) -> None:
     assert writing.told.empty()
 
 
-def test_a_missing_directory_is_reported_while_idle(
-    writing: Writing,
-) -> None:
+def test_a_missing_directory_is_reported_while_idle(writing: Writing) -> None:
     shutil.rmtree(writing.log.directory)
     told = writing.told.get(timeout=PATIENCE_S)
     assert told.entries == []

@@ -19,14 +19,7 @@ from dafka_core.storage import Log, append_area
 from dafka_core.storage.append_area import Group
 from dafka_core.storage.environment import Environment
 from tests.integration.storage.damage import change
-from tests.integration.storage.staged import (
-    TP,
-    clean,
-    held,
-    large,
-    put,
-    tiny_area,
-)
+from tests.integration.storage.staged import TP, clean, held, large, put, tiny_area
 
 
 def octets_written() -> int:

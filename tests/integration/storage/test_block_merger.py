@@ -28,14 +28,7 @@ from dafka_core.storage.environment import Environment
 from dafka_core.storage.tables import Tables
 from tests.integration.storage import appender
 from tests.integration.storage.clocks import Clock
-from tests.integration.storage.processes import (
-    TP,
-    P,
-    check_batches,
-    check_snapshot,
-    put,
-    values_of,
-)
+from tests.integration.storage.processes import TP, P, check_batches, check_snapshot, put, values_of
 from tests.integration.storage.staged import A, commit, stage
 
 

@@ -22,6 +22,7 @@ from tests.integration.storage.processes import TP as OF_BLOCKS
 from tests.integration.storage.staged import TP, large, put, values
 from tests.integration.storage.test_set_aside import LOST, OLD, WON, written
 
+SEEDS = [0, 1, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(2, 8))]
 NO_LINK = Link(3, 3, 0, 0, b"", b"", b"")
 
 
@@ -216,7 +217,7 @@ def test_what_was_set_aside_while_it_was_read_is_read_again(
     assert checked(store)[4:] == ((), 9)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_nothing_that_a_log_does_by_itself_looks_like_a_change(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

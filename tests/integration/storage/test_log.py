@@ -200,7 +200,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(STEPS)
 def test_the_offset_for_a_time_is_that_of_a_scan(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[list[int], int, str]]

@@ -168,9 +168,7 @@ def is_whole(log: Log, tp: TopicPartition) -> bool:
     return False
 
 
-def test_a_damaged_page_of_a_tree_is_named_for_each_partition_that_needs_it(
-    tmp_path: Path,
-) -> None:
+def test_a_damaged_page_of_a_tree_is_named_for_each_partition_that_needs_it(tmp_path: Path) -> None:
     """It ended the check with an error of LMDB once."""
     many(tmp_path)
     data, several = tmp_path / "data.mdb", 0

@@ -14,28 +14,14 @@ import pytest
 from dafka_core.errors import StoreError
 from dafka_core.model.epochs import NO_LIFE, Epoch, EpochId
 from dafka_core.model.log_entries import RestartPartition, SetAside, TransactionExistsError
-from dafka_core.model.records import (
-    PartitionInfo,
-    PartitionLives,
-    RecordBatch,
-    Transaction,
-    concat,
-)
+from dafka_core.model.records import PartitionInfo, PartitionLives, RecordBatch, Transaction, concat
 from dafka_core.storage import Log
 from dafka_core.storage.environment import Environment
 from dafka_core.storage.set_aside import AsideRecords
 from dafka_core.storage.tables import FoundBlock, Tables
 from tests.integration.storage.clocks import Clock
 from tests.integration.storage.damage import change
-from tests.integration.storage.staged import (
-    TP,
-    clean,
-    held,
-    large,
-    put,
-    stage,
-    values,
-)
+from tests.integration.storage.staged import TP, clean, held, large, put, stage, values
 
 OLD = Epoch.first(EpochId(1, 0xA, 1))
 LOST = Epoch(2, 0xB, 1, 4, OLD.digest)

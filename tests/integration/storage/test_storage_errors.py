@@ -22,12 +22,7 @@ from tests.integration.storage import full_disk
 from tests.integration.storage.containers import contained
 from tests.integration.storage.damage import three_blocks
 from tests.integration.storage.limits import VALUE, fill, limited
-from tests.integration.storage.processes import (
-    TP,
-    P,
-    started,
-    values_of,
-)
+from tests.integration.storage.processes import TP, P, started, values_of
 
 
 def test_a_full_disk_is_told_and_leaves_all_as_it_was(tmp_path: Path) -> None:

@@ -7,18 +7,8 @@ from pathlib import Path
 import pytest
 
 from dafka_core.errors import FencedError, OffsetConflictError
-from dafka_core.model.log_entries import (
-    Commit,
-    Discard,
-    LogEntry,
-    SetTransaction,
-)
-from dafka_core.model.records import (
-    RecordBatch,
-    TopicPartition,
-    Transaction,
-    TransactionState,
-)
+from dafka_core.model.log_entries import Commit, Discard, LogEntry, SetTransaction
+from dafka_core.model.records import RecordBatch, TopicPartition, Transaction, TransactionState
 from dafka_core.storage import Log
 from tests.integration.storage.clocks import Clock
 from tests.integration.storage.staged import (
@@ -121,11 +111,7 @@ def test_an_entry_that_is_refused_leaves_the_others(store: Log) -> None:
     ]
     outcomes = store.write(entries)
     assert [each is None for each in outcomes] == [True, False, True, False, True]
-    assert (held(store, "p"), held(store, "q"), held(store, "r")) == (
-        [],
-        [b"staged"],
-        [b"seen"],
-    )
+    assert (held(store, "p"), held(store, "q"), held(store, "r")) == ([], [b"staged"], [b"seen"])
 
 
 def test_a_wrong_batch_takes_all_with_it(store: Log) -> None:

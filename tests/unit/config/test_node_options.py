@@ -81,9 +81,7 @@ def test_invalid_towers(given: Any, says: str) -> None:
         parse_towers(given)
 
 
-def test_the_environment_names_the_default_towers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_environment_names_the_default_towers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DAFKA_TOWER", "a:1:2,b:3:4")
     named = (TowerAddress("a", 1, 2), TowerAddress("b", 3, 4))
     assert NodeOptions.build({}).tower == NodeOptions().tower == named

@@ -88,9 +88,7 @@ def test_each_refused_subscription_is_ended_once() -> None:
     assert len(refused.counts) == 0
 
 
-def test_beyond_the_limit_every_end_counts_as_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_beyond_the_limit_every_end_counts_as_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(security, "MOST_REFUSED", 3)
     refused = RefusedSubscriptions()
     for octet in range(9):
