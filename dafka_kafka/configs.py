@@ -328,9 +328,12 @@ class Source(IntEnum):
     DEFAULT_CONFIG = 5
 
 
-def _alters(result: Any) -> Rule:
-    needs, refused = named_resource(Permitted.ALTER_CONFIGS), refuse_resource(result)
-    return Rule(each=needs, asked="resources", answered="responses", refused=refused)
+_ALTERS: Final = Rule(
+    each=named_resource(Permitted.ALTER_CONFIGS),
+    asked="resources",
+    answered="responses",
+    refused=refuse_resource(),
+)
 
 
 class Configs(Feature):
@@ -346,7 +349,7 @@ class Configs(Feature):
             asked="resources",
             each=named_resource(Permitted.DESCRIBE_CONFIGS),
             answered="results",
-            refused=refuse_resource(_Result, configs=[]),
+            refused=refuse_resource(configs=[]),
         ),
     )
     async def _describe_configs(self, request: Any, client: Client) -> Any:
@@ -370,19 +373,11 @@ class Configs(Feature):
             ],
         )
 
-    @serves(
-        Api.ALTER_CONFIGS,
-        range(3),
-        _alters(AlterConfigsResponse.AlterConfigsResourceResponse),
-    )
+    @serves(Api.ALTER_CONFIGS, range(3), _ALTERS)
     async def _alter_configs(self, request: Any, client: Client) -> Any:
         return await self._altered(AlterConfigsResponse, request, anew=True)
 
-    @serves(
-        Api.INCREMENTAL_ALTER_CONFIGS,
-        range(2),
-        _alters(IncrementalAlterConfigsResponse.AlterConfigsResourceResponse),
-    )
+    @serves(Api.INCREMENTAL_ALTER_CONFIGS, range(2), _ALTERS)
     async def _change_configs(self, request: Any, client: Client) -> Any:
         return await self._altered(IncrementalAlterConfigsResponse, request, anew=False)
 

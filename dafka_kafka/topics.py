@@ -144,7 +144,7 @@ class Topics(Feature):
         range(8),
         Rule(
             each=lambda each: (on_cluster(Operation.CREATE), each.name),
-            refused=refuse_one(CreateTopicsResponse.CreatableTopicResult, error_message=WHY),
+            refused=refuse_one(error_message=WHY),
         ),
     )
     async def _create_topics(self, request: Any, client: Client) -> Any:
@@ -240,9 +240,7 @@ class Topics(Feature):
         Rule(
             each=named_topic(Operation.ALTER),
             answered="results",
-            refused=refuse_one(
-                CreatePartitionsResponse.CreatePartitionsTopicResult, error_message=WHY
-            ),
+            refused=refuse_one(error_message=WHY),
         ),
     )
     async def _create_partitions(self, request: Any, client: Client) -> Any:
@@ -345,11 +343,7 @@ class Topics(Feature):
         range(3),
         Rule(
             each=named_topic(Operation.DELETE),
-            refused=refuse_partitions(
-                DeleteRecordsResponse.DeleteRecordsTopicResult,
-                DeleteRecordsResponse.DeleteRecordsTopicResult.DeleteRecordsPartitionResult,
-                low_watermark=-1,
-            ),
+            refused=refuse_partitions(low_watermark=-1),
         ),
     )
     async def _delete_records(self, request: Any, client: Client) -> Any:
