@@ -35,9 +35,6 @@ _TRANSACTIONS = struct.Struct("<Qqqq16sqQQ16sQQqQQ")
 (staged records, the committed attempt, the last transaction) has an end of 0 if missing."""
 
 
-LEAST_BYTES = _ROW.size + CHECKSUM_BYTES
-"""Of a row without epoch, transactions and a client's name, on disk."""
-
 _REST_BYTES = {e + t for e in (0, EPOCH_BYTES) for t in (0, _TRANSACTIONS.size)}
 
 
