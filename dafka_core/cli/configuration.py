@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -130,7 +131,13 @@ def _path(config: str | None) -> Path | None:
     with suppress(RuntimeError):  # without HOME, for a user without an entry in passwd
         base = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config")
         places.append(base.expanduser() / "dafka" / FILE)
-    return next((each for each in places if each.is_file()), None)
+    found = next((each for each in places if each.is_file()), None)
+    if found is not None:
+        status = found.stat()
+        if status.st_uid not in (0, os.geteuid()) or status.st_mode & stat.S_IWOTH:
+            why = "belongs to another user, or others may write it: name it to use it"
+            raise ConfigError("config", str(found), why)
+    return found
 
 
 def _content(path: Path) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -125,6 +126,21 @@ def test_a_file_that_is_named_must_be_there(path: Path) -> None:
     path.unlink()
     with pytest.raises(ConfigError, match="no configuration file was found; there are no profiles"):
         read(None, "far", KNOWN)
+
+
+def test_a_file_of_another_user_is_believed_only_where_it_is_named(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path.chmod(0o666)
+    with pytest.raises(ConfigError, match="belongs to another user, or others may write it"):
+        read(None, None, KNOWN)
+    assert read("dafka.toml", None, KNOWN).path == path
+    path.chmod(0o600)
+    assert read(None, None, KNOWN).path == path
+    if os.geteuid() == 0:  # otherwise nobody can give a file away
+        os.chown(path, 65_534, 0)
+        with pytest.raises(ConfigError, match="belongs to another user"):
+            read(None, None, KNOWN)
 
 
 def test_a_misspelt_variable_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
