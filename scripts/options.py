@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from itertools import groupby
 from pathlib import Path
 
 from benchmarks.__main__ import ROWS as BENCHMARKS
@@ -24,7 +23,7 @@ from dafka_core.config.node_options import (
     TowerOptions,
 )
 from dafka_core.config.options import Options
-from dafka_core.ops import metric_declarations
+from dafka_core.ops import node_metrics
 from dafka_core.ops.metrics_options import MetricsOptions
 from dafka_kafka import gateway_metrics
 from dafka_kafka.extension import GatewayFlags
@@ -90,9 +89,8 @@ def kafka_table() -> str:
 
 def metrics_table() -> str:
     """Return the metrics at ``/metrics``, a Markdown table for each kind of node."""
-    rows = (*metric_declarations.TABLE, *gateway_metrics.TABLE)
     parts = []
-    for of, metrics in groupby(rows, lambda row: row.of):
+    for of, metrics in {**node_metrics.TABLE, ("gateway",): gateway_metrics.TABLE}.items():
         lines = ["| name | kind | meaning |", "|---|---|---|"]
         for row in metrics:
             labels = ", ".join(f"`{label}`" for label in row.labels)
