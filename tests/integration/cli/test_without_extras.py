@@ -19,7 +19,7 @@ EXTRAS = {
     "avro": ["fastavro"],
     "console": ["starlette", "uvicorn"],
     "kafka": ["cramjam", "crc32c", "kafka", "scramp"],
-    "metrics": ["prometheus_client"],
+    "metrics": ["prometheus_client", "starlette", "uvicorn"],
     "protobuf": ["google.protobuf"],
 }
 """The Python packages of each extra."""

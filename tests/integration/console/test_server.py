@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from dafka_console import access
-from dafka_console.access import MOST_CONNECTIONS
-from dafka_console.server import Console
+from dafka_console.server import MOST_CONNECTIONS, Console
 from dafka_core.errors import ConfigError, TowerNotFoundError
 from dafka_core.model.records import TopicPartition
+from dafka_core.ops import http_server
 from dafka_core.testing import PATIENCE_S, StoreDouble, wait_until
 from tests.integration.console.pages import ask, post
 
@@ -72,7 +71,7 @@ def test_clients_that_ask_for_nothing_shut_nobody_out(tmp_path: Path) -> None:
 def test_a_request_has_its_time_in_all_however_often_a_piece_of_it_comes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(access, "REQUEST_S", 0.1)
+    monkeypatch.setattr(http_server, "REQUEST_S", 0.1)
     whole = b"GET /api/overview HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
     with (
         StoreDouble(tmp_path) as store,
