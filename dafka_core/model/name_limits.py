@@ -6,8 +6,6 @@ from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import Any, Final
 
-from rapidfuzz.distance import OSA
-
 from dafka_core.errors import ProtocolError
 from dafka_core.model.names import octets_of, quoted, text_of, unescape
 
@@ -109,4 +107,6 @@ def _fold(name: str) -> str:
 def _slips(one: str, other: str, most: int) -> int:
     if other.startswith(one):
         return min(len(other) - len(one), most)
+    from rapidfuzz.distance import OSA  # noqa: PLC0415 -- slow to import
+
     return OSA.distance(one, other, score_cutoff=most)

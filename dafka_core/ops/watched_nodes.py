@@ -55,7 +55,7 @@ class WatchedNode:
     def samples(self) -> list[Sample]:
         """Return the current samples; of a closed node only its state."""
         reading = Reading(self._node(), self.findings(), self._info, self._topics)
-        found = []
+        found: list[Sample] = []
         with contextlib.suppress(DafkaError):  # it is just ending, as ``findings`` reports
             found += reading.samples(self.kind, self.metrics)
         return found
