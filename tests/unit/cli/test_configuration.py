@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,22 @@ def test_the_file_is_the_one_named_or_here_or_the_users(
     monkeypatch.setenv("DAFKA_CONFIG", "other.toml")
     assert read(None, None, KNOWN).find("acks") == Found("8", "other.toml")
     assert read(str(users), None, KNOWN).find("acks") == Found("7", str(users))
+
+
+def test_a_file_here_that_another_user_may_write_is_ignored_unless_it_is_named(
+    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path.chmod(0o666)
+    assert read(None, None, KNOWN).path is None
+    assert "dafka.toml in the current directory is ignored" in capsys.readouterr().err
+    assert read("dafka.toml", None, KNOWN).path == path
+    path.chmod(0o664)
+    assert read(None, None, KNOWN).path == path
+    if os.geteuid() == 0:
+        os.chown(path, 65_534, -1)  # root's files are trusted
+    else:
+        monkeypatch.setattr("os.geteuid", lambda: path.stat().st_uid + 1)
+    assert read(None, None, KNOWN).path is None
 
 
 @pytest.mark.parametrize(
