@@ -37,7 +37,7 @@ ANSWER_S: Final = 5.0
 """Time for the answer after the long poll has ended."""
 
 TRY_AGAIN_S: Final = 0.2
-"""Pause before a store that did not answer is asked again."""
+"""Pause before a store that did not answer is asked again, and while too few are reachable."""
 
 IDLE_S: Final = 30.0
 """Time for which a thread outlasts the last wait for its store."""
@@ -75,11 +75,11 @@ class Replication:
         self._keys = keys
         self._followed: dict[str, _FollowedStore] = {}
 
-    async def wait(self, ends: Ends, timeout_s: float) -> bool:
+    async def wait(self, ends: Ends, timeout_s: float, copies: int = 1) -> bool:
         """Wait until all reachable stores have the records; return False on a timeout.
 
         A store that goes away meanwhile is no longer waited for, like a Kafka replica that leaves
-        the ISR.
+        the ISR, unless fewer than ``copies`` stores, with this one, would have the records.
         """
         deadline = time.monotonic() + timeout_s
         # Keyed by location, too: a restarted store is asked at its new location.
@@ -89,15 +89,18 @@ class Replication:
             for each in endpoints - waits.keys():
                 waits[each] = self._follow(*each, ends)
             pending = {waits[each] for each in endpoints if not waits[each].done()}
-            if not pending:
-                break
+            have = {store for (store, _), wait in waits.items() if wait.done()}
+            is_enough = not pending and len(have) + 1 >= copies
             left_s = deadline - time.monotonic()
-            if left_s <= 0:
+            if is_enough or left_s <= 0:
                 break
-            await asyncio.wait(pending, timeout=min(left_s, POLL_S))
+            if pending:
+                await asyncio.wait(pending, timeout=min(left_s, POLL_S))
+            else:
+                await asyncio.sleep(min(left_s, TRY_AGAIN_S))
         for wait in waits.values():
             wait.cancel()
-        return not pending
+        return is_enough
 
     def close(self) -> None:
         """Close all threads without waiting for them."""
@@ -295,6 +298,16 @@ class GatewayNode:
         store = self.store
         replication = Replication(lambda: store.known.endpoints, store.options.keys)
         object.__setattr__(self, "replication", replication)
+
+    @property
+    def least_copies(self) -> int:
+        """The number of stores, with this one, that must have a record with ``acks=all``.
+
+        A majority of three or more known stores: a minority that is cut off acknowledges nothing.
+        Of two stores each one may be alone.
+        """
+        known = 1 + len(self.store.known.names)
+        return known // 2 + 1 if known > 2 else 1
 
     async def in_thread(self, work: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
         """Run blocking work, such as log reads, in a thread."""

@@ -2,7 +2,7 @@
 
 Requests are pipelined: a connection's next request starts before the previous one is on disk. The
 batches of a partition pass through its ``PartitionWriter`` in order of arrival. A response is sent
-when all of its partitions are on disk, with ``acks=all`` at all reachable stores.
+when all of its partitions are on disk, with ``acks=all`` at all reachable stores and a majority.
 """
 
 from __future__ import annotations
@@ -366,7 +366,7 @@ class Produce(Feature):
             timeout_s = min(max(request.timeout_ms, 0) / 1000, timeout_s)
         deadline = asyncio.get_running_loop().time() + timeout_s
         # No await before everything is queued: the next request must come behind it.
-        refusal = _refusal(request)
+        refusal = _refusal(request) or self._too_few(request)
         parts = [
             _Part(topic.name, part.index, refusal or self._begin(topic.name, part, client.version))
             for topic in request.topic_data
@@ -388,6 +388,19 @@ class Produce(Feature):
             outcomes = await self._replicated(parts, outcomes, left_s)
         answers = map(_answer, parts, outcomes)
         return EncodedResponse([encoded_answers(answers, client.version)])
+
+    def _too_few(self, request: Any) -> RefusedError | None:
+        """Return the refusal of ``acks=all`` while too few stores are reachable, or None."""
+        known, needed = self._node.store.known, self._node.least_copies
+        if request.acks != ALL or 1 + len(known.endpoints) >= needed:
+            return None
+        away = ", ".join(sorted(set(known.names) - known.endpoints.keys()))
+        why = (
+            f"acks=all needs {needed} of {1 + len(known.names)} stores, and these are away, or "
+            f"have no Arrow Flight: {away}; start them, or if they are gone for ever, say so by "
+            "'dafka store forget'"
+        )
+        return RefusedError(KafkaError.NOT_ENOUGH_REPLICAS, why)
 
     async def _wait(
         self, waiting: Sequence[asyncio.Future[Any]], timeout_s: float, *, is_awaited: bool
@@ -479,7 +492,8 @@ class Produce(Feature):
         for part, outcome in zip(parts, outcomes, strict=True):
             if isinstance(part.put, Put) and isinstance(outcome, Written):
                 ends[part.put.tp] = max(ends.get(part.put.tp, 0), outcome.end)
-        if not ends or await self._replication.wait(ends, timeout_s):
+        copies = self._node.least_copies
+        if not ends or await self._replication.wait(ends, timeout_s, copies):
             return outcomes
         late = RefusedError(KafkaError.REQUEST_TIMED_OUT, "not all other stores have it in time")
         return [late if isinstance(each, Written) else each for each in outcomes]

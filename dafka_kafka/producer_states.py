@@ -166,14 +166,18 @@ class ProducerStates:
     def reset(self, topic: str, partition: str, end: int, notes: Mapping[str, bytes]) -> None:
         """Replace a partition's states by those of the log.
 
-        Batches beyond ``end``, the partition's end, were lost to another history.
+        Batches beyond ``end``, the partition's end, were lost to another history; those before them
+        exist, and may be repeated.
         """
         for key in [key for key in self._states if key[:2] == (topic, partition)]:
             del self._states[key]
         self.restore(notes)
         for key, state in [*self._states.items()]:
             if key[:2] == (topic, partition) and state.batches[-1].end > end:
-                del self._states[key]
+                if batches := tuple(each for each in state.batches if each.end <= end):
+                    self._states[key] = state._replace(batches=batches)
+                else:
+                    del self._states[key]
 
     def verdict(
         self, key: ProducerKey, batch: Sequenced, now_ms: int

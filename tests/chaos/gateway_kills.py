@@ -2,8 +2,9 @@
 
 An idempotent producer writes numbers to all partitions of a topic, acknowledged by all stores. A
 group of consumers reads them and commits. Each store is killed at random moments and started again,
-sometimes both at once. In the end each number is at both stores, once and in order, where its
-producer was told; the group has read all of them; and no committed offset ever went back.
+sometimes both at once. Within 15 s of its return each partition has an acknowledgement again. In
+the end each number is at both stores, once and in order, where its producer was told; the group has
+read all of them; and no committed offset ever went back.
 """
 
 from __future__ import annotations
@@ -37,6 +38,9 @@ KILLS = 5
 SHORT_KILLS = 2
 PAUSE_S = 2.0
 """Longest time between kills, with everything killed serving again."""
+
+RETURN_S = 15.0
+"""Limit of the time from the return of a gateway until each partition has an acknowledgement."""
 
 TOPIC = "numbers"
 PARTITIONS = 3
@@ -92,6 +96,14 @@ def _round(
         time.sleep(chance.uniform(0, PAUSE_S / 2))
         for victim in victims:
             cluster.start_store(victim)
+        if chance.random() < 0.5:  # otherwise the next kill may come earlier
+            returned_s = time.monotonic()
+            wait_until(
+                lambda since=returned_s: min(writer.acknowledged_s) > since or writer.failure,  # type: ignore[misc]
+                f"each partition has an acknowledgement after kill {kill}",
+                RETURN_S,
+            )
+            chaos.most("seconds until all partitions are written", time.monotonic() - returned_s)
     writer.finish()
     sent = writer.sent
     wait_until(
@@ -152,6 +164,8 @@ class Writer(Client):
         self.sent = 0
         self.acknowledged: dict[int, tuple[int, int]] = {}
         """Partition and offset of each number."""
+        self.acknowledged_s = [0.0] * PARTITIONS
+        """The time of the last acknowledgement, by partition."""
         limits = {"message.timeout.ms": _MESSAGE_TIMEOUT_MS, "queue.buffering.max.messages": 5_000}
         self._producer = Producer(
             {"bootstrap.servers": servers, "enable.idempotence": True, **limits, **QUICK}
@@ -183,6 +197,7 @@ class Writer(Client):
             self.failure = KafkaException(error)
             return
         place = message.partition(), message.offset()
+        self.acknowledged_s[message.partition() or 0] = time.monotonic()
         self.acknowledged[int(message.value() or b"")] = place  # type: ignore[assignment]
 
 

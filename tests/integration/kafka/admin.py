@@ -9,12 +9,22 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from dafka_kafka.gateway import Gateway
+
 PATIENCE_S = 30.0
 
 
+def admin_of(gateway: Gateway) -> AdminClient:
+    return AdminClient({"bootstrap.servers": str(gateway.listens), "log_level": 0})
+
+
+def listed(client: AdminClient, *topic: str) -> Any:
+    return client.list_topics(*topic, timeout=PATIENCE_S)
+
+
 def counts(client: AdminClient) -> dict[str, int]:
-    found = client.list_topics(timeout=PATIENCE_S).topics
-    return {name: len(each.partitions) for name, each in found.items()}
+    """Return the number of partitions of each topic."""
+    return {name: len(each.partitions) for name, each in listed(client).topics.items()}
 
 
 def refusal(future: Any) -> tuple[str, str]:
@@ -28,11 +38,16 @@ def create(client: AdminClient, *topics: NewTopic, **options: Any) -> dict[str, 
     return client.create_topics(list(topics), request_timeout=PATIENCE_S, **options)
 
 
-def make(client: AdminClient, topic: str, config: dict[str, str] | None = None) -> None:
-    made = create(client, NewTopic(topic, 1, config=config or {}))
+def make(
+    client: AdminClient, topic: str, config: dict[str, str] | None = None, count: int = 1
+) -> None:
+    made = create(client, NewTopic(topic, count, config=config or {}))
     assert made[topic].result(PATIENCE_S) is None
 
 
+def deletion(client: AdminClient, topic: str) -> Any:
+    return client.delete_topics([topic], request_timeout=PATIENCE_S)[topic]
+
+
 def delete(client: AdminClient, topic: str) -> None:
-    deleted = client.delete_topics([topic], request_timeout=PATIENCE_S)[topic]
-    assert deleted.result(PATIENCE_S) is None
+    assert deletion(client, topic).result(PATIENCE_S) is None

@@ -6,21 +6,19 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
-from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 
 from dafka_core.system.hosts import HostPort, host_port
 from dafka_core.testing.waiting import wait_until
-from dafka_kafka import schemas
 from dafka_kafka.errors import KafkaError
 from dafka_kafka.records.record_batch import decode_batches
 from tests.integration.kafka.one_request import told
+from tests.unit.kafka.records.batches import Parts, by_aiokafka
 
 CLOSED: Final = "closed"
 """The server closed the connection instead of an answer."""
 
 Headers = Sequence[tuple[str, bytes | None]]
-Record = tuple[int | None, bytes | None, bytes | None, Headers]
+Record = tuple[int, bytes | None, bytes | None, Headers]
 """Timestamp, key, value and headers."""
 
 
@@ -32,9 +30,8 @@ class Server:
 
     def ask(self, name: str, version: int, /, **fields: Any) -> Any:
         """Return the response to request ``name`` as plain values; errors by their names."""
-        request = _made(getattr(schemas, f"{name}Request"), fields)
         try:
-            return _plain(told(self._where, request, version).to_dict(json=False))
+            return _plain(told(self._where, name, version, **fields).to_dict(json=False))
         except EOFError:
             return CLOSED
 
@@ -111,31 +108,8 @@ def records_of(octets: bytes | None) -> Iterator[tuple[Any, ...]]:
 
 def batch_of(records: Sequence[Record], codec: int = 0) -> bytes:
     """Encode a record batch of version 2."""
-    builder = DefaultRecordBatchBuilder(2, codec, False, -1, -1, -1, 1 << 30)
-    for at, (stamp, key, value, headers) in enumerate(records):
-        assert builder.append(at, stamp, key, value, headers) is not None
-    return bytes(builder.build())
-
-
-def message_set(
-    magic: int, values: Sequence[bytes | None], codec: int = 0, *, stamp: int = 1_700_000_000_000
-) -> bytes:
-    """Encode messages of version 0 or 1, with key ``k``, at one time."""
-    builder = LegacyRecordBatchBuilder(magic, codec, 1 << 30)
-    for at, value in enumerate(values):
-        assert builder.append(at, stamp, b"k", value) is not None
-    return bytes(builder.build())
-
-
-def _made(kind: Any, fields: dict[str, Any]) -> Any:
-    made = {}
-    for name, value in fields.items():
-        inner = kind.fields[name]
-        if inner.is_struct_array() and value is not None:
-            made[name] = [_made(inner.data_class, each) for each in value]
-        else:
-            made[name] = value
-    return kind(**made)
+    parts = [Parts(key, value, tuple(named), at) for at, key, value, named in records]
+    return by_aiokafka(parts, codec)
 
 
 def _plain(value: Any, name: str = "") -> Any:

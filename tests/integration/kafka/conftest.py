@@ -6,17 +6,25 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from dafka_core import Store, Tower
+from dafka_core.testing import wait_until
 from dafka_kafka.gateway import Gateway
+from tests.integration.kafka.admin import admin_of
 from tests.integration.kafka.locked import Locked
 
 
 @pytest.fixture
-def tower() -> Iterator[str]:
+def live_tower() -> Iterator[Tower]:
     sub, pub = "tcp://127.0.0.1:0", "tcp://127.0.0.1:0"
     with Tower(sub_address=sub, pub_address=pub) as tower:
-        yield tower.tower
+        yield tower
+
+
+@pytest.fixture
+def tower(live_tower: Tower) -> str:
+    return live_tower.tower
 
 
 @pytest.fixture
@@ -26,9 +34,22 @@ def store(tower: str, tmp_path: Path) -> Iterator[Store]:
 
 
 @pytest.fixture
+def other(store: Store, tower: str, tmp_path: Path) -> Iterator[Store]:
+    """A second store, without a gateway."""
+    with Store(tmp_path / "other", tower=tower) as other:
+        wait_until(lambda: other.address in store.known.endpoints, "the stores meet")
+        yield other
+
+
+@pytest.fixture
 def gateway(store: Store) -> Iterator[Gateway]:
     with Gateway(store, listen="127.0.0.1:0") as gateway:
         yield gateway
+
+
+@pytest.fixture
+def admin(gateway: Gateway) -> AdminClient:
+    return admin_of(gateway)
 
 
 @pytest.fixture

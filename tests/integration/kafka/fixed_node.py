@@ -10,13 +10,15 @@ from typing import Any, cast
 
 from dafka_core import Store
 from dafka_core.model.records import TopicPartition
-from dafka_kafka.api import Client, Feature
+from dafka_kafka.api import Api, Client, Feature
 from dafka_kafka.gateway_node import GatewayNode
 from dafka_kafka.gateways import GatewayInfo, Gateways
 from dafka_kafka.options import KafkaOptions
 from dafka_kafka.partition_registry import PartitionRegistry
 from dafka_kafka.registry_table import NumberedPartition
+from tests.unit.kafka.messages import NEWEST, request, versions
 
+OWN = GatewayInfo("0" * 32, 1, "127.0.0.1", 9092)
 ELSEWHERE = GatewayInfo("E" * 32, 7, "other.example.org", 9092)
 
 
@@ -34,7 +36,8 @@ class FixedNumbers:
 
 
 class FixedGateways:
-    own = GatewayInfo("0" * 32, 1, "127.0.0.1", 9092)
+    def __init__(self, own: GatewayInfo) -> None:
+        self.own = own
 
     def leader(self, partition: NumberedPartition) -> GatewayInfo:
         return ELSEWHERE if partition.number == 9 else self.own
@@ -47,21 +50,19 @@ class FixedGateways:
 
 
 @contextmanager
-def fixed_node(store: Store, **options: Any) -> Iterator[GatewayNode]:
-    with ThreadPoolExecutor(2) as threads:
-        yield GatewayNode(
-            store,
-            KafkaOptions(**options),
-            cast("PartitionRegistry", FixedNumbers()),
-            cast("Gateways", FixedGateways()),
-            threads,
-        )
+def fixed_node(
+    store: Store, numbers: Any = None, own: GatewayInfo = OWN, **options: Any
+) -> Iterator[GatewayNode]:
+    registry = cast("PartitionRegistry", numbers or FixedNumbers())
+    gateways = cast("Gateways", FixedGateways(own))
+    with ThreadPoolExecutor(4) as threads:
+        yield GatewayNode(store, KafkaOptions(**options), registry, gateways, threads)
 
 
-async def asked(feature: Feature, api: int, request: Any, version: int) -> Any:
+async def asked(feature: Feature, api: Api, version: int = NEWEST, /, **fields: Any) -> Any:
     """Return a feature's response, decoded as the client would."""
-    client = Client("test", "127.0.0.1", version)
-    decoded = type(request).decode(type(request).encode(request, version=version), version=version)
+    version = versions(api)[version]
+    asked, client = request(api, **fields), Client("test", "127.0.0.1", version)
+    decoded = type(asked).decode(asked.encode(version=version), version=version)
     response: Any = await asyncio.wait_for(feature.apis[api].handler(decoded, client), 60)
-    octets = type(response).encode(response, version=version)
-    return type(response).decode(octets, version=version)
+    return type(response).decode(response.encode(version=version), version=version)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ssl
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import trustme
 
@@ -42,6 +43,9 @@ class Locked:
         self.servers = str(self.gateway.listens)
         self.refused = self.gateway.server.complaints.counts
 
+    def login(self, name: str = NAME, **more: str) -> Login:
+        return Login(str(self.authority), name, **more)
+
     def allow(self, *users: str | Permissions) -> None:
         """Write users to the file; a name without permissions gets all of them."""
         write_users(self.users, *users)
@@ -69,15 +73,35 @@ def write_users(file: Path, *users: str | Permissions, password: str = PASSWORD)
     made.replace(file)
 
 
+class Login(NamedTuple):
+    """The settings of a client that authenticates."""
+
+    authority: str
+    name: str = NAME
+    password: str = PASSWORD
+    mechanism: str = "SCRAM-SHA-512"
+
+    def librdkafka(self) -> dict[str, Any]:
+        return {
+            "security.protocol": "SASL_SSL",
+            "ssl.ca.location": self.authority,
+            "sasl.mechanism": self.mechanism,
+            "sasl.username": self.name,
+            "sasl.password": self.password,
+        }
+
+    def python(self) -> dict[str, Any]:
+        """Return those of kafka-python and aiokafka."""
+        return {
+            "security_protocol": "SASL_SSL",
+            "ssl_context": ssl.create_default_context(cafile=self.authority),
+            "sasl_mechanism": self.mechanism,
+            "sasl_plain_username": self.name,
+            "sasl_plain_password": self.password,
+        }
+
+
 def librdkafka(locked: Locked, name: str = NAME, **more: Any) -> dict[str, Any]:
-    """Return the error that librdkafka reports."""
-    return {
-        "bootstrap.servers": locked.servers,
-        "security.protocol": "SASL_SSL",
-        "ssl.ca.location": str(locked.authority),
-        "sasl.mechanism": "SCRAM-SHA-512",
-        "sasl.username": name,
-        "sasl.password": PASSWORD,
-        "log_level": 0,
-        **more,
-    }
+    """Return the settings of a user's librdkafka."""
+    fixed = {"bootstrap.servers": locked.servers, "log_level": 0}
+    return fixed | locked.login(name).librdkafka() | more

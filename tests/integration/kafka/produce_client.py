@@ -5,36 +5,25 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Self, cast
-
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from typing import Any, NamedTuple
 
 from dafka_core import Store
 from dafka_core.model.records import TopicPartition
 from dafka_core.system.closing import Closing
 from dafka_core.system.hosts import HostPort, listen
+from dafka_kafka import schemas
 from dafka_kafka.api import Api
-from dafka_kafka.gateway_node import GatewayNode
-from dafka_kafka.gateways import GatewayInfo, Gateways
-from dafka_kafka.options import KafkaOptions
-from dafka_kafka.partition_registry import PartitionRegistry
+from dafka_kafka.gateways import GatewayInfo
 from dafka_kafka.produce import Produce
 from dafka_kafka.registry_table import NumberedPartition
-from dafka_kafka.schemas import (
-    InitProducerIdRequest,
-    InitProducerIdResponse,
-    ProduceRequest,
-    ProduceResponse,
-)
 from dafka_kafka.server import BACKLOG, Server
+from tests.integration.kafka.fixed_node import fixed_node
+from tests.unit.kafka.messages import request, rows
 
 VERSION = 8
 PRODUCERS, OTHERS = 4, 5
 """The number of a Dafka producer's partition, and one with another gateway as owner."""
-
-_Topic = ProduceRequest.TopicProduceData
 
 
 class FixedNumbers:
@@ -61,23 +50,12 @@ class FixedNumbers:
         return 0
 
 
-class FixedGateways:
-    def __init__(self, store: Store) -> None:
-        self.own = GatewayInfo(store.address, 1, "127.0.0.1", 9092)
-
-
 @contextmanager
 def produce_server(store: Store) -> Iterator[HostPort]:
     """Serve Produce during the context; yield the address."""
     listener = listen(HostPort("127.0.0.1", 0), BACKLOG)
-    with ThreadPoolExecutor(4) as threads:
-        node = GatewayNode(
-            store,
-            KafkaOptions(),
-            cast("PartitionRegistry", FixedNumbers(store)),
-            cast("Gateways", FixedGateways(store)),
-            threads,
-        )
+    own = GatewayInfo(store.address, 1, "127.0.0.1", 9092)
+    with fixed_node(store, FixedNumbers(store), own) as node:
         server = Server(listener, [Produce(node)])
         try:
             server.start()
@@ -99,45 +77,31 @@ class ProduceClient(Closing):
     def __init__(self, where: HostPort) -> None:
         self._socket = socket.create_connection(where, timeout=60)
         self._reader = self._socket.makefile("rb")
-        self._correlation_id = 0
 
     def close(self) -> None:
         self._reader.close()
         self._socket.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def send(
         self,
         parts: Mapping[tuple[str, int], bytes | None],
         *,
         version: int = VERSION,
-        acks: int = 1,
-        timeout_ms: int = 30_000,
-        transactional_id: str | None = None,
+        **fields: Any,
     ) -> None:
         """Send records for partitions without waiting."""
         topics = [
-            _Topic(
-                name=topic,
-                partition_data=[_Topic.PartitionProduceData(index=number, records=octets)],
-            )
+            {"name": topic, "partition_data": [{"index": number, "records": octets}]}
             for (topic, number), octets in parts.items()
         ]
-        request = ProduceRequest(
-            transactional_id=transactional_id, acks=acks, timeout_ms=timeout_ms, topic_data=topics
-        )
-        self._send(Api.PRODUCE, version, ProduceRequest.encode(request, version=version))
+        fields = {"acks": 1, "timeout_ms": 30_000, "transactional_id": None} | fields
+        self._send(request(Api.PRODUCE, topic_data=topics, **fields), version)
 
     def receive(self, version: int = VERSION) -> list[Answer]:
         """Receive the next response, by partition."""
-        response = ProduceResponse.decode(self._receive(), version=version)
-        return [
-            Answer(part.error_code, part.base_offset)
-            for topic in response.responses
-            for part in topic.partition_responses
-        ]
+        response = schemas.ProduceResponse.decode(self._receive(), version=version)
+        fields = ("error_code", "base_offset")
+        return [Answer(*each) for each in rows(response, "responses.partition_responses", *fields)]
 
     def ask(self, parts: Mapping[tuple[str, int], bytes | None], **named: Any) -> list[Answer]:
         """Send records and receive the response."""
@@ -146,38 +110,18 @@ class ProduceClient(Closing):
 
     def init_producer_id(self, transactional_id: str | None = None) -> Any:
         """Send InitProducerId and receive the response."""
-        request = InitProducerIdRequest(
-            transactional_id=transactional_id, transaction_timeout_ms=1000
-        )
-        octets = InitProducerIdRequest.encode(request, version=1)
-        self._send(Api.INIT_PRODUCER_ID, 1, octets)
-        return InitProducerIdResponse.decode(self._receive(), version=1)
+        asked = {"transactional_id": transactional_id, "transaction_timeout_ms": 1000}
+        self._send(request(Api.INIT_PRODUCER_ID, **asked), 1)
+        return schemas.InitProducerIdResponse.decode(self._receive(), version=1)
 
     def is_ended(self) -> bool:
         """Return whether the gateway closes the connection without a response."""
         return self._reader.read(1) == b""
 
-    def _send(self, api: Api, version: int, body: bytes) -> None:
-        self._correlation_id += 1
-        head = struct.pack(">hhih", api, version, self._correlation_id, -1)
-        self._socket.sendall(struct.pack(">i", len(head) + len(body)) + head + body)
+    def _send(self, asked: Any, version: int) -> None:
+        asked.with_header(correlation_id=7, client_id="test")
+        self._socket.sendall(asked.encode(version=version, header=True, framed=True))
 
     def _receive(self) -> bytes:
         (size,) = struct.unpack(">i", self._reader.read(4))
         return self._reader.read(size)[4:]
-
-
-def batch(
-    values: Sequence[bytes],
-    *,
-    key: bytes | None = None,
-    producer: tuple[int, int, int] = (-1, -1, -1),
-    codec: int = 0,
-    transactional: bool = False,
-    timestamp: int = 1_700_000_000_000,
-) -> bytes:
-    """Encode a record batch by aiokafka; ``producer`` is its id, epoch and sequence."""
-    builder = DefaultRecordBatchBuilder(2, codec, transactional, *producer, 1 << 30)
-    for at, value in enumerate(values):
-        assert builder.append(at, timestamp + at, key, value, []) is not None
-    return bytes(builder.build())

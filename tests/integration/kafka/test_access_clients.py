@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-import ssl
 import time
 from typing import Any
 
-import aiokafka
-import aiokafka.errors
 import confluent_kafka
-import kafka
-import kafka.errors
 import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
@@ -20,8 +14,14 @@ from dafka_core.security.permissions import Permissions
 from dafka_core.testing import wait_until
 from dafka_kafka.access import DENIED
 from dafka_kafka.errors import KafkaError
-from tests.integration.kafka import aio
-from tests.integration.kafka.locked import NAME, PASSWORD, Locked, librdkafka
+from tests.integration.kafka.clients.clients import (
+    Aiokafka,
+    FailedError,
+    KafkaClient,
+    KafkaPython,
+    Sent,
+)
+from tests.integration.kafka.locked import NAME, Locked, librdkafka
 
 BOB = Permissions("bob", frozenset({"produce", "consume"}), ("orders.*",), ("orders.*", "news"))
 CAROL = Permissions("carol", frozenset({"produce"}), ("news",), ())
@@ -133,56 +133,14 @@ def test_librdkafka_changes_the_cluster_for_an_admin_alone(locked: Locked) -> No
     assert [each.name for each in operations] == ["IDEMPOTENT_WRITE"]
 
 
-def kafka_python(locked: Locked, name: str) -> dict[str, Any]:
-    return {
-        "bootstrap_servers": locked.servers,
-        "security_protocol": "SASL_SSL",
-        "ssl_cafile": str(locked.authority),
-        "sasl_mechanism": "SCRAM-SHA-512",
-        "sasl_plain_username": name,
-        "sasl_plain_password": PASSWORD,
-    }
-
-
-def test_kafka_python_is_told_what_its_user_may_not_do(locked: Locked) -> None:
-    producer = kafka.KafkaProducer(**kafka_python(locked, "bob"))
-    producer.send("orders.new", b"x").get(30)
-    with pytest.raises(kafka.errors.TopicAuthorizationFailedError):
-        producer.send("news", b"x").get(30)
-    producer.close()
-    group = kafka.KafkaConsumer("news", group_id="g", **kafka_python(locked, "carol"))
-    with pytest.raises(kafka.errors.GroupAuthorizationFailedError):
-        group.poll(30_000)
-    group.close(autocommit=False)
-    reader = kafka.KafkaConsumer(
-        "orders.new", group_id="h", auto_offset_reset="earliest", **kafka_python(locked, "bob")
-    )
-    wait_until(lambda: reader.poll(200))
-    reader.close()
-
-
-def test_aiokafka_is_told_what_its_user_may_not_do(locked: Locked) -> None:
-    def options(name: str) -> dict[str, Any]:
-        told = kafka_python(locked, name)
-        authority = told.pop("ssl_cafile")
-        return told | {"ssl_context": ssl.create_default_context(cafile=authority)}
-
-    async def run() -> None:
-        producer = aiokafka.AIOKafkaProducer(**options("bob"))
-        await producer.start()
-        try:
-            await producer.send_and_wait("orders.new", b"x")
-            with pytest.raises(aiokafka.errors.TopicAuthorizationFailedError):
-                await producer.send_and_wait("news", b"x")
-        finally:
-            await producer.stop()
-        reader = aiokafka.AIOKafkaConsumer(
-            "orders.new", group_id="i", auto_offset_reset="earliest", **options("bob")
-        )
-        await reader.start()
-        try:
-            assert (await asyncio.wait_for(reader.getone(), 60)).value == b"x"
-        finally:
-            await reader.stop()
-
-    aio.run(run())
+@pytest.mark.parametrize("kind", [KafkaPython, Aiokafka])
+def test_other_clients_are_told_what_their_user_may_not_do(
+    locked: Locked, kind: type[KafkaClient]
+) -> None:
+    client = kind(locked.servers, locked.login("bob"))
+    assert client.write("orders.new", [Sent(None, b"x")]) == [0]
+    with pytest.raises(FailedError) as refused:
+        client.write("news", [Sent(None, b"x")])
+    assert refused.value.code == KafkaError.TOPIC_AUTHORIZATION_FAILED
+    with client.reading("orders.new") as reader:
+        assert reader.read_values(1) == [b"x"]

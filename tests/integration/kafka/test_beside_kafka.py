@@ -28,9 +28,9 @@ from tests.integration.kafka.beside import (
     Record,
     Server,
     batch_of,
-    message_set,
     records_of,
 )
+from tests.unit.kafka.records.batches import messages_of
 
 NOW_MS: Final = int(time.time() * 1000)
 HOUR_MS: Final = 3_600_000
@@ -240,7 +240,10 @@ def times(server: Server) -> Found:
     }.items():
         topic = f"times-{name}".replace(" ", "-")
         assert server.create(topic, **{"retention.ms": "-1"}) == "NONE"
-        in_batch, in_set = batch_of([(stamp, None, b"v", [])]), message_set(1, [b"v"], stamp=stamp)
+        in_batch, in_set = (
+            batch_of([(stamp, None, b"v", [])]),
+            messages_of(1, [b"v"], timestamp=stamp),
+        )
         for version, octets in (8, in_batch), (2, in_set):
             answer = server.produce(topic, octets, version)
             yield f"{name} v{version}", answer | {"error_message": None}
@@ -309,11 +312,11 @@ def message_sets(server: Server) -> Found:
     record_batch = batch_of([(NOW_MS, b"k", b"r", [])])
     sets = {"nothing": b"", "batch of version 2": record_batch}
     for magic in (0, 1):
-        plain, zipped = message_set(magic, values), message_set(magic, values, GZIP)
+        plain, zipped = messages_of(magic, values), messages_of(magic, values, GZIP)
         of_magic = {
             "plain": plain,
             "gzip": zipped,
-            "snappy": message_set(magic, values, SNAPPY),
+            "snappy": messages_of(magic, values, SNAPPY),
             "two compressed": zipped * 2,
             "plain, gzip": plain + zipped,
             "wrong CRC": damaged(plain),
@@ -332,9 +335,9 @@ def message_sets(server: Server) -> Found:
             "and record batch": plain + record_batch,
         }
         sets |= {f"m{magic} {name}": octets for name, octets in of_magic.items()}
-    sets["m1 lz4"] = message_set(1, values, LZ4)
-    sets["m0 and m1"] = message_set(0, values) + message_set(1, values)
-    sets["m5"] = damaged(message_set(1, values), 16)
+    sets["m1 lz4"] = messages_of(1, values, LZ4)
+    sets["m0 and m1"] = messages_of(0, values) + messages_of(1, values)
+    sets["m5"] = damaged(messages_of(1, values), 16)
     assert server.create("sets") == "NONE"
     for version in (0, 1, 2, 3):
         for name, octets in sets.items():

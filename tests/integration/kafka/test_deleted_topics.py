@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 
-import pytest
 from confluent_kafka.admin import AdminClient
 
 from dafka_core import Producer, Store
@@ -12,16 +11,12 @@ from dafka_core.testing import wait_until
 from dafka_kafka.errors import KafkaError
 from dafka_kafka.gateway import Gateway
 from tests.integration.kafka.admin import PATIENCE_S, counts, delete, make
-from tests.integration.kafka.produce_client import ProduceClient, batch
-
-
-@pytest.fixture
-def client(gateway: Gateway) -> AdminClient:
-    return AdminClient({"bootstrap.servers": str(gateway.listens), "log_level": 0})
+from tests.integration.kafka.produce_client import ProduceClient
+from tests.unit.kafka.records.batches import batch
 
 
 def test_a_topic_is_deleted_while_clients_write_to_it(
-    client: AdminClient, gateway: Gateway, store: Store
+    admin: AdminClient, gateway: Gateway, store: Store
 ) -> None:
     codes, octets = set[int](), batch([bytes(100)] * 200)
     is_over, is_written = threading.Event(), threading.Event()
@@ -36,12 +31,12 @@ def test_a_topic_is_deleted_while_clients_write_to_it(
                 is_written.set()
 
     for _ in range(2):
-        make(client, "t")
+        make(admin, "t")
         threads = [threading.Thread(target=write) for _ in range(4)]
         for each in threads:
             each.start()
         assert is_written.wait(PATIENCE_S)
-        delete(client, "t")
+        delete(admin, "t")
         wait_until(lambda: KafkaError.UNKNOWN_TOPIC_OR_PARTITION in codes)
         is_over.set()
         for each in threads:
@@ -51,7 +46,7 @@ def test_a_topic_is_deleted_while_clients_write_to_it(
         codes.clear()
         is_over.clear()
         is_written.clear()
-    assert counts(client) == {}
+    assert counts(admin) == {}
 
 
 def stored(store: Store, topic: str) -> list[list[bytes]]:
@@ -68,7 +63,7 @@ def stored(store: Store, topic: str) -> list[list[bytes]]:
 
 
 def test_idempotent_producers_begin_anew_with_the_topic(
-    client: AdminClient, gateway: Gateway, store: Store
+    admin: AdminClient, gateway: Gateway, store: Store
 ) -> None:
     first, second = [batch([b"%d" % at], producer=(77, 0, at)) for at in range(2)]
     with (
@@ -76,35 +71,35 @@ def test_idempotent_producers_begin_anew_with_the_topic(
         ProduceClient(gateway.listens) as producer,
     ):
         for _ in range(2):
-            make(client, "t")
+            make(admin, "t")
             dafkas.publish(b"dafka's")
-            wait_until(lambda: counts(client) == {"t": 2})
+            wait_until(lambda: counts(admin) == {"t": 2})
             sent = [producer.ask({("t", 0): each}) for each in (first, second, first)]
             assert sent == [[(0, 0)], [(0, 1)], [(0, 0)]]
             # To a Dafka producer's number: it is written to a hosted partition.
             sent = [producer.ask({("t", 1): each}) for each in (first, second, first)]
             assert sent == [[(0, -1)]] * 3
             assert sorted(stored(store, "t")) == [[b"0", b"1", b"0", b"1"], [b"dafka's"]]
-            delete(client, "t")
+            delete(admin, "t")
             assert stored(store, "t") == []
 
 
 def test_of_topics_that_are_deleted_at_once_no_rule_is_left(
-    client: AdminClient, store: Store
+    admin: AdminClient, store: Store
 ) -> None:
     topics = [f"t{number}" for number in range(8)]
     for each in topics:
-        make(client, each, {"retention.ms": "1000"})
+        make(admin, each, {"retention.ms": "1000"})
     assert len(store.retention_control.rules) == len(topics)
-    for done in client.delete_topics(topics, request_timeout=PATIENCE_S).values():
+    for done in admin.delete_topics(topics, request_timeout=PATIENCE_S).values():
         done.result(PATIENCE_S)
     assert store.retention_control.rules == ()
 
 
-def test_what_was_kept_of_it_is_said_no_more(client: AdminClient, store: Store) -> None:
-    make(client, "u", {"retention.ms": "9000"})
-    make(client, "t", {"retention.ms": "1000", "retention.bytes": "5"})
+def test_what_was_kept_of_it_is_said_no_more(admin: AdminClient, store: Store) -> None:
+    make(admin, "u", {"retention.ms": "9000"})
+    make(admin, "t", {"retention.ms": "1000", "retention.bytes": "5"})
     assert {str(each) for each in store.retention_control.rules} == {"u=9s", "t=1s,5B"}
-    delete(client, "t")
-    make(client, "t")
+    delete(admin, "t")
+    make(admin, "t")
     assert [str(each) for each in store.retention_control.rules] == ["u=9s"]

@@ -14,7 +14,7 @@ from dafka_core import Producer, Store
 from dafka_core.model.records import TopicPartition
 from dafka_core.testing.waiting import PATIENCE_S, wait_until
 from dafka_kafka.gateway import Gateway
-from tests.integration.kafka.reading_clients import Aiokafka, Confluent, reading
+from tests.integration.kafka.clients.clients import Aiokafka, Librdkafka
 
 OFTEN: dict[str, Any] = {
     "beacon_interval_ms": 200,
@@ -52,12 +52,11 @@ def leader(servers: str) -> int:
 
 
 # Not kafka-python, which continues, but leaks the sockets of its retries.
-@pytest.mark.parametrize("kind", [Confluent, Aiokafka])
+@pytest.mark.parametrize(("kind", "reset"), [(Librdkafka, "error"), (Aiokafka, "none")])
 def test_a_reader_goes_on_at_another_gateway(
-    tower: str, both: list[StoreAndGateway], kind: Any
+    tower: str, both: list[StoreAndGateway], kind: Any, reset: str
 ) -> None:
     servers = ",".join(str(each.gateway.listens) for each in both)
-    reset: dict[str, Any] = {"auto_offset_reset": "error" if kind is Confluent else "none"}
     with Producer("t", tower=tower) as producer:
         tp = TopicPartition("t", producer.address)
 
@@ -68,11 +67,12 @@ def test_a_reader_goes_on_at_another_gateway(
 
         publish(both)
         port = leader(servers)
-        with reading(kind, servers, **reset) as client:
-            assert [each.offset for each in client.read(COUNT)] == list(range(COUNT))
+        with kind(servers).reading(auto_offset_reset=reset) as client:
+            assert [at for at, _ in client.read(COUNT)] == list(range(COUNT))
             [led] = [each for each in both if each.gateway.listens.port == port]
             led.close()
             publish([each for each in both if each is not led])
             found = client.read(COUNT)
-    assert [each.offset for each in found] == list(range(COUNT, 2 * COUNT))
-    assert [each.value for each in found] == [b"%d" % each.offset for each in found]
+    assert [(at, each.value) for at, each in found] == [
+        (at, b"%d" % at) for at in range(COUNT, 2 * COUNT)
+    ]

@@ -16,7 +16,6 @@ from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log
 from dafka_kafka.api import Api
 from dafka_kafka.errors import KafkaError
-from dafka_kafka.gateway import APIS
 from dafka_kafka.list_offsets import (
     EARLIEST,
     EARLIEST_LOCAL,
@@ -27,8 +26,8 @@ from dafka_kafka.list_offsets import (
     offset_of,
     old_style_offsets,
 )
-from dafka_kafka.schemas import ListOffsetsRequest
 from tests.integration.kafka.fixed_node import asked, fixed_node
+from tests.unit.kafka.messages import rows, versions
 
 TP = TopicPartition("t", "A")
 NONE = FoundOffset(-1, -1)
@@ -44,27 +43,22 @@ def log(tmp_path: Path) -> Iterator[Log]:
         yield made
 
 
-@pytest.mark.parametrize(
-    ("asked", "found"),
-    [
-        (0, (0, 1_000)),
-        (1_000, (0, 1_000)),
-        (1_001, (1, 1_001)),
-        (1_002, (4, 1_003)),
-        (1_003, (4, 1_003)),
-        (1_004, NONE),
-        (2**62, NONE),
-        (2**63 - 1, NONE),
-        (EARLIEST, (0, -1)),
-        (EARLIEST_LOCAL, (0, -1)),
-        (LATEST, (6, -1)),
-        (MAX_TIMESTAMP, (4, 1_003)),
-        (-7, NONE),
-        (-(2**63), NONE),
-    ],
-)
-def test_what_is_asked_for_by_time_or_by_name(log: Log, asked: int, found: FoundOffset) -> None:
-    assert offset_of(log, TP, asked) == found
+def test_what_is_asked_for_by_time_or_by_name(log: Log) -> None:
+    expected = {
+        **dict.fromkeys((0, 1_000), (0, 1_000)),
+        1_001: (1, 1_001),
+        **dict.fromkeys((1_002, 1_003, MAX_TIMESTAMP), (4, 1_003)),
+        **dict.fromkeys((1_004, 2**62, 2**63 - 1, -7, -(2**63)), NONE),
+        **dict.fromkeys((EARLIEST, EARLIEST_LOCAL), (0, -1)),
+        LATEST: (6, -1),
+    }
+    assert {each: offset_of(log, TP, each) for each in expected} == expected
+    oldest = {(LATEST, 10): [6, 0], (LATEST, 1): [6], (LATEST, 0): [], (LATEST, -1): []}
+    oldest |= {(EARLIEST, 10): [0], (1_002, 10): [4, 0], (5_000, 1): [6], (0, 10): [0]}
+    assert {each: old_style_offsets(log, TP, *each) for each in oldest} == oldest
+    empty = TopicPartition("t", "B")
+    found = [offset_of(log, empty, each) for each in (EARLIEST, LATEST, 1_000, MAX_TIMESTAMP)]
+    assert found == [(0, -1), (0, -1), NONE, NONE]
 
 
 def test_what_is_trimmed_is_not_found(log: Log) -> None:
@@ -73,96 +67,49 @@ def test_what_is_trimmed_is_not_found(log: Log) -> None:
     assert offset_of(log, TP, 0) == (2, 1_001)
     log.trim(TP, 6)
     assert offset_of(log, TP, EARLIEST) == (6, -1)
-    assert offset_of(log, TP, MAX_TIMESTAMP) == NONE
-    assert offset_of(log, TP, 0) == NONE
+    assert [offset_of(log, TP, each) for each in (MAX_TIMESTAMP, 0)] == [NONE, NONE]
 
 
-@pytest.mark.parametrize("asked", [EARLIEST, LATEST])
-def test_a_partition_without_records_begins_and_ends_at_0(log: Log, asked: int) -> None:
-    empty = TopicPartition("t", "B")
-    assert offset_of(log, empty, asked) == (0, -1)
-    assert offset_of(log, empty, 1_000) == NONE
-    assert offset_of(log, empty, MAX_TIMESTAMP) == NONE
-
-
-@pytest.mark.parametrize(
-    ("asked", "most", "found"),
-    [
-        (LATEST, 10, [6, 0]),
-        (LATEST, 1, [6]),
-        (LATEST, 0, []),
-        (LATEST, -1, []),
-        (EARLIEST, 10, [0]),
-        (1_002, 10, [4, 0]),
-        (5_000, 1, [6]),
-        (0, 10, [0]),
-    ],
-)
-def test_the_oldest_version_asks_for_several(
-    log: Log, asked: int, most: int, found: list[int]
-) -> None:
-    assert old_style_offsets(log, TP, asked, most) == found
-
-
-def request(*wanted: tuple[str, int, int], leader_epoch: int = -1) -> Any:
-    topic = ListOffsetsRequest.ListOffsetsTopic
+def answered(
+    store: Store, version: int, *wanted: tuple[str, int, int], leader_epoch: int = -1
+) -> list[Any]:
+    """Ask for topics, numbers and times; return errors, offsets, times and old offsets."""
+    of_all = {"current_leader_epoch": leader_epoch, "max_num_offsets": 2}
     topics = [
-        topic(
-            name=name,
-            partitions=[
-                topic.ListOffsetsPartition(
-                    partition_index=number,
-                    current_leader_epoch=leader_epoch,
-                    timestamp=timestamp,
-                    max_num_offsets=2,
-                )
-            ],
-        )
-        for name, number, timestamp in wanted
+        {"name": name, "partitions": [{"partition_index": at, "timestamp": time_ms} | of_all]}
+        for name, at, time_ms in wanted
     ]
-    return ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=topics)
-
-
-def answered(store: Store, request: Any, version: int) -> list[Any]:
     with fixed_node(store) as node:
-        answer = asyncio.run(asked(ListOffsets(node), Api.LIST_OFFSETS, request, version))
-    return [partition for topic in answer.topics for partition in topic.partitions]
+        work = asked(ListOffsets(node), Api.LIST_OFFSETS, version, replica_id=-1, topics=topics)
+        answer = asyncio.run(work)
+    named = ("error_code", "offset", "timestamp", "old_style_offsets")
+    return rows(answer, "topics.partitions", *named)
 
 
-@pytest.mark.parametrize("version", APIS[Api.LIST_OFFSETS].versions)
-def test_each_version_is_answered(store: Store, version: int) -> None:
+def test_each_version_is_answered(store: Store) -> None:
     store.append_queue.put(RecordBatch.of(TP, 0, [b"a", b"b", b"c"])).result()
-    asks = request(("t", 0, LATEST), ("t", 0, EARLIEST), ("t", 0, 1_000), ("t", 1, LATEST))
-    found = answered(store, asks, version)
-    assert [each.error_code for each in found] == [0, 0, 0, 0]
-    if version == 0:
-        assert [each.old_style_offsets for each in found] == [[3, 0], [0], [0], [0]]
-    else:
-        assert [each.offset for each in found] == [3, 0, 0, 0]
-        assert [each.timestamp for each in found][:2] == [-1, -1]
-        assert found[2].timestamp == store.log.times(TP, 0, 1)[0][1] // 1000
+    wanted = ("t", 0, LATEST), ("t", 0, EARLIEST), ("t", 0, 1_000), ("t", 1, LATEST)
+    time_ms = store.log.times(TP, 0, 1)[0][1] // 1000
+    old = [(0, -1, -1, each) for each in ([3, 0], [0], [0], [0])]
+    new: list[Any] = [(0, 3, -1, []), (0, 0, -1, []), (0, 0, time_ms, []), (0, 0, -1, [])]
+    for version in versions(Api.LIST_OFFSETS):
+        assert answered(store, version, *wanted) == (new if version else old)
 
 
-def test_what_cannot_be_answered_is_an_error_of_its_partition(store: Store) -> None:
-    asks = request(("t", 9, LATEST), ("t", 77, LATEST), ("u", 0, LATEST), ("t", 0, LATEST))
-    codes = [each.error_code for each in answered(store, asks, 5)]
-    assert codes == [
-        KafkaError.NOT_LEADER_OR_FOLLOWER,
-        KafkaError.UNKNOWN_TOPIC_OR_PARTITION,
-        KafkaError.UNKNOWN_TOPIC_OR_PARTITION,
-        KafkaError.NONE,
-    ]
-    [epoch] = answered(store, request(("t", 0, LATEST), leader_epoch=3), 5)
-    assert epoch.error_code == KafkaError.UNKNOWN_LEADER_EPOCH
-
-
-def test_damage_is_an_error_of_its_partition(
+def test_what_cannot_be_answered_is_an_error_of_its_partition(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    wanted = [("t", 9, LATEST), ("t", 77, LATEST), ("u", 0, LATEST), ("t", 0, LATEST)]
+    unknown = KafkaError.UNKNOWN_TOPIC_OR_PARTITION
+    errors = [KafkaError.NOT_LEADER_OR_FOLLOWER, unknown, unknown, 0]
+    assert [each[0] for each in answered(store, 5, *wanted)] == errors
+    ((error, *_),) = answered(store, 5, wanted[-1], leader_epoch=3)
+    assert error == KafkaError.UNKNOWN_LEADER_EPOCH
+
     def damaged(self: Log, tp: TopicPartition) -> None:
         raise StoreError(self.directory, f"{tp} is damaged")
 
     monkeypatch.setattr(Log, "info", damaged)
-    [found] = answered(store, request(("t", 0, LATEST)), 5)
-    assert found.error_code == KafkaError.KAFKA_STORAGE_ERROR
+    ((error, *_),) = answered(store, 5, wanted[-1])
+    assert error == KafkaError.KAFKA_STORAGE_ERROR
     assert str(TP) in caplog.text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -51,12 +51,16 @@ def reading(log: Log) -> Callable[..., LogReading]:
 Reading = Callable[..., LogReading]
 
 
+def read(reading: LogReading, changed: Sequence[TopicPartition] | None = None) -> None:
+    """Look, which finds enough, and read."""
+    assert reading.look(changed)
+    reading.read(lines, reading.most_bytes)
+
+
 def test_records_from_an_offset_on(log: Log, reading: Reading) -> None:
     hundreds(log, A, 50)
     one, at_the_end, unwritten = wanted(A, 20), wanted(A, 50), wanted(B, 0)
-    look = reading(one, at_the_end, unwritten)
-    assert look.look()
-    look.read(lines, look.most_bytes)
+    read(reading(one, at_the_end, unwritten))
     assert offsets(one) == list(range(20, 50))
     assert (one.earliest, one.end, one.error) == (0, 50, KafkaError.NONE)
     assert (at_the_end.records, at_the_end.end) == (b"", 50)
@@ -71,8 +75,7 @@ def test_nothing_is_due_until_something_is_written(log: Log, reading: Reading) -
     assert not look.look([A])
     hundreds(log, A, 1)
     assert not look.look([B])
-    assert look.look([A])
-    look.read(lines, look.most_bytes)
+    read(look, [A])
     assert offsets(one) == [5]
 
 
@@ -84,8 +87,7 @@ def test_so_many_octets_are_waited_for(log: Log, reading: Reading) -> None:
     hundreds(log, B, 3)
     assert not look.look([B])
     hundreds(log, B, 2)
-    assert look.look([B])
-    look.read(lines, look.most_bytes)
+    read(look, [B])
     assert (offsets(one), offsets(other)) == (list(range(5)), list(range(5)))
 
 
@@ -103,9 +105,7 @@ def test_an_offset_that_is_not_there_is_told_at_once(
     hundreds(log, A, 50)
     log.trim(A, 10)
     wrong, other = wanted(A, offset), wanted(A, 10)
-    look = reading(wrong, other, min_bytes=1 << 20)
-    assert look.look()
-    look.read(lines, look.most_bytes)
+    read(reading(wrong, other, min_bytes=1 << 20))
     assert wrong.error is KafkaError.OFFSET_OUT_OF_RANGE
     assert (wrong.earliest, wrong.end, wrong.records) == (-1, -1, b"")
     assert offsets(other) == list(range(10, 50))
@@ -120,8 +120,7 @@ def test_an_offset_that_another_store_may_have_is_waited_for(log: Log, reading: 
     hundreds(log, A, 1)
     assert not look.look([A])
     hundreds(log, A, 2)
-    assert look.look([A])
-    look.read(lines, look.most_bytes)
+    read(look, [A])
     assert offsets(ahead) == [7]
 
 
@@ -149,9 +148,7 @@ def test_limits_hold_and_partitions_are_served_in_their_order(log: Log, reading:
     for tp in (A, B, C):
         hundreds(log, tp, 1_000)
     parts = [wanted(tp, 0, 50_000) for tp in (B, A, C)]
-    look = reading(*parts, max_bytes=80_000)
-    look.look()
-    look.read(lines, look.most_bytes)
+    read(reading(*parts, max_bytes=80_000))
     assert 30_000 < len(parts[0].records) <= 50_000
     assert len(parts[1].records) > 10_000
     assert sum(len(each.records) for each in parts) <= 80_000
@@ -163,15 +160,11 @@ def test_one_record_comes_however_large_it_is(log: Log, reading: Reading) -> Non
     log.append([RecordBatch.of(A, 1, [b"x" * (3 << 20), b"y"])])
     large, other = wanted(A, 1, 1_000), wanted(B, 0, 1_000)
     hundreds(log, B, 5)
-    look = reading(large, other, max_bytes=2_000)
-    look.look()
-    look.read(lines, look.most_bytes)
+    read(reading(large, other, max_bytes=2_000))
     assert offsets(large) == [1]
     assert other.records == b""
     behind = wanted(A, 0, 1_000)
-    look = reading(wanted(C, 0), behind, max_bytes=2_000)
-    look.look()
-    look.read(lines, look.most_bytes)
+    read(reading(wanted(C, 0), behind, max_bytes=2_000))
     assert offsets(behind) == [0]
 
 
@@ -195,9 +188,7 @@ def test_records_come_in_batches_that_a_client_can_hold(log: Log, reading: Readi
 def test_a_partition_named_twice_is_read_twice(log: Log, reading: Reading) -> None:
     hundreds(log, A, 5)
     one, other = wanted(A, 0), wanted(A, 3)
-    look = reading(one, other)
-    assert look.look([A])
-    look.read(lines, look.most_bytes)
+    read(reading(one, other), [A])
     assert (offsets(one), offsets(other)) == ([0, 1, 2, 3, 4], [3, 4])
 
 
@@ -212,9 +203,7 @@ def test_damage_is_an_error_of_its_partition_alone(
     with (log.directory / "data.mdb").open("r+b") as file:
         file.seek(position.position + position.size_bytes // 2)
         file.write(b"\xff" * 8)
-    look = reading(damaged, other)
-    look.look()
-    look.read(lines, look.most_bytes)
+    read(reading(damaged, other))
     assert damaged.error is KafkaError.KAFKA_STORAGE_ERROR
     assert offsets(other) == [0, 1, 2, 3, 4]
     assert str(A) in caplog.text

@@ -6,7 +6,8 @@ import asyncio
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,27 +22,20 @@ from dafka_kafka.partition_registry import LeaseState, PartitionRegistry, Regist
 from dafka_kafka.registry_table import REGISTRY, RegistryRecord
 from tests.integration.kafka.numbering import ANY_PORTS, PATIENCE_S, Numbering, agree, meet
 
-
-@pytest.fixture
-def open_() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
+Start = Callable[[str], Numbering]
 
 
 @pytest.fixture
-def tower(open_: ExitStack) -> Tower:
-    return open_.enter_context(Tower(**ANY_PORTS))
+def start(live_tower: Tower, tmp_path: Path) -> Iterator[Start]:
+    """Start a store and its registry."""
+    with ExitStack() as running:
 
+        def make(name: str) -> Numbering:
+            made = Numbering(tmp_path / name, live_tower.tower, 9_000 + len(name))
+            running.callback(made.close)
+            return made
 
-@pytest.fixture
-def one(open_: ExitStack, tower: Tower, tmp_path: Path) -> Numbering:
-    return started(open_, tmp_path / "a", tower)
-
-
-def started(open_: ExitStack, directory: Path, tower: Tower) -> Numbering:
-    made = Numbering(directory, tower.tower, 9_000)
-    open_.callback(made.close)
-    return made
+        yield make
 
 
 def lives(numbering: Numbering) -> int:
@@ -49,26 +43,10 @@ def lives(numbering: Numbering) -> int:
     return len(numbering.store.log.lives(REGISTRY).history)
 
 
-def test_a_gateway_takes_the_list_over_once_for_many_topics(one: Numbering) -> None:
-    one.create("topic-0", 2)
-    before = lives(one)
-    for number in range(1, 5):
-        one.create(f"topic-{number}", 2)
-    assert lives(one) == before
-    assert all(len(one.names(f"topic-{number}")) == 2 for number in range(5))
-
-
-def test_it_goes_on_without_the_tower(one: Numbering, tower: Tower) -> None:
-    one.create("flights", 2)
-    tower.close()
-    one.create("alerts", 1)
-    assert len(one.names("alerts")) == 1
-
-
-def test_gateways_that_take_turns_take_it_over_from_each_other(
-    one: Numbering, open_: ExitStack, tower: Tower, tmp_path: Path
+def test_gateways_take_the_list_over_from_each_other_once_for_many_topics(
+    start: Start, live_tower: Tower
 ) -> None:
-    two = started(open_, tmp_path / "b", tower)
+    one, two = start("a"), start("bb")
     meet(one, two)
     one.create("topic-0", 1)
     for number, numbering in enumerate((two, one, one, two), 1):
@@ -77,29 +55,23 @@ def test_gateways_that_take_turns_take_it_over_from_each_other(
         agree(f"topic-{number}", 1, one, two)
         assert lives(numbering) == before + (number != 3)
         wait_until(lambda: lives(one) == lives(two))
-
-
-def test_what_was_kept_is_given_up_when_another_gateway_takes_it_over(
-    one: Numbering, open_: ExitStack, tower: Tower, tmp_path: Path
-) -> None:
-    two = started(open_, tmp_path / "b", tower)
-    meet(one, two)
-    one.create("flights", 1)
-    assert one.registry._lease.producer is not None
+    wait_until(lambda: one.registry._lease.state is LeaseState.FOLLOWING)
+    live_tower.close()  # it needs no tower while it has the list
     two.create("alerts", 1)
-    wait_until(lambda: one.registry._lease.producer is None)
+    assert len(two.names("alerts")) == 1
 
 
-def test_it_is_given_up_after_a_while(one: Numbering, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_list_is_given_up_after_a_while(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partition_registry, "IDLE_S", 0.0)
+    one = start("a")
     one.create("flights", 1)
-    wait_until(lambda: one.registry._lease.producer is None)
+    wait_until(lambda: one.registry._lease.state is LeaseState.FOLLOWING)
     before = lives(one)
     one.create("alerts", 1)
     assert lives(one) == before + 1
 
 
-def test_a_store_with_a_key_makes_topics(open_: ExitStack, tmp_path: Path) -> None:
+def test_a_store_with_a_key_makes_topics(tmp_path: Path) -> None:
     allowed, away = tmp_path / "allowed", tmp_path / "away"
     allowed.mkdir()
     options = {}
@@ -108,63 +80,31 @@ def test_a_store_with_a_key_makes_topics(open_: ExitStack, tmp_path: Path) -> No
         shutil.copy(away / f"{name}.key", allowed)
         secret = str(away / f"{name}.key_secret")
         options[name] = {"secret_key_file": secret, "allowed_keys": str(allowed)}
-    tower = open_.enter_context(Tower(**ANY_PORTS, **options["tower"]))
-    locked = Numbering(tmp_path / "locked", tower.tower, 9_000, **options["store"])
-    open_.callback(locked.close)
-    locked.create("flights", 2)
-    assert len(locked.names("flights")) == 2
-
-
-Start = Callable[[str], Numbering]
-
-
-@pytest.fixture
-def partition_numbers_tower() -> Iterator[Tower]:
-    with Tower(**ANY_PORTS) as running:
-        yield running
-
-
-@pytest.fixture
-def start(partition_numbers_tower: Tower, tmp_path: Path) -> Iterator[Start]:
-    """Start a store and its registry."""
-    with ExitStack() as running:
-
-        def make(name: str) -> Numbering:
-            made = Numbering(tmp_path / name, partition_numbers_tower.tower, 9_000 + len(name))
-            running.callback(made.close)
-            return made
-
-        yield make
-
-
-def test_a_topic_gets_partitions_that_are_numbered_from_0(start: Start) -> None:
-    one = start("a")
-    one.create("flights", 3)
-    found = one.registry.partitions("flights")
-    assert [each.number for each in found] == [0, 1, 2]
-    assert len({each.address for each in found}) == 3
-    assert all(each.hosted and each.gateway == one.store.address for each in found)
-    assert [one.registry.get("flights", number) for number in range(3)] == list(found)
-    assert one.registry.get("flights", 3) is one.registry.get("flights", -1) is None
-    assert list(one.registry.topics()) == ["flights"]
-    assert one.registry.cluster_id
+    with Tower(**ANY_PORTS, **options["tower"]) as tower:
+        locked = Numbering(tmp_path / "locked", tower.tower, 9_000, **options["store"])
+        with closing(locked):
+            locked.create("flights", 2)
+            assert len(locked.names("flights")) == 2
 
 
 def test_asking_again_for_what_is_there_changes_nothing(start: Start) -> None:
     one = start("a")
     one.create("flights", 2)
-    before = one.names("flights")
+    before, found = one.names("flights"), one.registry.partitions("flights")
+    assert [each.number for each in found] == [0, 1]
+    assert len(set(before)) == 2
+    assert all(each.hosted and each.gateway == one.store.address for each in found)
+    assert one.registry.cluster_id
     one.create("flights", 2)
     assert one.names("flights") == before
-    with pytest.raises(RefusedError) as refused:
-        one.create("flights", 2, new=True)
-    assert refused.value.code == KafkaError.TOPIC_ALREADY_EXISTS
-    with pytest.raises(RefusedError) as refused:
-        one.extend("flights", 2)
-    assert refused.value.code == KafkaError.INVALID_PARTITIONS
-    with pytest.raises(RefusedError) as refused:
-        one.extend("flihgts", 2)
-    assert refused.value.code == KafkaError.UNKNOWN_TOPIC_OR_PARTITION
+    for change, error in (
+        (partial(one.create, "flights", 2, new=True), KafkaError.TOPIC_ALREADY_EXISTS),
+        (partial(one.extend, "flights", 2), KafkaError.INVALID_PARTITIONS),
+        (partial(one.extend, "flihgts", 2), KafkaError.UNKNOWN_TOPIC_OR_PARTITION),
+    ):
+        with pytest.raises(RefusedError) as refused:
+            change()
+        assert refused.value.code == error
     one.extend("flights", 5)
     assert one.names("flights")[:2] == before
     assert len(one.names("flights")) == 5
@@ -215,36 +155,9 @@ def test_a_turn_that_was_cut_short_is_gone_on_with(
     assert len(tries) >= 5
 
 
-def test_a_gateway_that_comes_later_sees_the_same_list(start: Start) -> None:
+def test_a_topic_of_dafkas_is_numbered_and_can_be_added_to(start: Start, live_tower: Tower) -> None:
     one = start("a")
-    one.create("flights", 3)
-    two = start("bb")
-    agree("flights", 3, one, two)
-    two.create("alerts", 1)
-    agree("alerts", 1, one, two)
-
-
-def test_a_new_producer_of_dafkas_gets_the_next_number(
-    start: Start, partition_numbers_tower: Tower
-) -> None:
-    one, two = start("a"), start("bb")
-    meet(one, two)
-    one.create("flights", 1)
-    with Producer("flights", tower=partition_numbers_tower.tower) as producer:
-        producer.publish(b"from Dafka")
-        found = agree("flights", 2, one, two)
-    assert found[1] == producer.address
-    added = one.registry.get("flights", 1)
-    assert added is not None
-    assert not added.hosted
-    assert added.gateway in (one.store.address, two.store.address)
-
-
-def test_a_topic_of_dafkas_is_numbered_and_can_be_added_to(
-    start: Start, partition_numbers_tower: Tower
-) -> None:
-    one = start("a")
-    with Producer("flights", tower=partition_numbers_tower.tower) as producer:
+    with Producer("flights", tower=live_tower.tower) as producer:
         producer.publish(b"from Dafka")
         producer.flush(PATIENCE_S)
         asyncio.run(one.registry.refresh())
@@ -257,33 +170,6 @@ def test_a_topic_of_dafkas_is_numbered_and_can_be_added_to(
         )  # for writes of Kafka clients, which can't go to a producer's partition
         assert one.names("flights")[0] == producer.address
         assert [each.hosted for each in one.registry.partitions("flights")] == [False, True, True]
-
-
-def test_internal_and_unspeakable_topics_have_no_numbers(
-    start: Start, partition_numbers_tower: Tower
-) -> None:
-    one = start("a")
-    odd = Producer("\udcff", tower=partition_numbers_tower.tower, allow_control_characters=True)
-    inner, plain = (
-        Producer(name, tower=partition_numbers_tower.tower)
-        for name in ("__dafka.own", "ünïcode flüge")
-    )
-    with odd, inner, plain:
-        for each in (odd, inner, plain):
-            each.publish(b"1")
-            each.flush(PATIENCE_S)
-        asyncio.run(one.registry.refresh())
-        assert list(one.registry.topics()) == ["ünïcode flüge"]
-
-
-def test_a_restart_keeps_all(start: Start) -> None:
-    one = start("a")
-    one.create("flights", 3)
-    before, cluster = one.names("flights"), one.registry.cluster_id
-    one.close()
-    again = start("a")
-    assert again.names("flights") == before
-    assert again.registry.cluster_id == cluster
 
 
 def test_a_majority_goes_on_without_a_store_that_is_away(start: Start) -> None:
@@ -326,17 +212,13 @@ def test_without_a_majority_there_is_an_error_and_the_list_still_serves(start: S
     agree("alerts", 1, one, back)
 
 
-def test_what_a_minority_has_written_is_not_given_out(
-    start: Start, partition_numbers_tower: Tower
-) -> None:
+def test_what_a_minority_has_written_is_not_given_out(start: Start, live_tower: Tower) -> None:
     one, two = start("a"), start("bb")
     meet(one, two)
     one.create("flights", 1)
     agree("flights", 1, one, two)
     row = ("0" * 32, one.store.address, True)
-    with Producer(
-        *REGISTRY[:1], address=REGISTRY.partition, tower=partition_numbers_tower.tower
-    ) as somebody:
+    with Producer(*REGISTRY[:1], address=REGISTRY.partition, tower=live_tower.tower) as somebody:
         # No ``committed`` follows: as far as the first gateway knows, it may be lost.
         record = RegistryRecord(topic="flights", first=1, partitions=(row,))
         somebody.publish(record.packed())
@@ -346,43 +228,6 @@ def test_what_a_minority_has_written_is_not_given_out(
     assert len(agree("flights", 1, one, two)) == 1
     two.create("alerts", 1)  # the next lease has it, and so has a majority
     assert agree("flights", 2, one, two)[1] == row[0]
-
-
-def test_anything_in_the_list_is_passed_over_by_everybody(
-    start: Start, partition_numbers_tower: Tower
-) -> None:
-    one = start("a")
-    one.create("flights", 1)
-    address, skipped = one.store.address, one.registry.skipped
-    wrong = [
-        b"",
-        b"\xff\x00 no JSON",
-        b"[1, 2]",
-        b'{"v": 2, "topic": "t"}',
-        b'{"v": 1, "topic": "flights", "first": 1, "partitions": [["x"]]}',
-        b'{"v": 1, "topic": 7}',
-        b"[" * 100_000,
-        b'{"v": 1, "lease": "' + b"x" * 2_000_000 + b'"}',
-        RegistryRecord(topic="flights", first=0, partitions=(("P", address, True),)).packed(),
-        RegistryRecord(topic="flights", first=7, partitions=(("P", address, True),)).packed(),
-        RegistryRecord(topic="__dafka.own", partitions=(("P", address, True),)).packed(),
-        RegistryRecord(topic="t", partitions=(("", address, True),)).packed(),
-        RegistryRecord(topic="t", partitions=(("P", "ü", True),)).packed(),
-        RegistryRecord(topic="", partitions=(("P", address, True),)).packed(),
-        RegistryRecord(topic="t" * 300, partitions=(("P", address, True),)).packed(),
-    ]
-    with Producer(
-        REGISTRY.topic, address=REGISTRY.partition, tower=partition_numbers_tower.tower
-    ) as somebody:
-        somebody.publish_many(wrong)
-        # An offset in the future is invalid.
-        somebody.publish(RegistryRecord(committed=10_000).packed())
-    one.create("alerts", 1)
-    assert one.registry.skipped == skipped + len(wrong)
-    two = start("bb")
-    agree("alerts", 1, one, two)
-    assert set(one.registry.topics()) == set(two.registry.topics()) == {"flights", "alerts"}
-    assert two.registry.skipped == one.registry.skipped
 
 
 def test_a_list_that_was_trimmed_is_not_gone_on_with(start: Start) -> None:
@@ -398,13 +243,13 @@ def test_a_list_that_was_trimmed_is_not_gone_on_with(start: Start) -> None:
 
 
 def test_a_dead_tower_is_an_error_and_the_list_still_serves(
-    start: Start, partition_numbers_tower: Tower, monkeypatch: pytest.MonkeyPatch
+    start: Start, live_tower: Tower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(partition_registry, "IDLE_S", 0.0)
     one = start("a")
     one.create("flights", 2)
     wait_until(lambda: one.registry._lease.state is LeaseState.FOLLOWING)
-    partition_numbers_tower.close()
+    live_tower.close()
     with pytest.raises(RefusedError, match="tower") as refused:
         one.create("alerts", 1)
     assert refused.value.code == KafkaError.NOT_ENOUGH_REPLICAS
@@ -412,12 +257,12 @@ def test_a_dead_tower_is_an_error_and_the_list_still_serves(
 
 
 def test_who_waits_while_the_gateway_ends_is_told(
-    start: Start, partition_numbers_tower: Tower, monkeypatch: pytest.MonkeyPatch
+    start: Start, live_tower: Tower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(partition_registry, "IDLE_S", 0.0)
     one = start("a")
     one.create("flights", 1)
-    partition_numbers_tower.close()
+    live_tower.close()
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(one.create, "alerts", 1)
         wait_until(lambda: one.registry._lease.has_proposals)

@@ -27,7 +27,7 @@ from dafka_kafka.producer_states import (
 from dafka_kafka.records import record_batch
 from dafka_kafka.registry_table import NumberedPartition
 from tests.integration.kafka.fixed_node import fixed_node
-from tests.integration.kafka.produce_client import batch
+from tests.unit.kafka.records.batches import batch
 
 TP = TopicPartition("t", "A")
 PARTITION = NumberedPartition("t", 0, TP.partition, "", True)
@@ -202,9 +202,11 @@ def test_records_that_another_history_replaced_are_written_again(store: Store) -
             await asyncio.to_thread(
                 wait_until, lambda: not store.role.partitions[TP].pending_replacements
             )
-            return [*sent, await send(rounds, second), await send(rounds, second)]
+            again = [await send(rounds, each) for each in (first, second, second)]
+            return [*sent, *again]
 
-    assert asyncio.run(run()) == [Written(*each) for each in ((0, 3), (3, 6), (3, 6), (3, 6))]
+    offsets = [(0, 3), (3, 6), (0, 3), (3, 6), (3, 6)]
+    assert asyncio.run(run()) == [Written(*each) for each in offsets]
     assert stored(store) == [b"0"] * 3 + [b"1"] * 3
 
 

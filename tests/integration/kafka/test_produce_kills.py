@@ -5,6 +5,7 @@ Acknowledged records exist afterwards; those of an idempotent producer exist onc
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -20,15 +21,22 @@ ROUNDS = 3
 EACH = 4_000
 """Records between two kills."""
 
+PARTITIONS = 4
+RETURN_S = 15.0
+"""Limit of the time from a kill until each partition has an acknowledgement, with the restart."""
+
 PATIENCE_S = 120.0
 
 
 class Application:
     """Writes numbers, and records their acknowledgements."""
 
-    def __init__(self, servers: str, *, idempotent: bool) -> None:
+    def __init__(self, servers: str, *, idempotent: bool, partitions: int = 2) -> None:
         self.sent = 0
         self.acknowledged: dict[int, tuple[int, int]] = {}
+        self.acknowledged_s: dict[int, float] = {}
+        """By partition: the time of the last acknowledgement."""
+        self._partitions = partitions
         self.errors: list[KafkaError] = []
         self._producer = Producer(
             {
@@ -50,11 +58,11 @@ class Application:
                 self._produce()
             self._producer.poll(0 if self.sent % 100 else 0.001)
 
-    def begin(self, count: int) -> None:
+    def begin(self, count: int, wait_s: float = 0) -> None:
         """Write some more, and process answers."""
         for _ in range(count):
             self._produce()
-        self._producer.poll(0)
+        self._producer.poll(wait_s)
 
     def finish(self) -> None:
         assert self._producer.flush(PATIENCE_S) == 0
@@ -65,7 +73,7 @@ class Application:
         self._producer.produce(
             "t",
             b"%d" % number,
-            partition=number % 2,
+            partition=number % self._partitions,
             on_delivery=lambda error, message: self._told(number, error, message),
         )
 
@@ -77,6 +85,7 @@ class Application:
         assert partition is not None
         assert offset is not None
         self.acknowledged[number] = partition, offset
+        self.acknowledged_s[partition] = time.monotonic()
 
 
 def stored(directory: Path) -> list[list[int]]:
@@ -87,6 +96,12 @@ def stored(directory: Path) -> list[list[int]]:
             [int(value) for batch in log.read(info.tp, 0, info.end) for value in batch.values]
             for info in infos
         ]
+
+
+def ends(cluster: ForkedCluster, index: int) -> dict[str, int]:
+    """Return the ends of the topic's partitions in a store."""
+    with StoreClient(StoreLocation("", cluster.locations(index))) as client:
+        return {each.partition: each.end for each in client.heads(["t"], timeout_s=PATIENCE_S)}
 
 
 def test_what_was_written_and_not_answered_is_written_once(tmp_path: Path) -> None:
@@ -134,3 +149,31 @@ def test_nothing_acknowledged_is_lost_and_nothing_of_an_idempotent_producer_doub
     if idempotent:
         for partition, numbers in found.items():
             assert numbers == [*range(partition, application.sent, 2)]
+
+
+@pytest.mark.parametrize("rounds", [1, pytest.param(ROUNDS, marks=pytest.mark.nightly)])
+def test_each_partition_of_a_killed_gateway_is_written_soon_after_it_returns(
+    tmp_path: Path, rounds: int
+) -> None:
+    kafka = {"num_partitions": PARTITIONS}
+    with ForkedCluster(2, directory=tmp_path, kafka=kafka) as cluster:
+        application = Application(cluster.bootstrap_servers, idempotent=True, partitions=PARTITIONS)
+        for each in range(1, rounds + 1):
+            application.write(each * EACH // 2)
+            cluster.kill_store(each % 2)
+            killed_s = time.monotonic()
+            application.begin(EACH // 4)
+            cluster.start_store(each % 2)
+            while min(application.acknowledged_s.values()) < killed_s:
+                assert time.monotonic() < killed_s + RETURN_S, application.acknowledged_s
+                application.begin(PARTITIONS, 0.01)
+        application.finish()
+        wait_until(lambda: ends(cluster, 0) == ends(cluster, 1), "both stores have the same")
+        directories = [cluster.store_directory(index) for index in range(2)]
+    assert application.errors == []
+    for directory in directories:
+        found = {numbers[0] % PARTITIONS: numbers for numbers in stored(directory)}
+        for number in range(PARTITIONS):
+            assert found[number] == [*range(number, application.sent, PARTITIONS)]
+        for number, (partition, offset) in application.acknowledged.items():
+            assert found[partition][offset] == number

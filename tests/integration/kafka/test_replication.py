@@ -1,4 +1,4 @@
-"""``acks=all`` waits for all reachable stores, and for no others."""
+"""``acks=all`` waits for all reachable stores, and for a majority of three or more."""
 
 from __future__ import annotations
 
@@ -91,6 +91,45 @@ def test_a_store_that_goes_away_is_not_waited_for_any_more(
         await asyncio.sleep(0.2)
         assert not waiting.done()
         await asyncio.to_thread(nodes.close)
+        return await waiting
+
+    assert asyncio.run(wait())
+    replication.close()
+
+
+def test_too_few_copies_are_waited_for_until_more_stores_are_reachable(
+    store: Store, second: Store
+) -> None:
+    where: dict[str, tuple[str, ...]] = {}
+    replication = Replication(lambda: where)
+
+    async def wait() -> bool:
+        end = await asyncio.to_thread(put, store, TP)
+        assert await replication.wait({TP: end}, 0)
+        assert not await replication.wait({TP: end}, 0.3, 2)
+        waiting = asyncio.create_task(replication.wait({TP: end}, 20, 2))
+        await asyncio.sleep(0.3)
+        assert not waiting.done()
+        where.update(store.known.endpoints)
+        return await waiting
+
+    assert asyncio.run(wait())
+    replication.close()
+
+
+def test_a_copy_counts_although_its_store_has_gone_away_since(
+    store: Store, second: Store, nodes: ExitStack
+) -> None:
+    locations = {**store.known.endpoints, "C" * 32: ("grpc://127.0.0.1:1",)}
+    replication = Replication(lambda: locations)
+
+    async def wait() -> bool:
+        end = await asyncio.to_thread(put, store, TP)
+        waiting = asyncio.create_task(replication.wait({TP: end}, 20, 2))
+        await asyncio.sleep(0)
+        reported = replication._followed[second.address]
+        await asyncio.to_thread(wait_until, lambda: not reported._waits)
+        locations.clear()
         return await waiting
 
     assert asyncio.run(wait())

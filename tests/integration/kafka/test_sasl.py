@@ -7,15 +7,11 @@ import socket
 import ssl
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import aiokafka
-import confluent_kafka
-import kafka
-import kafka.errors
 import pytest
 
 from dafka_core.security.throttles import MOST_WRONG
@@ -24,85 +20,30 @@ from dafka_kafka.api import Api
 from dafka_kafka.errors import KafkaError
 from dafka_kafka.sasl import REFUSED, Sasl
 from dafka_kafka.users import HASHING_THREADS, SCRAM, Users
-from tests.integration.kafka import aio
+from tests.integration.kafka.clients.clients import (
+    CLIENTS,
+    FailedError,
+    KafkaClient,
+    KafkaPython,
+    Sent,
+)
 from tests.integration.kafka.locked import NAME, PASSWORD, Locked, write_users
 
 
-def by_confluent(locked: Locked, mechanism: str, password: str) -> None:
-    told: list[Any] = []
-    producer = confluent_kafka.Producer(
-        {
-            "bootstrap.servers": locked.servers,
-            "security.protocol": "SASL_SSL",
-            "ssl.ca.location": str(locked.authority),
-            "sasl.mechanism": mechanism,
-            "sasl.username": NAME,
-            "sasl.password": password,
-            "message.timeout.ms": 30_000,
-            "error_cb": told.append,
-            "log_level": 0,
-        }
-    )
-    producer.produce("t", b"x", on_delivery=lambda error, _: told.append(error))
-    wait_until(lambda: producer.poll(0.1) is None or told)
-    producer.purge()
-    if told[0] is not None:
-        raise PermissionError(str(told[0]))
-
-
-def by_kafka_python(locked: Locked, mechanism: str, password: str) -> None:
-    try:
-        producer = kafka.KafkaProducer(
-            bootstrap_servers=locked.servers,
-            security_protocol="SASL_SSL",
-            ssl_cafile=str(locked.authority),
-            sasl_mechanism=mechanism,
-            sasl_plain_username=NAME,
-            sasl_plain_password=password,
-        )
-        producer.send("t", b"x").get(30)
-        producer.close()
-    except kafka.errors.KafkaError as error:
-        raise PermissionError(str(error)) from None
-
-
-def by_aiokafka(locked: Locked, mechanism: str, password: str) -> None:
-    async def produce() -> str:
-        producer = aiokafka.AIOKafkaProducer(
-            bootstrap_servers=locked.servers,
-            security_protocol="SASL_SSL",
-            ssl_context=ssl.create_default_context(cafile=str(locked.authority)),
-            sasl_mechanism=mechanism,
-            sasl_plain_username=NAME,
-            sasl_plain_password=password,
-        )
-        try:
-            await producer.start()
-            await producer.send_and_wait("t", b"x")
-        except aiokafka.errors.KafkaError as error:
-            return str(error)
-        finally:
-            await producer.stop()
-        return ""
-
-    refusal = aio.run(produce())
-    if refusal:
-        raise PermissionError(refusal)
-
-
-@pytest.mark.parametrize("produce", [by_confluent, by_kafka_python, by_aiokafka])
-def test_clients_say_who_they_are(
-    locked: Locked, produce: Callable[[Locked, str, str], None]
-) -> None:
+@pytest.mark.parametrize("kind", CLIENTS)
+def test_clients_say_who_they_are(locked: Locked, kind: type[KafkaClient]) -> None:
     for mechanism in (*SCRAM, "PLAIN"):
-        produce(locked, mechanism, PASSWORD)
-    if (
-        produce is not by_kafka_python
-    ):  # it retries for half a minute, and leaks the attempts' sockets
-        for mechanism in (SCRAM[0], "PLAIN"):
-            with pytest.raises(PermissionError):
-                produce(locked, mechanism, "wrong")
-        wait_until(lambda: locked.refused[REFUSED] >= 2)
+        kind(locked.servers, locked.login(mechanism=mechanism)).write("t", [Sent(None, b"x")])
+    if kind is KafkaPython:  # it retries for half a minute, and leaks the attempts' sockets
+        return
+    for mechanism in (SCRAM[0], "PLAIN"):
+        wrong = locked.login(mechanism=mechanism, password="wrong")
+        with pytest.raises(FailedError):
+            kind(locked.servers, wrong).write("t", [Sent(None, b"x")])
+    wait_until(lambda: locked.refused[REFUSED] >= 2)
+
+
+RIGHT = f"\0{NAME}\0{PASSWORD}".encode()
 
 
 class Raw:
@@ -119,6 +60,15 @@ class Raw:
         request = struct.pack(">hhih", api, version, 7, -1) + body
         self._socket.sendall(struct.pack(">i", len(request)) + request)
         return self.answer()[4:]
+
+    def begin(self, mechanism: bytes = b"PLAIN") -> None:
+        body = struct.pack(">h", len(mechanism)) + mechanism
+        assert self.ask(Api.SASL_HANDSHAKE, 1, body)[:2] == b"\0\0"
+
+    def prove(self, said: bytes = RIGHT) -> int | None:
+        """Return the error; None if the connection was closed."""
+        found = self.ask(Api.SASL_AUTHENTICATE, 1, struct.pack(">i", len(said)) + said)
+        return int.from_bytes(found[:2], "big") if found else None
 
     def send(self, octets: bytes) -> None:
         self._socket.sendall(octets)
@@ -151,20 +101,6 @@ def raw(locked: Locked) -> Iterator[Raw]:
     client.close()
 
 
-def text(of: bytes) -> bytes:
-    return struct.pack(">h", len(of)) + of
-
-
-def octets(of: bytes) -> bytes:
-    return struct.pack(">i", len(of)) + of
-
-
-def logged_in(raw: Raw) -> None:
-    assert raw.ask(Api.SASL_HANDSHAKE, 1, text(b"PLAIN"))[:2] == b"\0\0"
-    said = f"\0{NAME}\0{PASSWORD}".encode()
-    assert raw.ask(Api.SASL_AUTHENTICATE, 1, octets(said))[:2] == b"\0\0"
-
-
 METADATA = Api.METADATA, 1, struct.pack(">i", 0)
 
 
@@ -180,8 +116,7 @@ def test_nothing_is_asked_before(locked: Locked, raw: Raw) -> None:
 
 
 def test_who_proves_it_before_saying_how_is_told_and_cut_off(raw: Raw) -> None:
-    found = raw.ask(Api.SASL_AUTHENTICATE, 1, octets(b"x"))
-    assert struct.unpack_from(">h", found) == (KafkaError.ILLEGAL_SASL_STATE,)
+    assert raw.prove(b"x") == KafkaError.ILLEGAL_SASL_STATE
     assert raw.answer() == b""
 
 
@@ -197,9 +132,8 @@ def test_who_proves_it_before_saying_how_is_told_and_cut_off(raw: Raw) -> None:
     ],
 )
 def test_what_proves_nothing_is_refused(raw: Raw, mechanism: bytes, said: bytes) -> None:
-    assert raw.ask(Api.SASL_HANDSHAKE, 1, text(mechanism))[:2] == b"\0\0"
-    found = raw.ask(Api.SASL_AUTHENTICATE, 1, octets(said))
-    assert struct.unpack_from(">h", found) == (KafkaError.SASL_AUTHENTICATION_FAILED,)
+    raw.begin(mechanism)
+    assert raw.prove(said) == KafkaError.SASL_AUTHENTICATION_FAILED
     assert raw.answer() == b""
 
 
@@ -215,22 +149,19 @@ def test_nobody_guesses_passwords(
 
     monkeypatch.setattr(Users, "knows", counted)
     wrong = b"\0alice\0guess" if mechanism == b"PLAIN" else b"n,,n=alice"
-    body = octets(wrong)
-    request = struct.pack(">hhih", Api.SASL_AUTHENTICATE, 1, 7, -1) + body
+    request = struct.pack(">hhihi", Api.SASL_AUTHENTICATE, 1, 7, -1, len(wrong)) + wrong
     clients = [Raw(locked) for _ in range(20)]
     for each in clients:
-        assert each.ask(Api.SASL_HANDSHAKE, 1, text(mechanism))[:2] == b"\0\0"
+        each.begin(mechanism)
     for each in clients:  # all at once: failures count when they are checked
-        each.send(octets(request))
+        each.send(struct.pack(">i", len(request)) + request)
     failed = struct.pack(">h", KafkaError.SASL_AUTHENTICATION_FAILED)
     told = [each.answer()[4:6] for each in clients]
     assert set(told) <= {failed, b""}
     assert told.count(failed) >= MOST_WRONG
     clients.append(late := Raw(locked))
-    assert late.ask(Api.SASL_HANDSHAKE, 1, text(b"PLAIN"))[:2] == b"\0\0"
-    right = f"\0{NAME}\0{PASSWORD}".encode()
-    # Closed without an answer, so that the client retries.
-    assert late.ask(Api.SASL_AUTHENTICATE, 1, octets(right)) == b""
+    late.begin()
+    assert late.prove() is None  # closed without an answer, so that the client retries
     if mechanism == b"PLAIN":
         assert MOST_WRONG <= len(hashed_in) < MOST_WRONG + HASHING_THREADS
         assert all(each.startswith("dafka-kafka-password") for each in hashed_in)
@@ -239,7 +170,8 @@ def test_nobody_guesses_passwords(
 
 
 def test_who_has_another_password_is_cut_off(locked: Locked, raw: Raw) -> None:
-    logged_in(raw)
+    raw.begin()
+    assert raw.prove() == 0
     locked.permit("bob", NAME)  # the same password as before
     assert raw.ask(*METADATA)
     write_users(locked.users, NAME, password="another one")
@@ -248,14 +180,14 @@ def test_who_has_another_password_is_cut_off(locked: Locked, raw: Raw) -> None:
 
 
 def test_who_is_no_user_any_more_is_cut_off(locked: Locked, raw: Raw) -> None:
-    logged_in(raw)
+    raw.begin()
+    assert raw.prove() == 0
     assert raw.ask(*METADATA)
     locked.allow("bob")
     assert raw.answer() == b""
     again = Raw(locked)
-    assert again.ask(Api.SASL_HANDSHAKE, 1, text(b"PLAIN"))
-    said = f"\0{NAME}\0{PASSWORD}".encode()
-    assert again.ask(Api.SASL_AUTHENTICATE, 1, octets(said))[:2] != b"\0\0"
+    again.begin()
+    assert again.prove() != 0
     again.close()
 
 

@@ -16,16 +16,15 @@ from dafka_core import Producer, Store
 from dafka_core.config.topic_rules import parse_rules
 from dafka_core.errors import DafkaError
 from dafka_core.testing import wait_until
-from dafka_kafka.gateway import Gateway
-from tests.integration.kafka.admin import PATIENCE_S, counts, create, delete, make, refusal
-
-
-@pytest.fixture
-def other(store: Store, tower: str, tmp_path: Path) -> Iterator[Store]:
-    """A second store, without a gateway."""
-    with Store(tmp_path / "other", tower=tower) as other:
-        wait_until(lambda: other.address in store.known.endpoints)
-        yield other
+from tests.integration.kafka.admin import (
+    PATIENCE_S,
+    counts,
+    create,
+    delete,
+    deletion,
+    make,
+    refusal,
+)
 
 
 @pytest.fixture
@@ -36,40 +35,35 @@ def third(store: Store, tower: str, tmp_path: Path) -> Iterator[Store]:
         yield third
 
 
-@pytest.fixture
-def client(gateway: Gateway) -> AdminClient:
-    return AdminClient({"bootstrap.servers": str(gateway.listens), "log_level": 0})
-
-
 def held(store: Store) -> list[tuple[int, int]]:
     return [(info.earliest, info.end) for info in store.log.partitions("t")]
 
 
 def test_other_stores_do_it_too(
-    client: AdminClient, store: Store, other: Store, third: Store
+    admin: AdminClient, store: Store, other: Store, third: Store
 ) -> None:
-    make(client, "without")
+    make(admin, "without")
     with Producer("t", tower=store.options.tower, acks=3) as producer:
         producer.publish_many([b"%d" % number for number in range(10)])
-    wait_until(lambda: "t" in counts(client))
+    wait_until(lambda: "t" in counts(admin))
     before = TopicPartition("t", 0, 4)
-    low = client.delete_records([before], request_timeout=PATIENCE_S)[before]
+    low = admin.delete_records([before], request_timeout=PATIENCE_S)[before]
     assert low.result(PATIENCE_S).low_watermark == 4
     assert held(store) == held(other) == [(4, 10)]
 
     def keep(value: str) -> Any:
         entry = ConfigEntry("retention.ms", value, incremental_operation=AlterConfigOpType.SET)
         resource = ConfigResource(ConfigResource.Type.TOPIC, "t", incremental_configs=[entry])
-        return client.incremental_alter_configs([resource])[resource]
+        return admin.incremental_alter_configs([resource])[resource]
 
     keep("3600000").result(PATIENCE_S)
     rules = [list(map(str, each.retention_control.rules)) for each in (store, other, third)]
     assert rules == [["t=1h"]] * 3
-    client.delete_topics(["t"], request_timeout=PATIENCE_S)["t"].result(PATIENCE_S)
+    delete(admin, "t")
     wait_until(lambda: held(store) == held(other) == [(10, 10)])
     with Producer("t", tower=store.options.tower) as producer:
         producer.publish(b"again")
-    wait_until(lambda: "t" in counts(client))
+    wait_until(lambda: "t" in counts(admin))
     # The rule was deleted with the topic.
     assert [each.retention_control.rules for each in (store, other, third)] == [()] * 3
     keep("3600000").result(PATIENCE_S)
@@ -78,42 +72,40 @@ def test_other_stores_do_it_too(
     error, why = refusal(keep("1000"))
     assert (error, other.address in why) == ("NOT_ENOUGH_REPLICAS", True)
     assert list(map(str, store.retention_control.rules)) == ["t=1h"]
-    refused = client.delete_topics(["t"], request_timeout=PATIENCE_S)["t"]
-    assert refusal(refused)[0] == "NOT_ENOUGH_REPLICAS"
-    delete(client, "without")
-    assert counts(client) == {"t": 1}
+    assert refusal(deletion(admin, "t"))[0] == "NOT_ENOUGH_REPLICAS"
+    delete(admin, "without")
+    assert counts(admin) == {"t": 1}
     # A request without limits changes no rule, whatever the topic's position.
     store.retention_control.replace(parse_rules(["x*=1d", "u=1h"]))
-    make(client, "u")
-    assert counts(client) == {"t": 1, "u": 1}
+    make(admin, "u")
+    assert counts(admin) == {"t": 1, "u": 1}
 
 
 def test_a_store_that_keeps_a_deleted_topics_rule_is_told_again(
-    client: AdminClient, store: Store, other: Store, monkeypatch: pytest.MonkeyPatch
+    admin: AdminClient, store: Store, other: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make(client, "t", {"retention.ms": "3600000"})
+    make(admin, "t", {"retention.ms": "3600000"})
 
     def fail(*_: object) -> None:
         raise DafkaError("no disk")
 
     with monkeypatch.context() as patched:
         patched.setattr(other.retention_control, "replace", fail)
-        refused = client.delete_topics(["t"], request_timeout=PATIENCE_S)["t"]
-        assert refusal(refused)[0] == "REQUEST_TIMED_OUT"
-        assert counts(client) == {}
-    delete(client, "t")
+        assert refusal(deletion(admin, "t"))[0] == "REQUEST_TIMED_OUT"
+        assert counts(admin) == {}
+    delete(admin, "t")
     assert [each.retention_control.rules for each in (store, other)] == [()] * 2
 
 
 def test_a_topic_that_another_store_does_not_keep_as_asked_for_is_not_made(
-    client: AdminClient, store: Store, other: Store, monkeypatch: pytest.MonkeyPatch
+    admin: AdminClient, store: Store, other: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
         raise DafkaError("no disk")
 
     monkeypatch.setattr(other.retention_control, "replace", fail)
-    made = create(client, NewTopic("t", 1, config={"retention.ms": "1000"}))["t"]
+    made = create(admin, NewTopic("t", 1, config={"retention.ms": "1000"}))["t"]
     error, why = refusal(made)
     assert (error, "so the topic is not made" in why) == ("REQUEST_TIMED_OUT", True)
     assert [each.retention_control.rules for each in (store, other)] == [()] * 2
-    assert counts(client) == {}
+    assert counts(admin) == {}

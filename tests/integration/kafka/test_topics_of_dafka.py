@@ -16,7 +16,8 @@ from dafka_kafka.errors import RefusedError
 from dafka_kafka.gateway import Gateway
 from dafka_kafka.partition_registry import PartitionRegistry
 from tests.integration.kafka.admin import PATIENCE_S, counts
-from tests.integration.kafka.produce_client import ProduceClient, batch
+from tests.integration.kafka.produce_client import ProduceClient
+from tests.unit.kafka.records.batches import batch
 
 
 @pytest.fixture

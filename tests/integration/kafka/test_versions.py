@@ -3,40 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
 import pytest
-from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 
+from dafka_core import Store
 from dafka_core.security.permissions import CONSUME, Permissions
-from dafka_kafka import schemas
 from dafka_kafka.access import Access
 from dafka_kafka.api import Api, Client
-from dafka_kafka.api_versions import VERSIONS
 from dafka_kafka.errors import KafkaError
-from dafka_kafka.gateway import APIS, Gateway
+from dafka_kafka.gateway import Gateway
 from dafka_kafka.gateway_node import Complaints
 from dafka_kafka.users import OPERATIONS, Resource, Rights
 from tests.integration.kafka.one_request import tell
-from tests.integration.kafka.produce_client import batch
+from tests.unit.kafka.messages import request, versions
+from tests.unit.kafka.records.batches import batch, messages_of
 
 Values = dict[str, Any]
-
-
-def message(kind: Any, values: Values) -> Any:
-    """Make a message, or a structure in one, from the values of its fields."""
-    made = {}
-    for name, value in values.items():
-        field = kind.fields[name]
-        parts = field.is_struct_array() and value is not None
-        made[name] = [message(field.data_class, each) for each in value] if parts else value
-    return kind(**made)
-
-
-def named(api: Api, suffix: str) -> Any:
-    return getattr(schemas, "".join(each.title() for each in api.name.split("_")) + suffix)
 
 
 def on_topic(**partition: Any) -> list[Values]:
@@ -52,11 +37,10 @@ MEMBER: Final = {
 }
 
 
-def message_set() -> bytes:
-    """Encode a record for versions of Produce before record batches."""
-    builder = LegacyRecordBatchBuilder(0, 0, 1 << 20)
-    assert builder.append(0, None, None, b"value") is not None
-    return bytes(builder.build())
+@pytest.fixture
+def gateway(store: Store) -> Iterator[Gateway]:
+    with Gateway(store, listen="127.0.0.1:0", group_rebalance_delay_ms=0) as gateway:
+        yield gateway
 
 
 class Requests:
@@ -74,10 +58,12 @@ class Requests:
         return make(version=version)
 
     def _tell(self, api: Api, version: int, values: Values) -> Any:
-        return tell(self._gateway, message(named(api, "Request"), values), version)
+        return tell(self._gateway, api, version, **values)
 
     def produce(self, version: int) -> Values:
-        parts = [{"index": 0, "records": batch([b"value"]) if version >= 3 else message_set()}]
+        parts = [
+            {"index": 0, "records": batch([b"value"]) if version >= 3 else messages_of(0, [b"v"])}
+        ]
         data = [{"name": "t", "partition_data": parts}]
         return {"acks": 1, "timeout_ms": 9_000, "topic_data": data}
 
@@ -210,10 +196,9 @@ AFTER_AUTHENTICATION: Final = sorted({*Api} - {Api.SASL_HANDSHAKE, Api.SASL_AUTH
 @pytest.mark.parametrize("api", AFTER_AUTHENTICATION)
 def test_each_version_is_answered(gateway: Gateway, api: Api) -> None:
     requests = Requests(gateway)
-    versions = APIS[api].versions if api in APIS else VERSIONS
-    found = {version: errors(requests.ask(api, version)) for version in versions}
+    found = {version: errors(requests.ask(api, version)) for version in versions(api)}
     first = {KafkaError.SECURITY_DISABLED} if api.name.endswith("_ACLS") else set()
-    assert found == {version: NOT_FIRST.get((api, version), first) for version in versions}
+    assert found == {version: NOT_FIRST.get((api, version), first) for version in versions(api)}
     assert not gateway.server.complaints.counts
 
 
@@ -229,11 +214,10 @@ REFUSED: Final = [
 ]
 
 
-def ask_as(gateway: Gateway, user: Permissions, request: Any, version: int) -> Any:
+def ask_as(gateway: Gateway, user: Permissions, api: Api, version: int, **fields: Any) -> Any:
     """Return the response to a user, as its client decodes it."""
-    api = request.API_KEY
     served, client = gateway.server.requests.apis[api], Client("test", "127.0.0.1", version)
-    work = Access(Complaints()).answer(api, served, request, client, Rights(user))
+    work = Access(Complaints()).answer(api, served, request(api, **fields), client, Rights(user))
     answered: Any = asyncio.run_coroutine_threadsafe(work, gateway.server.loop).result(60)
     octets = answered.encode(version=version)
     return type(answered).decode(octets, version=version)
@@ -244,15 +228,15 @@ def test_each_version_is_refused(
     gateway: Gateway, api: Api, user: Permissions, error: KafkaError
 ) -> None:
     requests = Requests(gateway)
-    for version in APIS[api].versions:
-        request = message(named(api, "Request"), requests.values(api, version))
-        assert errors(ask_as(gateway, user, request, version)) == {error}
+    for version in versions(api):
+        asked = requests.values(api, version)
+        assert errors(ask_as(gateway, user, api, version, **asked)) == {error}
 
 
 def test_hidden_topics_are_not_described(gateway: Gateway) -> None:
     Requests(gateway)
     for user, names in ((READER, []), (replace(READER, consume=("*",)), ["t"])):
-        found = ask_as(gateway, user, schemas.DescribeTopicPartitionsRequest(topics=[]), 0)
+        found = ask_as(gateway, user, Api.DESCRIBE_TOPIC_PARTITIONS, 0, topics=[])
         assert [each.name for each in found.topics] == names
         for each in found.topics:
             operations = OPERATIONS[CONSUME][Resource.TOPIC]
@@ -262,9 +246,8 @@ def test_hidden_topics_are_not_described(gateway: Gateway) -> None:
 def test_hidden_topics_of_a_group_are_not_shown(gateway: Gateway) -> None:
     requests = Requests(gateway)
     assert requests.ask(Api.SYNC_GROUP, 0).error_code == 0
-    request = message(named(Api.DESCRIBE_GROUPS, "Request"), {"groups": ["g0"]})
     for user, shown in ((READER, b""), (replace(READER, consume=("*",)), b"all")):
-        (group,) = ask_as(gateway, user, request, 6).groups
+        (group,) = ask_as(gateway, user, Api.DESCRIBE_GROUPS, 6, groups=["g0"]).groups
         (member,) = group.members
         assert bytes(member.member_assignment) == shown
         assert (b"t" in bytes(member.member_metadata)) is bool(shown)

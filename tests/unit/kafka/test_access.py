@@ -20,6 +20,7 @@ from dafka_kafka.gateway import APIS
 from dafka_kafka.gateway_node import Complaints
 from dafka_kafka.requests import PartitionAnswer, encoded_answers
 from dafka_kafka.users import REFUSALS, Operation, Resource, Rights
+from tests.unit.kafka.messages import request, response, rows, versions
 
 TOPIC, GROUP, CLUSTER = 29, 30, 31
 
@@ -29,12 +30,11 @@ class Asked:
 
     def __init__(self, response: Response) -> None:
         self.response = response
-        self.requests: list[Any] = []
-        self.clients: list[Client] = []
+        self.request: Any = None
+        self.client: Any = None
 
     async def __call__(self, request: Any, client: Client) -> Response:
-        self.requests.append(request)
-        self.clients.append(client)
+        self.request, self.client = request, client
         return self.response
 
 
@@ -45,46 +45,50 @@ class Someone:
         patterns = tuple(produce.split()), tuple(consume.split())
         self._rights = Rights(Permissions("alice", frozenset(roles), *patterns))
 
-    def asks(self, api: Api, version: int, request: Any, response: Response) -> tuple[Any, Asked]:
-        """Return the client's response, if ``response`` is the handler's."""
-        handler = Asked(response)
-        client = Client("c", "10.0.0.1", version)
-        served = APIS[api]._replace(handler=handler)
-        work = self._access.answer(api, served, request, client, self._rights)
-        found: Any = asyncio.run(work)
-        if isinstance(found, EncodedResponse):
+    def asks(
+        self, api: Api, version: int, answered: Response = None, /, **fields: Any
+    ) -> tuple[Any, Asked]:
+        """Return the client's response, if ``answered`` is the handler's."""
+        handler, asked = Asked(answered), request(api, **fields)
+        served, client = APIS[api]._replace(handler=handler), Client("c", "10.0.0.1", version)
+        found: Any = asyncio.run(self._access.answer(api, served, asked, client, self._rights))
+        if isinstance(found, EncodedResponse) and found is not answered:
             found = schemas.decode_response(api, version, b"".join(found.pieces))
         return found, handler
 
 
-def metadata(*topics: str, all_topics: bool = False, **more: Any) -> Any:
-    kind: Any = schemas.MetadataRequest
-    listed = None if all_topics else [kind.MetadataRequestTopic(name=each) for each in topics]
-    return kind(topics=listed, **more)
+def metadata(*topics: str) -> dict[str, Any]:
+    return {"topics": [{"name": each} for each in topics]}
+
+
+ALL_TOPICS: dict[str, Any] = {"topics": None}
 
 
 def described(*topics: str) -> Any:
-    kind: Any = schemas.MetadataResponse
-    listed = [kind.MetadataResponseTopic(error_code=0, name=each) for each in topics]
-    return kind(topics=listed, brokers=[], controller_id=1, cluster_id="c")
+    listed = [{"error_code": 0, "name": each} for each in topics]
+    return response(Api.METADATA, topics=listed, brokers=[], controller_id=1, cluster_id="c")
 
 
 def errors(response: Any) -> dict[str, int]:
-    return {each.name: each.error_code for each in response.topics}
+    return dict(rows(response, "topics", "name", "error_code"))
 
 
 def test_topics_that_may_not_be_seen_are_refused_by_name_and_left_out_of_a_list() -> None:
-    for version in APIS[Api.METADATA].versions:
-        alice = Someone("consume", consume="a*")
-        named, handler = alice.asks(Api.METADATA, version, metadata("a1", "b"), described("a1"))
+    alice = Someone("consume", consume="a*")
+    for version in versions(Api.METADATA):
+        named, handler = alice.asks(Api.METADATA, version, described("a1"), **metadata("a1", "b"))
         assert errors(named) == {"a1": 0, "b": TOPIC}
-        assert [each.name for each in handler.requests[0].topics] == ["a1"]
-        everything = metadata(all_topics=True) if version else metadata()
-        listed, _ = alice.asks(Api.METADATA, version, everything, described("a1", "b"))
-        assert errors(listed) == {"a1": 0}
+        assert rows(handler.request, "topics", "name") == ["a1"]
+        everything = ALL_TOPICS if version else metadata()
         octets = EncodedResponse([described("a1", "b").encode(version=version)])
-        listed, _ = alice.asks(Api.METADATA, version, everything, octets)
-        assert errors(listed) == {"a1": 0}
+        for answered in (described("a1", "b"), octets):
+            listed, _ = alice.asks(Api.METADATA, version, answered, **everything)
+            assert errors(listed) == {"a1": 0}
+    # Who names topics that it may not see is not told of all: in version 0 an empty list means so.
+    found, handler = alice.asks(Api.METADATA, 0, described(), **metadata("b"))
+    assert handler.request.topics == []
+    assert handler.client.version > 0
+    assert errors(found) == {"b": TOPIC}
 
 
 def test_what_is_kept_of_topics_is_for_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,19 +102,9 @@ def test_what_is_kept_of_topics_is_for_one_thread(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(RecentNames, "keep", noted)
     alice = Someone("consume", consume="a*")
     octets = EncodedResponse([described("a1", "b").encode(version=8)])
-    alice.asks(Api.METADATA, 8, metadata("a1"), described("a1"))
-    alice.asks(Api.METADATA, 8, metadata(all_topics=True), octets)
+    alice.asks(Api.METADATA, 8, described("a1"), **metadata("a1"))
+    alice.asks(Api.METADATA, 8, octets, **ALL_TOPICS)
     assert sorted(map(len, threads.values())) == [1, 1]
-
-
-def test_who_names_topics_that_it_may_not_see_is_not_told_of_all() -> None:
-    # In version 0 an empty list means all topics.
-    found, handler = Someone("consume", consume="a").asks(
-        Api.METADATA, 0, metadata("b"), described()
-    )
-    assert handler.requests[0].topics == []
-    assert handler.clients[0].version > 0
-    assert errors(found) == {"b": TOPIC}
 
 
 @pytest.mark.parametrize(
@@ -118,143 +112,99 @@ def test_who_names_topics_that_it_may_not_see_is_not_told_of_all() -> None:
 )
 def test_a_topic_is_made_for_who_may_write_to_it(roles: tuple[str, ...], is_made: bool) -> None:
     someone = Someone(*roles)
-    _, handler = someone.asks(Api.METADATA, 8, metadata("a"), described("a"))
-    assert handler.clients[0].may_make("a") is is_made
+    _, handler = someone.asks(Api.METADATA, 8, described("a"), **metadata("a"))
+    assert handler.client.may_make("a") is is_made
     assert bool(someone.complaints.counts) is not is_made
 
 
 def test_who_asks_for_its_operations_is_told() -> None:
-    asked = metadata(
-        *("a", "b"),
-        include_topic_authorized_operations=True,
-        include_cluster_authorized_operations=True,
-    )
     alice = Someone("produce", "consume", produce="a", consume="*")
-    found, _ = alice.asks(Api.METADATA, 8, asked, described("a", "b"))
-    first, second = found.topics
-    assert Operation.WRITE in first.authorized_operations
-    assert second.authorized_operations == {
-        *(Operation.READ, Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS)
-    }
+    of_cluster = {"include_cluster_authorized_operations": True}
+    asked = metadata("a", "b") | of_cluster | {"include_topic_authorized_operations": True}
+    found, _ = alice.asks(Api.METADATA, 8, described("a", "b"), **asked)
+    first, second = rows(found, "topics", "authorized_operations")
+    assert Operation.WRITE in first
+    assert second == {Operation.READ, Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS}
     assert found.authorized_operations == {Operation.IDEMPOTENT_WRITE}
-    not_asked, _ = alice.asks(Api.METADATA, 8, metadata("a"), described("a"))
-    assert not_asked.topics[0].authorized_operations is None
-    kind: Any = schemas.DescribeGroupsResponse
-    groups, _ = alice.asks(
-        Api.DESCRIBE_GROUPS,
-        4,
-        schemas.DescribeGroupsRequest(groups=["g"], include_authorized_operations=True),
-        kind(groups=[kind.DescribedGroup(error_code=0, group_id="g", members=[])]),
-    )
-    assert groups.groups[0].authorized_operations == {Operation.READ, Operation.DESCRIBE}
-    cluster, _ = alice.asks(
-        Api.DESCRIBE_CLUSTER,
-        1,
-        schemas.DescribeClusterRequest(include_cluster_authorized_operations=True),
-        schemas.DescribeClusterResponse(error_code=0, cluster_id="", brokers=[]),
-    )
+    not_asked, _ = alice.asks(Api.METADATA, 8, described("a"), **metadata("a"))
+    assert rows(not_asked, "topics", "authorized_operations") == [None]
+    group = response(Api.DESCRIBE_GROUPS, groups=[{"group_id": "g", "members": []}])
+    asked = {"groups": ["g"], "include_authorized_operations": True}
+    groups, _ = alice.asks(Api.DESCRIBE_GROUPS, 4, group, **asked)
+    operations = {Operation.READ, Operation.DESCRIBE}
+    assert rows(groups, "groups", "authorized_operations") == [operations]
+    answered = response(Api.DESCRIBE_CLUSTER, cluster_id="", brokers=[])
+    cluster, _ = alice.asks(Api.DESCRIBE_CLUSTER, 1, answered, **of_cluster)
     assert cluster.authorized_operations == {Operation.IDEMPOTENT_WRITE}
 
 
-def produce(*topics: str, acks: int = 1) -> Any:
-    kind: Any = schemas.ProduceRequest
-    topic = kind.TopicProduceData
-    return kind(
-        acks=acks,
-        topic_data=[
-            topic(name=each, partition_data=[topic.PartitionProduceData(index=3, records=b"x")])
-            for each in topics
-        ],
-    )
+def produce(*topics: str, acks: int = 1) -> dict[str, Any]:
+    parts = [{"index": 3, "records": b"x"}]
+    return {"acks": acks, "topic_data": [{"name": e, "partition_data": parts} for e in topics]}
 
 
 def test_records_are_written_where_they_may_be() -> None:
-    for version in APIS[Api.PRODUCE].versions:
-        alice = Someone("produce", produce="a")
-        octets = encoded_answers([PartitionAnswer("a", 3, 0, 7)], version)
-        asked = produce("a", "b")
-        found, handler = alice.asks(Api.PRODUCE, version, asked, EncodedResponse([octets]))
-        assert [each.name for each in handler.requests[0].topic_data] == ["a"]
-        answers = [
-            (topic.name, part.index, part.error_code, part.base_offset)
-            for topic in found.responses
-            for part in topic.partition_responses
-        ]
-        assert answers == [("a", 3, 0, 7), ("b", 3, TOPIC, -1)]
-
-
-def test_who_wants_no_answer_is_cut_off() -> None:
     alice = Someone("produce", produce="a")
-    with pytest.raises(ProtocolError, match="its user may not do"):
-        alice.asks(Api.PRODUCE, 8, produce("a", "b", acks=0), None)
-    assert alice.asks(Api.PRODUCE, 8, produce("a", acks=0), None)[0] is None
+    for version in versions(Api.PRODUCE):
+        octets = EncodedResponse([encoded_answers([PartitionAnswer("a", 3, 0, 7)], version)])
+        found, handler = alice.asks(Api.PRODUCE, version, octets, **produce("a", "b"))
+        assert rows(handler.request, "topic_data", "name") == ["a"]
+        assert rows(found, "responses", "name") == ["a", "b"]
+        named = ("index", "error_code", "base_offset")
+        answers = rows(found, "responses.partition_responses", *named)
+        assert answers == [(3, 0, 7), (3, TOPIC, -1)]
+    with pytest.raises(ProtocolError, match="its user may not do"):  # it wants no answer
+        alice.asks(Api.PRODUCE, 8, **produce("a", "b", acks=0))
+    assert alice.asks(Api.PRODUCE, 8, **produce("a", acks=0))[0] is None
 
 
 def test_what_is_allowed_is_answered_as_it_is() -> None:
-    alice = Someone("produce", "consume", "admin")
-    answered = EncodedResponse([b"octets"])
-    handler = Asked(answered)
-    client = Client("c", "10.0.0.1", 8)
-    rights = Rights(Permissions("alice", frozenset({"produce"})))
-    asked = produce("a")
-    served = APIS[Api.PRODUCE]._replace(handler=handler)
-    found = asyncio.run(Access(alice.complaints).answer(Api.PRODUCE, served, asked, client, rights))
+    alice, answered = Someone("produce"), EncodedResponse([b"octets"])
+    found, handler = alice.asks(Api.PRODUCE, 8, answered, **produce("a"))
     assert found is answered
-    assert handler.requests[0] is asked
+    assert rows(handler.request, "topic_data", "name") == ["a"]
     assert not alice.complaints.counts
 
 
 def test_who_may_read_a_part_is_told_of_the_rest_at_once() -> None:
-    kind: Any = schemas.FetchRequest
-    part = kind.FetchTopic.FetchPartition
-    asked = kind(
-        max_wait_ms=60_000,
-        min_bytes=1_000,
-        topics=[kind.FetchTopic(topic=each, partitions=[part(partition=2)]) for each in "ab"],
-    )
-    response = schemas.FetchResponse(error_code=0, session_id=0, responses=[])
-    found, handler = Someone("consume", consume="a").asks(Api.FETCH, 11, asked, response)
-    assert handler.requests[0].min_bytes == 0
-    (refused,) = found.responses
-    assert (refused.topic, refused.partitions[0].error_code) == ("b", TOPIC)
-    assert (refused.partitions[0].partition_index, refused.partitions[0].high_watermark) == (2, -1)
+    topics = [{"topic": each, "partitions": [{"partition": 2}]} for each in "ab"]
+    asked = {"max_wait_ms": 60_000, "min_bytes": 1_000, "topics": topics}
+    answered = response(Api.FETCH, error_code=0, session_id=0, responses=[])
+    found, handler = Someone("consume", consume="a").asks(Api.FETCH, 11, answered, **asked)
+    assert handler.request.min_bytes == 0
+    assert rows(found, "responses", "topic") == ["b"]
+    named = ("partition_index", "error_code", "high_watermark")
+    assert rows(found, "responses.partitions", *named) == [(2, TOPIC, -1)]
 
 
 def test_groups_are_for_who_consumes() -> None:
-    join = schemas.JoinGroupRequest(group_id="g")
-    assert Someone("produce").asks(Api.JOIN_GROUP, 5, join, None)[0].error_code == GROUP
-    hidden, _ = Someone("produce").asks(Api.LIST_GROUPS, 2, schemas.ListGroupsRequest(), None)
+    someone = Someone("produce")
+    assert someone.asks(Api.JOIN_GROUP, 5, group_id="g")[0].error_code == GROUP
+    hidden, _ = someone.asks(Api.LIST_GROUPS, 2)
     assert (hidden.error_code, hidden.groups) == (0, [])
 
 
 def test_a_handler_checks_what_a_rule_does_not_say() -> None:
     alice = Someone("consume", consume="a")
-    asked = schemas.OffsetFetchRequest(group_id="g", topics=None)
-    _, handler = alice.asks(Api.OFFSET_FETCH, 5, asked, "answered")
-    (client,) = handler.clients
-    see = on_topics(Operation.DESCRIBE)
-    assert client.may(on_groups(Operation.DESCRIBE))
-    assert client.may(see, "a")
-    assert not client.may(see, "b", is_noted=False)
+    _, handler = alice.asks(Api.OFFSET_FETCH, 5, "answered", group_id="g", topics=None)
+    may, see = handler.client.may, on_topics(Operation.DESCRIBE)
+    assert may(on_groups(Operation.DESCRIBE))
+    assert may(see, "a")
+    assert not may(see, "b", is_noted=False)
     assert not alice.complaints.counts
-    assert not client.may(see, "b")
+    assert not may(see, "b")
     assert alice.complaints.counts == {DENIED: 1}
 
 
 def test_what_changes_the_cluster_is_for_admins() -> None:
-    kind: Any = schemas.CreateTopicsRequest
-    topics = [kind.CreatableTopic(name="t", num_partitions=1, replication_factor=1)]
-    response = schemas.CreateTopicsResponse(topics=[])
-    found, _ = Someone("produce", "consume").asks(
-        Api.CREATE_TOPICS, 6, kind(topics=topics), response
-    )
+    asked = {"topics": [{"name": "t"}]}
+    answered = response(Api.CREATE_TOPICS, topics=[])
+    found, _ = Someone("produce", "consume").asks(Api.CREATE_TOPICS, 6, answered, **asked)
     assert errors(found) == {"t": CLUSTER}
     assert "kafka-user" in found.topics[0].error_message
-    _, handler = Someone("admin").asks(Api.CREATE_TOPICS, 6, kind(topics=topics), response)
-    assert [each.name for each in handler.requests[0].topics] == ["t"]
-    dirs, _ = Someone("consume").asks(
-        Api.DESCRIBE_LOG_DIRS, 4, schemas.DescribeLogDirsRequest(topics=None), None
-    )
+    _, handler = Someone("admin").asks(Api.CREATE_TOPICS, 6, answered, **asked)
+    assert rows(handler.request, "topics", "name") == ["t"]
+    dirs, _ = Someone("consume").asks(Api.DESCRIBE_LOG_DIRS, 4, topics=None)
     assert dirs.error_code == CLUSTER
 
 
@@ -262,10 +212,11 @@ def test_refusals_are_counted_and_said_once_of_each_user_and_kind(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     alice = Someone("consume", consume="a")
+    octets = EncodedResponse([encoded_answers([], 8)])
     with caplog.at_level(logging.WARNING, "dafka.kafka"):
         for _ in range(3):
-            alice.asks(Api.METADATA, 8, metadata("b\n" + "x" * 1_000), described())
-            alice.asks(Api.PRODUCE, 8, produce("a"), EncodedResponse([encoded_answers([], 8)]))
+            alice.asks(Api.METADATA, 8, described(), **metadata("b\n" + "x" * 1_000))
+            alice.asks(Api.PRODUCE, 8, octets, **produce("a"))
     assert alice.complaints.counts == {DENIED: 6}
     first, second = (each.getMessage() for each in caplog.records)
     assert "alice may not METADATA: it needs DESCRIBE on topic 'b" in first
@@ -274,21 +225,17 @@ def test_refusals_are_counted_and_said_once_of_each_user_and_kind(
     assert "alice may not PRODUCE: it needs WRITE on topic 'a'" in second
 
 
-ACCESS_RULES_TOPIC = SimpleNamespace(
-    name="t",
-    topic="t",
-    resource_name="t",
-    resource_name_filter="t",
+ELEMENT = SimpleNamespace(
+    **dict.fromkeys(("name", "topic", "resource_name", "resource_name_filter"), "t"),
     resource_type=Resource.TOPIC,
     partitions=[SimpleNamespace(partition_index=7, partition=7)],
     partition_data=[SimpleNamespace(index=7)],
     partition_indexes=[7],
 )
-"""Elements of requests, with the fields of all kinds of them."""
+"""An element of requests, with the fields of all kinds of them."""
 
 NAMES = (Api.DESCRIBE_GROUPS, Api.DELETE_TOPICS, Api.DELETE_GROUPS)
 """APIs whose requests list names only."""
-
 
 RULES = {api: each.rule for api, each in APIS.items() if each.rule is not None}
 
@@ -297,46 +244,41 @@ def test_only_authentication_has_no_rule() -> None:
     assert {*APIS} - {*RULES} == {Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE}
 
 
-def error_codes(octets_of: Any, version: int) -> list[int]:
+def error_codes(response: Any, version: int) -> list[int]:
     """Return all errors in a response, as its client reads them."""
-    found: list[int] = []
 
-    def walk(each: Any) -> None:
+    def within(each: Any) -> list[int]:
         if isinstance(each, (list, tuple)):
-            for one in each:
-                walk(one)
-        elif hasattr(each, "fields"):
-            for name in each.fields:
-                value = getattr(each, name)
-                found.extend([value] if name == "error_code" else [])
-                walk(value)
+            return [code for one in each for code in within(one)]
+        if not hasattr(each, "fields"):
+            return []
+        own = [each.error_code] if "error_code" in each.fields and each.error_code else []
+        return own + [code for name in each.fields for code in within(getattr(each, name))]
 
-    walk(type(octets_of).decode(octets_of.encode(version=version), version=version))
-    return found
+    return within(type(response).decode(response.encode(version=version), version=version))
 
 
 @pytest.mark.parametrize("api", [each for each in RULES if RULES[each].each is not None])
 def test_a_part_is_refused_with_the_error_of_its_resource(api: Api) -> None:
     rule = RULES[api]
-    part = "t" if api in NAMES else ACCESS_RULES_TOPIC
+    part = "t" if api in NAMES else ELEMENT
     assert rule.each is not None
     need, name = rule.each(part)
     assert name == "t"
     error = REFUSALS[need.resource]
-    for version in APIS[api].versions:
+    for version in versions(api):
         response = schemas.empty_response(api, version, 0, None)
         setattr(response, rule.answered, [rule.refusal(part, error)])
-        assert [each for each in error_codes(response, version) if each] == [error]
+        assert error_codes(response, version) == [error]
 
 
 @pytest.mark.parametrize("api", [each for each in RULES if RULES[each].whole is not None])
 def test_all_of_a_request_is_refused_where_its_response_has_a_place_for_it(api: Api) -> None:
     whole = RULES[api].whole
     assert whole is not None
-    for version in APIS[api].versions:
+    for version in versions(api):
         response = schemas.empty_response(api, version, REFUSALS[whole.resource], "why")
         has_place = schemas.error_response(api, version, 0) is not None
-        wanted = [REFUSALS[whole.resource]] if has_place else []
-        assert [each for each in error_codes(response, version) if each] == wanted
+        assert error_codes(response, version) == [REFUSALS[whole.resource]] * has_place
         # The others list the requested elements with errors, or are empty.
         assert has_place or RULES[api].answered or api == Api.DESCRIBE_LOG_DIRS

@@ -167,6 +167,17 @@ def test_what_was_not_written_after_all_is_forgotten() -> None:
     assert states.verdict(other, Sequenced(0, 0, 10), NOW) == WrittenBatch(0, 9, 20)
 
 
+def test_batches_before_those_that_another_history_replaced_are_not_written_again() -> None:
+    states = ProducerStates()
+    for at in range(3):
+        notes = states.append(KEY, Sequenced(0, 10 * at, 10), 10 * at, NOW)
+    states.reset("t", "3", 20, {name: octets for name, octets in notes.items() if octets})
+    assert states.verdict(KEY, Sequenced(0, 0, 10), NOW) == WrittenBatch(0, 9, 0)
+    assert states.verdict(KEY, Sequenced(0, 10, 10), NOW) == WrittenBatch(10, 19, 10)
+    assert states.verdict(KEY, Sequenced(0, 20, 10), NOW) is None
+    assert states.verdict(KEY, Sequenced(0, 30, 10), NOW) == OUT_OF_ORDER
+
+
 @pytest.mark.parametrize("topic", ["t", "a/b/7", "10/x", "\udcff"])
 def test_names_of_notes_tell_whose_they_are(topic: str) -> None:
     key = ProducerKey(topic, "12", 0xABC)

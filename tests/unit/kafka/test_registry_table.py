@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -66,7 +67,10 @@ def test_what_does_not_fit_is_counted_and_passed_over() -> None:
         RegistryRecord(topic="t", first=2, partitions=(row("B"),)),
         RegistryRecord(topic="__dafka.own", partitions=(row("B"),)),
         RegistryRecord(topic="two\nlines", partitions=(row("B"),)),
+        RegistryRecord(topic="t" * 300, partitions=(row("B"),)),
         RegistryRecord(topic="u", partitions=(("B", "", True),)),
+        RegistryRecord(topic="u", partitions=(("", "G", True),)),
+        RegistryRecord(topic="u", partitions=(("B", "ü", True),)),
     ):
         found = table(begun, wrong)
         assert (names(found), list(found.topics), found.skipped) == (["A"], ["t"], 1)
@@ -159,6 +163,22 @@ def test_any_octets_are_a_record_or_none(content: bytes) -> None:
 )
 def test_members_of_any_kind_are_a_record_or_none(value: object, member: str) -> None:
     table(parse_record(json.dumps({"v": 1, member: value}).encode()))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xff\x00 no JSON",
+        b"[1, 2]",
+        b'{"v": 1, "topic": "flights", "first": 1, "partitions": [["x"]]}',
+        b'{"v": 1, "topic": 7}',
+        b"[" * 100_000,
+        b'{"v": 1, "lease": "' + b"x" * 2_000_000 + b'"}',
+    ],
+)
+def test_what_is_no_record_is_none(content: bytes) -> None:
+    assert parse_record(content) is None
 
 
 def test_topics_that_kafka_clients_cannot_name_have_no_numbers() -> None:

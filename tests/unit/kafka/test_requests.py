@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import struct
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from dafka_core.errors import ProtocolError
 from dafka_kafka import schemas
@@ -18,7 +15,7 @@ from dafka_kafka.api import Api, Client, EncodedResponse, Handler
 from dafka_kafka.gateway import APIS
 from dafka_kafka.gateway_node import Complaints
 from dafka_kafka.options import Limits
-from dafka_kafka.requests import FAILED, Requests, is_served, parse_head
+from dafka_kafka.requests import FAILED, Requests, parse_head
 
 
 def frame(key: int, version: int, body: bytes = b"", client: bytes = b"me") -> memoryview:
@@ -145,30 +142,3 @@ def test_what_has_no_header_is_none(octets: bytes) -> None:
 def test_the_tagged_fields_of_a_header_are_passed_over() -> None:
     octets = struct.pack(">hhih", 18, 3, 1, -1) + b"\x02\x00\x03abc\x81\x00\x00rest"
     assert bytes(octets[parse_head(memoryview(octets), APIS).start :]) == b"rest"
-
-
-BODIES = st.lists(
-    st.one_of(
-        st.binary(max_size=8),
-        st.sampled_from([0, 1, 2, 5, -1, -2, 2**15 - 1]).map(lambda n: struct.pack(">h", n)),
-        st.sampled_from([0, 1, 2, 5, -1, -2, 2**31 - 1, -(2**31)]).map(
-            lambda n: struct.pack(">i", n)
-        ),
-    ),
-    max_size=30,
-).map(b"".join)
-
-
-@given(api=st.sampled_from(Api), version=st.integers(-1, 14), body=BODIES)
-@settings(max_examples=2_000)
-def test_any_octets_are_a_request_or_are_refused(api: Api, version: int, body: bytes) -> None:
-    handlers = Handlers()
-    everything = {key: each._replace(handler=handlers.keep_still) for key, each in APIS.items()}
-    handlers.requests = Requests(everything, Limits(), handlers.complaints)
-    with contextlib.suppress(ProtocolError):
-        answered = handlers.answer(frame(api, version, body))
-        taken = is_served(APIS, api, version)
-        assert taken or api == Api.API_VERSIONS or b"\0\x23" in answered
-        if taken and api != Api.API_VERSIONS:
-            assert (answered, len(handlers.asked)) == (b"", 1)
-    assert handlers.complaints.counts == {}

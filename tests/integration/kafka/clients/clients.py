@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
+import time
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import aiokafka
+import aiokafka.errors
 import confluent_kafka
 import kafka
-from aiokafka.admin import AIOKafkaAdminClient
-from confluent_kafka.admin import AdminClient
+import kafka.errors
 
+from dafka_core.model.envelope import Headers
+from dafka_core.system.closing import Closing
 from tests.integration.kafka import aio
+from tests.integration.kafka.locked import Login
 
 PATIENCE_S: Final = 60.0
 """Timeout of any operation on a busy machine."""
@@ -24,223 +28,303 @@ class Sent(NamedTuple):
 
     key: bytes | None
     value: bytes | None
-    headers: tuple[tuple[str, bytes], ...]
-    time_ms: int
+    headers: Headers = ()
+    time_ms: int = 1_700_000_000_000
 
 
-class KafkaClient(ABC):
-    """One client library, connected to ``servers`` during each call."""
+class FailedError(Exception):
+    """A write that failed; ``code`` is Kafka's error."""
+
+    def __init__(self, code: int, why: str) -> None:
+        super().__init__(code, why)
+        self.code = code
+
+
+class KafkaReader(Closing):
+    """A consumer of partition 0 of a topic, without a group, from offset 0 on."""
+
+    @abstractmethod
+    def seek(self, offset: int) -> None: ...
+
+    @abstractmethod
+    def poll(self) -> list[tuple[int, Sent]]:
+        """Return new records with their offsets; empty after a timeout."""
+
+    @abstractmethod
+    def bounds(self) -> tuple[int, int]:
+        """Return the partition's bounds."""
+
+    @abstractmethod
+    def offset_for(self, time_ms: int) -> int | None:
+        """Return the first offset at or after a time, or None."""
+
+    def read(self, count: int) -> list[tuple[int, Sent]]:
+        """Return ``count`` records, or fewer after a timeout."""
+        found: list[tuple[int, Sent]] = []
+        deadline = time.monotonic() + PATIENCE_S
+        while len(found) < count and time.monotonic() < deadline:
+            found += self.poll()
+        return found
+
+    def read_values(self, count: int) -> list[bytes | None]:
+        return [each.value for _, each in self.read(count)]
+
+
+class KafkaClient:
+    """One client library; options have the names of Python's libraries."""
 
     COMPRESSIONS: Sequence[str] = ("none", "gzip", "snappy", "lz4", "zstd")
 
-    def __init__(self, servers: str) -> None:
+    def __init__(self, servers: str, login: Login | None = None) -> None:
         self.servers = servers
-
-    @abstractmethod
-    def partition_count(self, topic: str) -> int:
-        """Return the number of partitions of an existing topic."""
+        self.login = login
 
     @abstractmethod
     def write(
-        self, topic: str, partition: int, records: Sequence[Sent], **options: Any
+        self,
+        topic: str,
+        records: Sequence[Sent],
+        *,
+        compression: str = "none",
+        idempotent: bool = False,
+        acks: str | int = "all",
+        **options: Any,
     ) -> list[int]:
-        """Write records and return their offsets; options are compression, idempotent and acks."""
+        """Write to partition 0; return the offsets.
+
+        Raises:
+            FailedError: a record was refused, or the client.
+        """
 
     @abstractmethod
-    def read(self, topic: str, partition: int, offset: int, count: int) -> list[tuple[int, Sent]]:
-        """Read ``count`` records from an offset on, with their offsets."""
+    def reading(self, topic: str = "t", *, wait_ms: int = 500, **options: Any) -> KafkaReader:
+        """Read a topic; Fetch waits for ``wait_ms``."""
 
-    @abstractmethod
-    def offset_at(self, topic: str, partition: int, time_ms: int) -> int | None:
-        """Return the first offset at or after a time, or None."""
+
+def _dotted(options: dict[str, Any]) -> dict[str, Any]:
+    return {name.replace("_", "."): value for name, value in options.items()}
 
 
 class Librdkafka(KafkaClient):
     """confluent-kafka."""
 
-    def partition_count(self, topic: str) -> int:
-        admin = AdminClient(self._config())
-        return len(admin.list_topics(timeout=PATIENCE_S).topics[topic].partitions)
+    def config(self) -> dict[str, Any]:
+        login = self.login.librdkafka() if self.login else {}
+        return {"bootstrap.servers": self.servers, "log_level": 0, **login}
 
     def write(
-        self, topic: str, partition: int, records: Sequence[Sent], **options: Any
+        self,
+        topic: str,
+        records: Sequence[Sent],
+        *,
+        compression: str = "none",
+        idempotent: bool = False,
+        acks: str | int = "all",
+        **options: Any,
     ) -> list[int]:
-        producer = confluent_kafka.Producer(
-            self._config()
-            | {
-                "compression.type": options.get("compression", "none"),
-                "enable.idempotence": options.get("idempotent", False),
-                "acks": options.get("acks", "all"),
-                "linger.ms": 5,
-            }
-        )
         offsets: list[int] = []
-        errors: list[object] = []
+        errors: list[confluent_kafka.KafkaError] = []
 
-        def note(error: object, message: Any) -> None:
+        def note(error: Any, message: Any) -> None:
             errors.append(error) if error is not None else offsets.append(message.offset())
 
+        def failed(error: confluent_kafka.KafkaError) -> None:
+            errors.extend([error] * (error.code() == confluent_kafka.KafkaError._AUTHENTICATION))
+
+        ours = {"compression.type": compression, "enable.idempotence": idempotent, "acks": acks}
+        ours |= {"linger.ms": 5, "error_cb": failed}
+        producer = confluent_kafka.Producer(self.config() | ours | _dotted(options))
         for each in records:
             producer.produce(
-                *(topic, each.value, each.key, partition),
+                *(topic, each.value, each.key, 0),
                 on_delivery=note,
                 timestamp=each.time_ms,
                 headers=list(each.headers),
             )
-        assert producer.flush(PATIENCE_S) == 0
-        assert errors == []
+        deadline = time.monotonic() + PATIENCE_S
+        while len(producer) and not errors and time.monotonic() < deadline:
+            producer.poll(0.1)
+        if errors:
+            producer.purge()
+            raise FailedError(errors[0].code(), errors[0].str())
         return offsets
 
-    def read(self, topic: str, partition: int, offset: int, count: int) -> list[tuple[int, Sent]]:
-        consumer = self._consumer()
+    def reading(self, topic: str = "t", *, wait_ms: int = 500, **options: Any) -> KafkaReader:
+        ours = {"group.id": "unused", "enable.auto.commit": False, "fetch.wait.max.ms": wait_ms}
+        return LibrdkafkaReader(self.config() | ours | _dotted(options), topic)
+
+
+class LibrdkafkaReader(KafkaReader):
+    def __init__(self, config: dict[str, Any], topic: str) -> None:
+        self._place = confluent_kafka.TopicPartition(topic, 0)
+        self._consumer = confluent_kafka.Consumer(config)
+        self.seek(0)
+
+    def seek(self, offset: int) -> None:
+        self._consumer.assign([confluent_kafka.TopicPartition(self._place.topic, 0, offset)])
+
+    def poll(self) -> list[tuple[int, Sent]]:
+        messages: list[Any] = self._consumer.consume(1_000, 0.2)
+        assert [each.error() for each in messages] == [None] * len(messages)
+        return [
+            (m.offset(), Sent(m.key(), m.value(), tuple(m.headers() or ()), m.timestamp()[1]))
+            for m in messages
+        ]
+
+    def bounds(self) -> tuple[int, int]:
+        low, high = self._consumer.get_watermark_offsets(self._place, timeout=PATIENCE_S)
+        return low, high
+
+    def offset_for(self, time_ms: int) -> int | None:
+        asked = confluent_kafka.TopicPartition(self._place.topic, 0, time_ms)
+        [found] = self._consumer.offsets_for_times([asked], timeout=PATIENCE_S)
+        return found.offset if found.offset >= 0 else None
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+class PythonClient(KafkaClient):
+    """kafka-python, or aiokafka, whose options are alike."""
+
+    def config(self) -> dict[str, Any]:
+        return {"bootstrap_servers": self.servers, **(self.login.python() if self.login else {})}
+
+    def write(
+        self,
+        topic: str,
+        records: Sequence[Sent],
+        *,
+        compression: str = "none",
+        idempotent: bool = False,
+        acks: str | int = "all",
+        **options: Any,
+    ) -> list[int]:
+        ours = {"compression_type": None if compression == "none" else compression, "acks": acks}
+        ours |= {"enable_idempotence": idempotent, "linger_ms": 5} | options
         try:
-            consumer.assign([confluent_kafka.TopicPartition(topic, partition, offset)])
-            found: list[tuple[int, Sent]] = []
-            while len(found) < count:
-                [message] = consumer.consume(1, PATIENCE_S)
-                assert message.error() is None, message.error()
-                headers = tuple(message.headers() or ())
-                sent = Sent(message.key(), message.value(), headers, message.timestamp()[1])
-                found.append((message.offset(), sent))
-            return found
-        finally:
-            consumer.close()
+            return self._write(topic, records, self.config() | ours)
+        except (kafka.errors.KafkaError, aiokafka.errors.KafkaError) as error:
+            raise FailedError(getattr(error, "errno", 0) or 0, repr(error)) from None
 
-    def offset_at(self, topic: str, partition: int, time_ms: int) -> int | None:
-        consumer = self._consumer()
-        try:
-            where = confluent_kafka.TopicPartition(topic, partition, time_ms)
-            [found] = consumer.offsets_for_times([where], PATIENCE_S)
-            return int(found.offset) if found.offset >= 0 else None
-        finally:
-            consumer.close()
+    @abstractmethod
+    def _write(self, topic: str, records: Sequence[Sent], options: dict[str, Any]) -> list[int]: ...
 
-    def _config(self) -> dict[str, Any]:
-        return {"bootstrap.servers": self.servers}
-
-    def _consumer(self) -> Any:
-        ours = {"group.id": "none", "enable.auto.commit": False, "enable.partition.eof": False}
-        return confluent_kafka.Consumer(self._config() | ours)
+    def _reading_options(self, wait_ms: int, options: dict[str, Any]) -> dict[str, Any]:
+        ours = {"enable_auto_commit": False, "group_id": None, "fetch_max_wait_ms": wait_ms}
+        return self.config() | ours | {"request_timeout_ms": 60_000} | options
 
 
-class KafkaPython(KafkaClient):
+def _of(found: dict[Any, list[Any]]) -> list[tuple[int, Sent]]:
+    return [
+        (each.offset, Sent(each.key, each.value, tuple(map(tuple, each.headers)), each.timestamp))
+        for records in found.values()
+        for each in records
+    ]
+
+
+class KafkaPython(PythonClient):
     """kafka-python; snappy and lz4 need further packages."""
 
     COMPRESSIONS = ("none", "gzip", "zstd")
 
-    def partition_count(self, topic: str) -> int:
-        with self._consumer() as consumer:
-            return len(consumer.partitions_for_topic(topic))
-
-    def write(
-        self, topic: str, partition: int, records: Sequence[Sent], **options: Any
-    ) -> list[int]:
-        compression = options.get("compression", "none")
-        producer = kafka.KafkaProducer(
-            bootstrap_servers=self.servers,
-            compression_type=None if compression == "none" else compression,
-            enable_idempotence=options.get("idempotent", False),
-            acks=options.get("acks", "all"),
-            linger_ms=5,
-        )
+    def _write(self, topic: str, records: Sequence[Sent], options: dict[str, Any]) -> list[int]:
+        producer = kafka.KafkaProducer(**options)
         try:
             sent = [
-                producer.send(
-                    *(topic, each.value, each.key, list(each.headers)),
-                    partition=partition,
-                    timestamp_ms=each.time_ms,
-                )
+                producer.send(topic, each.value, each.key, list(each.headers), 0, each.time_ms)
                 for each in records
             ]
             return [int(each.get(timeout=PATIENCE_S).offset) for each in sent]
         finally:
             producer.close()
 
-    def read(self, topic: str, partition: int, offset: int, count: int) -> list[tuple[int, Sent]]:
-        with self._consumer() as consumer:
-            where = kafka.TopicPartition(topic, partition)
-            consumer.assign([where])
-            consumer.seek(where, offset)
-            found = [next(consumer) for _ in range(count)]
-        return [(each.offset, _sent(each)) for each in found]
-
-    def offset_at(self, topic: str, partition: int, time_ms: int) -> int | None:
-        with self._consumer() as consumer:
-            where = kafka.TopicPartition(topic, partition)
-            found = consumer.offsets_for_times({where: time_ms})[where]
-            return None if found is None else int(found.offset)
-
-    def _consumer(self) -> Any:
-        return kafka.KafkaConsumer(
-            bootstrap_servers=self.servers, consumer_timeout_ms=1_000 * PATIENCE_S
-        )
+    def reading(self, topic: str = "t", *, wait_ms: int = 500, **options: Any) -> KafkaReader:
+        return KafkaPythonReader(self._reading_options(wait_ms, options), topic)
 
 
-class Aiokafka(KafkaClient):
+class KafkaPythonReader(KafkaReader):
+    def __init__(self, options: dict[str, Any], topic: str) -> None:
+        self._place = kafka.TopicPartition(topic, 0)
+        self._consumer = kafka.KafkaConsumer(**options)
+        self._consumer.assign([self._place])
+        self.seek(0)
+
+    def seek(self, offset: int) -> None:
+        self._consumer.seek(self._place, offset)
+
+    def poll(self) -> list[tuple[int, Sent]]:
+        return _of(self._consumer.poll(timeout_ms=200))
+
+    def bounds(self) -> tuple[int, int]:
+        begin, end = self._consumer.beginning_offsets, self._consumer.end_offsets
+        return begin([self._place])[self._place], end([self._place])[self._place]
+
+    def offset_for(self, time_ms: int) -> int | None:
+        found = self._consumer.offsets_for_times({self._place: time_ms})[self._place]
+        return None if found is None else int(found.offset)
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+class Aiokafka(PythonClient):
     """aiokafka."""
 
-    def partition_count(self, topic: str) -> int:
-        async def look() -> int:
-            admin = AIOKafkaAdminClient(bootstrap_servers=self.servers)
-            await admin.start()
-            try:
-                [found] = await admin.describe_topics([topic])
-                return len(found["partitions"])
-            finally:
-                await admin.close()
-
-        return aio.run(look())
-
-    def write(
-        self, topic: str, partition: int, records: Sequence[Sent], **options: Any
-    ) -> list[int]:
-        compression = options.get("compression", "none")
-
+    def _write(self, topic: str, records: Sequence[Sent], options: dict[str, Any]) -> list[int]:
         async def work() -> list[int]:
-            async with aiokafka.AIOKafkaProducer(
-                bootstrap_servers=self.servers,
-                compression_type=None if compression == "none" else compression,
-                enable_idempotence=options.get("idempotent", False),
-                acks=options.get("acks", "all"),
-                linger_ms=5,
-            ) as producer:
+            producer = aiokafka.AIOKafkaProducer(**options)
+            try:
+                await producer.start()
                 sent = [
                     await producer.send(
-                        *(topic, each.value, each.key, partition, each.time_ms),
-                        headers=list(each.headers),
+                        *(topic, each.value, each.key, 0, each.time_ms), headers=list(each.headers)
                     )
                     for each in records
                 ]
                 return [int((await each).offset) for each in sent]
-
-        return aio.run(work())
-
-    def read(self, topic: str, partition: int, offset: int, count: int) -> list[tuple[int, Sent]]:
-        async def work() -> list[tuple[int, Sent]]:
-            async with self._consumer() as consumer:
-                where = aiokafka.TopicPartition(topic, partition)
-                consumer.assign([where])
-                consumer.seek(where, offset)
-                found = [await consumer.getone() for _ in range(count)]
-            return [(each.offset, _sent(each)) for each in found]
+            finally:
+                await producer.stop()
 
         return aio.run(asyncio.wait_for(work(), PATIENCE_S))
 
-    def offset_at(self, topic: str, partition: int, time_ms: int) -> int | None:
-        async def work() -> int | None:
-            async with self._consumer() as consumer:
-                where = aiokafka.TopicPartition(topic, partition)
-                found = (await consumer.offsets_for_times({where: time_ms}))[where]
-                return None if found is None else int(found.offset)
-
-        return aio.run(work())
-
-    def _consumer(self) -> Any:
-        return aiokafka.AIOKafkaConsumer(bootstrap_servers=self.servers)
+    def reading(self, topic: str = "t", *, wait_ms: int = 500, **options: Any) -> KafkaReader:
+        return AiokafkaReader(self._reading_options(wait_ms, options), topic)
 
 
-def _sent(message: Any) -> Sent:
-    return Sent(message.key, message.value, tuple(message.headers), message.timestamp)
+class AiokafkaReader(KafkaReader):
+    def __init__(self, options: dict[str, Any], topic: str) -> None:
+        self._place = aiokafka.TopicPartition(topic, 0)
+        self._runner = asyncio.Runner()
+
+        async def started() -> Any:
+            consumer = aiokafka.AIOKafkaConsumer(**options)
+            await consumer.start()
+            consumer.assign([self._place])
+            return consumer
+
+        self._consumer = self._runner.run(started())
+        self.seek(0)
+
+    def seek(self, offset: int) -> None:
+        self._consumer.seek(self._place, offset)
+
+    def poll(self) -> list[tuple[int, Sent]]:
+        return _of(self._runner.run(self._consumer.getmany(timeout_ms=200)))
+
+    def bounds(self) -> tuple[int, int]:
+        begin, end = self._consumer.beginning_offsets, self._consumer.end_offsets
+        found = [self._runner.run(each([self._place]))[self._place] for each in (begin, end)]
+        return found[0], found[1]
+
+    def offset_for(self, time_ms: int) -> int | None:
+        found = self._runner.run(self._consumer.offsets_for_times({self._place: time_ms}))
+        return None if found[self._place] is None else int(found[self._place].offset)
+
+    def close(self) -> None:
+        self._runner.run(self._consumer.stop())
+        self._runner.close()
+        aio.collect()
 
 
 CLIENTS: Final = (Librdkafka, KafkaPython, Aiokafka)

@@ -1,4 +1,4 @@
-"""Clients that do not negotiate: they use the versions of the broker that they are told."""
+"""Clients that use the versions of the broker that they are told, and admin clients."""
 
 from __future__ import annotations
 
@@ -9,17 +9,29 @@ from pathlib import Path
 
 import kafka
 import pytest
-from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient, NewTopic
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin import NewPartitions as AioPartitions
+from aiokafka.admin import NewTopic as AioTopic
+from kafka.admin import (
+    ConfigResource,
+    ConfigResourceType,
+    KafkaAdminClient,
+    NewPartitions,
+    NewTopic,
+)
+from kafka.errors import TopicAlreadyExistsError
 from kafka.protocol.broker_version_data import BROKER_API_VERSIONS
 
 from dafka_core import EmbeddedCluster
 from tests.forked import ForkedCluster
+from tests.integration.kafka import aio
 from tests.integration.kafka.clients.clients import PATIENCE_S
 
 Version = tuple[int, ...]
 
 WITH_GROUPS: Version = (0, 9)
 WITH_ADMIN: Version = (0, 11)
+WITH_PARTITIONS: Version = (1, 1)
 
 QUICK = ((0, 8, 0), (1, 0), (2, 5), (4, 3))
 """The oldest and newest versions, and two between them; the others are for each night."""
@@ -63,20 +75,52 @@ def test_kafka_python_works_as_for_each_broker(cluster: EmbeddedCluster, version
             consumer.commit()
             assert consumer.committed(place) == 3
     if version >= WITH_ADMIN:
-        administer(KafkaAdminClient(**told), topic)
+        administer(KafkaAdminClient(**told), topic, version)
 
 
-def administer(admin: KafkaAdminClient, topic: str) -> None:
+def administer(admin: KafkaAdminClient, topic: str, version: Version) -> None:
+    other, place = f"{topic}-2", kafka.TopicPartition(topic, 0)
     try:
-        admin.create_topics([NewTopic(f"{topic}-2", 2, 1)])
+        admin.create_topics([NewTopic(other, 2, 1)])
+        with pytest.raises(TopicAlreadyExistsError):
+            admin.create_topics([NewTopic(other, 2, 1)])
         admin.describe_groups([topic])
-        admin.list_group_offsets(topic)
-        admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
-        (described,) = admin.describe_topics([f"{topic}-2"])
-        assert len(described["partitions"]) == 2
+        offsets = admin.list_group_offsets(topic)
+        assert offsets.get(topic, offsets)[place].offset == 3
+        asked = [ConfigResource(ConfigResourceType.TOPIC, topic)]
+        configs = admin.describe_configs(asked, config_filter="all")
+        assert configs["topic"][topic]["retention.ms"]["value"] == "-1"
+        assert admin.delete_records({place: -1})[place]["low_watermark"] == 3
+        if version >= WITH_PARTITIONS:
+            admin.create_partitions({other: NewPartitions(5)})
+            admin.delete_groups([topic])
+        (described,) = admin.describe_topics([other])
+        assert len(described["partitions"]) == (5 if version >= WITH_PARTITIONS else 2)
         admin.delete_topics([topic])
+        assert topic not in admin.list_topics()
     finally:
         admin.close()
+
+
+def test_aiokafka_administers(cluster: EmbeddedCluster) -> None:
+    async def work() -> None:
+        admin = AIOKafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers)
+        await admin.start()
+        try:
+            await admin.create_topics([AioTopic("aio", 2, 1)])
+            again = await admin.create_topics([AioTopic("aio", 2, 1)])
+            assert [error for _, error, _ in again.topic_errors] == [36]
+            await admin.create_partitions({"aio": AioPartitions(5)})
+            (found,) = await admin.describe_topics(["aio"])
+            assert len(found["partitions"]) == 5
+            assert (await admin.describe_cluster())["cluster_id"]
+            deleted = await admin.delete_topics(["aio"])
+            assert [error for _, error in deleted.topic_error_codes] == [0]
+            assert "aio" not in await admin.list_topics()
+        finally:
+            await admin.close()
+
+    aio.run(work())
 
 
 @pytest.mark.nightly

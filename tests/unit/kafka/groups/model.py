@@ -63,6 +63,12 @@ class Tried:
         assert found is None or isinstance(found, JoinAnswer)
         return found
 
+    def told(self, ticket: int) -> JoinAnswer:
+        """Return the answer to a request to join that need not wait any more."""
+        found = self.joined(ticket)
+        assert found is not None
+        return found
+
     def synced(self, ticket: int) -> SyncAnswer | None:
         found = self.answer(ticket)
         assert found is None or isinstance(found, SyncAnswer)
@@ -77,9 +83,7 @@ class Tried:
 
     def member(self, **changes: Any) -> str:
         """Let a client join an empty group without delay; return its id."""
-        found = self.joined(self.join(**changes))
-        assert found is not None
-        return found.member_id
+        return self.told(self.join(**changes)).member_id
 
     def stable(self, count: int = 1, **changes: Any) -> list[str]:
         """Add ``count`` members, the leader first, and let the group become stable."""
@@ -101,6 +105,5 @@ class Tried:
         return sorted(names, key=lambda each: each != self.group.leader)
 
 
-def members_of(answer: JoinAnswer | None) -> Sequence[str]:
-    assert answer is not None
+def members_of(answer: JoinAnswer) -> Sequence[str]:
     return [each for each, _, _ in answer.members]

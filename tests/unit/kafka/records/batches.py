@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
+from aiokafka.record.memory_records import MemoryRecords
 from hypothesis import strategies as st
-from kafka.record import default_records as kafka_python
+from kafka.record import default_records, legacy_records, memory_records
 
 from dafka_core.model.envelope import Headers, closed
 from dafka_core.model.records import RecordBatch, TopicPartition
@@ -44,42 +46,78 @@ RECORDS = st.lists(
 )
 
 
+class Library(NamedTuple):
+    """Another implementation."""
+
+    batches: Any
+    messages: Any
+    reader: Any
+
+    def built(self, records: Sequence[Parts], magic: int = 2, codec: int = 0) -> bytes:
+        """Encode records in a format's version."""
+        if magic < 2:
+            old = self.messages(magic, codec, 1 << 30)
+            for offset, each in enumerate(records):
+                old.append(offset, timestamp=each.timestamp_ms, key=each.key, value=each.value)
+            return bytes(old.build())
+        made = self.batches(2, codec, False, -1, -1, -1, 1 << 30)
+        for offset, (key, value, headers, stamp) in enumerate(records):
+            made.append(offset, timestamp=stamp, key=key, value=value, headers=list(headers))
+        return bytes(made.build())
+
+    def read(self, octets: bytes) -> list[tuple[int, Parts]]:
+        """Decode records with valid CRCs, with their offsets."""
+        found, records = self.reader(octets), []
+        while (batch := found.next_batch()) is not None:
+            assert batch.validate_crc()
+            for each in batch:
+                stamp = -1 if each.timestamp is None else each.timestamp
+                part = Parts(each.key, each.value, tuple(each.headers), stamp)
+                records.append((each.offset, part))
+        return records
+
+
+AIOKAFKA = Library(DefaultRecordBatchBuilder, LegacyRecordBatchBuilder, MemoryRecords)
+KAFKA_PYTHON = Library(
+    default_records.DefaultRecordBatchBuilder,
+    legacy_records.LegacyRecordBatchBuilder,
+    memory_records.MemoryRecords,
+)
+LIBRARIES = [AIOKAFKA, KAFKA_PYTHON]
+
+
 def by_aiokafka(records: Sequence[Parts], codec: int = 0) -> bytes:
     """A record batch v2."""
-    return _built(DefaultRecordBatchBuilder, records, codec)
+    return AIOKAFKA.built(records, codec=codec)
 
 
-def by_kafka_python(records: Sequence[Parts], codec: int = 0) -> bytes:
-    """A record batch v2."""
-    return _built(kafka_python.DefaultRecordBatchBuilder, records, codec)
+def batch(
+    values: Sequence[bytes | None],
+    *,
+    key: bytes | None = None,
+    producer: tuple[int, int, int] = (-1, -1, -1),
+    codec: int = 0,
+    transactional: bool = False,
+    timestamp: int = START_MS,
+) -> bytes:
+    """A record batch v2, a millisecond apart; ``producer`` is its id, epoch and sequence."""
+    builder = DefaultRecordBatchBuilder(2, codec, transactional, *producer, 1 << 30)
+    for at, value in enumerate(values):
+        assert builder.append(at, timestamp + at, key, value, []) is not None
+    return bytes(builder.build())
 
 
-BUILDERS: list[Callable[..., bytes]] = [by_aiokafka, by_kafka_python]
-
-
-def _built(builder: Any, records: Sequence[Parts], codec: int) -> bytes:
-    made = builder(2, codec, False, -1, -1, -1, 1 << 30)
-    for offset, (key, value, headers, stamp) in enumerate(records):
-        made.append(offset, timestamp=stamp, key=key, value=value, headers=list(headers))
-    return bytes(made.build())
-
-
-def read_by_aiokafka(octets: bytes) -> list[Parts]:
-    """Decode the records of a batch with a valid CRC."""
-    return _read(DefaultRecordBatch(bytearray(octets)))
-
-
-def read_by_kafka_python(octets: bytes) -> list[Parts]:
-    """Decode the records of a batch with a valid CRC."""
-    return _read(kafka_python.DefaultRecordBatch(octets))
-
-
-READERS: list[Callable[[bytes], list[Parts]]] = [read_by_aiokafka, read_by_kafka_python]
-
-
-def _read(batch: Any) -> list[Parts]:
-    assert batch.validate_crc()
-    return [Parts(each.key, each.value, tuple(each.headers), each.timestamp) for each in batch]
+def messages_of(
+    magic: int,
+    values: Sequence[bytes | None],
+    codec: int = 0,
+    *,
+    timestamp: int = START_MS,
+    step_ms: int = 0,
+) -> bytes:
+    """A message set of v0 or v1, with key ``k``."""
+    records = [Parts(b"k", e, (), timestamp + at * step_ms) for at, e in enumerate(values)]
+    return AIOKAFKA.built(records, magic, codec)
 
 
 def records_of(batch: KafkaBatch) -> list[Parts]:
