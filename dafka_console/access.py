@@ -13,8 +13,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from dafka_core.ops import http_server
-from dafka_core.ops.health_routes import PATHS
 from dafka_core.ops.http_server import OWN_SITES, client_of
+from dafka_core.ops.node_routes import PROBES
 from dafka_core.security.web_access import WHY, Answer, Door
 
 HOME: Final = "./"
@@ -60,7 +60,7 @@ class ConsoleLogin(http_server.Login):
     MAX_FORM_BYTES = 4 << 10
 
     def __init__(self, door: Door, port: int) -> None:
-        super().__init__(door, (*OPEN_FILES, *PATHS))
+        super().__init__(door, (*OPEN_FILES, *PROBES))
         self._signer = door
         self._cookie = f"dafka_console_{port}"
 

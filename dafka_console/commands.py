@@ -178,7 +178,7 @@ def _pressed(keyboard: int | None) -> str:
     return os.read(keyboard, 1).decode("latin-1") if ready else ""
 
 
-EXTRA: Final = "the console needs starlette and uvicorn: pip install 'dafka-spark[console]'"
+EXTRA: Final = "its packages are missing: pip install 'dafka-spark[console]'"
 
 
 @stores_option
@@ -195,7 +195,8 @@ def console(*, uris: str, exit_with_parent: bool, **options: Any) -> None:
     try:
         from dafka_console.server import Console
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "anyio", "h11"):
+        package = (error.name or "").partition(".")[0]
+        if package not in ("starlette", "uvicorn", "prometheus_client"):
             raise
         raise ConfigError("console", error.name, EXTRA) from None
     from dafka_console.cluster_view import located
@@ -208,7 +209,7 @@ def console(*, uris: str, exit_with_parent: bool, **options: Any) -> None:
         output.info(f"console at {node.url}; Ctrl-C stops it")
         if node.token:
             output.info(f"the page asks for this token: {node.url}?token={node.token}")
-        elif node.is_open:
+        elif node.admits_all:
             may = "read every record" if own.get("read_only") else "read and write records"
             output.info(f"whoever reaches {node.url} from another machine may {may}: no password")
         serve_until_stopped(node, url=node.url, port=node.port)

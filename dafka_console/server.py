@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from dafka_console.access import ConsoleLogin
@@ -12,11 +12,15 @@ from dafka_console.options import DEFAULT_PORT, ConsoleOptions
 from dafka_console.producing import Producers
 from dafka_core.config.node_options import SecurityOptions
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.ops.findings import LIFE, Finding, ok, problem
-from dafka_core.ops.health_routes import health_routes
+from dafka_core.model.names import escape
+from dafka_core.ops.findings import Finding, ok, problem
 from dafka_core.ops.http_server import Access, HttpServer, Login
+from dafka_core.ops.metric_declarations import Metric, gauge
+from dafka_core.ops.node_routes import node_routes
+from dafka_core.ops.store_extension import ExtensionNode
+from dafka_core.ops.watched_nodes import WatchedNodes
+from dafka_core.queries.query_lag import FINISHED, LATE, QueryLag
 from dafka_core.security.web_access import Door
-from dafka_core.system.closing import ProcessBound
 from dafka_core.system.hosts import host_port, is_loopback
 
 MOST_CONNECTIONS: Final = 256
@@ -24,7 +28,29 @@ MOST_CONNECTIONS: Final = 256
 new one is refused."""
 
 
-class Console(ProcessBound):
+METRICS: Final[tuple[Metric, ...]] = (
+    gauge(
+        "query_records_behind",
+        lambda console: console.of_queries(lambda lag: lag.records_behind),
+        "records that a query of Spark has yet to read; a finished query has no metrics",
+        "query",
+    ),
+    gauge(
+        "query_seconds_behind",
+        lambda console: console.of_queries(lambda lag: lag.seconds_behind),
+        "age of the oldest of these records",
+        "query",
+    ),
+    gauge(
+        "query_late",
+        lambda console: console.of_queries(lambda lag: lag.state == LATE),
+        "1 if a query has missed three reports: it was stopped, it failed, or no store takes them",
+        "query",
+    ),
+)
+
+
+class Console(ExtensionNode):
     """Serves a cluster to browsers from construction until ``close``.
 
     Args:
@@ -51,7 +77,7 @@ class Console(ProcessBound):
         where = host_port(config.listen, DEFAULT_PORT)
         is_here = is_loopback(where.host)
         is_open = not config.token_file and (is_here or _security(options).may_be_open)
-        self.is_open = is_open and not is_here
+        self.admits_all = is_open and not is_here
         """True if other machines may use it without a token."""
         door = None if is_open else Door("the console", "token_file", config.token_file)
         self.token = "" if door is None or config.token_file else door.token
@@ -68,7 +94,9 @@ class Console(ProcessBound):
         self._producers = Producers(_of_producers(options)) if can_produce else None
         uris = [uri for each in locations for uri in each.locations[:1]]
         app = Api(self.view, options, uris, self._producers).app()
-        app.routes.extend(health_routes(self._findings))
+        nodes = WatchedNodes(0)
+        nodes.add(self)
+        app.routes.extend(node_routes(nodes))
         login = Login(None) if door is None else ConsoleLogin(door, self.port)
         methods = ("GET", "HEAD", "POST")
         try:
@@ -78,6 +106,30 @@ class Console(ProcessBound):
         except BaseException:
             self.close()
             raise
+        self.is_open = True
+
+    metrics = METRICS
+
+    @property
+    def name(self) -> str:
+        """The address, as a label of metrics."""
+        return str(self._server.address)
+
+    def findings(self) -> list[Finding]:
+        """Return whether it has a cluster to show."""
+        if any(each.here for each in self.view.snapshot.stores):
+            return [ok("stores", "stores respond")]
+        return [problem("stores", "no store responds", "'dafka doctor' names the cause")]
+
+    def of_queries(self, read: Callable[[QueryLag], float | None]) -> dict[str, float]:
+        """Read a number of each query that has not finished; of several runs the largest."""
+        found: dict[str, float] = {}
+        for lag, _ in self.view.snapshot.queries:
+            value = None if lag.state == FINISHED else read(lag)
+            if value is not None:
+                name = escape(lag.query)
+                found[name] = max(value, found.get(name, value))
+        return found
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until it has ended; return whether it has."""
@@ -85,19 +137,11 @@ class Console(ProcessBound):
 
     def close(self) -> None:
         """Close the console and leave the mesh; may be repeated."""
+        self.is_open = False
         self.view.close()  # first, since event streams end with it
         self._server.close()
         if self._producers is not None:
             self._producers.close()
-
-    def _findings(self) -> list[tuple[str, str, Finding]]:
-        if self.view.closed:
-            finding = problem(LIFE, "the console is closed", "start it again")
-        elif not any(each.here for each in self.view.snapshot.stores):
-            finding = problem("stores", "no store responds", "'dafka doctor' names the cause")
-        else:
-            finding = ok("stores", "stores respond")
-        return [("console", self.url, finding)]
 
 
 def _security(options: Mapping[str, Any]) -> SecurityOptions:

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.__main__ import ROWS as BENCHMARKS
+from dafka_console import server as console
 from dafka_console.options import ConsoleOptions
 from dafka_core.cli.flags import CommandOptions
 from dafka_core.cli.output import LogOptions
@@ -87,10 +88,14 @@ def kafka_table() -> str:
     return "\n".join(lines)
 
 
+OTHER_METRICS = {("gateway",): gateway_metrics.TABLE, ("console",): console.METRICS}
+"""Metrics of other packages by the kind of their node."""
+
+
 def metrics_table() -> str:
     """Return the metrics at ``/metrics``, a Markdown table for each kind of node."""
     parts = []
-    for of, metrics in {**node_metrics.TABLE, ("gateway",): gateway_metrics.TABLE}.items():
+    for of, metrics in {**node_metrics.TABLE, **OTHER_METRICS}.items():
         lines = ["| name | kind | meaning |", "|---|---|---|"]
         for row in metrics:
             labels = ", ".join(f"`{label}`" for label in row.labels)

@@ -7,7 +7,6 @@ number.
 from __future__ import annotations
 
 import logging
-import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from dafka_core.config.node_options import INSECURE_ENVIRONMENT, SecurityOptions
@@ -136,8 +135,8 @@ def _door(config: MetricsOptions, security: SecurityOptions) -> Door | None:
 def _served(config: MetricsOptions, door: Door | None, nodes: WatchedNodes) -> HttpServer:
     try:
         # An extra.
-        from dafka_core.ops.health_routes import PATHS  # noqa: PLC0415
         from dafka_core.ops.http_server import Access, HttpServer, Login  # noqa: PLC0415
+        from dafka_core.ops.node_routes import PROBES  # noqa: PLC0415
 
         app = _app(nodes)
     except ImportError:
@@ -145,39 +144,25 @@ def _served(config: MetricsOptions, door: Door | None, nodes: WatchedNodes) -> H
         raise ConfigError("metrics", config.metrics, why) from None
     where = host_port(str(config.metrics))
     server = HttpServer("metrics", "metrics", where, MOST_CONNECTIONS)
-    server.start(Access(app, where.host, Login(door, PATHS), None))
+    server.start(Access(app, where.host, Login(door, PROBES), None))
     return server
 
 
 def _app(nodes: WatchedNodes) -> Starlette:
     # An extra.
-    from prometheus_client import exposition  # noqa: PLC0415
     from starlette.applications import Starlette  # noqa: PLC0415
     from starlette.middleware import Middleware  # noqa: PLC0415
     from starlette.middleware.gzip import GZipMiddleware  # noqa: PLC0415
-    from starlette.requests import Request  # noqa: PLC0415
     from starlette.responses import PlainTextResponse, Response  # noqa: PLC0415
     from starlette.routing import Route  # noqa: PLC0415
 
-    from dafka_core.ops.collector import registry_of  # noqa: PLC0415
-    from dafka_core.ops.health_routes import health_routes  # noqa: PLC0415
-
-    registry, scrape = registry_of(nodes), threading.Lock()
-
-    def metrics(request: Request) -> Response:
-        names = request.query_params.getlist("name[]")
-        encode, kind = exposition.choose_encoder(request.headers.get("accept", ""))
-        with scrape:  # concurrent scrapes would only slow each other down
-            text = encode(registry.restricted_registry(names) if names else registry)
-        return Response(text, media_type=kind)
+    from dafka_core.ops.node_routes import node_routes  # noqa: PLC0415
 
     def missing(request: Any, error: Exception) -> Response:
         return PlainTextResponse(HELP, 404)
 
-    routes = [
-        Route("/", lambda request: PlainTextResponse(HELP)),
-        Route("/metrics", metrics),
-        *health_routes(nodes.findings),
-    ]
-    compressed = Middleware(GZipMiddleware, compresslevel=1)
-    return Starlette(routes=routes, middleware=[compressed], exception_handlers={404: missing})
+    return Starlette(
+        routes=[Route("/", lambda request: PlainTextResponse(HELP)), *node_routes(nodes)],
+        middleware=[Middleware(GZipMiddleware, compresslevel=1)],
+        exception_handlers={404: missing},
+    )

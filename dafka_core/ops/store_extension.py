@@ -23,7 +23,7 @@ GROUP: Final = "dafka.store_extensions"
 
 
 class ExtensionNode(Node):
-    """A running extension; ``close`` stops it, before its store is closed.
+    """A running extension, or a console; ``close`` stops it, before its store is closed.
 
     A constructor sets ``is_open`` when the node runs, and ``close`` resets it.
     """

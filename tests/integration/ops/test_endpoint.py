@@ -122,6 +122,7 @@ def test_what_cannot_be_is_refused_before_anything_is_served(
     ):
         serve_metrics(reader)
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    monkeypatch.delitem(sys.modules, "dafka_core.ops.node_routes")
     with pytest.raises(ConfigError, match=r"pip install 'dafka-spark\[metrics\]'"):
         MetricsEndpoint()
 

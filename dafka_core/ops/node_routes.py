@@ -1,41 +1,51 @@
-"""The routes ``/healthz`` and ``/readyz`` of the console and of nodes."""
+"""The routes ``/metrics``, ``/healthz`` and ``/readyz`` of nodes and of the console."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable
 from functools import partial
 
+from prometheus_client import exposition
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from dafka_core.ops.collector import registry_of
 from dafka_core.ops.findings import Finding, Severity
 from dafka_core.ops.health import is_alive, is_ready
+from dafka_core.ops.watched_nodes import WatchedNodes
 
-Found = Sequence[tuple[str, str, Finding]]
-"""Findings with the kind and the name of their node."""
+PROBES = ("/healthz", "/readyz")
+"""The paths that need no token: without one they answer with one word."""
 
 
-def health_routes(findings: Callable[[], Found]) -> list[Route]:
-    """Return the routes, which answer with the status, and with the findings to known clients."""
+def node_routes(nodes: WatchedNodes) -> list[Route]:
+    """Return the routes for nodes."""
+    registry, scrape = registry_of(nodes), threading.Lock()
+
     # Functions that are no coroutines run in threads: a file system may hang.
+    def metrics(request: Request) -> Response:
+        names = request.query_params.getlist("name[]")
+        encode, kind = exposition.choose_encoder(request.headers.get("accept", ""))
+        with scrape:  # concurrent scrapes would only slow each other down
+            text = encode(registry.restricted_registry(names) if names else registry)
+        return Response(text, media_type=kind)
+
     return [
-        Route("/healthz", partial(_answer, findings, is_alive, ("ok", "failed"))),
-        Route("/readyz", partial(_answer, findings, is_ready, ("ready", "not ready"))),
+        Route("/metrics", metrics),
+        Route("/healthz", partial(_health, nodes, is_alive, ("ok", "failed"))),
+        Route("/readyz", partial(_health, nodes, is_ready, ("ready", "not ready"))),
     ]
 
 
-PATHS = ("/healthz", "/readyz")
-"""Their paths, which need no token."""
-
-
-def _answer(
-    findings: Callable[[], Found],
+def _health(
+    nodes: WatchedNodes,
     judge: Callable[[list[Finding]], bool],
     words: tuple[str, str],
     request: Request,
 ) -> Response:
-    found = findings()
+    found = nodes.findings()
     good = judge([finding for _, _, finding in found])
     code, status = (200, words[0]) if good else (503, words[1])
     if not request.scope["is_known"]:
