@@ -25,6 +25,7 @@ from dafka_core.config.node_options import (
 )
 from dafka_core.config.options import Options
 from dafka_core.ops import node_metrics
+from dafka_core.ops.metric_declarations import Metric
 from dafka_core.ops.metrics_options import MetricsOptions
 from dafka_kafka import gateway_metrics
 from dafka_kafka.extension import GatewayFlags
@@ -88,7 +89,10 @@ def kafka_table() -> str:
     return "\n".join(lines)
 
 
-OTHER_METRICS = {("gateway",): gateway_metrics.TABLE, ("console",): console.METRICS}
+OTHER_METRICS: dict[tuple[str, ...], tuple[Metric, ...]] = {
+    ("gateway",): gateway_metrics.TABLE,
+    ("console",): console.METRICS,
+}
 """Metrics of other packages by the kind of their node."""
 
 

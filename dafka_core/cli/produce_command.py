@@ -492,7 +492,7 @@ class Publisher:
 @argument("files", nargs=-1, metavar="[FILE]...", help="Files; - or none is standard input.")
 @option(
     "--address",
-    type=parse_address,
+    callback=lambda ctx, parameter, value: parse_address(value),
     metavar="UUID",
     help="The partition to continue, 32 hexadecimal digits. Default: a new partition.",
 )
