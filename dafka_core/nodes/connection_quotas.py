@@ -321,7 +321,7 @@ def monitored(context: Context, socket: Socket, events: int) -> Socket:
     return monitor
 
 
-_EVENT: Final = Struct("=HI")
+_EVENT: Final = Struct("=hi")
 """The kind and the value in a monitor's message.  ZeroMQ's own parser imports asyncio."""
 
 
