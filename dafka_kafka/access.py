@@ -169,8 +169,7 @@ class _Completion:
             else:
                 for each in response.groups:
                     each.authorized_operations = rights.operations(Resource.GROUP)
-        for part, error in self._refused:
-            getattr(response, self._rule.answered).append(self._rule.refusal(part, error))
+        _add_refusals(self._api_key, response, self._rule, self._refused)
         return response
 
 
@@ -189,6 +188,15 @@ def _refusal(api_key: int, request: Any, rule: Rule, version: int) -> Any:
     error = KafkaError.NONE if rule.is_hidden else REFUSALS[rule.whole.resource]
     response = schemas.empty_response(api_key, version, error, WHY if error else None)
     if rule.each is not None:
-        parts = getattr(request, rule.asked) or ()
-        setattr(response, rule.answered, [rule.refusal(each, error) for each in parts])
+        setattr(response, rule.answered, [])
+        asked = getattr(request, rule.asked) or ()
+        _add_refusals(api_key, response, rule, [(each, error) for each in asked])
     return response
+
+
+def _add_refusals(
+    api_key: int, response: Any, rule: Rule, refused: Sequence[tuple[Any, KafkaError]]
+) -> None:
+    for part, error in refused:
+        made = schemas.made_part(api_key, rule.answered, rule.refused(part, error))
+        getattr(response, rule.answered).append(made)

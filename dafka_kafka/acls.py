@@ -6,13 +6,8 @@ from enum import IntEnum
 from itertools import groupby
 from typing import Any, Final
 
-from dafka_kafka.api import WHY, Api, Client, Feature, Rule, on_cluster, serves
-from dafka_kafka.errors import KafkaError
-from dafka_kafka.schemas import (
-    CreateAclsResponse,
-    DeleteAclsResponse,
-    DescribeAclsResponse,
-)
+from dafka_kafka.api import WHY, Answer, Api, Client, Feature, Rule, on_cluster, serves
+from dafka_kafka.errors import KafkaError, RefusedError
 from dafka_kafka.users import Acl, Operation, Pattern, Users, acls
 
 NO_ACLS: Final = "no authorizer: every client may do everything"
@@ -38,6 +33,15 @@ class PatternFilter(IntEnum):
     MATCH = 2
 
 
+def _changes(asked: str, name: str, answered: str) -> Rule:
+    return Rule(
+        asked=asked,
+        each=lambda each: (on_cluster(Operation.ALTER), getattr(each, name) or ""),
+        answered=answered,
+        refused=lambda _, error: {"error_code": error, "error_message": WHY},
+    )
+
+
 class Acls(Feature):
     """Describes what users may do; only ``dafka kafka-user`` changes it.
 
@@ -49,85 +53,44 @@ class Acls(Feature):
         self._users = users
 
     @serves(Api.DESCRIBE_ACLS, range(4), Rule(on_cluster(Operation.DESCRIBE)))
-    async def _describe(self, request: Any, client: Client) -> Any:
+    async def _describe(self, request: Any, client: Client) -> Answer:
         if self._users is None:
-            error, why, found = KafkaError.SECURITY_DISABLED, NO_ACLS, list[Acl]()
-        else:
-            held = self._users.permissions()
-            error, why = KafkaError.NONE, None
-            found = sorted(each for one in held for each in acls(one) if fits(request, each))
-        resource = DescribeAclsResponse.DescribeAclsResource
-        acl = resource.AclDescription
-        return DescribeAclsResponse(
-            throttle_time_ms=0,
-            error_code=error,
-            error_message=why,
-            resources=[
-                resource(
-                    resource_type=kind,
-                    resource_name=name,
-                    pattern_type=pattern,
-                    acls=[
-                        acl(
-                            principal=principal(each),
-                            host=HOST,
-                            operation=each.operation,
-                            permission_type=ALLOW,
-                        )
-                        for each in group
-                    ],
-                )
-                for (kind, name, pattern), group in groupby(found, lambda each: each[:3])
-            ],
-        )
+            raise RefusedError(KafkaError.SECURITY_DISABLED, NO_ACLS)
+        held = self._users.permissions()
+        found = sorted(each for one in held for each in acls(one) if fits(request, each))
+        resources = [
+            {
+                "resource_type": kind,
+                "resource_name": name,
+                "pattern_type": pattern,
+                "acls": [
+                    {
+                        "principal": principal(each),
+                        "host": HOST,
+                        "operation": each.operation,
+                        "permission_type": ALLOW,
+                    }
+                    for each in group
+                ],
+            }
+            for (kind, name, pattern), group in groupby(found, lambda each: each[:3])
+        ]
+        return {"error_message": None, "resources": resources}
+
+    @serves(Api.CREATE_ACLS, range(4), _changes("creations", "resource_name", "results"))
+    async def _create(self, request: Any, client: Client) -> Answer:
+        return {"results": [self._refusal for _ in request.creations]}
 
     @serves(
-        Api.CREATE_ACLS,
-        range(4),
-        Rule(
-            asked="creations",
-            each=lambda each: (on_cluster(Operation.ALTER), each.resource_name),
-            answered="results",
-            refused=lambda _, error: CreateAclsResponse.AclCreationResult(
-                error_code=error, error_message=WHY
-            ),
-        ),
+        Api.DELETE_ACLS, range(4), _changes("filters", "resource_name_filter", "filter_results")
     )
-    async def _create(self, request: Any, client: Client) -> Any:
-        result = CreateAclsResponse.AclCreationResult
-        results = [
-            result(error_code=KafkaError.SECURITY_DISABLED, error_message=self._why)
-            for _ in request.creations
-        ]
-        return CreateAclsResponse(throttle_time_ms=0, results=results)
-
-    @serves(
-        Api.DELETE_ACLS,
-        range(4),
-        Rule(
-            asked="filters",
-            each=lambda each: (
-                on_cluster(Operation.ALTER),
-                each.resource_name_filter or "",
-            ),
-            answered="filter_results",
-            refused=lambda _, error: DeleteAclsResponse.DeleteAclsFilterResult(
-                error_code=error, error_message=WHY, matching_acls=[]
-            ),
-        ),
-    )
-    async def _delete(self, request: Any, client: Client) -> Any:
-        result = DeleteAclsResponse.DeleteAclsFilterResult
-        error = KafkaError.SECURITY_DISABLED
-        results = [
-            result(error_code=error, error_message=self._why, matching_acls=[])
-            for _ in request.filters
-        ]
-        return DeleteAclsResponse(throttle_time_ms=0, filter_results=results)
+    async def _delete(self, request: Any, client: Client) -> Answer:
+        return {"filter_results": [self._refusal for _ in request.filters]}
 
     @property
-    def _why(self) -> str:
-        return NO_ACLS if self._users is None else ELSEWHERE
+    def _refusal(self) -> Answer:
+        why = NO_ACLS if self._users is None else ELSEWHERE
+        return {"error_code": KafkaError.SECURITY_DISABLED, "error_message": why}
 
 
 def principal(acl: Acl) -> str:

@@ -12,7 +12,8 @@ from enum import IntEnum
 from types import MappingProxyType, MethodType
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
-from dafka_kafka.errors import KafkaError
+from dafka_kafka import schemas
+from dafka_kafka.errors import KafkaError, RefusedError
 from dafka_kafka.users import Need, Operation, Resource
 
 
@@ -83,17 +84,63 @@ class EncodedResponse:
 Response = Any | EncodedResponse | None
 """A message of ``schemas``, its encoded body, or None where the client expects none (acks=0)."""
 
+Answer = dict[str, Any]
+"""The fields of a response, with structures as such mappings; ``schemas`` makes the message."""
+
 Handler = Callable[[Any, Client], Awaitable[Response]]
 """Handles a request in the gateway's event loop, without blocking it. A ProtocolError closes the
-connection; any other error is answered with UNKNOWN_SERVER_ERROR and logged. The handler is
-cancelled when the client disconnects; work that must complete is shielded."""
+connection, and a RefusedError is the error of the whole response; any other error is answered with
+UNKNOWN_SERVER_ERROR and logged. The handler is cancelled when the client disconnects; work that
+must complete is shielded."""
 
 
 WHY: Final = "the user may not do this: 'dafka kafka-user show' lists what each one may"
 """The reason that clients get where Kafka has a field for it."""
 
 Named = Callable[[Any], tuple[Need, str]]
-Refused = Callable[[Any, KafkaError], Any]
+Refused = Callable[[Any, KafkaError], Mapping[str, Any]]
+
+
+def refuse_one(field: str = "name", named: str = "name", **more: Any) -> Refused:
+    """Refuse an element by its name; ``named`` is the request's field with the name, if any."""
+    return lambda each, error: {
+        field: getattr(each, named) if named else each,
+        "error_code": error,
+        **more,
+    }
+
+
+REFUSE_BY_NAME: Final = refuse_one()
+
+
+def refuse_partitions(
+    asked: str = "partitions",
+    *,
+    number: str = "partition_index",
+    in_request: str = "partition_index",
+    name: str = "name",
+    listed: str = "partitions",
+    **unknown: Any,
+) -> Refused:
+    """Refuse each partition of a topic; ``unknown`` are values for its other fields."""
+
+    def refused(topic: Any, error: KafkaError) -> Mapping[str, Any]:
+        numbers = [getattr(each, in_request, each) for each in getattr(topic, asked)]
+        parts = [{number: each, "error_code": error, **unknown} for each in numbers]
+        return {name: getattr(topic, name), listed: parts}
+
+    return refused
+
+
+def refuse_resource(**more: Any) -> Refused:
+    """Refuse a resource of configs."""
+    return lambda each, error: {
+        "error_code": error,
+        "error_message": WHY,
+        "resource_type": each.resource_type,
+        "resource_name": each.resource_name,
+        **more,
+    }
 
 
 @dataclass(frozen=True)
@@ -106,7 +153,7 @@ class Rule:
             name; None if the request has no list.
         asked: the request's field with that list.
         answered: the response's field with their results.
-        refused: makes the result of a refused one.
+        refused: makes the fields of the result of a refused one.
         is_hidden: a refused client gets an empty list instead of an error.
     """
 
@@ -114,13 +161,8 @@ class Rule:
     each: Named | None = None
     asked: str = "topics"
     answered: str = "topics"
-    refused: Refused | None = None
+    refused: Refused = REFUSE_BY_NAME
     is_hidden: bool = False
-
-    def refusal(self, part: Any, error: KafkaError) -> Any:
-        """Return the result of a refused part."""
-        assert self.refused is not None
-        return self.refused(part, error)
 
 
 def on_topics(operation: Operation) -> Need:
@@ -160,47 +202,6 @@ def named_resource(operation: Operation) -> Named:
     return needs
 
 
-def refuse_one(kind: Any, field: str = "name", named: str = "name", **more: Any) -> Refused:
-    """Refuse an element by its name; ``named`` is the request's field with the name, if any."""
-
-    def refused(each: Any, error: KafkaError) -> Any:
-        return kind(**{field: getattr(each, named) if named else each}, error_code=error, **more)
-
-    return refused
-
-
-def refuse_partitions(
-    kind: Any,
-    part: Any,
-    asked: str = "partitions",
-    *,
-    number: str = "partition_index",
-    in_request: str = "partition_index",
-    name: str = "name",
-    listed: str = "partitions",
-    **unknown: Any,
-) -> Refused:
-    """Refuse each partition of a topic; ``unknown`` are values for its other fields."""
-
-    def refused(topic: Any, error: KafkaError) -> Any:
-        numbers = [getattr(each, in_request, each) for each in getattr(topic, asked)]
-        parts = [part(**{number: each}, error_code=error, **unknown) for each in numbers]
-        return kind(**{name: getattr(topic, name), listed: parts})
-
-    return refused
-
-
-def refuse_resource(kind: Any, **more: Any) -> Refused:
-    """Refuse a resource of configs."""
-    return lambda each, error: kind(
-        error_code=error,
-        error_message=WHY,
-        resource_type=each.resource_type,
-        resource_name=each.resource_name,
-        **more,
-    )
-
-
 class Served(NamedTuple):
     """An API as the gateway serves it.
 
@@ -218,11 +219,21 @@ Method = TypeVar("Method", bound=Callable[..., Awaitable[Any]])
 
 
 def serves(api: Api, versions: range, rule: Rule | None) -> Callable[[Method], Method]:
-    """Declare a feature's method as the handler of an API."""
+    """Declare a feature's method as the handler of an API; it may return an ``Answer``."""
 
     def declare(method: Method) -> Method:
+        async def handle(feature: Any, request: Any, client: Client) -> Response:
+            try:
+                answer = await method(feature, request, client)
+            except RefusedError as refused:
+                why = refused.why or None
+                return schemas.empty_response(api, client.version, refused.code, why)
+            return schemas.made_response(api, answer) if isinstance(answer, dict) else answer
+
+        unbound: Callable[..., Awaitable[Response]] = handle
         declared = getattr(method, "serves", ())
-        setattr(method, "serves", (*declared, (api, Served(method, versions, rule))))  # noqa: B010
+        served = Served(unbound, versions, rule)
+        setattr(method, "serves", (*declared, (api, served)))  # noqa: B010
         return method
 
     return declare

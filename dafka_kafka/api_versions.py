@@ -9,14 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from dafka_kafka.api import Api, Client, Feature, Rule, Served, on_cluster, serves
+from dafka_kafka import schemas
+from dafka_kafka.api import Answer, Api, Client, Feature, Rule, Served, on_cluster, serves
 from dafka_kafka.errors import KafkaError
-from dafka_kafka.schemas import (
-    ApiVersionsResponse,
-    DescribeClientQuotasResponse,
-    ListPartitionReassignmentsResponse,
-    ListTransactionsResponse,
-)
 from dafka_kafka.users import Operation
 
 VERSIONS: Final = range(5)
@@ -25,39 +20,25 @@ VERSIONS: Final = range(5)
 
 def api_versions(served: Mapping[int, Served], error: KafkaError = KafkaError.NONE) -> Any:
     """Return the ApiVersions response for the ``served`` APIs."""
-    entry = ApiVersionsResponse.ApiVersion
     versions = {api: each.versions for api, each in served.items()} | {Api.API_VERSIONS: VERSIONS}
     keys = [
-        entry(api_key=int(key), min_version=each[0], max_version=each[-1])
+        {"api_key": int(key), "min_version": each[0], "max_version": each[-1]}
         for key, each in sorted(versions.items())
     ]
-    return ApiVersionsResponse(error_code=int(error), api_keys=keys)
+    return schemas.made_response(Api.API_VERSIONS, {"error_code": int(error), "api_keys": keys})
 
 
 class NotInUse(Feature):
     """Quotas, transactions and reassignments: always empty."""
 
     @serves(Api.LIST_PARTITION_REASSIGNMENTS, range(1), Rule(on_cluster(Operation.DESCRIBE)))
-    async def _list_reassignments(self, request: Any, client: Client) -> Any:
-        return ListPartitionReassignmentsResponse(
-            throttle_time_ms=0, error_code=KafkaError.NONE, error_message=None, topics=[]
-        )
+    async def _list_reassignments(self, request: Any, client: Client) -> Answer:
+        return {"error_message": None}
 
-    @serves(
-        Api.DESCRIBE_CLIENT_QUOTAS,
-        range(2),
-        Rule(on_cluster(Operation.DESCRIBE_CONFIGS)),
-    )
-    async def _describe_quotas(self, request: Any, client: Client) -> Any:
-        return DescribeClientQuotasResponse(
-            throttle_time_ms=0, error_code=KafkaError.NONE, error_message=None, entries=[]
-        )
+    @serves(Api.DESCRIBE_CLIENT_QUOTAS, range(2), Rule(on_cluster(Operation.DESCRIBE_CONFIGS)))
+    async def _describe_quotas(self, request: Any, client: Client) -> Answer:
+        return {"error_message": None}
 
     @serves(Api.LIST_TRANSACTIONS, range(3), Rule())
-    async def _list_transactions(self, request: Any, client: Client) -> Any:
-        return ListTransactionsResponse(
-            throttle_time_ms=0,
-            error_code=KafkaError.NONE,
-            unknown_state_filters=[],
-            transaction_states=[],
-        )
+    async def _list_transactions(self, request: Any, client: Client) -> Answer:
+        return {}

@@ -19,12 +19,20 @@ from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition,
 from dafka_core.model.values import Values
 from dafka_core.storage import Log
 from dafka_core.storage.head_changes import HeadChanges
-from dafka_kafka.api import Api, Client, Feature, Rule, named_topic, refuse_partitions, serves
-from dafka_kafka.errors import KafkaError
+from dafka_kafka.api import (
+    Answer,
+    Api,
+    Client,
+    Feature,
+    Rule,
+    named_topic,
+    refuse_partitions,
+    serves,
+)
+from dafka_kafka.errors import KafkaError, RefusedError
 from dafka_kafka.gateway_node import GatewayNode
 from dafka_kafka.records import message_set
 from dafka_kafka.records.record_batch import encode_record_batches
-from dafka_kafka.schemas import FetchResponse
 from dafka_kafka.users import Operation
 
 
@@ -260,6 +268,19 @@ class WantedRecords:
         """Set an error in place of records."""
         self.error, self.earliest, self.end = error, -1, -1
 
+    @property
+    def answer(self) -> Answer:
+        """The partition's response."""
+        return {
+            "partition_index": self.number,
+            "error_code": self.error,
+            "high_watermark": self.end,
+            "last_stable_offset": self.end,
+            "log_start_offset": self.earliest,
+            "aborted_transactions": None if self.tp else [],
+            "records": self.records,
+        }
+
 
 class LogReading:
     """Reads the records of one Fetch, in one thread at a time."""
@@ -385,9 +406,6 @@ MAX_WAIT_S: Final = 300.0
 ROOM_STEP_S: Final = 0.1
 """Polling interval for room that other clients' unread responses take."""
 
-_Topic = FetchResponse.FetchableTopicResponse
-_Partition = _Topic.PartitionData
-
 
 class Fetch(Feature):
     """Answers Fetch from the store's own log.
@@ -417,8 +435,6 @@ class Fetch(Feature):
             each=named_topic(Operation.READ, "topic"),
             answered="responses",
             refused=refuse_partitions(
-                _Topic,
-                _Partition,
                 in_request="partition",
                 name="topic",
                 high_watermark=-1,
@@ -426,9 +442,9 @@ class Fetch(Feature):
             ),
         ),
     )
-    async def _fetch(self, request: Any, client: Client) -> Any:
+    async def _fetch(self, request: Any, client: Client) -> Answer:
         if request.session_id and request.session_epoch > 0:
-            return _response(KafkaError.FETCH_SESSION_ID_NOT_FOUND, [])
+            raise RefusedError(KafkaError.FETCH_SESSION_ID_NOT_FOUND, "")
         topics = [
             (topic.topic, [self._wanted(topic.topic, asked) for asked in topic.partitions])
             for topic in request.topics
@@ -445,7 +461,12 @@ class Fetch(Feature):
         deadline = loop.time() + min(request.max_wait_ms / 1000, MAX_WAIT_S)
         await self._wait(reading, deadline)
         await self._read(reading, deadline, encoder(client.version))
-        return _response(KafkaError.NONE, topics)
+        return {
+            "responses": [
+                {"topic": name, "partitions": [each.answer for each in partitions]}
+                for name, partitions in topics
+            ]
+        }
 
     def _wanted(self, topic: str, asked: Any) -> WantedRecords:
         found = readable(self._node, topic, asked.partition, asked.current_leader_epoch)
@@ -493,28 +514,3 @@ def encoder(version: int) -> Encode:
         return lambda batch: b"".join(encode_record_batches(batch))
     magic = message_set.V1 if version >= TIMESTAMPS_FROM else message_set.V0
     return lambda batch: message_set.encode_message_set(batch, magic)
-
-
-def _response(error: KafkaError, topics: Sequence[tuple[str, Sequence[WantedRecords]]]) -> Any:
-    return FetchResponse(
-        throttle_time_ms=0,
-        error_code=error,
-        session_id=0,
-        responses=[
-            _Topic(topic=name, partitions=[_partition(each) for each in partitions])
-            for name, partitions in topics
-        ],
-    )
-
-
-def _partition(read: WantedRecords) -> Any:
-    return _Partition(
-        partition_index=read.number,
-        error_code=read.error,
-        high_watermark=read.end,
-        last_stable_offset=read.end,
-        log_start_offset=read.earliest,
-        aborted_transactions=None if read.tp else [],
-        preferred_read_replica=-1,
-        records=read.records,
-    )

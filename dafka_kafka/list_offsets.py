@@ -10,11 +10,19 @@ from typing import Any, Final, NamedTuple
 from dafka_core.errors import StoreError
 from dafka_core.model.records import UNKNOWN_US, TopicPartition
 from dafka_core.storage import Log
-from dafka_kafka.api import Api, Client, Feature, Rule, named_topic, refuse_partitions, serves
+from dafka_kafka.api import (
+    Answer,
+    Api,
+    Client,
+    Feature,
+    Rule,
+    named_topic,
+    refuse_partitions,
+    serves,
+)
 from dafka_kafka.errors import KafkaError
 from dafka_kafka.fetch import readable, say_damaged
 from dafka_kafka.gateway_node import GatewayNode
-from dafka_kafka.schemas import ListOffsetsResponse
 from dafka_kafka.users import Operation
 
 LATEST: Final = -1
@@ -43,9 +51,6 @@ connector asks for the bounds of one partition twice for each 500 records."""
 UNKNOWN: Final = -1
 """Reported where there is no such offset or time."""
 
-_Topic = ListOffsetsResponse.ListOffsetsTopicResponse
-_Partition = _Topic.ListOffsetsPartitionResponse
-
 
 class FoundOffset(NamedTuple):
     """An offset and its record's time in milliseconds; ``UNKNOWN`` where there is none."""
@@ -63,12 +68,9 @@ class ListOffsets(Feature):
     @serves(
         Api.LIST_OFFSETS,
         range(12),
-        Rule(
-            each=named_topic(Operation.DESCRIBE),
-            refused=refuse_partitions(_Topic, _Partition),
-        ),
+        Rule(each=named_topic(Operation.DESCRIBE), refused=refuse_partitions()),
     )
-    async def _list_offsets(self, request: Any, client: Client) -> Any:
+    async def _list_offsets(self, request: Any, client: Client) -> Answer:
         find = partial(self._readable, client.version)
         asked = [
             (topic.name, [(each, find(topic.name, each)) for each in topic.partitions])
@@ -79,25 +81,25 @@ class ListOffsets(Feature):
             topics = self._answer(asked, client.version)
         else:
             topics = await self._node.in_thread(self._answer, asked, client.version)
-        return ListOffsetsResponse(throttle_time_ms=0, topics=topics)
+        return {"topics": topics}
 
     def _readable(self, version: int, topic: str, asked: Any) -> TopicPartition | KafkaError:
         if asked.timestamp < 0 and version < SINCE.get(asked.timestamp, version + 1):
             return KafkaError.UNSUPPORTED_VERSION
         return readable(self._node, topic, asked.partition_index, asked.current_leader_epoch)
 
-    def _answer(self, topics: Sequence[tuple[str, Sequence[Any]]], version: int) -> list[Any]:
+    def _answer(self, topics: Sequence[tuple[str, Sequence[Any]]], version: int) -> list[Answer]:
         log = self._node.store.log
         return [
-            _Topic(
-                name=name,
-                partitions=[_answered(log, each, found, version) for each, found in asked],
-            )
+            {
+                "name": name,
+                "partitions": [_answered(log, each, tp, version) for each, tp in asked],
+            }
             for name, asked in topics
         ]
 
 
-def _answered(log: Log, asked: Any, tp: TopicPartition | KafkaError, version: int) -> Any:
+def _answered(log: Log, asked: Any, tp: TopicPartition | KafkaError, version: int) -> Answer:
     error, found, old = KafkaError.NONE, FoundOffset(), list[int]()
     if isinstance(tp, KafkaError):
         error = tp
@@ -109,14 +111,9 @@ def _answered(log: Log, asked: Any, tp: TopicPartition | KafkaError, version: in
                 found = offset_of(log, tp, asked.timestamp)
         except StoreError as damage:
             error = say_damaged(damage)
-    return _Partition(
-        partition_index=asked.partition_index,
-        error_code=error,
-        old_style_offsets=old,
-        timestamp=found.timestamp,
-        offset=found.offset,
-        leader_epoch=UNKNOWN,
-    )
+    number = asked.partition_index
+    told = {"partition_index": number, "error_code": error, "old_style_offsets": old}
+    return told | found._asdict()
 
 
 def offset_of(log: Log, tp: TopicPartition, timestamp: int) -> FoundOffset:

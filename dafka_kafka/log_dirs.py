@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Final
 
 from dafka_core.errors import DafkaError
 from dafka_core.storage.snapshot import Snapshot
-from dafka_kafka.api import Api, Client, Feature, Rule, on_cluster, serves
+from dafka_kafka.api import Answer, Api, Client, Feature, Rule, on_cluster, serves
 from dafka_kafka.errors import KafkaError
 from dafka_kafka.gateway_node import GatewayNode
 from dafka_kafka.registry_table import NumberedPartition
-from dafka_kafka.schemas import DescribeLogDirsResponse
 from dafka_kafka.users import Operation
 
 MOST_AT_ONCE: Final = 1_000
 """Partitions read in one snapshot: while one is open, LMDB reuses no page."""
-
-_Directory = DescribeLogDirsResponse.DescribeLogDirsResult
-_Topic = _Directory.DescribeLogDirsTopic
-_Partition = _Topic.DescribeLogDirsPartition
 
 
 class LogDirs(Feature):
@@ -30,11 +25,9 @@ class LogDirs(Feature):
         self._node = node
 
     @serves(Api.DESCRIBE_LOG_DIRS, range(6), Rule(on_cluster(Operation.DESCRIBE)))
-    async def _describe(self, request: Any, client: Client) -> Any:
-        found = await self._node.in_thread(self._directory, list(self._asked(request.topics)))
-        return DescribeLogDirsResponse(
-            throttle_time_ms=0, error_code=KafkaError.NONE, results=[found]
-        )
+    async def _describe(self, request: Any, client: Client) -> Answer:
+        asked = list(self._asked(request.topics))
+        return {"results": [await self._node.in_thread(self._directory, asked)]}
 
     def _asked(self, topics: Iterable[Any] | None) -> Iterable[NumberedPartition]:
         """Return the requested partitions that exist; all without topics."""
@@ -48,7 +41,7 @@ class LogDirs(Feature):
                 if (partition := registry.get(each.topic, number)) is not None:
                     yield partition
 
-    def _directory(self, asked: list[NumberedPartition]) -> Any:
+    def _directory(self, asked: list[NumberedPartition]) -> Answer:
         log = self._node.store.log
         sizes: dict[NumberedPartition, int] = {}
         error = KafkaError.NONE
@@ -61,13 +54,17 @@ class LogDirs(Feature):
             total, _, usable = shutil.disk_usage(log.directory)
         except (DafkaError, OSError):
             error = KafkaError.KAFKA_STORAGE_ERROR
-        return _Directory(
-            error_code=error,
-            log_dir=str(log.directory.absolute()),
-            topics=_topics(sizes),
-            total_bytes=total,
-            usable_bytes=usable,
-        )
+        topics: dict[str, list[Answer]] = {}
+        for each, size in sizes.items():
+            found = {"partition_index": each.number, "partition_size": size}
+            topics.setdefault(each.topic, []).append(found)
+        return {
+            "error_code": error,
+            "log_dir": str(log.directory.absolute()),
+            "topics": [{"name": name, "partitions": found} for name, found in topics.items()],
+            "total_bytes": total,
+            "usable_bytes": usable,
+        }
 
 
 def _size(snapshot: Snapshot, partition: NumberedPartition) -> int:
@@ -76,16 +73,3 @@ def _size(snapshot: Snapshot, partition: NumberedPartition) -> int:
     if info is None or not sizes:
         return 0
     return (info.end - info.earliest) * sum(sizes) // len(sizes)
-
-
-def _topics(sizes: Mapping[NumberedPartition, int]) -> list[Any]:
-    topics: dict[str, list[Any]] = {}
-    for partition, size in sizes.items():
-        found = _Partition(
-            partition_index=partition.number,
-            partition_size=size,
-            offset_lag=0,
-            is_future_key=False,
-        )
-        topics.setdefault(partition.topic, []).append(found)
-    return [_Topic(name=name, partitions=found) for name, found in topics.items()]

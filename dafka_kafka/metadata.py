@@ -9,26 +9,22 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from dafka_core.errors import ProtocolError
+from dafka_kafka import schemas
 from dafka_kafka.api import (
+    Answer,
     Api,
     Client,
     EncodedResponse,
     Feature,
+    Response,
     Rule,
     named_topic,
     on_topics,
-    refuse_one,
     serves,
 )
 from dafka_kafka.errors import KafkaError, RefusedError
 from dafka_kafka.gateway_node import GatewayNode
-from dafka_kafka.gateways import GatewayInfo
 from dafka_kafka.registry_table import NumberedPartition
-from dafka_kafka.schemas import (
-    DescribeClusterResponse,
-    DescribeTopicPartitionsResponse,
-    MetadataResponse,
-)
 from dafka_kafka.topics import KAFKAS_OWN, wrong_name
 from dafka_kafka.users import TOPIC_OPERATIONS, Operation
 
@@ -41,13 +37,7 @@ SAY_AGAIN_S: Final = 30.0
 MOST_INLINE: Final = 1_000
 """Partitions in a response that is made in the loop, in about 20 ms; larger ones use a thread."""
 
-_Broker = MetadataResponse.MetadataResponseBroker
-_Topic = MetadataResponse.MetadataResponseTopic
-_Partition = _Topic.MetadataResponsePartition
-_Described = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
-_DescribedPartition = _Described.DescribeTopicPartitionsResponsePartition
 _SEE: Final = on_topics(Operation.DESCRIBE)
-_NO_EPOCH: Final = -1
 FIRST_WITH_IDS: Final = 12
 """The first version that names topics by ids; they are unknown, as topics have none here."""
 
@@ -64,15 +54,8 @@ class Metadata(Feature):
         self._registry = node.registry
         self._said_s = float("-inf")
 
-    @serves(
-        Api.METADATA,
-        range(14),
-        Rule(
-            each=named_topic(Operation.DESCRIBE),
-            refused=refuse_one(_Topic),
-        ),
-    )
-    async def _metadata(self, request: Any, client: Client) -> Any:
+    @serves(Api.METADATA, range(14), Rule(each=named_topic(Operation.DESCRIBE)))
+    async def _metadata(self, request: Any, client: Client) -> Response:
         by_id = [each for each in request.topics or () if each.name is None]
         if by_id and client.version < FIRST_WITH_IDS:
             raise ProtocolError(f"a Metadata of version {client.version} without a topic's name")
@@ -86,13 +69,18 @@ class Metadata(Feature):
             )
         partitions = {topic: self._registry.partitions(topic) for topic in errors}
         if sum(map(len, partitions.values())) <= MOST_INLINE:
-            return self._response(errors, partitions, by_id)
-        return await self._node.in_thread(self._encoded, errors, partitions, by_id, client.version)
+            return self._answer(errors, partitions, by_id)
+
+        def encoded() -> EncodedResponse:
+            made = schemas.made_response(Api.METADATA, self._answer(errors, partitions, by_id))
+            return EncodedResponse([made.encode(version=client.version)])
+
+        return await self._node.in_thread(encoded)
 
     @serves(Api.DESCRIBE_TOPIC_PARTITIONS, range(1), Rule())
-    async def _describe_partitions(self, request: Any, client: Client) -> Any:
+    async def _describe_partitions(self, request: Any, client: Client) -> Answer:
         """Describe topics by name, from the cursor on, until the response is full."""
-        kind, start = DescribeTopicPartitionsResponse, request.cursor
+        start = request.cursor
         first, number = (start.topic_name, start.partition_index) if start else ("", 0)
         if number < 0:
             raise ProtocolError(f"a cursor at partition {number}")
@@ -116,48 +104,28 @@ class Metadata(Feature):
                 found.append(self._described(name, errors[name], page, client))
             if room < 0:
                 at = page[-1].number + 1 if page else 0
-                cursor = kind.Cursor(topic_name=name, partition_index=at)
+                cursor = {"topic_name": name, "partition_index": at}
                 break
-        return kind(throttle_time_ms=0, topics=found, next_cursor=cursor)
+        return {"topics": found, "next_cursor": cursor}
 
     def _described(
         self, name: str, error: KafkaError, page: Sequence[NumberedPartition], client: Client
-    ) -> Any:
-        gateways = self._node.gateways
-        ids = [each.node_id for each in gateways.live()]
+    ) -> Answer:
         allowed = sum(
             1 << each
             for each in TOPIC_OPERATIONS
             if not error and client.may(on_topics(each), name, is_noted=False)
         )
-        return _Described(
-            error_code=error,
-            name=name,
-            partitions=[
-                _partition(_DescribedPartition, each.number, gateways.leader(each), ids)
-                for each in page
-            ],
-            topic_authorized_operations=allowed,
-        )
+        ids = [each.node_id for each in self._node.gateways.live()]
+        found = self._topic(name, error, page, ids)
+        return found | {"topic_authorized_operations": allowed}
 
     @serves(Api.DESCRIBE_CLUSTER, range(3), Rule())
-    async def _describe_cluster(self, request: Any, client: Client) -> Any:
+    async def _describe_cluster(self, request: Any, client: Client) -> Answer:
         if client.version > 0 and request.endpoint_type != _BROKERS:
-            error, why = KafkaError.UNSUPPORTED_ENDPOINT_TYPE, "only brokers, no controllers"
-            return DescribeClusterResponse(error_code=error, error_message=why, cluster_id="")
-        brokers = [
-            DescribeClusterResponse.DescribeClusterBroker(
-                broker_id=each.node_id, host=each.host, port=each.port, rack=None
-            )
-            for each in self._node.gateways.live()
-        ]
-        return DescribeClusterResponse(
-            error_code=KafkaError.NONE,
-            endpoint_type=_BROKERS,
-            cluster_id=self._registry.cluster_id or "",
-            controller_id=self._node.gateways.controller().node_id,
-            brokers=brokers,
-        )
+            why = "only brokers, no controllers"
+            raise RefusedError(KafkaError.UNSUPPORTED_ENDPOINT_TYPE, why)
+        return self._cluster("broker_id") | {"cluster_id": self._registry.cluster_id or ""}
 
     async def _found(
         self, names: Iterable[str], *, creates: bool, may_make: Callable[[str], bool]
@@ -198,60 +166,48 @@ class Metadata(Feature):
                 why = getattr(error, "why", f"it takes more than {CREATION_S:.0f} s")
                 _log.warning("a topic for Kafka clients cannot be made: %s", why)
 
-    def _encoded(
+    def _answer(
         self,
         errors: dict[str, KafkaError],
         partitions: dict[str, Sequence[NumberedPartition]],
         by_id: Sequence[Any],
-        version: int,
-    ) -> EncodedResponse:
-        return EncodedResponse([self._response(errors, partitions, by_id).encode(version=version)])
+    ) -> Answer:
+        ids = [each.node_id for each in self._node.gateways.live()]
+        topics = [self._topic(name, error, partitions[name], ids) for name, error in errors.items()]
+        unknown = {"error_code": KafkaError.UNKNOWN_TOPIC_ID, "name": None}
+        topics += [unknown | {"topic_id": each.topic_id} for each in by_id]
+        return self._cluster("node_id") | {"topics": topics}
 
-    def _response(
-        self,
-        errors: dict[str, KafkaError],
-        partitions: dict[str, Sequence[NumberedPartition]],
-        by_id: Sequence[Any],
-    ) -> Any:
+    def _cluster(self, number: str) -> Answer:
+        """Return the gateways, with their ids in field ``number``."""
         gateways = self._node.gateways
-        live = gateways.live()
-        ids = [each.node_id for each in live]
-        return MetadataResponse(
-            throttle_time_ms=0,
-            brokers=[
-                _Broker(node_id=each.node_id, host=each.host, port=each.port, rack=None)
-                for each in live
+        return {
+            "cluster_id": self._registry.cluster_id,
+            "controller_id": gateways.controller().node_id,
+            "brokers": [
+                {number: each.node_id, "host": each.host, "port": each.port}
+                for each in gateways.live()
             ],
-            cluster_id=self._registry.cluster_id,
-            controller_id=gateways.controller().node_id,
-            topics=[
-                _Topic(
-                    error_code=error,
-                    name=name,
-                    is_internal=False,
-                    partitions=[
-                        _partition(_Partition, each.number, gateways.leader(each), ids)
-                        for each in partitions[name]
-                    ],
-                )
-                for name, error in errors.items()
-            ]
-            + [
-                _Topic(error_code=KafkaError.UNKNOWN_TOPIC_ID, name=None, topic_id=each.topic_id)
-                for each in by_id
-            ],
-        )
+        }
 
-
-def _partition(kind: Any, number: int, leader: GatewayInfo, ids: Sequence[int]) -> Any:
-    """Return a partition; every live gateway is a replica, as every store has its records."""
-    copies = [leader.node_id, *(each for each in ids if each != leader.node_id)]
-    return kind(
-        error_code=0,
-        partition_index=number,
-        leader_id=leader.node_id,
-        leader_epoch=_NO_EPOCH,
-        replica_nodes=copies,
-        isr_nodes=copies,
-        offline_replicas=[],
-    )
+    def _topic(
+        self,
+        name: str,
+        error: KafkaError,
+        partitions: Sequence[NumberedPartition],
+        ids: Sequence[int],
+    ) -> Answer:
+        """Return a topic; every live gateway is a replica, as every store has its records."""
+        found = []
+        for each in partitions:
+            leader = self._node.gateways.leader(each).node_id
+            copies = [leader, *(other for other in ids if other != leader)]
+            found.append(
+                {
+                    "partition_index": each.number,
+                    "leader_id": leader,
+                    "replica_nodes": copies,
+                    "isr_nodes": copies,
+                }
+            )
+        return {"error_code": error, "name": name, "partitions": found}

@@ -14,9 +14,8 @@ from scramp.core import ScramServer
 
 from dafka_core.errors import ProtocolError
 from dafka_core.security.throttles import MOST_WRONG
-from dafka_kafka.api import Api, Client, Feature, Served, serves
-from dafka_kafka.errors import KafkaError
-from dafka_kafka.schemas import SaslAuthenticateResponse, SaslHandshakeResponse
+from dafka_kafka.api import Answer, Api, Client, Feature, Served, serves
+from dafka_kafka.errors import KafkaError, RefusedError
 from dafka_kafka.users import SCRAM, Rights, Users, Verifier
 
 PLAIN: Final = "PLAIN"
@@ -90,7 +89,7 @@ class Sasl(Feature):
         return found
 
     @serves(Api.SASL_HANDSHAKE, range(2), None)
-    async def _handshake(self, request: Any, client: Client) -> Any:
+    async def _handshake(self, request: Any, client: Client) -> Answer:
         self._mechanism = ""
         if client.version == 0:  # its tokens would follow without a header
             error = KafkaError.UNSUPPORTED_VERSION
@@ -107,20 +106,20 @@ class Sasl(Feature):
             error = KafkaError.NONE
             self._mechanism = request.mechanism
             self._scram = None
-        return SaslHandshakeResponse(error_code=error, mechanisms=self._mechanisms)
+        return {"error_code": error, "mechanisms": self._mechanisms}
 
     @serves(Api.SASL_AUTHENTICATE, range(3), None)
-    async def _authenticate(self, request: Any, client: Client) -> Any:
+    async def _authenticate(self, request: Any, client: Client) -> Answer | None:
         if not self._mechanism:
             self.failure = "SaslAuthenticate came before SaslHandshake"
-            return _answer(KafkaError.ILLEGAL_SASL_STATE, "SaslHandshake comes first")
+            raise RefusedError(KafkaError.ILLEGAL_SASL_STATE, "SaslHandshake comes first")
         guesses, is_plain = self._users.guesses, self._mechanism == PLAIN
         try:
             if guesses.are_refused(client.host):
                 raise _NotLookedAtError
             said = bytes(request.auth_bytes).decode()
             told = await self._plain(said, client.host) if is_plain else self.challenge(said)
-            return _answer(auth_bytes=told.encode())
+            return {"error_message": None, "auth_bytes": told.encode()}
         except _NotLookedAtError:
             # No error response: a client with the right password would take it as final. A closed
             # connection is retried until the minute is over.
@@ -132,7 +131,8 @@ class Sasl(Feature):
             why = f"user {self._name!r} is not known, or has another password"
             await self._wait(why)
             # One message for both, so that names can't be probed.
-            return _answer(KafkaError.SASL_AUTHENTICATION_FAILED, "wrong name or password")
+            failed = KafkaError.SASL_AUTHENTICATION_FAILED
+            raise RefusedError(failed, "wrong name or password") from None
 
     async def _wait(self, why: str) -> None:
         self._mechanism = ""
@@ -181,11 +181,3 @@ class Sasl(Feature):
     def _verifier(self, name: str) -> tuple[bytes, bytes, bytes, int]:
         self._name, self._verifiers = name, self._users.verifiers(name)
         return self._users.verifier(self._mechanism, name)
-
-
-def _answer(
-    error: KafkaError = KafkaError.NONE, message: str | None = None, auth_bytes: bytes = b""
-) -> Any:
-    return SaslAuthenticateResponse(
-        error_code=error, error_message=message, auth_bytes=auth_bytes, session_lifetime_ms=0
-    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import struct
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from dafka_core.errors import ConfigError, ProtocolError
@@ -202,6 +203,41 @@ def decode_response(api_key: int, version: int, octets: bytes) -> Any:
     found = kind.decode(octets, version=version)
     # A message decoded without a header can't be encoded again.
     return kind(version=version, **{each: getattr(found, each) for each in kind.fields})
+
+
+@functools.cache
+def _structures(kind: Any) -> dict[str, Any]:
+    """Return the classes of a structure's fields that are structures, or arrays of them."""
+    fields = kind.fields.items()
+    return {
+        name: each.data_class for name, each in fields if each.is_struct_array() or each.is_struct()
+    }
+
+
+def _made(kind: Any, values: Mapping[str, Any]) -> Any:
+    made = dict(values)
+    for name in _structures(kind).keys() & made.keys():
+        inner, value = _structures(kind)[name], made[name]
+        if isinstance(value, Mapping):
+            made[name] = _made(inner, value)
+        elif value is not None:
+            made[name] = [
+                _made(inner, each) if isinstance(each, Mapping) else each for each in value
+            ]
+    return kind(**made)
+
+
+def made_response(api_key: int, values: Mapping[str, Any]) -> Any:
+    """Return a response with the values of its fields, and structures as mappings of theirs.
+
+    Fields without a value have Kafka's defaults.
+    """
+    return _made(_RESPONSES[api_key], values)
+
+
+def made_part(api_key: int, field: str, values: Any) -> Any:
+    """Return a structure for an array of a response."""
+    return _made(_structures(_RESPONSES[api_key])[field], values)
 
 
 def empty_response(api_key: int, version: int, error: int, why: str | None) -> Any:

@@ -123,29 +123,17 @@ def misspelt_variables() -> list[str]:
 def _path(config: str | None) -> Path | None:
     if named := config or os.environ.get(CONFIG):
         return Path(named)
-    places = [Path(FILE)] if _is_trusted(Path(FILE)) else []
+    places = [Path(FILE)]
     with suppress(RuntimeError):  # without HOME, for a user without an entry in passwd
         base = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config")
         places.append(base.expanduser() / "dafka" / FILE)
-    return next((each for each in places if each.is_file()), None)
-
-
-def _is_trusted(path: Path) -> bool:
-    """Return False, with a warning, for a file in the current directory that others may write.
-
-    It names towers and keys: in a shared directory it could lead commands to another cluster.
-    """
-    try:
-        status = path.stat()
-    except OSError:
-        return False
-    if status.st_uid in (os.geteuid(), 0) and not status.st_mode & stat.S_IWOTH:
-        return True
-    output.info(
-        f"{path} in the current directory is ignored, as another user may write it: to use it, "
-        f"name it (--config {path})"
-    )
-    return False
+    found = next((each for each in places if each.is_file()), None)
+    if found is not None:
+        status = found.stat()
+        if status.st_uid not in (0, os.geteuid()) or status.st_mode & stat.S_IWOTH:
+            why = "belongs to another user, or others may write it: name it to use it"
+            raise ConfigError("config", str(found), why)
+    return found
 
 
 def _content(path: Path) -> dict[str, Any]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from dafka_core.errors import DafkaError, InvalidRequestError, ProtocolError
 from dafka_kafka.api import (
     WHY,
+    Answer,
     Api,
     Client,
     Feature,
@@ -22,7 +23,7 @@ from dafka_kafka.api import (
     refuse_partitions,
     serves,
 )
-from dafka_kafka.errors import KafkaError
+from dafka_kafka.errors import KafkaError, RefusedError
 from dafka_kafka.gateway_node import GatewayNode
 from dafka_kafka.groups.coordinator import MAX_GROUPS, Coordinator, OffsetLog
 from dafka_kafka.groups.group import (
@@ -35,19 +36,6 @@ from dafka_kafka.groups.group import (
     subscribed_topics,
 )
 from dafka_kafka.groups.offsets import DELETED, Committed, Place, records_of
-from dafka_kafka.schemas import (
-    DeleteGroupsResponse,
-    DescribeGroupsResponse,
-    FindCoordinatorResponse,
-    HeartbeatResponse,
-    JoinGroupResponse,
-    LeaveGroupResponse,
-    ListGroupsResponse,
-    OffsetCommitResponse,
-    OffsetDeleteResponse,
-    OffsetFetchResponse,
-    SyncGroupResponse,
-)
 from dafka_kafka.users import Operation
 
 UNKNOWN: Final = -1
@@ -56,9 +44,18 @@ UNKNOWN: Final = -1
 _log: Final = logging.getLogger("dafka.kafka")
 
 
-def _by_topic(topics: Iterable[Any], answered: Callable[[str, Any], Any], kind: Any) -> list[Any]:
+def _errors_by_topic(topics: Iterable[Any], errors: dict[Place, KafkaError]) -> list[Answer]:
     return [
-        kind(name=topic.name, partitions=[answered(topic.name, each) for each in topic.partitions])
+        {
+            "name": topic.name,
+            "partitions": [
+                {
+                    "partition_index": each.partition_index,
+                    "error_code": errors[topic.name, each.partition_index],
+                }
+                for each in topic.partitions
+            ],
+        }
         for topic in topics
     ]
 
@@ -100,6 +97,9 @@ KEY_TYPES: Final = (GROUP, 1)
 CLASSIC: Final = "classic"
 """The only group type, by Kafka's name."""
 
+_SEE: Final = on_topics(Operation.DESCRIBE)
+_READ: Final = Rule(on_groups(Operation.READ))
+
 
 class Groups(Feature):
     """Answers all requests about groups and committed offsets."""
@@ -121,20 +121,17 @@ class Groups(Feature):
         await self._coordinator.forget_topic(topic)
 
     @serves(Api.FIND_COORDINATOR, range(7), Rule())
-    async def _find_coordinator(self, request: Any, client: Client) -> Any:
+    async def _find_coordinator(self, request: Any, client: Client) -> Answer:
         if client.version < FIRST_WITH_KEYS:
-            found = self._located(request.key, request.key_type, client)
-            return FindCoordinatorResponse(throttle_time_ms=0, **found)
-        kind = FindCoordinatorResponse.Coordinator
-        return FindCoordinatorResponse(
-            throttle_time_ms=0,
-            coordinators=[
-                kind(key=each, **self._located(each, request.key_type, client))
-                for each in _few(request.coordinator_keys)
-            ],
-        )
+            return self._located(request.key, request.key_type, client)
+        keys = _few(request.coordinator_keys)
+        return {
+            "coordinators": [
+                {"key": each, **self._located(each, request.key_type, client)} for each in keys
+            ]
+        }
 
-    def _located(self, key: str, key_type: int, client: Client) -> dict[str, Any]:
+    def _located(self, key: str, key_type: int, client: Client) -> Answer:
         error, why = KafkaError.NONE, None
         if key_type not in KEY_TYPES:
             error, why = KafkaError.INVALID_REQUEST, f"key type {key_type} is not known"
@@ -143,145 +140,118 @@ class Groups(Feature):
         node_id, host, port = -1, "", -1
         if not error:
             _, node_id, host, port = self._coordinator.place(key)
-        return {
-            "error_code": error,
-            "error_message": why,
-            "node_id": node_id,
-            "host": host,
-            "port": port,
-        }
+        place = {"node_id": node_id, "host": host, "port": port}
+        return {"error_code": error, "error_message": why, **place}
 
-    @serves(Api.JOIN_GROUP, range(10), Rule(on_groups(Operation.READ)))
-    async def _join(self, request: Any, client: Client) -> Any:
-        group = self._group(request.group_id)
-        if isinstance(group, KafkaError):
-            answer = JoinAnswer(group, request.member_id)
-        else:
-            session_s = request.session_timeout_ms / 1000
-            has_rebalance = client.version >= 1
-            asked = Joining(
-                request.member_id,
-                tuple((each.name, bytes(each.metadata)) for each in request.protocols),
-                session_s,
-                max(request.rebalance_timeout_ms / 1000, 0) if has_rebalance else session_s,
-                request.protocol_type,
-                request.group_instance_id,
-                client.client_id,
-                client.host,
-                client.version >= 4,
-            )
-            ticket = asyncio.get_running_loop().create_future()
-            group.join(self._coordinator.now(), asked, ticket)
-            self._coordinator.settle(group)
-            answer = await ticket
-        member = JoinGroupResponse.JoinGroupResponseMember
-        return JoinGroupResponse(
-            throttle_time_ms=0,
-            error_code=answer.error,
-            generation_id=answer.generation,
-            protocol_type=None if answer.error else request.protocol_type,
-            protocol_name=answer.protocol,
-            leader=answer.leader,
-            member_id=answer.member_id,
-            members=[
-                member(member_id=name, group_instance_id=instance, metadata=metadata)
+    @serves(Api.JOIN_GROUP, range(10), _READ)
+    async def _join(self, request: Any, client: Client) -> Answer:
+        try:
+            answer = await self._joined(self._group(request.group_id), request, client)
+        except RefusedError as refused:
+            answer = JoinAnswer(KafkaError(refused.code), request.member_id)
+        return {
+            "error_code": answer.error,
+            "generation_id": answer.generation,
+            "protocol_type": None if answer.error else request.protocol_type,
+            "protocol_name": answer.protocol,
+            "leader": answer.leader,
+            "member_id": answer.member_id,
+            "members": [
+                {"member_id": name, "group_instance_id": instance, "metadata": metadata}
                 for name, instance, metadata in answer.members
             ],
-        )
+        }
 
-    @serves(Api.SYNC_GROUP, range(6), Rule(on_groups(Operation.READ)))
-    async def _sync(self, request: Any, client: Client) -> Any:
+    async def _joined(self, group: Group, request: Any, client: Client) -> JoinAnswer:
+        session_s = request.session_timeout_ms / 1000
+        has_rebalance = client.version >= 1
+        asked = Joining(
+            request.member_id,
+            tuple((each.name, bytes(each.metadata)) for each in request.protocols),
+            session_s,
+            max(request.rebalance_timeout_ms / 1000, 0) if has_rebalance else session_s,
+            request.protocol_type,
+            request.group_instance_id,
+            client.client_id,
+            client.host,
+            client.version >= 4,
+        )
+        ticket: asyncio.Future[JoinAnswer] = asyncio.get_running_loop().create_future()
+        group.join(self._coordinator.now(), asked, ticket)
+        self._coordinator.settle(group)
+        return await ticket
+
+    @serves(Api.SYNC_GROUP, range(6), _READ)
+    async def _sync(self, request: Any, client: Client) -> Answer:
         group = self._group(request.group_id)
         protocol = request.protocol_type, request.protocol_name
-        if isinstance(group, KafkaError):
-            answer = SyncAnswer(group)
-        elif (
+        if (
             client.version >= FIRST_WITH_PROTOCOL
             and request.member_id in group.members
             and request.generation_id == group.generation
             and protocol != (group.protocol_type, group.protocol)
         ):
-            answer = SyncAnswer(KafkaError.INCONSISTENT_GROUP_PROTOCOL)
-        else:
-            ticket = asyncio.get_running_loop().create_future()
-            group.sync(
-                self._coordinator.now(),
-                request.member_id,
-                request.group_instance_id,
-                request.generation_id,
-                {each.member_id: bytes(each.assignment) for each in request.assignments},
-                ticket,
-            )
-            self._coordinator.settle(group)
-            answer = await ticket
-        return SyncGroupResponse(
-            throttle_time_ms=0,
-            error_code=answer.error,
-            protocol_type=None if answer.error else request.protocol_type,
-            protocol_name=None if answer.error else request.protocol_name,
-            assignment=answer.assignment,
+            raise RefusedError(KafkaError.INCONSISTENT_GROUP_PROTOCOL, "")
+        ticket: asyncio.Future[SyncAnswer] = asyncio.get_running_loop().create_future()
+        group.sync(
+            self._coordinator.now(),
+            request.member_id,
+            request.group_instance_id,
+            request.generation_id,
+            {each.member_id: bytes(each.assignment) for each in request.assignments},
+            ticket,
         )
+        self._coordinator.settle(group)
+        answer = await ticket
+        if answer.error:
+            raise RefusedError(answer.error, "")
+        kind = {"protocol_type": request.protocol_type, "protocol_name": request.protocol_name}
+        return {"assignment": answer.assignment, **kind}
 
-    @serves(Api.HEARTBEAT, range(5), Rule(on_groups(Operation.READ)))
-    async def _heartbeat(self, request: Any, client: Client) -> Any:
+    @serves(Api.HEARTBEAT, range(5), _READ)
+    async def _heartbeat(self, request: Any, client: Client) -> Answer:
         group = self._group(request.group_id)
-        error = group
-        if isinstance(group, Group):
-            error = group.heartbeat(
-                self._coordinator.now(),
-                request.member_id,
-                request.group_instance_id,
-                request.generation_id,
-            )
-            self._coordinator.settle(group)
-        return HeartbeatResponse(throttle_time_ms=0, error_code=error)
+        member = request.member_id, request.group_instance_id, request.generation_id
+        error = group.heartbeat(self._coordinator.now(), *member)
+        self._coordinator.settle(group)
+        return {"error_code": error}
 
-    @serves(Api.LEAVE_GROUP, range(6), Rule(on_groups(Operation.READ)))
-    async def _leave(self, request: Any, client: Client) -> Any:
-        group = self._group(request.group_id)
-        members = (
-            [(each.member_id, each.group_instance_id) for each in request.members]
-            if client.version >= 3
-            else [(request.member_id, None)]
-        )
-        if isinstance(group, KafkaError):
-            return LeaveGroupResponse(throttle_time_ms=0, error_code=group, members=[])
-        now = self._coordinator.now()
+    @serves(Api.LEAVE_GROUP, range(6), _READ)
+    async def _leave(self, request: Any, client: Client) -> Answer:
+        group, now = self._group(request.group_id), self._coordinator.now()
+        members = [(each.member_id, each.group_instance_id) for each in request.members]
+        is_one = client.version < 3
+        if is_one:
+            members = [(request.member_id, None)]
         errors = [group.leave(now, *each) for each in members]
         self._coordinator.settle(group)
-        response = LeaveGroupResponse.MemberResponse
-        return LeaveGroupResponse(
-            throttle_time_ms=0,
-            error_code=KafkaError.NONE if client.version >= 3 else errors[0],
-            members=[
-                response(member_id=name, group_instance_id=instance, error_code=error)
+        return {
+            "error_code": errors[0] if is_one else KafkaError.NONE,
+            "members": [
+                {"member_id": name, "group_instance_id": instance, "error_code": error}
                 for (name, instance), error in zip(members, errors, strict=True)
             ],
-        )
+        }
 
     @serves(Api.LIST_GROUPS, range(6), Rule(on_groups(Operation.DESCRIBE), is_hidden=True))
-    async def _list(self, request: Any, client: Client) -> Any:
-        error = self._coordinator.loading()
-        group = ListGroupsResponse.ListedGroup
-        found = [] if error else self._coordinator.groups()
+    async def _list(self, request: Any, client: Client) -> Answer:
+        if error := self._coordinator.loading():
+            raise RefusedError(error, "")
         states = {each.lower() for each in request.states_filter or ()}
         types = {each.lower() for each in request.types_filter or ()}
-        if types and CLASSIC not in types:
-            found = []
-        return ListGroupsResponse(
-            throttle_time_ms=0,
-            error_code=error or KafkaError.NONE,
-            groups=[
-                group(
-                    group_id=each.group_id,
-                    protocol_type=each.protocol_type,
-                    group_state=each.state.kafka_name,
-                    group_type=CLASSIC,
-                )
+        found = [] if types and CLASSIC not in types else self._coordinator.groups()
+        return {
+            "groups": [
+                {
+                    "group_id": each.group_id,
+                    "protocol_type": each.protocol_type,
+                    "group_state": each.state.kafka_name,
+                    "group_type": CLASSIC,
+                }
                 for each in found
                 if not states or each.state.kafka_name.lower() in states
-            ],
-        )
+            ]
+        }
 
     @serves(
         Api.DESCRIBE_GROUPS,
@@ -290,51 +260,45 @@ class Groups(Feature):
             asked="groups",
             each=plain_name(on_groups(Operation.DESCRIBE)),
             answered="groups",
-            refused=refuse_one(DescribeGroupsResponse.DescribedGroup, "group_id", "", members=[]),
+            refused=refuse_one("group_id", ""),
         ),
     )
-    async def _describe(self, request: Any, client: Client) -> Any:
-        return DescribeGroupsResponse(
-            throttle_time_ms=0,
-            groups=[self._described(each, client) for each in _few(request.groups)],
-        )
+    async def _describe(self, request: Any, client: Client) -> Answer:
+        return {"groups": [self._described(each, client) for each in _few(request.groups)]}
 
-    def _described(self, group_id: str, client: Client) -> Any:
+    def _described(self, group_id: str, client: Client) -> Answer:
         group = self._coordinator.group(group_id)
-        described = DescribeGroupsResponse.DescribedGroup
         if isinstance(group, KafkaError):
-            return described(error_code=group, group_id=group_id, members=[])
-        member = described.DescribedGroupMember
+            return {"error_code": group, "group_id": group_id}
         is_there = self._coordinator.is_known(group)
         is_stable = group.state is GroupState.STABLE
         is_missing = not is_there and client.version >= FIRST_WITH_MISSING
-        see = on_topics(Operation.DESCRIBE)
         named = _subscribed(group)
         topics = {""} if named is None else named  # unknown ones are for whoever may see all
         has_hidden = group.protocol_type == CONSUMER and not all(
-            client.may(see, each, is_noted=False) for each in topics
+            client.may(_SEE, each, is_noted=False) for each in topics
         )
-        found = described(
-            error_code=KafkaError.GROUP_ID_NOT_FOUND if is_missing else KafkaError.NONE,
-            error_message=f"group {group_id!r} does not exist" if is_missing else None,
-            group_id=group_id,
-            group_state=(group.state if is_there else GroupState.DEAD).kafka_name,
-            protocol_type=group.protocol_type,
-            protocol_data=group.protocol if is_stable else "",
-            members=[
-                member(
-                    member_id=each.member_id,
-                    group_instance_id=each.instance_id,
-                    client_id=each.joined.client_id,
-                    client_host=f"/{each.joined.host}",  # as Kafka writes it
-                    member_metadata=each.metadata(group.protocol)
+        found = {
+            "error_code": KafkaError.GROUP_ID_NOT_FOUND if is_missing else KafkaError.NONE,
+            "error_message": f"group {group_id!r} does not exist" if is_missing else None,
+            "group_id": group_id,
+            "group_state": (group.state if is_there else GroupState.DEAD).kafka_name,
+            "protocol_type": group.protocol_type,
+            "protocol_data": group.protocol if is_stable else "",
+            "members": [
+                {
+                    "member_id": each.member_id,
+                    "group_instance_id": each.instance_id,
+                    "client_id": each.joined.client_id,
+                    "client_host": f"/{each.joined.host}",  # as Kafka writes it
+                    "member_metadata": each.metadata(group.protocol)
                     if is_stable and not has_hidden
                     else b"",
-                    member_assignment=b"" if has_hidden else each.assignment,
-                )
+                    "member_assignment": b"" if has_hidden else each.assignment,
+                }
                 for each in group.members.values()
             ],
-        )
+        }
         self._coordinator.settle(group)
         return found
 
@@ -345,16 +309,12 @@ class Groups(Feature):
             asked="groups_names",
             each=plain_name(on_groups(Operation.DELETE)),
             answered="results",
-            refused=refuse_one(DeleteGroupsResponse.DeletableGroupResult, "group_id", ""),
+            refused=refuse_one("group_id", ""),
         ),
     )
-    async def _delete(self, request: Any, client: Client) -> Any:
-        result = DeleteGroupsResponse.DeletableGroupResult
-        results = [
-            result(group_id=each, error_code=await self._deleted(each))
-            for each in _few(request.groups_names)
-        ]
-        return DeleteGroupsResponse(throttle_time_ms=0, results=results)
+    async def _delete(self, request: Any, client: Client) -> Answer:
+        names = _few(request.groups_names)
+        return {"results": [{"group_id": e, "error_code": await self._deleted(e)} for e in names]}
 
     async def _deleted(self, group_id: str) -> KafkaError:
         group = self._coordinator.group(group_id)
@@ -373,8 +333,12 @@ class Groups(Feature):
             return KafkaError.COORDINATOR_NOT_AVAILABLE
         return KafkaError.NONE
 
-    def _group(self, group_id: str) -> Group | KafkaError:
-        return self._coordinator.group(group_id) if group_id else KafkaError.INVALID_GROUP_ID
+    def _group(self, group_id: str) -> Group:
+        """Return a group; raise RefusedError if this gateway can't."""
+        group = self._coordinator.group(group_id) if group_id else KafkaError.INVALID_GROUP_ID
+        if isinstance(group, KafkaError):
+            raise RefusedError(group, "")
+        return group
 
     # -- committed offsets -------------------------------------------------------------------------
 
@@ -384,13 +348,10 @@ class Groups(Feature):
         Rule(
             on_groups(Operation.READ),
             each=named_topic(Operation.READ),
-            refused=refuse_partitions(
-                OffsetCommitResponse.OffsetCommitResponseTopic,
-                OffsetCommitResponse.OffsetCommitResponseTopic.OffsetCommitResponsePartition,
-            ),
+            refused=refuse_partitions(),
         ),
     )
-    async def _offset_commit(self, request: Any, client: Client) -> Any:
+    async def _offset_commit(self, request: Any, client: Client) -> Answer:
         asked = [(topic.name, each) for topic in request.topics for each in topic.partitions]
         group = self._coordinator.group(request.group_id)
         error = group if isinstance(group, KafkaError) else self._may_commit(group, request)
@@ -405,23 +366,10 @@ class Groups(Feature):
                 metadata = each.committed_metadata or ""
                 commits.append(Committed(*place, offset, epoch, metadata, time_ms))
         failure = await self._written(request.group_id, commits)
-        for each in commits:
-            errors[each.topic, each.number] = failure
+        errors |= {(each.topic, each.number): failure for each in commits}
         if isinstance(group, Group):
             self._coordinator.settle(group)
-        response = OffsetCommitResponse.OffsetCommitResponseTopic
-        partition = response.OffsetCommitResponsePartition
-        return OffsetCommitResponse(
-            throttle_time_ms=0,
-            topics=_by_topic(
-                request.topics,
-                lambda topic, each: partition(
-                    partition_index=each.partition_index,
-                    error_code=errors[topic, each.partition_index],
-                ),
-                response,
-            ),
-        )
+        return {"topics": _errors_by_topic(request.topics, errors)}
 
     def _may_commit(self, group: Group, request: Any) -> KafkaError:
         error = group.may_commit(
@@ -459,58 +407,48 @@ class Groups(Feature):
         return KafkaError.NONE
 
     @serves(Api.OFFSET_FETCH, range(10), Rule())
-    async def _offset_fetch(self, request: Any, client: Client) -> Any:
-        if client.version < FIRST_WITH_GROUPS:
-            found = self._fetched(request, client)
-            return OffsetFetchResponse(
-                throttle_time_ms=0, error_code=found.error_code, topics=found.topics
-            )
-        groups = [self._fetched(each, client) for each in _few(request.groups)]
-        return OffsetFetchResponse(throttle_time_ms=0, groups=groups)
+    async def _offset_fetch(self, request: Any, client: Client) -> Answer:
+        if client.version >= FIRST_WITH_GROUPS:
+            return {"groups": [self._fetched(each, client) for each in _few(request.groups)]}
+        found = self._fetched(request, client)
+        return {"error_code": found["error_code"], "topics": found["topics"]}
 
-    def _fetched(self, asked: Any, client: Client) -> Any:
+    def _fetched(self, asked: Any, client: Client) -> Answer:
         """Return a group's commits; ``asked`` has its id and the topics, None for all."""
         error = self._coordinator.error(asked.group_id) or KafkaError.NONE
         if not client.may(on_groups(Operation.DESCRIBE)):
             error = KafkaError.GROUP_AUTHORIZATION_FAILED
         committed = {} if error else self._coordinator.offsets.committed(asked.group_id)
-        see = on_topics(Operation.DESCRIBE)
-        named: Iterable[tuple[str, Sequence[int]]]
         if asked.topics is None:
-            numbers: dict[str, list[int]] = {}
+            named: dict[str, list[int]] = {}
             for name, number in committed:
-                if client.may(see, name, is_noted=False):
-                    numbers.setdefault(name, []).append(number)
-            named = numbers.items()
+                if client.may(_SEE, name, is_noted=False):
+                    named.setdefault(name, []).append(number)
+            topics = [*named.items()]
         else:
-            named = [(each.name, each.partition_indexes) for each in asked.topics]
-        group = OffsetFetchResponse.OffsetFetchResponseGroup
-        topic = group.OffsetFetchResponseTopics
+            topics = [(each.name, each.partition_indexes) for each in asked.topics]
 
-        def answered(name: str, asked_numbers: Sequence[int]) -> Any:
+        def answered(name: str, numbers: Sequence[int]) -> Answer:
             refusal = error if client.version < FIRST_WITH_GROUP_ERROR else KafkaError.NONE
-            if not (error or client.may(see, name)):
+            if not (error or client.may(_SEE, name)):
                 refusal = KafkaError.TOPIC_AUTHORIZATION_FAILED
             parts = []
-            for number in asked_numbers:
+            for number in numbers:
                 found = None if refusal else committed.get((name, number))
-                found = found or Committed(name, number, UNKNOWN)
+                _, _, offset, epoch, metadata, _ = found or Committed(name, number, UNKNOWN)
                 parts.append(
-                    topic.OffsetFetchResponsePartitions(
-                        partition_index=number,
-                        committed_offset=found.offset,
-                        committed_leader_epoch=found.leader_epoch,
-                        metadata=found.metadata,
-                        error_code=refusal,
-                    )
+                    {
+                        "partition_index": number,
+                        "committed_offset": offset,
+                        "committed_leader_epoch": epoch,
+                        "metadata": metadata,
+                        "error_code": refusal,
+                    }
                 )
-            return topic(name=name, partitions=parts)
+            return {"name": name, "partitions": parts}
 
-        return group(
-            group_id=asked.group_id,
-            error_code=error,
-            topics=[answered(*each) for each in named],
-        )
+        found = [answered(*each) for each in topics]
+        return {"group_id": asked.group_id, "error_code": error, "topics": found}
 
     @serves(
         Api.OFFSET_DELETE,
@@ -518,42 +456,28 @@ class Groups(Feature):
         Rule(
             on_groups(Operation.DELETE),
             each=named_topic(Operation.DESCRIBE),
-            refused=refuse_partitions(
-                OffsetDeleteResponse.OffsetDeleteResponseTopic,
-                OffsetDeleteResponse.OffsetDeleteResponseTopic.OffsetDeleteResponsePartition,
-            ),
+            refused=refuse_partitions(),
         ),
     )
-    async def _offset_delete(self, request: Any, client: Client) -> Any:
+    async def _offset_delete(self, request: Any, client: Client) -> Answer:
         group = self._group(request.group_id)
-        error = group if isinstance(group, KafkaError) else KafkaError.NONE
-        subscribed: set[str] | None = set()
-        if isinstance(group, Group):
-            if not self._coordinator.is_known(group):
-                error = KafkaError.GROUP_ID_NOT_FOUND
-            elif group.members and group.protocol_type != CONSUMER:
-                error = KafkaError.NON_EMPTY_GROUP
-            subscribed = _subscribed(group)
-            self._coordinator.settle(group)
-        response = OffsetDeleteResponse.OffsetDeleteResponseTopic
+        error, subscribed = KafkaError.NONE, _subscribed(group)
+        if not self._coordinator.is_known(group):
+            error = KafkaError.GROUP_ID_NOT_FOUND
+        elif group.members and group.protocol_type != CONSUMER:
+            error = KafkaError.NON_EMPTY_GROUP
+        self._coordinator.settle(group)
         if error:
-            return OffsetDeleteResponse(error_code=error, throttle_time_ms=0, topics=[])
+            raise RefusedError(error, "")
+        places = [
+            (topic.name, e.partition_index) for topic in request.topics for e in topic.partitions
+        ]
+        errors = dict.fromkeys(places, KafkaError.GROUP_SUBSCRIBED_TO_TOPIC)
         gone = [
-            Committed(topic.name, each.partition_index, DELETED)
-            for topic in request.topics
-            for each in topic.partitions
-            if subscribed is not None and topic.name not in subscribed
+            Committed(*place, DELETED)
+            for place in places
+            if subscribed is not None and place[0] not in subscribed
         ]
         failure = await self._written(request.group_id, gone)
-        partition = response.OffsetDeleteResponsePartition
-
-        def answered(topic: str, each: Any) -> Any:
-            is_read = subscribed is None or topic in subscribed
-            error = KafkaError.GROUP_SUBSCRIBED_TO_TOPIC if is_read else failure
-            return partition(partition_index=each.partition_index, error_code=error)
-
-        return OffsetDeleteResponse(
-            error_code=KafkaError.NONE,
-            throttle_time_ms=0,
-            topics=_by_topic(request.topics, answered, response),
-        )
+        errors |= {(each.topic, each.number): failure for each in gone}
+        return {"topics": _errors_by_topic(request.topics, errors)}

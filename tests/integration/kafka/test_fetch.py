@@ -102,7 +102,7 @@ def test_records_come_in_each_version(store: Store, ask: Asking) -> None:
     append(store, A, b"a", b"b", b"c")
     time_us = store.log.times(A, 1, 2)[0][1]
     for version in versions(Api.FETCH):
-        with taking(0, 20):  # what is there is not waited for
+        with taking(0, 20):  # records that exist are not waited for
             one, other = ask((0, 1), (1, 0), version=version, max_wait_ms=LONG_MS)
         assert (one.error_code, one.high_watermark, values(one)) == (0, 3, [b"b", b"c"])
         [batch] = batches(one)

@@ -28,7 +28,7 @@ ALL = pytest.mark.parametrize("kind", CLIENTS)
 
 
 class Publisher:
-    """A Dafka producer of topic t, whose records are in the store when it has published them."""
+    """A Dafka producer of topic t; it returns when the store has its records."""
 
     def __init__(self, producer: Producer, store: Store) -> None:
         self.producer = producer

@@ -86,22 +86,6 @@ def test_the_file_is_the_one_named_or_here_or_the_users(
     assert read(str(users), None, KNOWN).find("acks") == Found("7", str(users))
 
 
-def test_a_file_here_that_another_user_may_write_is_ignored_unless_it_is_named(
-    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path.chmod(0o666)
-    assert read(None, None, KNOWN).path is None
-    assert "dafka.toml in the current directory is ignored" in capsys.readouterr().err
-    assert read("dafka.toml", None, KNOWN).path == path
-    path.chmod(0o664)
-    assert read(None, None, KNOWN).path == path
-    if os.geteuid() == 0:
-        os.chown(path, 65_534, -1)  # root's files are trusted
-    else:
-        monkeypatch.setattr("os.geteuid", lambda: path.stat().st_uid + 1)
-    assert read(None, None, KNOWN).path is None
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -141,6 +125,21 @@ def test_a_file_that_is_named_must_be_there(path: Path) -> None:
     path.unlink()
     with pytest.raises(ConfigError, match="no configuration file was found; there are no profiles"):
         read(None, "far", KNOWN)
+
+
+def test_a_file_of_another_user_is_believed_only_where_it_is_named(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path.chmod(0o666)
+    with pytest.raises(ConfigError, match="belongs to another user, or others may write it"):
+        read(None, None, KNOWN)
+    assert read("dafka.toml", None, KNOWN).path == path
+    path.chmod(0o600)
+    assert read(None, None, KNOWN).path == path
+    if os.geteuid() == 0:  # otherwise nobody can give a file away
+        os.chown(path, 65_534, 0)
+        with pytest.raises(ConfigError, match="belongs to another user"):
+            read(None, None, KNOWN)
 
 
 def test_a_misspelt_variable_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

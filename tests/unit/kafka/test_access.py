@@ -84,7 +84,7 @@ def test_topics_that_may_not_be_seen_are_refused_by_name_and_left_out_of_a_list(
         for answered in (described("a1", "b"), octets):
             listed, _ = alice.asks(Api.METADATA, version, answered, **everything)
             assert errors(listed) == {"a1": 0}
-    # Who names topics that it may not see is not told of all: in version 0 an empty list means so.
+    # In version 0 an empty list means all topics.
     found, handler = alice.asks(Api.METADATA, 0, described(), **metadata("b"))
     assert handler.request.topics == []
     assert handler.client.version > 0
@@ -267,8 +267,7 @@ def test_a_part_is_refused_with_the_error_of_its_resource(api: Api) -> None:
     assert name == "t"
     error = REFUSALS[need.resource]
     for version in versions(api):
-        response = schemas.empty_response(api, version, 0, None)
-        setattr(response, rule.answered, [rule.refusal(part, error)])
+        response = schemas.made_response(api, {rule.answered: [rule.refused(part, error)]})
         assert error_codes(response, version) == [error]
 
 

@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from zmq.auth import create_certificates
@@ -66,6 +67,18 @@ def test_an_invalid_file_is_an_error_at_first_and_logged_later(
     assert (allowed.find(gone.key) is not None) == is_whole
     if "directory" not in why and not why.startswith("can be"):
         assert allowed.find(good.key) == good
+
+
+def test_a_read_only_mount_that_all_could_write_is_a_directory_of_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = read_public(new_key(tmp_path / "k", "a", ("store",))[0])
+    (tmp_path / "k").chmod(0o777)
+    with pytest.raises(ConfigError, match="can be written to by all users"):
+        AllowedKeys(str(tmp_path / "k"))
+    mounted = SimpleNamespace(f_flag=os.ST_RDONLY)
+    monkeypatch.setattr(os, "statvfs", lambda path: mounted)
+    assert AllowedKeys(str(tmp_path / "k")).find(made.key) == made
 
 
 def test_changes_of_keys_and_roles_apply(tmp_path: Path) -> None:

@@ -185,7 +185,7 @@ class LibrdkafkaReader(KafkaReader):
 
 
 class PythonClient(KafkaClient):
-    """kafka-python, or aiokafka, whose options are alike."""
+    """kafka-python or aiokafka, with similar options."""
 
     def config(self) -> dict[str, Any]:
         return {"bootstrap_servers": self.servers, **(self.login.python() if self.login else {})}

@@ -1,4 +1,4 @@
-"""Clients that use the versions of the broker that they are told, and admin clients."""
+"""Clients with a configured broker version, and admin clients."""
 
 from __future__ import annotations
 

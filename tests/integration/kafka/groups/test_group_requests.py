@@ -175,7 +175,7 @@ def delete(client: Asking, topic: str, group_id: str = "g") -> tuple[int, list[i
 
 def test_committed_offsets_are_deleted_unless_they_are_in_use(client: Asking) -> None:
     assert delete(client, "t") == (KafkaError.GROUP_ID_NOT_FOUND, [])
-    client.commit(-1)  # of such a one, too, there is a group
+    client.commit(-1)  # makes a group, too
     assert client.states() == {"g": "Empty"}
     assert delete(client, "t") == (0, [0])
     assert (client.committed(), client.states()) == ({}, {})
