@@ -124,7 +124,7 @@ class Console(ExtensionNode):
     def of_queries(self, read: Callable[[QueryLag], float | None]) -> dict[str, float]:
         """Read a number of each query that has not finished; of several runs the largest."""
         found: dict[str, float] = {}
-        for lag, _ in self.view.snapshot.queries:
+        for lag in self.view.snapshot.queries:
             value = None if lag.state == FINISHED else read(lag)
             if value is not None:
                 name = escape(lag.query)
