@@ -486,10 +486,9 @@ def topic_configs(node: GatewayNode, topic: str) -> list[Config]:
     """Return a topic's configs by name; its retention is that of the gateway's store."""
     rules, options = node.store.retention_control.rules, node.store.options
     registered = node.registry.configs(topic)
+    values = {MIN_STORES: node.default_copies, **registered}
     found = [
-        _config(
-            name, each.kind, registered.get(name, each.value(options)), each.value(StoreOptions())
-        )
+        _config(name, each.kind, values.get(name, each.value(options)), each.value(StoreOptions()))
         for name, each in TOPIC_CONFIGS.items()
         if each.value is not None
     ]
@@ -547,7 +546,9 @@ def gateway_configs(node: GatewayNode) -> list[Config]:
     }
     found = [_config(name, kind, value, None) for name, (kind, value) in told.items()]
     defaults = settings(KafkaOptions(), StoreOptions())
-    for name, (kind, value) in settings(node.options, node.store.options).items():
+    values = settings(node.options, node.store.options)
+    values[MIN_STORES] = Kind.INT, node.default_copies
+    for name, (kind, value) in values.items():
         found.append(_config(name, kind, value, defaults[name][1]))
     copies = 1 + len(node.store.known.names)
     found.append(_config("default.replication.factor", Kind.INT, copies, 1))

@@ -34,6 +34,7 @@ from tests.integration.kafka.produce_client import (
     OTHERS,
     PRODUCERS,
     Answer,
+    FixedNumbers,
     ProduceClient,
     produce_server,
 )
@@ -236,7 +237,11 @@ def test_requests_are_answered_in_order_whatever_they_wait_for(
 
 
 def test_a_majority_of_three_stores_is_needed_for_acks_all(
-    client: ProduceClient, store: Store, tower: str, tmp_path: Path
+    client: ProduceClient,
+    store: Store,
+    tower: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     others = [Store(tmp_path / name, tower=tower) for name in "ab"]
     with contextlib.ExitStack() as running:
@@ -250,16 +255,20 @@ def test_a_majority_of_three_stores_is_needed_for_acks_all(
         assert others[1].log.end(tp(0)) == 2
     wait_until(lambda: not store.known.endpoints)
     error = KafkaError.NOT_ENOUGH_REPLICAS
-    assert client.ask({FIRST: batch(values(1)), ("t", 1): None}, acks=-1) == [Answer(error, -1)] * 2
+    both = {FIRST: batch(values(1)), ("t", 1): batch(values(1))}
+    assert client.ask(both, acks=-1) == [Answer(error, -1)] * 2
     assert store.log.end(tp(0)) == 2  # it may be sent again: nothing is written
     assert client.ask({FIRST: batch(values(1))}, acks=1) == [Answer(0, 2)]
+    with monkeypatch.context() as patches:
+        patches.setattr(FixedNumbers, "configs", lambda *_: {"min.insync.replicas": 1})
+        assert client.ask({FIRST: batch(values(1))}, acks=-1) == [Answer(0, 3)]
     with Store(tmp_path / "a", tower=tower) as back:
         wait_until(lambda: len(store.known.endpoints) == 1)
-        assert client.ask({FIRST: batch(values(1))}, acks=-1) == [Answer(0, 3)]
-        assert back.log.end(tp(0)) == 4
+        assert client.ask({FIRST: batch(values(1))}, acks=-1) == [Answer(0, 4)]
+        assert back.log.end(tp(0)) == 5
     wait_until(lambda: not store.known.endpoints)
     store.append_queue.forget(others[0].address).result(30)
-    assert client.ask({FIRST: batch(values(1))}, acks=-1) == [Answer(0, 4)]  # one of two stores
+    assert client.ask({FIRST: batch(values(1))}, acks=-1) == [Answer(0, 5)]  # one of two stores
 
 
 def test_many_producers_share_a_partition(where: HostPort, store: Store) -> None:

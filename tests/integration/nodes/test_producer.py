@@ -30,10 +30,7 @@ from dafka_core.errors import MissingStoresError, ProducerFencedError
 from dafka_core.model.records import TopicPartition
 from dafka_core.nodes.mesh import Mesh
 from dafka_core.protocol.codec import subscription
-from dafka_core.protocol.messages import (
-    Ack,
-    Head,
-)
+from dafka_core.protocol.messages import Ack, Head
 from dafka_core.testing import wait_until
 from tests.forked import ForkedCluster
 from tests.integration.nodes.content import has_acknowledged, has_published, stored, values

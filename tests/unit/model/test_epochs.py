@@ -232,9 +232,7 @@ def test_a_record_follows_an_equal_history(held: list[Held]) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(stores())
-def test_two_stores_that_fetch_from_each_other_end_with_the_newer_history(
-    held: list[Held],
-) -> None:
+def test_two_stores_that_fetch_from_each_other_end_with_the_newer_history(held: list[Held]) -> None:
     """As a store does: it gives up what has parted, and takes what follows."""
     for one, other in product(held, held):
         if last_life(one.history) >= last_life(other.history):

@@ -15,12 +15,7 @@ from zmq.auth import create_certificates
 from dafka_core.errors import ConfigError
 from dafka_core.security import key_files
 from dafka_core.security.allowed_keys import AllowedKeys
-from dafka_core.security.key_files import (
-    AllowedKey,
-    new_key,
-    parse_public,
-    read_public,
-)
+from dafka_core.security.key_files import AllowedKey, new_key, parse_public, read_public
 from tests.open_files import no_open_file_left
 
 
@@ -45,10 +40,7 @@ WRONG: list[tuple[Callable[[Path], object], str]] = [
 
 @pytest.mark.parametrize(("spoil", "why"), WRONG)
 def test_an_invalid_file_is_an_error_at_first_and_logged_later(
-    spoil: Callable[[Path], object],
-    why: str,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    spoil: Callable[[Path], object], why: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     kept, spoilt = new_key(tmp_path / "k", "a", ("store",))[0], tmp_path / "k" / "n.key"
     new_key(tmp_path / "k", "n", ("produce",))
