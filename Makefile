@@ -1,7 +1,7 @@
 # Every target makes the environment .venv by itself, and again when what it is made from changed.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-live quick test test-all tests rewritten soak fuzz fuzz-kafka chaos powerloss lint unit bench docs package audit hashes env java clean
+.PHONY: help demo demo-live quick test test-all tests rewritten soak fuzz fuzz-kafka chaos powerloss lint unit bench bench-quick bench-peers docs package audit hashes env java clean
 
 BIN := .venv/bin
 # Workers of Spark run the same Python as the driver.
@@ -63,6 +63,13 @@ lint: env ## format, lint, types and which room imports which
 
 bench: java env ## figures beside their references, as JSON lines and a table
 	@$(BIN)/python -m benchmarks
+
+bench-quick: java env ## one small figure a row beside the last release; fails if one is 15 % worse
+	@$(BIN)/python -m benchmarks --quick
+
+bench-peers: java env ## Dafka beside Kafka, NATS JetStream and C Dafka; ROWS="replay latency"; needs Maven and Go
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement hashes/peers.txt
+	@$(BIN)/python -m benchmarks.peers $(if $(ROWS),--rows $(ROWS))
 
 chaos: java env ## faults on real processes; SEED=n, ROUNDS=n and TABLE=n as you like (docs/chaos.md)
 	@$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(if $(ROUNDS),--rounds $(ROUNDS)) \

@@ -5,9 +5,19 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import json
+import sys
 from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
 
-from benchmarks.figures import Figure, print_line, print_table
+from benchmarks.figures import (
+    LEAST_OF_RELEASED,
+    Figure,
+    print_line,
+    print_table,
+    regressions,
+)
 from benchmarks.harness import FULL_RECORDS, SIZES_BYTES, prepared
 
 ROWS = {
@@ -41,6 +51,12 @@ ROWS = {
 """Modules by row. Imported when they run: the rows' processes import this module, and need no
 Spark."""
 
+RELEASED = Path(__file__).with_name("released.json")
+"""The ratios of the last release, by the figure's name."""
+
+QUICK_PAIRS = 3
+QUICK_RECORDS = 500_000
+
 
 def main() -> None:
     """Print each figure as soon as it is measured, and a table of all at the end."""
@@ -71,7 +87,16 @@ def main() -> None:
         action="store_false",
         help="run nothing before it is measured, and all in one session: only to see that it runs",
     )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help=f"one figure of a small row each, beside {RELEASED.name}; fails if one is "
+        f"{1 - LEAST_OF_RELEASED:.0%} worse",
+    )
+    parser.add_argument("--release", action="store_true", help=f"write {RELEASED.name} by --quick")
     arguments = parser.parse_args()
+    if arguments.quick or arguments.release:
+        arguments.pairs, arguments.records, arguments.sizes = QUICK_PAIRS, QUICK_RECORDS, [100]
     rows = {name: importlib.import_module(f"benchmarks.{ROWS[name]}") for name in arguments.only}
     if arguments.list:
         for name, module in rows.items():
@@ -84,10 +109,17 @@ def main() -> None:
         contextlib.nullcontext() if arguments.warm or len(rows) == 1 else shared_session(),
     ):
         for module in rows.values():
-            for figure in module.run(bench):
-                print_line(figure)
-                figures.append(figure)
+            with contextlib.closing(module.run(bench)) as found:
+                most = 1 if arguments.quick or arguments.release else None
+                for figure in islice(found, most):
+                    print_line(figure)
+                    figures.append(figure)
     print_table(figures)
+    if arguments.release:
+        ratios = {figure.name: figure.ratio for figure in figures}
+        RELEASED.write_text(json.dumps(ratios, indent=1) + "\n")
+    elif arguments.quick and (worse := regressions(figures, json.loads(RELEASED.read_text()))):
+        sys.exit("\n".join(worse))
 
 
 @contextlib.contextmanager

@@ -20,6 +20,9 @@ Side = Callable[[], float]
 SURE = 0.9
 """Confidence of a figure's interval."""
 
+LEAST_OF_RELEASED = 0.85
+"""A smaller share of the last release's ratio is a regression."""
+
 
 @dataclass(frozen=True, slots=True)
 class Figure:
@@ -114,6 +117,16 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
     left_out = max(sum(2 * tail <= (1 - SURE) * 2**count for tail in tails) - 1, 0)
     ordered = sorted(values)
     return ordered[left_out], ordered[-1 - left_out]
+
+
+def regressions(figures: Iterable[Figure], released: Mapping[str, float]) -> list[str]:
+    """Return a sentence for each figure that is worse than at the last release in every pair."""
+    return [
+        f"{each.name}: {each.ratio:g} of its reference (at most {each.high:g}); "
+        f"the last release had {released[each.name]:g}"
+        for each in figures
+        if each.name in released and each.high < LEAST_OF_RELEASED * released[each.name]
+    ]
 
 
 def slower(*sides: Iterable[float]) -> list[float]:

@@ -65,19 +65,24 @@ def java(main: str, arguments: Sequence[str], *options: str, pom: Path = POM) ->
 
 
 @contextlib.contextmanager
-def broker(*, partitions: int) -> Iterator[str]:
-    """Start a broker in KRaft mode with its own directory; yield its address.
+def broker(
+    *, partitions: int, directory: Path | None = None, settings: Sequence[str] = ()
+) -> Iterator[str]:
+    """Start a broker in KRaft mode; yield its address.
 
-    Topics are created at their first use, with ``partitions`` partitions.
+    Topics are created at their first use, with ``partitions`` partitions.  The directory is a
+    temporary one by default.  ``settings`` are lines that its properties begin with.
     """
-    with (
-        _kept_ports(2) as (port, controller_port),
-        tempfile.TemporaryDirectory(prefix="dafka-bench-") as directory,
-    ):
-        settings = Path(directory) / "server.properties"
-        settings.write_text(
+    with contextlib.ExitStack() as opened:
+        port, controller_port = opened.enter_context(_kept_ports(2))
+        if directory is None:
+            made = tempfile.TemporaryDirectory(prefix="dafka-bench-")
+            directory = Path(opened.enter_context(made))
+        properties = directory / "server.properties"
+        properties.write_text(
             "\n".join(
                 (
+                    *settings,
                     "process.roles=broker,controller",
                     "node.id=1",
                     f"controller.quorum.voters=1@127.0.0.1:{controller_port}",
@@ -91,9 +96,9 @@ def broker(*, partitions: int) -> Iterator[str]:
                 )
             )
         )
-        formatting = ["format", "-t", str(uuid.uuid4()), "-c", str(settings)]
+        formatting = ["format", "-t", str(uuid.uuid4()), "-c", str(properties)]
         subprocess.run(java("kafka.tools.StorageTool", formatting), check=True, capture_output=True)
-        command = java("kafka.Kafka", [str(settings)], HEAP, "-XX:+UseG1GC")
+        command = java("kafka.Kafka", [str(properties)], HEAP, "-XX:+UseG1GC")
         with tempfile.TemporaryFile() as errors:
             process = subprocess.Popen(command, stdout=errors, stderr=errors)
             try:

@@ -23,7 +23,7 @@ _ROOT = str(Path(__file__).parents[1])
 
 
 @contextlib.contextmanager
-def session(jars: Iterable[Path] = ()) -> Iterator[SparkSession]:
+def session(jars: Iterable[Path] = (), master: str = f"local[{SLOTS}]") -> Iterator[SparkSession]:
     """Yield a session with its own Python workers and the stubs; or the shared one."""
     if (there := SparkSession.getActiveSession()) is not None:
         yield there
@@ -33,7 +33,7 @@ def session(jars: Iterable[Path] = ()) -> Iterator[SparkSession]:
     paths = [_ROOT, *filter(None, [os.environ.get("PYTHONPATH", "")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     spark = (
-        SparkSession.builder.master(f"local[{SLOTS}]")
+        SparkSession.builder.master(master)
         .appName("dafka benchmarks")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")

@@ -18,16 +18,16 @@ from starlette.routing import Route
 from starlette.staticfiles import StaticFiles
 
 from dafka_console import browsing, decoding, newest_first, windows
-from dafka_console.browsing import browsed
 from dafka_console.cluster_view import ANSWER_S, EVERY_S, SHARE, ClusterView, behind
 from dafka_console.producing import Producers, written
-from dafka_console.snapshot import STORE, TOWER, Snapshot
+from dafka_console.snapshot import BYTES, RECORDS, STORE, TOWER, Snapshot
+from dafka_console.time_series import WINDOWS
 from dafka_console.top_view import query_row
 from dafka_console.windows import Window
 from dafka_core.audit.audit_record import chained, parsed
 from dafka_core.errors import ConfigError, DafkaError, InvalidRequestError
 from dafka_core.flight.store_client import StoreClient
-from dafka_core.model.names import AUDIT_TOPIC, INTERNAL, escape, unescape
+from dafka_core.model.names import AUDIT_TOPIC, INTERNAL, escape, printable, unescape
 from dafka_core.model.records import Record, TopicPartition
 from dafka_core.ops.checks import check_all
 from dafka_core.ops.gathering import gathered
@@ -152,16 +152,17 @@ def audited_queries(
     columns, found = snapshot.partitions, []
     own = [(int(columns.last_us[row]), tp) for tp, row in _rows(snapshot)]
     for _, tp in sorted(own, reverse=True)[:most]:
-        page = browsed(clients, snapshot, tp, None, 1)
-        record = parsed(page.records[-1].value or b"") if page.records else None
-        if record is not None:
+        row = columns.row_of(tp)
+        (newest,) = newest_first.last(clients, snapshot, tp, 1) or (None,)
+        record = parsed(newest.value or b"") if newest else None
+        if newest is not None and record is not None:
             found.append(
                 {
                     "query": escape(record.query),
                     "partition": escape(tp.partition),
                     "batch": record.batch,
-                    "batches": page.end - page.earliest,
-                    "time_us": page.records[-1].timestamp_us,
+                    "batches": int(columns.readable[row] - columns.earliest[row]),
+                    "time_us": newest.timestamp_us,
                 }
             )
     return found
@@ -184,10 +185,9 @@ def trail(
         DafkaError: the partition does not exist, or no store could be read.
     """
     tp = TopicPartition(AUDIT_TOPIC, partition)
-    page = browsed(clients, snapshot, tp, None, most)
     rows: list[dict[str, Any]] = []
     before: bytes | None = None
-    for each in page.records:
+    for each in newest_first.last(clients, snapshot, tp, most):
         content = each.value or b""
         record = parsed(content)
         if record is None:
@@ -361,15 +361,12 @@ class Api:
     def overview(self, request: Request) -> Any:
         """Return totals, stores and the history of rates."""
         found = self.snapshot
-        step = max(1, len(found.history) // 300)
         return {
             **windows.totals(found),
             "can_produce": self._producers is not None,
             "stores_listed": windows.store_rows(found),
-            "history": [
-                [round(each.time_s, 1), round(each.rate, 1), round(each.byte_rate)]
-                for each in found.history[::step]
-            ],
+            "rates": found.rates.points(RECORDS, _charted(request)),
+            "byte_rates": found.rates.points(BYTES, _charted(request)),
         }
 
     def map(self, request: Request) -> Any:
@@ -387,7 +384,7 @@ class Api:
         found = windows.topic_row(self.snapshot, name)
         if found is None:
             raise InvalidRequestError("topic", escape(name)[:300], browsing.UNKNOWN)
-        return found
+        return found | {"rates": self.snapshot.rates.points(name, _charted(request))}
 
     def partitions(self, request: Request) -> Any:
         """Return a window of the partitions of a topic, or of all."""
@@ -395,52 +392,47 @@ class Api:
         return windows.partition_window(self.snapshot, topic, _window(request))
 
     def records(self, request: Request) -> Any:
-        """Return records of a partition, or of a topic, newest first."""
-        topic, most = _name(request, "topic"), _number(request, "most", 50)
-        clients, asked = self.view.clients(), request.query_params
-        search = browsing.Search(asked.get("find", ""), asked.get("where", ""))
-        if not asked.get("partition"):
-            return self._newest_first(request, topic, most, search)
-        tp = TopicPartition(topic, _name(request, "partition"))
-        start = self._start(tp, request)
-        page = browsing.browsed(clients, self.snapshot, tp, start, most, search)
-        return {
-            "rows": [browsing.row_of(each) for each in page.records],
-            "earliest": page.earliest,
-            "end": page.end,
-            "looked": page.looked,
-            "scanned": page.scanned,
-        }
+        """Return records of a topic or a partition, newest first.
 
-    def _newest_first(
-        self, request: Request, topic: str, most: int, search: browsing.Search
-    ) -> Any:
-        """Return a page; with ``pages`` also ``more``, by which the next request continues."""
-        clients, asked = self.view.clients(), request.query_params
+        With ``pages`` also ``more``, by which the next request continues.
+        """
+        clients, snapshot, asked = self.view.clients(), self.snapshot, request.query_params
+        topic, partition = _name(request, "topic"), ""
+        if "partition" in asked:
+            partition = _name(request, "partition")
         if asked.get("more"):
             view = self._views.named(asked["more"])
         else:
-            since_us, until_us = (
+            search = browsing.Search(asked.get("find", ""), asked.get("where", ""))
+            since_us, until_us, before = (
                 _number(request, name, 0) if name in asked else None
-                for name in ("since_us", "until_us")
+                for name in ("since_us", "until_us", "before")
             )
-            view = newest_first.opened(clients, self.snapshot, topic, search, since_us, until_us)
-        found, view = newest_first.page(clients, self.snapshot, view, most)
+            view = newest_first.opened(
+                clients, snapshot, topic, search, since_us, until_us, partition, before
+            )
+        found, view = newest_first.page(clients, snapshot, view, _number(request, "most", 50))
+        bounds = (
+            browsing.bounds_of(snapshot, TopicPartition(topic, partition)) if partition else None
+        )
         return {
             "rows": [browsing.row_of(each) for each in found],
             "more": self._views.keep(view) if "pages" in asked else "",
             "scanned": view.scanned,
             "total": view.total,
             "lacking": view.away,
+            "offsets": bounds,
         }
 
     def record(self, request: Request) -> Any:
         """Return a whole record."""
         asked = request.query_params
         found = self._one(request)
-        return browsing.details_of(
+        tp = TopicPartition(found.topic, found.partition)
+        details = browsing.details_of(
             found, asked.get("format", decoding.AUTO), asked.get("schema", "")
         )
+        return details | {"client": printable(self.snapshot.partitions.clients.get(tp, ""))}
 
     def value(self, request: Request) -> Response:
         """Return a record's raw value: images inline, others as a download."""
@@ -456,27 +448,20 @@ class Api:
 
     def queries(self, request: Request) -> Any:
         """Return Spark's queries, with their present and past lag."""
-        return {
-            "queries": [
-                {
-                    **query_row(each),
-                    "history": [
-                        [round(at.time_s, 1), at.records_behind, at.seconds_behind]
-                        for at in each.history
-                    ],
-                }
-                for each in self.snapshot.queries
-            ],
-            "audited": self._audited_queries(),
-        }
+        found, window = self.snapshot, _charted(request)
+        rows = [
+            query_row(each) | {"lags": found.lags.points((each.query, each.run), window)}
+            for each in found.queries
+        ]
+        return {"queries": rows, "audited": self._audited_queries()}
 
     def query(self, request: Request) -> Any:
         """Return a query's partitions and positions."""
         name, run = _name(request, "query"), _name(request, "run")
         for each in self.snapshot.queries:
-            if (each.lag.query, each.lag.run) == (name, run):
-                rows = sorted(each.lag.lags, key=lambda lag: -lag.records_behind)[:MOST_LAGS]
-                return {"rows": [_lag(lag) for lag in rows], "total": len(each.lag.lags)}
+            if (each.query, each.run) == (name, run):
+                rows = sorted(each.lags, key=lambda lag: -lag.records_behind)[:MOST_LAGS]
+                return {"rows": [_lag(lag) for lag in rows], "total": len(each.lags)}
         raise InvalidRequestError("query", escape(name)[:300], "it has not reported")
 
     def audit(self, request: Request) -> Any:
@@ -579,15 +564,6 @@ class Api:
         offset = _number(request, "offset", -1)
         return browsing.one(self.view.clients(), self.snapshot, tp, offset)
 
-    def _start(self, tp: TopicPartition, request: Request) -> int | None:
-        """Return a page's first offset, also for a time; None for the last records."""
-        if "time_us" in request.query_params:
-            time_us, found = _number(request, "time_us", 0), []
-            for client in self.view.clients():
-                found += client.offset_for_times([(*tp, time_us)], timeout_s=5.0)
-            return min((each for each in found if each is not None), default=None)
-        return _number(request, "offset", 0) if "offset" in request.query_params else None
-
 
 ANSWERS: Final[Mapping[str, Answer]] = {
     "overview": Api.overview,
@@ -636,6 +612,10 @@ def _number(request: Request, parameter: str, default: int) -> int:
     if not text.lstrip("-").isdecimal() or len(text) > 19:
         raise InvalidRequestError(parameter, text[:100], "must be a whole number")
     return int(text)
+
+
+def _charted(request: Request) -> str:
+    return request.query_params.get("window", next(iter(WINDOWS)))
 
 
 def _window(request: Request) -> Window:

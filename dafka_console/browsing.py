@@ -1,9 +1,8 @@
-"""Records of a partition, one page at a time: read from stores, searched, truncated."""
+"""Records of stores: read, searched, and as JSON."""
 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -48,23 +47,6 @@ Matcher = Callable[[RecordBatch], Sequence[int]]
 """Returns the matching rows of a batch."""
 
 
-class Page(NamedTuple):
-    """Records with their offsets.
-
-    Attributes:
-        records: the page's records.
-        earliest, end: the partition's bounds.
-        looked: the offset up to which it was searched (exclusive).
-        scanned: the number of records searched.
-    """
-
-    records: list[Record]
-    earliest: int
-    end: int
-    looked: int
-    scanned: int
-
-
 class Search(NamedTuple):
     """A search: a text in keys or values, and a condition as in option ``where``."""
 
@@ -98,34 +80,6 @@ class Search(NamedTuple):
         return rows
 
 
-def browsed(
-    clients: Sequence[StoreClient],
-    snapshot: Snapshot,
-    tp: TopicPartition,
-    start: int | None,
-    most: int,
-    search: Search = Search(),  # noqa: B008 -- it is a constant
-) -> Page:
-    """Return records from ``start`` on, or the last ones; with a search only matching ones.
-
-    Raises:
-        InvalidRequestError: the partition does not exist, or the condition is invalid.
-        DafkaError: no store could be read.
-    """
-    most, matcher = max(1, min(most, MOST_RECORDS)), search.matcher()
-    earliest, end = bounds_of(snapshot, tp, start)
-    begin = end - most if start is None else start
-    begin = min(max(begin, earliest), end)
-    with turns:
-        if matcher is None:
-            stop = min(begin + most, end)
-            read = _read_last if start is None else _read
-            found = read(clients, snapshot, tp, begin, stop) if begin < stop else []
-            looked = found[-1].offset + 1 if found else begin
-            return Page(found, earliest, end, looked, len(found))
-        return _searched(clients, snapshot, tp, (begin, end, earliest), most, matcher)
-
-
 def one(
     clients: Sequence[StoreClient], snapshot: Snapshot, tp: TopicPartition, offset: int
 ) -> Record:
@@ -140,7 +94,8 @@ def one(
         why = f"the partition has offsets {earliest} to {end - 1}"
         raise InvalidRequestError("offset", offset, why)
     with turns:
-        return _read(clients, snapshot, tp, offset, offset + 1)[0]
+        (batch,) = batches(clients, snapshot, tp, offset, offset + 1)
+        return next(iter(opened_records(batch)))
 
 
 def row_of(record: Record) -> dict[str, Any]:
@@ -187,7 +142,7 @@ def _name(name: str | bytes) -> str:
 
 
 def bounds_of(snapshot: Snapshot, tp: TopicPartition, start: int | None = None) -> tuple[int, int]:
-    """Return the bounds of the readable records; the page is to begin at ``start``."""
+    """Return the bounds of the readable records; ``start`` must be readable if it exists."""
     columns = snapshot.partitions
     row = columns.row_of(tp)
     if row is None:
@@ -199,53 +154,6 @@ def bounds_of(snapshot: Snapshot, tp: TopicPartition, start: int | None = None) 
     if readable < end and (is_beyond or readable == earliest):
         raise DafkaError(f"{tp}: no store that has offsets {readable} to {end - 1} answers")
     return earliest, min(end, readable)
-
-
-def _searched(
-    clients: Sequence[StoreClient],
-    snapshot: Snapshot,
-    tp: TopicPartition,
-    bounds: tuple[int, int, int],
-    most: int,
-    matcher: Matcher,
-) -> Page:
-    begin, end, earliest = bounds
-    deadline = time.monotonic() + SEARCH_S
-    found: list[Record] = []
-    at, size = begin, 0
-    for batch in batches(clients, snapshot, tp, begin, end):
-        at = batch.end
-        for record in matching(batch, matcher):
-            found.append(record)
-            size += len(record.value or b"")
-            if len(found) >= most or size >= MOST_PAGE_BYTES:
-                at = record.offset + 1
-                break
-        if len(found) >= most or size >= MOST_PAGE_BYTES or time.monotonic() >= deadline:
-            break
-    return Page(found, earliest, end, at, at - begin)
-
-
-def _read_last(
-    clients: Sequence[StoreClient], snapshot: Snapshot, tp: TopicPartition, start: int, end: int
-) -> list[Record]:
-    """Read a range; if it is too large for a page, its last records that fit."""
-    found = _read(clients, snapshot, tp, start, end)
-    is_cut = found and found[-1].offset + 1 < end
-    return _read_last(clients, snapshot, tp, end - len(found), end) if is_cut else found
-
-
-def _read(
-    clients: Sequence[StoreClient], snapshot: Snapshot, tp: TopicPartition, start: int, end: int
-) -> list[Record]:
-    found: list[Record] = []
-    size = 0
-    for batch in batches(clients, snapshot, tp, start, end):
-        found += opened_records(batch)
-        size += batch.values.size_bytes
-        if size >= MOST_PAGE_BYTES:
-            break
-    return found
 
 
 def matching(batch: RecordBatch, matcher: Matcher | None) -> Iterator[Record]:

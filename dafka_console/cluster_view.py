@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from typing import Any, Final
 
 from dafka_console.snapshot import (
+    BYTES,
     NO_FLIGHT,
     NOTHING,
-    LagMoment,
-    Moment,
+    RECORDS,
     PartitionTable,
-    QueryState,
     Snapshot,
     StoreState,
 )
+from dafka_console.time_series import TimeSeries
 from dafka_core.config.node_options import ALL_NODES, KeyFiles, keys_in
 from dafka_core.errors import (
     ClosedError,
@@ -162,9 +161,8 @@ SHARE: Final = 0.05
 """Interval between lag measurements, and the share of time that they may take: stores read every
 partition for them."""
 
-MAX_LAG_MOMENTS: Final = 720
 MOST_RUNS: Final = 1_000
-"""Points kept of each run, and runs: any client can write reports."""
+"""Runs that are kept: any client can write reports."""
 
 _log: Final = logging.getLogger("dafka.console")
 
@@ -183,11 +181,11 @@ class QueryWatch:
     """Keeps the lag of each run of a query; ``look`` is called by one thread at a time."""
 
     def __init__(self, topic: str = QUERIES_TOPIC) -> None:
-        self.states: tuple[QueryState, ...] = ()
+        self.runs: Sequence[QueryLag] = ()
         """The last result."""
+        self.lags = TimeSeries()
         self._topic = topic
         self._due = 0.0
-        self._histories: dict[tuple[str, str], deque[LagMoment]] = {}
 
     @property
     def is_due(self) -> bool:
@@ -206,16 +204,9 @@ class QueryWatch:
 
     def keep(self, lags: Sequence[QueryLag], time_s: float) -> None:
         """Add a measurement; forget runs that it does not contain."""
-        histories = {}
-        for each in lags[:MOST_RUNS]:
-            key = each.query, each.run
-            history = self._histories.get(key, deque(maxlen=MAX_LAG_MOMENTS))
-            history.append(LagMoment(time_s, each.records_behind, each.seconds_behind))
-            histories[key] = history
-        self._histories = histories
-        self.states = tuple(
-            QueryState(each, tuple(histories[each.query, each.run])) for each in lags[:MOST_RUNS]
-        )
+        self.runs = lags[:MOST_RUNS]
+        names = [(each.query, each.run) for each in self.runs]
+        self.lags.add(time_s, names, [each.records_behind for each in self.runs])
 
 
 HEAR_S: Final = 2.0
@@ -226,9 +217,6 @@ LOOK_S: Final = 1.0
 
 MISSING_EVERY_S: Final = 10.0
 """Interval between questions about missing stores, which concern the whole mesh."""
-
-MOST_MOMENTS: Final = 600
-"""Points of the history of rates: ten minutes at the default interval."""
 
 MOST_ASKED: Final = 16
 """Stores asked at a time, with a thread each."""
@@ -263,7 +251,7 @@ class ClusterView(ProcessBound):
         self._snapshot = NOTHING
         self._links: dict[str, StoreLink] = {}
         self._table = PartitionTable()
-        self._history: deque[Moment] = deque(maxlen=MOST_MOMENTS)
+        self._rates = TimeSeries()
         self._looked_at = time.monotonic()
         self._queries = QueryWatch()
         self._looking: Future[None] | None = None  # for queries
@@ -337,8 +325,10 @@ class ClusterView(ProcessBound):
         now, time_s = time.monotonic(), time.time()
         rates = self._table.tick(now - self._looked_at, int(time_s * 1e6))
         self._looked_at = now
-        self._history.append(Moment(time_s, *rates))
         columns = self._table.columns()
+        if columns.stores:  # while none answers, nothing is known of rates
+            names = [RECORDS, BYTES, *columns.topics]
+            self._rates.add(time_s, names, [*rates, *columns.topic_rates])
         found: list[StoreState] = []
         for link in links:
             behind = columns.behind(link.store) if link.store in columns.stores else 0
@@ -355,8 +345,9 @@ class ClusterView(ProcessBound):
             towers,
             own,
             missing,
-            self._queries.states,
-            tuple(self._history),
+            self._queries.runs,
+            self._rates,
+            self._queries.lags,
         )
 
     def _ask(self, links: Sequence[StoreLink]) -> None:

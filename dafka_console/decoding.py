@@ -13,9 +13,11 @@ import json
 import re
 import struct
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
+import msgspec
 import pyarrow as pa
 
 from dafka_core.errors import ConfigError
@@ -25,6 +27,8 @@ STREAM: Final = b"\xff\xff\xff\xff"
 FILE: Final = b"ARROW1\0\0"
 MOST_ROWS: Final = 50
 MOST_COLUMNS: Final = 200
+MAX_DEPTH: Final = 30
+"""Of the types of Arrow and Avro."""
 
 _COMPRESSION: Final = 3
 """Field number of the compression in a record batch's metadata."""
@@ -92,25 +96,34 @@ def _member(octets: bytes, table: int, number: int) -> int:
     return table + offset + struct.unpack_from("<I", octets, table + offset)[0] if offset else 0
 
 
+_FLAT: Final = (
+    *(pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal),
+    *(pa.types.is_temporal, pa.types.is_string, pa.types.is_large_string),
+    *(pa.types.is_binary, pa.types.is_large_binary),
+)
+_NESTED: Final = (pa.types.is_list, pa.types.is_large_list, pa.types.is_map, pa.types.is_struct)
+_ROWS_ONLY: Final = (pa.types.is_null, pa.types.is_dictionary)
+"""Types whose values may share bytes, or take none: of ``MOST_ROWS`` values that is little."""
+
+
 def _check_type(kind: pa.DataType, depth: int = 0) -> None:
     """Refuse types in which a few bytes can be many values.
 
     Raises:
         ValueError: the type is one of them.
     """
-    if depth > 20:
+    if depth > MAX_DEPTH:
         raise ValueError("types are too deep")
-    if depth and (pa.types.is_null(kind) or pa.types.is_run_end_encoded(kind)):
-        raise ValueError(f"{kind} within another type is not opened here")
-    if pa.types.is_nested(kind):
-        if pa.types.is_union(kind) or not kind.num_fields:
-            raise ValueError(f"{kind} is not opened here")
-        if pa.types.is_fixed_size_list(kind) and kind.list_size > MOST_ROWS * 20:
-            raise ValueError("lists are too long")
-        for number in range(kind.num_fields):
-            _check_type(kind.field(number).type, depth + 1)
-    elif depth and pa.types.is_fixed_size_binary(kind) and not kind.byte_width:
-        raise ValueError("values that take no byte are not opened here")
+    parts = [kind.field(number).type for number in range(kind.num_fields)]
+    if pa.types.is_dictionary(kind):
+        parts = [kind.value_type]
+    is_short = pa.types.is_fixed_size_list(kind) and kind.list_size <= MOST_ROWS * 20
+    is_bytes = pa.types.is_fixed_size_binary(kind) and kind.byte_width > 0
+    allowed = _FLAT + (_NESTED if parts else ()) + (() if depth else _ROWS_ONLY)
+    if not (is_short or is_bytes or any(is_one(kind) for is_one in allowed)):
+        raise ValueError(f"{kind} is not opened here")
+    for part in parts:
+        _check_type(part, depth + 1)
 
 
 MAGIC: Final = b"Obj\x01"
@@ -118,7 +131,10 @@ MAX_COMPRESSED_BYTES: Final = 64 << 10
 """Size of a compressed file: decompressed it may be a thousand times as large, about 64 MB."""
 
 MAX_SCHEMA_CHARACTERS: Final = 64 << 10
-MAX_DEPTH: Final = 30
+MAX_NOTHINGS: Final = 1 << 20
+"""Values without a byte in one value of a schema, times the bytes of the content: in an array each
+byte may become as many values."""
+
 REGISTRY_HEADER: Final = 5
 """Prefix of a value whose schema is in a registry: 0, and the schema's id."""
 
@@ -140,14 +156,13 @@ def avro_rows(value: bytes, schema: str = "") -> tuple[Any, str]:
         raise ValueError("it needs fastavro: pip install 'dafka-spark[avro]'") from None
 
     if is_avro_file(value):
-        reader: Any = fastavro.reader(io.BytesIO(value))
-        codec = reader.metadata.get("avro.codec", "null")
-        if codec != "null" and len(value) > MAX_COMPRESSED_BYTES:
-            raise ValueError(
-                f"compressed ({codec}), and larger than {MAX_COMPRESSED_BYTES:,} octets"
-            )
-        _check_avro(reader.writer_schema, ())
-        found = list(itertools.islice(reader, MOST_ROWS + 1))
+        reader: Any = fastavro.block_reader(io.BytesIO(value))
+        if reader.codec not in CODECS:
+            raise ValueError(f"compressed ({reader.codec}): only deflate is opened here")
+        if reader.codec != "null" and len(value) > MAX_COMPRESSED_BYTES:
+            raise ValueError(f"compressed, and larger than {MAX_COMPRESSED_BYTES:,} bytes")
+        _check_avro(reader.writer_schema, len(value))
+        found = list(itertools.islice(_avro_rows(reader), MOST_ROWS + 1))
         note = f"the first {MOST_ROWS} rows" if len(found) > MOST_ROWS else ""
         return found[:MOST_ROWS], note
     if not schema:
@@ -155,7 +170,7 @@ def avro_rows(value: bytes, schema: str = "") -> tuple[Any, str]:
     if len(schema) > MAX_SCHEMA_CHARACTERS:
         raise ValueError(f"the schema has more than {MAX_SCHEMA_CHARACTERS:,} characters")
     parsed = json.loads(schema)
-    _check_avro(parsed, ())
+    _check_avro(parsed, len(value))
     skipped = REGISTRY_HEADER if value[:1] == b"\0" and len(value) > REGISTRY_HEADER else 0
     stream = io.BytesIO(value[skipped:])
     one: Any = fastavro.schemaless_reader(stream, fastavro.parse_schema(parsed), None)
@@ -165,54 +180,61 @@ def avro_rows(value: bytes, schema: str = "") -> tuple[Any, str]:
     return one, "; ".join(filter(None, notes))
 
 
-def _check_avro(schema: Any, within: tuple[str, ...]) -> None:
-    """Refuse a schema by which a few bytes could be read without end, or too deeply.
+def _avro_rows(reader: Any) -> Iterator[Any]:
+    """Yield a file's rows; refuse blocks that expand to too much."""
+    for block in reader:
+        if block.bytes_.getbuffer().nbytes > MAX_OPENED_BYTES:
+            raise ValueError(f"a block is larger than {MAX_OPENED_BYTES:,} bytes")
+        yield from block
+
+
+def _check_avro(schema: Any, size_bytes: int) -> None:
+    """Refuse a schema by which a few bytes could be read without end, or as too much.
 
     Raises:
-        ValueError: it is recursive, too deep, or has arrays of empty items.
+        ValueError: it is recursive, too deep, or has too many values that take no byte.
     """
-    if len(within) > MAX_DEPTH:
-        raise ValueError(f"the schema is deeper than {MAX_DEPTH} types")
-    if isinstance(schema, list):
-        for each in schema:
-            _check_avro(each, (*within, ""))
-    elif isinstance(schema, str):
-        if schema in within:
-            raise ValueError(f"type {schema[:100]} is within itself")
-    elif isinstance(schema, dict):
-        name = str(schema.get("name", ""))
-        full = f"{schema['namespace']}.{name}" if schema.get("namespace") else name
-        below = (*within, name, full, full.rpartition(".")[2])
-        kind = schema.get("type")
-        if kind == "array" and _takes_nothing(schema.get("items")):
-            raise ValueError("it has arrays whose items take no byte")
-        parts = [schema.get("items"), schema.get("values")]
-        parts += [each.get("type") for each in schema.get("fields", ()) if isinstance(each, dict)]
-        if isinstance(kind, dict | list):
-            parts.append(kind)
-        for part in parts:
-            if part is not None:
-                _check_avro(part, below)
+    named: dict[str, tuple[int, bool] | None] = {}  # None while it is measured
+
+    def measured(kind: Any, space: str, depth: int) -> tuple[int, bool]:
+        """Return the number of a type's values that take no byte, and whether all of them do."""
+        if depth > MAX_DEPTH:
+            raise ValueError(f"the schema is deeper than {MAX_DEPTH} types")
+        if isinstance(kind, list):  # a value begins with the number of its type
+            parts = [measured(each, space, depth + 1) for each in kind]
+            return max((nothings for nothings, _ in parts), default=0), False
+        if isinstance(kind, str):
+            if kind in _FLAT_TYPES:
+                return int(kind == "null"), kind == "null"
+            found = named.get(kind) or named.get(f"{space}.{kind}")
+            if found is None:
+                raise ValueError(f"type {kind[:100]} is within itself, or unknown")
+            return found
+        if (outer := kind["type"]) in ("array", "map"):
+            items = kind["items" if outer == "array" else "values"]
+            nothings, takes_none = measured(items, space, depth + 1)
+            if takes_none and outer == "array":
+                raise ValueError("it has arrays whose items take no byte")
+            return nothings, False
+        if outer not in ("record", "error", "enum", "fixed"):
+            return measured(outer, space, depth + 1)
+        name = kind["name"]
+        space = kind.get("namespace") or name.rpartition(".")[0] or space
+        full = name if "." in name or not space else f"{space}.{name}"
+        named[full] = None
+        parts = [measured(each["type"], space, depth + 1) for each in kind.get("fields", ())]
+        takes_none = outer != "enum" and not kind.get("size") and all(none for _, none in parts)
+        named[full] = found = sum(nothings for nothings, _ in parts) + takes_none, takes_none
+        return found
+
+    if measured(schema, "", 0)[0] * size_bytes > MAX_NOTHINGS:
+        raise ValueError("the schema has too many values that take no byte")
 
 
-def _takes_nothing(schema: Any) -> bool:
-    """Return whether a value of a type may take no bytes; true for unknown names."""
-    if isinstance(schema, str):
-        return schema not in _TAKES
-    if isinstance(schema, list):
-        return False  # a union encodes the chosen type
-    if not isinstance(schema, dict):
-        return True
-    kind = schema.get("type")
-    if kind == "record":
-        fields = schema.get("fields", ())
-        return all(_takes_nothing(each.get("type")) for each in fields if isinstance(each, dict))
-    if kind == "fixed":
-        return not schema.get("size")
-    return kind not in ("array", "map", "enum") and _takes_nothing(kind)
-
-
-_TAKES: Final = frozenset({"boolean", "int", "long", "float", "double", "bytes", "string"})
+CODECS: Final = ("null", "deflate")
+_FLAT_TYPES: Final = frozenset(
+    {"null", "boolean", "int", "long", "float", "double", "bytes", "string"}
+)
 
 
 AUTO: Final = "auto"
@@ -352,52 +374,33 @@ def _text(value: bytes, *, strict: bool) -> Decoded:
     text = part.decode("utf-8", "backslashreplace" if strict else "replace")
     lines = "\n".join("\t".join(map(printable, line.split("\t"))) for line in text.split("\n"))
     left = len(value) - len(part)
-    return Decoded(TEXT, lines, f"{left:,} more octets" if left else "")
+    return Decoded(TEXT, lines, f"{left:,} more bytes" if left else "")
 
 
 def _json(value: bytes) -> Decoded:
     if len(value) > MAX_OPENED_BYTES:
-        raise NotDecodedError(f"larger than {MAX_OPENED_BYTES:,} octets")
+        raise NotDecodedError(f"larger than {MAX_OPENED_BYTES:,} bytes")
     try:
         text = value.decode()
-        json.loads(text, parse_int=str)
+        depth = max(accumulate(_STEPS[each] for each in _BRACKET.findall(text)), default=0)
+        if len(text) * 2 * depth <= MAX_INDENTED:
+            return Decoded(JSON, *_cut(msgspec.json.format(text)))
+        msgspec.json.decode(text)
     except (ValueError, RecursionError) as error:
         raise NotDecodedError(str(error) or type(error).__name__) from None
-    return Decoded(JSON, *_cut(_indented(text)))
+    return Decoded(JSON, *_cut(text))
 
 
-def _indented(text: str) -> str:
-    parts: list[str] = []
-    size, depth = 0, 0
-    for match in _TOKEN.finditer(text):
-        word = match[0]
-        if word in _ENDS:
-            depth -= 1
-        if word in _ENDS and parts and parts[-1] in _BEGINS:
-            made = word
-        elif word in _ENDS or (parts and parts[-1] in (*_BEGINS, ",")):
-            made = f"\n{'  ' * depth}{word}"
-        else:
-            made = " " + word if parts and parts[-1] == ":" else word
-        if word in _BEGINS:
-            depth += 1
-        if made != word:  # so that the last part always belongs to a word
-            parts.append(made.removesuffix(word))
-        parts.append(word)
-        size += len(made)
-        if size > MAX_TEXT_BYTES:
-            break
-    return "".join(parts)
+MAX_INDENTED: Final = 64 << 20
+"""Characters that a value may have when it is indented, at most."""
 
-
-_BEGINS: Final = ("[", "{")
-_ENDS: Final = ("]", "}")
-_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL)
+_BRACKET: Final = re.compile(r"[][{}]")
+_STEPS: Final = {"[": 1, "{": 1, "]": -1, "}": -1}
 
 
 def _rows(kind: str, value: bytes, read: Callable[[], tuple[Any, str]]) -> Decoded:
     if len(value) > MAX_OPENED_BYTES:
-        raise NotDecodedError(f"larger than {MAX_OPENED_BYTES:,} octets")
+        raise NotDecodedError(f"larger than {MAX_OPENED_BYTES:,} bytes")
     try:
         found, note = read()
         text, cut = _cut(_dumped(found))
@@ -413,7 +416,7 @@ def _hex(value: bytes) -> Decoded:
         seen = "".join(chr(each) if 32 <= each < 127 else "·" for each in row)
         lines.append(f"{start:06x}  {row[:8].hex(' '):<23}  {row[8:].hex(' '):<23}  {seen}")
     left = len(value) - len(part)
-    return Decoded(HEX, "\n".join(lines), f"{left:,} more octets" if left else "")
+    return Decoded(HEX, "\n".join(lines), f"{left:,} more bytes" if left else "")
 
 
 def _dumped(found: object) -> str:

@@ -1,4 +1,4 @@
-"""Records of a topic over all its partitions, newest first: a merge that reads only what it shows.
+"""Records of a topic or a partition, newest first: a merge that reads only what it shows.
 
 A record's place is the greatest time up to it in its partition: the records of a partition
 stay in the order of their offsets. A range of times is a range of such places.
@@ -119,11 +119,15 @@ def opened(
     search: Search = Search(),  # noqa: B008 -- it is a constant
     since_us: int | None = None,
     until_us: int | None = None,
+    partition: str = "",
+    before: int | None = None,
 ) -> View:
     """Return a view of a topic's records from ``since_us`` on, and before ``until_us``.
 
+    With ``partition`` only of this one, and below offset ``before``.
+
     Raises:
-        InvalidRequestError: the topic does not exist, or the condition is invalid.
+        InvalidRequestError: topic or partition do not exist, or the condition is invalid.
         DafkaError: no store that has records answers, or one does not tell offsets.
     """
     search.matcher()
@@ -131,6 +135,9 @@ def opened(
     if topic not in columns.topics:
         raise InvalidRequestError("topic", escape(topic)[:100], browsing.UNKNOWN)
     is_own = (columns.topic == columns.topics.index(topic)) & (columns.end > columns.earliest)
+    if partition:
+        browsing.bounds_of(snapshot, TopicPartition(topic, partition))
+        is_own &= np.array([tp.partition == partition for tp in columns.tps], bool)
     own = np.flatnonzero(is_own & (columns.readable > columns.earliest)).tolist()
     if not own and is_own.any():
         raise DafkaError(f"no store that has records of topic {quoted(topic)} answers")
@@ -149,6 +156,8 @@ def opened(
         latest_us = latest.get(tp) or math.inf
         if until_us is not None and end is not None and end < stop:
             stop, latest_us = end, min(latest_us, until_us)
+        if before is not None:
+            stop = min(stop, before)
         start = int(columns.earliest[row])
         if since_us is not None:
             start = stop if begin is None else max(start, begin)
@@ -201,6 +210,14 @@ def page(
             else:
                 heapq.heappop(heap)
     return found, view._replace(parts=tuple(part for part in parts if part.start < part.stop))
+
+
+def last(
+    clients: Sequence[StoreClient], snapshot: Snapshot, tp: TopicPartition, most: int
+) -> list[Record]:
+    """Return the last records of a partition, oldest first."""
+    view = opened(clients, snapshot, tp.topic, partition=tp.partition)
+    return page(clients, snapshot, view, most)[0][::-1]
 
 
 class _Chunk(NamedTuple):

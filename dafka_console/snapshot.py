@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, NamedTuple
@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from dafka_console.time_series import TimeSeries
 from dafka_core.flight.requests import PartitionFacts, SpaceUsed
 from dafka_core.model.records import (
     KnownStore,
@@ -25,9 +26,6 @@ SETTLE_S: Final = 4.0
 
 LEAST_RATE: Final = 0.01
 """Records per second; a lower rate counts as 0."""
-
-HISTORY: Final = 90
-"""Points of each topic's history of rates."""
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -48,7 +46,8 @@ class PartitionColumns:
         byte_rate: bytes per second.
         stores: by address of each answering store, its own end; -1 if it has none.
         topics: the topics' names.
-        topic_rates: the last records per second of each topic, one row each, oldest first.
+        topic_rates: the last records per second of each topic.
+        clients: the names of the clients that write partitions, as far as stores know them.
     """
 
     tps: list[TopicPartition]
@@ -64,6 +63,7 @@ class PartitionColumns:
     stores: dict[str, Ints]
     topics: list[str]
     topic_rates: Floats
+    clients: Mapping[TopicPartition, str]
 
     def row_of(self, tp: TopicPartition) -> int | None:
         """Return the row of a partition; None if no store has it."""
@@ -97,7 +97,8 @@ class PartitionTable:
         names = ("topic", "earliest", "end", "bytes", "records", "first_us", "last_us", "before")
         self._ints: dict[str, Ints] = {name: np.zeros(0, np.int64) for name in names}
         self._rate: Floats = np.zeros(0)
-        self._topic_rates: Floats = np.zeros((0, HISTORY))
+        self._topic_rates: Floats = np.zeros(0)
+        self._clients: dict[TopicPartition, str] = {}  # replaced, so that snapshots share it
 
     def hear(self, store: str, heads: Iterable[PartitionInfo], *, complete: bool) -> None:
         """Set a store's bounds: of all its partitions if ``complete``, else of changed ones."""
@@ -122,14 +123,17 @@ class PartitionTable:
         return len(self._held.get(store, ()))
 
     def learn(self, facts: Iterable[PartitionFacts]) -> None:
-        """Set the disk usage and times of partitions."""
-        ints = self._ints
+        """Set the disk usage, times and clients of partitions."""
+        ints, clients = self._ints, dict(self._clients)
         for fact in facts:
             row = self._rows.get(fact.tp)
             if row is not None and fact.records:
+                if fact.client:
+                    clients[fact.tp] = fact.client
                 ints["bytes"][row], ints["records"][row] = fact.bytes, fact.records
                 ints["first_us"][row] = fact.first_time_us or 0
                 ints["last_us"][row] = max(ints["last_us"][row], fact.last_time_us or 0)
+        self._clients = clients
 
     def lacks_facts(self) -> bool:
         """True if the disk usage of a partition is unknown."""
@@ -148,9 +152,8 @@ class PartitionTable:
         rates = written / max(passed_s, 1e-3)
         self._rate += -np.expm1(-passed_s / SETTLE_S) * (rates - self._rate)
         self._rate[self._rate < LEAST_RATE] = 0
-        self._topic_rates[:, :-1] = self._topic_rates[:, 1:]
-        topic_rates = np.bincount(ints["topic"], rates, len(self._topics))
-        self._topic_rates[:, -1] = topic_rates
+        by_topic = np.bincount(ints["topic"], rates, len(self._topics))
+        self._topic_rates = by_topic.astype(np.float64)
         return float(rates.sum()), float((rates * self._record_bytes()).sum())
 
     def columns(self) -> PartitionColumns:
@@ -169,7 +172,8 @@ class PartitionTable:
             byte_rate=self._rate * size,
             stores={store: ends.copy() for store, ends in self._ends.items()},
             topics=list(self._topics),
-            topic_rates=self._topic_rates.copy(),
+            topic_rates=self._topic_rates,
+            clients=self._clients,
         )
 
     def _record_bytes(self) -> Floats:
@@ -228,7 +232,7 @@ class PartitionTable:
             for store, ends in self._ends.items()
         }
         more = len(self._topics) - len(self._topic_rates)
-        self._topic_rates = np.concatenate([self._topic_rates, np.zeros((more, HISTORY))])
+        self._topic_rates = np.append(self._topic_rates, np.zeros(more))
 
     def _remove(self, gone: set[TopicPartition]) -> None:
         if gone.isdisjoint(self._rows):
@@ -243,6 +247,7 @@ class PartitionTable:
         self._ints = {name: column[keep] for name, column in self._ints.items()}
         self._ints["topic"] = np.array([self._topics[tp.topic] for tp in self._tps], np.int64)
         self._rate = self._rate[keep]
+        self._clients = {tp: name for tp, name in self._clients.items() if tp not in gone}
         self._ends = {store: ends[keep] for store, ends in self._ends.items()}
 
 
@@ -281,27 +286,9 @@ class StoreState(NamedTuple):
     since_us: int = 0
 
 
-class LagMoment(NamedTuple):
-    """A query's lag at one moment: seconds since 1970 UTC, records, seconds."""
-
-    time_s: float
-    records_behind: int
-    seconds_behind: float | None
-
-
-class QueryState(NamedTuple):
-    """A run of a query: its lag, and its history, oldest first."""
-
-    lag: QueryLag
-    history: tuple[LagMoment, ...]
-
-
-class Moment(NamedTuple):
-    """The rate at one moment: seconds since 1970 UTC, and per second."""
-
-    time_s: float
-    rate: float
-    byte_rate: float
+RECORDS: Final = ("records",)
+BYTES: Final = ("bytes",)
+"""The series of the whole cluster's rates; a topic's has the topic's name."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -317,9 +304,10 @@ class Snapshot:
         nodes: the nodes of the mesh except towers.
         towers: the towers' addresses.
         own: the console's address among the nodes.
-        queries: Spark's streaming queries that report their progress.
         missing: known stores that are not reachable.
-        history: rates, oldest first.
+        queries: the runs of Spark's streaming queries that report their progress.
+        rates: records per second of the cluster and of each topic, and the cluster's bytes.
+        lags: records behind, by query and run.
     """
 
     number: int
@@ -331,8 +319,9 @@ class Snapshot:
     towers: Sequence[str] = ()
     own: str = ""
     missing: Sequence[KnownStore] = ()
-    queries: Sequence[QueryState] = ()
-    history: Sequence[Moment] = field(default_factory=tuple)
+    queries: Sequence[QueryLag] = ()
+    rates: TimeSeries = field(default_factory=TimeSeries)
+    lags: TimeSeries = field(default_factory=TimeSeries)
 
     @property
     def live(self) -> bool:

@@ -12,8 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from dafka_console.cluster_view import behind
-from dafka_console.snapshot import QueryState, Snapshot
+from dafka_console.snapshot import Snapshot
 from dafka_console.windows import (
+    SPARK_POINTS,
     Window,
     partition_window,
     store_rows,
@@ -21,7 +22,7 @@ from dafka_console.windows import (
     totals,
 )
 from dafka_core.model.names import escape, printable
-from dafka_core.queries.query_lag import FINISHED, LATE, RUNNING
+from dafka_core.queries.query_lag import FINISHED, LATE, RUNNING, QueryLag
 
 TOPICS: Final = "topics"
 PARTITIONS: Final = "partitions"
@@ -97,9 +98,8 @@ def node_rows(snapshot: Snapshot) -> list[dict[str, Any]]:
     ]
 
 
-def query_row(state: QueryState) -> dict[str, Any]:
+def query_row(lag: QueryLag) -> dict[str, Any]:
     """Return a run of a query."""
-    lag = state.lag
     return {
         "query": escape(lag.query),
         "run": escape(lag.run),
@@ -120,7 +120,7 @@ def rendered(snapshot: Snapshot, choice: TopChoice) -> RenderableType:
     else:
         parts.append(_topics(snapshot, choice))
     if snapshot.queries:
-        parts += [Text(), _queries(snapshot.queries, choice.rows)]
+        parts += [Text(), _queries(snapshot, choice.rows)]
     return Group(*parts)
 
 
@@ -223,10 +223,12 @@ def _topics(snapshot: Snapshot, choice: TopChoice) -> Table:
 
 
 def _partitions(snapshot: Snapshot, choice: TopChoice) -> Table:
-    table = _table("PARTITION", "TOPIC", "EARLIEST", "NEXT", "SIZE", "RECORDS/S", "STORES", left=2)
+    names = ("EARLIEST", "NEXT", "SIZE", "RECORDS/S", "STORES")
+    table = _table("PARTITION", "CLIENT", "TOPIC", *names, left=3)
     for row in partition_window(snapshot, choice.topic, choice.window)["rows"]:
         table.add_row(
             Text(row["name"]),
+            Text(row["client"]),
             Text(row["topic"]),
             f"{row['earliest']:,}",
             f"{row['end']:,}",
@@ -247,10 +249,10 @@ def _nodes(snapshot: Snapshot, rows: int) -> Table:
     return table
 
 
-def _queries(states: Sequence[QueryState], rows: int) -> Table:
+def _queries(snapshot: Snapshot, rows: int) -> Table:
     table = _table("QUERY", "STATE", "BEHIND", "SIZE", "SECONDS", "", left=2)
-    for state in states[:rows]:
-        row, lags = query_row(state), [each.records_behind for each in state.history[-30:]]
+    for each in snapshot.queries[:rows]:
+        row, lags = query_row(each), snapshot.lags.last((each.query, each.run), SPARK_POINTS)
         seconds = row["seconds_behind"]
         table.add_row(
             Text(row["query"]),

@@ -17,7 +17,7 @@ from dafka_console.snapshot import NO_FLIGHT, Snapshot, TopicColumns
 from dafka_core.config.topic_rules import FOREVER, RetentionRule, parse_rules, rule_of
 from dafka_core.errors import InvalidRequestError
 from dafka_core.model.name_limits import nearest_name
-from dafka_core.model.names import INTERNAL, escape
+from dafka_core.model.names import INTERNAL, escape, printable
 
 MOST_ROWS: Final = 500
 """Rows of one answer: several screens."""
@@ -65,8 +65,7 @@ def topic_row(snapshot: Snapshot, topic: str) -> dict[str, Any] | None:
         return None
     row = names.index(topic)
     found = _topic(snapshot, row, escape(topic))
-    rates = _rounded(snapshot.partitions.topic_rates[row])
-    return found | {"rates": rates, "kept": kept(snapshot, topic)}
+    return found | {"kept": kept(snapshot, topic)}
 
 
 def kept(snapshot: Snapshot, topic: str) -> list[str]:
@@ -90,13 +89,15 @@ def partition_window(snapshot: Snapshot, topic: str | None, window: Window) -> d
     of_topic = slice(None) if topic is None else columns.topic == _number(columns.topics, topic)
     own = np.arange(len(columns.tps))[of_topic]
     shown = [escape(columns.tps[row].partition) for row in own]
+    clients = [columns.clients.get(columns.tps[row], "") for row in own]
     sortable: dict[str, npt.NDArray[Any]] = {
         "records": columns.end - columns.earliest,
         "holders": columns.holders(),
         **{name: getattr(columns, name) for name in _PARTITION_COLUMNS[2:]},
     }
+    names = [f"{name} {client}" for name, client in zip(shown, clients, strict=True)]
     rows, total = _picked(
-        shown, window, lambda column: sortable[column][own], _PARTITION_COLUMNS, None
+        names, window, lambda column: sortable[column][own], _PARTITION_COLUMNS, None
     )
     found = [_partition(snapshot, int(own[row]), shown[row]) for row in rows]
     return {"total": total, "rows": found}
@@ -112,7 +113,6 @@ def totals(snapshot: Snapshot) -> dict[str, Any]:
     """Return the cluster's totals."""
     columns = snapshot.partitions
     here = [each for each in snapshot.stores if each.here]
-    last = snapshot.history[-1] if snapshot.history else None
     return {
         "number": snapshot.number,
         "time_s": snapshot.time_s,
@@ -124,8 +124,6 @@ def totals(snapshot: Snapshot) -> dict[str, Any]:
         "bytes": int(columns.bytes.sum()),
         "rate": round(float(columns.rate.sum()), 2),
         "byte_rate": round(float(columns.byte_rate.sum()), 1),
-        "now_rate": round(last.rate, 2) if last else 0,
-        "now_byte_rate": round(last.byte_rate, 1) if last else 0,
         "stores": len(here),
         "stores_known": len(store_rows(snapshot)),
         "nodes": len(snapshot.nodes),
@@ -217,7 +215,7 @@ def _topic(snapshot: Snapshot, row: int, shown: str) -> dict[str, Any]:
         "first_us": int(topics.first_us[row]) or None,
         "last_us": int(topics.last_us[row]) or None,
         "stale": int(topics.stale[row]),
-        "spark": _rounded(snapshot.partitions.topic_rates[row][-SPARK_POINTS:]),
+        "spark": snapshot.rates.last(snapshot.partitions.topics[row], SPARK_POINTS),
     }
 
 
@@ -228,6 +226,7 @@ def _partition(snapshot: Snapshot, row: int, shown: str) -> dict[str, Any]:
     return {
         "name": shown,
         "topic": escape(columns.tps[row].topic),
+        "client": printable(columns.clients.get(columns.tps[row], "")),
         "producing": any(each.node == address for each in snapshot.nodes),
         "earliest": int(columns.earliest[row]),
         "end": int(columns.end[row]),
@@ -262,7 +261,3 @@ def _rules(texts: tuple[str, ...]) -> tuple[RetentionRule, ...]:
 
 def _number(names: Sequence[str], topic: str) -> int:
     return names.index(topic) if topic in names else -1
-
-
-def _rounded(column: npt.NDArray[Any]) -> list[float]:
-    return [round(float(each), 2) for each in column]

@@ -22,6 +22,7 @@ LISTS: Final = {
     "environment": (),
     "fuzz": ("atheris",),
     "audit": ("pip-audit",),
+    "peers": ("nats-py",),
 }
 """By file in ``hashes/``: what is wanted.  What they depend on is found, and listed, too."""
 

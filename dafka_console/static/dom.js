@@ -39,6 +39,29 @@ export function failed(error) {
   return h("div", { class: "note bad", role: "alert" }, error.message || String(error));
 }
 
+/** Numbers with a name: rows are [name, value, more, kind, exact value]. */
+export function tiles(rows) {
+  return rows.filter(Boolean).map(([name, value, more, kind, exact]) => h("div", { class: `tile ${kind || ""}`, title: exact }, h("span", {}, name), h("b", {}, value), h("small", {}, more)));
+}
+
+/** A function that asks, one request at a time, and draws the answer, or in `place` the error. */
+export function poll(place, load, draw) {
+  let [asking, again] = [false, false];
+  return async function ask() {
+    again = asking;
+    if (asking) return;
+    asking = true;
+    try {
+      const found = await load();
+      if (place.isConnected) draw(found);
+    } catch (error) {
+      put(place, failed(error));
+    }
+    asking = false;
+    if (again) ask();
+  };
+}
+
 /** A small coloured word. */
 export function badge(text, kind = "") {
   return h("span", { class: `badge ${kind}` }, text);

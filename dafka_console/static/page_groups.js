@@ -1,7 +1,7 @@
 // Consumer groups of Kafka's clients: who reads, what they have committed, and how far behind they are.
 
 import { get } from "./api.js";
-import { badge, failed, h, put, table } from "./dom.js";
+import { badge, h, poll, put, table } from "./dom.js";
 import { count, plural, size, span, whole } from "./format.js";
 import { list, none } from "./list.js";
 
@@ -28,7 +28,6 @@ export function show(main, { go, names }) {
     ],
   });
   main.append(h("div", { class: "head" }, h("h1", {}, "Groups"), find), rows.element, parts);
-  let asking = false;
 
   function part(found, { start, most, sort, down }) {
     const wanted = find.value.toLowerCase();
@@ -38,27 +37,16 @@ export function show(main, { go, names }) {
     return { total: sorted.length, rows: sorted.slice(start, start + most) };
   }
 
-  async function members() {
-    if (!chosen || asking) return;
-    asking = true;
-    try {
-      const found = await get("group", { group: chosen });
-      put(parts, h("div", { class: "head" }, h("h2", { class: "name" }, chosen), h("small", { class: "faint" }, plural(found.total, "partition"))),
-        h("section", { class: "card" }, table(
-          [["topic"], ["partition", "number"], ["committed", "number"], ["next", "number"], ["behind", "number"], ["waiting", "number wide"], ["member", "wide"], ["client"], ["host", "wide"]],
-          found.rows.slice(0, 100).map((row) => [topic(row), whole(row.number), whole(row.committed), whole(row.end), whole(row.records_behind), span(row.seconds_behind),
-            row.member ? h("code", { title: row.member }, row.member.length > 20 ? `${row.member.slice(0, 18)}…` : row.member) : "–", row.client ?? "–", row.host ?? "–"]), "partitions")));
-    } catch (error) {
-      put(parts, failed(error));
-    } finally {
-      asking = false;
-    }
-  }
-
+  const members = poll(parts, () => get("group", { group: chosen }), (found) => put(parts,
+    h("div", { class: "head" }, h("h2", { class: "name" }, chosen), h("small", { class: "faint" }, plural(found.total, "partition"))),
+    h("section", { class: "card" }, table(
+      [["topic"], ["partition", "number"], ["committed", "number"], ["next", "number"], ["behind", "number"], ["waiting", "number wide"], ["member", "wide"], ["client"], ["host", "wide"]],
+      found.rows.slice(0, 100).map((row) => [topic(row), whole(row.number), whole(row.committed), whole(row.end), whole(row.records_behind), span(row.seconds_behind),
+        row.member ? h("code", { title: row.member }, row.member.length > 20 ? `${row.member.slice(0, 18)}…` : row.member) : "–", row.client ?? "–", row.host ?? "–"]), "partitions"))));
   const topic = (row) => (row.partition
     ? h("a", { href: `#/records/${[row.topic, row.partition, row.committed].map(encodeURIComponent).join("/")}`, title: row.partition }, row.topic) : row.topic);
 
-  rows.again();
-  members();
-  return { tick: () => { rows.refresh(); members(); }, key: (event) => rows.key(event) };
+  const tick = () => { rows.refresh(); if (chosen) members(); };
+  tick();
+  return { tick, key: (event) => rows.key(event) };
 }

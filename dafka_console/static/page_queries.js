@@ -1,8 +1,8 @@
 // Spark's streaming queries: how far behind they are, and what they have noted of their batches.
 
 import { get } from "./api.js";
-import { chart } from "./chart.js";
-import { badge, empty, failed, h, put, table } from "./dom.js";
+import { chart, choice, chosen } from "./chart.js";
+import { badge, empty, failed, h, poll, put, table, tiles } from "./dom.js";
 import { ago, count, moment, plural, short, size, span, whole } from "./format.js";
 
 const STATES = { running: "good", finished: "", late: "bad" };
@@ -11,28 +11,17 @@ export function show(main) {
   const queries = h("div", { class: "stack" });
   const audited = h("div", { class: "stack" });
   const open = new Set();
-  main.append(h("div", { class: "head" }, h("h1", {}, "Queries")), queries, h("h2", {}, "Audit trails"), audited);
-  const state = { asking: false, trail: null, last: "" };
-
-  async function tick() {
-    if (state.asking) return;
-    state.asking = true;
-    try {
-      const found = await get("queries");
-      if (!main.contains(queries)) return;
-      put(queries, found.queries.length ? found.queries.map(card)
-        : found.live ? empty("No query has said how far it is", "Spark's queries with option queryName report to topic __dafka.queries") : empty("No store answers"));
-      const text = JSON.stringify([found.audited, found.live]);
-      if (text !== state.last) {
-        state.last = text;
-        drawAudited(found.audited, found.live);
-      }
-    } catch (error) {
-      put(queries, failed(error));
-    } finally {
-      state.asking = false;
+  const state = { trail: null, last: "" };
+  const tick = poll(queries, () => get("queries", { window: chosen() }), (found) => {
+    put(queries, found.queries.length ? found.queries.map(card)
+      : found.live ? empty("No query has said how far it is", "Spark's queries with option queryName report to topic __dafka.queries") : empty("No store answers"));
+    const text = JSON.stringify([found.audited, found.live]);
+    if (text !== state.last) {
+      state.last = text;
+      drawAudited(found.audited, found.live);
     }
-  }
+  });
+  main.append(h("div", { class: "head" }, h("h1", {}, "Queries"), choice(tick)), queries, h("h2", {}, "Audit trails"), audited);
 
   function card(query) {
     const id = `${query.query} ${query.run}`;
@@ -42,14 +31,13 @@ export function show(main) {
     if (open.has(id)) partitions(query, lags);
     return h("section", { class: "card query" },
       h("div", { class: "head" }, h("h2", { class: "name" }, query.query), badge(query.state, STATES[query.state]), h("small", { class: "faint" }, `run ${short(query.run)}, reported ${span(query.reported_s)} ago`)),
-      h("div", { class: "tiles" },
-        tile("behind", count(query.records_behind), "records", query.records_behind ? "accent" : ""),
-        tile("waiting", span(query.seconds_behind), "the oldest of them"),
-        tile("size", size(query.bytes_behind), "not read yet")),
-      chart(query.history.map((each) => [each[0], each[1]]), { shown: count, label: "records behind", width: Math.max(320, main.clientWidth - 84), height: 130 }), more);
+      h("div", { class: "tiles" }, tiles([
+        ["behind", count(query.records_behind), "records", query.records_behind ? "accent" : "", whole(query.records_behind)],
+        ["waiting", span(query.seconds_behind), "the oldest of them"],
+        ["size", size(query.bytes_behind), "not read yet"],
+      ])),
+      chart(query.lags, { shown: count, label: "records behind", width: Math.max(320, main.clientWidth - 84), height: 130 }), more);
   }
-
-  const tile = (name, value, small, kind = "") => h("div", { class: `tile ${kind}` }, h("span", {}, name), h("b", {}, value), h("small", {}, small));
 
   async function partitions(query, element) {
     try {

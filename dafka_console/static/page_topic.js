@@ -1,18 +1,18 @@
 // One topic: its partitions, and its newest records.
 
 import { get } from "./api.js";
-import { chart } from "./chart.js";
-import { badge, empty, failed, h, put } from "./dom.js";
+import { chart, choice, chosen } from "./chart.js";
+import { badge, empty, h, poll, put, tiles } from "./dom.js";
 import { ago, byteRate, count, moment, moving, plural, rate, short, size, whole } from "./format.js";
 import { list, none } from "./list.js";
 import { recordRows } from "./page_records.js";
 
 export function show(main, { go, names, news }) {
   const [topic] = names;
-  const tiles = h("div", { class: "tiles" });
+  const numbers = h("div", { class: "tiles" });
   const graph = h("div", {});
   const last = h("div", { class: "card" });
-  const find = h("input", { type: "search", placeholder: "Find a partition  /", "aria-label": "Find a partition", oninput: () => rows.again() });
+  const find = h("input", { type: "search", placeholder: "Find a partition or client  /", "aria-label": "Find a partition", oninput: () => rows.again() });
   const rows = list({
     label: "partitions",
     sort: "last_us",
@@ -22,6 +22,7 @@ export function show(main, { go, names, news }) {
     open: (row) => go("records", topic, row.name),
     columns: [
       { key: "name", title: "partition", width: "minmax(90px, 2fr)", cell: (row) => [h("code", { title: row.name }, row.name.length > 20 ? `${row.name.slice(0, 18)}…` : row.name), row.producing && badge("producer here", "good")] },
+      { title: "client", kind: "wide", width: "minmax(80px, 1.6fr)", cell: (row) => h("span", { title: row.client }, row.client || "–") },
       { key: "earliest", title: "earliest", kind: "number wide", width: "110px", cell: (row) => whole(row.earliest) },
       { key: "end", title: "next", kind: "number", width: "96px", cell: (row) => whole(row.end) },
       { key: "bytes", title: "size", kind: "number wide", width: "100px", exact: true, cell: (row) => size(row.bytes) },
@@ -31,33 +32,27 @@ export function show(main, { go, names, news }) {
     ],
   });
   main.append(h("div", { class: "head" }, h("h1", {}, h("a", { href: "#/topics", class: "up" }, "Topics"), " / ", h("span", { class: "name" }, topic)),
-    h("a", { class: "button", href: `#/produce/${encodeURIComponent(topic)}` }, "Produce")), tiles, graph,
+    h("a", { class: "button", href: `#/produce/${encodeURIComponent(topic)}` }, "Produce")), numbers,
+  h("div", { class: "head" }, h("h2", {}, "Written"), choice(() => tick())), graph,
   h("div", { class: "head" }, h("h2", {}, "Partitions"), find), rows.element, h("div", { class: "head" }, h("h2", {}, "Newest records"), h("a", { class: "button", href: `#/records/${encodeURIComponent(topic)}` }, "Find records")), last);
-  let asking = false;
+  const ask = poll(numbers, async () => {
+    const found = await get("topic", { topic, window: chosen() });
+    return [found, found.stale < found.partitions && await get("records", { topic, most: 12 })];
+  }, ([found, records]) => {
+    put(numbers, tiles([
+      ["records", count(found.records), plural(found.partitions, "partition"), "", whole(found.records)],
+      ["size", size(found.bytes), found.records && found.bytes !== null ? `${size(found.bytes / found.records)} a record` : "", "", `${whole(found.bytes)} bytes`],
+      ["written now", rate(found.rate), byteRate(found.byte_rate), "accent"],
+      found.kept.length && ["kept", found.kept.length === 1 ? found.kept[0].replace(",", ", ") : "differs", found.kept.length === 1 ? "in all stores that say so" : `by store: ${found.kept.join(" or ")}`],
+      ["last written", ago(found.last_us), `first ${moment(found.first_us)}`],
+    ]));
+    put(graph, chart(found.rates, { shown: count, label: "records per second", width: Math.max(320, graph.clientWidth - 34), height: 130 }));
+    put(last, !records ? empty("No store that has them answers") : records.rows.length ? recordRows(records.rows, topic, (row) => go("records", topic, row.partition, String(row.offset)), true) : empty(records.total ? "Too many partitions are being written: see “Find records”" : "No records"));
+  });
 
-  async function tick() {
+  function tick() {
     rows.refresh();
-    if (asking) return;
-    asking = true;
-    try {
-      const found = await get("topic", { topic });
-      const records = found.stale < found.partitions && await get("records", { topic, most: 12 });
-      if (!main.contains(tiles)) return;
-      put(tiles, [
-        ["records", count(found.records), plural(found.partitions, "partition"), "", whole(found.records)],
-        ["size", size(found.bytes), found.records && found.bytes !== null ? `${size(found.bytes / found.records)} a record` : "", "", `${whole(found.bytes)} bytes`],
-        ["written now", rate(found.rate), byteRate(found.byte_rate), "accent"],
-        found.kept.length && ["kept", found.kept.length === 1 ? found.kept[0].replace(",", ", ") : "differs", found.kept.length === 1 ? "in all stores that say so" : `by store: ${found.kept.join(" or ")}`],
-        ["last written", ago(found.last_us), `first ${moment(found.first_us)}`],
-      ].filter(Boolean).map(([name, value, more, kind, exact]) => h("div", { class: `tile ${kind || ""}`, title: exact }, h("span", {}, name), h("b", {}, value), h("small", {}, more))));
-      const nowS = Date.now() / 1000;
-      put(graph, chart(found.rates.map((each, n) => [nowS - found.rates.length + n + 1, each]), { shown: count, label: "records per second", width: Math.max(320, graph.clientWidth - 34), height: 130 }));
-      put(last, !records ? empty("No store that has them answers") : records.rows.length ? recordRows(records.rows, topic, (row) => go("records", topic, row.partition, String(row.offset)), true) : empty(records.total ? "Too many partitions are being written: see “Find records”" : "No records"));
-    } catch (error) {
-      put(tiles, failed(error));
-    } finally {
-      asking = false;
-    }
+    ask();
   }
 
   rows.again();

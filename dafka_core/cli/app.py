@@ -153,7 +153,7 @@ _COMMANDS: Final = (
     ),
     _row(
         "list_commands:partitions",
-        "List partitions: offsets, bytes, first and last timestamp, and number of complete stores.",
+        "List partitions: offsets, bytes, first and last timestamp, complete stores, and client.",
         INSPECT,
         ReaderOptions,
     ),

@@ -74,7 +74,7 @@ def partitions(
     uris: Uris = "",
     **options: Any,
 ) -> None:
-    """List partitions: offsets, bytes, first and last timestamp, and number of complete stores."""
+    """List partitions: offsets, bytes, first and last timestamp, complete stores, and client."""
     if topic is not None:
         check_argument("topic", topic, check_topic)
     found = _held(topic, min_stores, timeout_s, uris, options)
@@ -83,9 +83,10 @@ def partitions(
         size = None if facts is None else facts.bytes
         first, last = (None, None) if facts is None else (facts.first_time_us, facts.last_time_us)
         records = info.end - info.earliest
-        rows.append((*info[:4], records, size, _time(first), _time(last), stores))
+        client = None if facts is None else facts.client or None
+        rows.append((*info[:4], records, size, _time(first), _time(last), stores, client))
     names = ("topic", "partition", "earliest", "next", "records", "bytes", "first", "last")
-    output.table((*names, "stores"), rows, as_json=as_json)
+    output.table((*names, "stores", "client"), rows, as_json=as_json)
 
 
 class Held(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -28,6 +29,8 @@ from dafka_core.config.topic_rules import (
 )
 from dafka_core.errors import ConfigError, PartitionError
 from dafka_core.model.envelope import AUTO, ENVELOPE, ENVELOPE_MEANING
+from dafka_core.model.name_limits import MAX_CLIENT_BYTES, is_client_name
+from dafka_core.model.names import printable
 from dafka_core.model.timestamps import MAX_AHEAD_US
 from dafka_core.system.hosts import ANY, HOST, bracketed, is_host
 
@@ -289,6 +292,13 @@ def parse_flight_port(value: Any) -> str:
     raise ValueError(f"must be a port (0 lets the system choose) or {FLIGHT_OFF}")
 
 
+def parse_client_name(value: Any) -> str:
+    """Parse the name of a client."""
+    if not isinstance(value, str) or not is_client_name(value):
+        raise ValueError(f"must have up to {MAX_CLIENT_BYTES} bytes of visible characters")
+    return value
+
+
 def _rules(meaning: str) -> tuple[RetentionRule, ...]:
     return option((), meaning, kind=RULES, parse=parse_rules)
 
@@ -395,6 +405,17 @@ class ProducerOptions(NodeOptions):
         choices=(FAIL, IGNORE),
     )
     head_interval_ms: int = option(1_000, "interval of announcing the last offset", minimum=10)
+    client_name: str = option(
+        "",
+        "name of this producer in lists of partitions. Default: host name and process id, as "
+        "`host-7:4711`",
+        parse=parse_client_name,
+    )
+
+    @property
+    def client(self) -> str:
+        """Return the name of this producer, which stores keep with its partition."""
+        return self.client_name or f"{printable(socket.gethostname())[:64]}:{os.getpid()}"
 
 
 @dataclass(frozen=True)

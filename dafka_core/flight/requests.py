@@ -20,7 +20,13 @@ from dafka_core.flight.columns import COLUMNS, DEFAULT_COLUMNS
 from dafka_core.flight.limits import MAX_LEASED_BLOCKS
 from dafka_core.model.envelope import AUTO, ENVELOPE
 from dafka_core.model.json_message import JsonMessage, Natural, short
-from dafka_core.model.name_limits import check_address, check_topic, nearest
+from dafka_core.model.name_limits import (
+    MAX_CLIENT_BYTES,
+    check_address,
+    check_topic,
+    is_client_name,
+    nearest,
+)
 from dafka_core.model.names import INTERNAL
 from dafka_core.model.records import (
     NO_VERSION,
@@ -176,17 +182,22 @@ class PutRequest(_PartitionRequest, frozen=True):
 
     With an ``attempt`` the records are staged, for the transaction of that ``version`` if it has
     one.
-    ``waited_s`` is how long the client has waited for a busy store before.
+    ``waited_s`` is how long the client has waited for a busy store before.  ``client`` is its name
+    in lists of partitions.
     """
 
     start: Offset
     attempt: Attempt = ""
     version: Version = NO_VERSION
     waited_s: Annotated[float, Meta(ge=0, le=limits.MAX_WAIT_S)] = 0.0
+    client: str = ""
 
     def check(self) -> None:
-        """Check that only an attempt stages a transaction."""
+        """Check that only an attempt stages a transaction, and the client's name."""
         super().check()
+        if not is_client_name(self.client):
+            why = f"must have up to {MAX_CLIENT_BYTES} bytes of visible characters"
+            raise InvalidRequestError("client", short(self.client), why)
         if self.version != NO_VERSION and not self.attempt:
             raise InvalidRequestError("version", self.version, "is staged: name the 'attempt', too")
 
@@ -615,7 +626,7 @@ class Done(JsonMessage, frozen=True):
 
 
 class PartitionFacts(JsonMessage, frozen=True):
-    """The size and times of a partition: the metadata of its FlightInfo."""
+    """The size and times of a partition, and its client: the metadata of its FlightInfo."""
 
     topic: str
     partition: str
@@ -625,6 +636,7 @@ class PartitionFacts(JsonMessage, frozen=True):
     bytes: Natural
     first_time_us: int | None
     last_time_us: int | None
+    client: str = ""
 
     @property
     def tp(self) -> TopicPartition:
@@ -635,9 +647,13 @@ class PartitionFacts(JsonMessage, frozen=True):
 def furthest_facts(
     facts: Iterable[PartitionFacts],
 ) -> dict[TopicPartition, PartitionFacts]:
-    """Return the facts of each partition from the store with its last and most records."""
+    """Return the facts of each partition from the store with its last and most records.
+
+    Not every store knows the name of its client.
+    """
     ranked = sorted(facts, key=lambda each: (each.end, each.records))
-    return {each.tp: each for each in ranked}
+    clients = {each.tp: each.client for each in ranked if each.client}
+    return {each.tp: replace(each, client=clients.get(each.tp, "")) for each in ranked}
 
 
 class DurableEnd(JsonMessage, frozen=True, omit_defaults=True):

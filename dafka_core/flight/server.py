@@ -151,6 +151,8 @@ class _Put:
             future = self._context.backend.stage(batch, request.attempt, request.version)
         else:
             future = self._context.backend.put(batch)
+        if self._submitted == request.start:
+            self._context.backend.name_client(request.tp, request.client)
         self._submitted = batch.end
         with self._changed:
             self._count += 1

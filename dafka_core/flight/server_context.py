@@ -225,6 +225,9 @@ class StoreBackend(Protocol):
     def stage(self, batch: RecordBatch, attempt: str, version: int) -> Future[int]:
         """Stage records; the future returns the end of the staged records.  May block."""
 
+    def name_client(self, tp: TopicPartition, client: str) -> None:
+        """Keep the name of the client that writes a partition, unless it is empty."""
+
     def commit(self, transactions: Sequence[StagedTransaction]) -> Future[None]:
         """Make staged records visible, all or none."""
 

@@ -677,6 +677,7 @@ class StoreClient(ProcessBound):
         attempt: str = "",
         version: int = NO_VERSION,
         waited_s: float = 0.0,
+        client_name: str = "",
         timeout_s: float,
     ) -> PutStream:
         """Open a put at ``start``, the partition's end; see ``PutStream``.
@@ -686,10 +687,11 @@ class StoreClient(ProcessBound):
         then the partition's end, or that of the same attempt's staged records.
 
         ``timeout_s`` is the longest wait of a write without progress, and ``waited_s`` the time
-        waited for a turn before (``StoreBusyError``).
+        waited for a turn before (``StoreBusyError``).  Lists of partitions show ``client_name``.
         """
+        waited_s = min(waited_s, limits.MAX_WAIT_S)
         request = requests.PutRequest(
-            *tp, start, attempt, version, min(waited_s, limits.MAX_WAIT_S), store=self._store
+            *tp, start, attempt, version, waited_s, client_name, store=self._store
         ).checked()
         call = self._deadline(timeout_s, self._break)
         client, options = self._connected(), self._keys.call_options()

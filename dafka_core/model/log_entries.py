@@ -113,6 +113,13 @@ class Promise(NamedTuple):
     life: EpochId
 
 
+class NameClient(NamedTuple):
+    """Keep the name of the client that writes a partition with records."""
+
+    tp: TopicPartition
+    client: str
+
+
 class StoreSeen(NamedTuple):
     """Record another store's endpoint and when it was last seen (as ``KnownStore``)."""
 
@@ -160,7 +167,14 @@ class SetTransaction(NamedTuple):
 
 _TransactionEntry = Stage | Commit | Discard | SetTransaction
 LogEntry = (
-    RecordBatch | _TransactionEntry | Promise | StoreSeen | Forget | SetAside | RestartPartition
+    RecordBatch
+    | _TransactionEntry
+    | Promise
+    | NameClient
+    | StoreSeen
+    | Forget
+    | SetAside
+    | RestartPartition
 )
 
 

@@ -9,11 +9,12 @@ from typing import Any, Final
 from rapidfuzz.distance import OSA
 
 from dafka_core.errors import ProtocolError
-from dafka_core.model.names import octets_of, quoted, text_of, unescape
+from dafka_core.model.names import is_plain, octets_of, quoted, text_of, unescape
 
 # Both are strings with a one-byte length, beyond which C nodes cut them; RFC 46 sets no limits.
 MAX_TOPIC_BYTES: Final = 255
 MAX_ADDRESS_BYTES: Final = 255
+MAX_CLIENT_BYTES: Final = 128
 
 
 def text_size_bytes(text: str) -> int:
@@ -59,6 +60,11 @@ def _parse_name(check: Callable[[str], None], value: Any) -> str:
     except ProtocolError as error:
         raise ValueError(error.reason) from None
     return name
+
+
+def is_client_name(text: str) -> bool:
+    """Return True for a client's name: up to 128 bytes of visible characters, or empty."""
+    return is_plain(text) and len(text.encode()) <= MAX_CLIENT_BYTES
 
 
 parse_topic: Final = partial(_parse_name, check_topic)

@@ -156,6 +156,11 @@ class AppendQueue(ProcessBound):
         """
         return self._submit(Stage(batch, attempt, version))[0]
 
+    def name_client(self, tp: TopicPartition, client: str) -> None:
+        """Keep the name of the client that writes a partition, unless it is empty."""
+        if client:
+            self._mesh.call_soon(lambda now: self._role.name_client(tp, client))
+
     def commit(self, transactions: Sequence[StagedTransaction]) -> Future[None]:
         """Make staged transactions visible, all or none, on disk and synced.
 

@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 import zmq
 from zmq import SyncSocket as Socket
 
-from dafka_core.config.node_options import NEEDED_NODES, NodeOptions
+from dafka_core.config.node_options import NEEDED_NODES, NodeOptions, ProducerOptions
 from dafka_core.errors import (
     ClosedError,
     ForkedError,
@@ -114,8 +114,10 @@ class Mesh(ProcessBound):
             self.quotas,
             self.traffic,
         )
-        own_limit = announcement(kind, role.address, max_taken_bytes(config.max_record_bytes))
-        self.peers.subscribe([own_limit, *role.subscriptions()])
+        limit_bytes = max_taken_bytes(config.max_record_bytes)
+        client = config.client if isinstance(config, ProducerOptions) else ""
+        introduction = announcement(kind, role.address, limit_bytes, client)
+        self.peers.subscribe([introduction, *role.subscriptions()])
         self._thread = NodeThread(f"dafka-{kind}", self._run)
 
     def _new_pub(self) -> Socket:
@@ -369,7 +371,8 @@ class Mesh(ProcessBound):
             subscribed, kind, topic = self._subscribers.apply(frame)
             if (introduced := self.limits.apply(frame)) is not None:
                 self.peers.inbound.introduce(connection, introduced.node, introduced.letter)
-                news = PeerNews(introduced.node, is_store=introduced.is_store)
+                is_store, client = introduced.is_store, introduced.client
+                news = PeerNews(introduced.node, is_store=is_store, client=client)
                 self.role.on_peer(now, news)
             else:
                 self.peers.inbound.apply(connection, subscribed, kind, topic)

@@ -16,6 +16,7 @@ import numpy as np
 
 from dafka_core.config.node_options import MAX_RECORD_BYTES
 from dafka_core.errors import RecordTooLargeError
+from dafka_core.model.name_limits import MAX_CLIENT_BYTES, is_client_name
 from dafka_core.model.names import octets_of, text_of
 from dafka_core.protocol.beacons import MAX_PEERS
 from dafka_core.protocol.limits import max_taken_bytes
@@ -25,15 +26,18 @@ from dafka_core.protocol.role import Outgoing, OutgoingBatch
 # Accepted by every node.  A lower announcement is invalid: no peer can make others send less.
 LEAST_BYTES: Final = max_taken_bytes(0)
 _ID: Final = b"A"
-_ANNOUNCEMENT: Final = re.compile(rb"A([A-Z])\0([^\0]{1,255})\0([0-9]{1,10})", re.DOTALL)
+_ANNOUNCEMENT: Final = re.compile(
+    rb"A([A-Z])\0([^\0]{1,255})\0([0-9]{1,10})(?:\0([^\0]{1,%d}))?" % MAX_CLIENT_BYTES, re.DOTALL
+)
 
 
 class Announcement(NamedTuple):
-    """A node's announced kind, by its first letter, and record limit."""
+    """A node's announced kind, by its first letter, record limit, and name, if it has one."""
 
     letter: str
     node: str
     limit_bytes: int
+    client: str = ""
 
     @property
     def is_store(self) -> bool:
@@ -41,9 +45,10 @@ class Announcement(NamedTuple):
         return self.letter == "S"
 
 
-def announcement(kind: str, node: str, limit_bytes: int) -> bytes:
+def announcement(kind: str, node: str, limit_bytes: int, client: str = "") -> bytes:
     """Return the subscription with which a node announces itself to peers."""
-    return b"%b%b\0%b\0%d" % (_ID, kind[:1].upper().encode(), octets_of(node), limit_bytes)
+    own = b"%b%b\0%b\0%d" % (_ID, kind[:1].upper().encode(), octets_of(node), limit_bytes)
+    return b"%b\0%b" % (own, client.encode()) if client else own
 
 
 def parse_announcement(prefix: bytes) -> Announcement | None:
@@ -52,9 +57,10 @@ def parse_announcement(prefix: bytes) -> Announcement | None:
     if match is None:
         return None
     kind, node, limit_bytes = match[1], text_of(match[2]), int(match[3])
-    if not LEAST_BYTES <= limit_bytes <= MAX_RECORD_BYTES:
+    client = text_of(match[4] or b"")
+    if not (LEAST_BYTES <= limit_bytes <= MAX_RECORD_BYTES and is_client_name(client)):
         return None
-    return Announcement(kind.decode(), node, limit_bytes)
+    return Announcement(kind.decode(), node, limit_bytes, client)
 
 
 def error_of(record: RecordTooLarge, limit_bytes: int, node: str) -> RecordTooLargeError:

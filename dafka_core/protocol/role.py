@@ -32,6 +32,7 @@ class PeerNews(NamedTuple):
     endpoint: str = ""  # announced by a tower
     accepts: bool = False  # it has accepted our connection
     is_store: bool | None = None  # kind that it has announced when it connected to us
+    client: str = ""  # name that it has announced with its kind
 
 
 class Role(Protocol):

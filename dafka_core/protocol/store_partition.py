@@ -36,6 +36,7 @@ class StorePartition(PartitionFetcher):
     lost_to: EpochId = NO_LIFE  # the newest life whose records have replaced the store's
     winner: HistoryReply | None = None
     """The last answer of the store whose history has replaced this one's, until it is lost."""
+    client: str = ""  # the last name written to the log for it
     too_large: int = -1  # the offset of the rejected record named by the last error
     losses: int = 0
     """How often records were dropped from its end, before or after they were written."""

@@ -28,6 +28,7 @@ from dafka_core.model.epochs import Epoch, epoch_at, last_life
 from dafka_core.model.log_entries import (
     Commit,
     LogEntry,
+    NameClient,
     Promise,
     RestartPartition,
     SetAside,
@@ -114,6 +115,7 @@ class StoreRole:
         self._sync_interval_s = sync_interval_s
         self._sync_due = 0.0
         self._acknowledge: dict[TopicPartition, StorePartition] = {}
+        self._clients = RecentNames[str](MAX_PEERS)  # the names of producers that have connected
         self._committed_at = 0.0  # when the last commit was accepted
 
     def subscriptions(self) -> list[bytes]:
@@ -260,16 +262,20 @@ class StoreRole:
         if kind is m.Fetch:
             self.scheduler.retry_unanswered(topic)
         if kind is m.Ack and topic:
-            # A producer may have missed our ACKs before.
+            # A producer may have missed our ACKs before, and its records may have come before its
+            # name.
             for tp, partition in self.partitions.items():
                 if tp.partition == topic:
                     self._acknowledge[tp] = partition
+                    self.name_client(tp, self._clients.get(topic, ""))
         return []
 
     def on_peer(self, now: float, news: PeerNews) -> None:
         """Note a peer that may be a known store."""
         if news.endpoint and news.node != self.address:
             self.known.on_announced(news.node, news.endpoint)
+        if news.client:
+            self._clients.keep(news.node, news.client)
 
     def on_peer_lost(self, peer: str) -> None:
         """Note the loss: other peers have its records, or it returns."""
@@ -293,6 +299,13 @@ class StoreRole:
         """Return the time of the next request."""
         asked = (self.scheduler, self.hosted, self.histories, self.known, self._trimmed)
         return min(self._sync_due, *(each.deadline() for each in asked))
+
+    def name_client(self, tp: TopicPartition, client: str) -> None:
+        """Keep the name of the client that writes a partition, if it is new."""
+        partition = self.partitions.get(tp)
+        if client and partition is not None and partition.client != client:
+            partition.client = client
+            self.write(NameClient(tp, client))
 
     # -- clients in the store's process ----------------------------------------------------------
 
@@ -391,6 +404,7 @@ class StoreRole:
                 self._truncate(partition, batch.offset)
                 return
             self.write(partition.extend(batch))
+            self.name_client(batch.tp, self._clients.get(batch.tp.partition, ""))
 
     def _on_batch_stored(self, batch: RecordBatch, error: DafkaError | None) -> list[Outgoing]:
         partition = self.partitions[batch.tp]

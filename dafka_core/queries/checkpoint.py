@@ -258,6 +258,8 @@ def _offset(text: str) -> SourceOffset | None:
 def sync_checkpoint(location: str, batch: int) -> None:
     """Put all files of a checkpoint that are newer than the plan of the previous batch on disk.
 
+    All files, if the clock was set back since.
+
     The sink calls this before it commits a batch.  Spark does not sync them: after a power cut it
     would give a batch that the sink has committed other offsets, or miss the state before it.  A
     checkpoint that this machine's file system does not have is left alone.
@@ -270,7 +272,9 @@ def sync_checkpoint(location: str, batch: int) -> None:
         return
     if not (directory / OFFSETS / str(batch)).exists():
         return
-    since_ns = _mtime_ns(directory / OFFSETS / str(batch - 1))
+    since_ns, planned_ns = (_mtime_ns(directory / OFFSETS / str(n)) for n in (batch - 1, batch))
+    if planned_ns < since_ns:
+        since_ns = 0
     paths = [f"{folder}/{name}" for folder, _, names in os.walk(directory) for name in ("", *names)]
     if not since_ns:  # Spark may have made the directories above
         paths += [str(parent) for parent in directory.parents if os.access(parent, os.R_OK)]

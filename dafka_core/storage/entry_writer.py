@@ -17,6 +17,7 @@ from dafka_core.model.log_entries import (
     Discard,
     Forget,
     LogEntry,
+    NameClient,
     NotedBatch,
     Promise,
     RestartPartition,
@@ -76,8 +77,6 @@ class EntryWriter:
                 if entry.transaction is not None:
                     return self._replicate(entry, entry.transaction)
                 self._append(entry)
-                if isinstance(entry, NotedBatch):
-                    self._tables.notes.put(entry.notes)
             case Stage():
                 return self._stage(entry)
             case Commit():
@@ -89,6 +88,8 @@ class EntryWriter:
                 return self._set_transaction(entry)
             case Promise():
                 self._tables.lives.promise(entry.tp, entry.life)
+            case NameClient():
+                self._name_client(entry)
             case StoreSeen():
                 self._tables.lives.meet(entry)
             case Forget():
@@ -96,6 +97,11 @@ class EntryWriter:
             case SetAside() | RestartPartition():
                 self._set_aside(entry)
         return None
+
+    def _name_client(self, entry: NameClient) -> None:
+        row = self._tables.row(entry.tp)
+        if row is not None and row.client != entry.client:
+            self._tables.put_row(entry.tp, row._replace(client=entry.client))
 
     def discard_stale(self, before_us: int, *, replicas: bool) -> int:
         """Discard staged records without additions since a time; return the partition count."""
@@ -124,6 +130,8 @@ class EntryWriter:
         else:
             raise OffsetConflictError(*batch.tp, batch.offset, row.end)
         self._put(batch, row)
+        if isinstance(batch, NotedBatch):
+            self._tables.notes.put(batch.notes)
 
     def _replicate(self, batch: RecordBatch, transaction: Transaction) -> DafkaError | None:
         _check_transaction(transaction)

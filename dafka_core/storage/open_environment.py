@@ -34,9 +34,9 @@ FORMAT_KEY: Final = b"format"
 FORMAT_VALUE: Final = struct.Struct("<I")
 """The entry of the table ``meta`` with the format's number."""
 
-FORMAT: Final = 5
-"""In earlier formats the timestamps of a partition never went back, and blocks did not have the
-greatest one so far."""
+FORMAT: Final = 6
+"""In earlier formats partitions had no names of clients, and no checksum covered the partition of
+records that were set aside."""
 
 
 NOT_LOCAL: Final = {

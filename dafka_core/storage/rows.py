@@ -26,16 +26,14 @@ name, would serve other records, or overwrite some."""
 
 CHECKSUM_BYTES = _CHECKSUM.size
 
-_ROW = struct.Struct("<QQQqq")
-"""The fields of each row; an epoch follows, if the partition's producer has one."""
+_ROW = struct.Struct("<QQQqqB")
+"""The fields of each row; the last is the size of the client's name at the row's end.  An epoch
+follows, if the partition's producer has one."""
 
 _TRANSACTIONS = struct.Struct("<Qqqq16sqQQ16sQQqQQ")
 """The last fields in the row of a partition with transactions.  Each of the three optional parts
 (staged records, the committed attempt, the last transaction) has an end of 0 if missing."""
 
-
-LEAST_BYTES = _ROW.size + CHECKSUM_BYTES
-"""Of a row without epoch and transactions, on disk."""
 
 _REST_BYTES = {e + t for e in (0, EPOCH_BYTES) for t in (0, _TRANSACTIONS.size)}
 
@@ -87,6 +85,8 @@ class PartitionRow(NamedTuple):
     last_transaction: Transaction | None = None
     epoch: Epoch | None = None
     """The newest one."""
+    client: str = ""
+    """The name of the client that writes the partition, if it has one."""
 
     def info(self, tp: TopicPartition) -> PartitionInfo:
         """Return the available offsets of the partition."""
@@ -102,26 +102,29 @@ class PartitionRow(NamedTuple):
         """
         row = bytes(value[:-CHECKSUM_BYTES])
         at = _ROW.size
-        if len(row) - at not in _REST_BYTES:
+        *facts, name_bytes = _ROW.unpack_from(row) if len(row) >= at else (0,)
+        end = len(row) - name_bytes
+        if end - at not in _REST_BYTES:
             raise ValueError(f"a partition's row cannot have {len(value)} bytes")
         if value[-CHECKSUM_BYTES:] != checksum(key, row):
             raise ValueError("its row does not match its checksum")
-        facts = _ROW.unpack_from(row)
-        epoch = None
-        if (len(row) - at) % _TRANSACTIONS.size == EPOCH_BYTES:
+        epoch, client = None, row[end:].decode()
+        if (end - at) % _TRANSACTIONS.size == EPOCH_BYTES:
             at += EPOCH_BYTES
             epoch = Epoch.unpack(row[at - EPOCH_BYTES : at])
-        if len(row) == at:
-            return cls._make((*facts, None, None, None, epoch))
+        if end == at:
+            return cls._make((*facts, None, None, None, epoch, client))
         fields = _TRANSACTIONS.unpack_from(row, at)
         staged = StagedRecords._make((*fields[:5], Transaction._make(fields[5:8])))
         committed, last = CommittedAttempt._make(fields[8:11]), Transaction._make(fields[11:])
         found = [each if each.end else None for each in (staged, committed, last)]
-        return cls._make((*facts, *found, epoch))
+        return cls._make((*facts, *found, epoch, client))
 
     def packed(self, key: bytes) -> bytes:
         """Encode the row for the table, under its key."""
-        row = _ROW.pack(*self[:5]) + (b"" if self.epoch is None else self.epoch.packed())
+        client = self.client.encode()
+        row = _ROW.pack(*self[:5], len(client))
+        row += b"" if self.epoch is None else self.epoch.packed()
         if any((self.staged, self.committed, self.last_transaction)):
             *staged, transaction = self.staged or _NOT_STAGED
             row += _TRANSACTIONS.pack(
@@ -130,6 +133,7 @@ class PartitionRow(NamedTuple):
                 *(self.committed or _NOT_COMMITTED),
                 *(self.last_transaction or _NO_TRANSACTION),
             )
+        row += client
         return row + checksum(key, row)
 
     def with_staged_visible(self) -> Self:

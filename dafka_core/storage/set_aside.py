@@ -4,7 +4,7 @@ When two histories of a partition meet (``epochs.py``), one wins, and the loser'
 divergence on are set aside.  Those get an id of their own among the blocks, and are listed in
 the table ``meta``:
 
-    "aside ", id  ->  row as in ``rows.py`` without transactions, key of the partition
+    "aside ", id  ->  first offset, end, key of the partition, checksum
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.storage.block import Block, pack
-from dafka_core.storage.rows import LEAST_BYTES, PartitionRow, partition_key, tp_of_key
-from dafka_core.storage.storage_errors import damaged
+from dafka_core.storage.rows import NEVER_US, PartitionRow, partition_key, tp_of_key
 from dafka_core.storage.tables import FoundBlock, Tables
+from dafka_core.storage.transaction import CheckedTable
 
-_PREFIX = b"aside "
 _ID = struct.Struct(">Q")
+_OFFSETS = struct.Struct(">QQ")
 
 
 class AsideRecords(NamedTuple):
@@ -42,23 +42,27 @@ class AsideArea:
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
-        self._directory, self._txn, self._meta = tables.directory, tables.txn, tables.meta
+        self._list = CheckedTable(
+            tables.txn,
+            tables.meta,
+            b"aside ",
+            lambda name: f"entry {int.from_bytes(name)} of the list of set-aside records",
+        )
 
     def take(self, tp: TopicPartition, row: PartitionRow, start: int) -> PartitionRow:
         """Move the records from ``start`` on out of a partition; return its row, unwritten."""
         offset = max(start, row.earliest)
-        aside = PartitionRow(self._tables.new_id(), offset, row.end, row.newest_us, row.late_us)
+        aside_id = self._tables.new_id()
         for batch in self._blocks(tp, row, offset):
             self._tables.delete_blocks(row.id, [batch.offset])
             if batch.offset < offset == start:  # and not trimmed
                 self._put(row.id, batch.between(batch.offset, offset), row.newest_us)
             part = batch.between(max(batch.offset, offset), batch.end)
-            self._put(aside.id, part, row.newest_us)
+            self._put(aside_id, part, row.newest_us)
         self._tables.area.cut(row.id, offset)
         self._tables.links.cut(row.id, start)
         if offset < row.end:
-            name = _PREFIX + _ID.pack(aside.id)
-            self._txn.put(name, aside.packed(name) + partition_key(tp), db=self._meta)
+            self._list.put(_ID.pack(aside_id), _OFFSETS.pack(offset, row.end) + partition_key(tp))
         last, committed = row.last_transaction, row.committed
         return self._tables.lives.cut(tp, row, start)._replace(
             earliest=min(row.earliest, start),
@@ -70,24 +74,24 @@ class AsideArea:
     def listed(self) -> list[AsideRecords]:
         """Return the records set aside, oldest first."""
         found = []
-        for name, value in self._txn.scan(self._meta, _PREFIX):
-            tp, row = self._parsed(name, value)
+        for name, content in self._list.scan(b""):
+            tp, row = _parsed(name, content)
             size_bytes = self._tables.size_bytes(row.id, 0, row.end)
             found.append(AsideRecords(row.id, *tp, row.earliest, row.end, size_bytes))
         return found
 
     def read(self, aside_id: int, offset: int) -> RecordBatch | None:
         """Return the first records from an offset on that were set aside under an id, if any."""
-        name = _PREFIX + _ID.pack(aside_id)
-        value = self._txn.get(name, db=self._meta)
-        if value is None:
+        name = _ID.pack(aside_id)
+        content = self._list.get(name)
+        if content is None:
             return None
-        tp, row = self._parsed(name, value)
+        tp, row = _parsed(name, content)
         return next(self._blocks(tp, row, max(offset, row.earliest)), None)
 
     def discard(self, aside_id: int) -> bool:
         """Delete the records set aside under an id; return False if it is unknown."""
-        if not self._txn.delete(_PREFIX + _ID.pack(aside_id), db=self._meta):
+        if not self._list.delete(_ID.pack(aside_id)):
             return False  # it may be a partition's
         self._tables.delete_blocks(aside_id, list(self._tables.firsts(aside_id, 0)))
         return True
@@ -109,9 +113,8 @@ class AsideArea:
         packed = pack(batch.values, batch.times, newest_us)
         self._tables.put_block(partition_id, batch.offset, packed)
 
-    def _parsed(self, name: bytes, value: memoryview) -> tuple[TopicPartition, PartitionRow]:
-        try:
-            row = PartitionRow.parse(name, value[:LEAST_BYTES])
-        except ValueError as error:
-            raise damaged(self._directory, f"the list of what was set aside: {error}") from error
-        return tp_of_key(bytes(value[LEAST_BYTES:])), row
+
+def _parsed(name: bytes, content: bytes) -> tuple[TopicPartition, PartitionRow]:
+    start, end = _OFFSETS.unpack_from(content)
+    row = PartitionRow(int.from_bytes(name), start, end, NEVER_US, 0)
+    return tp_of_key(content[_OFFSETS.size :]), row

@@ -29,7 +29,7 @@ class PartitionStatistics(NamedTuple):
     blocks on disk: values, 4 bytes for each and little else, or less if compressed; a block trimmed
     in part counts as a whole.  ``first_time_us`` is the timestamp of the first available record,
     and ``last_time_us`` the greatest timestamp so far, in microseconds since the epoch UTC; None
-    without records.
+    without records.  ``client`` is the name of the client that writes the partition, if it has one.
     """
 
     topic: str
@@ -40,6 +40,7 @@ class PartitionStatistics(NamedTuple):
     size_bytes: int
     first_time_us: int | None
     last_time_us: int | None
+    client: str = ""
 
 
 def times_of(batches: Iterable[RecordBatch]) -> list[tuple[int, int]]:
@@ -148,7 +149,8 @@ class Snapshot(Tables):
             last_us = row.newest_us
         count = row.end - row.earliest
         size_bytes += sum(len(block.packed) for block in grouped)
-        return PartitionStatistics(*tp, row.earliest, row.end, count, size_bytes, first_us, last_us)
+        sizes, times = (count, size_bytes), (first_us, last_us)
+        return PartitionStatistics(*tp, row.earliest, row.end, *sizes, *times, row.client)
 
     def record_sizes(self, tp: TopicPartition, start: int, end: int) -> list[int] | None:
         """Return the approximate size of a record in each quarter of a range's available records.

@@ -83,9 +83,13 @@ class CheckedTable:
         """Write an entry, replacing an existing one; or delete it (None)."""
         key = self._prefix + name
         if content is None:
-            self._txn.delete(key, db=self._db)
+            self.delete(name)
         else:
             self._txn.put(key, content + checksum(key, content), db=self._db)
+
+    def delete(self, name: bytes) -> bool:
+        """Delete an entry, damaged or not; return False if it is unknown."""
+        return self._txn.delete(self._prefix + name, db=self._db)
 
     def scan(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yield the names that begin with some bytes, in order, and their contents."""

@@ -15,7 +15,15 @@ from dafka_core.flight.server_context import ServerContext
 from dafka_core.flight.server_keys import ServerKeys
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.model.log_entries import Commit, Discard, Forget, LogEntry, SetTransaction, Stage
+from dafka_core.model.log_entries import (
+    Commit,
+    Discard,
+    Forget,
+    LogEntry,
+    NameClient,
+    SetTransaction,
+    Stage,
+)
 from dafka_core.model.records import RecordBatch, StagedTransaction, TopicPartition, Transaction
 from dafka_core.storage import Log
 from dafka_core.system.closing import Closing
@@ -54,6 +62,11 @@ class LogBackend(Closing):
         """Stage a batch."""
         self.taken.append(batch)
         return self._pool.submit(self._write, Stage(batch, attempt, version), batch.end)
+
+    def name_client(self, tp: TopicPartition, client: str) -> None:
+        """Keep the name of a client."""
+        if client:
+            self._pool.submit(self._write, NameClient(tp, client), None)
 
     def commit(self, transactions: Sequence[StagedTransaction]) -> Future[None]:
         """Commit transactions, all or none."""

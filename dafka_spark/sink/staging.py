@@ -94,9 +94,10 @@ class RowBuffer:
 
 
 class WriterFactory(Closing):
-    """Opens a task's writers, one for each partition."""
+    """Opens a task's writers, one for each partition; ``client_name`` is the task's name."""
 
-    def __init__(self, options: SinkOptions, picked: PickedStore) -> None:
+    def __init__(self, options: SinkOptions, picked: PickedStore, client_name: str = "") -> None:
+        self.client_name = client_name
         self.timeout_s = options.delivery_timeout_s
         self.picked = picked.store
         self.session = StoreSession(options.mesh_address, picked.locations)
@@ -242,6 +243,7 @@ class StagingWriter:
             offset,
             attempt=self.attempt,
             waited_s=self._waited_s,
+            client_name=self._factory.client_name,
             timeout_s=self._factory.timeout_s,
         )
 

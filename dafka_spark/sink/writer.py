@@ -20,6 +20,7 @@ from pyspark.sql.types import StructType
 
 from dafka_core.errors import ConfigError, FencedError, OffsetConflictError
 from dafka_core.model.log_entries import TransactionExistsError
+from dafka_core.model.names import printable
 from dafka_core.model.records import TopicPartition
 from dafka_core.queries.checkpoint import sync_checkpoint
 from dafka_spark.cluster.worker_process import settle
@@ -33,7 +34,12 @@ from dafka_spark.sink.store_session import PickedStore
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
 SPECULATION: Final = "spark.speculation"
+APPLICATION: Final = "spark.app.name"
+DESCRIPTION: Final = "spark.job.description"
 """Properties of the TaskContext: the driver's writer cannot read them before the first row."""
+
+_NAME_BYTES: Final = 50
+"""Of an application and of a query: with a task's number within ``MAX_CLIENT_BYTES``."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +69,10 @@ class _Writer:
         query: str = "",
     ) -> TaskCommit:
         assert self._picked is not None  # the driver has picked it on the way to the tasks
-        task_number = _task().partitionId()
+        task = _task()
+        task_number = task.partitionId()
         codec = row_codec(self._value_kind, self._options)
-        with WriterFactory(self._options, self._picked) as factory:
+        with WriterFactory(self._options, self._picked, _client_name(task)) as factory:
             written = write_rows(
                 batches,
                 self._options,
@@ -87,6 +94,16 @@ def _task() -> TaskContext:
         why = "format 'dafka' cannot write with speculative tasks; set it false"
         raise ConfigError(SPECULATION, "true", why)
     return task
+
+
+def _client_name(task: TaskContext) -> str:
+    """Return the name of a task in lists of partitions: application, query and task number."""
+    application = task.getLocalProperty(APPLICATION) or "Spark"
+    description = task.getLocalProperty(DESCRIPTION) or ""
+    query = description.split("<br/>", 1)[0] if task.getLocalProperty(QUERY_ID) else ""
+    number = f"task {task.partitionId()}"
+    words = [printable(word).encode()[:_NAME_BYTES] for word in (application, query) if word]
+    return ", ".join([*(word.decode("utf-8", "ignore") for word in words), number])
 
 
 class DafkaBatchWriter(_Writer, DataSourceArrowWriter):

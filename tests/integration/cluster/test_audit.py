@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -126,6 +128,8 @@ def test_the_checkpoint_is_on_disk_before_the_sink_commits(
     write(directory / "state" / "0" / "0" / "1.delta", "behind batch 0")
     write(directory / "commits" / "0", "v1\n{}")
     write(directory / "offsets" / "1", offsets(ENDS[1], 1))
+    later_s = time.time() + 60  # then the clock was set back
+    os.utime(directory / "offsets" / "0", (later_s, later_s))
     query.run(1, 10, 20, checkpoint=f"{scheme}{directory}")
     assert lost == []
 

@@ -76,7 +76,7 @@ def test_without_a_store_all_answers_say_so_and_have_what_was_known_last(
     for path, parameters in (
         ("records", {"topic": dafka_topic}),
         ("records", where),
-        ("records", where | {"time_us": 1}),
+        ("records", where | {"since_us": 1}),
         ("record", where | {"offset": 3}),
     ):
         refused = ask(looking, f"/api/{path}", **parameters)

@@ -10,7 +10,8 @@ import pytest
 
 from dafka_console import cluster_view
 from dafka_console.cluster_view import ClusterView, StoreLink, located
-from dafka_console.snapshot import Snapshot
+from dafka_console.snapshot import RECORDS, Snapshot
+from dafka_console.time_series import POINTS
 from dafka_console.windows import topic_row
 from dafka_core import Consumer, EmbeddedCluster, Producer
 from dafka_core.config.node_options import NO_KEYS
@@ -83,7 +84,7 @@ def test_a_store_that_is_gone_is_told_and_what_it_had_stays_until_it_is_back(
             store.append(TopicPartition("t", "A" * 32), [b"y"])
             wait_until(lambda: records(view.snapshot, "t") == 4, "it is back, and goes on")
             assert view.snapshot.live
-            assert not any(each.rate for each in view.snapshot.history)
+            assert not any(view.snapshot.rates.last(RECORDS, POINTS))
 
 
 def test_a_store_that_stands_still_holds_up_none_of_the_others(

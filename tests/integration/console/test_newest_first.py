@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from dafka_console import browsing, newest_first
-from dafka_console.browsing import Search
-from dafka_console.newest_first import View, Views, opened, page
+from dafka_console.browsing import Search, details_of, one, row_of
+from dafka_console.newest_first import View, Views, last, opened, page
 from dafka_console.snapshot import PartitionTable, Snapshot
 from dafka_core.errors import DafkaError, InvalidRequestError
 from dafka_core.flight.store_client import StoreClient
+from dafka_core.model.envelope import closed
 from dafka_core.model.records import UNKNOWN_US, Record, RecordBatch, TopicPartition
 from dafka_core.testing import PATIENCE_S, StoreDouble
 from tests.integration.console.pages import seen
@@ -61,6 +62,64 @@ def test_the_newest_records_of_a_topic_are_those_of_all_its_partitions(store: St
     assert len(newest([store.client()], seen(store), "t", 1)) == 1
     with pytest.raises(InvalidRequestError, match="no store has records"):
         newest([store.client()], seen(store), "u", 1)
+
+
+def test_one_partition_is_read_below_any_offset_from_the_stores_that_have_it(
+    store: StoreDouble, behind: StoreDouble
+) -> None:
+    store.append(TP, [b"%d" % n for n in range(300)])
+    store.append(OTHER, [b"x"])
+    behind.append(TP, [b"%d" % n for n in range(100)])
+    clients, snapshot = [behind.client(), store.client()], seen(store, behind)
+
+    def below(before: int | None, most: int = 5) -> list[int]:
+        view = opened(clients, snapshot, "t", partition=TP.partition, before=before)
+        return [each.offset for each in page(clients, snapshot, view, most)[0]]
+
+    newest = [299, 298, 297, 296, 295]
+    assert [below(each) for each in (None, 10**18, 300, 50, 2, 0, -9)] == [
+        *([newest] * 3),
+        *([49, 48, 47, 46, 45], [1, 0], [], []),
+    ]
+    assert len(below(None, 10_000)) == browsing.MOST_RECORDS
+    assert [each.offset for each in last(clients, snapshot, TP, 3)] == [297, 298, 299]
+    with pytest.raises(InvalidRequestError, match="no store has records of it"):
+        opened(clients, snapshot, "t", partition="none")
+    store.stop()
+    assert below(50) == [49, 48, 47, 46, 45]
+    with pytest.raises(DafkaError):
+        below(200)
+
+
+def test_one_record_is_read_with_its_key_and_headers(store: StoreDouble) -> None:
+    store.append(TP, [closed(b'{"a":1}', b"k", (("h\n", b"\xff"),))] * 10)
+    store.log.trim(TP, 4)
+    clients = [store.client()]
+    found = details_of(one(clients, seen(store), TP, 4), "auto", "")
+    assert found["value"]["text"] == '{\n  "a": 1\n}'
+    assert found["headers"][0]["name"] == "h\\x0a"
+    assert found["headers"][0]["value"]["format"] == "hex"
+    assert (found["topic"], found["key"]["text"]) == ("t", "k")
+    for offset in (3, 10):
+        with pytest.raises(InvalidRequestError, match="offsets 4 to 9"):
+            one(clients, seen(store), TP, offset)
+
+
+def test_keys_values_and_nulls_in_envelopes_are_searched(store: StoreDouble) -> None:
+    contents = [closed(b"v", b"key-1", ()), closed(None, b"key-2", ()), b"bare key-3"]
+    store.append(TP, contents)
+    clients, snapshot = [store.client()], seen(store)
+    for search, offsets in (
+        (Search("KEY-"), [2, 1, 0]),
+        (Search("key-2"), [1]),
+        (Search("v"), [0]),
+        (Search("none"), []),
+        (Search("key", "offset > 1"), [2]),
+    ):
+        found, _ = page(clients, snapshot, opened(clients, snapshot, "t", search), 5)
+        assert [each.offset for each in found] == offsets, search
+    row = row_of(one(clients, snapshot, TP, 1))
+    assert (row["format"], row["key"], row["bytes"]) == ("null", "key-2", 0)
 
 
 def test_the_last_records_are_in_the_order_of_their_offsets_at_every_number(
@@ -223,8 +282,14 @@ def test_what_only_a_silent_store_has_is_counted_and_the_rest_is_read(
         [("A", n) for n in (3, 2, 1)],
         2,
     )
-    with pytest.raises(DafkaError, match="no store that has offsets 4 to 9 answers"):
-        page(clients, snapshot, begun, 3)
+    for read in (
+        lambda: page(clients, snapshot, begun, 3),
+        lambda: one(clients, snapshot, TP, 5),
+    ):
+        with pytest.raises(DafkaError, match="no store that has offsets 4 to 9 answers"):
+            read()
+    with pytest.raises(DafkaError, match="no store that has offsets 0 to 0 answers"):
+        opened(clients, snapshot, "t", partition=OTHER.partition)
     table.drop(behind.address)
     with pytest.raises(DafkaError, match="no store that has records of topic 't' answers"):
         opened([], Snapshot(1, 0.0, 0.0, table.columns()), "t")

@@ -184,7 +184,7 @@ def test_damage_of_a_backup_is_found_before_anything_is_restored(tmp_path: Path)
     path.write_bytes(content)
     manifest = json.loads((tmp_path / "b" / BACKUP_MANIFEST).read_text())
     for member, value, why in [
-        ("v", 2, "has format 2 and its log format 5.*reads formats 1 and 5: restore"),
+        ("v", 2, "has format 2 and its log format 6.*reads formats 1 and 6: restore"),
         ("format", 9, "its log format 9, by Dafka 1"),
         ("checksum", 7, "file backup.json"),
     ]:

@@ -15,6 +15,7 @@ from dafka_core.errors import ClosedError, FencedError, OffsetConflictError, Sto
 from dafka_core.model.log_entries import (
     Commit,
     Discard,
+    NameClient,
     SetTransaction,
     TransactionExistsError,
 )
@@ -289,15 +290,19 @@ def test_rows_are_short_while_there_are_no_transactions(tmp_path: Path) -> None:
         put(store, values(4))
         assert store.trim(TP, 1) == 1
         put(store, values(2), "q")
+        named = TopicPartition("t", "q")
+        for client in ("another", "été", "été"):
+            assert store.write([NameClient(named, client)]) == [None]
+        assert store.write([NameClient(TopicPartition("t", "none"), "x")]) == [None]
     expected = [
-        checked(b"t\0p", struct.pack("<QQQqq", 0, 1, 4, 1000, 0)),
-        checked(b"t\0q", struct.pack("<QQQqq", 1, 0, 2, 1000, 0)),
+        checked(b"t\0p", struct.pack("<QQQqqB", 0, 1, 4, 1000, 0, 0)),
+        checked(b"t\0q", struct.pack("<QQQqqB5s", 1, 0, 2, 1000, 0, 5, "été".encode())),
     ]
-    assert rows(tmp_path) == (b"\5\0\0\0", expected)
+    assert rows(tmp_path) == (b"\6\0\0\0", expected)
     with Log(tmp_path) as store:
         store.write([stage([b"x"], 4), Discard(TP, A)])
         store.write([stage([b"x"], 0, partition="r"), Discard(TopicPartition("t", "r"), A)])
-    assert rows(tmp_path) == (b"\5\0\0\0", expected)
+    assert rows(tmp_path) == (b"\6\0\0\0", expected)
 
 
 def refused(directory: Path, why: str) -> None:

@@ -109,11 +109,11 @@ def test_another_programs_database_is_refused(tmp_path: Path, name: bytes | None
         Log(tmp_path)
 
 
-@pytest.mark.parametrize("form", [1, 4, 6])
+@pytest.mark.parametrize("form", [1, 5, 7])
 def test_another_format_is_refused(tmp_path: Path, form: int) -> None:
     Log(tmp_path).close()
     change(tmp_path, b"meta", b"format", form.to_bytes(4, "little"))
-    why = rf"its format is {form}, this program reads format 5: open it with the version"
+    why = rf"its format is {form}, this program reads format 6: open it with the version"
     with pytest.raises(StoreError, match=why):
         Log(tmp_path)
 

@@ -109,7 +109,7 @@ def test_statistics(store: Log) -> None:
     found = store.statistics(TP)
     assert found is not None
     assert 90 * 15 < found.size_bytes < size_bytes * 2 / 3
-    assert found[:5] + found[6:] == ("t", P, 31, 300, 269, 10_110, 11_000)
+    assert found[:5] + found[6:] == ("t", P, 31, 300, 269, 10_110, 11_000, "")
     store.trim(TP, 300)
     assert store.statistics(TP) == PartitionStatistics("t", P, 300, 300, 0, 0, None, None)
     others = [store.statistics(TopicPartition(topic, P)) for topic in ("s", "u")]

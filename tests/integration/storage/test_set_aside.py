@@ -312,13 +312,18 @@ def test_a_damaged_list_is_told(tmp_path: Path) -> None:
         meta = env.open_db(b"meta", create=False)
         with env.begin(db=meta) as txn:
             row = txn.get(key) or b""
-    for broken in (row[:10], row[:8] + b"\2" + row[9:]):
+    other_name = row.replace(b"t\0p", b"t\0q")
+    assert other_name != row
+    for broken in (row[:10], row[:8] + b"\2" + row[9:], other_name):
         change(tmp_path, b"meta", key, broken)
         with Log(tmp_path) as log:
             assert held(log) == values(4, "old")[:1]
             for use in (log.aside, lambda: list(log.read_aside(aside.id))):
-                with pytest.raises(StoreError, match="the list of what was set aside"):
+                with pytest.raises(StoreError, match=f"entry {aside.id} of the list of set-aside"):
                     use()
+    with Log(tmp_path) as log:
+        assert log.discard_aside(aside.id)
+        assert log.aside() == []
 
 
 @pytest.mark.parametrize("count", [0, 3])

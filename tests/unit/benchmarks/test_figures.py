@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.figures import Figure, compared, in_turns, interval, print_line, slower
+from benchmarks.figures import Figure, compared, in_turns, interval, print_line, regressions, slower
 from benchmarks.harness import FULL_RECORDS, Bench, fill
 from dafka_core.storage import Log
 
@@ -33,6 +33,15 @@ def test_a_goal_within_the_noise_is_told_from_one_that_is_missed(
     ours: list[float], met: str
 ) -> None:
     assert compared("f", ours, [1.0, 1.0], unit="u", goal=0.95).met == met
+
+
+@pytest.mark.parametrize(
+    ("ours", "is_worse"), [([0.86, 0.2], False), ([0.84, 0.83], True), ([2.0, 2.0], False)]
+)
+def test_a_regression_is_beyond_the_noise(ours: list[float], is_worse: bool) -> None:
+    figure = compared("f", ours, [1.0, 1.0], unit="u", goal=0.5)
+    assert bool(regressions([figure], {"f": 1.0})) is is_worse
+    assert regressions([figure], {"another": 9.0}) == []
 
 
 def test_smaller_may_be_better() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dafka_console.snapshot import Moment, PartitionTable, Snapshot, StoreState
+from dafka_console.snapshot import RECORDS, PartitionTable, Snapshot, StoreState
+from dafka_console.time_series import TimeSeries
 from dafka_core.flight.requests import PartitionFacts, SpaceUsed
 from dafka_core.model.records import KnownStore, Neighbour, PartitionInfo
 
@@ -17,7 +18,8 @@ def info(topic: str, partition: str, end: int, earliest: int = 0) -> PartitionIn
 
 
 def fact(topic: str, partition: str, records: int, size: int) -> PartitionFacts:
-    return PartitionFacts(topic, partition, 0, records, records, size, US, US)
+    client = "host-7:4711" if partition == A else ""
+    return PartitionFacts(topic, partition, 0, records, records, size, US, US, client)
 
 
 def table() -> PartitionTable:
@@ -34,8 +36,9 @@ def snapshot() -> Snapshot:
     made = table()
     made.tick(1.0, US)
     made.hear(ONE, [info("t", A, 110)], complete=False)
-    rates = made.tick(1.0, US + 1_000_000)
-    columns = made.columns()
+    records, _ = made.tick(1.0, US + 1_000_000)
+    columns, rates = made.columns(), TimeSeries()
+    rates.add(US / 1e6 + 1, [RECORDS, *columns.topics], [records, *columns.topic_rates])
     return Snapshot(
         2,
         US / 1e6 + 1,
@@ -49,6 +52,5 @@ def snapshot() -> Snapshot:
         ("127.0.0.1:5556:5557",),
         "9" * 32,
         (KnownStore(GONE, "tcp://h:5", US),),
-        (),
-        (Moment(US / 1e6 + 1, *rates),),
+        rates=rates,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dafka_console.snapshot import HISTORY, NOTHING, PartitionTable
+from dafka_console.snapshot import NOTHING, PartitionTable
 from dafka_core.model.records import TopicPartition
 from tests.unit.console.snapshots import ONE, TWO, US, A, B, fact, info, snapshot, table
 
@@ -50,8 +50,7 @@ def test_rates_follow_what_is_written_and_what_was_there_before_is_none() -> Non
     assert found.rate[row] == pytest.approx(20, rel=0.01)
     assert found.byte_rate[row] == pytest.approx(200, rel=0.01)
     assert found.last_us[row] == US + 39
-    assert found.topic_rates.shape == (2, HISTORY)
-    assert found.topic_rates[found.topics.index("t"), -39:].tolist() == [20] * 39
+    assert dict(zip(found.topics, found.topic_rates, strict=True)) == {"t": 20, "__dafka.q": 0}
     for number in range(60):
         made.tick(1.0, US + number)
     assert made.columns().rate[row] == 0
@@ -106,6 +105,7 @@ def test_what_is_gone_is_shown_no_more_and_the_rest_is_as_it_was() -> None:
     made.hear(ONE, [info("t", B, 10), info("t", A, 100)], complete=True)
     found = made.columns()
     assert (found.topics, found.tps) == (["t"], [("t", A), ("t", B)])
+    assert (found.clients, found.topic_rates.tolist()) == ({("t", A): "host-7:4711"}, [0])
     assert found.bytes.tolist() == [1_000, 1_000]
     made.hear(ONE, [info("t", A, 100)], complete=True)
     made.hear(TWO, [info("t", A, 100), info("t", B, 9)], complete=True)
@@ -114,7 +114,7 @@ def test_what_is_gone_is_shown_no_more_and_the_rest_is_as_it_was() -> None:
     assert (found.end[row], found.stores[ONE][row], found.stores[TWO][row]) == (9, -1, 9)
     made.hear(ONE, [], complete=True)
     made.hear(TWO, [], complete=True)
-    assert made.columns().topics == []
+    assert (made.columns().topics, made.columns().clients) == ([], {})
     assert made.tick(1.0, US) == (0, 0)
 
 

@@ -10,7 +10,8 @@ import pytest
 from rich.console import Console
 
 from dafka_console import top_view
-from dafka_console.snapshot import LagMoment, PartitionTable, QueryState, Snapshot, StoreState
+from dafka_console.snapshot import PartitionTable, Snapshot, StoreState
+from dafka_console.time_series import TimeSeries
 from dafka_console.top_view import TopChoice
 from dafka_core.queries.query_lag import FINISHED, LATE, RUNNING, QueryLag
 from tests.unit.console.snapshots import GONE, ONE, US, A, info, snapshot
@@ -59,7 +60,8 @@ def test_keys_choose_what_is_shown() -> None:
 
 
 def test_one_topic_lists_its_partitions_and_json_has_all() -> None:
-    assert A in shown(snapshot(), TopChoice(topic="t"))
+    (line,) = [s for s in shown(snapshot(), TopChoice(topic="t")).splitlines() if s.startswith(A)]
+    assert line.split()[:3] == [A, "host-7:4711", "t"]
     made = json.loads(json.dumps(top_view.as_json(snapshot(), TopChoice(topic="t"))))
     assert made["cluster"]["records"] == 127
     assert [row["name"] for row in made["topics"]] == ["t"]
@@ -72,14 +74,14 @@ def test_one_topic_lists_its_partitions_and_json_has_all() -> None:
 @pytest.mark.parametrize("state", [RUNNING, FINISHED, LATE])
 def test_queries_and_their_lag(state: str) -> None:
     lag = QueryLag("hourly", "r", state, 1, 1_500, 3_000_000, 12.34, 99.9, [])
-    made = snapshot()
-    history = (LagMoment(1.0, 0, 0.0), LagMoment(2.0, 1_500, 12.34))
-    text = shown(
-        Snapshot(1, 0.0, 0.0, made.partitions, queries=[QueryState(lag, history)]), TopChoice()
-    )
+    lags = TimeSeries()
+    for time_s, records in ((0, 0), (3, 1_500)):
+        lags.add(time_s, [("hourly", "r")], [records])
+    made = Snapshot(1, 0.0, 0.0, snapshot().partitions, queries=[lag], lags=lags)
+    text = shown(made, TopChoice())
     (line,) = [line for line in text.splitlines() if line.startswith("hourly")]
     assert line.split() == ["hourly", state, "1.5k", "2.9", "MiB", "12.3", "▁█"]
-    assert top_view.query_row(QueryState(lag, ()))["seconds_behind"] == 12.3
+    assert top_view.query_row(lag)["seconds_behind"] == 12.3
 
 
 def test_a_name_is_no_markup_and_ends_no_line() -> None:

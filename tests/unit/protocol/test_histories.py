@@ -17,7 +17,14 @@ from dafka_core.model.epochs import (
     prefix,
     with_epoch,
 )
-from dafka_core.model.log_entries import Commit, LogEntry, Promise, SetAside, StoreSeen
+from dafka_core.model.log_entries import (
+    Commit,
+    LogEntry,
+    NameClient,
+    Promise,
+    SetAside,
+    StoreSeen,
+)
 from dafka_core.model.records import (
     PartitionInfo,
     PartitionLives,
@@ -26,9 +33,9 @@ from dafka_core.model.records import (
     TopicPartition,
 )
 from dafka_core.protocol import messages as m
-from dafka_core.protocol import timing
+from dafka_core.protocol import store_role, timing
 from dafka_core.protocol.limits import MAX_STORES
-from dafka_core.protocol.role import Outgoing
+from dafka_core.protocol.role import Outgoing, PeerNews
 from dafka_core.protocol.store_role import StoreRole
 from tests.unit.protocol.model import PARTITION, TOPIC, TP, batch_of, fetches_in
 from tests.unit.protocol.test_store_role import ME, OTHER
@@ -128,6 +135,31 @@ def test_each_life_is_acknowledged_in_turn() -> None:
         assert store.write() == [ack(epoch.life, end)]
     assert store.history == (A, B, C)
     assert store.names == [A] * 5 + [B] * 4 + [C]
+
+
+def test_the_name_of_a_client_is_kept_once_whichever_comes_first() -> None:
+    named = NameClient(TP, "host:1")
+    early, late = Store(), Store()
+    early.role.on_peer(0.0, PeerNews(PARTITION, client="host:1"))
+    early.receive(A, 0, 3)
+    assert early.role.take_pending()[1:] == [named]
+    early.receive(A, 3, 5)
+    assert len(early.role.take_pending()) == 1
+    late.receive(A, 0, 3)
+    assert len(late.role.take_pending()) == 1
+    late.role.on_peer(0.0, PeerNews(PARTITION, client="host:1"))
+    for _ in range(2):
+        late.role.on_subscribed(0.0, m.Ack, PARTITION)
+    assert late.role.take_pending() == [named]
+
+
+def test_the_names_of_clients_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_role, "MAX_PEERS", 2)
+    store = Store()
+    for node in (PARTITION, OTHER, ME):
+        store.role.on_peer(0.0, PeerNews(node, client="host:1"))
+    store.receive(A, 0, 3)
+    assert len(store.role.take_pending()) == 1
 
 
 def test_several_lives_may_be_in_one_group() -> None:

@@ -78,6 +78,12 @@ def test_an_announcement_has_kind_node_and_limit(node: str, is_store: bool) -> N
     assert parse_announcement(made) == Announcement(letter, node, LEAST_BYTES)
 
 
+@pytest.mark.parametrize("client", ["", "host-7:4711", "é" * 64, "a\u200db"])
+def test_an_announcement_may_have_the_name_of_a_client(client: str) -> None:
+    made = announcement("producer", "P", LEAST_BYTES, client)
+    assert parse_announcement(made) == Announcement("P", "P", LEAST_BYTES, client)
+
+
 @pytest.mark.parametrize(
     "prefix",
     [
@@ -93,6 +99,11 @@ def test_an_announcement_has_kind_node_and_limit(node: str, is_store: bool) -> N
         b"AS\0node\0%d" % (MAX_RECORD_BYTES + 1),
         b"AS\0node\0%d\0" % LEAST_BYTES,
         "AS\0node\0\u0665300000".encode(),
+        b"AP\0node\0%d\0%b" % (LEAST_BYTES, b"x" * 129),
+        b"AP\0node\0%d\0a\nb" % LEAST_BYTES,
+        b"AP\0node\0%d\0a\xff" % LEAST_BYTES,
+        b"AP\0node\0%d\0a\0b" % LEAST_BYTES,
+        "AP\0node\0%d\0a\u202eb".encode() % LEAST_BYTES,
     ],
 )
 def test_invalid_announcements_change_nothing(prefix: bytes) -> None:

@@ -1,0 +1,232 @@
+"""Compare Dafka with its peers: ``python -m benchmarks.peers [--rows ROW ...] [--sizes N ...]``.
+
+Every system is measured in turns, on the same disk.  Each result is a line of JSON on standard
+output: medians over the rounds, and the range of the rates.  A table follows on standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.figures import tell
+from benchmarks.peers import spark_rows
+from benchmarks.peers.measures import Result, Taken, new_topic, served, summed, turns
+from benchmarks.peers.systems import CLIENTS, Cost, Server, available, disk_bytes
+
+ROOT: Final = Path(__file__).parents[2]
+
+SIZES_BYTES: Final = (100, 1_000, 10_000, 100_000)
+PARTITIONS: Final = (1, 4, 16)
+
+FULL_BYTES: Final = 200_000_000
+MAX_RECORDS: Final = 1_000_000
+"""Records of a measurement: whichever is fewer."""
+
+PACED_S: Final = 20.0
+LOADS: Final = (0.1, 0.5, 0.9)
+"""Shares of the highest rate at which latencies are measured."""
+
+PERCENTILES: Final = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
+
+
+class Client:
+    """A client in its own process, connected and waiting."""
+
+    def __init__(self, system: str, what: str, server: Server, *arguments: object) -> None:
+        command = [sys.executable, "-m", "benchmarks.peers.clients", CLIENTS[system], what]
+        command += [server.address, *map(str, arguments)]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+        )
+        assert self._process.stdout is not None
+        if self._process.stdout.readline() != "READY\n":
+            raise RuntimeError(f"the client of {system} did not start: {' '.join(command)}")
+
+    def begin(self) -> None:
+        """Let it begin."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+
+    def result(self) -> dict[str, Any]:
+        """Wait for its end; return its measures."""
+        out, _ = self._process.communicate()
+        if self._process.returncode:
+            raise RuntimeError(f"a client ended with {self._process.returncode}")
+        found: dict[str, Any] = json.loads(out)
+        return found
+
+
+def run_client(system: str, what: str, server: Server, *arguments: Any) -> Taken:
+    """Measure one client: topic, records, size, partitions."""
+    records = arguments[1]
+    client = Client(system, what, server, *arguments)
+    before = disk_bytes(server.directory)
+    with Cost(lambda: server.pids) as cost:
+        client.begin()
+        found = client.result()
+    millions = records / 1e6
+    return Taken(
+        rate=records / found["seconds"],
+        client_cpu_s=found["cpu_s"] / millions,
+        server_cpu_s=cost.cpu_s / millions,
+        client_mb=found["peak_mb"],
+        server_mb=cost.peak_mb,
+        disk_bytes=max(disk_bytes(server.directory) - before, 0) / records,
+        latencies_ms=percentiles("acknowledged", found["latencies_ms"]),
+    )
+
+
+def throughput(what: str, systems: list[str], given: argparse.Namespace) -> Iterator[Result]:
+    """Measure publishing or consuming, for each size and number of partitions."""
+    for size_bytes in given.sizes:
+        for partitions in given.partitions:
+            records = records_of(size_bytes, given)
+            taken: dict[str, list[Taken]] = {system: [] for system in systems}
+            for system in turns(systems, given.rounds):
+                with served(system, partitions) as server:
+                    topic = new_topic()
+                    arguments = (topic, records, size_bytes, partitions)
+                    if what == "consume":
+                        run_client(system, "many", server, *arguments)
+                    taken[system].append(run_client(system, what, server, *arguments))
+                tell(
+                    f"{what}, {size_bytes} B, {partitions}: {system} {taken[system][-1].rate:.4g}/s"
+                )
+            for system in systems:
+                yield summed(NAMES[what], system, size_bytes, partitions, records, taken[system])
+
+
+def latency(systems: list[str], given: argparse.Namespace) -> Iterator[Result]:
+    """Measure producer to acknowledgement and to consumer, at shares of the highest rate."""
+    for size_bytes in given.sizes:
+        taken: dict[tuple[str, float], list[Taken]] = {}
+        highest: dict[str, float] = {}
+        for system in turns(systems, given.rounds):
+            with served(system, 1) as server:
+                if system not in highest:
+                    arguments = (new_topic(), records_of(size_bytes, given) // 4, size_bytes, 1)
+                    highest[system] = run_client(system, "paced", server, *arguments).rate
+                for load in LOADS:
+                    one = paced(system, server, highest[system] * load, size_bytes, given)
+                    taken.setdefault((system, load), []).append(one)
+                    tell(f"latency, {size_bytes} B: {system} at {load:.0%}: {one.latencies_ms}")
+        for (system, load), found in taken.items():
+            records = int(highest[system] * load * given.seconds)
+            yield summed(f"latency at {load:.0%}", system, size_bytes, 1, records, found)
+
+
+def spark(systems: list[str], given: argparse.Namespace) -> Iterator[Result]:
+    """Measure queries of Spark."""
+    records = partial(records_of, given=given)
+    yield from spark_rows.measure(systems, given.sizes, records, given.rounds)
+
+
+def paced(
+    system: str, server: Server, per_second: float, size_bytes: int, given: argparse.Namespace
+) -> Taken:
+    """Publish at a rate while another process receives."""
+    topic, records = new_topic(), int(per_second * given.seconds)
+    arguments = (topic, records, size_bytes, 1)
+    producer = Client(system, "paced", server, *arguments, "--per-second", per_second)
+    consumer = Client(system, "receive", server, *arguments)
+    with Cost(lambda: server.pids) as cost:
+        consumer.begin()
+        producer.begin()
+        sent, received = producer.result(), consumer.result()
+    return Taken(
+        rate=records / sent["seconds"],
+        client_cpu_s=(sent["cpu_s"] + received["cpu_s"]) / records * 1e6,
+        server_cpu_s=cost.cpu_s / records * 1e6,
+        client_mb=max(sent["peak_mb"], received["peak_mb"]),
+        server_mb=cost.peak_mb,
+        disk_bytes=0.0,
+        latencies_ms={
+            **percentiles("acknowledged", sent["latencies_ms"]),
+            **percentiles("received", received["latencies_ms"]),
+        },
+    )
+
+
+def percentiles(what: str, values: list[float]) -> dict[str, float]:
+    """Return named percentiles of some values, if there are any."""
+    ordered = sorted(values)
+    return {
+        f"{what} {name}": round(ordered[min(int(share * len(ordered)), len(ordered) - 1)], 3)
+        for name, share in PERCENTILES.items()
+        if ordered
+    }
+
+
+def records_of(size_bytes: int, given: argparse.Namespace) -> int:
+    """Return the number of records in a measurement."""
+    most: int = given.bytes // size_bytes
+    return max(min(most, MAX_RECORDS), 1_000)
+
+
+NAMES: Final = {"many": "publish many", "each": "publish one by one", "consume": "replay"}
+
+ROWS: Final[dict[str, Callable[[list[str], argparse.Namespace], Iterator[Result]]]] = {
+    "publish-many": partial(throughput, "many"),
+    "publish-each": partial(throughput, "each"),
+    "replay": partial(throughput, "consume"),
+    "latency": latency,
+    "spark": spark,
+}
+
+
+def main() -> None:
+    """Print the results as they come, and a table."""
+    parser = argparse.ArgumentParser(prog="benchmarks.peers", description=__doc__)
+    parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS), metavar="ROW")
+    found = available()
+    parser.add_argument("--systems", nargs="+", choices=found, default=found, metavar="SYSTEM")
+    parser.add_argument("--sizes", nargs="+", type=int, default=SIZES_BYTES, metavar="BYTES")
+    parser.add_argument("--partitions", nargs="+", type=int, default=PARTITIONS, metavar="N")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of each system (default: 5)")
+    parser.add_argument("--bytes", type=int, default=FULL_BYTES, help="bytes of a measurement")
+    parser.add_argument("--seconds", type=float, default=PACED_S, help="time of a latency")
+    given = parser.parse_args()
+    results = []
+    for row in given.rows:
+        for result in ROWS[row](given.systems, given):
+            print(json.dumps(asdict(result)), flush=True)
+            results.append(result)
+    print_table(results)
+
+
+def print_table(results: list[Result]) -> None:
+    """Print results as a table on standard error."""
+    table = Table(title="Dafka beside its peers")
+    heads = ("row", "B", "part.", "system", "records/s", "range", "client s/M", "server s/M")
+    for head in (*heads, "client MB", "server MB", "disk B/record", "latency ms"):
+        table.add_column(head, justify="left" if head in ("row", "system") else "right")
+    for each in results:
+        of = each.median
+        measures = (of.client_cpu_s, of.server_cpu_s, of.client_mb, of.server_mb, of.disk_bytes)
+        table.add_row(
+            each.row,
+            str(each.size_bytes),
+            str(each.partitions),
+            each.system,
+            f"{of.rate:,.0f}",
+            f"{each.rate_low:,.0f} … {each.rate_high:,.0f}",
+            *(f"{value:.4g}" for value in measures),
+            ", ".join(f"{name} {value:g}" for name, value in of.latencies_ms.items()),
+        )
+    Console(stderr=True, width=200).print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""Queries of Spark: with format ``dafka``, and with Spark's own connector for Kafka."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+
+from benchmarks import bench_write, kafka_broker, processes, spark_sessions
+from benchmarks.peers.measures import Result, Taken, new_topic, served, summed, turns
+from benchmarks.peers.systems import CLIENTS, Cost, Server, disk_bytes
+
+TASKS: Final = 2
+"""Tasks of a write, and partitions of Kafka's topics."""
+
+BATCHES: Final = 4
+"""Micro-batches of a drain."""
+
+Query = Callable[[], None]
+
+
+def measure(
+    systems: list[str], sizes: list[int], records: Callable[[int], int], rounds: int
+) -> Iterator[Result]:
+    """Measure writes, reads, drains and copies of each size."""
+    systems = [system for system in systems if CLIENTS[system] != "nats" and system != "c-dafka"]
+    with spark_sessions.session(kafka_broker.sparks_jars()) as spark:
+        for size_bytes in sizes:
+            count = records(size_bytes)
+            taken: dict[tuple[str, str], list[Taken]] = {}
+            for system in turns(systems, rounds + 1):
+                with served(system, TASKS) as server:
+                    for row, one in _queries(spark, system, server, count, size_bytes):
+                        taken.setdefault((row, system), []).append(one)
+            for (row, system), found in taken.items():
+                yield summed(row, system, size_bytes, TASKS, count, found[1:])  # without warm-up
+
+
+def _queries(
+    spark: SparkSession, system: str, server: Server, count: int, size_bytes: int
+) -> Iterator[tuple[str, Taken]]:
+    form = CLIENTS[system]
+    place = {"tower" if form == "dafka" else "kafka.bootstrap.servers": server.address}
+    topic = new_topic()
+    full = {**place, "subscribe": topic, "startingOffsets": "earliest"}
+    frame = bench_write.rows(spark, count, size_bytes, tasks=TASKS)
+    run = partial(_measured, server, count)
+
+    def write() -> None:
+        frame.write.format(form).mode("append").options(**place, topic=topic).save()
+
+    def read(**options: str) -> None:
+        source = spark.read.format(form).options(**full, **options).load()
+        source.write.format("noop").mode("append").save()
+
+    yield "Spark batch write", run(write)
+    yield "Spark batch read", run(read)
+    if form == "dafka":
+        yield "Spark batch read, Flight", run(partial(read, fetch="flight"))
+    limit = {"maxOffsetsPerTrigger": str(count // BATCHES)}
+    drain = partial(_drained, spark, server, form, {**full, **limit})
+    yield "drain in 4 batches", run(partial(drain, "noop", {}))
+    yield "topic to topic", run(partial(drain, form, {**place, "topic": new_topic()}))
+
+
+def _drained(
+    spark: SparkSession,
+    server: Server,
+    form: str,
+    source: dict[str, Any],
+    sink_form: str,
+    sink: dict[str, str],
+) -> None:
+    frame = spark.readStream.format(form).options(**source).load().select("value")
+    checkpoint = str(Path(server.directory) / new_topic())
+    writer = frame.writeStream.format(sink_form).options(**sink, checkpointLocation=checkpoint)
+    writer.trigger(availableNow=True).start().awaitTermination()
+
+
+def _measured(server: Server, count: int, query: Query) -> Taken:
+    def clients() -> list[int]:
+        return [each.pid for each in processes.below_this_one() if each.pid not in server.pids]
+
+    before = disk_bytes(server.directory)
+    with Cost(lambda: server.pids) as of_server, Cost(clients) as of_client:
+        began_s = time.perf_counter()
+        query()
+        seconds = time.perf_counter() - began_s
+    millions = count / 1e6
+    return Taken(
+        rate=count / seconds,
+        client_cpu_s=of_client.cpu_s / millions,
+        server_cpu_s=of_server.cpu_s / millions,
+        client_mb=of_client.peak_mb,
+        server_mb=of_server.peak_mb,
+        disk_bytes=max(disk_bytes(server.directory) - before, 0) / count,
+    )
