@@ -1,7 +1,8 @@
 """The configs of topics and gateways: shown, listed and changed.
 
-Clients can change a topic's retention. Other configs are fixed; a client may set one to a value
-that changes nothing.
+Clients can change a topic's retention, a rule of all stores, and ``max.message.bytes`` and
+``min.insync.replicas``, which the partition registry keeps. Other configs are fixed; a client may
+set one to a value that changes nothing.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ _MOST: Final = {AGE: MAX_AGE_S * 1000, SIZE: 10**15 - 1}
 """Largest limits of a rule. Larger ones keep everything: tools write 2^63 - 1 for ever."""
 
 Limits = Mapping[str, int | None]
-"""Requested limits by config name; None removes a limit."""
+"""Requested values by config name; None resets one."""
 
 
 def parsed(name: str, value: str | None) -> int | None:
@@ -172,7 +173,12 @@ def set_at_all(store: Store, topic: str, limits: Limits, *, anew: bool = False) 
 
 
 RETENTION: Final = (AGE, SIZE)
-"""Configs that clients may change."""
+"""Configs that clients may change, and retention rules keep."""
+
+MAX_BATCH: Final = "max.message.bytes"
+MIN_STORES: Final = "min.insync.replicas"
+REGISTERED: Final = (MAX_BATCH, MIN_STORES)
+"""Configs that clients may change, and the partition registry keeps."""
 
 
 class Kind(IntEnum):
@@ -203,12 +209,12 @@ NO_COMPACTION: Final = (
 )
 
 
-class FixedConfig(NamedTuple):
-    """A config of topics that a client can't change.
+class TopicConfig(NamedTuple):
+    """A config of topics.
 
     Attributes:
         value: its value at a store with these options; None if it has no meaning here.
-        accepts: returns whether a client may set it to a value, which then changes nothing.
+        accepts: returns whether a client may set it to a value.
         why: the reason for other values.
     """
 
@@ -218,42 +224,42 @@ class FixedConfig(NamedTuple):
     why: str = ""
 
 
-FIXED: Final[Mapping[str, FixedConfig]] = {
-    "cleanup.policy": FixedConfig(
+TOPIC_CONFIGS: Final[Mapping[str, TopicConfig]] = {
+    "cleanup.policy": TopicConfig(
         Kind.LIST, lambda _: "delete", lambda _, value: value == ["delete"], NO_COMPACTION
     ),
-    "compression.type": FixedConfig(Kind.STRING, lambda _: "uncompressed"),
-    "flush.messages": FixedConfig(Kind.LONG, lambda _: 1),
-    "follower.replication.throttled.replicas": FixedConfig(Kind.LIST, lambda _: ""),
-    "leader.replication.throttled.replicas": FixedConfig(Kind.LIST, lambda _: ""),
-    "local.retention.bytes": FixedConfig(Kind.LONG, lambda _: -2),
-    "local.retention.ms": FixedConfig(Kind.LONG, lambda _: -2),
-    "max.message.bytes": FixedConfig(
+    "compression.type": TopicConfig(Kind.STRING, lambda _: "uncompressed"),
+    "flush.messages": TopicConfig(Kind.LONG, lambda _: 1),
+    "follower.replication.throttled.replicas": TopicConfig(Kind.LIST, lambda _: ""),
+    "leader.replication.throttled.replicas": TopicConfig(Kind.LIST, lambda _: ""),
+    "local.retention.bytes": TopicConfig(Kind.LONG, lambda _: -2),
+    "local.retention.ms": TopicConfig(Kind.LONG, lambda _: -2),
+    MAX_BATCH: TopicConfig(
         Kind.INT,
         lambda options: options.max_record_bytes,
         lambda node, value: 0 <= value <= node.store.options.max_record_bytes,
         "larger records need the stores' option max_record_bytes",
     ),
-    "message.timestamp.after.max.ms": FixedConfig(
+    "message.timestamp.after.max.ms": TopicConfig(
         Kind.LONG,
         lambda options: int(options.max_timestamp_ahead_s * 1000),
         lambda node, value: 0 <= value <= node.store.options.max_timestamp_ahead_s * 1000,
         "times further ahead need the stores' option max_timestamp_ahead_s",
     ),
-    "message.timestamp.before.max.ms": FixedConfig(Kind.LONG, lambda _: MAX_LONG),
-    "message.timestamp.type": FixedConfig(
+    "message.timestamp.before.max.ms": TopicConfig(Kind.LONG, lambda _: MAX_LONG),
+    "message.timestamp.type": TopicConfig(
         Kind.STRING,
         lambda _: "CreateTime",
         lambda _, value: value == "CreateTime",
         "records keep the times that their producers give them",
     ),
-    "min.insync.replicas": FixedConfig(
+    MIN_STORES: TopicConfig(
         Kind.INT,
         lambda _: 1,
         lambda node, value: 1 <= value <= 1 + len(node.store.known.names),
-        "it is at most the number of stores; acks=all waits for all reachable ones",
+        "it is at most the number of stores",
     ),
-    "remote.storage.enable": FixedConfig(
+    "remote.storage.enable": TopicConfig(
         Kind.BOOLEAN, lambda _: "false", lambda _, value: not value, "there is no tiered storage"
     ),
     **dict.fromkeys(
@@ -264,7 +270,7 @@ FIXED: Final[Mapping[str, FixedConfig]] = {
             "remote.log.delete.on.disable",
             "unclean.leader.election.enable",
         ),
-        FixedConfig(Kind.BOOLEAN),
+        TopicConfig(Kind.BOOLEAN),
     ),
     **dict.fromkeys(
         (
@@ -275,7 +281,7 @@ FIXED: Final[Mapping[str, FixedConfig]] = {
             "segment.bytes",
             "segment.index.bytes",
         ),
-        FixedConfig(Kind.INT),
+        TopicConfig(Kind.INT),
     ),
     **dict.fromkeys(
         (
@@ -288,12 +294,12 @@ FIXED: Final[Mapping[str, FixedConfig]] = {
             "segment.jitter.ms",
             "segment.ms",
         ),
-        FixedConfig(Kind.LONG),
+        TopicConfig(Kind.LONG),
     ),
-    "message.format.version": FixedConfig(Kind.STRING),
-    "min.cleanable.dirty.ratio": FixedConfig(Kind.DOUBLE),
+    "message.format.version": TopicConfig(Kind.STRING),
+    "min.cleanable.dirty.ratio": TopicConfig(Kind.DOUBLE),
 }
-"""The other configs of Kafka's topics."""
+"""The configs of Kafka's topics, without those of retention."""
 
 UNCHANGED: Final = (
     "a gateway's options are given where it starts ('dafka kafka --help'), and nothing else but "
@@ -382,20 +388,17 @@ class Configs(Feature):
         return await self._altered(IncrementalAlterConfigsResponse, request, anew=False)
 
     async def _altered(self, kind: Any, request: Any, *, anew: bool) -> Any:
-        """Change retention; check that other configs may have the requested value.
+        """Change configs; check that fixed ones may have the requested value.
 
-        With ``anew``, limits that are not named are reset.
+        With ``anew``, those that are not named are reset.
         """
         responses = []
         for each in request.resources:
             error, why = int(KafkaError.NONE), None
             try:
-                limits = self._checked(each)
-                is_change = bool(limits) or (
-                    anew and changed_configs(self._node, each.resource_name)
-                )
-                if is_change and not request.validate_only:
-                    await set_retention(self._node, each.resource_name, limits, anew=anew)
+                values = self._checked(each)
+                if not request.validate_only:
+                    await set_configs(self._node, each.resource_name, values, anew=anew)
             except RefusedError as refused:
                 error, why = refused.code, refused.why
             responses.append(
@@ -409,7 +412,7 @@ class Configs(Feature):
         return kind(throttle_time_ms=0, responses=responses)
 
     def _checked(self, asked: Any) -> dict[str, int | None]:
-        """Return the requested limits; raise RefusedError for configs that can't be set."""
+        """Return the requested values; raise RefusedError for configs that can't be set."""
         name = asked.resource_name
         if asked.resource_type != Resource.TOPIC:
             raise RefusedError(KafkaError.INVALID_REQUEST, UNCHANGED)
@@ -417,7 +420,7 @@ class Configs(Feature):
             raise RefusedError(
                 KafkaError.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist"
             )
-        return limits_of(self._node, asked.configs)
+        return values_of(self._node, asked.configs)
 
     def _described(self, asked: Any) -> Any:
         error, why, found = KafkaError.NONE, None, list[Config]()
@@ -468,7 +471,7 @@ class Config(NamedTuple):
         return {
             "name": self.name,
             "value": self.value,
-            "read_only": self.name not in RETENTION,
+            "read_only": self.name not in (*RETENTION, *REGISTERED),
             "config_source": self.source,
             "is_sensitive": False,
         }
@@ -482,13 +485,16 @@ def _config(name: str, kind: Kind, value: object, default: object) -> Config:
 def topic_configs(node: GatewayNode, topic: str) -> list[Config]:
     """Return a topic's configs by name; its retention is that of the gateway's store."""
     rules, options = node.store.retention_control.rules, node.store.options
+    registered = node.registry.configs(topic)
     found = [
-        _config(name, each.kind, each.value(options), each.value(StoreOptions()))
-        for name, each in FIXED.items()
+        _config(
+            name, each.kind, registered.get(name, each.value(options)), each.value(StoreOptions())
+        )
+        for name, each in TOPIC_CONFIGS.items()
         if each.value is not None
     ]
     found += _retention(rule_of(topic, rules), *RETENTION)
-    changed = changed_configs(node, topic)
+    changed = {*registered, *(RETENTION if own_rule(topic, rules) is not None else ())}
     return sorted(
         each._replace(source=Source.DYNAMIC_TOPIC_CONFIG) if each.name in changed else each
         for each in found
@@ -504,10 +510,22 @@ def _retention(rule: RetentionRule | None, age: str, size: str) -> list[Config]:
     ]
 
 
-def changed_configs(node: GatewayNode, topic: str) -> frozenset[str]:
-    """Return the configs that were set for this topic."""
-    own = own_rule(topic, node.store.retention_control.rules)
-    return frozenset(RETENTION if own is not None else ())
+async def set_configs(
+    node: GatewayNode, topic: str, values: Mapping[str, int | None], *, anew: bool
+) -> None:
+    """Set a topic's configs, None to their defaults; with ``anew`` also those without a value.
+
+    Raises:
+        RefusedError: a store fails, or too few stores answer.
+    """
+    limits = {name: value for name, value in values.items() if name in RETENTION}
+    has_rule = own_rule(topic, node.store.retention_control.rules) is not None
+    if limits or (anew and has_rule):
+        await set_retention(node, topic, limits, anew=anew)
+    known = node.registry.configs(topic)
+    changes = {name: values.get(name) for name in REGISTERED if anew or name in values}
+    if any(known.get(name) != value for name, value in changes.items()):
+        await node.registry.configure(topic, changes)
 
 
 async def set_retention(
@@ -560,13 +578,13 @@ def settings(gateway: KafkaOptions, store: StoreOptions) -> dict[str, tuple[Kind
     }
 
 
-def limits_of(node: GatewayNode, configs: Iterable[Any]) -> dict[str, int | None]:
-    """Return the limits of retention among the configs that a client sets for a topic.
+def values_of(node: GatewayNode, configs: Iterable[Any]) -> dict[str, int | None]:
+    """Return the values that a client sets for a topic, None for defaults, without fixed configs.
 
     Raises:
         RefusedError: some of them can't be set; it names all of these.
     """
-    limits: dict[str, int | None] = {}
+    values: dict[str, int | None] = {}
     refusals = []
     for config in configs:
         operation = getattr(config, "config_operation", Operation.SET)
@@ -574,15 +592,17 @@ def limits_of(node: GatewayNode, configs: Iterable[Any]) -> dict[str, int | None
         try:
             if config.name not in RETENTION:
                 _check(node, config.name, operation, value)
+                if config.name in REGISTERED:
+                    values[config.name] = None if value is None else int(value)
             elif operation in (Operation.SET, Operation.DELETE):
-                limits[config.name] = parsed(config.name, value)
+                values[config.name] = parsed(config.name, value)
             else:
                 raise RefusedError(KafkaError.INVALID_CONFIG, _no_list(config.name))
         except RefusedError as refused:
             refusals.append(refused.why)
     if refusals:
         raise RefusedError(KafkaError.INVALID_CONFIG, "; ".join(refusals))
-    return limits
+    return values
 
 
 def _no_list(name: str) -> str:
@@ -591,7 +611,7 @@ def _no_list(name: str) -> str:
 
 def _check(node: GatewayNode, name: str, operation: int, value: str | None) -> None:
     """Raise RefusedError unless a topic can have this config, or has its value already."""
-    config = FIXED.get(name)
+    config = TOPIC_CONFIGS.get(name)
     if config is None:
         raise RefusedError(KafkaError.INVALID_CONFIG, f"config {name!r} is not known here")
     if operation not in tuple(Operation) or (

@@ -47,6 +47,7 @@ from contextlib import suppress
 from enum import Enum
 from math import inf
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
 from dafka_core.errors import DafkaError, ProducerFencedError
@@ -411,6 +412,7 @@ class PendingChanges:
         self._added: dict[str, list[NumberedPartition]] = {}
         self._names: set[TopicPartition] = set()
         self._deleted: dict[str, Mapping[str, int]] = {}
+        self._configs: dict[str, Mapping[str, int]] = {}
 
     def partitions(self, topic: str) -> Sequence[NumberedPartition]:
         """Return a topic's partitions, with pending ones."""
@@ -423,6 +425,13 @@ class PendingChanges:
         deleted |= {each.address: 0 for each in self.partitions(topic)}
         self._names.difference_update(each.tp for each in self._added.pop(topic, ()))
         self._deleted[topic] = deleted | {info.partition: info.end for info in held}
+        self._configs.pop(topic, None)
+
+    def configure(self, topic: str, changes: Mapping[str, int | None]) -> None:
+        """Set configs of a topic; None removes one."""
+        known = {} if topic in self._deleted else self._table.configs(topic)
+        merged = {**self._configs.get(topic, known), **changes}
+        self._configs[topic] = {name: value for name, value in merged.items() if value is not None}
 
     def host(self, topic: str, count: int, gateways: Sequence[str]) -> list[str]:
         """Add partitions hosted by the gateways in turn; return their addresses."""
@@ -457,7 +466,8 @@ class PendingChanges:
         """Return the records to write."""
         deleted = (deletion_records(*each) for each in self._deleted.items())
         added = (assignment_records(*each) for each in self._added.items())
-        return [record for records in (*deleted, *added) for record in records]
+        configs = [RegistryRecord(topic=topic, configs={**c}) for topic, c in self._configs.items()]
+        return [record for records in (*deleted, *added, configs) for record in records]
 
     def _add(self, topic: str, number: int, address: str, gateway: str, *, hosted: bool) -> None:
         if len(self._table) + len(self._names) >= MAX_PARTITIONS:
@@ -492,8 +502,9 @@ _log: Final = logging.getLogger("dafka.kafka")
 class PartitionRegistry:
     """The numbered partitions of all topics; thread-safe.
 
-    Lookups read the local table. ``create``, ``extend``, ``delete`` and ``refresh`` propose
-    changes; they raise RefusedError if a change is invalid or too few stores answer.
+    Lookups read the local table. ``create``, ``extend``, ``configure``, ``delete`` and
+    ``refresh`` propose changes; they raise RefusedError if a change is invalid or too few stores
+    answer.
 
     Args:
         store: this gateway's store.
@@ -559,6 +570,10 @@ class PartitionRegistry:
         """Return the partition with this number."""
         return self._records.table.get(topic, number)
 
+    def configs(self, topic: str) -> Mapping[str, int]:
+        """Return the configs that were set for a topic."""
+        return self._records.table.configs(topic)
+
     def number(self, tp: TopicPartition) -> int | None:
         """Return the number of a Dafka partition, or None."""
         return self._records.table.number(tp)
@@ -580,11 +595,18 @@ class PartitionRegistry:
         return any(info.end > self._records.table.deleted_end(info.tp) for info in found)
 
     async def create(
-        self, topic: str, count: int, *, new: bool = False, gateways: Sequence[str] = ()
+        self,
+        topic: str,
+        count: int,
+        *,
+        new: bool = False,
+        gateways: Sequence[str] = (),
+        configs: Mapping[str, int | None] = MappingProxyType({}),
     ) -> None:
         """Ensure that a topic has at least ``count`` hosted partitions.
 
         With ``new``, it must not exist. ``gateways`` host them in turn; by default all live ones.
+        ``configs`` are set.
         """
         mine: set[str] = set()  # added under an interrupted lease, and perhaps committed
 
@@ -595,6 +617,19 @@ class PartitionRegistry:
             self._adopt(pending, topic)
             hosted = sum(each.hosted for each in pending.partitions(topic))
             mine.update(pending.host(topic, count - hosted, gateways or self._hosts(topic)))
+            if configs:
+                pending.configure(topic, configs)
+
+        await self._propose(change)
+
+    async def configure(self, topic: str, changes: Mapping[str, int | None]) -> None:
+        """Set configs of a topic; None removes one."""
+
+        def change(pending: PendingChanges) -> None:
+            self._adopt(pending, topic)
+            if not pending.partitions(topic):
+                raise RefusedError(KafkaError.UNKNOWN_TOPIC_OR_PARTITION, f"no topic {topic!r}")
+            pending.configure(topic, changes)
 
         await self._propose(change)
 

@@ -34,6 +34,7 @@ from dafka_kafka.api import (
     refuse_partitions,
     serves,
 )
+from dafka_kafka.configs import MAX_BATCH, MIN_STORES
 from dafka_kafka.errors import KafkaError, RefusedError
 from dafka_kafka.gateway_node import GatewayNode
 from dafka_kafka.partition_writer import (
@@ -47,7 +48,7 @@ from dafka_kafka.partition_writer import (
     produced_together,
 )
 from dafka_kafka.producer_states import NOTES, ProducerStates
-from dafka_kafka.records.record_batch import is_plain
+from dafka_kafka.records.record_batch import is_plain, largest_batch
 from dafka_kafka.registry_table import NumberedPartition
 from dafka_kafka.requests import PartitionAnswer, encoded_answers
 from dafka_kafka.users import Operation
@@ -364,7 +365,10 @@ class Produce(Feature):
         # No await before everything is queued: the next request must come behind it.
         refusal = _refusal(request) or self._too_few(request)
         parts = [
-            _Part(topic.name, part.index, refusal or self._begin(topic.name, part, client.version))
+            _Part(
+                *(topic.name, part.index),
+                refusal or self._begin(topic.name, part, request.acks, client.version),
+            )
             for topic in request.topic_data
             for part in topic.partition_data
         ]
@@ -418,7 +422,7 @@ class Produce(Feature):
             for each in waiting:
                 each.cancel()
 
-    def _begin(self, topic: str, part: Any, version: int) -> Put | RefusedError | None:
+    def _begin(self, topic: str, part: Any, acks: int, version: int) -> Put | RefusedError | None:
         if not part.records:
             if version < BATCH_VERSION:
                 return None
@@ -432,12 +436,26 @@ class Produce(Feature):
         if partition.gateway != self._node.gateways.own.address:
             why = f"gateway {partition.gateway} takes what is written there"
             return RefusedError(KafkaError.NOT_LEADER_OR_FOLLOWER, why)
+        if refusal := self._refused_by_configs(topic, part.records, acks):
+            return refusal
         tp = self._hosted(partition)
         if tp is None:
             return self._host(topic)
         put = Put(partition, tp, memoryview(part.records), version)
         self._rounds.put(put)
         return put
+
+    def _refused_by_configs(self, topic: str, records: bytes, acks: int) -> RefusedError | None:
+        configs = self._node.registry.configs(topic)
+        most = configs.get(MAX_BATCH)
+        if most is not None and (size_bytes := largest_batch(records)) > most:
+            why = f"a batch has {size_bytes} bytes; {MAX_BATCH} of {topic!r} is {most}"
+            return RefusedError(KafkaError.MESSAGE_TOO_LARGE, why)
+        stores, least = 1 + len(self._node.store.known.endpoints), configs.get(MIN_STORES, 1)
+        if acks == ALL and stores < least:
+            why = f"{stores} stores are reachable; {MIN_STORES} of {topic!r} is {least}"
+            return RefusedError(KafkaError.NOT_ENOUGH_REPLICAS, why)
+        return None
 
     def _hosted(self, partition: NumberedPartition) -> TopicPartition | None:
         """Return the partition that stores what is sent to this number.

@@ -6,18 +6,19 @@ are JSON objects in the single partition of internal topic ``__dafka.kafka.parti
 
     {"v": 1, "lease": "8C1F..."}
     {"v": 1, "topic": "flights", "first": 0, "partitions": [["EB0A...", "77D2...", true], ...]}
+    {"v": 1, "topic": "flights", "configs": {"max.message.bytes": 200000}}
     {"v": 1, "topic": "flights", "deleted": [["EB0A...", 5000], ...]}
     {"v": 1, "committed": 2}
 
 ``lease``: a gateway has become the registry's producer, and others should wait for its commit. The
-value is random. ``partitions`` get the numbers from
-``first`` on; each row is the partition's address, the address of its owner (the gateway that takes
-the writes of Kafka clients), and whether the owner hosts it (otherwise a Dafka producer does).
-``deleted`` removes all numbers of a topic: its partitions get new ones only for records from these
-offsets on, and those that a gateway hosted never do. ``committed``: a majority of the stores has
-all records before that offset, so they can't be lost; only committed records count. Any producer
-can write to the topic, so records that are invalid, or don't fit the previous ones, are skipped
-deterministically: all gateways skip the same ones.
+value is random. ``partitions`` get the numbers from ``first`` on; each row is the partition's
+address, the address of its owner (the gateway that takes the writes of Kafka clients), and whether
+the owner hosts it (otherwise a Dafka producer does). ``configs`` replaces the configs of a topic.
+``deleted`` removes them and all numbers of a topic: its partitions get new ones only for records
+from these offsets on, and those that a gateway hosted never do. ``committed``: a majority of the
+stores has all records before that offset, so they can't be lost; only committed records count. Any
+producer can write to the topic, so records that are invalid, or don't fit the previous ones, are
+skipped deterministically: all gateways skip the same ones.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ class RegistryRecord(JsonMessage, frozen=True, omit_defaults=True):
     topic: str = ""
     first: Natural = 0
     partitions: tuple[tuple[str, str, bool], ...] = ()
+    configs: dict[str, Natural] | None = None
     deleted: tuple[tuple[str, Natural], ...] = ()
 
 
@@ -130,6 +132,7 @@ class RegistryTable:
         # Lists only grow, so another thread reads at worst a part of one.
         self._topics: dict[str, list[NumberedPartition]] = {}
         self._numbers: dict[TopicPartition, int] = {}
+        self._configs: dict[str, Mapping[str, int]] = {}
         self._ended: dict[TopicPartition, int] = {}
 
     def __len__(self) -> int:
@@ -148,6 +151,10 @@ class RegistryTable:
         """Return the partition with this number."""
         known = self._topics.get(topic, ())
         return known[number] if 0 <= number < len(known) else None
+
+    def configs(self, topic: str) -> Mapping[str, int]:
+        """Return the configs that were set for a topic."""
+        return self._configs.get(topic, {})
 
     def number(self, tp: TopicPartition) -> int | None:
         """Return the number of a Dafka partition."""
@@ -181,6 +188,9 @@ class RegistryTable:
             self._ended.update((tp, max(end, self.deleted_end(tp))) for tp, end in ends)
             for each in self._topics.pop(record.topic, ()):
                 del self._numbers[each.tp]
+            self._configs.pop(record.topic, None)
+        if record.configs is not None and record.topic in self._topics:
+            self._configs[record.topic] = record.configs
         for number, row in enumerate(record.partitions, record.first):
             if not self._add(NumberedPartition(record.topic, number, *row)):
                 self.skipped += 1

@@ -29,13 +29,14 @@ from dafka_kafka.api import (
 )
 from dafka_kafka.configs import (
     ANSWER_S,
+    REGISTERED,
     changed,
-    changed_configs,
     check_all_there,
-    limits_of,
+    own_rule,
     set_retention,
     tell_others,
     topic_configs,
+    values_of,
 )
 from dafka_kafka.errors import KafkaError, RefusedError
 from dafka_kafka.gateway_node import GatewayNode
@@ -157,9 +158,9 @@ class Topics(Feature):
 
     async def _create(self, topic: Any, times: int, validate_only: bool) -> Any:
         try:
-            count, gateways, limits = self._checked_topic(topic, times)
+            count, gateways, values = self._checked_topic(topic, times)
             if not validate_only:
-                await self._to_its_end(self._make(topic.name, count, gateways, limits))
+                await self._to_its_end(self._make(topic.name, count, gateways, values))
         except RefusedError as refused:
             return _Created(name=topic.name, error_code=refused.code, error_message=refused.why)
         return _Created(
@@ -174,16 +175,17 @@ class Topics(Feature):
         )
 
     async def _make(
-        self, topic: str, count: int, gateways: Sequence[str], limits: Mapping[str, int | None]
+        self, topic: str, count: int, gateways: Sequence[str], values: Mapping[str, int | None]
     ) -> None:
         rules = self._node.store.retention_control.rules
-        is_changed = bool(limits) and changed(topic, rules, limits) != rules
+        is_changed = bool(values) and changed(topic, rules, values) != rules
         if is_changed:
             check_all_there(self._node.store)
-        await self._node.registry.create(topic, count, new=True, gateways=gateways)
+        configs = {name: values[name] for name in REGISTERED if name in values}
+        await self._node.registry.create(topic, count, new=True, gateways=gateways, configs=configs)
         if is_changed:
             try:
-                await set_retention(self._node, topic, limits)
+                await set_retention(self._node, topic, values)
             except RefusedError as refused:
                 why = f"{refused.why}; so the topic is not made"
                 try:
@@ -202,13 +204,13 @@ class Topics(Feature):
         if self._node.registry.exists(topic.name):
             raise RefusedError(KafkaError.TOPIC_ALREADY_EXISTS, f"topic {topic.name!r} is there")
         count = self._checked_count(topic)
-        limits = limits_of(self._node, topic.configs or ())
+        values = values_of(self._node, topic.configs or ())
         numbers = [each.partition_index for each in topic.assignments or ()]
         if numbers and sorted(numbers) != list(range(count)):
             why = f"partitions {numbers} are assigned: it must be each one from 0 on, once"
             raise RefusedError(KafkaError.INVALID_REPLICA_ASSIGNMENT, why)
         in_order = sorted(topic.assignments or (), key=lambda each: each.partition_index)
-        return count, self._assigned(in_order), limits
+        return count, self._assigned(in_order), values
 
     def _checked_count(self, topic: Any) -> int:
         count, copies = topic.num_partitions, topic.replication_factor
@@ -306,7 +308,7 @@ class Topics(Feature):
         with contextlib.suppress(ProtocolError):  # no topic has such a name
             check_topic(topic)
             held = await self._node.in_thread(store.log.partitions, topic)
-        has_rule = bool(changed_configs(self._node, topic))
+        has_rule = own_rule(topic, store.retention_control.rules) is not None
         # Records or a rule without numbers: an earlier deletion was interrupted.
         is_left = has_rule or any(info.earliest < info.end for info in held)
         if not (is_left or self._node.registry.exists(topic)):

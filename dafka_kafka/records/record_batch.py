@@ -287,6 +287,17 @@ def _with_head(
     return b"".join((head, covered, records))
 
 
+def largest_batch(octets: Bytes) -> int:
+    """Return the size of the largest record batch or message, up to the first invalid one."""
+    at = largest = 0
+    while len(octets) - at >= ENTRY.size:
+        size = ENTRY.unpack_from(octets, at)[1] + ENTRY.size
+        if size <= ENTRY.size:
+            break
+        at, largest = at + size, max(largest, size)
+    return largest
+
+
 def decode_batches(octets: Bytes, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> Iterator[KafkaBatch]:
     """Yield the batches, each decoded when it is requested.
 

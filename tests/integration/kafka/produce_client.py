@@ -49,6 +49,9 @@ class FixedNumbers:
     def deleted_end(self, tp: TopicPartition) -> int:
         return 0
 
+    def configs(self, topic: str) -> Mapping[str, int]:
+        return {}
+
 
 @contextmanager
 def produce_server(store: Store) -> Iterator[HostPort]:

@@ -1,7 +1,7 @@
 """The same requests to a gateway and to Apache Kafka: every difference is named here.
 
 Each script yields what a server answers, by name. ``DIFFERENCES`` has the reasons for those answers
-that differ; docs/kafka_clients.md has those that users meet.
+that differ; docs/kafka_compared.md has those that users meet.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pytest
 from benchmarks import kafka_broker
 from dafka_core import EmbeddedCluster
 from dafka_core.config.node_options import StoreOptions
-from dafka_kafka.configs import FIXED, RETENTION, Kind, settings
+from dafka_kafka.configs import RETENTION, TOPIC_CONFIGS, Kind, settings
 from dafka_kafka.options import KafkaOptions
 from tests.integration.kafka import maven
 from tests.integration.kafka.beside import (
@@ -80,7 +80,7 @@ DIFFERENCES: Final = {
     ),
     "retention.bytes has no other negative value than -1": r"configs: retention.bytes set to '-7'",
     "configs of a broker's files, which have no meaning here, are not shown": (
-        rf"configs: topic ({'|'.join(name for name, each in FIXED.items() if not each.value)}) .*"
+        rf"configs: topic ({'|'.join(n for n, each in TOPIC_CONFIGS.items() if not each.value)}) .*"
     ),
     "values are those of a store": (
         r"configs: topic (compression.type|flush.messages|max.message.bytes|retention.ms|"
@@ -509,7 +509,8 @@ OTHER: Final = {
 def configs(server: Server) -> Found:
     assert server.create("configured") == "NONE"
     shown = described(server, 2, "configured")
-    kinds = {name: each.kind for name, each in FIXED.items()} | dict.fromkeys(RETENTION, Kind.LONG)
+    kinds = {name: each.kind for name, each in TOPIC_CONFIGS.items()}
+    kinds |= dict.fromkeys(RETENTION, Kind.LONG)
     for name in sorted({*kinds, *shown}):
         found, kind = shown.get(name, {}), kinds.get(name)
         for field in ("config_type", "config_source", "is_sensitive", "value"):
@@ -535,6 +536,11 @@ def configs(server: Server) -> Found:
             f"created with {name} {value!r}",
             server.create(f"with-{name.strip()}", **{name: value}),
         )
+    records: list[Record] = [(NOW_MS, None, bytes(1000), [])]
+    for value in ("1000", "2000"):
+        yield f"limit {value}", altered(server, "max.message.bytes", value)
+        yield f"limited to {value}", described(server, 2, "configured")["max.message.bytes"]
+        yield f"batch of {value}", server.produce("configured", batch_of(records))["error_code"]
     own = described(server, 4, server.node_id())
     for name in settings(KafkaOptions(), StoreOptions()):
         for field in ("config_type", "config_source", "is_sensitive"):

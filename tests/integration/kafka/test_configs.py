@@ -18,12 +18,18 @@ from confluent_kafka.cimpl import NewTopic
 
 from dafka_core import Store
 from dafka_core.config.topic_rules import parse_rules
+from dafka_core.testing.waiting import wait_until
 from dafka_kafka.api import Api
+from dafka_kafka.configs import REGISTERED, RETENTION
+from dafka_kafka.errors import KafkaError
 from dafka_kafka.gateway import Gateway
 from dafka_kafka.gateways import node_id
-from tests.integration.kafka.admin import PATIENCE_S, admin_of, create, make, refusal
+from dafka_kafka.produce import ALL
+from tests.integration.kafka.admin import PATIENCE_S, admin_of, create, delete, make, refusal
 from tests.integration.kafka.one_request import tell
+from tests.integration.kafka.produce_client import ProduceClient
 from tests.unit.kafka.messages import NEWEST, rows, versions
+from tests.unit.kafka.records.batches import batch
 
 TOPIC, BROKER = ConfigResource.Type.TOPIC, ConfigResource.Type.BROKER
 ERROR_AND_WHY = ("error_code", "error_message")
@@ -39,6 +45,12 @@ def described(client: AdminClient, kind: Any, name: str) -> dict[str, Any]:
     resource = ConfigResource(kind, name)
     found = client.describe_configs([resource], request_timeout=PATIENCE_S)[resource]
     return dict(found.result(PATIENCE_S))
+
+
+def produced(gateway: Gateway, topic: str, acks: int, *values: bytes) -> int:
+    with ProduceClient(gateway.listens) as client:
+        (answer,) = client.ask({(topic, 0): batch(values or [b"a"])}, acks=acks)
+    return answer.error
 
 
 def test_a_topics_configs_are_what_is_true_of_it(admin: AdminClient, store: Store) -> None:
@@ -62,7 +74,7 @@ def test_a_topics_configs_are_what_is_true_of_it(admin: AdminClient, store: Stor
     }
     assert all(each.is_default for each in found.values())
     changeable = {name for name, each in found.items() if not each.is_read_only}
-    assert changeable == {"retention.bytes", "retention.ms"}
+    assert changeable == {*RETENTION, *REGISTERED}
     with pytest.raises(KafkaException, match="topic 'u' does not exist"):
         described(admin, TOPIC, "u")
     store.retention.rules = parse_rules("u=1h t=7d,1GiB")
@@ -146,6 +158,38 @@ def test_a_config_is_set_if_that_changes_nothing(
     assert described(admin, TOPIC, "t")["retention.ms"].value == "-1"
 
 
+def test_the_limit_of_a_batch_is_kept_and_applied(
+    admin: AdminClient, gateway: Gateway, store: Store
+) -> None:
+    def write(topic: str) -> int:
+        return produced(gateway, topic, 1, bytes(1000))
+
+    def change(value: str | None) -> str:
+        """Set or reset the limit of topic t; return it as a client sees it."""
+        operation, name = int(value is None), "max.message.bytes"
+        (found, *_) = alter(
+            *(gateway, Api.INCREMENTAL_ALTER_CONFIGS),
+            name=name,
+            value=value,
+            config_operation=operation,
+        )
+        assert found[0] == KafkaError.NONE
+        return str(described(admin, TOPIC, "t")[name].value)
+
+    usual = str(store.options.max_record_bytes)
+    assert (change("1000"), produced(gateway, "t", 1)) == ("1000", KafkaError.NONE)
+    assert write("t") == KafkaError.MESSAGE_TOO_LARGE
+    assert (change(None), write("t")) == (usual, KafkaError.NONE)
+    make(admin, "u", {"max.message.bytes": "500"})
+    assert write("u") == KafkaError.MESSAGE_TOO_LARGE
+    alter(gateway, Api.ALTER_CONFIGS, name="retention.ms", value="-1")  # resets all others
+    assert write("u") == KafkaError.NONE
+    change("500")
+    delete(admin, "t")
+    make(admin, "t")
+    assert write("t") == KafkaError.NONE
+
+
 @pytest.mark.usefixtures("admin")
 def test_a_config_is_set_back_and_none_is_added_to(gateway: Gateway) -> None:
     for operation, error in ((1, 0), (2, 40), (3, 0), (99, 40)):
@@ -205,9 +249,17 @@ def test_all_configs_that_cannot_be_set_are_named_at_once(admin: AdminClient) ->
     assert all(way in why for way in ("withLoggingDisabled()", "connect-standalone"))
 
 
-@pytest.mark.usefixtures("other")
-def test_as_many_copies_can_be_asked_for_as_there_are_stores(admin: AdminClient) -> None:
+def test_as_many_copies_can_be_asked_for_as_there_are_stores(
+    admin: AdminClient, gateway: Gateway, store: Store, other: Store
+) -> None:
     make(admin, "u2", {"min.insync.replicas": "2"})
     three = create(admin, NewTopic("u3", 1, config={"min.insync.replicas": "3"}))["u3"]
     assert "at most the number of stores" in refusal(three)[1]
-    assert described(admin, TOPIC, "u2")["min.insync.replicas"].value == "1"
+    found = described(admin, TOPIC, "u2")["min.insync.replicas"]
+    assert (found.value, found.source) == ("2", ConfigSource.DYNAMIC_TOPIC_CONFIG.value)
+    wait_until(lambda: store.known.endpoints)
+    assert produced(gateway, "u2", ALL) == KafkaError.NONE
+    other.close()
+    wait_until(lambda: not store.known.endpoints)
+    assert produced(gateway, "u2", ALL) == KafkaError.NOT_ENOUGH_REPLICAS
+    assert produced(gateway, "u2", 1) == produced(gateway, "t", ALL) == KafkaError.NONE

@@ -101,11 +101,15 @@ def test_a_topic_is_deleted_and_made_in_one_turn() -> None:
     table = begun()
     draft = PendingChanges(table)
     draft.host("t", 1, ["G1"])
+    draft.configure("t", {"max.message.bytes": 5})
     draft.delete("t", [PartitionInfo("t", "B", 0, 9), PartitionInfo("t", "C", 0, 4)])
     assert draft.partitions("t") == ()
     draft.host("t", 2, ["G2"])
+    draft.configure("t", {"min.insync.replicas": 2, "max.message.bytes": None})
+    draft.configure("t", {"max.message.bytes": 7})
     for record in draft.records():
         table.apply(record)
+    assert table.configs("t") == {"min.insync.replicas": 2, "max.message.bytes": 7}
     assert [each.gateway for each in table.partitions("t")] == ["G2", "G2"]
     assert [table.deleted_end(TopicPartition("t", each)) for each in "ABC"] == [MAX_END, 9, 4]
 

@@ -99,6 +99,22 @@ def test_a_topic_that_is_deleted_has_no_numbers_and_may_begin_anew() -> None:
     assert (names(found), found.deleted_end(tp), found.skipped) == (["A", "B"], 7, 0)
 
 
+def test_configs_of_a_topic_are_replaced_and_deleted_with_it() -> None:
+    made, configs = RegistryRecord(topic="t", partitions=(row("A"),)), {"max.message.bytes": 5}
+    found = table(RegistryRecord(topic="t", configs=configs), made)
+    assert found.configs("t") == {}
+    for record, expected in (
+        (RegistryRecord(topic="t", configs=configs), configs),
+        (RegistryRecord(topic="t", configs={"min.insync.replicas": 2}), {"min.insync.replicas": 2}),
+        (RegistryRecord(topic="t", first=1, partitions=(row("B"),)), {"min.insync.replicas": 2}),
+        (RegistryRecord(topic="t", deleted=(("A", 0), ("B", 0))), {}),
+        (made, {}),
+    ):
+        found.apply(record)
+        assert found.configs("t") == expected
+    assert parse_record(RegistryRecord(topic="t", configs={"a": -1}).packed()) is None
+
+
 def test_part_of_a_record_may_fit() -> None:
     record = RegistryRecord(topic="t", partitions=(row("A"), row("A"), row("B")))
     found = table(record)

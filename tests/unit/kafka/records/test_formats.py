@@ -35,6 +35,7 @@ from dafka_kafka.records.record_batch import (
     decode_record_batch,
     encode_few,
     encode_record_batches,
+    largest_batch,
 )
 from dafka_kafka.records.record_columns import RecordColumns, decode_records, encode_records
 from tests.unit.kafka.records import batches
@@ -514,3 +515,11 @@ def test_a_batch_of_few_or_of_more_comes_back(count: int, last: bytes) -> None:
     assert list(found.contents()) == values
     assert found.offsets.tolist() == list(range(7, 7 + count))
     assert found.timestamps_ms.tolist() == [1_000 + number for number in range(count)]
+
+
+def test_the_largest_batch_or_message_counts() -> None:
+    small, large = (
+        b"".join(encode_record_batches(RecordBatch.of(TP, 0, [bytes(size)]))) for size in (10, 100)
+    )
+    assert largest_batch(small + large + small) == len(large)
+    assert largest_batch(small + bytes(20) + large) == len(small)
