@@ -20,9 +20,9 @@ from typing import Any, Final, NamedTuple
 from dafka_core.errors import ProtocolError
 from dafka_core.model.names import INTERNAL
 from dafka_core.model.records import TopicPartition
-from dafka_kafka import schemas
 from dafka_kafka.api import (
     WHY,
+    Answer,
     Api,
     Client,
     EncodedResponse,
@@ -515,16 +515,12 @@ class Produce(Feature):
         ]
 
     @serves(Api.INIT_PRODUCER_ID, range(6), Rule(on_cluster(Operation.IDEMPOTENT_WRITE)))
-    async def _init_producer_id(self, request: Any, client: Client) -> Response:
+    async def _init_producer_id(self, request: Any, client: Client) -> Answer:
         """Return a producer id; ids are random, so that gateways need not agree."""
         if request.transactional_id is not None:
             error = KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-            return schemas.InitProducerIdResponse(
-                throttle_time_ms=0, error_code=int(error), producer_id=-1, producer_epoch=-1
-            )
-        return schemas.InitProducerIdResponse(
-            throttle_time_ms=0, error_code=0, producer_id=secrets.randbits(63), producer_epoch=0
-        )
+            return {"error_code": error, "producer_epoch": -1}
+        return {"producer_id": secrets.randbits(63)}
 
 
 def _refusal(request: Any) -> RefusedError | None:

@@ -19,7 +19,6 @@ from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.nodes.append_queue import Addition
 from dafka_core.storage import Log
 from dafka_core.storage.retention import StoreClock
-from dafka_core.system.hosts import HostPort
 from dafka_core.testing import wait_until
 from dafka_kafka import produce
 from dafka_kafka.errors import KafkaError
@@ -45,14 +44,8 @@ WHEN_MS = 1_700_000_000_000
 
 
 @pytest.fixture
-def where(store: Store) -> Iterator[HostPort]:
-    with produce_server(store) as where:
-        yield where
-
-
-@pytest.fixture
-def client(where: HostPort) -> Iterator[ProduceClient]:
-    with ProduceClient(where) as client:
+def client(store: Store) -> Iterator[ProduceClient]:
+    with produce_server(store) as where, ProduceClient(where) as client:
         yield client
 
 
@@ -269,27 +262,6 @@ def test_a_majority_of_three_stores_is_needed_for_acks_all(
     wait_until(lambda: not store.known.endpoints)
     store.append_queue.forget(others[0].address).result(30)
     assert client.ask({FIRST: batch(values(1))}, acks=-1) == [Answer(0, 5)]  # one of two stores
-
-
-def test_many_producers_share_a_partition(where: HostPort, store: Store) -> None:
-    answers: dict[int, list[int]] = {}
-
-    def produce(name: int) -> None:
-        with ProduceClient(where) as client:
-            for at in range(50):
-                client.send({FIRST: batch([b"%d/%d" % (name, at)] * 3)})
-            answers[name] = [client.receive()[0].offset for _ in range(50)]
-
-    threads = [threading.Thread(target=produce, args=(name,)) for name in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    found = stored(store)
-    assert len(found) == 4 * 50 * 3
-    for name, offsets in answers.items():
-        for at, offset in enumerate(offsets):
-            assert found[offset : offset + 3] == [b"%d/%d" % (name, at)] * 3
 
 
 def test_a_batch_of_an_idempotent_producer_that_comes_again_is_written_once(
