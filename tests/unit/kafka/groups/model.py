@@ -46,6 +46,19 @@ class Tried:
             for name in names:
                 self.group.heartbeat(self.now, name, None, self.group.generation)
 
+    def beat(self, name: str, instance: str | None = None, generation: int | None = None) -> Any:
+        at = self.group.generation if generation is None else generation
+        return self.group.heartbeat(self.now, name, instance, at)
+
+    def may_commit(
+        self, name: str, instance: str | None = None, generation: int | None = None
+    ) -> Any:
+        at = self.group.generation if generation is None else generation
+        return self.group.may_commit(self.now, name, instance, at)
+
+    def leave(self, name: str, instance: str | None = None) -> Any:
+        return self.group.leave(self.now, name, instance)
+
     def join(self, member_id: str = "", **changes: Any) -> int:
         self._tickets += 1
         self.group.join(self.now, joining(member_id, **changes), self._tickets)
