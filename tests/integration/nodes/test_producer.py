@@ -295,7 +295,7 @@ def test_the_end_waits_for_acknowledgements(tower: str, store: Store, how: str, 
 
 @pytest.mark.parametrize(
     "how",
-    ["open", "dropped", "exit-0", "error-open", "child-fork", "child-spawn", "child-fork-error"],
+    ["open", "dropped", "error-open", "child-spawn"],
 )
 def test_unacknowledged_records_at_the_end_are_reported(tower: str, how: str) -> None:
     process = ended(tower, how, 0.2)
