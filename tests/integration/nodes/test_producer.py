@@ -278,12 +278,12 @@ def ended(tower: str, how: str, timeout_s: float) -> subprocess.CompletedProcess
         ("open", 0),
         ("dropped", 0),
         ("exit-0", 0),
-        ("exit-none", 0),
         ("error-open", 1),
         ("fork", 0),
         ("child-fork", 0),
         ("child-spawn", 0),
-        ("child-fork-error", 1),
+        pytest.param("exit-none", 0, marks=pytest.mark.nightly),
+        pytest.param("child-fork-error", 1, marks=pytest.mark.nightly),
     ],
 )
 def test_the_end_waits_for_acknowledgements(tower: str, store: Store, how: str, code: int) -> None:
