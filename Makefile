@@ -71,7 +71,7 @@ bench-peers: java env ## Dafka beside Kafka, NATS JetStream and C Dafka; ROWS="r
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement hashes/peers.txt
 	@$(BIN)/python -m benchmarks.peers $(if $(ROWS),--rows $(ROWS))
 
-chaos: java env ## faults on real processes; SEED=n, ROUNDS=n and TABLE=n as you like (docs/chaos.md)
+chaos: java env ## faults on real processes; SEED=n, ROUNDS=n and TABLE=n as you like (docs/testing.md)
 	@$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(if $(ROUNDS),--rounds $(ROUNDS)) \
 		$(if $(TABLE),--table $(TABLE))
 

@@ -30,7 +30,7 @@ _SEE: Final = Need(Resource.TOPIC, Operation.DESCRIBE)
 
 _OF_CLUSTER: Final = "include_cluster_authorized_operations"
 _OF_TOPICS: Final = "include_topic_authorized_operations"
-_ASKED_OPERATIONS: Final[Mapping[int, Sequence[str]]] = MappingProxyType(
+_OPERATIONS: Final[Mapping[int, Sequence[str]]] = MappingProxyType(
     {
         Api.METADATA: (_OF_TOPICS, _OF_CLUSTER),
         Api.DESCRIBE_CLUSTER: (_OF_CLUSTER,),
@@ -61,26 +61,41 @@ class Access:
             return _refusal(api_key, request, rule, client.version)
         is_all = _is_all(api_key, request, client.version)
         refused = [] if is_all else self._taken_out(api_key, rule, request, client, rights)
+        may = partial(self._may, api_key, client, rights)
+        may_make = partial(self._may_make, client, rights)
+        version = client.version
         if api_key == Api.METADATA and not is_all:
             # In version 0 an empty list means all topics.
-            version = client.version or int(not request.topics)
-            may_make = partial(self._may_make, client, rights)
-            response = await handler(request, replace(client, version=version, may_make=may_make))
-        else:
-            may = partial(self._may, api_key, client, rights)
-            response = await handler(request, replace(client, may=may))
-        if not (refused or _tells(api_key, request) or (is_all and not rights.sees_all)):
+            version = version or int(not request.topics)
+        response = await handler(
+            request, replace(client, version=version, may=may, may_make=may_make)
+        )
+        operations = [each for each in _OPERATIONS.get(api_key, ()) if getattr(request, each)]
+        if not (refused or operations or (is_all and not rights.sees_all)):
             return response
         if response is None:
             why = "a request without an answer asked for what its user may not do"
             raise ProtocolError(why)
-        is_encoded = isinstance(response, EncodedResponse)
-        # The cache in ``Rights`` belongs to the loop.
-        held = Rights(rights.permissions) if is_encoded else rights
-        work = _Completion(api_key, rule, request, held, refused, is_all=is_all)
-        if is_encoded:
-            return await asyncio.to_thread(work.encoded, response, client.version)
-        return work.completed(response)
+
+        def complete(response: Any, rights: Rights) -> Any:
+            """Add refusals and permitted operations, and take hidden topics out."""
+            if is_all:
+                response.topics = [each for each in response.topics if rights.may(_SEE, each.name)]
+            for field in operations:
+                _add_operations(response, field, rights)
+            _add_refusals(api_key, response, rule, refused)
+            return response
+
+        def complete_encoded() -> EncodedResponse:
+            octets = b"".join(response.pieces)
+            decoded = schemas.decode_response(api_key, client.version, octets)
+            # The cache in ``Rights`` belongs to the loop.
+            completed = complete(decoded, Rights(rights.permissions))
+            return EncodedResponse([completed.encode(version=client.version)])
+
+        if isinstance(response, EncodedResponse):  # it may be large
+            return await asyncio.to_thread(complete_encoded)
+        return complete(response, rights)
 
     def _taken_out(
         self, api_key: int, rule: Rule, request: Any, client: Client, rights: Rights
@@ -129,58 +144,22 @@ class Access:
         self._complaints.note(DENIED, client.host, why, of=(user, api_key), again_s=SAY_AGAIN_S)
 
 
-class _Completion:
-    """Adds refusals and permitted operations to a response."""
-
-    def __init__(
-        self,
-        api_key: int,
-        rule: Rule,
-        request: Any,
-        rights: Rights,
-        refused: Sequence[Any],
-        *,
-        is_all: bool,
-    ) -> None:
-        self._api_key = api_key
-        self._rule = rule
-        self._request = request
-        self._rights = rights
-        self._refused = refused
-        self._is_all = is_all
-
-    def encoded(self, response: EncodedResponse, version: int) -> EncodedResponse:
-        """Complete an encoded response; in a thread, as it may be large."""
-        octets = b"".join(response.pieces)
-        decoded = schemas.decode_response(self._api_key, version, octets)
-        return EncodedResponse([self.completed(decoded).encode(version=version)])
-
-    def completed(self, response: Any) -> Any:
-        """Return the response with refusals and operations, and without hidden topics."""
-        request, rights = self._request, self._rights
-        if self._is_all:
-            response.topics = [each for each in response.topics if rights.may(_SEE, each.name)]
-        for field in filter(partial(getattr, request), _ASKED_OPERATIONS.get(self._api_key, ())):
-            if field == _OF_CLUSTER:
-                response.authorized_operations = rights.operations(Resource.CLUSTER)
-            elif field == _OF_TOPICS:
-                for each in response.topics:
-                    each.authorized_operations = rights.operations(Resource.TOPIC, each.name)
-            else:
-                for each in response.groups:
-                    each.authorized_operations = rights.operations(Resource.GROUP)
-        _add_refusals(self._api_key, response, self._rule, self._refused)
-        return response
+def _add_operations(response: Any, field: str, rights: Rights) -> None:
+    """Add the operations that a field of the request asks for."""
+    if field == _OF_CLUSTER:
+        response.authorized_operations = rights.operations(Resource.CLUSTER)
+    elif field == _OF_TOPICS:
+        for each in response.topics:
+            each.authorized_operations = rights.operations(Resource.TOPIC, each.name)
+    else:
+        for each in response.groups:
+            each.authorized_operations = rights.operations(Resource.GROUP)
 
 
 def _is_all(api_key: int, request: Any, version: int) -> bool:
     if api_key != Api.METADATA:
         return False
     return request.topics is None or (version == 0 and not request.topics)
-
-
-def _tells(api_key: int, request: Any) -> bool:
-    return any(getattr(request, each) for each in _ASKED_OPERATIONS.get(api_key, ()))
 
 
 def _refusal(api_key: int, request: Any, rule: Rule, version: int) -> Any:

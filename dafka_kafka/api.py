@@ -202,6 +202,15 @@ def named_resource(operation: Operation) -> Named:
     return needs
 
 
+async def outcome(work: Awaitable[object]) -> Answer:
+    """Return the error of some work, which may raise RefusedError, as fields of a result."""
+    try:
+        await work
+    except RefusedError as refused:
+        return {"error_code": refused.code, "error_message": refused.why}
+    return {"error_code": KafkaError.NONE, "error_message": None}
+
+
 class Served(NamedTuple):
     """An API as the gateway serves it.
 

@@ -21,24 +21,20 @@ from dafka_core.flight.store_location import StoreLocation
 from dafka_core.nodes.store import Store
 from dafka_core.system.hosts import HostPort
 from dafka_kafka.api import (
+    Answer,
     Api,
     Client,
     Feature,
     Rule,
     named_resource,
     on_cluster,
+    outcome,
     refuse_resource,
     serves,
 )
 from dafka_kafka.errors import KafkaError, RefusedError
 from dafka_kafka.gateway_node import GatewayNode
 from dafka_kafka.options import KafkaOptions
-from dafka_kafka.schemas import (
-    AlterConfigsResponse,
-    DescribeConfigsResponse,
-    IncrementalAlterConfigsResponse,
-    ListConfigResourcesResponse,
-)
 from dafka_kafka.users import Operation as Permitted
 
 # Retention: Kafka's ``retention.ms`` and ``retention.bytes`` as rules at every store.
@@ -306,9 +302,6 @@ UNCHANGED: Final = (
     "topics has configs"
 )
 
-_Result = DescribeConfigsResponse.DescribeConfigsResult
-_Config = _Result.DescribeConfigsResourceResult
-
 
 class Resource(IntEnum):
     """Types of resources with configs."""
@@ -355,106 +348,90 @@ class Configs(Feature):
             asked="resources",
             each=named_resource(Permitted.DESCRIBE_CONFIGS),
             answered="results",
-            refused=refuse_resource(configs=[]),
+            refused=refuse_resource(),
         ),
     )
-    async def _describe_configs(self, request: Any, client: Client) -> Any:
-        results = [self._described(each) for each in request.resources]
-        return DescribeConfigsResponse(throttle_time_ms=0, results=results)
+    async def _describe_configs(self, request: Any, client: Client) -> Answer:
+        return {"results": [self._described(each) for each in request.resources]}
 
     @serves(Api.LIST_CONFIG_RESOURCES, range(2), Rule(on_cluster(Permitted.DESCRIBE_CONFIGS)))
-    async def _list_resources(self, request: Any, client: Client) -> Any:
+    async def _list_resources(self, request: Any, client: Client) -> Answer:
         """List what has configs; version 0 asks for client metrics only, which have none here."""
         asked = request.resource_types or (Resource if client.version else ())
         found = [(Resource.TOPIC, each) for each in sorted(self._node.registry.topics())]
         found += [(Resource.BROKER, str(each.node_id)) for each in self._node.gateways.live()]
-        kind = ListConfigResourcesResponse
-        return kind(
-            throttle_time_ms=0,
-            error_code=KafkaError.NONE,
-            config_resources=[
-                kind.ConfigResource(resource_type=each, resource_name=name)
-                for each, name in found
-                if each in asked
-            ],
-        )
+        listed = [
+            {"resource_type": each, "resource_name": name} for each, name in found if each in asked
+        ]
+        return {"config_resources": listed}
 
     @serves(Api.ALTER_CONFIGS, range(3), _ALTERS)
-    async def _alter_configs(self, request: Any, client: Client) -> Any:
-        return await self._altered(AlterConfigsResponse, request, anew=True)
+    async def _alter_configs(self, request: Any, client: Client) -> Answer:
+        return await self._altered(request, anew=True)
 
     @serves(Api.INCREMENTAL_ALTER_CONFIGS, range(2), _ALTERS)
-    async def _change_configs(self, request: Any, client: Client) -> Any:
-        return await self._altered(IncrementalAlterConfigsResponse, request, anew=False)
+    async def _change_configs(self, request: Any, client: Client) -> Answer:
+        return await self._altered(request, anew=False)
 
-    async def _altered(self, kind: Any, request: Any, *, anew: bool) -> Any:
-        """Change configs; check that fixed ones may have the requested value.
-
-        With ``anew``, those that are not named are reset.
-        """
+    async def _altered(self, request: Any, *, anew: bool) -> Answer:
         responses = []
         for each in request.resources:
-            error, why = int(KafkaError.NONE), None
-            try:
-                values = self._checked(each)
-                if not request.validate_only:
-                    await set_configs(self._node, each.resource_name, values, anew=anew)
-            except RefusedError as refused:
-                error, why = refused.code, refused.why
-            responses.append(
-                kind.AlterConfigsResourceResponse(
-                    error_code=error,
-                    error_message=why,
-                    resource_type=each.resource_type,
-                    resource_name=each.resource_name,
-                )
-            )
-        return kind(throttle_time_ms=0, responses=responses)
+            error = await outcome(self._alter(each, request.validate_only, anew=anew))
+            named = {"resource_type": each.resource_type, "resource_name": each.resource_name}
+            responses.append(named | error)
+        return {"responses": responses}
 
-    def _checked(self, asked: Any) -> dict[str, int | None]:
-        """Return the requested values; raise RefusedError for configs that can't be set."""
-        name = asked.resource_name
+    async def _alter(self, asked: Any, validate_only: bool, *, anew: bool) -> None:
+        """Change configs; check that fixed ones may have the requested value.
+
+        With ``anew``, those that are not named are reset. Raise RefusedError for configs that can't
+        be set.
+        """
         if asked.resource_type != Resource.TOPIC:
             raise RefusedError(KafkaError.INVALID_REQUEST, UNCHANGED)
-        if not self._node.registry.exists(name):
-            raise RefusedError(
-                KafkaError.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist"
-            )
-        return values_of(self._node, asked.configs)
+        self._check_exists(asked.resource_name)
+        values = values_of(self._node, asked.configs)
+        if not validate_only:
+            await set_configs(self._node, asked.resource_name, values, anew=anew)
 
-    def _described(self, asked: Any) -> Any:
-        error, why, found = KafkaError.NONE, None, list[Config]()
-        name, own = asked.resource_name, self._node.gateways.own.node_id
-        if asked.resource_type == Resource.TOPIC:
-            if self._node.registry.exists(name):
-                found = topic_configs(self._node, name)
-            else:
-                error, why = KafkaError.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist"
-        elif asked.resource_type != Resource.BROKER:
-            error, why = KafkaError.INVALID_REQUEST, "only topics and brokers have configs here"
-        elif name == str(own):
-            found = gateway_configs(self._node)
-        elif name:  # all brokers' dynamic configs: none
-            why = f"this is broker {own}: it knows nothing of {name!r}"
-            error = KafkaError.INVALID_REQUEST
+    def _check_exists(self, topic: str) -> None:
+        if not self._node.registry.exists(topic):
+            why = f"topic {topic!r} does not exist"
+            raise RefusedError(KafkaError.UNKNOWN_TOPIC_OR_PARTITION, why)
+
+    def _described(self, asked: Any) -> Answer:
+        named = {"resource_type": asked.resource_type, "resource_name": asked.resource_name}
+        try:
+            found = self._found(asked.resource_type, asked.resource_name)
+        except RefusedError as refused:
+            return named | {"error_code": refused.code, "error_message": refused.why}
         keys = asked.configuration_keys
-        return _Result(
-            error_code=error,
-            error_message=why,
-            resource_type=asked.resource_type,
-            resource_name=name,
-            configs=[
-                _Config(
-                    **each.shown,
-                    is_default=each.source == Source.DEFAULT_CONFIG,
-                    synonyms=[],
-                    config_type=each.kind,
-                    documentation=None,
-                )
-                for each in found
-                if keys is None or each.name in keys
-            ],
-        )
+        configs = [
+            each.shown
+            | {
+                "is_default": each.source == Source.DEFAULT_CONFIG,
+                "config_type": each.kind,
+                "documentation": None,
+            }
+            for each in found
+            if keys is None or each.name in keys
+        ]
+        return named | {"error_message": None, "configs": configs}
+
+    def _found(self, kind: int, name: str) -> Sequence[Config]:
+        """Return the configs of a resource; raise RefusedError if it has none here."""
+        own = self._node.gateways.own.node_id
+        if kind == Resource.TOPIC:
+            self._check_exists(name)
+            return topic_configs(self._node, name)
+        if kind != Resource.BROKER:
+            raise RefusedError(KafkaError.INVALID_REQUEST, "only topics and brokers have configs")
+        if name == str(own):
+            return gateway_configs(self._node)
+        if name:
+            why = f"this is broker {own}: it knows nothing of {name!r}"
+            raise RefusedError(KafkaError.INVALID_REQUEST, why)
+        return ()  # all brokers' dynamic configs
 
 
 class Config(NamedTuple):
@@ -486,10 +463,9 @@ def topic_configs(node: GatewayNode, topic: str) -> list[Config]:
     """Return a topic's configs by name; its retention is that of the gateway's store."""
     rules, options = node.store.retention_control.rules, node.store.options
     registered = node.registry.configs(topic)
+    values = {MIN_STORES: node.default_copies, **registered}
     found = [
-        _config(
-            name, each.kind, registered.get(name, each.value(options)), each.value(StoreOptions())
-        )
+        _config(name, each.kind, values.get(name, each.value(options)), each.value(StoreOptions()))
         for name, each in TOPIC_CONFIGS.items()
         if each.value is not None
     ]
@@ -547,7 +523,9 @@ def gateway_configs(node: GatewayNode) -> list[Config]:
     }
     found = [_config(name, kind, value, None) for name, (kind, value) in told.items()]
     defaults = settings(KafkaOptions(), StoreOptions())
-    for name, (kind, value) in settings(node.options, node.store.options).items():
+    values = settings(node.options, node.store.options)
+    values[MIN_STORES] = Kind.INT, node.default_copies
+    for name, (kind, value) in values.items():
         found.append(_config(name, kind, value, defaults[name][1]))
     copies = 1 + len(node.store.known.names)
     found.append(_config("default.replication.factor", Kind.INT, copies, 1))

@@ -300,11 +300,10 @@ class GatewayNode:
         object.__setattr__(self, "replication", replication)
 
     @property
-    def least_copies(self) -> int:
-        """The number of stores, with this one, that must have a record with ``acks=all``.
+    def default_copies(self) -> int:
+        """The default of ``min.insync.replicas``: a majority of three or more known stores.
 
-        A majority of three or more known stores: a minority that is cut off acknowledges nothing.
-        Of two stores each one may be alone.
+        A minority that is cut off acknowledges nothing then. Of two stores each one may be alone.
         """
         known = 1 + len(self.store.known.names)
         return known // 2 + 1 if known > 2 else 1

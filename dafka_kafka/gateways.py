@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Final, NamedTuple, Protocol
+from typing import Annotated, ClassVar, Final, NamedTuple
 from zlib import crc32
 
 import xxhash
@@ -26,6 +26,7 @@ from dafka_core.model.names import INTERNAL
 from dafka_core.model.records import TopicPartition
 from dafka_core.nodes.store import Store
 from dafka_core.system.hosts import bracketed, is_host
+from dafka_kafka.registry_table import NumberedPartition
 
 GATEWAYS_TOPIC: Final = f"{INTERNAL}kafka.gateways"
 """The topic of announcements."""
@@ -61,22 +62,6 @@ class GatewayInfo(NamedTuple):
     node_id: int
     host: str
     port: int
-
-
-class Placed(Protocol):
-    """An object with an owner: a numbered partition."""
-
-    @property
-    def topic(self) -> str:
-        """Its topic."""
-
-    @property
-    def number(self) -> int:
-        """Its number in the topic."""
-
-    @property
-    def gateway(self) -> str:
-        """The address of its owner."""
 
 
 def node_id(address: str) -> int:
@@ -150,7 +135,7 @@ class Gateways:
         live = {each.address: each for each in self.live()}
         return [live[address] for address in ranked(key, tuple(live))]
 
-    def leader(self, partition: Placed) -> GatewayInfo:
+    def leader(self, partition: NumberedPartition) -> GatewayInfo:
         """Return a partition's leader: its owner, or a substitute while that is away."""
         for each in (live := self.live()):
             if each.address == partition.gateway:

@@ -20,9 +20,9 @@ from typing import Any, Final, NamedTuple
 from dafka_core.errors import ProtocolError
 from dafka_core.model.names import INTERNAL
 from dafka_core.model.records import TopicPartition
-from dafka_kafka import schemas
 from dafka_kafka.api import (
     WHY,
+    Answer,
     Api,
     Client,
     EncodedResponse,
@@ -363,7 +363,7 @@ class Produce(Feature):
             timeout_s = min(max(request.timeout_ms, 0) / 1000, timeout_s)
         deadline = asyncio.get_running_loop().time() + timeout_s
         # No await before everything is queued: the next request must come behind it.
-        refusal = _refusal(request) or self._too_few(request)
+        refusal = _refusal(request)
         parts = [
             _Part(
                 *(topic.name, part.index),
@@ -384,23 +384,9 @@ class Produce(Feature):
             return None
         outcomes = [each.outcome for each in parts]
         if request.acks == ALL:
-            left_s = deadline - asyncio.get_running_loop().time()
-            outcomes = await self._replicated(parts, outcomes, left_s)
+            outcomes = await self._replicated(parts, outcomes, deadline)
         answers = map(_answer, parts, outcomes)
         return EncodedResponse([encoded_answers(answers, client.version)])
-
-    def _too_few(self, request: Any) -> RefusedError | None:
-        """Return the refusal of ``acks=all`` while too few stores are reachable, or None."""
-        known, needed = self._node.store.known, self._node.least_copies
-        if request.acks != ALL or 1 + len(known.endpoints) >= needed:
-            return None
-        away = ", ".join(sorted(set(known.names) - known.endpoints.keys()))
-        why = (
-            f"acks=all needs {needed} of {1 + len(known.names)} stores, and these are away, or "
-            f"have no Arrow Flight: {away}; start them, or if they are gone for ever, say so by "
-            "'dafka store forget'"
-        )
-        return RefusedError(KafkaError.NOT_ENOUGH_REPLICAS, why)
 
     async def _wait(
         self, waiting: Sequence[asyncio.Future[Any]], timeout_s: float, *, is_awaited: bool
@@ -451,11 +437,21 @@ class Produce(Feature):
         if most is not None and (size_bytes := largest_batch(records)) > most:
             why = f"a batch has {size_bytes} bytes; {MAX_BATCH} of {topic!r} is {most}"
             return RefusedError(KafkaError.MESSAGE_TOO_LARGE, why)
-        stores, least = 1 + len(self._node.store.known.endpoints), configs.get(MIN_STORES, 1)
-        if acks == ALL and stores < least:
-            why = f"{stores} stores are reachable; {MIN_STORES} of {topic!r} is {least}"
+        known, copies = self._node.store.known, self._copies(topic)
+        if acks == ALL and 1 + len(known.endpoints) < copies:
+            away = ", ".join(sorted(set(known.names) - known.endpoints.keys()))
+            why = (
+                f"{MIN_STORES} of {topic!r} is {copies}, and these stores are away, or have no "
+                f"Arrow Flight: {away}; start them, or if they are gone for ever, say so by "
+                "'dafka store forget'"
+            )
             return RefusedError(KafkaError.NOT_ENOUGH_REPLICAS, why)
         return None
+
+    def _copies(self, topic: str) -> int:
+        """Return the number of stores that must have a topic's records with ``acks=all``."""
+        configs = self._node.registry.configs(topic)
+        return configs.get(MIN_STORES, self._node.default_copies)
 
     def _hosted(self, partition: NumberedPartition) -> TopicPartition | None:
         """Return the partition that stores what is sent to this number.
@@ -499,30 +495,32 @@ class Produce(Feature):
             del self._hosting[topic]
 
     async def _replicated(
-        self, parts: list[_Part], outcomes: list[Written | RefusedError | None], timeout_s: float
+        self, parts: list[_Part], outcomes: list[Written | RefusedError | None], deadline: float
     ) -> list[Written | RefusedError | None]:
         """Replace outcomes by a timeout if the other stores do not have the records in time."""
-        ends: dict[TopicPartition, int] = {}
-        for part, outcome in zip(parts, outcomes, strict=True):
+        copies = [self._copies(part.topic) for part in parts]
+        ends: dict[int, dict[TopicPartition, int]] = {each: {} for each in copies}
+        for part, outcome, each in zip(parts, outcomes, copies, strict=True):
             if isinstance(part.put, Put) and isinstance(outcome, Written):
-                ends[part.put.tp] = max(ends.get(part.put.tp, 0), outcome.end)
-        copies = self._node.least_copies
-        if not ends or await self._replication.wait(ends, timeout_s, copies):
-            return outcomes
-        late = RefusedError(KafkaError.REQUEST_TIMED_OUT, "not all other stores have it in time")
-        return [late if isinstance(each, Written) else each for each in outcomes]
+                ends[each][part.put.tp] = max(ends[each].get(part.put.tp, 0), outcome.end)
+        late: set[int] = set()
+        for least, wanted in ends.items():
+            left_s = deadline - asyncio.get_running_loop().time()
+            if wanted and not await self._replication.wait(wanted, left_s, least):
+                late.add(least)
+        refusal = RefusedError(KafkaError.REQUEST_TIMED_OUT, "too few stores have it in time")
+        return [
+            refusal if isinstance(outcome, Written) and each in late else outcome
+            for outcome, each in zip(outcomes, copies, strict=True)
+        ]
 
     @serves(Api.INIT_PRODUCER_ID, range(6), Rule(on_cluster(Operation.IDEMPOTENT_WRITE)))
-    async def _init_producer_id(self, request: Any, client: Client) -> Response:
+    async def _init_producer_id(self, request: Any, client: Client) -> Answer:
         """Return a producer id; ids are random, so that gateways need not agree."""
         if request.transactional_id is not None:
             error = KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-            return schemas.InitProducerIdResponse(
-                throttle_time_ms=0, error_code=int(error), producer_id=-1, producer_epoch=-1
-            )
-        return schemas.InitProducerIdResponse(
-            throttle_time_ms=0, error_code=0, producer_id=secrets.randbits(63), producer_epoch=0
-        )
+            return {"error_code": error, "producer_epoch": -1}
+        return {"producer_id": secrets.randbits(63)}
 
 
 def _refusal(request: Any) -> RefusedError | None:

@@ -242,10 +242,9 @@ def made_part(api_key: int, field: str, values: Any) -> Any:
 
 def empty_response(api_key: int, version: int, error: int, why: str | None) -> Any:
     """Return an empty response with an error, and its reason where Kafka has a field for it."""
-    told = {"error_code": int(error), "error_message": why}
-    fields = _RESPONSES[api_key].fields
-    has = {each for each in told if each in fields and fields[each].for_version_q(version)}
-    return _RESPONSES[api_key](version=version, **{each: told[each] for each in has})
+    kind, told = _RESPONSES[api_key], {"error_code": int(error), "error_message": why}
+    has = {each for each in told if _has(kind, each, version)}
+    return kind(version=version, **{each: told[each] for each in has})
 
 
 def error_response(api_key: int, version: int, error: int) -> Any | None:
@@ -253,7 +252,9 @@ def error_response(api_key: int, version: int, error: int) -> Any | None:
     kind = _RESPONSES.get(api_key)
     if kind is None or not 0 <= version <= kind.max_version:
         return None
-    field = kind.fields.get("error_code")
-    if field is None or not field.for_version_q(version):
-        return None
-    return kind(version=version, error_code=int(error))
+    is_told = _has(kind, "error_code", version)
+    return kind(version=version, error_code=int(error)) if is_told else None
+
+
+def _has(kind: Any, field: str, version: int) -> bool:
+    return field in kind.fields and kind.fields[field].for_version_q(version)

@@ -16,6 +16,7 @@ from dafka_core.model.name_limits import check_topic
 from dafka_core.model.names import INTERNAL
 from dafka_kafka.api import (
     WHY,
+    Answer,
     Api,
     Client,
     Feature,
@@ -23,6 +24,7 @@ from dafka_kafka.api import (
     named_topic,
     on_cluster,
     on_topics,
+    outcome,
     refuse_one,
     refuse_partitions,
     serves,
@@ -40,12 +42,6 @@ from dafka_kafka.configs import (
 )
 from dafka_kafka.errors import KafkaError, RefusedError
 from dafka_kafka.gateway_node import GatewayNode
-from dafka_kafka.schemas import (
-    CreatePartitionsResponse,
-    CreateTopicsResponse,
-    DeleteRecordsResponse,
-    DeleteTopicsResponse,
-)
 from dafka_kafka.users import Operation
 
 MAX_NAME_BYTES: Final = 249
@@ -103,9 +99,6 @@ OfTopic = Callable[[str], Awaitable[None]]
 
 _log: Final = logging.getLogger("dafka.kafka")
 
-_Created = CreateTopicsResponse.CreatableTopicResult
-_Deleted = DeleteRecordsResponse.DeleteRecordsTopicResult
-
 
 class Topics(Feature):
     """Creates and deletes topics and partitions, and trims partitions.
@@ -148,31 +141,28 @@ class Topics(Feature):
             refused=refuse_one(error_message=WHY),
         ),
     )
-    async def _create_topics(self, request: Any, client: Client) -> Any:
+    async def _create_topics(self, request: Any, client: Client) -> Answer:
         counts = Counter(each.name for each in request.topics)
         unique = {each.name: each for each in request.topics}
         found = (
             self._create(each, counts[name], request.validate_only) for name, each in unique.items()
         )
-        return CreateTopicsResponse(throttle_time_ms=0, topics=await asyncio.gather(*found))
+        return {"topics": await asyncio.gather(*found)}
 
-    async def _create(self, topic: Any, times: int, validate_only: bool) -> Any:
+    async def _create(self, topic: Any, times: int, validate_only: bool) -> Answer:
         try:
             count, gateways, values = self._checked_topic(topic, times)
             if not validate_only:
                 await self._to_its_end(self._make(topic.name, count, gateways, values))
         except RefusedError as refused:
-            return _Created(name=topic.name, error_code=refused.code, error_message=refused.why)
-        return _Created(
-            name=topic.name,
-            error_code=KafkaError.NONE,
-            num_partitions=count,
-            replication_factor=1 + len(self._node.store.known.names),
-            configs=[
-                _Created.CreatableTopicConfigs(**each.shown)
-                for each in topic_configs(self._node, topic.name)
-            ],
-        )
+            why = refused.why
+            return {"name": topic.name, "error_code": refused.code, "error_message": why}
+        return {
+            "name": topic.name,
+            "num_partitions": count,
+            "replication_factor": 1 + len(self._node.store.known.names),
+            "configs": [each.shown for each in topic_configs(self._node, topic.name)],
+        }
 
     async def _make(
         self, topic: str, count: int, gateways: Sequence[str], values: Mapping[str, int | None]
@@ -245,19 +235,15 @@ class Topics(Feature):
             refused=refuse_one(error_message=WHY),
         ),
     )
-    async def _create_partitions(self, request: Any, client: Client) -> Any:
-        result = CreatePartitionsResponse.CreatePartitionsTopicResult
+    async def _create_partitions(self, request: Any, client: Client) -> Answer:
         counts = Counter(each.name for each in request.topics)
         unique = {each.name: each for each in request.topics}
 
-        async def extend(topic: Any) -> Any:
-            error, why = await _outcome(
-                self._extend(topic, counts[topic.name], request.validate_only)
-            )
-            return result(name=topic.name, error_code=error, error_message=why)
+        async def extend(topic: Any) -> Answer:
+            work = self._extend(topic, counts[topic.name], request.validate_only)
+            return {"name": topic.name} | await outcome(work)
 
-        found = await asyncio.gather(*map(extend, unique.values()))
-        return CreatePartitionsResponse(throttle_time_ms=0, results=found)
+        return {"results": await asyncio.gather(*map(extend, unique.values()))}
 
     async def _extend(self, topic: Any, times: int, validate_only: bool) -> None:
         if times > 1:
@@ -278,17 +264,13 @@ class Topics(Feature):
             await registry.extend(topic.name, count, gateways=gateways)
 
     @serves(Api.DELETE_TOPICS, range(7), Rule())
-    async def _delete_topics(self, request: Any, client: Client) -> Any:
-        result = DeleteTopicsResponse.DeletableTopicResult
-
-        async def delete(topic: tuple[str | None, Any]) -> Any:
-            error, why = await _outcome(self._delete(topic[0], client))
-            return result(name=topic[0], topic_id=topic[1], error_code=error, error_message=why)
+    async def _delete_topics(self, request: Any, client: Client) -> Answer:
+        async def delete(name: str | None, topic_id: Any) -> Answer:
+            return {"name": name, "topic_id": topic_id} | await outcome(self._delete(name, client))
 
         named = [(each.name, each.topic_id) for each in request.topics]
         asked = dict.fromkeys(named or ((name, None) for name in request.topic_names))
-        found = await asyncio.gather(*map(delete, asked))
-        return DeleteTopicsResponse(throttle_time_ms=0, responses=found)
+        return {"responses": await asyncio.gather(*(delete(*each) for each in asked))}
 
     async def _delete(self, topic: str | None, client: Client) -> None:
         """Delete a topic at all stores; stores that are away do so when they return."""
@@ -348,19 +330,16 @@ class Topics(Feature):
             refused=refuse_partitions(low_watermark=-1),
         ),
     )
-    async def _delete_records(self, request: Any, client: Client) -> Any:
+    async def _delete_records(self, request: Any, client: Client) -> Answer:
         topics = []
         for topic in request.topics:
-            partitions = []
+            parts = []
             for each in topic.partitions:
                 low, error = await self._give_up(topic.name, each.partition_index, each.offset)
-                partitions.append(
-                    _Deleted.DeleteRecordsPartitionResult(
-                        partition_index=each.partition_index, low_watermark=low, error_code=error
-                    )
-                )
-            topics.append(_Deleted(name=topic.name, partitions=partitions))
-        return DeleteRecordsResponse(throttle_time_ms=0, topics=topics)
+                told = {"partition_index": each.partition_index, "low_watermark": low}
+                parts.append(told | {"error_code": error})
+            topics.append({"name": topic.name, "partitions": parts})
+        return {"topics": topics}
 
     async def _give_up(self, topic: str, number: int, before: int) -> tuple[int, KafkaError]:
         """Trim a partition at all reachable stores; return its first remaining offset."""
@@ -399,11 +378,3 @@ def _checked(count: int) -> int:
         why = f"{count} partitions: a topic has 1 to {MAX_PARTITIONS} that are made by a client"
         raise RefusedError(KafkaError.INVALID_PARTITIONS, why)
     return count
-
-
-async def _outcome(work: Any) -> tuple[KafkaError, str | None]:
-    try:
-        await work
-    except RefusedError as refused:
-        return KafkaError(refused.code), refused.why
-    return KafkaError.NONE, None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+import tomllib
 import venv
 from pathlib import Path
 from typing import Final
@@ -17,8 +18,19 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parent.parent
 CONSTRAINTS: Final = "constraints.txt"
 
+_PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+_EXTRAS: Final = _PROJECT["optional-dependencies"]
+
+
+def _without_spark(*extras: str) -> tuple[str, ...]:
+    wanted = [*_PROJECT["dependencies"], *(each for name in extras for each in _EXTRAS[name])]
+    return tuple(each for each in wanted if not each.startswith("pyspark"))
+
+
 LISTS: Final = {
     "build": ("hatchling", "editables", "setuptools"),
+    "image": _without_spark("console", "kafka", "metrics"),
+    "spark_image": ("pyspark", "pandas", *_EXTRAS["avro"], *_EXTRAS["protobuf"]),
     "environment": (),
     "fuzz": ("atheris",),
     "audit": ("pip-audit",),

@@ -133,7 +133,9 @@ class AllowedKeys:
         """Read the directory; return its errors; raise OSError if it is temporarily unreadable."""
         wrong, found = [], {}
         try:
-            if self.directory.stat().st_mode & stat.S_IWOTH:
+            is_open = self.directory.stat().st_mode & stat.S_IWOTH
+            # Kubernetes mounts a directory that all may write, read-only.
+            if is_open and not os.statvfs(self.directory).f_flag & os.ST_RDONLY:
                 wrong = [_OPEN]
             else:
                 with os.scandir(self.directory) as entries:

@@ -59,7 +59,9 @@ class AsideArea:
                 self._put(row.id, batch.between(batch.offset, offset), row.newest_us)
             part = batch.between(max(batch.offset, offset), batch.end)
             self._put(aside_id, part, row.newest_us)
-        self._tables.area.cut(row.id, offset)
+        # From `start` on, also below what is trimmed: the next records may have these offsets.
+        self._tables.area.cut(row.id, start)
+        self._tables.area.trim(row.id, min(row.earliest, start))
         self._tables.links.cut(row.id, start)
         if offset < row.end:
             self._list.put(_ID.pack(aside_id), _OFFSETS.pack(offset, row.end) + partition_key(tp))

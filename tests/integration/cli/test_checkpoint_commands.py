@@ -14,7 +14,7 @@ from dafka_core.queries.source_offset import SourceOffset
 from dafka_core.testing import StoreDouble
 from tests.integration.cli.processes import run, sentence, shown
 from tests.integration.cluster.audited_query import OUT, AuditedQuery
-from tests.unit.queries.checkpoints import ENDS, QUERY, A, B, checkpoint
+from tests.unit.queries.test_checkpoint import ENDS, QUERY, A, B, checkpoint
 
 
 def rows(*arguments: object, text: str = "") -> list[dict[str, Any]]:

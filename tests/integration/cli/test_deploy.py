@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import copy
+import os
 import re
 import shlex
+import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,13 +14,16 @@ from typing import Any
 import pytest
 import yaml
 
+from dafka_console.cluster_view import ClusterView
 from dafka_console.options import ConsoleOptions
-from dafka_core import MetricsEndpoint
+from dafka_core import MetricsEndpoint, Producer, Store, Tower
 from dafka_core.cli.app import app
 from dafka_core.cli.flags import SETTINGS, of_table
 from dafka_core.config.node_options import ReaderOptions, StoreOptions, TowerOptions
 from dafka_core.config.options import Options
 from dafka_core.ops.metrics_options import MetricsOptions
+from dafka_core.testing import PATIENCE_S, wait_until
+from scripts.hashes import LISTS
 from tests.integration.ops.conftest import ask
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -52,7 +56,7 @@ def lines() -> Iterator[tuple[str, list[str]]]:
         [line] = re.findall(r"^ExecStart=/opt/dafka/bin/dafka (.+)$", path.read_text("utf-8"), re.M)
         yield path.name, shlex.split(line.replace("%i", "a"))
     for name, service in COMPOSE["services"].items():
-        if service["image"] == "dafka":
+        if service["image"] == "dafka" and name != "keys":
             yield f"compose {name}", shlex.split(service["command"])
     for number, container in enumerate(CONTAINERS):
         yield f"kubernetes {container['name']} {number}", container["args"]
@@ -115,13 +119,99 @@ def test_units_take_their_settings_from_the_file_and_a_second_store_has_its_own_
     assert sorted(ports) == [*map(str, (5556, 5557, *range(5560, 5564), *range(9107, 9110)))]
 
 
-def test_who_is_open_to_the_network_says_so() -> None:
-    """Else nothing of ours would start where others reach it."""
-    assert tomllib.loads((DEPLOY / "systemd/dafka.toml").read_text("utf-8"))["insecure"]
-    ours = [each for each in COMPOSE["services"].values() if each["image"].startswith("dafka")]
-    assert {each["environment"]["DAFKA_INSECURE"] for each in ours} == {"true"}
-    said = [{each["name"]: each["value"] for each in container["env"]} for container in CONTAINERS]
-    assert {each["DAFKA_INSECURE"] for each in said} == {"true"}
+def roles(public: Path) -> list[str]:
+    return re.findall(r'roles = "(.*)"', public.read_text("utf-8"))
+
+
+def test_compose_makes_keys_with_which_its_services_work_together(tmp_path: Path) -> None:
+    (script,) = COMPOSE["services"]["keys"]["command"]
+    for place in ("keys", "metrics"):
+        (tmp_path / place).mkdir(mode=0o700)
+        script = script.replace(f" /{place}", f" {tmp_path}/{place}")
+    environment = {**os.environ, "PATH": f"{ROOT}/.venv/bin:{os.environ['PATH']}"}
+    for _ in range(2):  # a second start keeps them
+        subprocess.run(["sh", "-euc", script], env=environment, check=True, capture_output=True)
+    keys = tmp_path / "keys"
+    token = (keys / "metrics_token").read_bytes()
+    assert (tmp_path / "metrics/token").read_bytes() == token
+    secrets = {}
+    for name, service in COMPOSE["services"].items():
+        said = service.get("environment", {})
+        if "dafka" in service["image"] and name != "keys":
+            assert said["DAFKA_ALLOWED_KEYS"] == "/keys"
+            assert "keys:/keys:ro" in service["volumes"]
+            secrets[name] = said["DAFKA_SECRET_KEY_FILE"].replace("/keys", str(keys))
+    assert roles(Path(secrets["tower"]).with_suffix(".key")) == ["tower"]
+    assert "/keys/console_token" in COMPOSE["services"]["console"]["command"]
+    allowed = {"allowed_keys": str(keys)}
+
+    def of(service: str) -> dict[str, Any]:
+        return {"secret_key_file": secrets[service], **allowed}
+
+    ports = dict.fromkeys(("sub_address", "pub_address"), "tcp://127.0.0.1:0")
+    with (
+        Tower(**ports, **of("tower")) as tower,
+        Store(tmp_path / "store", tower=tower.tower, **of("store-1")) as store,
+        Producer("t", tower=tower.tower, **of("spark-driver")) as producer,
+        ClusterView({"tower": tower.tower, **of("console")}) as view,
+    ):
+        producer.publish(b"value")
+        producer.flush(PATIENCE_S)
+        wait_until(lambda: view.snapshot.partitions.topics == ["t"], "the console sees the topic")
+        assert [each.store for each in view.snapshot.stores if each.here] == [store.address]
+
+
+def test_systemd_and_kubernetes_start_with_keys() -> None:
+    units = tomllib.loads((DEPLOY / "systemd/dafka.toml").read_text("utf-8"))
+    files = {units["commands"][name]["secret_key_file"] for name in ("tower", "store")}
+    assert files == {f"/etc/dafka/{name}.key_secret" for name in ("tower", "store")}
+    assert all(f"/etc/dafka/{Path(each).name}" in PAGE for each in files)
+    assert units["allowed_keys"] == "/etc/dafka/keys"
+    assert "insecure" not in str(units) + str(COMPOSE) + str(OBJECTS).lower()
+    [made] = [each for each in OBJECTS if each["kind"] == "Kustomization"]
+    (public,) = made["configMapGenerator"]
+    secrets = {each["name"]: each["files"][0].split("=") for each in made["secretGenerator"]}
+    names = [Path(each).stem for each in public["files"]]
+    assert names == ["tower", "store", "console", "client"]
+    commands = re.findall(r"dafka keys new (\w+) --keys deploy/kubernetes/keys --role", PAGE)
+    assert commands == names
+    assert {f"keys/{name}.key_secret" for name in names} | {"keys/metrics_token"} == {
+        source for _, source in secrets.values()
+    }
+    for pod in PODS:
+        spec = pod["spec"]
+        (container,) = spec["containers"]
+        places = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
+        said = {each["name"]: each["value"] for each in container["env"]}
+        assert said["DAFKA_ALLOWED_KEYS"] == places["keys"]
+        volumes = {each["name"]: each for each in spec["volumes"]}
+        assert volumes["keys"]["configMap"] == {"name": public["name"]}
+        component = pod["metadata"]["labels"][COMPONENT]
+        assert volumes["key"]["secret"]["secretName"] == f"dafka-{component}-key"
+        wanted = {"key": "DAFKA_SECRET_KEY_FILE", "metrics": "DAFKA_METRICS_TOKEN_FILE"}
+        for name in wanted.keys() & volumes.keys():
+            secret = volumes[name]["secret"]
+            member, _ = secrets[secret["secretName"]]
+            assert said[wanted[name]] == f"{places[name]}/{member}"
+            # Kubernetes makes a pod's files readable for its group only.
+            assert (secret["defaultMode"], "fsGroup" in spec["securityContext"]) == (0o440, True)
+        assert ("metrics" in volumes) == ("--metrics=*:9108" in container["args"])
+
+
+def test_everything_from_elsewhere_is_pinned_by_its_content() -> None:
+    for path in (ROOT / ".github/workflows").iterdir():
+        used = re.findall(r"uses: (\S+)", path.read_text("utf-8"))
+        assert used
+        assert [each for each in used if not re.search(r"@[0-9a-f]{40}$", each)] == []
+    images = re.findall(r"^FROM (\S+:\S+)", DOCKERFILE, re.M)
+    images += [each["image"] for each in COMPOSE["services"].values() if ":" in each["image"]]
+    assert len(images) == 4
+    assert [each for each in images if not re.search(r"@sha256:[0-9a-f]{64}$", each)] == []
+    for line in re.findall(r"pip install ([^&]+)", DOCKERFILE):
+        assert "--require-hashes" in line or "--no-deps --no-build-isolation" in line
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    (backend,) = project["build-system"]["requires"]
+    assert backend in (ROOT / "hashes/build.txt").read_text("utf-8")
 
 
 def test_paths_that_are_probed_and_scraped_are_there() -> None:
@@ -163,42 +253,6 @@ def test_kubernetes_names_ports_that_containers_listen_at() -> None:
         assert mounts >= {each["name"] for each in pod["spec"]["volumes"]}
 
 
-def test_a_token_for_metrics_is_where_nodes_of_kubernetes_look_for_it() -> None:
-    directory = DEPLOY / "metrics-token"
-    component = yaml.safe_load((directory / "kustomization.yaml").read_text("utf-8"))
-    patch = yaml.safe_load((directory / "patch.yaml").read_text("utf-8"))
-    patched = [
-        each
-        for target in (entry["target"] for entry in component["patches"])
-        for each in copy.deepcopy(OBJECTS)
-        if each["kind"] == target["kind"]
-        and "=".join([COMPONENT, each["metadata"]["labels"].get(COMPONENT, "")])
-        == target["labelSelector"]
-    ]
-    assert {each["metadata"]["labels"][COMPONENT] for each in patched} == {"tower", "store"}
-    for each in patched:
-        for step in patch:
-            place: Any = each
-            *names, last = step["path"].removeprefix("/").split("/")
-            for name in names:
-                place = place[int(name) if name.isdecimal() else name]
-            assert (step["op"], last) == ("add", "-")
-            place.append(step["value"])
-        pod = each["spec"]["template"]["spec"]
-        (container,) = pod["containers"]
-        variables = {one["name"]: one["value"] for one in container["env"]}
-        file = Path(variables["DAFKA_METRICS_TOKEN_FILE"])
-        (mount,) = [
-            one for one in container["volumeMounts"] if one["mountPath"] == str(file.parent)
-        ]
-        (volume,) = [one for one in pod["volumes"] if one["name"] == mount["name"]]
-        secret = f"create secret generic {volume['secret']['secretName']} --from-file={file.name}"
-        assert secret in PAGE
-        # Kubernetes makes a pod's files readable for its group only.
-        assert volume["secret"]["defaultMode"] == 0o440
-        assert "fsGroup" in pod["securityContext"]
-
-
 def test_each_service_of_kubernetes_has_a_pod_with_its_ports() -> None:
     for name, service in SERVICES.items():
         wanted = service["spec"]["selector"].items()
@@ -212,29 +266,23 @@ def test_each_service_of_kubernetes_has_a_pod_with_its_ports() -> None:
         *SERVICES
     }
     [kustomization] = [each for each in OBJECTS if each["kind"] == "Kustomization"]
-    others = {path.name for path in (DEPLOY / "kubernetes").iterdir()} - {"kustomization.yaml"}
+    others = {path.name for path in (DEPLOY / "kubernetes").glob("*.yaml")}
+    others.remove("kustomization.yaml")
     assert {*kustomization["resources"]} == others
 
 
 def test_the_image_has_what_the_package_names() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    extras = project["optional-dependencies"]
-
-    def names(*wanted: list[str]) -> set[str]:
-        return {re.match(r"[\w-]+", each)[0] for row in wanted for each in row}  # type: ignore[index]
-
-    core, spark = (
-        {word for word in found.split() if word[0] not in "-/"}
-        for found in re.findall(r"--constraint \S+ ([\w -]+)", DOCKERFILE)
-    )
-    wanted = names(project["dependencies"], extras["console"], extras["kafka"], extras["metrics"])
-    assert core == wanted - {"pyspark"}
-    assert spark == {"pyspark", "pandas"} | names(extras["avro"], extras["protobuf"])
+    for name in re.findall(r"--requirement (\S+)", DOCKERFILE):
+        assert Path(name).stem in LISTS
+    assert {"image", "spark_image"} <= LISTS.keys()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    for name in project["tool"]["hatch"]["build"]["targets"]["wheel"]["only-include"]:
+        assert f"COPY {name} {name}\n" in DOCKERFILE
     ignored = (DEPLOY / "container/Dockerfile.dockerignore").read_text("utf-8").splitlines()
     for line in re.findall(r"^COPY (?!--)(.+) \S+$", DOCKERFILE, re.MULTILINE):
         for name in line.split():
             assert (ROOT / name).exists()
-            assert f"!{name}" in ignored
+            assert f"!{name.partition('/')[0]}" in ignored
     stages = {*re.findall(r"^FROM \S+ AS (\S+)$", DOCKERFILE, re.MULTILINE)}
     built = [each["build"] for each in COMPOSE["services"].values() if "build" in each]
     assert {each["target"] for each in built} == {"dafka", "dafka-spark"} <= stages

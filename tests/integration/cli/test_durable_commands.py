@@ -14,7 +14,7 @@ from dafka_core.storage import Log
 from tests.integration.cli.processes import PATIENCE_S, run
 from tests.integration.storage.processes import put
 from tests.synced_disk import SyncedDisk, run_watched
-from tests.unit.queries.checkpoints import checkpoint
+from tests.unit.queries.test_checkpoint import checkpoint
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from dafka_core.model.values import Values
 from dafka_core.queries.checkpoint import Checkpoint
 from dafka_core.queries.source_offset import SourceOffset
 from dafka_core.testing import StoreDouble
-from tests.unit.queries.checkpoints import QUERY, checkpoint
+from tests.unit.queries.test_checkpoint import QUERY, checkpoint
 
 IN = TopicPartition("in", "A")
 OUT = [TopicPartition("out", name) for name in "PQ"]

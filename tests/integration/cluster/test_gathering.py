@@ -1,27 +1,101 @@
-"""Facts that ``dafka doctor`` gathers about running clusters and stores, and its findings."""
+"""A C store made of bare sockets, which only readers discover.
+
+It sends no hello to Python stores, as they would copy its records.
+"""
 
 from __future__ import annotations
 
+import re
 import socket
+import threading
 import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Self
 
 import pytest
 
 from dafka_core import EmbeddedCluster, Producer, Reader
 from dafka_core.config.node_options import NO_KEYS, keys_in
-from dafka_core.errors import ConfigError
+from dafka_core.errors import ConfigError, NoStoreError, TowerNotFoundError
 from dafka_core.flight import server_actions
 from dafka_core.flight.store_location import SESSION_FILE
+from dafka_core.ops import port_probe
 from dafka_core.ops.checks import FileAccess, StoreFacts, check_all
 from dafka_core.ops.findings import Finding, Severity, problems
 from dafka_core.ops.gathering import asked, gathered
+from dafka_core.protocol.codec import parse_subscription, subscription
+from dafka_core.protocol.messages import ConsumerHello, DirectHead, DirectRecord, Fetch, GetHeads
+from dafka_core.protocol.messages import StoreHello as Hello
 from dafka_core.testing import StoreDouble, wait_until
+from dafka_spark.options import SinkOptions
+from dafka_spark.sink.commit_coordinator import pick_store
 from tests.forked import ForkedCluster
-from tests.integration.cluster.c_store import CStore
-from tests.integration.cluster.stores import A, Patch, Served
+from tests.integration.cluster.stores import A, Batch, Logged, Patch, Served
 from tests.integration.nodes.locked import Keys
+from tests.integration.nodes.peers import RawPeer
+
+
+class CStore:
+    """A store with one partition, which ignores the nodes in ``strangers``."""
+
+    def __init__(
+        self, tower: str, topic: str, values: Sequence[bytes], strangers: Collection[str]
+    ) -> None:
+        self.topic = topic
+        self.values = list(values)
+        self._strangers = strangers
+        self._peer = RawPeer(tower, subscription(GetHeads), subscription(Fetch))
+        self.partition = self._peer.address
+        self._peer.subscribe(subscription(ConsumerHello, self._peer.address))
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._peer.close()
+
+    def _run(self) -> None:
+        heads = fetches = 0
+        while not self._ended.wait(0.005):
+            for node in self._readers():
+                self._peer.send(Hello(node, self._peer.address))
+            requests = self._peer.messages(GetHeads)
+            for request in requests[heads:]:
+                if request.topic in ("", self.topic) and self._knows(request.requestor):
+                    end = len(self.values) - 1
+                    head = DirectHead(request.requestor, self.topic, self.partition, end)
+                    self._peer.send(head)
+            wanted = self._peer.messages(Fetch)
+            for fetch in wanted[fetches:]:
+                self._send(fetch)
+            heads, fetches = len(requests), len(wanted)
+
+    def _readers(self) -> set[str]:
+        found = map(parse_subscription, list(self._peer.subscribed))
+        return {node for _, kind, node in found if kind is Hello and node and self._knows(node)}
+
+    def _knows(self, node: str) -> bool:
+        return node not in self._strangers
+
+    def _send(self, fetch: Fetch) -> None:
+        own = (fetch.topic, fetch.partition) == (self.topic, self.partition)
+        if not own or not self._knows(fetch.requestor):
+            return
+        for offset in range(fetch.sequence, min(fetch.end, len(self.values))):
+            self._peer.send(
+                DirectRecord(
+                    fetch.requestor, self.topic, self.partition, offset, self.values[offset]
+                )
+            )
+
 
 TIMEOUT_S = 30.0
 OK, WARNING = Severity.OK, Severity.WARNING
@@ -166,3 +240,146 @@ def test_stores_without_an_answer(one: Served) -> None:
     assert first.stranger == ""
     assert second == without
     assert asked([], [], TIMEOUT_S, NO_KEYS) == []
+
+
+LONG_MS = "60000"
+"""Enough on a busy machine for everything that a test waits for."""
+
+
+def planned(**given: str) -> object:
+    options = {"subscribePattern": "none.*", "fetchTimeoutMs": LONG_MS, **given}
+    return Batch(**options).partitions()
+
+
+def written(**given: str) -> object:
+    options = {"topic": "t", "deliveryTimeoutMs": LONG_MS, **given}
+    return pick_store(SinkOptions.of(options))
+
+
+@pytest.fixture
+def thread() -> Iterator[ThreadPoolExecutor]:
+    """A thread that has ended when the test has."""
+    with ThreadPoolExecutor(1) as pool:
+        yield pool
+
+
+@pytest.fixture
+def empty() -> Iterator[EmbeddedCluster]:
+    """A tower without stores."""
+    with ForkedCluster(stores=0) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def dead_tower() -> str:
+    """Return a tower's address where no program listens."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as one,
+        socket.create_server(("127.0.0.1", 0)) as two,
+    ):
+        return f"127.0.0.1:{one.getsockname()[1]}:{two.getsockname()[1]}"
+
+
+# -- towers ----------------------------------------------------------------------------------------
+
+
+def test_a_healthy_start_probes_no_port(shared: EmbeddedCluster, patch: Patch) -> None:
+    def probed(*_: object) -> None:
+        raise AssertionError("a port was probed")
+
+    patch.setattr(port_probe, "probed", probed)
+    assert planned(tower=shared.tower, **{"dafka.peer_expiry_ms": "4001"}) == []
+
+
+def test_a_wrong_tower_fails_at_once(shared: EmbeddedCluster) -> None:
+    host, sub, pub = shared.tower.split(":")
+    flight = shared.locations()[-1].rsplit(":", 1)[1]
+    stranger = f"another program than a tower listens at {host}:{flight} (it sends 'HTTP/2')"
+    for wrong, reason in (
+        (f"{pub}:{sub}", f"are swapped; name it as {shared.tower}"),
+        (f"{flight}:{flight}", stranger),
+    ):
+        with pytest.raises(TowerNotFoundError, match=re.escape(reason)) as caught:
+            planned(tower=f"{host}:{wrong}", **{"dafka.tower_timeout_s": "60"})
+        assert caught.value.waited_s < 30
+
+
+@pytest.mark.parametrize("how", [{"dafka.tower_timeout_s": "60"}, {"dafka.wait_for_tower": "true"}])
+def test_a_query_waits_for_a_tower(
+    empty: EmbeddedCluster, logged: Logged, thread: ThreadPoolExecutor, how: dict[str, str]
+) -> None:
+    tower = empty.tower
+    empty.kill_tower()
+    query = thread.submit(planned, tower=tower, **how)
+    wait_until(lambda: logged.messages)
+    empty.start_tower()
+    empty.start_store()
+    assert query.result() == []
+    why = f"nothing listens at {tower}; start one there with 'dafka tower'"
+    assert logged.text.startswith(why)
+    assert logged.text.count("The query retries until") == 1
+
+
+def test_a_query_without_a_tower_fails(dead_tower: str, logged: Logged) -> None:
+    with pytest.raises(TowerNotFoundError) as caught:
+        planned(tower=dead_tower, **{"dafka.tower_timeout_s": "1.5"})
+    assert str(caught.value).startswith(f"no tower answered at {dead_tower} within ")
+    assert f" s: nothing listens at {dead_tower}; start one there" in str(caught.value)
+    assert len(logged.messages) == 1
+
+
+def test_a_wrong_port_of_a_tower_is_reported(
+    shared: EmbeddedCluster, empty: EmbeddedCluster, dead_tower: str, logged: Logged
+) -> None:
+    """Stores that are discovered but do not connect are read by Arrow Flight."""
+    wrong = dead_tower.split(":")[1]
+    host, _, pub = shared.tower.split(":")
+    assert planned(tower=f"{host}:{wrong}:{pub}") == []
+    assert f"nothing listens at {host}:{wrong}; name the" in logged.text
+    # The port of another program, and no store that could connect.
+    pub = empty.tower.split(":")[2]
+    with pytest.raises(NoStoreError) as caught:
+        planned(tower=f"{host}:{pub}:{pub}")
+    other = f"another ZeroMQ program listens at {host}:{pub}, with a socket XPUB"
+    assert other in str(caught.value)
+    assert caught.value.waited_s < 30
+
+
+# -- stores ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("use", [planned, written])
+def test_a_start_waits_for_a_store(
+    empty: EmbeddedCluster, logged: Logged, thread: ThreadPoolExecutor, use: Callable[..., object]
+) -> None:
+    query = thread.submit(use, tower=empty.tower)
+    wait_until(lambda: logged.messages)
+    empty.start_store()
+    query.result()
+    (once,) = [each for each in logged.messages if each.startswith("the tower reports")]
+    assert "reports no other node and no store; start one with 'dafka store --dir DIR'" in once
+    assert once.endswith(". The query waits for up to 60 s")
+
+
+@pytest.mark.parametrize("fetch", ["auto", "mesh"])
+def test_a_query_without_a_store_fails(empty: EmbeddedCluster, fetch: str) -> None:
+    with pytest.raises(NoStoreError) as caught:
+        planned(tower=empty.tower, fetch=fetch, fetchTimeoutMs="2500")
+    assert "s: the tower reports no other node and no store; start" in str(caught.value)
+    assert caught.value.waited_s >= 2.5
+
+
+def test_option_stores_with_another_program_fails_at_once(shared: EmbeddedCluster) -> None:
+    port = shared.tower.rsplit(":", 1)[1]
+    for use in (planned, written):
+        with pytest.raises(NoStoreError) as caught:
+            use(stores=f"grpc://127.0.0.1:{port}")
+        assert "responds with 'ZeroMQ XPUB'; use the store's" in str(caught.value)
+        assert caught.value.waited_s < 30
+
+
+def test_a_write_with_too_few_stores_fails(shared: EmbeddedCluster, logged: Logged) -> None:
+    with pytest.raises(ConfigError, match="option 'acks' = 2: there are only 1 stores"):
+        written(tower=shared.tower, acks="2", deliveryTimeoutMs="4000")
+    (once,) = [each for each in logged.messages if "The query waits for up to 4 s" in each]
+    assert "start more of them, or lower acks" in once

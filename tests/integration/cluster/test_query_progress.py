@@ -18,13 +18,7 @@ from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.names import QUERIES_TOPIC
 from dafka_core.model.records import TopicPartition
 from dafka_core.queries.query_lag import FINISHED, LATE, RUNNING, QueryLag, query_lags
-from dafka_core.queries.query_progress import (
-    QueryProgress,
-    Report,
-    partition_of,
-    publish,
-    reports,
-)
+from dafka_core.queries.query_progress import QueryProgress, Report, partition_of, publish, reports
 from dafka_core.testing import PATIENCE_S, wait_until
 from dafka_spark.cluster import timing
 from dafka_spark.options import SourceOptions

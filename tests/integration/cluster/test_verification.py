@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from dafka_core.audit.audit_record import partition_of
+from dafka_core.audit.audit_record import AuditRecord, chained, partition_of
 from dafka_core.audit.verification import (
     GONE,
     PROVED,
@@ -23,12 +25,19 @@ from dafka_core.audit.verification import (
     verified,
 )
 from dafka_core.errors import DafkaError, StoreUnreachableError
+from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.records import TopicPartition
+from dafka_core.model.row_digest import RowDigest
+from dafka_core.model.values import Values
+from dafka_core.queries.checkpoint import Checkpoint, sync_checkpoint
 from dafka_core.security.permissions import PREFIX_DIGITS
 from dafka_core.testing import PATIENCE_S
+from dafka_spark.errors import OldCheckpointError, TransactionChangedError
 from tests.integration.cluster.audited_query import IN, OUT, AuditedQuery
-from tests.integration.cluster.stores import Serve, Served
-from tests.unit.queries.checkpoints import ENDS, QUERY, commit, offsets, write
+from tests.integration.cluster.sinks import Held, Sink, numbers, run
+from tests.integration.cluster.stores import Patch, Serve, Served
+from tests.synced_disk import SyncedDisk
+from tests.unit.queries.test_checkpoint import ENDS, QUERY, checkpoint, commit, offsets, write
 
 P, Q = "topic 'out', partition P", "topic 'out', partition Q"
 
@@ -272,3 +281,121 @@ def test_the_records_of_one_key_are_verified(query: AuditedQuery, store: Served)
         verify(query, store)
     assert verify(query, store, partition=own.partition)[-1].state == PROVED
     assert verify(query, store, partition=forged.partition)[-1].state == WRONG
+
+
+class Query:
+    """An audited query, which is named as its topic."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink, self.topic = sink, sink.topic
+
+    def run(
+        self, batch: int, start: int, stop: int, *topics: str, checkpoint: str = "", tasks: int = 1
+    ) -> None:
+        rows = [numbers(start + task, stop)[::tasks] for task in range(tasks)]
+        run(
+            self._sink.micro_batch(batch, checkpoint, audit="true"), [*rows, numbers(0, 0)], *topics
+        )
+
+    def recorded(self, store: int = 0) -> Held:
+        tp = partition_of(self.topic)
+        return self._sink.held(store, tp.partition, tp.topic)
+
+    def records(self) -> list[AuditRecord]:
+        return [AuditRecord.parse(each) for each in self.recorded().values]
+
+
+@pytest.fixture
+def audited(sink: Sink) -> Query:
+    return Query(sink)
+
+
+def digest(start: int, stop: int, step: int) -> str:
+    return str(RowDigest().add(Values.of([b"%d" % row for row in range(start, stop, step)])))
+
+
+def test_each_batch_is_recorded(audited: Query, tmp_path: Path) -> None:
+    path = checkpoint(tmp_path / "c")
+    topics = [audited.topic, audited.topic + "-2"]
+    for batch in (0, 1):
+        audited.run(batch, 10 * batch, 10 * batch + 10, *topics, checkpoint=f"file:{path}")
+    records = audited.records()
+    own = Checkpoint.read(str(path))
+    assert [(each.query, each.batch, each.rows, each.source) for each in records] == [
+        (audited.topic, batch, 10, own.source_digest(batch)) for batch in (0, 1)
+    ]
+    assert [(each.topic, each.start, each.end, each.digest) for each in records[1].ranges] == [
+        (topics[0], 5, 10, digest(10, 20, 2)),
+        (topics[1], 5, 10, digest(11, 20, 2)),
+    ]
+    assert [each.previous for each in records] == ["", chained(audited.recorded().values[0])]
+
+
+def test_a_batch_that_is_run_again_is_recorded_once(audited: Query, tmp_path: Path) -> None:
+    audited.run(0, 0, 10)
+    before = audited.recorded()
+    path = str(checkpoint(tmp_path / "c"))  # only later runs know it
+    for each in ("", path, "hdfs://host/c"):
+        audited.run(0, 0, 10, checkpoint=each)
+    audited.run(0, 0, 10, tasks=5)
+    assert audited.recorded() == before
+    audited.run(1, 10, 11)
+    assert [each.batch for each in audited.records()] == [0, 1]
+    with pytest.raises(OldCheckpointError):
+        audited.run(0, 0, 10)
+
+
+def test_other_source_offsets_under_the_same_number_are_refused(
+    audited: Query, tmp_path: Path
+) -> None:
+    """The rows may be the same by chance, or the query's filter may leave none."""
+    one, two = checkpoint(tmp_path / "one"), checkpoint(tmp_path / "two", first=0, ends=["{}"])
+    (two / "offsets" / "0").write_bytes((one / "offsets" / "1").read_bytes())
+    audited.run(0, 0, 0, checkpoint=str(one))
+    with pytest.raises(TransactionChangedError):
+        audited.run(0, 0, 0, checkpoint=str(two))
+
+
+def test_all_stores_have_the_record(pair: Sink) -> None:
+    audited = Query(pair)
+    audited.run(0, 0, 5)
+    assert audited.recorded(0).values == audited.recorded(1).values
+    assert len(audited.records()) == 1
+
+
+@pytest.mark.parametrize("scheme", ["", "file:"])
+def test_the_checkpoint_is_on_disk_before_the_sink_commits(
+    audited: Query, patch: Patch, tmp_path: Path, scheme: str
+) -> None:
+    """After a power cut at the driver it repeats the batch that the sink has committed."""
+    directory = tmp_path / "new" / "c"
+    disk = SyncedDisk(tmp_path, patch.setattr)
+    lost: list[str] = []
+    commit = StoreClient.commit
+
+    def lost_now() -> list[str]:
+        return [str(Path(each).relative_to(tmp_path)) for each in disk.lost()]
+
+    def checked(client: StoreClient, staged: Sequence[Any], **named: Any) -> None:
+        lost.extend(lost_now())
+        commit(client, staged, **named)
+
+    patch.setattr(StoreClient, "commit", checked)
+    directory.parent.mkdir()
+    checkpoint(directory, ENDS[:1], committed=0)
+    assert "new/c/offsets/0" in lost_now()
+    audited.run(0, 0, 10, checkpoint=f"{scheme}{directory}")
+    assert lost == []
+    write(directory / "state" / "0" / "0" / "1.delta", "behind batch 0")
+    write(directory / "commits" / "0", "v1\n{}")
+    write(directory / "offsets" / "1", offsets(ENDS[1], 1))
+    later_s = time.time() + 60  # then the clock was set back
+    os.utime(directory / "offsets" / "0", (later_s, later_s))
+    audited.run(1, 10, 20, checkpoint=f"{scheme}{directory}")
+    assert lost == []
+
+
+def test_a_checkpoint_elsewhere_is_left_alone(tmp_path: Path) -> None:
+    for location in ("", "hdfs://host/c", "s3a://bucket/c", str(tmp_path / "missing")):
+        sync_checkpoint(location, 0)
+    assert [*tmp_path.iterdir()] == []

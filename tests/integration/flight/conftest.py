@@ -12,13 +12,7 @@ from dafka_core.flight.local_log import LocalLogs
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.records import RecordBatch
 from dafka_core.storage import Log
-from tests.integration.flight.hosts import (
-    BLOCK_BYTES,
-    BLOCKS,
-    TP,
-    Served,
-    short_directory,
-)
+from tests.integration.flight.hosts import BLOCK_BYTES, BLOCKS, TP, Served, short_directory
 
 
 @pytest.fixture

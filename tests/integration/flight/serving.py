@@ -19,13 +19,7 @@ import pyarrow as pa
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.testing import PATIENCE_S
-from tests.integration.flight.hosts import (
-    LARGEST,
-    TOPIC,
-    TP,
-    Served,
-    array,
-)
+from tests.integration.flight.hosts import LARGEST, TOPIC, TP, Served, array
 
 
 def buffer_bytes() -> int:

@@ -3,25 +3,51 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from itertools import chain, product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from pyarrow import flight
 
-from dafka_core.errors import DataLossError, StoreUnreachableError
-from dafka_core.flight import server_get
+from dafka_core.errors import (
+    ClosedError,
+    ConfigError,
+    DataLossError,
+    InvalidRequestError,
+    OffsetConflictError,
+    StoreUnreachableError,
+)
+from dafka_core.flight import limits, server_actions, server_get
 from dafka_core.flight.columns import schema_of
 from dafka_core.flight.requests import GetRequest, RecordRange
 from dafka_core.flight.store_client import Chunks, StoreClient, records_of
+from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.epochs import Epoch, EpochId
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.model.values import Values
-from dafka_core.testing import PATIENCE_S
-from tests.integration.flight.hosts import TOPIC, Served, array, value, values
+from dafka_core.testing import PATIENCE_S, wait_until
+from tests.integration.flight.hosts import (
+    LARGEST,
+    PARTITION,
+    STORE,
+    TOPIC,
+    TP,
+    Served,
+    array,
+    check,
+    everything,
+    put,
+    put_all,
+    read,
+    stored,
+    values,
+    wait_for_end,
+)
 
 
 def partition(number: int) -> str:
@@ -41,7 +67,7 @@ def get(*ranges: RecordRange, **members: Any) -> GetRequest:
     return GetRequest(ranges, ("value",), partial=members.pop("partial", True), **members)
 
 
-def read(
+def read_ranges(
     client: StoreClient, ranges: list[RecordRange], *, times: bool = True, **members: Any
 ) -> dict[int, list[int]]:
     """Check the records; return the offsets of each partition."""
@@ -81,26 +107,15 @@ def test_many_ranges_come_with_one_request(
     expected = {number: list(range(2, count)) for number, count in enumerate(counts) if count > 2}
     expected[3] += [0, 1]
     for times, partial in product((True, False), repeat=2):
-        assert read(client, ranges, times=times, partial=partial, **sizes) == expected
-
-
-def test_times_are_those_of_each_record(served: Served, client: StoreClient) -> None:
-    for count in (3, 5, 9):
-        fill(served, [count, count + 1])
-    ranges = [asked(0, 1, 9), asked(1, 2, 8)]
-    for batch in client.records(get(*ranges, times=True), timeout_s=PATIENCE_S):
-        told = np.repeat(batch.times[:, 1], batch.times[:, 0])
-        wanted = dict(served.log.times(batch.tp, batch.offset, batch.end))
-        for offset, time_us in wanted.items():
-            assert told[offset - batch.offset] == time_us
+        assert read_ranges(client, ranges, times=times, partial=partial, **sizes) == expected
 
 
 def test_what_is_not_held_is_left_out(served: Served, client: StoreClient) -> None:
     fill(served, [10, 10, 10, 10])
     served.log.trim(asked(1, 0, 1).tp, 5)
     ranges = [asked(0, 0, 10), asked(1, 0, 10), asked(2, 0, 11), asked(7, 0, 1), asked(3, 0, 10)]
-    assert read(client, ranges) == {0: list(range(10)), 3: list(range(10))}
-    assert read(client, [asked(7, 0, 1)]) == {}
+    assert read_ranges(client, ranges) == {0: list(range(10)), 3: list(range(10))}
+    assert read_ranges(client, [asked(7, 0, 1)]) == {}
     with pytest.raises(DataLossError) as lost:
         list(client.records(get(*ranges, partial=False), timeout_s=PATIENCE_S))
     assert (lost.value.partition, lost.value.wanted, lost.value.available) == (partition(1), 0, 5)
@@ -113,7 +128,7 @@ def test_another_history_is_left_out(served: Served, client: StoreClient) -> Non
         served.log.append([RecordBatch(tp, 0, Values.of(values(0, 10)), epoch=epoch)])
     lives = {"life": new, "after": old}
     ranges = [asked(0, 0, 10, **lives), asked(0, 0, 10, life=old), asked(1, 5, 10, **lives)]
-    assert read(client, ranges) == {0: list(range(10))}
+    assert read_ranges(client, ranges) == {0: list(range(10))}
 
 
 def test_a_large_record_among_small_ones(served: Served, client: StoreClient) -> None:
@@ -142,20 +157,6 @@ def test_records_trimmed_under_a_reader_end_their_range(served: Served) -> None:
     first = [batch for batch in found if batch.tp == ranges[0].tp]
     assert [batch.offset for batch in first] == [0, *(batch.end for batch in first[:-1])]
     assert first[-1].end < end
-
-
-def test_any_client_can_ask(served: Served) -> None:
-    fill(served, [3, 2])
-    ranges = [[TOPIC, partition(0), 1, 3], [TOPIC, partition(1), 0, 2]]
-    columns = ["partition", "offset", "value", "topic", "timestamp"]
-    ticket = json.dumps({"v": 1, "ranges": ranges, "columns": columns}).encode()
-    table = served.plain().do_get(flight.Ticket(ticket)).read_all()
-    table.validate(full=True)
-    assert table.column_names == columns
-    assert table["partition"].to_pylist() == [partition(0)] * 2 + [partition(1)] * 2
-    assert table["offset"].to_pylist() == [1, 2, 0, 1]
-    assert table["value"].to_pylist() == [value(1), value(2), value(0), value(1)]
-    assert table["topic"].to_pylist() == [TOPIC] * 4
 
 
 def chunk(first: int, *parts: int) -> tuple[pa.RecordBatch, pa.Buffer]:
@@ -214,11 +215,342 @@ def test_a_stream_that_lies_is_the_stores_failure(
         list(client.records(get(asked(0, 0, 3), asked(1, 0, 3)), timeout_s=PATIENCE_S))
 
 
-def test_a_reader_that_ends_early_gives_its_place_back(served: Served) -> None:
-    fill(served, [10_000, 10_000])
-    ranges = [asked(0, 0, 10_000), asked(1, 0, 10_000)]
-    for _ in range(3):
-        came = served.client().records(get(*ranges, max_records=100), timeout_s=PATIENCE_S)
-        assert next(came).count == 100
-        came.close()
-    assert read(served.client(), ranges)[1] == list(range(10_000))
+def test_what_is_put_is_stored(served: Served, client: StoreClient) -> None:
+    with put(client, 0) as first:
+        first.write(array(0, 10_000))
+        first.write(array(10_000, 10_000))
+        first.write(array(10_000, 10_001))
+        assert first.end == 10_001
+        assert first.finish(PATIENCE_S) == 10_001
+    assert served.log.end(TP) == 10_001
+    with put(client, 10_001) as second:
+        second.write(array(0, 20_000).slice(10_001))
+        assert second.finish(PATIENCE_S) == 20_000
+    stored(served, 20_000)
+
+
+def test_a_put_of_nothing_tells_where_the_partition_ends(
+    served: Served, client: StoreClient
+) -> None:
+    served.extend(7)
+    with put(client, 7) as nothing:
+        assert nothing.finish(PATIENCE_S) == 7
+    stored(served, 7)
+
+
+def test_values_are_cut_to_what_a_batch_may_have(served: Served, client: StoreClient) -> None:
+    many = array(0, 150_000)
+    large = pa.array([b"x" * (5 << 20)] * 8 + [b"y" * (20 << 20)], pa.binary())
+    with put(client, 0) as cut:
+        cut.write(many)
+        cut.write(large)
+        assert cut.finish(PATIENCE_S) == 150_009
+    assert max(len(batch.values) for batch in served.backend.taken) == limits.MAX_BATCH_RECORDS
+    sizes = [batch.values.size_bytes for batch in served.backend.taken]
+    assert sizes[-4:] == [15 << 20, 15 << 20, 10 << 20, 20 << 20]
+
+
+def test_a_conflict_in_the_middle_of_a_put(served: Served, client: StoreClient) -> None:
+    with put(client, 0) as overtaken:
+        overtaken.write(array(0, 10))
+        assert overtaken.wait_durable(10, timeout_s=PATIENCE_S) == 10
+        served.extend(15)
+        overtaken.write(array(10, 20))
+        for call in (lambda: overtaken.finish(PATIENCE_S), lambda: overtaken.write(array(0, 1))):
+            with pytest.raises(OffsetConflictError) as conflict:
+                call()
+            assert (conflict.value.offset, conflict.value.end) == (10, 15)
+    stored(served, 15)
+
+
+def test_a_store_that_makes_no_progress_is_given_up(served: Served, client: StoreClient) -> None:
+    served.backend.open.clear()
+    with put(client, 0) as stuck:
+        stuck.write(array(0, 10))
+        with pytest.raises(
+            StoreUnreachableError, match=r"it has written nothing to disk for 0\.2 s"
+        ):
+            stuck.wait_durable(10, timeout_s=0.2)
+        with pytest.raises(
+            StoreUnreachableError, match=r"it has written nothing to disk for 0\.2 s"
+        ):
+            stuck.finish(PATIENCE_S)
+    megabytes = pa.array([b"x" * (1 << 20)] * 8, pa.binary())
+    with pytest.raises(StoreUnreachableError, match=r"no progress for 0\.2 s"):
+        put_all(client, 0, *[megabytes] * 100, timeout_s=0.2)
+    served.backend.open.set()
+    wait_until(lambda: served.service.context.puts.free == limits.MAX_PUTS)
+    # Arrived records may be stored; nothing else changes.
+    assert client.describe(timeout_s=PATIENCE_S) == served.location
+
+
+def test_values_are_checked_before_they_leave(served: Served) -> None:
+    client = served.client()
+    with put(client, 0) as wrong:
+        for bad in (
+            pa.array(["a"]),
+            pa.array([b"a"], pa.large_binary()),
+            pa.array([b"a", None], pa.binary()),
+            [b"a"],
+            pa.chunked_array([[b"a"]]),
+        ):
+            with pytest.raises(ConfigError, match="must be an array of binary without nulls"):
+                wrong.write(bad)
+        wrong.write(array(0, 5))
+        assert wrong.finish(PATIENCE_S) == 5
+        with pytest.raises(ClosedError):
+            wrong.write(array(5, 6))
+        with pytest.raises(ClosedError):
+            wrong.finish(1)
+    for topic, partition, start in (("", "P", 0), ("t", "", 0), ("t", "P", -1), ("t", "P", None)):
+        with pytest.raises(InvalidRequestError):
+            client.put(TopicPartition(topic, partition), start, timeout_s=1)  # type: ignore[arg-type]
+
+
+def test_a_put_that_is_left_ends(served: Served, client: StoreClient) -> None:
+    for start in range(0, 200, 10):  # more than the store takes at a time
+        with put(client, start) as left:
+            left.write(array(start, start + 10))
+        assert served.log.end(TP) == start + 10
+        with pytest.raises(ClosedError):
+            left.finish(PATIENCE_S)
+        left.close()
+    stored(served, 200)
+
+
+def test_a_put_that_was_overtaken_hears_of_it_though_it_sends_nothing_more(
+    served: Served, client: StoreClient
+) -> None:
+    with put(client, 0) as overtaken:
+        overtaken.write(array(0, 10))
+        assert overtaken.wait_durable(10, timeout_s=PATIENCE_S) == 10
+        served.extend(12)
+        overtaken.write(array(10, 11))
+        started = time.monotonic()
+        with pytest.raises(OffsetConflictError) as caught:
+            overtaken.wait_durable(11, timeout_s=PATIENCE_S)
+        assert caught.value.end == 12
+        assert time.monotonic() - started < PATIENCE_S / 2  # acknowledged, without a retry
+
+
+def write_and_interrupt(client: StoreClient, attempt: str = "") -> None:
+    with put(client, 0, attempt=attempt) as interrupted:
+        interrupted.write(array(0, 100))
+        wait_until(lambda: interrupted.durable == 100)
+        raise KeyboardInterrupt
+
+
+def test_ctrl_c_says_what_is_stored(served: Served, client: StoreClient) -> None:
+    with pytest.raises(KeyboardInterrupt) as ended:
+        write_and_interrupt(client)
+    (note,) = ended.value.__notes__
+    assert "the store has the records up to offset 100 (exclusive)" in note
+    assert put_all(client, 100, array(0, 200).slice(100)) == 200
+    stored(served, 200)
+
+
+def test_ctrl_c_has_what_was_staged_discarded(served: Served, client: StoreClient) -> None:
+    with pytest.raises(KeyboardInterrupt) as ended:
+        write_and_interrupt(client, "A" * 32)
+    (note,) = ended.value.__notes__
+    assert note.endswith(": the staged records are discarded")
+    assert client.staged(timeout_s=PATIENCE_S) == []
+    assert put_all(client, 0, array(0, 10)) == 10
+
+
+def test_ctrl_c_before_anything_was_written_needs_no_word(
+    served: Served, client: StoreClient
+) -> None:
+    with pytest.raises(KeyboardInterrupt) as ended, put(client, 0):
+        raise KeyboardInterrupt
+    assert not hasattr(ended.value, "__notes__")
+
+
+def test_a_client_needs_a_location(served: Served) -> None:
+    for locations in ((), ("grpc+unix:///nowhere",), ("http://a:1",), ("grpc://a",)):
+        with pytest.raises(ConfigError, match="must have one like grpc://HOST:PORT"):
+            StoreClient(StoreLocation(STORE, locations))
+
+
+def test_the_socket_is_used_on_the_stores_machine_only(served: Served) -> None:
+    unix, tcp = served.location.locations
+    for location, expected in (
+        (served.location, unix),
+        (StoreLocation(STORE, (unix, tcp)), tcp),
+        (StoreLocation(STORE, (unix, tcp), machine="another"), tcp),
+        (StoreLocation(STORE, ("grpc+unix:///nowhere", tcp), machine=served.location.machine), tcp),
+    ):
+        with StoreClient(location) as client:
+            client.describe(timeout_s=PATIENCE_S)
+            assert client.uri == expected
+
+
+def test_no_process_listens(directory: Path) -> None:
+    with Served(directory) as served:
+        location = served.location
+    for dead in (
+        location,
+        StoreLocation(STORE, location.locations[1:]),
+        StoreLocation(STORE, ("grpc://127.0.0.1:1",)),
+        StoreLocation(STORE, ("grpc://no.such.host.invalid:1",)),
+    ):
+        with StoreClient(dead) as client:
+            with pytest.raises(StoreUnreachableError):
+                list(everything(client, timeout_s=5))
+            with pytest.raises(StoreUnreachableError), client.put(TP, 0, timeout_s=5) as put:
+                put.finish(5)
+            with pytest.raises(StoreUnreachableError):
+                client.heads(None, timeout_s=5)
+
+
+def test_another_program_listens() -> None:
+    import socketserver
+
+    class Silent(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    with socketserver.TCPServer(("127.0.0.1", 0), Silent) as other:
+        thread = threading.Thread(target=other.serve_forever)
+        thread.start()
+        try:
+            with (
+                StoreClient(
+                    StoreLocation(STORE, (f"grpc://127.0.0.1:{other.server_address[1]}",))
+                ) as client,
+                pytest.raises(StoreUnreachableError),
+            ):
+                client.heads(None, timeout_s=2)
+        finally:
+            other.shutdown()
+            thread.join()
+
+
+def test_a_restarted_store_is_found_again(directory: Path) -> None:
+    with Served(directory) as first:
+        first.extend(10)
+        location = first.location
+        client = StoreClient(location)
+        assert client.heads(None, timeout_s=PATIENCE_S)[0].end == 10
+    with Served(directory), client:
+        # At its socket, which is unchanged; with a new session.
+        wait_for_end(client, 10)
+        assert client.describe(timeout_s=PATIENCE_S).session != location.session
+
+
+def test_arguments_are_checked_at_once(served: Served) -> None:
+    client = served.client()
+    for member, size, says in (
+        ("max_records", 0, "0: must be `int` >= 1"),
+        ("max_bytes", 0, "0: must be `int` >= 1"),
+        ("max_records", True, "True: must be `int`, got `bool`"),
+        ("max_bytes", "1", "'1': must be `int`, got `str`"),
+    ):
+        with pytest.raises(InvalidRequestError, match=f"'{member}' = {says}"):
+            read(client, 0, 1, **{member: size})
+    with pytest.raises(
+        InvalidRequestError, match="'ranges' = 1: must not be below start, which is 2"
+    ):
+        read(client, 2, 1)
+    with pytest.raises(InvalidRequestError, match="'ranges' = -1"):
+        read(client, -1, 1)
+    with pytest.raises(InvalidRequestError, match="'ranges' = ''"):
+        client.read(TopicPartition("", PARTITION), 0, 1, times=False, timeout_s=1, **LARGEST)
+
+
+def test_what_cannot_be_asked_is_refused_before_it_is_sent(served: Served) -> None:
+    asking = served.client()
+    for wrong in (
+        lambda: asking.heads([""], timeout_s=1),
+        lambda: asking.heads([7], timeout_s=1),  # type: ignore[list-item]
+        lambda: asking.offset_for_times([("t", "P")], timeout_s=1),  # type: ignore[list-item]
+        lambda: asking.offset_for_times([("t", "P", 2**63)], timeout_s=1),
+        lambda: asking.wait(TP, -1, timeout_s=1),
+        lambda: asking.wait(TopicPartition("", "P"), 1, timeout_s=1),
+    ):
+        with pytest.raises(InvalidRequestError):
+            wrong()
+    with pytest.raises(InvalidRequestError, match=r"'timeout_s' = 3601: must be `float` <= 3600"):
+        asking.wait(TP, 1, timeout_s=3_601)
+
+
+def test_an_answer_that_is_none_is_the_stores_fault(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asking = served.client()
+    questions: list[Callable[[], object]] = [
+        lambda: asking.heads(None, timeout_s=PATIENCE_S),
+        lambda: asking.offset_for_times([(TOPIC, PARTITION, 0)], timeout_s=PATIENCE_S),
+        lambda: asking.wait(TP, 1, timeout_s=1),
+        lambda: asking.transaction_states([TP], timeout_s=PATIENCE_S),
+        lambda: asking.describe(timeout_s=PATIENCE_S),
+        lambda: asking.stores(timeout_s=PATIENCE_S),
+    ]
+    for answer in (b"", b"[]", b"{}", b'{"v": 2}', b'{"v": 1, "heads": 3}', b'{"v": 1}', b"\xff"):
+        monkeypatch.setattr(server_actions, "act", lambda *_, answer=answer: iter([answer]))
+        for ask in questions:
+            with pytest.raises(StoreUnreachableError, match="answer") as unreadable:
+                ask()
+            assert unreadable.value.store == STORE
+
+
+def test_an_answer_about_transactions_that_is_none(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asking = served.client()
+    for answer in (b"", b"[]", b"{}", b'{"v": 2}', b"\xff"):
+        monkeypatch.setattr(server_actions, "act", lambda *_, answer=answer: iter([answer]))
+        for ask in (asking.commit, asking.discard):
+            with pytest.raises(StoreUnreachableError, match="answer"):
+                ask([], timeout_s=PATIENCE_S)
+    row = [5, 5, "", None]
+    for transactions in (
+        3,
+        [3],
+        [row[:3]],
+        [[*row, 1]],
+        [[5, 5, "", [1, 2]]],
+        [["x", 5, "", None]],
+        [],
+    ):
+        answer = json.dumps({"v": 1, "transactions": transactions}).encode()
+        monkeypatch.setattr(server_actions, "act", lambda *_, answer=answer: iter([answer]))
+        with pytest.raises(StoreUnreachableError, match="answer"):
+            asking.transaction_states([TP], timeout_s=PATIENCE_S)
+
+
+def test_a_closed_generator_ends_the_stream(served: Served) -> None:
+    for stop in range(40_000, 400_001, 40_000):
+        served.extend(stop)
+    client = served.client()
+    batches = [read(client, 0, 400_000, max_records=1_000) for _ in range(80)]
+    for each in batches:  # more than the store serves at a time
+        next(each)
+        each.close()
+        assert list(each) == []
+    check(read(client, 0, 400_000), 0, 400_000)
+
+
+def test_a_closed_client_ends_what_goes_on(large: Path) -> None:
+    with Served(large) as served:
+        client = served.client()
+        stream = everything(client, max_records=10)
+        next(stream)
+        writing = client.put(TopicPartition("u", "P"), 0, timeout_s=PATIENCE_S)
+        writing.write(array(0, 1))
+        client.close()
+        client.close()
+        with pytest.raises(ClosedError):
+            list(stream)
+        with pytest.raises(StoreUnreachableError):
+            writing.finish(5)
+        writing.close()
+        for ask in (
+            lambda: client.heads(None, timeout_s=1),
+            lambda: list(everything(client)),
+            lambda: client.put(TP, 0, timeout_s=1),
+        ):
+            with pytest.raises(ClosedError, match="store's client is closed"):
+                ask()
+        wait_until(lambda: served.service.context.gets.free == limits.MAX_GETS)
+        wait_until(lambda: served.service.context.puts.free == limits.MAX_PUTS)

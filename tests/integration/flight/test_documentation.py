@@ -11,13 +11,7 @@ import pytest
 
 from dafka_core.flight import limits, server_actions
 from dafka_core.flight.columns import COLUMNS
-from dafka_core.flight.requests import (
-    Criteria,
-    DurableEnd,
-    GetRequest,
-    InfoRequest,
-    PutRequest,
-)
+from dafka_core.flight.requests import Criteria, DurableEnd, GetRequest, InfoRequest, PutRequest
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.where import MAX_CHARACTERS, MAX_COMPARISONS, MAX_DEPTH, MAX_WILDCARDS
 from tests.integration.flight.hosts import TP, Served

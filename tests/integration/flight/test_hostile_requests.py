@@ -25,15 +25,7 @@ from dafka_core.flight.limits import (
 )
 from dafka_core.model.records import PartitionInfo
 from dafka_core.testing import PATIENCE_S
-from tests.integration.flight.hosts import (
-    LARGEST,
-    PARTITION,
-    TOPIC,
-    TP,
-    Served,
-    array,
-    check,
-)
+from tests.integration.flight.hosts import LARGEST, PARTITION, TOPIC, TP, Served, array, check
 from tests.unit.flight.malformed import BODIES, GET, GETS, NOT_OBJECTS, PUT, PUTS, anything
 
 

@@ -1,9 +1,12 @@
-"""Logs read from their files by other processes than their writer."""
+"""Helpers for logs that are read from their files."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import shutil
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,19 +18,38 @@ import pytest
 from dafka_core.errors import (
     ClosedError,
     DataLossError,
-    InvalidRequestError,
     LeaseEndedError,
     StoreError,
     StoreUnreachableError,
 )
 from dafka_core.flight import local_log, server_actions
-from dafka_core.flight.local_log import CACHE_LINE_BYTES, LocalLogs
+from dafka_core.flight.local_log import CACHE_LINE_BYTES, LocalLog, LocalLogs
 from dafka_core.flight.requests import GetRequest, LeaseGranted, LeaseRequest, RecordRange
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.model.records import TopicPartition
+from dafka_core.model.records import RecordBatch, TopicPartition
+from dafka_core.storage import leases
 from dafka_core.storage.block import ALIGNMENT
-from tests.integration.flight.hosts import STORE, TOPIC, TP, Served, check, forked, values
-from tests.integration.flight.local_logs import churn, opened, read
+from dafka_core.testing import PATIENCE_S, wait_until
+from tests.integration.flight.hosts import LARGEST, STORE, TOPIC, TP, Served, check, forked, values
+
+
+def opened(logs: LocalLogs, served: Served) -> LocalLog:
+    log = logs.open(served.location)
+    assert log is not None
+    return log
+
+
+def read(log: LocalLog, served: Served, start: int, end: int, **options: Any) -> Any:
+    request = GetRequest((RecordRange(*TP, start, end),), **LARGEST | options)
+    return log.records(served.client(), request)
+
+
+def churn(served: Served, rounds: int = 12) -> None:
+    """Append and trim, so that free pages are reused."""
+    for _ in range(rounds):
+        end = served.log.end(TP)
+        served.extend(end + 5_000)
+        served.log.trim(TP, end + 4_990)
 
 
 def test_a_log_of_this_machine_is_read_from_its_file(logs: LocalLogs, filled: Served) -> None:
@@ -196,16 +218,6 @@ def test_what_is_not_held_is_an_error_with_the_facts(logs: LocalLogs, filled: Se
     assert filled.log.space().leases == 0
 
 
-def test_arguments_are_checked_at_once(logs: LocalLogs, served: Served) -> None:
-    log = opened(logs, served)
-    for start, end in ((-1, 5), (5, 4), (0, 2**63)):
-        with pytest.raises(InvalidRequestError):
-            read(log, served, start, end)
-    for wrong in ({"max_records": 0}, {"max_bytes": -1}):
-        with pytest.raises(InvalidRequestError, match="must be `int` >= 1"):
-            read(log, served, 0, 5, **wrong)
-
-
 def test_a_damaged_block_is_an_error(logs: LocalLogs, filled: Served) -> None:
     path = filled.directory / "data.mdb"
     data = path.read_bytes()
@@ -322,3 +334,116 @@ def test_threads_share_a_log(logs: LocalLogs, filled: Served) -> None:
 
     with ThreadPoolExecutor(8) as pool:
         assert len(set(pool.map(work, range(8)))) == 1
+
+
+def test_who_takes_all_leases_shuts_nobody_out(
+    logs: LocalLogs, filled: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stranger that returns no lease, at a store that writes nothing."""
+    monkeypatch.setattr(leases, "FRESH_S", 3600.0)
+    stranger = filled.client(filled.tcp)
+    for _ in range(leases.MAX_LEASES):
+        stranger.lease(LeaseRequest((RecordRange(*TP, 0, 1),)), timeout_s=PATIENCE_S)
+    with pytest.raises(StoreUnreachableError, match=f"{leases.MAX_LEASES} leases are held"):
+        list(read(opened(logs, filled), filled, 0, 10))
+    monkeypatch.setattr(leases, "FRESH_S", 0.0)
+    check(read(opened(logs, filled), filled, 0, 20_005), 0, 20_005)
+
+
+def test_a_long_read_takes_new_leases(
+    logs: LocalLogs, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_actions, "MAX_LEASED_BYTES", 100_000)
+    for end in range(5_000, 50_001, 5_000):
+        served.extend(end)
+    log = opened(logs, served)
+    check(read(log, served, 0, 50_000), 0, 50_000)
+    assert served.log.space().leases == 0
+    slow = read(log, served, 0, 50_000)
+    next(slow)
+    served.log.trim(TP, 49_000)
+    with pytest.raises(DataLossError) as loss:
+        list(slow)
+    assert loss.value.available == 49_000
+
+
+def test_a_slow_reader_goes_on_with_another_lease(
+    logs: LocalLogs, filled: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases, "LEASE_S", -1.0)
+    batches = read(opened(logs, filled), filled, 0, 20_005)
+    got = [next(batches)]
+    assert filled.log.space().leases == 0  # ended
+    filled.extend(25_000)
+    check(got + list(batches), 0, 20_005)
+
+
+def test_what_was_read_of_a_lease_that_has_ended_is_not_handed_on(
+    logs: LocalLogs, filled: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store ends the lease and overwrites the pages between the read and the check."""
+    monkeypatch.setattr(leases, "LEASE_S", -1.0)
+    original = local_log._Files.block
+
+    def disturbed(files: Any, position: int, size_bytes: int) -> Any:
+        block = original(files, position, size_bytes)
+        churn(filled)
+        with pytest.raises(ValueError, match="block"):
+            original(files, position, size_bytes)
+        return block
+
+    filled.log.trim(TP, 20_000)
+    churn(filled)
+    start, end = filled.log.end(TP) - 10, filled.log.end(TP)
+    monkeypatch.setattr(local_log._Files, "block", disturbed)
+    with pytest.raises(LeaseEndedError) as ended:
+        list(read(opened(logs, filled), filled, start, end))
+    assert ended.value.offset == start
+
+
+def test_a_lease_that_cannot_be_looked_at_is_an_error(
+    logs: LocalLogs, filled: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    log = opened(logs, filled)
+    monkeypatch.setattr(os, "pread", failing)
+    with pytest.raises(StoreError, match="file leases: Input/output error"):
+        list(read(log, filled, 0, 10))
+
+
+def test_reads_beside_a_store_that_appends_merges_and_trims(
+    logs: LocalLogs, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Leases end all the time: returned records stay right."""
+    monkeypatch.setattr(leases, "LEASE_WRITTEN_BYTES", 1 << 16)
+    done = threading.Event()
+
+    def write() -> None:
+        while not done.is_set():
+            for _ in range(10):
+                served.extend(served.log.end(TP) + 300)
+            while served.log.merge_step():
+                pass
+            served.log.trim(TP, max(served.log.end(TP) - 20_000, 0))
+
+    log = opened(logs, served)
+    complete = 0
+    kept: list[tuple[int, list[RecordBatch]]] = []
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(write)
+        try:
+            wait_until(lambda: served.log.end(TP) > 10_000)
+            while complete < 100:
+                end = served.log.end(TP)
+                batches: list[RecordBatch] = []
+                with contextlib.suppress(DataLossError, LeaseEndedError):
+                    batches += read(log, served, end - 10_000, end)
+                    complete += 1
+                kept = [*kept[-20:], (end - 10_000, batches)]
+        finally:
+            done.set()
+        writing.result()
+    for start, batches in kept:
+        check(batches, start, batches[-1].end if batches else start)

@@ -24,7 +24,7 @@ from dafka_core.storage import Log, leases
 from dafka_core.testing import PATIENCE_S, wait_until
 from tests.integration.flight import hosts, local_reader
 from tests.integration.flight.hosts import TP, Served
-from tests.integration.flight.local_logs import churn
+from tests.integration.flight.test_local_log import churn
 from tests.integration.storage import appender, processes
 from tests.integration.storage.containers import (
     beside,

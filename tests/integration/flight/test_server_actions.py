@@ -16,7 +16,14 @@ from pyarrow import flight
 
 from dafka_core.errors import InvalidRequestError, StoreUnreachableError
 from dafka_core.flight import limits, server_actions
-from dafka_core.flight.requests import HeadsSince, RecordRange
+from dafka_core.flight.requests import (
+    HeadsSince,
+    RecordRange,
+    RetentionRequest,
+    RetentionRules,
+    Trimmed,
+    TrimRequest,
+)
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.log_entries import Commit, SetAside, Stage
@@ -110,8 +117,8 @@ def test_a_wait_ends_when_the_records_are_on_disk(served: Served, client: StoreC
 def test_a_wait_ends_when_its_time_has_passed(served: Served, client: StoreClient) -> None:
     served.extend(5)
     before = time.monotonic()
-    assert client.wait(TP, 6, timeout_s=0.7) == 5
-    assert 0.7 <= time.monotonic() - before < 5
+    assert client.wait(TP, 6, timeout_s=0.2) == 5
+    assert 0.2 <= time.monotonic() - before < 5
     assert client.wait(TopicPartition("none", PARTITION), 6, timeout_s=0) == 0
 
 
@@ -158,14 +165,7 @@ def test_an_action_without_a_body_where_there_is_nothing_to_say(served: Served) 
 def test_transactions_are_staged_and_committed_with_flight_alone(served: Served) -> None:
     """Follow docs/flight.md with a plain client."""
     attempt = "3F2504E04F8911D39A0C0305E82C3301"
-    put = {
-        "v": 1,
-        "topic": "a",
-        "partition": "P1",
-        "start": 0,
-        "attempt": attempt,
-        "version": 17,
-    }
+    put = {"v": 1, "topic": "a", "partition": "P1", "start": 0, "attempt": attempt, "version": 17}
     plain = served.plain()
 
     def stage(start: int, values: list[bytes]) -> list[dict[str, Any]]:
@@ -311,8 +311,8 @@ def test_a_watch_ends_when_a_record_is_on_disk(
 def test_a_watch_ends_when_its_time_has_passed(served: Served, client: StoreClient) -> None:
     cursor = client.watch(None, "", **NO_TIME).cursor
     before = time.monotonic()
-    found = client.watch(None, cursor, wait_s=0.7, timeout_s=PATIENCE_S)
-    assert 0.7 <= time.monotonic() - before < 5
+    found = client.watch(None, cursor, wait_s=0.2, timeout_s=PATIENCE_S)
+    assert 0.2 <= time.monotonic() - before < 5
     assert (found.complete, found.heads, found.cursor) == (False, (), cursor)
 
 
@@ -480,3 +480,19 @@ def test_nothing_is_missed_between_two_watches(served: Served, client: StoreClie
             assert info.end >= ends.get(info.partition, 0)
             ends[info.partition] = info.end
     writer.join()
+
+
+def test_partitions_are_trimmed_at_most_to_their_ends(served: Served, client: StoreClient) -> None:
+    served.extend(100)
+    trims = ((*TP, 30), (*TP, 20), ("unknown", "P", 5), (*TP, 500))
+    (done,) = client.ask(Trimmed, PATIENCE_S, TrimRequest(trims))
+    assert done.earliest == (30, 30, 0, 100)
+    (info,) = served.log.partitions()
+    assert (info.earliest, info.end) == (100, 100)
+
+
+def test_a_service_without_rules_says_so(client: StoreClient) -> None:
+    with pytest.raises(InvalidRequestError, match="keeps all"):
+        client.ask(RetentionRules, PATIENCE_S, RetentionRequest())
+    with pytest.raises(InvalidRequestError, match="must have limits as"):
+        client.ask(RetentionRules, PATIENCE_S, RetentionRequest(("t=7",)))

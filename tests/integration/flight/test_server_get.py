@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from typing import Any
 
@@ -14,14 +15,24 @@ from pyarrow import flight
 from dafka_core.errors import (
     DataLossError,
     HistoryChangedError,
+    InvalidRequestError,
+    OffsetConflictError,
+    StoreError,
     StoreUnreachableError,
 )
 from dafka_core.flight import limits, server_get
-from dafka_core.flight.requests import GetRequest, RecordRange
+from dafka_core.flight.columns import VALUES_SCHEMA
+from dafka_core.flight.requests import DurableEnd, GetRequest, PutRequest, RecordRange
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.envelope import closed
 from dafka_core.model.epochs import Epoch, EpochId
-from dafka_core.model.records import MatchedRecords, PartitionInfo, RecordBatch, TopicPartition
+from dafka_core.model.records import (
+    MatchedRecords,
+    PartitionInfo,
+    RecordBatch,
+    TopicPartition,
+    TransactionState,
+)
 from dafka_core.model.values import Longs
 from dafka_core.model.where import Where, matched
 from dafka_core.storage import Log
@@ -32,8 +43,12 @@ from tests.integration.flight.hosts import (
     TOPIC,
     TP,
     Served,
+    array,
     check,
     open_reads,
+    put,
+    put_all,
+    stored,
     value,
     values,
 )
@@ -74,33 +89,6 @@ def test_ranges_begin_and_end_inside_blocks(served: Served, client: StoreClient)
                     assert times_of(batch)[:, 0].sum() == len(batch.values)
 
 
-@pytest.mark.parametrize("max_records", [1, 999, 1_000, 65_536, 1 << 40])
-def test_batches_have_at_most_the_records_asked_for(
-    served: Served, client: StoreClient, max_records: int
-) -> None:
-    served.extend(3_000)
-    for batch in check(hosts_read(client, 7, 2_500, max_records=max_records), 7, 2_500):
-        assert len(batch.values) <= max_records
-
-
-@pytest.mark.parametrize("max_bytes", [1, 500, 20_000, 1 << 40])
-def test_batches_have_at_most_the_bytes_asked_for(
-    served: Served, client: StoreClient, max_bytes: int
-) -> None:
-    served.extend(3_000)
-    for batch in check(hosts_read(client, 7, 2_500, max_bytes=max_bytes), 7, 2_500):
-        size = sum(map(len, batch.values))
-        assert size <= max_bytes or len(batch.values) == 1
-
-
-def test_a_large_record_has_a_batch_to_itself(served: Served, client: StoreClient) -> None:
-    records = [b"a", b"b" * (20 << 20), b"", b"c"]
-    served.log.append([RecordBatch.of(TP, 0, records)])
-    found = list(hosts_read(client, 0, 4))
-    assert [value for batch in found for value in batch.values] == records
-    assert [len(batch.values) for batch in found if batch.offset == 1] == [1]
-
-
 def test_small_blocks_are_joined(served: Served, client: StoreClient) -> None:
     # Blocks larger than an append extends, and smaller than a batch.
     records = [bytes([65 + n]) * 70_000 for n in range(10)]
@@ -119,12 +107,6 @@ def test_an_empty_range_is_an_empty_stream(served: Served, client: StoreClient) 
     served.extend(5)
     assert list(hosts_read(client, 5, 5)) == []
     assert list(hosts_read(client, 0, 0)) == []
-
-
-def test_times_come_only_when_asked_for(served: Served, client: StoreClient) -> None:
-    served.extend(5)
-    (batch,) = check(hosts_read(client, 0, 5, times=False), 0, 5)
-    assert batch.times is None
 
 
 def test_what_is_not_held_is_an_error_with_the_facts(served: Served, client: StoreClient) -> None:
@@ -398,3 +380,170 @@ def test_any_client_can_ask(served: Served) -> None:
     with pytest.raises(flight.FlightServerError, match="must have a whole number") as caught:
         get(served, 0, 1_000, where="offset = 'x'").read_all()
     assert json.loads(caught.value.extra_info)["member"] == "where"
+
+
+def plain_put(served: Served, schema: pa.Schema = VALUES_SCHEMA, **options: Any) -> tuple[Any, Any]:
+    descriptor = flight.FlightDescriptor.for_command(PutRequest(TOPIC, PARTITION, 0).packed())
+    writer, reader = served.plain().do_put(descriptor, schema, flight.FlightCallOptions(**options))
+    return writer, reader
+
+
+def finish(stream: tuple[Any, Any], *arrays: pa.Array, schema: pa.Schema = VALUES_SCHEMA) -> None:
+    writer, reader = stream
+    for each in arrays:
+        writer.write_batch(pa.record_batch([each], schema=schema))
+    writer.done_writing()
+    while reader.read() is not None:
+        continue
+    writer.close()
+
+
+@pytest.mark.parametrize(("start", "end"), [(0, 10), (9, 10), (11, 10), (1 << 40, 10), (1, 0)])
+def test_an_overlap_or_a_gap_is_answered_with_the_end(
+    served: Served, client: StoreClient, start: int, end: int
+) -> None:
+    if end:
+        served.extend(end)
+    with pytest.raises(OffsetConflictError) as conflict:
+        put_all(client, start, array(0, 5))
+    assert (conflict.value.offset, conflict.value.end) == (start, end)
+    assert (conflict.value.topic, conflict.value.partition) == (TOPIC, PARTITION)
+    stored(served, end)
+
+
+def test_ends_come_back_as_they_are_durable(served: Served) -> None:
+    writer, reader = plain_put(served)
+    for end in (10, 30, 35):
+        start = served.log.end(TP)
+        writer.write_batch(pa.record_batch([array(start, end)], schema=VALUES_SCHEMA))
+        # Without sending more: a client may wait for each batch.
+        assert json.loads(reader.read().to_pybytes()) == {"v": 1, "end": end}
+        assert served.log.end(TP) == end
+    writer.done_writing()
+    assert json.loads(reader.read().to_pybytes()) == {"v": 1, "end": 35}
+    assert reader.read() is None
+    writer.close()
+
+
+def test_batches_are_submitted_before_those_before_them_are_durable(served: Served) -> None:
+    served.backend.open.clear()
+    client = served.client()
+    with put(client, 0) as pipelined:
+        for start in range(0, 50, 10):
+            pipelined.write(array(start, start + 10))
+        wait_until(lambda: len(served.backend.taken) == 5)
+        assert served.log.end(TP) == 0
+        served.backend.open.set()
+        assert pipelined.finish(PATIENCE_S) == 50
+    stored(served, 50)
+
+
+def test_what_is_under_way_is_bounded(served: Served) -> None:
+    served.backend.open.clear()
+    client = served.client()
+    megabytes = pa.array([b"x" * (1 << 20)] * 8, pa.binary())
+    done = threading.Event()
+
+    def work() -> None:
+        with put(client, 0) as large:
+            for _ in range(20):
+                large.write(megabytes)
+            assert large.finish(PATIENCE_S) == 160
+        done.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    most = limits.MAX_UNDER_WAY_BYTES // (8 << 20)
+    wait_until(lambda: len(served.backend.taken) == most)
+    assert not done.wait(0.3)
+    assert len(served.backend.taken) == most
+    served.backend.open.set()
+    thread.join()
+    assert done.is_set()
+    assert served.log.end(TP) == 160
+
+
+def test_the_hosts_failure_is_the_stores(
+    served: Served, client: StoreClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    served.backend.failure = StoreError(served.directory, "the disk is full")
+    with pytest.raises(StoreUnreachableError, match="the disk is full"):
+        put_all(client, 0, array(0, 10))
+    assert "the disk is full" in caplog.text
+    stored(served, 0)
+
+
+def test_a_failed_put_ends_though_its_client_reads_no_acknowledgements(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The acknowledgements fill the connection; the error still arrives."""
+    # A connection holds about a hundred thousand of them.
+    monkeypatch.setattr(DurableEnd, "packed", lambda ack: b" " * 1_000_000)
+    stream = plain_put(served)
+    count = 100
+    for start in range(count):
+        stream[0].write_batch(pa.record_batch([array(start, start + 1)], schema=VALUES_SCHEMA))
+    wait_until(lambda: served.log.end(TP) == count)
+    served.extend(count + 1)
+    with pytest.raises(flight.FlightServerError, match=f"the partition ends at {count + 1}"):
+        finish(stream, *[array(0, 60_000)] * 30)
+
+
+@pytest.mark.parametrize(
+    ("schema", "column", "says"),
+    [
+        (pa.schema([("v", pa.binary())]), pa.array([b"a"]), "'schema' = .*must have one column"),
+        (pa.schema([]), None, "'schema'"),
+        (pa.schema([("value", pa.utf8())]), pa.array(["a"]), "'value' = .*must be of binary"),
+        (pa.schema([("value", pa.large_binary())]), None, "'value' = .*must be of binary"),
+        (
+            pa.schema([("value", pa.dictionary(pa.int8(), pa.binary()))]),
+            None,
+            "'value' = .*must be of binary",
+        ),
+        (
+            pa.schema([("value", pa.binary())]),
+            pa.array([b"a", None], pa.binary()),
+            "'value' = .*1 are null",
+        ),
+        (
+            pa.schema([("value", pa.binary()), ("value", pa.binary())]),
+            None,
+            "'schema' = .*must have one column",
+        ),
+    ],
+)
+def test_other_batches_are_refused(
+    served: Served, schema: pa.Schema, column: pa.Array | None, says: str
+) -> None:
+    stream = plain_put(served, schema)
+    with pytest.raises(flight.FlightServerError, match=says) as refused:
+        finish(stream, *[column] * (column is not None), schema=schema)
+    assert json.loads(refused.value.extra_info)["error"] == "bad-request"
+    stored(served, 0)
+
+
+def test_batches_beyond_the_limits_are_refused(served: Served) -> None:
+    for column in (
+        array(0, limits.MAX_BATCH_RECORDS + 1),
+        pa.array([b"x" * (1 << 20)] * 17, pa.binary()),
+    ):
+        with pytest.raises(flight.FlightServerError, match=r"'batch' = .*must have at most 65536"):
+            finish(plain_put(served), column)
+    stored(served, 0)
+
+
+def test_offsets_do_not_go_beyond_the_last(served: Served, monkeypatch: Any) -> None:
+    last = 2**63 - 1
+    state = TransactionState(last, last, "", None)
+    monkeypatch.setattr(served.log, "transaction_state", lambda tp: state)
+    with pytest.raises(InvalidRequestError, match="leaves too few offsets"):
+        put_all(served.client(), last, array(0, 1))
+
+
+def test_what_comes_in_other_buffers_is_stored_the_same(served: Served) -> None:
+    """Compressed, and as slices of something larger."""
+    stream = plain_put(served, write_options=pa.ipc.IpcWriteOptions(compression="lz4"))
+    whole = pa.array([b"no", *values(0, 500), b"no"], pa.binary())
+    finish(stream, whole.slice(1, 200), whole.slice(201, 300))
+    stored(served, 500)

@@ -359,10 +359,7 @@ def take_role(keys: KeyDirectory) -> None:
 
 @pytest.mark.parametrize(
     ("change", "why"),
-    [
-        (shut_out, "does not know|copy this client's NAME.key"),
-        (take_role, "may tower, and not"),
-    ],
+    [(shut_out, "does not know|copy this client's NAME.key"), (take_role, "may tower, and not")],
 )
 def test_what_is_taken_from_a_key_ends_what_it_reads(
     change: Callable[[KeyDirectory], None], why: str, keys: KeyDirectory, large: Path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -263,3 +264,18 @@ def test_as_many_copies_can_be_asked_for_as_there_are_stores(
     wait_until(lambda: not store.known.endpoints)
     assert produced(gateway, "u2", ALL) == KafkaError.NOT_ENOUGH_REPLICAS
     assert produced(gateway, "u2", 1) == produced(gateway, "t", ALL) == KafkaError.NONE
+
+
+def test_a_majority_of_three_stores_is_the_default_of_copies(
+    admin: AdminClient, store: Store, other: Store, gateway: Gateway, tower: str, tmp_path: Path
+) -> None:
+    name, broker = "min.insync.replicas", f"{node_id(store.address)}"
+
+    def shown() -> tuple[str | None, str | None]:
+        topic = described(admin, TOPIC, "t")[name].value
+        return topic, described(admin, BROKER, broker)[name].value
+
+    assert shown() == ("1", "1")
+    with Store(tmp_path / "third", tower=tower):
+        wait_until(lambda: len(store.known.names) == 2)
+        assert shown() == ("2", "2")

@@ -169,15 +169,6 @@ def consumed(consumer: confluent_kafka.Consumer, count: int, partitions: int = 1
     return found
 
 
-def test_the_end_of_a_partition_is_told(publisher: Publisher, servers: str) -> None:
-    publisher.publish_values(*numbers(0, 10))
-    with closing(confluent(servers, enable_partition_eof=True)) as consumer:
-        *records, end = consumed(consumer, 11)
-        assert [each.value() for each in records] == numbers(0, 10)
-        assert end.error().code() == confluent_kafka.KafkaError._PARTITION_EOF
-        assert end.offset() == 10
-
-
 def test_large_records_come_though_limits_are_small(publisher: Publisher, servers: str) -> None:
     values = [bytes([number]) * (10 << 20) for number in range(3)] + numbers(0, 100)
     publisher.publish_values(*values)

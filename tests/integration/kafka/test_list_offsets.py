@@ -94,6 +94,8 @@ def test_each_version_is_answered(store: Store) -> None:
     new: list[Any] = [(0, 3, -1, []), (0, 0, -1, []), (0, 0, time_ms, []), (0, 0, -1, [])]
     for version in versions(Api.LIST_OFFSETS):
         assert answered(store, version, *wanted) == (new if version else old)
+        ((error, *_),) = answered(store, version, ("t", 0, MAX_TIMESTAMP))
+        assert error == (0 if version >= 7 else KafkaError.UNSUPPORTED_VERSION)
 
 
 def test_what_cannot_be_answered_is_an_error_of_its_partition(

@@ -19,7 +19,6 @@ from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.nodes.append_queue import Addition
 from dafka_core.storage import Log
 from dafka_core.storage.retention import StoreClock
-from dafka_core.system.hosts import HostPort
 from dafka_core.testing import wait_until
 from dafka_kafka import produce
 from dafka_kafka.errors import KafkaError
@@ -34,6 +33,7 @@ from tests.integration.kafka.produce_client import (
     OTHERS,
     PRODUCERS,
     Answer,
+    FixedNumbers,
     ProduceClient,
     produce_server,
 )
@@ -44,14 +44,8 @@ WHEN_MS = 1_700_000_000_000
 
 
 @pytest.fixture
-def where(store: Store) -> Iterator[HostPort]:
-    with produce_server(store) as where:
-        yield where
-
-
-@pytest.fixture
-def client(where: HostPort) -> Iterator[ProduceClient]:
-    with ProduceClient(where) as client:
+def client(store: Store) -> Iterator[ProduceClient]:
+    with produce_server(store) as where, ProduceClient(where) as client:
         yield client
 
 
@@ -236,7 +230,11 @@ def test_requests_are_answered_in_order_whatever_they_wait_for(
 
 
 def test_a_majority_of_three_stores_is_needed_for_acks_all(
-    client: ProduceClient, store: Store, tower: str, tmp_path: Path
+    client: ProduceClient,
+    store: Store,
+    tower: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     others = [Store(tmp_path / name, tower=tower) for name in "ab"]
     with contextlib.ExitStack() as running:
@@ -250,37 +248,20 @@ def test_a_majority_of_three_stores_is_needed_for_acks_all(
         assert others[1].log.end(tp(0)) == 2
     wait_until(lambda: not store.known.endpoints)
     error = KafkaError.NOT_ENOUGH_REPLICAS
-    assert client.ask({FIRST: batch(values(1)), ("t", 1): None}, acks=-1) == [Answer(error, -1)] * 2
+    both = {FIRST: batch(values(1)), ("t", 1): batch(values(1))}
+    assert client.ask(both, acks=-1) == [Answer(error, -1)] * 2
     assert store.log.end(tp(0)) == 2  # it may be sent again: nothing is written
     assert client.ask({FIRST: batch(values(1))}, acks=1) == [Answer(0, 2)]
+    with monkeypatch.context() as patches:
+        patches.setattr(FixedNumbers, "configs", lambda *_: {"min.insync.replicas": 1})
+        assert client.ask({FIRST: batch(values(1))}, acks=-1) == [Answer(0, 3)]
     with Store(tmp_path / "a", tower=tower) as back:
         wait_until(lambda: len(store.known.endpoints) == 1)
-        assert client.ask({FIRST: batch(values(1))}, acks=-1) == [Answer(0, 3)]
-        assert back.log.end(tp(0)) == 4
+        assert client.ask({FIRST: batch(values(1))}, acks=-1) == [Answer(0, 4)]
+        assert back.log.end(tp(0)) == 5
     wait_until(lambda: not store.known.endpoints)
     store.append_queue.forget(others[0].address).result(30)
-    assert client.ask({FIRST: batch(values(1))}, acks=-1) == [Answer(0, 4)]  # one of two stores
-
-
-def test_many_producers_share_a_partition(where: HostPort, store: Store) -> None:
-    answers: dict[int, list[int]] = {}
-
-    def produce(name: int) -> None:
-        with ProduceClient(where) as client:
-            for at in range(50):
-                client.send({FIRST: batch([b"%d/%d" % (name, at)] * 3)})
-            answers[name] = [client.receive()[0].offset for _ in range(50)]
-
-    threads = [threading.Thread(target=produce, args=(name,)) for name in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    found = stored(store)
-    assert len(found) == 4 * 50 * 3
-    for name, offsets in answers.items():
-        for at, offset in enumerate(offsets):
-            assert found[offset : offset + 3] == [b"%d/%d" % (name, at)] * 3
+    assert client.ask({FIRST: batch(values(1))}, acks=-1) == [Answer(0, 5)]  # one of two stores
 
 
 def test_a_batch_of_an_idempotent_producer_that_comes_again_is_written_once(

@@ -1,4 +1,4 @@
-"""The server: many clients, slow ones, and limits."""
+"""The server and its connections: many clients, slow ones, and limits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,21 @@ from dafka_kafka.options import Limits
 from dafka_kafka.server import BACKLOG, MALFORMED, TOO_MANY, TOO_SLOW, Server
 from dafka_kafka.users import Users
 from tests.integration.kafka.locked import NAME, PASSWORD, Locked, write_users
-from tests.integration.kafka.test_connection import ASK, received, response
+
+ASK = struct.pack(">ihhih", 10, 18, 0, 7, -1)
+
+
+def received(client: socket.socket, count: int) -> bytes:
+    octets = b""
+    while len(octets) < count and (more := client.recv(count - len(octets))):
+        octets += more
+    return octets
+
+
+def response(client: socket.socket) -> bytes:
+    (size,) = struct.unpack(">i", received(client, 4))
+    return received(client, size)
+
 
 HEARTBEAT = struct.pack(">hhih h1sih1s", 12, 0, 7, -1, 1, b"g", 3, 1, b"m")
 FETCH = struct.pack(">hhih iiii", 1, 0, 8, -1, -1, 0, 1, 0)
@@ -77,8 +91,9 @@ Connect = Callable[[], socket.socket]
 
 @contextmanager
 def served(
-    slow: Slow, users: Users | None = None, tls: ssl.SSLContext | None = None, **limits: Any
-) -> Iterator[tuple[Server, Connect]]:
+    users: Users | None = None, tls: ssl.SSLContext | None = None, **limits: Any
+) -> Iterator[tuple[Server, Connect, Slow]]:
+    slow = Slow()
     with ExitStack() as ending:
         listener = listen(HostPort("127.0.0.1", 0), BACKLOG)
         server = Server(listener, [slow], Limits(**limits), users=users, tls=tls)
@@ -89,7 +104,7 @@ def served(
             made = socket.create_connection(listener.getsockname(), timeout=30)
             return ending.enter_context(made)
 
-        yield server, connect
+        yield server, connect, slow
 
 
 def let_go(server: Server, slow: Slow) -> None:
@@ -97,8 +112,7 @@ def let_go(server: Server, slow: Slow) -> None:
 
 
 def test_a_request_waits_for_the_one_before_and_holds_up_no_other_client() -> None:
-    slow = Slow()
-    with served(slow) as (server, connect):
+    with served() as (server, connect, slow):
         waiting, other = connect(), connect()
         waiting.sendall(framed(FETCH) + framed(HEARTBEAT) + ASK)
         wait_until(lambda: slow.working == 1)
@@ -114,7 +128,7 @@ def test_a_request_waits_for_the_one_before_and_holds_up_no_other_client() -> No
 @pytest.mark.parametrize("rounds", range(8))
 def test_a_connection_that_is_accepted_at_the_end_is_closed(rounds: int) -> None:
     """The client arrives this number of loop iterations after the server was asked to close."""
-    with served(Slow()) as (server, connect):
+    with served() as (server, connect, _):
         connected = threading.Event()
 
         def wait_after(left: int) -> None:
@@ -135,8 +149,7 @@ def test_a_connection_that_is_accepted_at_the_end_is_closed(rounds: int) -> None
 
 
 def test_requests_with_records_are_worked_on_side_by_side_and_answered_in_order() -> None:
-    slow = Slow()
-    with served(slow, max_pipelined=3) as (server, connect):
+    with served(max_pipelined=3) as (server, connect, slow):
         client = connect()
         client.sendall(b"".join(produce(b"r", number) for number in range(10)) + framed(FETCH))
         wait_until(lambda: slow.working == 3)
@@ -147,8 +160,7 @@ def test_requests_with_records_are_worked_on_side_by_side_and_answered_in_order(
 
 
 def test_what_a_client_has_asked_for_is_given_up_when_it_goes() -> None:
-    slow = Slow()
-    with served(slow) as (server, connect):
+    with served() as (server, connect, slow):
         with connect() as client:
             client.sendall(produce(bytes(100_000)) + framed(FETCH))
             wait_until(lambda: slow.working == 1)
@@ -158,8 +170,7 @@ def test_what_a_client_has_asked_for_is_given_up_when_it_goes() -> None:
 
 
 def test_an_end_of_the_server_ends_all() -> None:
-    slow = Slow()
-    with served(slow) as (server, connect):
+    with served() as (server, connect, slow):
         client = connect()
         client.sendall(framed(FETCH))
         wait_until(lambda: slow.working == 1)
@@ -172,7 +183,7 @@ def test_an_end_of_the_server_ends_all() -> None:
 
 @pytest.mark.parametrize("begun", [b"\0", struct.pack(">i", 1_000) + bytes(10)])
 def test_a_client_that_sends_an_octet_now_and_then_is_ended(begun: bytes) -> None:
-    with served(Slow(), arrival_s=0.3) as (server, connect):
+    with served(arrival_s=0.3) as (server, connect, _):
         idle, slow = connect(), connect()
         slow.sendall(begun)
         with contextlib.suppress(ConnectionError):
@@ -183,9 +194,8 @@ def test_a_client_that_sends_an_octet_now_and_then_is_ended(begun: bytes) -> Non
 
 
 def test_a_client_that_takes_no_responses_is_ended() -> None:
-    slow = Slow()
-    slow.response = bytes(16 << 20)
-    with served(slow, arrival_s=0.3, slowest_bytes_per_s=1 << 30) as (server, connect):
+    with served(arrival_s=0.3, slowest_bytes_per_s=1 << 30) as (server, connect, slow):
+        slow.response = bytes(16 << 20)
         let_go(server, slow)
         client = connect()
         client.sendall(framed(FETCH) * 2)
@@ -198,8 +208,8 @@ def test_a_client_that_takes_no_responses_is_ended() -> None:
 
 
 def test_no_more_is_read_than_there_is_room_for() -> None:
-    slow, size_bytes = Slow(), 200_000
-    with served(slow, max_in_flight_bytes=3 * size_bytes) as (server, connect):
+    size_bytes = 200_000
+    with served(max_in_flight_bytes=3 * size_bytes) as (server, connect, slow):
         clients = [connect() for _ in range(8)]
         for client in clients:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
@@ -215,8 +225,7 @@ def test_no_more_is_read_than_there_is_room_for() -> None:
 
 
 def test_a_request_that_waits_for_room_is_not_too_slow() -> None:
-    slow = Slow()
-    with served(slow, max_in_flight_bytes=300_000, arrival_s=0.2) as (server, connect):
+    with served(max_in_flight_bytes=300_000, arrival_s=0.2) as (server, connect, slow):
         first, second = connect(), connect()
         first.sendall(produce(bytes(200_000)))
         wait_until(lambda: slow.working == 1)
@@ -229,8 +238,7 @@ def test_a_request_that_waits_for_room_is_not_too_slow() -> None:
 
 
 def test_who_goes_while_it_waits_for_room_holds_up_nobody() -> None:
-    slow = Slow()
-    with served(slow, max_in_flight_bytes=300_000) as (server, connect):
+    with served(max_in_flight_bytes=300_000) as (server, connect, slow):
         first, gone, second = connect(), connect(), connect()
         first.sendall(produce(bytes(200_000)))
         wait_until(lambda: slow.working == 1)
@@ -246,7 +254,7 @@ def test_who_goes_while_it_waits_for_room_holds_up_nobody() -> None:
 
 
 def test_what_is_too_large_is_refused_before_it_comes() -> None:
-    with served(Slow(), max_produce_bytes=1_000) as (server, connect):
+    with served(max_produce_bytes=1_000) as (server, connect, _):
         client = connect()
         client.sendall(struct.pack(">i", 1_001))
         assert received(client, 1) == b""
@@ -254,8 +262,7 @@ def test_what_is_too_large_is_refused_before_it_comes() -> None:
 
 
 def test_the_one_that_was_idle_longest_makes_room() -> None:
-    slow = Slow()
-    with served(slow, max_connections=3) as (server, connect):
+    with served(max_connections=3) as (server, connect, slow):
         busy, idle, other = connect(), connect(), connect()
         wait_until(lambda: server.connection_count == 3)
         for client in (busy, other):
@@ -299,8 +306,7 @@ def is_ended(client: socket.socket) -> bool:
 
 
 def test_no_user_makes_room_for_somebody_who_has_not_said_who_it_is(users: Users) -> None:
-    slow = Slow()
-    with served(slow, users, max_connections=4) as (server, connect):
+    with served(users, max_connections=4) as (server, connect, slow):
         let_go(server, slow)
         alice, silent, other = connect(), connect(), connect()
         assert log_in(alice)
@@ -315,8 +321,7 @@ def test_no_user_makes_room_for_somebody_who_has_not_said_who_it_is(users: Users
 
 
 def test_users_leave_a_place_for_those_who_have_yet_to_say_who_they_are(users: Users) -> None:
-    slow = Slow()
-    with served(slow, users, max_connections=10) as (server, connect):
+    with served(users, max_connections=10) as (server, connect, slow):
         let_go(server, slow)
         clients = [connect() for _ in range(9)]
         assert all(map(log_in, clients))
@@ -332,8 +337,7 @@ def test_who_does_not_begin_with_tls_takes_a_place_and_makes_room(users: Users) 
     tls, trusts = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     authority.issue_cert("127.0.0.1").configure_cert(tls)
     authority.configure_trust(trusts)
-    slow = Slow()
-    with served(slow, users, tls, max_connections=3) as (server, connect):
+    with served(users, tls, max_connections=3) as (server, connect, slow):
         let_go(server, slow)
         silent = [connect() for _ in range(5)]
         assert all(map(is_ended, silent[:2]))
@@ -350,7 +354,7 @@ def test_thousands_of_idle_clients_do_no_harm() -> None:
         # Both ends of each are in this process.
         raise_limit()
         count = min(5_000, soft_limit() // 2 - 250)
-        with served(Slow()) as (server, connect):
+        with served() as (server, connect, _):
             clients = [connect() for _ in range(count)]
             wait_until(lambda: server.connection_count == count)
             for client in clients[:: max(1, count // 100)]:
@@ -388,3 +392,43 @@ def test_who_has_no_tls_is_none_of_its_connections(locked: Locked) -> None:
         plain.sendall(b"\0\0\0\x0e\0\x12\0\0\0\0\0\x01\xff\xff")
         assert not plain.recv(100).startswith(b"\0\0")
     assert locked.gateway.connection_count == 0
+
+
+def test_requests_are_answered_in_their_order(gateway: Gateway) -> None:
+    with socket.create_connection(gateway.listens, timeout=30) as client:
+        client.sendall(b"".join(struct.pack(">ihhih", 10, 18, 0, n, -1) for n in range(5_000)))
+        for number in range(5_000):
+            assert response(client)[:4] == struct.pack(">i", number)
+
+
+def test_a_request_may_come_octet_by_octet(gateway: Gateway) -> None:
+    with socket.create_connection(gateway.listens, timeout=30) as client:
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for octet in ASK * 2:
+            client.sendall(bytes([octet]))
+        assert response(client) == response(client)
+
+
+def test_a_request_of_no_size_ends_its_connection_and_no_other(gateway: Gateway) -> None:
+    with socket.create_connection(gateway.listens, timeout=30) as good:
+        for size in (0, -1, 2**31 - 1):
+            with socket.create_connection(gateway.listens, timeout=30) as client:
+                client.sendall(struct.pack(">i", size))
+                assert received(client, 1) == b""
+        good.sendall(ASK)
+        assert response(good)
+    assert gateway.invalid_count == 3
+
+
+@pytest.mark.parametrize(
+    ("octets", "said"),
+    [(b"\x16\x03\x01\x02\x00\x01", "TLS, for which"), (b"GET / HTTP/1.1\r\n", "HTTP, and this")],
+)
+def test_another_protocol_is_named(
+    octets: bytes, said: str, gateway: Gateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.create_connection(gateway.listens, timeout=30) as client:
+        client.sendall(octets)
+        with contextlib.suppress(ConnectionResetError):
+            assert received(client, 1) == b""
+    assert said in caplog.text

@@ -9,11 +9,7 @@ import pytest
 
 from dafka_core import ConfigError, Producer, Reader, Store, Tower
 from dafka_core.config.node_options import NodeOptions, ReaderOptions, StoreOptions
-from dafka_core.nodes.addresses import (
-    new_address,
-    options_beside,
-    own_host,
-)
+from dafka_core.nodes.addresses import new_address, options_beside, own_host
 from dafka_core.testing import wait_until
 from tests.integration.nodes.peers import ANY_PORTS, PATIENCE_S
 

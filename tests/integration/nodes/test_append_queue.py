@@ -46,10 +46,7 @@ def test_a_record_that_the_mesh_would_not_take_is_refused_and_nothing_of_it_stay
     too_large = RecordBatch.of(TP, 0, [b"0", bytes(limit + 1)])
     queue = store.append_queue
     location = StoreLocation(store.address, store.locations)
-    with (
-        StoreClient(location) as client,
-        client.put(TP, 0, timeout_s=PATIENCE_S) as stream,
-    ):
+    with StoreClient(location) as client, client.put(TP, 0, timeout_s=PATIENCE_S) as stream:
 
         def put_over_flight() -> None:
             stream.write(too_large.values.to_arrow())

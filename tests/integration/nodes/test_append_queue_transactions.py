@@ -11,20 +11,12 @@ import pytest
 from pyarrow import flight
 
 from dafka_core import Store
-from dafka_core.errors import (
-    DataLossError,
-    FencedError,
-    StoreUnreachableError,
-)
+from dafka_core.errors import DataLossError, FencedError, StoreUnreachableError
 from dafka_core.flight.local_log import LocalLog, LocalLogs
 from dafka_core.flight.requests import GetRequest, RecordRange
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.log_entries import TransactionExistsError
-from dafka_core.model.records import (
-    PartitionInfo,
-    Transaction,
-    TransactionState,
-)
+from dafka_core.model.records import PartitionInfo, Transaction, TransactionState
 from tests.integration.nodes.content import values
 from tests.integration.nodes.peers import PATIENCE_S
 from tests.integration.nodes.staging import (

@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import resource
 import socket
-from collections.abc import Iterator
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from dafka_core import Consumer, Producer, Store
+from benchmarks.greedy import KINDS, beside
+from dafka_core import Consumer, Producer, Store, Tower
 from dafka_core.nodes import connection_quotas as module
 from dafka_core.nodes.connection_quotas import OBSERVED_BYTES, OBSERVED_S, ConnectionQuotas
+from dafka_core.protocol.codec import subscription
+from dafka_core.protocol.messages import DirectRecord
 from dafka_core.security.permissions import Permissions
+from dafka_core.system.process_limits import raise_limit, soft_limit
 from dafka_core.testing import wait_until
-from tests.integration.nodes.peers import PATIENCE_S
+from tests.integration.cli.processes import Lines, command, environment
+from tests.integration.nodes.connections import DESCRIPTORS
+from tests.integration.nodes.content import values
+from tests.integration.nodes.locked import Keys
+from tests.integration.nodes.peers import ANY_PORTS, PATIENCE_S, RawPeer
 
 SUBSCRIBED_BYTES = 1_000
 LIMIT_BYTES = 4 * OBSERVED_BYTES
@@ -117,9 +133,7 @@ def test_subscriptions_above_the_quota_end_the_connection(
     assert f"{host}:{port} with key mallory, which subscribes to more than 1000 bytes" in line
 
 
-def test_subscriptions_of_an_ended_connection_do_not_count_for_the_next_one(
-    sender: Sender,
-) -> None:
+def test_subscriptions_of_an_ended_connection_do_not_count_for_the_next_one(sender: Sender) -> None:
     half, other = b"\1" + bytes(SUBSCRIBED_BYTES // 2), Sender()
     with other.near, other.far:
         other.subscribe(half, half)
@@ -223,3 +237,199 @@ def test_honest_peers_with_large_records_keep_their_connections(
             assert record.value == LARGE
         producer.flush(PATIENCE_S)
     assert "ended the connection" not in caplog.text
+
+
+COUNT = 5_000
+TIMES_AS_LONG = 10
+AT_LEAST_S = 5.0
+"""A run alone takes half a second; a faster run than this limit is not starved."""
+
+MAX_GROWTH_BYTES = 400 << 20
+KEY_BYTES = 4 << 20
+GUARDED = {"max_key_bytes": KEY_BYTES}
+LONGER = [kind for kind in KINDS if kind not in ("records", "connections")]
+
+
+@pytest.fixture
+def store_with(tower: str, open_nodes: ExitStack, tmp_path: Path) -> Callable[..., Store]:
+    return lambda **options: open_nodes.enter_context(
+        Store(tmp_path / "store", tower=tower, **options)
+    )
+
+
+def honest(tower: str, topic: str) -> float:
+    """Return the time that a producer and a consumer take for the records of a topic."""
+    began = time.monotonic()
+    with Consumer(tower=tower) as consumer, Producer(topic, tower=tower) as producer:
+        consumer.subscribe(topic)
+        sent = values(COUNT)
+        for first in range(0, COUNT, 100):
+            producer.publish_many(sent[first : first + 100])
+        producer.flush(PATIENCE_S)
+        found: list[bytes | None] = []
+        while len(found) < COUNT:
+            record = consumer.poll(PATIENCE_S)
+            assert record is not None
+            found.append(record.value)
+    assert found == sent
+    return time.monotonic() - began
+
+
+def anonymous_bytes() -> int:
+    """Memory of this process that is no file's."""
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("records", GUARDED),
+        ("connections", GUARDED),
+        *(pytest.param(kind, GUARDED, marks=pytest.mark.nightly) for kind in LONGER),
+        pytest.param("records", {"high_water_mark": 1_000}, marks=pytest.mark.nightly),
+    ],
+)
+def test_a_greedy_peer_does_not_starve_honest_ones(
+    store_with: Callable[..., Store], tower: str, kind: str, options: dict[str, Any]
+) -> None:
+    store = store_with(**options)
+    mesh = store.mesh
+    alone_s = honest(tower, "alone")
+    before = anonymous_bytes()
+    with beside(kind, tower, mesh.peers.inbound.endpoint):
+        took_s = min(honest(tower, f"beside{number}") for number in range(3))
+        grown = anonymous_bytes() - before
+        if kind == "records" and options is GUARDED:
+            refused = store.role.limits.refused
+            wait_until(lambda: refused["max_key_bytes"] > 0, "the greedy one to be refused")
+        elif kind == "connections":
+            wait_until(lambda: len(list(DESCRIPTORS.iterdir())) > 200, "its connections")
+    assert took_s < max(TIMES_AS_LONG * alone_s, AT_LEAST_S)
+    assert grown < MAX_GROWTH_BYTES
+
+
+LIMIT = 70
+
+
+@contextlib.contextmanager
+def limited_store(
+    directory: Path, tower: str, *options: str, ready: list[bytes] | None = None
+) -> Iterator[Lines]:
+    """A store that may have ``LIMIT`` files open; yields the lines of its standard error."""
+    limited = f"import os, resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, ({LIMIT}, "
+    limited += f"{LIMIT})); os.execv(sys.argv[1], sys.argv[1:])"
+    arguments = ["store", "--dir", str(directory), "--tower", tower, *options]
+    with subprocess.Popen(
+        [sys.executable, "-c", limited, *command(arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        errors = Lines(process.stderr)
+        try:
+            line = process.stdout.readline()
+            assert line.startswith(b"READY ")
+            if ready is not None:
+                ready.append(line.removeprefix(b"READY "))
+            yield errors
+            assert process.poll() is None
+        finally:
+            process.kill()
+            process.wait()
+            errors.close()
+
+
+@pytest.mark.parametrize("of", ["mesh", "flight"])
+def test_strangers_that_take_all_open_files_end_no_store_and_no_connection(
+    of: str, tmp_path: Path
+) -> None:
+    keys = Keys(tmp_path / "keys")
+    told = [f"--{name.replace('_', '-')}={value}" for name, value in keys.of("store").items()]
+    ready: list[bytes] = []
+    with contextlib.ExitStack() as stack:
+        tower = stack.enter_context(Tower(**ANY_PORTS, **keys.of("tower"))).tower
+        errors = stack.enter_context(limited_store(tmp_path / "s", tower, *told, ready=ready))
+        producer = stack.enter_context(Producer("t", tower=tower, **keys.of("client")))
+        producer.publish(b"before")
+        producer.flush(PATIENCE_S)
+        [(_, endpoint)] = producer.mesh.peers.table.addresses()
+        place = json.loads(ready[0])["flight"][1] if of == "flight" else endpoint
+        strangers = stack.enter_context(contextlib.ExitStack())
+        for _ in range(2 * LIMIT):
+            stranger = strangers.enter_context(socket.socket())
+            stranger.setblocking(False)
+            stranger.connect_ex(("127.0.0.1", int(place.rpartition(":")[2])))
+        said = b""
+        while b"(Too many open files); the known keys stay valid" not in said:
+            said = errors.next() or b""
+        (keys.allowed / "tower.key").touch()
+        producer.publish(b"meanwhile")
+        producer.flush(PATIENCE_S)
+        assert producer.mesh.peers.renewal_count == 0
+        strangers.close()
+        Consumer(tower=tower, **keys.of("client")).close()
+
+
+def test_a_node_in_an_application_raises_its_soft_limit(tower: str) -> None:
+    code = (
+        "import resource; from dafka_core import Consumer\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (15, 300))\n"
+        f"Consumer(tower={tower!r}).close()\n"
+        "print(resource.getrlimit(resource.RLIMIT_NOFILE))"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout == "(300, 300)\n"
+
+
+def test_a_process_of_ours_raises_its_soft_limit_at_once() -> None:
+    code = (
+        "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (100, 300))\n"
+        "from dafka_core.cli import main\n"
+        "try:\n"
+        "    main(['--help'])\n"
+        "except SystemExit:\n"
+        "    pass\n"
+        "print(resource.getrlimit(resource.RLIMIT_NOFILE))"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.endswith("(300, 300)\n")
+    raise_limit()
+    assert soft_limit() == resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+
+
+@pytest.mark.parametrize(("acks", "per_peer"), [(1, 2), (2, 5)])
+def test_a_peer_takes_a_fixed_number_of_descriptors(
+    tower: str, raw: Callable[..., RawPeer], acks: int, per_peer: int
+) -> None:
+    # In a process of its own, where no other end of a connection is.
+    code = (
+        "import os, sys, time; from dafka_core import Producer\n"
+        "def count(): return len(os.listdir('/proc/self/fd'))\n"
+        f"node = Producer('t', tower={tower!r}, acks={acks})\n"
+        "before = count(); print(node.address, flush=True)\n"
+        "while sys.stdin.readline(): print(count() - before, flush=True)\n"
+        "os._exit(0)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+
+        def count() -> int:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            print(file=process.stdin, flush=True)
+            return int(process.stdout.readline())
+
+        address = process.stdout.readline().strip()
+        own = [raw() for _ in range(3)]
+        for peer in own:
+            peer.wait_until_subscribed(subscription(DirectRecord, address))
+            peer.wait_until_met(address)
+        wait_until(lambda: count() >= 3 * per_peer)
+        assert count() == 3 * per_peer
+        process.stdin.close()

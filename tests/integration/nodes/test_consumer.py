@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import threading
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import pytest
 
 from dafka_core import ClosedError, ConfigError, Consumer, Producer, Record
 from dafka_core.model.records import TopicPartition
+from dafka_core.nodes.consumer import TURN_RECORDS
 from dafka_core.testing import wait_until
 from tests.integration.nodes.content import flushed, values
 from tests.integration.nodes.peers import PATIENCE_S
@@ -115,7 +117,7 @@ def test_an_iteration_continues_the_last_one(produce: Produce, consume: Consume)
 
 
 @pytest.mark.usefixtures("store")
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(3))
 def test_ways_to_read_take_turns(produce: Produce, consume: Consume, seed: int) -> None:
     producer = produce("t")
     consumer = consume("t")
@@ -233,3 +235,84 @@ def test_a_topic_that_cannot_be_is_refused(consume: Consume, topic: str) -> None
     with pytest.raises(ConfigError):
         consumer.seek(TopicPartition("t", "P"), -1)
     assert consumer.subscription == []
+
+
+@pytest.mark.usefixtures("store")
+def test_an_event_loop_runs_while_a_task_waits_for_records(
+    produce: Produce, consume: Consume
+) -> None:
+    producer = flushed(produce("t"), values(1_000))
+    consumer = consume("t")
+
+    async def count_to(end: int) -> list[int]:
+        found = []
+        async for record in consumer:
+            found.append(record.offset)
+            if record.offset == end - 1:
+                return found
+        return found
+
+    async def main() -> None:
+        assert await count_to(500) == list(range(500))
+        assert await count_to(1_000) == list(range(500, 1_000))
+        waiting = asyncio.create_task(count_to(1_003))
+        with pytest.raises(TimeoutError):  # the loop runs, and nothing is lost by giving up
+            await asyncio.wait_for(count_to(1_001), 0.05)
+        producer.publish_many(values(3, 1_000))
+        assert await waiting == [1_000, 1_001, 1_002]
+        ending = asyncio.create_task(count_to(2_000))
+        await asyncio.sleep(0)
+        await asyncio.to_thread(consumer.close)
+        assert await ending == []
+
+    asyncio.run(main())
+
+
+@pytest.mark.usefixtures("store")
+def test_an_event_loop_runs_while_records_are_queued(produce: Produce, consume: Consume) -> None:
+    """A task that always finds records can be cancelled, and takes only those that it returned."""
+    flushed(produce("t"), values(4_000))
+    consumer = consume("t")
+    wait_until(lambda: consumer.queue.size[0] == 4_000)
+    found: list[int] = []
+
+    async def read() -> None:
+        async for record in consumer:
+            found.append(record.offset)  # noqa: PERF401 -- as far as it comes
+
+    async def main() -> None:
+        reading = asyncio.create_task(read())
+        while not found:
+            await asyncio.sleep(0)
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+
+    asyncio.run(main())
+    assert found == list(range(len(found)))
+    assert 0 < len(found) <= 2 * TURN_RECORDS
+    rest = [record.offset for _ in range(4_000 - len(found)) if (record := consumer.poll(0))]
+    assert rest == list(range(len(found), 4_000))
+
+
+@pytest.mark.usefixtures("store")
+def test_coroutines_share_the_records_and_have_no_threads(
+    produce: Produce, consume: Consume
+) -> None:
+    producer, consumer = produce("t"), consume("t")
+
+    async def first() -> int:
+        async for record in consumer:
+            return record.offset
+        raise AssertionError("it was closed")
+
+    async def main() -> None:
+        threads = threading.active_count()
+        reading = [asyncio.create_task(first()) for _ in range(50)]
+        await asyncio.sleep(0)
+        reading.pop().cancel()
+        producer.publish_many(values(49))
+        assert sorted(await asyncio.gather(*reading)) == list(range(49))
+        assert threading.active_count() == threads
+
+    asyncio.run(main())

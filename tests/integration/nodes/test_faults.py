@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import subprocess
 import sys
 import threading
@@ -10,21 +12,13 @@ from functools import partial
 
 import pytest
 
-from dafka_core import (
-    Consumer,
-    EmbeddedCluster,
-    Producer,
-    Reader,
-)
+from dafka_core import Consumer, DataLossError, EmbeddedCluster, Producer, Reader, Record, Store
 from dafka_core.errors import StoreUnreachableError
 from dafka_core.model.records import TopicPartition, Transaction, TransactionState
+from dafka_core.protocol import timing
 from dafka_core.storage import Log
 from dafka_core.testing import wait_until
-from tests.integration.nodes.content import (
-    acknowledged_end,
-    has_acknowledged,
-    values,
-)
+from tests.integration.nodes.content import acknowledged_end, has_acknowledged, values
 from tests.integration.nodes.peers import PATIENCE_S
 from tests.integration.nodes.staging import (
     TP,
@@ -128,9 +122,7 @@ def test_a_reader_survives_the_store_it_reads_from(cluster: EmbeddedCluster) -> 
         assert got + sum(len(batch.values) for batch in batches) == 20_000
 
 
-def test_a_store_killed_before_the_commit_continues_the_attempt(
-    cluster: EmbeddedCluster,
-) -> None:
+def test_a_store_killed_before_the_commit_continues_the_attempt(cluster: EmbeddedCluster) -> None:
     attempt = new_attempt()
     with client_in(cluster) as client:
         put(client, 0, 10)
@@ -157,14 +149,10 @@ def test_a_store_killed_before_the_commit_continues_the_attempt(
 
 
 LARGE = 300_000
-
-
 """Records of a transaction that takes many messages, and many rounds of a store's loop."""
 
 
-def test_a_store_killed_while_it_takes_a_large_transaction(
-    cluster: EmbeddedCluster,
-) -> None:
+def test_a_store_killed_while_it_takes_a_large_transaction(cluster: EmbeddedCluster) -> None:
     cluster.start_store(1)
     with client_in(cluster) as host:
         write(host, 0, 100, 1)
@@ -189,3 +177,83 @@ def test_a_store_killed_while_it_takes_a_large_transaction(
                 4 * LARGE, 4 * LARGE, "", Transaction(2, 100, 4 * LARGE)
             )
             assert read(replica, 4 * LARGE) == values(4 * LARGE)
+
+
+Consume = Callable[..., Consumer]
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shorten the timeouts, but not below the answers of local stores."""
+    monkeypatch.setattr(timing, "FETCH_RETRY_S", 0.2)
+    monkeypatch.setattr(timing, "LOSS_CHECK_S", 0.5)
+    monkeypatch.setattr(timing, "ABSENT_STORE_S", 1.0)
+
+
+def published(produce: Produce, topic: str, count: int) -> TopicPartition:
+    with produce(topic) as producer:
+        producer.publish_many(values(count))
+    return TopicPartition(topic, producer.address)
+
+
+@pytest.fixture
+def trimmed(produce: Produce, store: Store, soon: None) -> TopicPartition:
+    """Records 50 to 100; those before them were trimmed."""
+    tp = published(produce, "t", 100)
+    assert store.log.trim(tp, 50) == 50
+    return tp
+
+
+def value_of_next(consumer: Consumer) -> bytes | None:
+    record = consumer.poll(PATIENCE_S)
+    assert record is not None
+    return record.value
+
+
+def next_values(consumer: Consumer, count: int) -> list[bytes | None]:
+    return [value_of_next(consumer) for _ in range(count)]
+
+
+async def next_of_async_for(consumer: Consumer) -> Record:
+    return await anext(aiter(consumer))
+
+
+WAYS: dict[str, Callable[[Consumer], object]] = {
+    "poll": lambda consumer: consumer.poll(PATIENCE_S),
+    "for": lambda consumer: next(iter(consumer)),
+    "batches": lambda consumer: next(consumer.batches(PATIENCE_S)),
+    "async for": lambda consumer: asyncio.run(next_of_async_for(consumer)),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_trimmed_records_are_an_error_until_seek(
+    consume: Consume, trimmed: TopicPartition, way: str
+) -> None:
+    consumer = consume("t", start={"t": {trimmed.partition: 0}})
+    with pytest.raises(DataLossError) as lost:
+        WAYS[way](consumer)
+    facts = (lost.value.topic, lost.value.partition, lost.value.wanted, lost.value.available)
+    assert facts == (*trimmed, 0, 50)
+    assert "offsets 0 to 50 (exclusive) are missing, the stores have trimmed" in str(lost.value)
+    assert "Consumer.seek" in str(lost.value)
+    consumer.seek(trimmed, lost.value.available or 0)
+    assert next_values(consumer, 50) == values(50, 50)
+
+
+def test_skipped_records_and_a_late_beginning_are_logged(
+    consume: Consume, trimmed: TopicPartition, caplog: pytest.LogCaptureFixture
+) -> None:
+    of_partition = f"topic 't', partition {trimmed.partition}: "
+    caplog.set_level(logging.INFO, "dafka.consumer")
+    consumer = consume("t", start="earliest")
+    assert next_values(consumer, 50) == values(50, 50)
+    assert f"{of_partition}begins at offset 50, the earliest that a store has" in caplog.messages
+    assert consumer.skipped == {}
+    caplog.clear()
+    consumer = consume("t", start={}, on_data_loss="skip")
+    assert next_values(consumer, 50) == values(50, 50)
+    assert consumer.skipped == {trimmed: 50}
+    [line] = caplog.messages
+    assert line.startswith(f"{of_partition}offset 0 was asked for")
+    assert line.endswith("the consumer skips them")

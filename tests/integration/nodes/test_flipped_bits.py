@@ -170,10 +170,7 @@ def test_flight_refuses_damaged_records_and_serves_others(
 
 
 def test_a_store_with_a_damaged_row_ends_and_the_others_answer(
-    stores: ThreeStores,
-    produce: Produce,
-    consume: Callable[..., Consumer],
-    tower: str,
+    stores: ThreeStores, produce: Produce, consume: Callable[..., Consumer], tower: str
 ) -> None:
     """It was silent, and everything that waits for the answers of all stores failed."""
     tp = published(produce, GROUPED)

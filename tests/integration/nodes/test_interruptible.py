@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -24,6 +25,7 @@ from dafka_core import (
 )
 from dafka_core.nodes.threads import InterruptibleCondition, NodeThread
 from dafka_core.protocol.reader_role import ReaderRole
+from dafka_core.testing import wait_until
 from tests.integration.nodes.peers import ANY_PORTS
 
 PATIENCE_S = 30.0
@@ -213,3 +215,61 @@ def test_a_wait_ends_with_the_loop(lone_tower: Tower, monkeypatch: pytest.Monkey
             monkeypatch.setattr(ReaderRole, "on_tick", fail)
             with pytest.raises(NodeFailedError, match="the reader has failed: OSError: broken"):
                 asking.result(PATIENCE_S)
+
+
+@pytest.fixture
+def interrupt() -> Iterator[Callable[[], None]]:
+    """Has a signal raise ``Interrupted`` in the main thread, in a moment, until it was raised."""
+    raised = threading.Event()
+
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        if not raised.is_set():
+            raised.set()
+            raise Interrupted
+
+    def send() -> None:
+        main = threading.main_thread().ident
+        assert main is not None
+        while not raised.wait(0.05):
+            signal.pthread_kill(main, signal.SIGUSR1)
+
+    previous = signal.signal(signal.SIGUSR1, handle)
+    sender = threading.Thread(target=send)
+    yield sender.start
+    sender.join(PATIENCE_S)
+    signal.signal(signal.SIGUSR1, previous)
+
+
+def test_a_thread_that_failed_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise Interrupted
+
+    complaints: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", complaints.append)
+    thread = NodeThread("test", fail)
+    before = thread.started
+    thread.start()
+    assert thread.join(PATIENCE_S)
+    assert (before, thread.started) == (False, True)
+    wait_until(lambda: len(complaints) == 1)
+
+
+def test_it_does_not_wait_for_itself() -> None:
+    answers: list[bool] = []
+    thread = NodeThread("test", lambda: answers.append(thread.join()))
+    thread.start()
+    assert thread.join(PATIENCE_S)
+    assert answers == [False]
+
+
+def test_a_tower_stops_after_waiting_for_it_was_interrupted(interrupt: Callable[[], None]) -> None:
+    tower = Tower(**ANY_PORTS)
+    interrupt()
+    with pytest.raises(Interrupted):
+        tower.wait()
+    assert not tower.wait(0)
+    tower.close()
+    assert tower.wait(0)
+    ports = {"sub_address": tower.sub_port, "pub_address": tower.pub_port}
+    again = Tower(**{name: f"tcp://127.0.0.1:{port}" for name, port in ports.items()})
+    again.close()

@@ -133,10 +133,7 @@ def test_a_full_disk_keeps_everything(
 
 
 def test_a_partition_that_cannot_be_archived_keeps_no_other(
-    log: Log,
-    archive: Path,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    log: Log, archive: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "FILE_BYTES", 1)
     old, new = Epoch.first(EpochId(5, 1, 1)), EpochId(9, 2, 1)

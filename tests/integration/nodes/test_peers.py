@@ -190,9 +190,7 @@ def test_without_an_open_file_a_new_peer_is_connected_to_later(
 
 
 def test_a_node_whose_address_belongs_to_another_key_is_not_connected_to(
-    raw: Callable[..., RawPeer],
-    consume: Callable[..., Consumer],
-    monkeypatch: pytest.MonkeyPatch,
+    raw: Callable[..., RawPeer], consume: Callable[..., Consumer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mesh = consume("t").mesh
     refused: set[str] = set()

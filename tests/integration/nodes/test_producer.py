@@ -30,10 +30,7 @@ from dafka_core.errors import MissingStoresError, ProducerFencedError
 from dafka_core.model.records import TopicPartition
 from dafka_core.nodes.mesh import Mesh
 from dafka_core.protocol.codec import subscription
-from dafka_core.protocol.messages import (
-    Ack,
-    Head,
-)
+from dafka_core.protocol.messages import Ack, Head
 from dafka_core.testing import wait_until
 from tests.forked import ForkedCluster
 from tests.integration.nodes.content import has_acknowledged, has_published, stored, values
@@ -281,12 +278,12 @@ def ended(tower: str, how: str, timeout_s: float) -> subprocess.CompletedProcess
         ("open", 0),
         ("dropped", 0),
         ("exit-0", 0),
-        ("exit-none", 0),
         ("error-open", 1),
         ("fork", 0),
         ("child-fork", 0),
         ("child-spawn", 0),
-        ("child-fork-error", 1),
+        pytest.param("exit-none", 0, marks=pytest.mark.nightly),
+        pytest.param("child-fork-error", 1, marks=pytest.mark.nightly),
     ],
 )
 def test_the_end_waits_for_acknowledgements(tower: str, store: Store, how: str, code: int) -> None:
@@ -298,7 +295,7 @@ def test_the_end_waits_for_acknowledgements(tower: str, store: Store, how: str, 
 
 @pytest.mark.parametrize(
     "how",
-    ["open", "dropped", "exit-0", "error-open", "child-fork", "child-spawn", "child-fork-error"],
+    ["open", "dropped", "error-open", "child-spawn"],
 )
 def test_unacknowledged_records_at_the_end_are_reported(tower: str, how: str) -> None:
     process = ended(tower, how, 0.2)

@@ -6,25 +6,31 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import xxhash
 
 from dafka_core import EmbeddedCluster, Producer, Store
 from dafka_core.config.topic_rules import parse_rules
 from dafka_core.errors import ConfigError, StoreError
+from dafka_core.model.epochs import Epoch
 from dafka_core.model.names import DELETIONS_TOPIC, QUERIES_TOPIC
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.nodes import maintenance
 from dafka_core.nodes import maintenance as module
 from dafka_core.nodes.deletions import Deletions
-from dafka_core.nodes.maintenance import ProtectedQueries, RetentionThread
+from dafka_core.nodes.maintenance import HealThread, ProtectedQueries, RetentionThread
 from dafka_core.queries.query_progress import QueryProgress, partition_of
 from dafka_core.storage import Log, block_writer
 from dafka_core.storage.retention import Unread
 from dafka_core.storage.retention_pass import Retention
+from dafka_core.storage.rows import partition_key
 from dafka_core.testing import wait_until
+from tests.integration.storage.damage import change
 
 TP = TopicPartition("t", "A" * 32)
 
@@ -254,3 +260,28 @@ def test_a_store_waits_for_a_query(tmp_path: Path, monkeypatch: pytest.MonkeyPat
                 batch = RecordBatch.of(partition_of(query, QUERIES_TOPIC), 0, [content])
                 store.append_queue.put(batch).result(30)
             wait_until(lambda: store.log.partitions("flights")[0].earliest == 3)
+
+
+FIRST, SECOND = (TopicPartition("t", name) for name in ("1", "2"))
+VALUE = b"a value of both " * 100
+
+
+def test_an_unreadable_history_keeps_no_other_partition_from_its_turn(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    life = Epoch(1, 7, 0, 0, 0)
+    with Log(tmp_path) as log:
+        for tp in (FIRST, SECOND):
+            for epoch in (life, Epoch(2, 8, 0, 1, life.digest)):
+                log.append([replace(RecordBatch.of(tp, epoch.start, [VALUE]), epoch=epoch)])
+    key = b"lives of " + xxhash.xxh3_128_digest(partition_key(FIRST))
+    change(tmp_path, b"meta", key, bytes(50))
+    data = tmp_path / "data.mdb"
+    data.write_bytes(data.read_bytes().replace(VALUE, VALUE.upper()))
+    with Log(tmp_path) as log, closing(HealThread(log, list)) as thread:
+        log.healer.damaged.add(FIRST)
+        with pytest.raises(StoreError, match="cannot be read"):
+            log.read(SECOND, 0, 1)
+        wait_until(lambda: f"{SECOND}: damaged records 0 to 0 are not replaced" in caplog.text)
+        assert log.healer.damaged == {FIRST, SECOND}
+        assert thread.failed_count == 1

@@ -222,11 +222,7 @@ def test_an_announcement_at_the_place_of_another_node_takes_no_connection(
 
 
 def test_a_producer_is_never_connected_to_itself(
-    keys: Keys,
-    tower: str,
-    mallory: RawPeer,
-    open_nodes: ExitStack,
-    monkeypatch: pytest.MonkeyPatch,
+    keys: Keys, tower: str, mallory: RawPeer, open_nodes: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It asks stores for its last record, and would take its own answer for a store's."""
     monkeypatch.setattr(security, "PROOF_S", 0.3)  # its own key would have its turn then

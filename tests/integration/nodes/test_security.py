@@ -87,11 +87,7 @@ def test_a_node_without_a_key_receives_nothing_but_the_reason(tower: str, store:
 
 
 def test_a_key_is_let_in_when_it_is_allowed_and_shut_out_when_it_is_not(
-    keys: Keys,
-    tower: str,
-    store: Store,
-    open_nodes: ExitStack,
-    caplog: pytest.LogCaptureFixture,
+    keys: Keys, tower: str, store: Store, open_nodes: ExitStack, caplog: pytest.LogCaptureFixture
 ) -> None:
     keys.make("late", "produce")
     late = joined(keys, "late", tower)
@@ -128,11 +124,7 @@ def test_a_tower_is_trusted_by_its_key_only(keys: Keys, open_nodes: ExitStack) -
 
 
 def test_a_node_that_others_do_not_allow_reads_nothing_of_them(
-    keys: Keys,
-    tower: str,
-    tmp_path: Path,
-    open_nodes: ExitStack,
-    caplog: pytest.LogCaptureFixture,
+    keys: Keys, tower: str, tmp_path: Path, open_nodes: ExitStack, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each node has a directory of its own."""
     strict = tmp_path / "strict"

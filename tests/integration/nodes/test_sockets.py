@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -18,8 +19,9 @@ import pytest
 import zmq
 
 from dafka_core import Consumer, Producer, Reader, Store, Tower
-from dafka_core.config.node_options import LAYOUTS, LIVE_BATCH_BYTES
+from dafka_core.config.node_options import C_LAYOUT, LAYOUTS, LIVE_BATCH_BYTES, RFC46
 from dafka_core.errors import ProtocolError
+from dafka_core.model.envelope import closed
 from dafka_core.model.opened_records import opened_records
 from dafka_core.model.records import Record, RecordBatch, TopicPartition, Transaction, times_between
 from dafka_core.nodes import sockets as module
@@ -31,12 +33,15 @@ from dafka_core.nodes.sockets import (
     send_one_by_one,
     send_packed,
 )
+from dafka_core.protocol.beacons import TowerBeacon, encode_tower_beacon
 from dafka_core.protocol.bulk_decoder import BulkDecoder
-from dafka_core.protocol.codec import decode
+from dafka_core.protocol.codec import SIGNATURE, decode, subscription
 from dafka_core.protocol.limits import DIRECT_BATCH_BYTES, MAX_BATCH_COUNT
 from dafka_core.protocol.messages import (
+    ConsumerHello,
     DirectRecord,
     DirectRecordBatch,
+    Head,
     RecordBatchMessage,
     RecordMessage,
     unpack_batch,
@@ -45,8 +50,8 @@ from dafka_core.protocol.role import OutgoingBatch
 from dafka_core.testing import wait_until
 from tests.integration.cli.processes import Dafka
 from tests.integration.nodes.connections import Connection, cable_pulled, connections, now
-from tests.integration.nodes.content import polled
-from tests.integration.nodes.peers import ANY_PORTS, PATIENCE_S
+from tests.integration.nodes.content import acknowledged_by, polled
+from tests.integration.nodes.peers import ANY_PORTS, PATIENCE_S, RawPeer
 from tests.unit.protocol.vectors import VECTORS
 
 STALLED_MS = 1_000
@@ -410,3 +415,129 @@ def test_nodes_of_all_kinds_keep_an_eye_on_all_their_connections(tmp_path: Path)
             wait_until(all_are_asked)
         except AssertionError:
             raise AssertionError(f"TCP does not ask on {list(silent.values())}") from None
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_messages_have_the_layout_of_the_option(
+    produce: Callable[..., Producer], raw: Callable[..., RawPeer], layout: str
+) -> None:
+    peer = raw(subscription(RecordMessage, "t"), subscription(Head, "t"))
+    producer = produce("t", wire=layout, head_interval_ms=20)
+
+    def heard() -> bool:
+        producer.publish(b"value")
+        return bool(peer.messages(RecordMessage)) and bool(peer.messages(Head))
+
+    wait_until(heard)
+    for frames in list(peer.heard):
+        rfc46 = len(frames) > 1 and frames[1].startswith(SIGNATURE)
+        assert rfc46 == (layout == RFC46)
+        assert (frames[0] in (b"Mt", b"Ht")) == (layout == RFC46)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_acknowledgements_of_two_stores_are_distinguished(
+    tower: str, tmp_path: Path, layout: str
+) -> None:
+    # RFC 46 has the store's address in its ACK, in C nodes' layout the connection identifies it.
+    with (
+        Store(tmp_path / "one", tower=tower, wire=layout) as one,
+        Store(tmp_path / "two", tower=tower, wire=C_LAYOUT) as two,
+        Producer("t", tower=tower, acks=2) as producer,
+    ):
+        producer.publish(b"0")
+        producer.flush(PATIENCE_S)
+        assert acknowledged_by(producer) == {one.address: 1, two.address: 1}
+
+
+def test_nodes_that_know_no_envelopes_get_them_as_values(
+    tower: str, store: Store, produce: Callable[..., Producer]
+) -> None:
+    with RawPeer(tower, b"Mt") as consumer:
+        producer = produce("t", wire="rfc46")
+        consumer.wait_until_met(producer.address)
+        contents = [b"bare", closed(b"v", b"k", [("h", None)]), closed(None, b"k")]
+        producer.publish(b"bare")
+        producer.publish(b"v", b"k", [("h", None)])
+        producer.publish(None, b"k")
+        producer.flush(PATIENCE_S)
+        live = consumer.wait_for(RecordMessage, 3)
+        assert [record.value for record in live] == contents
+    with Consumer(tower=tower, envelope="none") as other:
+        other.subscribe("t")
+        records = [other.poll(PATIENCE_S) for _ in contents]
+        assert [record and record.value for record in records] == contents
+
+
+ENDPOINTS = [
+    b"tcp://-:1",
+    b"tcp://.:1",
+    b"tcp://_:1",
+    b"tcp://[::]:1",
+    b"tcp://[%a]:1",
+    b"tcp://[]:1",
+    b"tcp://*:1",
+    b"tcp://1.2.3.4.5.6:1",
+    b"tcp://a..b:1",
+    b"tcp://127.0.0.1:99999",
+    b"tcp://127.0.0.1:0",
+    b"tcp://127.0.0.1;127.0.0.1:1",
+    b"ipc:///tmp/x",
+    b"inproc://x",
+    b"",
+    b"\xff",
+]
+
+
+@pytest.mark.parametrize("acks", [1, 2], ids=["one socket for all peers", "one for each"])
+def test_endpoints_that_cannot_be(tower: str, open_nodes: ExitStack, acks: int) -> None:
+    # Towers pass no such beacon on, so this is one that does.
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    open_nodes.callback(context.term)
+    hears = open_nodes.enter_context(context.socket(zmq.SUB))
+    hears.subscribe(b"B")
+    says = open_nodes.enter_context(context.socket(zmq.XPUB))
+    says.set(zmq.LINGER, 0)
+    ports = [socket.bind_to_random_port("tcp://127.0.0.1") for socket in (hears, says)]
+    both = f"{tower},127.0.0.1:{ports[0]}:{ports[1]}"
+    with Producer("t", tower=both, acks=acks, close_timeout_s=0) as producer:
+        subscribed: set[bytes] = set()
+
+        def is_heard() -> bool:
+            hears.poll(0)  # has ZeroMQ send the subscription
+            while says.poll(0):
+                subscribed.add(says.recv())
+            return {b"\1B", b"\1W"} <= subscribed
+
+        wait_until(is_heard)
+        for endpoint in ENDPOINTS:
+            says.send_multipart([b"B", b"A" * 32, endpoint])
+        for frames in ([b"B"], [b"W", b"more"], [b"B", b"", b""], [b"B"] * 5, [b"Bx", b""]):
+            says.send_multipart(frames)
+        says.send_multipart(encode_tower_beacon(TowerBeacon("LAST", "tcp://127.0.0.1:9")))
+        wait_until(lambda: producer.mesh.peers.table.knows("LAST"))
+        assert producer.publish_many([]) == 0  # its loop still runs
+        refused = producer.mesh.traffic.refused
+        assert refused["beacon"] >= 14
+
+
+def test_garbage_is_counted_and_nodes_continue(
+    tower: str, store: Store, consume: Callable[..., Consumer], raw: Callable[..., RawPeer]
+) -> None:
+    """Sent to the tower, and to a store and a consumer; the simulator has every kind of it."""
+    consumer, hostile = consume("t"), raw()
+    hostile.wait_until_subscribed(subscription(ConsumerHello, store.address))
+    hostile.wait_until_subscribed(subscription(RecordBatchMessage, "t"))
+    chance = random.Random(46)
+    for size in range(200):
+        frames = [chance.randbytes(chance.randrange(40)) for _ in range(1 + size % 6)]
+        hostile.send_beacon([b"B" + frames[0], *frames[1:]])
+        hostile.send_beacon([b"B", *frames[1:]])
+        # With more frames the nodes would end the connection, whatever the frames are.
+        hostile.send_frames([b"Mt" + frames[0], *frames[1:3]])
+    meshes = consumer.mesh, store.mesh
+    wait_until(lambda: all(sum(mesh.traffic.refused.values()) >= 50 for mesh in meshes))
+    wait_until(lambda: consumer.mesh.traffic.refused["records"] > 0)
+    with Producer("t", tower=tower) as producer:
+        producer.publish(b"valid")
+    wait_until(lambda: polled(consumer) == ("t", producer.address, 0, b"valid"))

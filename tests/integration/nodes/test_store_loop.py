@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from queue import SimpleQueue
 from typing import NamedTuple
+from uuid import UUID
 
 import pytest
 
+from dafka_core import ConfigError, Producer, Reader, Store
 from dafka_core.errors import FencedError, OffsetConflictError, StoreError
 from dafka_core.model.log_entries import Commit, LogEntry
 from dafka_core.model.records import RecordBatch, StagedTransaction, TopicPartition
+from dafka_core.nodes.store_identity import (
+    ADDRESS_FILE,
+    ORIGIN_FILE,
+    kept_address,
+    new_identity,
+    restore,
+)
 from dafka_core.nodes.store_loop import LogWriter, Outcomes
+from dafka_core.protocol.messages import Ack, RecordMessage
 from dafka_core.storage import Log
 from dafka_core.testing import wait_until
-from tests.integration.nodes.peers import PATIENCE_S
+from tests.forked import ForkedCluster
+from tests.integration.nodes.content import stored, values
+from tests.integration.nodes.peers import PATIENCE_S, RawPeer
 from tests.integration.storage.limits import break_heads
 
 TP = TopicPartition("t", "p")
@@ -122,9 +136,7 @@ def test_after_an_error_no_group_is_written(writing: Writing) -> None:
     assert writing.told.empty()
 
 
-def test_a_missing_directory_is_reported_while_idle(
-    writing: Writing,
-) -> None:
+def test_a_missing_directory_is_reported_while_idle(writing: Writing) -> None:
     shutil.rmtree(writing.log.directory)
     told = writing.told.get(timeout=PATIENCE_S)
     assert told.entries == []
@@ -145,3 +157,234 @@ def test_an_unreadable_log_is_reported_while_idle(tmp_path: Path) -> None:
             assert "restart the store" in str(told.get(timeout=PATIENCE_S))
     with Log(tmp_path) as log:
         assert log.end(TP) == 10
+
+
+Produce = Callable[..., Producer]
+
+
+@pytest.fixture
+def original(store: Store, produce: Produce) -> Store:
+    """A store with ten records."""
+    producer = produce("t")
+    producer.publish_many([b"x"] * 10)
+    producer.flush(PATIENCE_S)
+    return store
+
+
+def copy_directory(directory: Path, copy: Path) -> None:
+    shutil.copytree(directory, copy, ignore=shutil.ignore_patterns("*.sock"))
+
+
+def test_a_copy_is_refused_beside_its_original_and_without_it(
+    original: Store, tower: str, tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy"
+    copy_directory(original.log.directory, copy)
+    for _ in range(2):
+        with pytest.raises(StoreError, match=f"a copy of those of store {original.address}.*DIR"):
+            Store(copy, tower=tower)
+        original.close()
+
+
+def test_a_restored_copy_is_a_store_of_its_own(
+    original: Store, tower: str, produce: Produce, tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy"
+    copy_directory(original.log.directory, copy)
+    address = restore(copy)
+    producer = produce("t", acks=2)
+    producer.publish(b"y")
+    with Store(copy, tower=tower) as restored, Reader(tower=tower) as reader:
+        assert restored.address == address != original.address
+        # The producer has counted two stores.
+        producer.flush(PATIENCE_S)
+        ends = sorted(info.end for info in reader.partitions(["t"], timeout_s=PATIENCE_S))
+        assert ends == [1, 10]
+        with pytest.raises(StoreError, match="has it open for writing"):
+            restore(copy)
+    with Store(copy, tower=tower) as restored:
+        assert restored.address == address
+
+
+def test_a_directory_may_be_moved(original: Store, tower: str, tmp_path: Path) -> None:
+    original.close()
+    moved = tmp_path / "elsewhere"
+    original.log.directory.rename(moved)
+    with Store(moved, tower=tower) as again:
+        assert again.address == original.address
+
+
+def test_a_directory_without_an_origin_becomes_known_where_it_is(
+    original: Store, tower: str, tmp_path: Path
+) -> None:
+    original.close()
+    (original.log.directory / ORIGIN_FILE).unlink()
+    with Store(original.log.directory, tower=tower) as again:
+        assert again.address == original.address
+    copy = tmp_path / "copy"
+    copy_directory(original.log.directory, copy)
+    with pytest.raises(StoreError, match="are a copy of"):
+        Store(copy, tower=tower)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [b"", b"\n", b"no uuid", b"A" * 31, b"\xff" * 32, None],
+    ids=["empty", "a line", "a text", "cut short", "no text", "missing"],
+)
+def test_a_lost_address_is_an_error_and_no_new_one_is_made(
+    original: Store, tower: str, damage: bytes | None
+) -> None:
+    """A store with another address would be counted, and waited for, beside the one it was."""
+    directory = original.log.directory
+    original.close()
+    if damage is None:
+        (directory / ADDRESS_FILE).unlink()
+    else:
+        (directory / ADDRESS_FILE).write_bytes(damage)
+    for _ in range(2):
+        with pytest.raises(StoreError, match=r"file address .*dafka store restore DIR"):
+            Store(directory, tower=tower)
+    address = restore(directory)
+    with Store(directory, tower=tower) as again:
+        assert again.address == address
+        assert sum(info.end for info in again.log.partitions()) == 10
+    (directory / ADDRESS_FILE).write_text(original.address)
+    with Store(directory, tower=tower) as again:
+        assert again.address == original.address
+
+
+def test_an_address_is_on_disk_before_its_name_and_both_before_it_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a power cut leaves of it: the whole address, or none yet."""
+    (tmp_path / "data.mdb").touch()
+    sync, rename = os.fsync, Path.replace
+    done: list[tuple[str, str]] = []
+
+    def synced(fd: int) -> None:
+        name = Path(f"/proc/self/fd/{fd}").readlink().name
+        done.append(("sync", name.split(".")[1] if name.endswith(".part") else name))
+        sync(fd)
+
+    def renamed(path: Path, to: Path) -> Path:
+        assert UUID(path.read_text().strip()) if to.name == ADDRESS_FILE else path.read_text()
+        done.append(("rename", to.name))
+        return rename(path, to)
+
+    def cut(*_: object) -> None:
+        raise OSError(errno.EIO, "the power is off")
+
+    monkeypatch.setattr(os, "fsync", cut)
+    with pytest.raises(StoreError, match="the power is off"):
+        new_identity(tmp_path)
+    assert not (tmp_path / ADDRESS_FILE).exists()
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "replace", renamed)
+    address = kept_address(tmp_path)
+    steps = [
+        [("sync", name), ("rename", name), ("sync", tmp_path.name)]
+        for name in (ADDRESS_FILE, ORIGIN_FILE)
+    ]
+    assert done == [*steps[0], *steps[1]]
+    assert kept_address(tmp_path) == address
+    assert len(done) == 6
+
+
+def test_only_a_store_is_restored(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="there is no store here"):
+        restore(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_copy_with_equal_files_ends_and_its_original_continues(
+    original: Store, tower: str, produce: Produce, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As that of a whole disk or machine: its files have the same numbers."""
+    wait_until(lambda: original.mesh.peers.table.announced)
+    expiry_s = original.mesh.peers.table._expiry_s
+    original.mesh.peers.table._announced_at = -expiry_s  # it has been there for some time
+    copy = tmp_path / "copy"
+    restore_as(original.address, copy)
+    with (
+        pytest.raises(StoreError, match=f"store {original.address} is running at tcp://.*DIR"),
+        Store(copy, tower=tower) as clone,
+    ):
+        assert clone.wait(PATIENCE_S)
+    wait_until(lambda: "another store has its address" in caplog.text)
+    producer = produce("t")
+    producer.publish(b"after")
+    producer.flush(PATIENCE_S)
+
+
+def restore_as(address: str, directory: Path) -> None:
+    with ForkedCluster() as cluster, Store(directory, tower=cluster.tower):
+        pass
+    (directory / ADDRESS_FILE).write_text(f"{address}\n")
+
+
+def test_a_store_that_is_started_again_at_once_is_no_twin(tower: str, tmp_path: Path) -> None:
+    for _ in range(5):
+        with Store(tmp_path, tower=tower) as store:
+            wait_until(lambda: store.mesh.peers.table.announced)
+            assert not store.wait(0.7)
+
+
+NOBODY = "127.0.0.1:1:2"
+
+
+def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"it cannot be created \(File name too long\)"):
+        Store(tmp_path / ("x" * 300), tower=NOBODY)
+    for none in ("", "a\0b"):
+        with pytest.raises(ConfigError, match=r"option 'directory' = .*: must name a directory"):
+            Store(none, tower=NOBODY)
+
+
+Raw = Callable[..., RawPeer]
+
+
+def test_stored_records_survive_a_restart(tower: str, tmp_path: Path) -> None:
+    with Store(tmp_path, tower=tower) as first, Producer("t", tower=tower) as producer:
+        producer.publish_many(values(1_000))
+        producer.flush(PATIENCE_S)
+        address = first.address
+    with Store(tmp_path, tower=tower) as again:
+        assert stored(again, "t", producer.address) == values(1_000)
+        # A producer that waits for two stores must not take one that came back for another.
+        assert again.address == address
+
+
+def test_a_directory_has_one_store(store: Store, tower: str, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="has it open for writing"):
+        Store(store.log.directory, tower=tower)
+    with Store(tmp_path / "another", tower=tower) as other:
+        assert other.address != store.address
+
+
+def test_wait_returns_when_it_has_stopped(tower: str, tmp_path: Path) -> None:
+    running = Store(tmp_path, tower=tower)
+    assert not running.wait(0)
+    running.close()
+    running.close()
+    assert running.wait(0)
+
+
+def test_it_acknowledges_nothing_once_its_directory_is_gone(
+    store: Store, peer: RawPeer, tower: str
+) -> None:
+    directory = store.log.directory
+    peer.send(RecordMessage("t", peer.address, 0, b"0"))
+    peer.wait_for(Ack)
+    peer.forget_heard()
+    shutil.rmtree(directory)
+    peer.send(RecordMessage("t", peer.address, 1, b"1"))
+    with pytest.raises(StoreError, match="removed, renamed or replaced"):
+        store.wait(PATIENCE_S)
+    assert peer.messages(Ack) == []
+    store.close()
+    # Another one may begin at the path, and is right.
+    with Store(directory, tower=tower) as second, Producer("t", tower=tower) as producer:
+        producer.publish_many(values(10))
+        producer.flush(PATIENCE_S)
+        assert stored(second, "t", producer.address) == values(10)

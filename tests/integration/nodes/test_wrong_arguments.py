@@ -1,16 +1,39 @@
-"""Arguments that mean nothing are refused by name, at once, whatever their type."""
+"""Names, offsets and other arguments: at their limits, odd, or wrong."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow import flight
 
-from dafka_core import ConfigError, Consumer, EmbeddedCluster, Producer, Reader, Store
-from dafka_core.model.records import TopicPartition
-from tests.integration.nodes.peers import PATIENCE_S
+from dafka_core import (
+    ConfigError,
+    Consumer,
+    EmbeddedCluster,
+    PartitionFullError,
+    Producer,
+    Reader,
+    Store,
+)
+from dafka_core.errors import DafkaError
+from dafka_core.flight.requests import GetRequest, RecordRange
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.flight.store_location import StoreLocation
+from dafka_core.model.name_limits import MAX_TOPIC_BYTES
+from dafka_core.model.names import escape, text_of
+from dafka_core.model.records import RecordBatch, TopicPartition
+from dafka_core.protocol.codec import subscription
+from dafka_core.protocol.limits import MAX_SEQUENCE
+from dafka_core.protocol.messages import Ack, RecordMessage
+from dafka_core.storage import Log
+from dafka_core.storage.rows import PartitionRow
+from dafka_core.testing import wait_until
+from tests.integration.flight.hosts import LARGEST
+from tests.integration.nodes.peers import PATIENCE_S, RawPeer, new_address
 
 TP = TopicPartition("t", "A" * 32)
 NOBODY = "127.0.0.1:1:2"
@@ -75,3 +98,166 @@ def test_a_wait_may_be_for_ever(tower: str, forever_s: float) -> None:
             assert record is not None
             with pytest.raises(Exception, match="1 records are not acknowledged"):
                 producer.close()
+
+
+Produce = Callable[..., Producer]
+Consume = Callable[..., Consumer]
+Raw = Callable[..., RawPeer]
+
+LONGEST = "é" * (MAX_TOPIC_BYTES // 2) + "x"
+
+
+def next_values(consumer: Consumer, count: int) -> list[bytes | None]:
+    found = [consumer.poll(PATIENCE_S) for _ in range(count)]
+    return [record.value for record in found if record is not None]
+
+
+def test_a_late_peer_receives_more_subscriptions_than_the_high_water_mark(
+    raw: Raw, consume: Consume
+) -> None:
+    # A SUB socket drops those that its peer's queue has no room for (libzmq's issues 2942, 4064).
+    topics = [f"topic {number}" for number in range(1_500)]
+    consume(*topics, high_water_mark=1_000)
+    peer = raw()
+    for topic in topics:
+        peer.wait_until_subscribed(subscription(RecordMessage, topic))
+
+
+def test_a_store_keeps_and_serves_the_last_record_there_can_be(
+    tower: str, tmp_path: Path, produce: Produce, consume: Consume, read: Callable[..., Reader]
+) -> None:
+    tp = TopicPartition(LONGEST, new_address())
+    first = MAX_SEQUENCE - 9
+    with Log(tmp_path) as log:
+        # As if all before had been trimmed.
+        row = PartitionRow(0, first, first, 0, 0)
+        log._env.write(lambda tables: tables.put_row(tp, row._replace(id=tables.new_id())))
+        log.append([RecordBatch.of(tp, first, [b"before"] * 5)])
+    with Store(tmp_path, tower=tower) as store:
+        producer = produce(LONGEST, address=tp.partition)
+        assert producer.publish(b"next") == first + 5
+        producer.publish_many([b"last"] * 4)
+        producer.flush(PATIENCE_S)
+        with pytest.raises(PartitionFullError):
+            producer.publish(b"beyond")
+        consumer = consume(LONGEST, start={LONGEST: {tp.partition: first}})
+        values = [b"before"] * 5 + [b"next"] + [b"last"] * 4
+        assert next_values(consumer, 10) == values
+        assert consumer.positions() == {tp: (2**63 - 1, 2**63 - 1)}
+        (held,) = read().partitions([LONGEST], timeout_s=PATIENCE_S)
+        assert (held.earliest, held.end) == (first, 2**63 - 1)
+        with StoreClient(StoreLocation(store.address, store.locations)) as client:
+            parts = client.read(
+                tp, first, 2**63 - 1, times=True, max_records=4, max_bytes=99, timeout_s=PATIENCE_S
+            )
+            found = [value for part in parts for value in part.values.to_list()]
+        assert found == values
+
+
+ODD = [
+    text_of(octets)
+    for octets in (
+        b"bad\xff",
+        b"new\nline",
+        b"tab\tand\r",
+        b"\x1b[31mred",
+        rb"a\xff",
+        b"\xff" * 255,
+        bytes(range(1, 256)),
+        "é\u2028".encode(),
+    )
+]
+
+
+def send(peer: RawPeer, names: list[TopicPartition]) -> None:
+    """A record in each partition, as a C producer publishes it."""
+    for topic, partition in names:
+        peer.send(RecordMessage(topic, partition, 0, escape(topic).encode()))
+
+
+@pytest.fixture
+def odd(peer: RawPeer) -> list[TopicPartition]:
+    """Partitions with odd topics that a C producer has published to; a store has them."""
+    found = [TopicPartition(topic, peer.address) for topic in ODD]
+    send(peer, found)
+    wait_until(lambda: {ack.topic for ack in peer.messages(Ack)} == set(ODD))
+    return found
+
+
+def test_any_octets_are_kept_and_read(
+    odd: list[TopicPartition], read: Callable[..., Reader], consume: Callable[..., Consumer]
+) -> None:
+    reader = read()
+    assert {info.tp for info in reader.partitions(None, timeout_s=PATIENCE_S)} == set(odd)
+    for tp in odd:
+        assert [each.tp for each in reader.partitions([tp.topic], timeout_s=PATIENCE_S)] == [tp]
+        [batch] = reader.read(tp, 0, 1, timeout_s=PATIENCE_S)
+        assert (batch.tp, batch.values[0]) == (tp, escape(tp.topic).encode())
+    consumer = consume(*ODD, start="earliest")
+    records = [consumer.poll(PATIENCE_S) for _ in odd]
+    assert {(each.topic, each.partition) for each in records if each} == set(odd)
+
+
+def test_they_are_read_from_a_store_over_flight(odd: list[TopicPartition], store: Store) -> None:
+    location = StoreLocation(store.address, store.locations)
+    with StoreClient(location) as client:
+        assert {info.tp for info in client.heads(None, timeout_s=PATIENCE_S)} == set(odd)
+        for tp in odd:
+            [batch] = client.read(tp, 0, 1, times=True, timeout_s=PATIENCE_S, **LARGEST)
+            assert batch.values[0] == escape(tp.topic).encode()
+    with flight.connect(store.locations[0]) as plain:
+        assert len(list(plain.list_flights())) == len(odd)
+        for tp in odd:
+            request = GetRequest((RecordRange(*tp, 0, 1),), ("topic", "partition"))
+            [row] = plain.do_get(flight.Ticket(request.packed())).read_all().to_pylist()
+            assert row == {"topic": escape(tp.topic), "partition": tp.partition}
+
+
+def test_another_store_copies_them_and_both_open_again(
+    odd: list[TopicPartition], store: Store, tower: str, tmp_path: Path
+) -> None:
+    def held(other: Store) -> set[TopicPartition]:
+        with StoreClient(StoreLocation(other.address, other.locations)) as client:
+            return {info.tp for info in client.heads(None, timeout_s=PATIENCE_S)}
+
+    with Store(tmp_path / "other", tower=tower, sync_interval_ms=100) as other:
+        wait_until(lambda: held(other) == set(odd))
+    store.close()
+    for name in ("store", "other"):
+        with Store(tmp_path / name, tower=tower) as again:
+            assert held(again) == set(odd)
+
+
+def test_an_error_shows_a_partition_escaped(
+    peer: RawPeer, store: Store, read: Callable[..., Reader]
+) -> None:
+    """Other than a node's own address, which beacons carry, a message may name any partition."""
+    tp = TopicPartition("t\n\x1b", "P\udcff\n")
+    send(peer, [tp])
+    reader = read()
+    wait_until(lambda: [info.tp for info in reader.partitions(None, timeout_s=PATIENCE_S)] == [tp])
+    with pytest.raises(DafkaError, match=r"topic 't\\x0a\\x1b', partition P\\xff\\x0a") as refused:
+        list(reader.read(tp, 5, 6, timeout_s=0.2))
+    assert str(refused.value).isprintable()
+
+
+def test_our_producers_create_such_topics_only_with_an_option(
+    produce: Callable[..., Producer], store: Store
+) -> None:
+    for topic in ODD:
+        if escape(topic) == r"a\x5cxff":  # all characters are printable
+            continue
+        with pytest.raises(ConfigError, match="option allow_control_characters") as refused:
+            produce(topic)
+        assert str(refused.value).isprintable()
+        assert refused.value.value == escape(topic)
+    producer = produce(ODD[0], allow_control_characters=True)
+    producer.publish(b"0")
+    producer.flush(PATIENCE_S)
+    assert producer.topic == ODD[0]
+
+
+@pytest.mark.parametrize("address", ["P\n", "P\x7f", "é", "\udcff", "\x1b"])
+def test_our_addresses_are_printable(produce: Callable[..., Producer], address: str) -> None:
+    with pytest.raises(ConfigError, match=r"option 'address' = .* must be printable ASCII"):
+        produce("t", address=address)

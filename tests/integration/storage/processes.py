@@ -37,12 +37,7 @@ def started(command: list[str]) -> Iterator[subprocess.Popen[str]]:
     """Run a process, and kill it at the end."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        env=environment,
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment
     ) as process:
         try:
             yield process

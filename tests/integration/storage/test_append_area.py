@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import random
 import shutil
 import subprocess
 import sys
@@ -15,28 +13,13 @@ import lmdb
 import pytest
 
 from dafka_core.errors import StoreError
-from dafka_core.model.log_entries import Discard
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.model.values import Bytes
 from dafka_core.storage import Log, append_area
 from dafka_core.storage.append_area import Group
-from dafka_core.storage.block import Block
 from dafka_core.storage.environment import Environment
-from tests.integration.storage.clocks import Clock
 from tests.integration.storage.damage import change
-from tests.integration.storage.staged import (
-    TP,
-    A,
-    clean,
-    commit,
-    held,
-    large,
-    put,
-    stage,
-    tiny_area,
-)
-
-NAMES = [f"{number:02}" for number in range(12)]
+from tests.integration.storage.staged import TP, clean, held, large, put, tiny_area
 
 
 def octets_written() -> int:
@@ -54,20 +37,6 @@ def in_snapshot(store: Log) -> list[bytes]:
     """Return everything that a reader of one moment gets."""
     with store.snapshot() as snapshot:
         return held(snapshot)
-
-
-def in_file(store: Log, tp: TopicPartition, start: int, end: int) -> list[bytes]:
-    """Return everything at the leased positions of the file."""
-    (found,), lease = store.lease([(tp, start, end)], max_blocks=1_000, max_bytes=1 << 30)
-    values: list[bytes] = []
-    with (store.directory / "data.mdb").open("rb") as data:
-        for first, position, size_bytes in found.blocks:
-            block = Block.parse(os.pread(data.fileno(), size_bytes, position))
-            batch = RecordBatch(tp, first, block.values, times=block.times)
-            values += batch.between(max(start, first), min(end, batch.end)).values
-    assert lease is not None
-    store.end_lease(lease.id)
-    return values
 
 
 def groups(directory: Path) -> dict[bytes, bytes]:
@@ -95,103 +64,6 @@ def test_records_that_trickle_are_written_a_few_times(tmp_path: Path) -> None:
     kept = rounds * len(partitions) * len(value)
     assert kept < written < 10 * kept
     assert (tmp_path / "data.mdb").stat().st_size < 1.9 * kept  # 1.5 with twice as many
-
-
-@pytest.mark.usefixtures("tiny")
-@pytest.mark.parametrize("seed", range(2))
-def test_readers_do_not_see_where_records_lie(tmp_path: Path, clock: Clock, seed: int) -> None:
-    """Appends small and large, transactions, trims and merges; compares each kind of read.
-
-    An earlier snapshot keeps its content.
-    """
-    chance = random.Random(seed)
-    logged = {name: Logged() for name in NAMES}
-    levels: set[int] = set()
-    for _ in range(6):
-        before = {name: logged[name].values[logged[name].earliest :] for name in NAMES}
-        with Log(tmp_path, clock_us=clock) as store, store.snapshot() as snapshot:
-            for _ in range(25):
-                clock.now_us += chance.choice((0, 1, 5))
-                names = chance.sample(NAMES, chance.choice((1, 3, 12)))
-                store.append([logged[name].appended(name, chance, clock) for name in names])
-                name = chance.choice(NAMES)
-                if chance.random() < 0.1:
-                    stage_one(store, name, logged[name], chance, clock)
-                if chance.random() < 0.05:
-                    logged[name].trim(store, name, chance)
-                if chance.random() < 0.3:
-                    store.merge_step()
-                check(store, name, logged[name], every=8)
-            assert {name: held(snapshot, name) for name in NAMES} == before
-        levels |= {key[len(b"group ")] for key in groups(tmp_path)}
-    assert levels == {0, 1, 2}
-    with Log(tmp_path) as store:
-        clean(store)
-        for name in NAMES:
-            check(store, name, logged[name])
-
-
-class Logged:
-    """The expected partition: values, times, and the earliest held one."""
-
-    def __init__(self) -> None:
-        self.values: list[bytes] = []
-        self.times: list[int] = []
-        self.earliest = 0
-
-    def add(self, values: list[bytes], time_us: int) -> None:
-        self.values += values
-        self.times += [time_us] * len(values)
-
-    def appended(self, name: str, chance: random.Random, clock: Clock) -> RecordBatch:
-        count = chance.choice((1, 1, 1, 2, 5, 5, chance.choice((1, 300))))
-        start = len(self.values)
-        values = [b"%s %d" % (name.encode(), start + number) for number in range(count)]
-        self.add(values, clock.now_us)
-        return RecordBatch.of(TopicPartition("t", name), start, values)
-
-    def trim(self, store: Log, name: str, chance: random.Random) -> None:
-        before = chance.randint(self.earliest, len(self.values))
-        self.earliest = store.trim(TopicPartition("t", name), before)
-
-
-def stage_one(store: Log, name: str, logged: Logged, chance: random.Random, clock: Clock) -> None:
-    """Stage a record at the end, and commit or discard it."""
-    end = len(logged.values)
-    store.write([stage([b"staged"], end, partition=name)])
-    check(store, name, logged)
-    if chance.random() < 0.5:
-        assert store.write([commit((name, A, end, end + 1, -1))]) == [None]
-        logged.add([b"staged"], clock.now_us)
-    else:
-        store.write([Discard(TopicPartition("t", name), A)])
-
-
-def check(store: Log, name: str, logged: Logged, every: int = 1) -> None:
-    """Compare the results of each kind of read; look up one in ``every`` times."""
-    tp, start, end = TopicPartition("t", name), logged.earliest, len(logged.values)
-    info, found = store.info(tp), store.statistics(tp)
-    if end == 0:
-        assert info is None
-        return
-    assert info is not None
-    assert info[:4] == (*tp, start, end)
-    assert held(store, name) == logged.values[start:]
-    with store.snapshot() as snapshot:
-        assert held(snapshot, name) == logged.values[start:]
-    assert in_file(store, tp, start, end) == logged.values[start:]
-    times = store.times(tp, 0, end)
-    assert [time_us for _, time_us in times] == sorted(set(logged.times[start:]))
-    for offset, time_us in times:
-        assert offset == max(start, logged.times.index(time_us))
-    # Different ones each time, since the end moves on.
-    for offset, time_us in times[end % every :: every]:
-        assert store.offset_for_time(tp, time_us) == offset
-    assert found is not None
-    assert found.records == end - start
-    if start < end:
-        assert (found.first_time_us, found.last_time_us) == (times[0][1], times[-1][1])
-        assert found.size_bytes > sum(map(len, logged.values[start:]))
 
 
 @pytest.mark.parametrize("read", [held, in_snapshot])

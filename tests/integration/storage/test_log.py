@@ -59,19 +59,6 @@ def test_an_empty_log_knows_nothing(store: Log) -> None:
     assert store.partitions() == []
 
 
-def test_what_is_appended_is_read_also_after_opening_again(tmp_path: Path) -> None:
-    values = [b"%d" % number for number in range(1000)]
-    with Log(tmp_path) as store:
-        put(store, values)
-        put(store, large(200))
-        assert values_of(store.read(TP, 0, 2000)) == values + large(200)
-    with Log(str(tmp_path)) as store:
-        assert store.info(TP) == PartitionInfo("t", P, 0, 1200)
-        assert values_of(store.read(TP, 5, 1100)) == (values + large(200))[5:1100]
-        put(store, [b"more"])
-        assert values_of(store.read(TP, 1199, 1201)) == [large(200)[-1], b"more"]
-
-
 def test_partitions_are_listed_by_topic(store: Log) -> None:
     for topic, partition in (("b", "1"), ("a", "2"), ("ab", "1"), ("a", "1"), ("ü", "\udcff")):
         put(store, [b"x"], topic, partition)
@@ -102,16 +89,6 @@ def test_partitions_are_listed_some_at_a_time(store: Log) -> None:
         assert store.partitions_after(topic, gone, 2) == []
 
 
-def test_partitions_do_not_mix(store: Log) -> None:
-    batches = [
-        RecordBatch.of(TopicPartition("t", name), 0, [name.encode()] * 3)
-        for name in ("1", "2", "10")
-    ]
-    store.append(batches)
-    for batch in batches:
-        assert values_of(store.read(batch.tp, 0, 9)) == batch.values
-
-
 @pytest.mark.parametrize(
     ("topic", "partition", "why"),
     [("t" * 256, "p" * 255, "511 bytes together, a store accepts 510"), ("a\0b", "c", "zero byte")],
@@ -123,15 +100,6 @@ def test_names_that_do_not_fit_are_refused(
         store.append([RecordBatch.of(TopicPartition(topic, partition), 0, [b"x"])])
     put(store, [b"x"], "t" * 255, "p" * 255)
     assert store.end(TopicPartition("t" * 255, "p" * 255)) == 1
-
-
-@pytest.mark.parametrize("offset", [0, 2, 4])
-def test_gaps_and_overlaps_are_refused(store: Log, offset: int) -> None:
-    put(store, [b"a", b"b", b"c"])
-    with pytest.raises(OffsetConflictError, match="the partition ends at 3") as caught:
-        store.append([RecordBatch.of(TP, offset, [b"x"])])
-    error = caught.value
-    assert (error.topic, error.partition, error.offset, error.end) == ("t", P, offset, 3)
 
 
 def test_an_append_is_whole_or_nothing(store: Log) -> None:
@@ -232,7 +200,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(STEPS)
 def test_the_offset_for_a_time_is_that_of_a_scan(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[list[int], int, str]]
@@ -286,17 +254,6 @@ def test_trimming(store: Log) -> None:
     assert [(batch.offset, batch.values.to_list()) for batch in store.read(TP, 0, 999)] == [
         (300, [b"next"])
     ]
-
-
-def test_trimming_touches_its_partition_only(store: Log) -> None:
-    for partition in ("1", "2", "3"):
-        put(store, large(100), partition=partition)
-        put(store, large(100), partition=partition)
-    store.trim(TopicPartition("t", "2"), 200)
-    held = [(info.earliest, info.end) for info in store.partitions()]
-    assert held == [(0, 200), (200, 200), (0, 200)]
-    for partition in ("1", "3"):
-        assert values_of(store.read(TopicPartition("t", partition), 0, 200)) == large(100) * 2
 
 
 def test_trimmed_space_is_used_again(store: Log) -> None:

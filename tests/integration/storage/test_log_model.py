@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from dataclasses import dataclass, field
@@ -14,14 +15,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from dafka_core.config.topic_rules import parse_compression, parse_rules
-from dafka_core.errors import OffsetConflictError
+from dafka_core.errors import FencedError, OffsetConflictError
 from dafka_core.model.log_entries import (
     Commit,
     Discard,
+    LogEntry,
     RestartPartition,
     SetAside,
     SetTransaction,
     Stage,
+    TransactionExistsError,
 )
 from dafka_core.model.records import (
     NO_VERSION,
@@ -32,14 +35,32 @@ from dafka_core.model.records import (
     TransactionState,
 )
 from dafka_core.storage import Log
+from dafka_core.storage.block import Block
 from dafka_core.storage.retention_pass import Retention
-from tests.integration.storage.staged import A, B, clean, held, tiny_area
+from tests.integration.storage.staged import A, B, clean, facts, held, tiny_area
 
 PARTITIONS = st.sampled_from(("p", "q"))
 ATTEMPTS = st.sampled_from((A, B))
 SIZES = st.sampled_from((1, 2, 30, 300))
 SHIFTS = st.sampled_from((0, 0, 0, 0, 0, -1, 1))
 VERSIONS = st.integers(NO_VERSION, 6)
+
+Facts = tuple[object, ...] | None
+"""The class and the fields of an error."""
+
+
+def in_file(store: Log, tp: TopicPartition, start: int, end: int) -> list[bytes]:
+    """Return everything at the leased positions of the file."""
+    (found,), lease = store.lease([(tp, start, end)], max_blocks=1_000, max_bytes=1 << 30)
+    values: list[bytes] = []
+    with (store.directory / "data.mdb").open("rb") as data:
+        for first, position, size_bytes in found.blocks:
+            block = Block.parse(os.pread(data.fileno(), size_bytes, position))
+            batch = RecordBatch(tp, first, block.values, times=block.times)
+            values += batch.between(max(start, first), min(end, batch.end)).values
+    assert lease is not None
+    store.end_lease(lease.id)
+    return values
 
 
 @dataclass
@@ -104,6 +125,11 @@ class LogSteps(RuleBasedStateMachine):
         self.models = {"p": Model(), "q": Model()}
         self.numbers = count()
 
+    def write(self, entry: LogEntry) -> Facts:
+        """Write an entry; return the class and the fields of its error."""
+        (error,) = self.store.write([entry])
+        return facts(error) if error else None
+
     def values(self, size: int) -> list[bytes]:
         """Values that no other record has; the larger ones make blocks that are not extended."""
         return [b"%d," % next(self.numbers) * (1 + size) for _ in range(size)]
@@ -149,14 +175,18 @@ class LogSteps(RuleBasedStateMachine):
         model, values = self.models[name], self.values(size)
         offset = (model.end if anew else model.staged_end) + shift
         batch = RecordBatch.of(TopicPartition("t", name), offset, values)
-        (outcome,) = self.store.write([Stage(batch, attempt, version)])
         own = bool(model.staged) and model.attempt == attempt
-        exists = NO_VERSION < version <= model.last_version
-        older = not own and NO_VERSION < version < model.version
-        if exists or older or not (offset == model.end or (own and offset == model.staged_end)):
-            assert outcome is not None
+        refusal: Facts = None
+        if NO_VERSION < version <= model.last_version:
+            refusal = (TransactionExistsError, "t", name, model.last_transaction)
+        elif not own and (NO_VERSION < version < model.version or offset > model.end):
+            refusal = (FencedError, "t", name, attempt)
+        elif offset != model.end and not (own and offset == model.staged_end):
+            end = model.staged_end if own else model.end
+            refusal = (OffsetConflictError, "t", name, offset, end)
+        assert self.write(Stage(batch, attempt, version)) == refusal
+        if refusal:
             return
-        assert outcome is None
         if offset == model.end:
             model.drop()
         model.staged, model.attempt, model.version = model.staged + values, attempt, version
@@ -183,10 +213,10 @@ class LogSteps(RuleBasedStateMachine):
             version = 1 + max(model.last_version, 0)
             transaction = Transaction(version, offset, offset + len(values) + more * 20)
         batch = RecordBatch.of(TopicPartition("t", name), offset, values, transaction)
-        (outcome,) = self.store.write([batch])
+        outcome = self.write(batch)
         goes_on = model.transaction == transaction and offset == model.staged_end
         if not goes_on and offset != model.end:
-            assert outcome is not None
+            assert outcome == (OffsetConflictError, "t", name, offset, model.end)
             return
         assert outcome is None
         if not goes_on:
@@ -219,24 +249,22 @@ class LogSteps(RuleBasedStateMachine):
                 StagedTransaction("t", name, attempt, model.end, model.staged_end + shift, version)
             )
         done: dict[str, tuple[Model, StagedTransaction]] = {}
-        refused = False
+        refusals: list[Facts] = []
         for transaction in transactions:
-            model = self.models[transaction.partition]
-            if transaction[2:5] == model.last or (
-                transaction.partition in done
-                and done[transaction.partition][1][2:5] == transaction[2:5]
-            ):
+            name, model = transaction.partition, self.models[transaction.partition]
+            last = done[name][1][2:5] if name in done else model.last
+            if transaction[2:5] == last:
                 continue
-            refused |= (
-                transaction.partition in done
-                or transaction.attempt != model.attempt
-                or transaction.end != model.staged_end
-                or NO_VERSION < transaction.version <= model.last_version
-            )
-            done[transaction.partition] = model, transaction
-        (outcome,) = self.store.write([Commit(tuple(transactions))])
-        assert (outcome is not None) == refused
-        if not refused:
+            if name in done or transaction.attempt != model.attempt:
+                refusals.append((FencedError, "t", name, transaction.attempt))
+            elif transaction.end != model.staged_end:
+                end = transaction.end, model.staged_end
+                refusals.append((OffsetConflictError, "t", name, *end))
+            elif NO_VERSION < transaction.version <= model.last_version:
+                refusals.append((TransactionExistsError, "t", name, model.last_transaction))
+            done[name] = model, transaction
+        assert self.write(Commit(tuple(transactions))) == (refusals[0] if refusals else None)
+        if not refusals:
             for model, transaction in done.values():
                 model.show()
                 model.last = transaction[2:5]
@@ -254,12 +282,14 @@ class LogSteps(RuleBasedStateMachine):
         model = self.models[name]
         end = model.end + beyond
         transaction = Transaction(version, max(end - length, 0), max(end, 1))
-        (outcome,) = self.store.write([SetTransaction(TopicPartition("t", name), transaction)])
-        same = model.last_version == version != NO_VERSION
-        assert (outcome is not None) == (
-            transaction.end > model.end or (same and model.last_transaction != transaction)
-        )
-        if outcome is None:
+        last = model.last_transaction
+        refusal: Facts = None
+        if transaction.end > model.end:
+            refusal = (OffsetConflictError, "t", name, transaction.end, model.end)
+        elif last and last.version == version and last != transaction:
+            refusal = (TransactionExistsError, "t", name, last)
+        assert self.write(SetTransaction(TopicPartition("t", name), transaction)) == refusal
+        if not refusal:
             model.set_last(transaction)
 
     @rule(name=PARTITIONS, part=st.integers(0, 4))
@@ -362,12 +392,15 @@ class LogSteps(RuleBasedStateMachine):
             assert self.store.transaction_state(tp) == TransactionState(
                 model.end, model.staged_end, attempt, model.last_transaction
             )
-            assert held(self.store, name) == model.committed[model.earliest :]
+            committed = model.committed[model.earliest :]
+            assert held(self.store, name) == committed
+            with self.store.snapshot() as snapshot:
+                assert held(snapshot, name) == committed
+            assert in_file(self.store, tp, model.earliest, model.end) == committed
             assert (name in facts) == bool(model.committed)
             found = self.store.statistics(tp)
             if found is not None and found.records:
-                size = sum(map(len, model.committed[model.earliest :]))
-                assert found.size_bytes >= size
+                assert found.size_bytes >= sum(map(len, committed))
                 assert found.last_time_us is not None
                 last_us = self.store.times(tp, 0, model.end)[-1][1]
                 # It remains the greatest so far when records are set aside.
@@ -391,7 +424,7 @@ class LogStepsOfTinyAppendArea(LogSteps):
         self.patch.undo()
 
 
+LogSteps.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+LogStepsOfTinyAppendArea.TestCase.settings = LogSteps.TestCase.settings
 TestLog = LogSteps.TestCase
 TestTinyAppendArea = LogStepsOfTinyAppendArea.TestCase
-for case in (TestLog, TestTinyAppendArea):
-    case.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)

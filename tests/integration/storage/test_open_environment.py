@@ -3,26 +3,44 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import mmap
 import os
+import re
 import resource
+import shutil
+import sys
+import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import lmdb
 import pytest
 
-from dafka_core.errors import StoreError
+from dafka_core.errors import ClosedError, StoreError
 from dafka_core.model.records import RecordBatch
 from dafka_core.storage import Log, open_environment
 from dafka_core.storage.environment import DEFAULT_MAP_BYTES, Environment
+from dafka_core.storage.open_environment import NOT_LOCAL, not_local
 from dafka_core.storage.tables import Tables
 from dafka_core.storage.transaction import OffsetTable
+from tests.integration.storage import fuse
+from tests.integration.storage.containers import can_contain, contained
 from tests.integration.storage.damage import change, three_blocks
 from tests.integration.storage.limits import VALUE, fill, limited, used_bytes
-from tests.integration.storage.processes import TP, child, told, values_of
+from tests.integration.storage.processes import (
+    TP,
+    check_batches,
+    child,
+    put,
+    started,
+    told,
+    values_of,
+)
 
 
 def test_one_process_has_a_directory_open(tmp_path: Path) -> None:
@@ -267,3 +285,140 @@ def test_marks_are_kept_and_damaged_ones_are_forgotten(tmp_path: Path) -> None:
     with env.reading() as tables:
         assert (tables.cold.get(7), tables.cold.get(8)) == (100, 0)
     env.close()
+
+
+def test_closing_waits_for_reads_and_writes(tmp_path: Path) -> None:
+    """Threads read and write until the log is closed under them."""
+
+    def read(store: Log) -> None:
+        found = store.read(TP, 0, 3000)
+        check_batches(found, 0, sum(batch.count for batch in found))
+
+    def check(store: Log) -> None:
+        with store.snapshot() as snapshot:
+            found = list(snapshot.read(TP, 0, 3000))
+            check_batches(found, 0, sum(batch.count for batch in found))
+
+    def append(store: Log) -> None:
+        put(store, 1000)
+
+    def use(work: Callable[[Log], None], store: Log, begun: threading.Barrier) -> None:
+        begun.wait()
+        with contextlib.suppress(ClosedError):
+            while True:
+                work(store)
+
+    for number in range(20):
+        store, begun = Log(tmp_path / f"{number}"), threading.Barrier(4)
+        with ThreadPoolExecutor(3) as pool:
+            uses = [pool.submit(use, work, store, begun) for work in (read, check, append)]
+            begun.wait()
+            time.sleep(0.01)
+            store.close()
+            for each in uses:
+                each.result()
+
+
+def emptied(directory: Path) -> None:
+    """As a cleaner of temporary files does."""
+    for file in directory.iterdir():
+        file.unlink()
+
+
+def put_back(directory: Path) -> None:
+    """From a copy: its content is equal, and its files are others."""
+    shutil.copytree(directory, copy := directory.with_name("copy"))
+    shutil.rmtree(directory)
+    copy.rename(directory)
+
+
+@pytest.mark.parametrize(
+    "lose",
+    [
+        shutil.rmtree,
+        emptied,
+        put_back,
+        lambda directory: directory.rename(directory.with_name("away")),
+        lambda directory: (directory / "data.mdb").unlink(),
+        lambda directory: (directory / "writer.lock").unlink(),
+        lambda directory: (directory / "lock.mdb").unlink(),
+        lambda directory: (directory / "leases").unlink(),
+    ],
+)
+def test_nothing_is_written_once_the_directory_is_lost(
+    tmp_path: Path, lose: Callable[[Path], None]
+) -> None:
+    directory = tmp_path / "store"
+    with Log(directory) as store:
+        put(store, 1)
+        store.check_in_place()
+        lose(directory)
+        with pytest.raises(StoreError, match="removed, renamed or replaced"):
+            store.check_in_place()
+        with pytest.raises(StoreError, match="removed, renamed or replaced"):
+            put(store, 1)
+
+
+def test_a_log_stays_in_place_when_the_process_goes_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with Log("store") as store:
+        monkeypatch.chdir("/")
+        put(store, 1)
+
+
+OPENED = """
+import sys
+
+from dafka_core.storage import Log
+
+Log(sys.argv[1]).close()
+print("opened")
+"""
+
+
+def test_a_directory_of_this_machine_is_local(tmp_path: Path) -> None:
+    assert not_local(tmp_path) is None
+    assert not_local("/dev/shm") is None
+    assert not_local(tmp_path / "missing") is None
+
+
+def test_the_types_are_those_that_the_system_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The usual call, with the type of a file system that is mounted everywhere."""
+    monkeypatch.setitem(NOT_LOCAL, 0x9FA0, "the system's processes")
+    assert not_local("/proc") == "the system's processes"
+    assert not_local("/dev") is None
+
+
+@pytest.mark.parametrize(
+    "kind", [0x6969, 0xFF534D42, 0xFE534D42, 0x01021997, 0xBEEFDEAD, 0x65735546]
+)
+def test_those_of_other_machines_have_names(kind: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    class System:
+        """Return the type with the sign of a 32-bit long."""
+
+        def __init__(self, *_: Any, **__: Any) -> None:
+            pass
+
+        def statfs(self, _path: bytes, found: Any) -> int:
+            ctypes.c_long.from_buffer(found).value = ctypes.c_int32(kind).value
+            return 0
+
+    monkeypatch.setattr(ctypes, "CDLL", System)
+    assert not_local("anywhere") == NOT_LOCAL[kind]
+
+
+def test_a_store_refuses_a_real_file_system_of_a_program(tmp_path: Path) -> None:
+    """Where none can be mounted, the program opens the directory as it is."""
+    if can_contain():
+        command = contained([sys.executable, "-m", fuse.__name__, str(tmp_path)])
+        says = f"store at {tmp_path}: it is on FUSE, where .* give the store a directory on a local"
+    else:
+        command = [sys.executable, "-c", OPENED, str(tmp_path)]
+        says = "opened"
+    with started(command) as process:
+        assert process.stdout is not None
+        assert re.match(says, process.stdout.readline())
+        assert process.wait() == 0
+    assert (tmp_path / "data.mdb").exists() != can_contain()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,8 +13,8 @@ from dafka_core.config.topic_rules import parse_rules
 from dafka_core.errors import StoreError
 from dafka_core.model.log_entries import SetAside
 from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
-from dafka_core.model.timestamps import stamped_once
 from dafka_core.storage import Log, block, block_writer, retention_pass
+from dafka_core.storage.retention import Unread
 from dafka_core.storage.retention_pass import Retention
 from tests.integration.storage.clocks import Clock
 
@@ -88,33 +88,6 @@ def test_a_rule_is_of_each_topic_by_itself(store: Log, clock: Clock) -> None:
     assert held(store) == {A: (10, 40), OTHER: (0, 40)}
 
 
-def test_a_clock_that_has_jumped_ahead_is_doubted_for_an_hour(
-    tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
-    steady_s = 0.0
-    year_s = 365 * DAY_S
-    clock.now_us = DAY_S * S
-    with Log(tmp_path, clock_us=clock, steady_us=lambda: int(steady_s * S)) as log:
-        retention = Retention(log, parse_rules("flights=7d"))
-
-        def passes(seconds: float, jump_s: float = 0) -> tuple[int, int]:
-            nonlocal steady_s
-            steady_s += seconds
-            clock.now_us += int((seconds + jump_s) * S)
-            once(retention)
-            return held(log)[A]
-
-        put(log, A)
-        assert passes(10) == (0, 10)
-        assert passes(10, year_s) == (0, 10)
-        assert passes(3_000) == (0, 10)
-        assert "the store's clock is 8760.0 h ahead of its time before it jumped" in caplog.text
-        assert passes(10, -year_s) == (0, 10)  # it was set right
-        assert passes(2_000, year_s) == (0, 10)
-        assert passes(3_599) == (0, 10)
-        assert passes(1) == (10, 10)
-
-
 @pytest.mark.parametrize("restarts", [0, 2])
 def test_a_clock_that_is_ahead_when_the_log_is_opened_is_doubted_for_an_hour(
     tmp_path: Path, clock: Clock, restarts: int
@@ -140,21 +113,6 @@ def test_a_clock_that_is_ahead_when_the_log_is_opened_is_doubted_for_an_hour(
         assert passes(log) == (0, 10)
         clock.now_us += S
         assert passes(log) == (10, 10)
-
-
-def test_the_first_records_of_a_new_log_show_that_its_clock_is_ahead(
-    tmp_path: Path, clock: Clock
-) -> None:
-    clock.now_us = 20_000 * DAY_S * S
-    for _ in range(2):
-        with Log(tmp_path, clock_us=clock) as log:
-            put(log, B)  # stamped by the store itself
-            batch = RecordBatch.of(A, log.end(A), [b"x"] * 10)
-            times = stamped_once(10, clock.now_us - 2 * DAY_S * S)
-            log.append([replace(batch, times=times)])
-            once(Retention(log, parse_rules("flights=1d")))
-            assert held(log) == {A: (0, log.end(A)), B: (0, log.end(B))}
-            assert log.clock.doubt()
 
 
 def test_small_batches_in_the_append_area_go_too(
@@ -275,16 +233,16 @@ def ingest(log: Log, clock: Clock, days: float, retention: Retention) -> Iterato
 
 
 @pytest.mark.parametrize("rules", ["flights=1d", "flights=30MB"])
-def test_under_a_week_of_ingest_the_file_stays_as_large(
+def test_under_days_of_ingest_the_file_stays_as_large(
     store: Log, clock: Clock, rules: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(block, "MAX_BLOCK_RECORDS", 2_000)
     retention = Retention(store, parse_rules(rules))
-    settled = max(ingest(store, clock, 2.5, retention))
+    settled = max(ingest(store, clock, 1.5, retention))
     assert settled <= 50_000_000
-    assert max(ingest(store, clock, 4.5, retention)) <= 1.1 * settled
+    assert max(ingest(store, clock, 2.5, retention)) <= 1.1 * settled
     for tp, (earliest, end) in held(store).items():
-        assert end == 7 * 144 * 100
+        assert end == 4 * 144 * 100
         assert 144 * 100 <= end - earliest <= 144 * 100 + 2 * 2_000
         assert store.read(tp, earliest, end, max_records=1)[0].offset == earliest
 
@@ -301,3 +259,79 @@ def test_what_is_not_of_a_rule_is_forgotten_by_retention(
     retention.rules = parse_rules("other=1d")
     once(retention)
     assert remembered() == 2
+
+
+class Query:
+    """A query that has read up to these positions; other partitions are unread."""
+
+    def __init__(self, **positions: int) -> None:
+        self.positions = {
+            TopicPartition("flights", name * 32): positions[name] for name in positions
+        }
+        self.looks = 0
+
+    def look(self) -> None:
+        self.looks += 1
+
+    def unread(self, tp: TopicPartition) -> Unread | None:
+        return Unread(self.positions[tp], "hourly") if tp in self.positions else None
+
+
+def retention_of(store: Log, rules: str, limits: str, query: Query) -> Retention:
+    return Retention(store, parse_rules(rules), until_read=parse_rules(limits), readers=query)
+
+
+def filled(store: Log, clock: Clock) -> None:
+    """A block a second in each partition, of 10 kB."""
+    for at_s in range(6):
+        clock.now_us = at_s * S
+        for tp in (A, B, OTHER):
+            put(store, tp)
+    clock.now_us = 100 * S
+
+
+def test_what_is_not_read_stays_until_it_is(
+    store: Log, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    filled(store, clock)
+    query = Query(A=25)
+    retention = retention_of(store, "*=50s", "flights=forever", query)
+    with caplog.at_level(logging.INFO, "dafka.store"):
+        once(retention)
+        # In whole blocks; B has no reader, and no rule is about the other topic.
+        assert held(store) == {A: (20, 60), B: (60, 60), OTHER: (60, 60)}
+        once(retention)
+    assert caplog.messages == ["topic 'flights': retention waits for query 'hourly' to read more"]
+    query.positions[A] = 40
+    once(retention)
+    assert held(store)[A] == (40, 60)
+    query.positions[A] = 1_000
+    once(retention)
+    assert held(store)[A] == (60, 60)
+    assert (query.looks, retention.counts.unread) == (4, 0)
+
+
+@pytest.mark.parametrize(
+    ("limits", "earliest"), [("*=97.5s", 30), ("*=60kB", 30), ("*=97.5s,1GB", 30), ("*=1s", 60)]
+)
+def test_beyond_its_limits_it_goes_and_that_is_said(
+    store: Log, clock: Clock, caplog: pytest.LogCaptureFixture, limits: str, earliest: int
+) -> None:
+    filled(store, clock)
+    retention = retention_of(store, "flights=50s", limits, Query(A=10, B=0))
+    once(retention)
+    assert held(store) == {A: (earliest, 60), B: (earliest, 60), OTHER: (0, 60)}
+    assert retention.counts.unread == 2 * earliest - 10
+    said = f"deleted {earliest - 10} records that query 'hourly' has not read"
+    assert any(said in message for message in caplog.messages)
+
+
+def test_by_size_too_nothing_goes_before_it_is_read(store: Log, clock: Clock) -> None:
+    filled(store, clock)
+    query = Query(A=20, B=60)
+    retention = retention_of(store, "flights=25kB", "flights=1h", query)
+    once(retention)
+    assert held(store) == {A: (20, 60), B: (40, 60), OTHER: (0, 60)}
+    query.positions[A] = 60
+    once(retention)
+    assert held(store)[A] == (50, 60)

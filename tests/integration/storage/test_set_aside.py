@@ -11,24 +11,17 @@ from typing import Any
 import lmdb
 import pytest
 
-from dafka_core.errors import FencedError, OffsetConflictError, StoreError
+from dafka_core.errors import StoreError
 from dafka_core.model.epochs import NO_LIFE, Epoch, EpochId
 from dafka_core.model.log_entries import RestartPartition, SetAside, TransactionExistsError
-from dafka_core.model.records import (
-    PartitionInfo,
-    PartitionLives,
-    RecordBatch,
-    Transaction,
-    TransactionState,
-    concat,
-)
+from dafka_core.model.records import PartitionInfo, PartitionLives, RecordBatch, Transaction, concat
 from dafka_core.storage import Log
 from dafka_core.storage.environment import Environment
 from dafka_core.storage.set_aside import AsideRecords
 from dafka_core.storage.tables import FoundBlock, Tables
 from tests.integration.storage.clocks import Clock
 from tests.integration.storage.damage import change
-from tests.integration.storage.staged import TP, A, held, large, one, part, put, stage, values
+from tests.integration.storage.staged import TP, clean, held, large, put, stage, values
 
 OLD = Epoch.first(EpochId(1, 0xA, 1))
 LOST = Epoch(2, 0xB, 1, 4, OLD.digest)
@@ -91,22 +84,20 @@ def test_all_of_a_partition_can_be_set_aside(tmp_path: Path) -> None:
         assert held(log) == [b"new"]
 
 
-@pytest.mark.parametrize("start", [7, 8, 100])
-def test_beyond_the_end_there_is_nothing_to_set_aside(store: Log, start: int) -> None:
-    kept = written(store, OLD, 0, 7, "old")
-    set_aside(store, start)
-    set_aside_of_unknown = SetAside(TP._replace(topic="u"), 0)
-    assert store.write([set_aside_of_unknown]) == [None]
-    assert (store.aside(), held(store)) == ([], kept)
-
-
-def test_of_a_trimmed_block_nothing_stays_in_the_way_of_the_winner(store: Log) -> None:
-    store.append([replace(RecordBatch.of(TP, 0, large(40)), epoch=OLD)])
+@pytest.mark.parametrize("appends", [1, 8])
+def test_of_trimmed_blocks_nothing_stays_in_the_way_of_the_winner(store: Log, appends: int) -> None:
+    for first in range(0, 40, 40 // appends):
+        old = (large if appends == 1 else values)(40 // appends)
+        store.append([replace(RecordBatch.of(TP, first, old), epoch=OLD)])
     store.trim(TP, 30)
     set_aside(store, 20)
     won = written(store, OLD._replace(id=7), 20, 4, "won")
     assert held(store) == won
     assert store.times(TP, 0, 99)[0][0] == 20
+    for number in range(50):  # groups are merged
+        store.append([RecordBatch.of(TP._replace(partition="q"), number, [b"x"])])
+    clean(store)
+    assert held(store) == won
 
 
 def test_a_block_is_cut_in_its_middle_and_keeps_its_times(store: Log, clock: Clock) -> None:
@@ -131,32 +122,6 @@ def test_a_block_is_cut_in_its_middle_and_keeps_its_times(store: Log, clock: Clo
     # The records in their place are written now.
     written(store, WON._replace(start=5), 5, 2, "won")
     assert store.times(TP, 0, 99) == [*times[:3], (5, 50_000)]
-
-
-@pytest.mark.parametrize("start", [50, 100, 150, 250])
-def test_of_many_blocks_the_later_ones_go_whole(store: Log, start: int) -> None:
-    written_values = large(300)
-    for first in range(0, 300, 100):
-        put(store, written_values[first : first + 100])
-    set_aside(store, start)
-    assert held(store) == written_values[:start]
-    [aside] = store.aside()
-    assert aside_values(store, aside.id) == written_values[start:]
-
-
-def test_below_what_is_trimmed_there_is_nothing_left(store: Log) -> None:
-    written_values = large(300)
-    for first in range(0, 300, 100):
-        put(store, written_values[first : first + 100])
-    store.trim(TP, 150)
-    set_aside(store, 20)
-    assert held(store) == []
-    assert store.end(TP) == 20
-    [aside] = store.aside()
-    assert (aside.start, aside.end) == (150, 300)
-    assert aside_values(store, aside.id) == written_values[150:]
-    put(store, [b"next"])
-    assert held(store) == [b"next"]
 
 
 def test_nothing_is_read_where_it_lay_before_a_write(
@@ -221,61 +186,6 @@ def test_who_reads_meanwhile_gets_one_history_never_a_mixture(
     assert store.offset_for_time(TP, 0) == 0
 
 
-def test_what_was_read_before_is_not_served_again(store: Log) -> None:
-    """Blocks in the cache have offsets that now belong to other records."""
-    written(store, OLD, 0, 4, "old")
-    written(store, LOST, 4, 3, "lost")
-    assert len(held(store)) == 7
-    set_aside(store, 4)
-    won = written(store, WON, 4, 3, "won")
-    assert held(store)[4:] == won
-
-
-# -- transactions
-# ---------------------------------------------------------------------------------
-
-
-def test_what_is_staged_is_discarded(store: Log) -> None:
-    put(store, values(5))
-    store.write([stage(values(3, "s"), 5)])
-    set_aside(store, 2)
-    assert store.staged() == []
-    assert store.transaction_state(TP) == TransactionState(2, 2, "", None)
-    [refused] = store.write([one(A, 5, 8, 1)])
-    assert isinstance(refused, FencedError)
-    assert held(store) == values(5)[:2]
-
-
-@pytest.mark.parametrize("entry", [SetAside(TP, 5), RestartPartition(TP, 5, ())])
-def test_a_replicas_part_of_a_transaction_is_discarded_at_the_end(
-    store: Log, entry: SetAside | RestartPartition
-) -> None:
-    """Its blocks were deleted and its row was not, so the next part seemed to follow it."""
-    put(store, values(5))
-    transaction, contents = Transaction(1, 5, 8), values(3, "s")
-    store.write([part(contents, transaction, 5, 7), entry])
-    assert store.transaction_state(TP) == TransactionState(5, 5, "", None)
-    [refused] = store.write([part(contents, transaction, 7, 8)])
-    assert isinstance(refused, OffsetConflictError)
-    assert store.write([part(contents, transaction, 5, 8)]) == [None]
-    assert held(store) == values(5) + contents
-
-
-@pytest.mark.parametrize(("start", "is_left"), [(2, False), (5, False), (8, True), (9, True)])
-def test_a_transaction_that_is_set_aside_in_part_can_be_written_again(
-    store: Log, start: int, is_left: bool
-) -> None:
-    put(store, values(5))
-    store.write([stage(values(3, "s"), 5, version=4), one(A, 5, 8, 4)])
-    put(store, values(3, "more"))
-    set_aside(store, start)
-    last = store.transaction_state(TP).transaction
-    assert last == (Transaction(4, 5, 8) if is_left else None)
-    [outcome] = store.write([one(A, 5, 8, 4)])
-    assert (outcome is None) == is_left
-
-
-# -- until they are discarded
 # ---------------------------------------------------------------------
 
 
@@ -349,13 +259,3 @@ def test_a_log_goes_on_behind_what_nobody_has(tmp_path: Path, count: int) -> Non
         found = written(log, WON, 9, 4, "found")
         assert [value for batch in log.read(TP, 0, 99) for value in batch.values] == found
         assert log.trim(TP, 10) == 10
-
-
-def test_a_block_that_was_trimmed_in_part_is_not_taken_for_the_last_one(tmp_path: Path) -> None:
-    with Log(tmp_path) as log:
-        log.append([RecordBatch.of(TP, 0, [b"x" * 1_000] * 50)])
-        log.trim(TP, 20)
-        assert log.write([RestartPartition(TP, 200, ())]) == [None]
-        log.append([RecordBatch.of(TP, 200, [b"y" * 1_000] * 50)])
-        assert log.end(TP) == 250
-        assert sum(batch.count for batch in log.read(TP, 0, 250)) == 50

@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import lmdb
 import pytest
 
 from dafka_core.errors import StoreError
 from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.storage import Log
+from dafka_core.storage.transaction import CountedTransaction
 from tests.integration.storage import appender
-from tests.integration.storage.processes import (
-    TP,
-    P,
-    check_batches,
-    put,
-)
+from tests.integration.storage.processes import TP, P, check_batches, put
 
 
 def values(start: int, end: int) -> list[bytes]:
@@ -96,3 +93,18 @@ def test_damage_is_found_when_it_is_reached(tmp_path: Path) -> None:
         check_batches([next(batches)], 10, 5000)
         with pytest.raises(StoreError, match=f"partition {P}: the block at offset 5000 .*checksum"):
             next(batches)
+
+
+@pytest.mark.parametrize(
+    ("count", "size_bytes"), [(1, 1), (1_000, 100), (300, 5_000), (3, 1 << 20)]
+)
+def test_no_less_is_counted_than_is_written(tmp_path: Path, count: int, size_bytes: int) -> None:
+    with lmdb.Environment(str(tmp_path), map_size=1 << 30, max_dbs=1) as env:
+        table = env.open_db(b"table")
+        before = env.info()["last_pgno"]
+        with env.begin(write=True, buffers=True) as txn:
+            counted = CountedTransaction(txn, tmp_path)
+            for number in range(count):
+                counted.put(b"%d" % number, bytes(size_bytes), db=table)
+        grown_bytes = (env.info()["last_pgno"] - before) * env.stat()["psize"]
+        assert count * size_bytes <= grown_bytes <= counted.written_bytes

@@ -7,6 +7,7 @@ import errno
 import os
 import resource
 import struct
+import sys
 from pathlib import Path
 
 import lmdb
@@ -15,14 +16,13 @@ import pytest
 from dafka_core.errors import DiskFullError, StoreError
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log
+from dafka_core.storage.open_environment import READERS_FILE
 from dafka_core.storage.storage_errors import MAX_READERS, translated
+from tests.integration.storage import full_disk
+from tests.integration.storage.containers import contained
 from tests.integration.storage.damage import three_blocks
 from tests.integration.storage.limits import VALUE, fill, limited
-from tests.integration.storage.processes import (
-    TP,
-    P,
-    values_of,
-)
+from tests.integration.storage.processes import TP, P, started, values_of
 
 
 def test_a_full_disk_is_told_and_leaves_all_as_it_was(tmp_path: Path) -> None:
@@ -139,3 +139,34 @@ def test_errors_of_others_are_left_as_they_are(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no offset") as caught, translated(tmp_path):
         raise mistake
     assert caught.value is mistake
+
+
+SCENARIOS = [
+    full_disk.readers,
+    full_disk.starting,
+    full_disk.restarting,
+    full_disk.writing,
+    full_disk.merging,
+]
+
+
+@pytest.mark.parametrize("scenario", [each.__name__ for each in SCENARIOS])
+def test_a_log_on_a_full_disk(tmp_path: Path, scenario: str) -> None:
+    command = [sys.executable, "-m", full_disk.__name__, str(tmp_path), scenario]
+    mount = f"mount -t tmpfs -o size={full_disk.MOUNTED_BYTES} tmpfs {tmp_path}"
+    with started(contained(command, mount)) as process:
+        assert process.stdout is not None
+        assert process.stdout.read() == "right\n"
+        assert process.wait() == 0
+
+
+def test_the_list_of_readers_has_its_place_on_the_disk(tmp_path: Path) -> None:
+    """Also an earlier store's, with a reader table."""
+    readers = tmp_path / READERS_FILE
+    for _ in range(2):
+        Log(tmp_path).close()
+        found = readers.stat()
+        assert found.st_blocks * 512 >= found.st_size > 1_024 * 64
+        readers.unlink()
+        with readers.open("wb") as file:
+            file.truncate(found.st_size)

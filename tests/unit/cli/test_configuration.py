@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -64,8 +65,7 @@ def test_a_profile_counts_more_than_the_rest_and_a_section_more_than_what_is_for
     assert far.find("acks") == Found("4", "dafka.toml [profiles.far]")
     assert far.find("acks", "produce") == Found("5", "dafka.toml [profiles.far.commands.produce]")
     monkeypatch.setenv("DAFKA_PROFILE", "far")
-    monkeypatch.setenv("DAFKA_ACKS", "6")
-    assert read(None, None, KNOWN).find("acks", "produce") == Found("6", "DAFKA_ACKS")
+    assert read(None, None, KNOWN).profile == "far"
     assert read(None, "home", KNOWN).profile == "home"
 
 
@@ -125,6 +125,21 @@ def test_a_file_that_is_named_must_be_there(path: Path) -> None:
     path.unlink()
     with pytest.raises(ConfigError, match="no configuration file was found; there are no profiles"):
         read(None, "far", KNOWN)
+
+
+def test_a_file_of_another_user_is_believed_only_where_it_is_named(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path.chmod(0o666)
+    with pytest.raises(ConfigError, match="belongs to another user, or others may write it"):
+        read(None, None, KNOWN)
+    assert read("dafka.toml", None, KNOWN).path == path
+    path.chmod(0o600)
+    assert read(None, None, KNOWN).path == path
+    if os.geteuid() == 0:  # otherwise nobody can give a file away
+        os.chown(path, 65_534, 0)
+        with pytest.raises(ConfigError, match="belongs to another user"):
+            read(None, None, KNOWN)
 
 
 def test_a_misspelt_variable_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ import yaml
 
 from dafka_core.cli import configuration
 from dafka_core.cli.app import app
-from dafka_core.cli.configuration import settings_of
+from dafka_core.cli.flags import settings_of
 from dafka_core.protocol.codec import encode
 from dafka_core.protocol.messages import RecordMessage
 from tests.pages import ROOT, Block, blocks
@@ -48,7 +48,7 @@ TRIED = {
     "docs/metrics.md | * | yaml": OBJECT,
     "docs/python.md | A test | python": f"{README}example_of_a_test",
     "docs/python.md | [!A]* | python": f"{README}example_without_spark",
-    "docs/simulation.md | Scripts | python": (
+    "docs/testing.md | Scripts | python": (
         "tests/simulation/scripts/test_stores.py::"
         "test_a_store_that_comes_late_fetches_from_the_producer"
     ),

@@ -1,4 +1,4 @@
-"""Tables of the docs name tests that exist."""
+"""Tables of the docs have rows as wide as their headings, and name tests that exist."""
 
 from __future__ import annotations
 
@@ -8,7 +8,18 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[3]
+from tests.pages import PAGES, ROOT
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_each_row_has_a_cell_for_each_heading(path: Path) -> None:
+    """A page shows no cell beyond the last heading."""
+    text = re.sub(
+        r"```.*?```|`[^`\n]*`|\\\|", "", path.read_text(encoding="utf-8"), flags=re.DOTALL
+    )
+    for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        lines = table.splitlines()
+        assert [line for line in lines if line.count("|") != lines[0].count("|")] == []
 
 
 @pytest.mark.parametrize(

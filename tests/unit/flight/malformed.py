@@ -133,11 +133,7 @@ BODIES: dict[str, list[dict[str, Any]]] = {
         {"times": [["t", "P", 2**63]]},
         {"times": [["t", "P", 0]] * 1_001},
     ],
-    "dafka.sizes.v1": [
-        {},
-        {"ranges": []},
-        *({"ranges": ranges} for ranges in RANGES_WRONG),
-    ],
+    "dafka.sizes.v1": [{}, {"ranges": []}, *({"ranges": ranges} for ranges in RANGES_WRONG)],
     "dafka.staged.v1": [{"topic": "t"}, {"staged": []}],
     "dafka.wait.v1": [
         {"topic": "t", "partition": "P", "end": 5},
@@ -147,13 +143,7 @@ BODIES: dict[str, list[dict[str, Any]]] = {
         ),
         {"topic": "t", "partition": "P", "end": -1, "timeout_s": 1},
         *(
-            {
-                "topic": "t",
-                "partition": "P",
-                "end": 5,
-                "timeout_s": 1,
-                "transaction": transaction,
-            }
+            {"topic": "t", "partition": "P", "end": 5, "timeout_s": 1, "transaction": transaction}
             for transaction in TRANSACTIONS_WRONG
         ),
     ],

@@ -10,13 +10,30 @@ from types import SimpleNamespace
 
 import pytest
 
+from dafka_core.errors import DataLossError, HistoryChangedError, NotAllowedError
 from dafka_core.flight import limits
+from dafka_core.flight import requests as r
+from dafka_core.flight.backup_requests import BackupRequest, CheckRequest, LinksRequest
 from dafka_core.flight.flight_errors import CLOSING, OTHER_STORE, UnavailableError
 from dafka_core.flight.limits import MAX_LOCATIONS_LISTED
-from dafka_core.flight.requests import DescribeRequest
+from dafka_core.flight.requests import (
+    DeleteRequest,
+    DescribeRequest,
+    PeersRequest,
+    RecordRange,
+    RetentionRequest,
+    SizesRequest,
+    TrimRequest,
+)
+from dafka_core.flight.server_actions import ACTIONS
 from dafka_core.flight.server_context import ServerContext, StreamLimiter
-from dafka_core.flight.server_keys import Caller, anything
+from dafka_core.flight.server_get import check_held, check_history
+from dafka_core.flight.server_keys import Caller, administers, anything, knows, reads, writes
 from dafka_core.flight.store_location import StoreLocation
+from dafka_core.model.epochs import Epoch, EpochId
+from dafka_core.model.names import DELETIONS_TOPIC
+from dafka_core.model.records import PartitionInfo, TopicPartition
+from dafka_core.security.permissions import Permissions, described, refused
 from dafka_core.storage import Log
 from dafka_core.testing import wait_until
 from dafka_core.testing.store_double import LogBackend
@@ -187,3 +204,176 @@ def test_permits_that_are_collected_at_any_moment_are_given_back() -> None:
         gc.set_threshold(*thresholds)
     gc.collect()
     assert limiter.free == 10_000
+
+
+TP = TopicPartition("t", "P")
+HELD = PartitionInfo(*TP, 10, 20)
+A = Epoch.first(EpochId(5, 1, 1))
+B = Epoch(9, 2, 1, 60, A.digest)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "wanted", "available"),
+    [(9, 20, 9, 10), (10, 21, 20, None), (5, 25, 5, 10), (30, 31, 30, None)],
+)
+def test_what_is_not_held(start: int, end: int, wanted: int, available: int | None) -> None:
+    with pytest.raises(DataLossError) as caught:
+        check_held(HELD, TP, start, end)
+    assert (caught.value.wanted, caught.value.available) == (wanted, available)
+
+
+def test_what_is_held() -> None:
+    check_held(HELD, TP, 10, 20)
+    check_held(None, TP, 0, 0)
+
+
+def asked(start: int, end: int, life: Epoch | None, after: Epoch | None = None) -> RecordRange:
+    return RecordRange(*TP, start, end, life=life and life.life, after=after and after.life)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        asked(0, 99, None),
+        asked(0, 60, A),
+        asked(0, 99, B),
+        asked(60, 99, B, A),
+        asked(50, 99, B, A),
+    ],
+)
+def test_the_history_that_is_meant(request_: RecordRange) -> None:
+    check_history((A, B), request_)
+
+
+@pytest.mark.parametrize("request_", [asked(0, 70, A), asked(70, 99, B, A), asked(70, 99, None, A)])
+def test_another_history(request_: RecordRange) -> None:
+    with pytest.raises(HistoryChangedError) as caught:
+        check_history((A, B), request_)
+    assert (caught.value.wanted, caught.value.position) == (60, 70)
+
+
+def test_a_store_that_is_behind() -> None:
+    with pytest.raises(UnavailableError, match="no records of life 9"):
+        check_history((A,), asked(0, 10, B))
+
+
+NEEDS = {each.request: each.need for each in ACTIONS.values()} | {
+    r.GetRequest: reads,
+    BackupRequest: administers,
+    r.PutRequest: writes,
+    r.Criteria: knows,
+    r.InfoRequest: knows,
+}
+
+OWN, OTHER = "AB" * 8 + "1" * 16, "CD" * 16
+ATTEMPT = "A" * 32
+
+KEYS = {
+    name: Permissions(name, frozenset(roles), ("t",), ("t",), prefix="AB" * 8)
+    for name, roles in {
+        "produce": ["produce"],
+        "consume": ["consume"],
+        "admin": ["admin"],
+        "store": ["store"],
+        "tower": ["tower"],
+    }.items()
+}
+READS, KNOWS, WRITES = {"consume"}, {"produce", "consume", "admin"}, {"produce"}
+ADMINISTERS: set[str] = {"admin"}
+ANY_KEY = {"produce", "consume", "admin", "tower"}
+
+
+def about(topic: str, partition: str) -> Iterator[tuple[r.Request, set[str]]]:
+    """Requests about a partition, and the keys that permit them; a store permits all."""
+    asked = RecordRange(topic, partition, 0, 1)
+    yield r.GetRequest((asked,)), READS
+    yield r.LeaseRequest((asked,)), READS
+    yield r.PutRequest(topic, partition, 0), WRITES
+    yield r.CommitRequest(((topic, partition, ATTEMPT, 0, 1, 0),)), WRITES
+    yield r.DigestsRequest((r.DigestRange(topic, partition, ATTEMPT, 0, 1),)), READS | WRITES
+    yield r.DiscardRequest(((topic, partition, ATTEMPT),)), WRITES | ADMINISTERS
+    yield r.Criteria(topic), KNOWS
+    yield r.InfoRequest(topic), KNOWS
+    yield r.HeadsRequest((topic,)), KNOWS
+    yield r.WatchRequest(0, (topic,)), KNOWS
+    yield r.OffsetsRequest(((topic, partition, 0),)), KNOWS
+    yield SizesRequest((asked,)), KNOWS
+    yield r.WaitRequest(topic, partition, 0, 0), KNOWS
+    yield r.TransactionsRequest((TopicPartition(topic, partition),)), KNOWS
+    yield TrimRequest(((topic, partition, 0),)), ADMINISTERS
+    yield DeleteRequest(topic), ADMINISTERS
+    yield LinksRequest((TopicPartition(topic, partition),)), ADMINISTERS
+    yield CheckRequest((TopicPartition(topic, partition),)), ADMINISTERS
+
+
+BESIDE: list[tuple[r.Request, set[str]]] = [
+    (r.Criteria(), ANY_KEY),
+    (r.HeadsRequest(), ANY_KEY),
+    (r.WatchRequest(0), ANY_KEY),
+    (r.StagedRequest(), ANY_KEY),
+    (r.SpaceRequest(), ANY_KEY),
+    (r.StoresRequest(), ANY_KEY),
+    (r.DescribeRequest(), ANY_KEY),
+    (RetentionRequest(), KNOWS),
+    (RetentionRequest(("t 1d",)), ADMINISTERS),
+    (RetentionRequest(reset=True), ADMINISTERS),
+    (r.ForgetRequest(OTHER), ADMINISTERS),
+    (BackupRequest(), ADMINISTERS),
+    (PeersRequest(), ADMINISTERS),
+]
+
+
+def authorize(owner: Permissions, request: r.Request) -> None:
+    if denied := NEEDS[type(request)](owner, request):
+        raise refused(owner, denied)
+
+
+def may(name: str, request: r.Request) -> bool:
+    try:
+        authorize(KEYS[name], request)
+    except NotAllowedError:
+        return False
+    return True
+
+
+def test_every_request_is_tried() -> None:
+    tried = {type(request) for request, _ in (*about("t", OWN), *BESIDE)}
+
+    def kinds(kind: type[r.Request]) -> Iterator[type[r.Request]]:
+        for each in kind.__subclasses__():
+            yield from kinds(each) if each.__subclasses__() else (each,)
+
+    named = {each for each in kinds(r.Request) if each.__module__.startswith("dafka_core.")}
+    assert tried == named == set(NEEDS)
+
+
+def test_each_request_needs_what_it_needs() -> None:
+    for request, allowed in (*about("t", OWN), *BESIDE):
+        found = {name for name in KEYS if may(name, request)}
+        assert found == allowed | {"store"}, request
+
+
+def test_of_other_topics_only_who_looks_after_stores_knows() -> None:
+    for request, allowed in about("other", OWN):
+        found = {name for name in KEYS if may(name, request)}
+        assert found == (allowed & {"admin"}) | {"store"}, request
+
+
+def test_nobody_writes_into_another_ones_partition() -> None:
+    writes = [request for request, allowed in about("t", OTHER) if allowed == WRITES]
+    for request in writes:
+        with pytest.raises(NotAllowedError, match=f"write partition {OTHER}, which is not its own"):
+            authorize(KEYS["produce"], request)
+        authorize(KEYS["store"], request)
+
+
+def test_who_may_produce_everything_deletes_nothing() -> None:
+    owner = Permissions("p", frozenset({"produce"}), prefix=OWN[:16])
+    with pytest.raises(NotAllowedError, match=r"and not produce to .__dafka\.deletions"):
+        authorize(owner, r.PutRequest(DELETIONS_TOPIC, OWN, 0))
+
+
+def test_permissions_are_described_in_a_few_words() -> None:
+    owner = Permissions("k", frozenset({"consume", "produce", "admin"}), ("a*", "b"), addresses=())
+    assert described(owner) == "produce 'a*', 'b'; consume; admin"
+    assert described(Permissions("k", frozenset({"consume"}), consume=())) == "consume nothing"

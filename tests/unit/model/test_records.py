@@ -32,7 +32,7 @@ from dafka_core.model.values import Longs, Values
 from dafka_core.storage.block import Block
 from tests.unit.model import envelopes
 from tests.unit.model.test_values import every_maker
-from tests.unit.storage.packing import pack
+from tests.unit.storage.test_block import pack
 
 TP = TopicPartition("t", "P")
 

@@ -76,10 +76,7 @@ def test_other_types_are_errors(given: Any, says: str) -> None:
 
 @pytest.mark.parametrize("keys", [[b"k"], []])
 def test_a_wrong_number_of_keys_is_an_error(keys: Any) -> None:
-    for values, of in (
-        ([b"v", b"w"], keys),
-        (pa.array([b"v", b"w"]), pa.array(keys, pa.binary())),
-    ):
+    for values, of in (([b"v", b"w"], keys), (pa.array([b"v", b"w"]), pa.array(keys, pa.binary()))):
         with pytest.raises(
             ValueError, match=f"2 values have {len(keys)} keys, or lists of headers"
         ):

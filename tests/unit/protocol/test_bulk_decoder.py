@@ -1,36 +1,251 @@
-"""Decoding in bulk gives what decoding each message by itself would give."""
+"""Frames of records, of every form and broken in every way; and their meaning, one by one."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from itertools import product
+from collections import defaultdict
+from collections.abc import Iterable
+from itertools import pairwise, product
+from typing import NamedTuple
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dafka_core.model.epochs import Epoch
-from dafka_core.model.records import TopicPartition, Transaction
-from dafka_core.model.values import Values
+from dafka_core.config.node_options import C_LAYOUT, RFC46
+from dafka_core.errors import ProtocolError
+from dafka_core.model.epochs import EPOCH_BYTES, Epoch
+from dafka_core.model.records import NO_VERSION, RecordBatch, TopicPartition, Transaction
+from dafka_core.model.values import Longs, Values
 from dafka_core.protocol import bulk_decoder
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.bulk_decoder import BulkDecoder
+from dafka_core.protocol.codec import decode, encode, encode_batch_prefix
 from dafka_core.protocol.limits import MAX_BATCH_COUNT, MAX_SEQUENCE
-from tests.unit.protocol.record_frames import (
-    EPOCH,
-    MIXES,
-    Frames,
-    Named,
-    assert_equal,
-    batch_header,
-    batch_of,
-    grouped,
-    header,
-    one_by_one,
-    with_epochs,
+from tests.unit.protocol.strategies import MESSAGES, packed, runs_of
+
+# Invalid and valid sequences: near 0, near our limit, and at the overflow of 64 bits.
+SEQUENCES = st.one_of(
+    st.integers(0, 9),
+    st.integers(MAX_SEQUENCE - 3, MAX_SEQUENCE + 3),
+    st.integers(2**64 - 3, 2**64 - 1),
 )
-from tests.unit.protocol.strategies import packed
-from tests.unit.protocol.vectors import RECORDED_VECTORS
+STRETCHES = st.builds(
+    lambda start, count: [(start + i) % 2**64 for i in range(count)], SEQUENCES, st.integers(1, 6)
+)
+
+Frames = tuple[bytes, bytes]
+PackedRecords = m.RecordBatchMessage | m.DirectRecordBatch
+
+
+class Named(NamedTuple):
+    """The requestor and the partition of records."""
+
+    requestor: str
+    tp: TopicPartition
+
+
+DEFAULT = Named("", TopicPartition("t", "P"))
+EPOCH = Epoch(1, 0x11FE, 1, 0, 0)
+NO_EPOCH = bytes(EPOCH_BYTES)
+
+
+def batch_of(
+    offset: int,
+    values: list[bytes],
+    of: Named = DEFAULT,
+    transaction: Transaction | None = None,
+    epoch: Epoch | None = None,
+    times: Longs | None = None,
+) -> RecordBatch:
+    return RecordBatch(of.tp, offset, Values.of(values), transaction, times, epoch)
+
+
+def header(sequence: int, of: Named = DEFAULT) -> bytes:
+    return encode_batch_prefix(*of, packed=False) + sequence.to_bytes(8, "big")
+
+
+def batch_header(
+    sequence: int,
+    count: int,
+    of: Named = DEFAULT,
+    transaction: tuple[int, ...] = (0, 0, 0),
+    epoch: bytes = NO_EPOCH,
+    runs: int = 0,
+) -> bytes:
+    numbers = [number.to_bytes(8, "big", signed=number < 0) for number in transaction]
+    tail = sequence.to_bytes(8, "big") + count.to_bytes(4, "big") + b"".join(numbers) + epoch
+    return encode_batch_prefix(*of, packed=True) + tail + runs.to_bytes(4, "big")
+
+
+def stretch(sequences: list[int], of: Named, value: bytes) -> list[Frames]:
+    """Return messages of one partition, with a distinguishing value."""
+    return [(header(sequence, of), value + sequence.to_bytes(8, "big")) for sequence in sequences]
+
+
+def packed_stretch(
+    sequence: int,
+    parts: list[tuple[list[bytes], tuple[int, ...], bytes, list[int]]],
+    of: Named,
+    overlap: int,
+) -> list[Frames]:
+    """Batches that follow each other, or overlap, in one partition.
+
+    They are of transactions and epochs, or of none.
+    """
+    messages = []
+    for values, transaction, epoch, stamps in parts:
+        runs = runs_of(len(values), stamps)
+        numbers = batch_header(sequence % 2**64, len(values), of, transaction, epoch, len(runs))
+        messages.append((numbers, packed(values, runs)))
+        sequence += max(len(values) - overlap, 0)
+    return messages
+
+
+def two_frames(message: m.Message, layout: str) -> list[Frames]:
+    frames = encode(message, layout)
+    return [(frames[0], frames[-1])]
+
+
+def cut(messages: list[Frames], size_bytes: int) -> list[Frames]:
+    return [(first[: len(first) - size_bytes], second) for first, second in messages]
+
+
+def cut_values(messages: list[Frames], size_bytes: int) -> list[Frames]:
+    return [(first, second[: len(second) - size_bytes]) for first, second in messages]
+
+
+def recount(messages: list[Frames], count: int) -> list[Frames]:
+    """Change the announced number of records."""
+    at = -(4 + 24 + EPOCH_BYTES + 4)
+    return [
+        (first[:at] + count.to_bytes(4, "big") + first[at + 4 :], second)
+        for first, second in messages
+    ]
+
+
+# None, those that include all records, and those that exclude some or all.
+TRANSACTIONS = st.sampled_from(
+    [(0, 0, 0), (0, 0, 0), (5, 0, 2**63 - 1), (NO_VERSION, 0, 2**63 - 1), (5, 3, 6), (0, 1, 0)]
+)
+# None, those of all, some or no records; and invalid ones.
+EPOCHS = st.sampled_from(
+    [
+        NO_EPOCH,
+        NO_EPOCH,
+        EPOCH.packed(),
+        EPOCH._replace(number=2, start=4, parent=EPOCH.digest).packed(),
+        EPOCH._replace(start=2**63).packed(),
+        EPOCH._replace(number=0).packed(),
+    ]
+)
+# None, one for all records or several; and one that cannot be.
+STAMPS = st.lists(st.sampled_from([0, 5, 5, 2**63 - 1, -1]), max_size=3)
+NAMED = st.builds(
+    Named,
+    st.sampled_from(["", "", "C1", "C2"]),
+    st.builds(
+        TopicPartition,
+        st.sampled_from(["t", "tt"]),
+        # Partitions with a common prefix: the bytes after a name must not count as part of it.
+        st.sampled_from(["P1", "P2", "P1\1", "P1\1\1\1\1\1"]),
+    ),
+)
+SINGLE = st.builds(stretch, STRETCHES, NAMED, st.binary(max_size=3))
+PACKED = st.builds(
+    packed_stretch,
+    SEQUENCES,
+    st.lists(
+        st.tuples(
+            st.lists(st.binary(max_size=5), min_size=1, max_size=4), TRANSACTIONS, EPOCHS, STAMPS
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+    NAMED,
+    st.sampled_from([0, 0, 1]),
+)
+INVALID = st.one_of(
+    st.tuples(st.binary(max_size=40), st.binary(max_size=9)).map(lambda pair: [pair]),
+    st.builds(two_frames, MESSAGES, st.sampled_from([RFC46, C_LAYOUT])),
+    st.builds(cut, SINGLE | PACKED, st.integers(1, 20)),
+    st.builds(cut, PACKED, st.just(4)),
+    st.builds(cut_values, PACKED, st.integers(1, 9)),
+    st.builds(recount, PACKED, st.sampled_from([0, 1, 2, 5, MAX_BATCH_COUNT + 1, 2**32 - 1])),
+)
+MIXES = st.lists(SINGLE | PACKED | INVALID, max_size=12).map(
+    lambda parts: [each for part in parts for each in part]
+)
+
+
+def values_in(message: m.Message) -> tuple[list[bytes], Longs | None] | None:
+    """The records of a message, and their times; None if it is about something else."""
+    match message:
+        case m.RecordMessage() | m.DirectRecord():
+            return [message.value], None
+        case m.RecordBatchMessage() | m.DirectRecordBatch():
+            lengths, records, times = m.unpack_batch(message.count, message.value, message.runs)
+            ends = [0, *lengths.cumsum().tolist()]
+            return [bytes(records[start:stop]) for start, stop in pairwise(ends)], times
+    return None
+
+
+def one_by_one(messages: list[Frames]) -> tuple[dict[tuple[Named, bool], list[RecordBatch]], int]:
+    """The batches by their names and form, and how many messages were no records."""
+    batches: dict[tuple[Named, bool], list[RecordBatch]] = defaultdict(list)
+    invalid_count = 0
+    for frames in messages:
+        try:
+            message: m.Message | None = decode(frames)
+        except ProtocolError:
+            message = None
+        found = None if message is None else values_in(message)
+        if found is None:
+            invalid_count += 1
+            continue
+        values, times = found
+        assert isinstance(message, m.AnyRecord)
+        named = Named(message.requestor, message.tp)
+        of_form = batches[named, isinstance(message, PackedRecords)]
+        of: tuple[Transaction | None, Epoch | None] = (None, None)
+        if isinstance(message, PackedRecords):
+            of = (message.transaction, message.epoch)
+        last = of_form[-1] if of_form else None
+        if last and (last.end, last.transaction, last.epoch) == (message.sequence, *of):
+            known = last.times is not None and times is not None
+            joined = np.concatenate([last.times, times]) if known else None
+            of_form[-1] = batch_of(last.offset, [*last.values, *values], named, *of, joined)
+        else:
+            of_form.append(batch_of(message.sequence, values, named, *of, times))
+    return dict(batches), invalid_count
+
+
+def grouped(taken: list[tuple[str, RecordBatch]]) -> dict[Named, list[RecordBatch]]:
+    batches: dict[Named, list[RecordBatch]] = defaultdict(list)
+    for requestor, batch in taken:
+        batches[Named(requestor, batch.tp)].append(batch)
+    return dict(batches)
+
+
+def assert_equal(
+    taken: dict[Named, list[RecordBatch]], expected: dict[tuple[Named, bool], list[RecordBatch]]
+) -> None:
+    """Compare batches and their order; the order of the two forms does not matter."""
+    assert taken.keys() == {named for named, _ in expected}
+    for named, batches in taken.items():
+        single, packed_batches = expected.get((named, False), []), expected.get((named, True), [])
+        orders = (single + packed_batches, packed_batches + single)
+        assert with_epochs(batches) in map(with_epochs, orders)
+
+
+def with_epochs(
+    batches: Iterable[RecordBatch],
+) -> list[tuple[RecordBatch, Epoch | None, list[list[int]] | None]]:
+    """Batches that are the same are so whatever their epochs and times are; these are not."""
+    return [
+        (batch, batch.epoch, None if batch.times is None else batch.times.tolist())
+        for batch in batches
+    ]
 
 
 def receive(decoder: BulkDecoder, first: bytes, second: bytes) -> None:
@@ -57,162 +272,6 @@ def test_decoding_many_equals_decoding_each(mixes: list[list[Frames]], take_in: 
         assert_equal(grouped(decoder.take()), expected)
         assert decoder.invalid_count == invalid_count
         assert decoder.take() == []
-
-
-@pytest.mark.parametrize(
-    ("sequences", "expected", "invalid_count"),
-    [
-        ([0, 1, 2], [(0, 3)], 0),
-        ([5], [(5, 1)], 0),
-        ([0, 1, 3, 4], [(0, 2), (3, 2)], 0),
-        ([2, 1, 0], [(2, 1), (1, 1), (0, 1)], 0),
-        ([7, 7, 8], [(7, 1), (7, 2)], 0),
-        ([2**64 - 1, 0, 1], [(0, 2)], 1),
-        ([2**64 - 1], [], 1),
-        ([MAX_SEQUENCE - 1, MAX_SEQUENCE, MAX_SEQUENCE + 1], [(MAX_SEQUENCE - 1, 2)], 1),
-        ([4, 2**63, 5], [(4, 2)], 1),
-    ],
-)
-@pytest.mark.parametrize("as_batches", [False, True])
-def test_consecutive_records_are_one_batch(
-    sequences: list[int], expected: list[tuple[int, int]], invalid_count: int, as_batches: bool
-) -> None:
-    decoder = BulkDecoder()
-    for i, sequence in enumerate(sequences):
-        if as_batches:
-            decoder.add(batch_header(sequence, 1), packed([bytes([i])]))
-        else:
-            decoder.add(header(sequence), bytes([i]))
-    batches = [batch for _, batch in decoder.take()]
-    assert [(batch.offset, len(batch.values)) for batch in batches] == expected
-    assert decoder.invalid_count == invalid_count
-
-
-def test_consecutive_batches_become_one() -> None:
-    decoder = BulkDecoder()
-    decoder.add(batch_header(3, 2), packed([b"a", b""]))
-    decoder.add(batch_header(5, 1), packed([b"ccc"]))
-    decoder.add(batch_header(9, 2), packed([b"d", b"e"]))
-    assert decoder.take() == [
-        ("", batch_of(3, [b"a", b"", b"ccc"])),
-        ("", batch_of(9, [b"d", b"e"])),
-    ]
-    assert decoder.invalid_count == 0
-
-
-@pytest.mark.parametrize(
-    ("sequence", "count", "value"),
-    [
-        (5, 0, b""),
-        (5, 1, b""),
-        (5, 1, bytes(3)),
-        (5, 1, b"\1\0\0\0"),
-        (5, 1, b"\0\0\0\0x"),
-        (5, 2, bytes(4)),
-        (5, 2, b"\xff\xff\xff\xff\1\0\0\0"),
-        (5, MAX_BATCH_COUNT + 1, bytes(4 * MAX_BATCH_COUNT + 4)),
-        (5, 2**32 - 1, b""),
-        (MAX_SEQUENCE, 2, bytes(8)),
-        (2**64 - 1, 2, bytes(8)),
-    ],
-)
-def test_invalid_batches_are_dropped_and_counted(sequence: int, count: int, value: bytes) -> None:
-    decoder = BulkDecoder()
-    decoder.add(batch_header(3, 2), packed([b"a", b"b"]))
-    decoder.add(batch_header(sequence, count), value)
-    decoder.add(batch_header(5, 1), packed([b"c"]))
-    assert decoder.take() == [("", batch_of(3, [b"a", b"b", b"c"]))]
-    assert decoder.invalid_count == 1
-
-
-@pytest.mark.parametrize("lacks_bytes", [1, 8, 16, 24, 29, 37, 53, 57])
-def test_a_truncated_batch_header_is_dropped_and_counted(lacks_bytes: int) -> None:
-    decoder = BulkDecoder()
-    receive(decoder, batch_header(3, 1), packed([b"a"]))
-    # The receive loop takes it for a record of the partition that it knows, if 8 are left.
-    receive(decoder, batch_header(4, 1)[:-lacks_bytes], packed([b"b"]))
-    receive(decoder, batch_header(4, 1) + b"\0", packed([b"b"]))
-    assert decoder.take() == [("", batch_of(3, [b"a"]))]
-    assert decoder.invalid_count == 2
-
-
-def test_batches_are_joined_within_their_epochs() -> None:
-    decoder = BulkDecoder()
-    second = Epoch(2, 0x22, 1, 5, EPOCH.digest)
-    decoder.add(batch_header(3, 1, epoch=EPOCH.packed()), packed([b"a"]))
-    decoder.add(batch_header(4, 1, epoch=EPOCH.packed()), packed([b"b"]))
-    decoder.add(batch_header(5, 1, epoch=second.packed()), packed([b"c"]))
-    decoder.add(batch_header(6, 1), packed([b"d"]))
-    # Before its epoch, and of an epoch that no life can have.
-    decoder.add(batch_header(4, 1, epoch=second.packed()), packed([b"x"]))
-    decoder.add(batch_header(7, 1, epoch=EPOCH._replace(number=0).packed()), packed([b"x"]))
-    assert with_epochs(batch for _, batch in decoder.take()) == [
-        (batch_of(3, [b"a", b"b"]), EPOCH, None),
-        (batch_of(5, [b"c"]), second, None),
-        (batch_of(6, [b"d"]), None, None),
-    ]
-    assert decoder.invalid_count == 2
-
-
-def test_timestamps_of_joined_batches_follow_each_other() -> None:
-    decoder = BulkDecoder()
-    two = [(1, 5), (1, 8)]
-    decoder.add(batch_header(3, 2, runs=2), packed([b"a", b"b"], two))
-    decoder.add(batch_header(5, 3, runs=1), packed([b"c", b"d", b"e"], [(3, 9)]))
-    decoder.add(batch_header(9, 1, runs=1), packed([b"f"], [(1, 11)]))
-    decoder.add(batch_header(10, 1), packed([b"g"]))  # of an unknown time: so are the others
-    [(_, first), (_, second)] = decoder.take()
-    assert first.times is not None
-    assert first.times.tolist() == [[1, 5], [1, 8], [3, 9]]
-    assert (second.times, second.count) == (None, 2)
-    assert decoder.invalid_count == 0
-
-
-def test_batches_of_transactions_are_joined_within_them() -> None:
-    decoder = BulkDecoder()
-    first, second = Transaction(4, 3, 6), Transaction(5, 6, 8)
-    decoder.add(batch_header(3, 2, transaction=first), packed([b"a", b"b"]))
-    decoder.add(batch_header(5, 1, transaction=first), packed([b"c"]))
-    decoder.add(batch_header(6, 1, transaction=second), packed([b"d"]))
-    decoder.add(batch_header(7, 1), packed([b"e"]))
-    # The transaction does not contain this record.
-    decoder.add(batch_header(8, 1, transaction=second), packed([b"x"]))
-    assert decoder.take() == [
-        ("", batch_of(3, [b"a", b"b", b"c"], transaction=first)),
-        ("", batch_of(6, [b"d"], transaction=second)),
-        ("", batch_of(7, [b"e"])),
-    ]
-    assert decoder.invalid_count == 1
-
-
-def test_recorded_records() -> None:
-    records = [
-        v for v in RECORDED_VECTORS if isinstance(v.message, (m.RecordMessage, m.DirectRecord))
-    ]
-    decoder = BulkDecoder()
-    for vector in records:
-        decoder.add(*vector.frames)
-    taken = decoder.take()
-    assert [requestor for requestor, _ in taken] == [
-        "",
-        "3B6B7CF3E064452E83D012EC823A4DD9",
-        "8E1BBB578999443B8818C5851AFC9A3F",
-    ]
-    values = Values.of([b"hello 1", b"hello 2", b"hello 3"])
-    for _, batch in taken:
-        assert batch == replace(taken[0][1], values=values)
-
-
-def test_receive_loop_may_append_to_known_buckets() -> None:
-    decoder = BulkDecoder()
-    decoder.add(header(0), b"a")
-    bucket = decoder.buckets[header(0)[:-8]]
-    bucket.sequences.append(header(1)[-8:])
-    bucket.values.append(b"b")
-    assert decoder.take() == [("", batch_of(0, [b"a", b"b"]))]
-    # The same bucket serves the next burst, and earlier results stay unchanged.
-    assert decoder.buckets[header(0)[:-8]] is bucket
-    assert bucket.values == []
 
 
 @pytest.mark.parametrize("as_batches", [False, True])

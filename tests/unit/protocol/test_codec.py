@@ -32,8 +32,7 @@ from dafka_core.protocol.limits import (
     MAX_SEQUENCE,
 )
 from tests.unit.protocol.strategies import COMMANDS, EPOCHS, MESSAGES, names, packed
-from tests.unit.protocol.vector import Vector
-from tests.unit.protocol.vectors import RECORDED_VECTORS, RFC46_VECTORS, VECTORS
+from tests.unit.protocol.vectors import RECORDED_VECTORS, RFC46_VECTORS, VECTORS, Vector
 
 COMMAND_IDS = {
     m.RecordMessage: b"M",

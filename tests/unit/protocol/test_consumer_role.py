@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 from math import inf
 from typing import Any
 
 import pytest
 
+from dafka_core.errors import HistoryChangedError, RecordTooLargeError
+from dafka_core.model.epochs import NO_LIFE, Epoch
 from dafka_core.model.records import RecordBatch
 from dafka_core.protocol import messages as m
 from dafka_core.protocol import timing
 from dafka_core.protocol.consumer_role import ConsumerRole
-from dafka_core.protocol.limits import MAX_FETCH_COUNT
+from dafka_core.protocol.limits import MAX_FETCH_COUNT, MAX_SEQUENCE
+from dafka_core.protocol.messages import (
+    UNSOLICITED,
+    Fetch,
+    Head,
+    HistoryQuery,
+    HistoryReply,
+    RecordTooLarge,
+)
+from dafka_core.protocol.partition_fetcher import MAX_REORDER_RECORDS
 from dafka_core.protocol.role import Outgoing
 from tests.unit.protocol.model import PARTITION, TOPIC, TP, answer, batch_of, fetches_in, offsets_of
 
@@ -274,3 +286,265 @@ def test_overlapping_batches_are_delivered_once() -> None:
     record(role, 5, 15)
     record(role, 0, 15)
     assert role.delivered == [batch_of(0, 10), batch_of(10, 15)]
+
+
+# -- room, seek, unsubscribe ----------------------------------------------------------------------
+
+
+def test_without_room_nothing_is_delivered_or_requested() -> None:
+    role = consumer("earliest")
+    assert record(role, 0, 10) == []
+    role.room = False
+    assert record(role, 10, 20) == []
+    assert head(role, 30) == []
+    assert role.on_tick(5.0) == []
+    # Otherwise the node would go round and round.
+    assert role.deadline(5.0) == inf
+    assert role.delivered == [batch_of(0, 10)]
+    assert role.scheduler.budget.records == 0
+    role.room = True
+    assert role.on_tick(5.0) == [fetch(10, 30)]
+    assert direct(role, 10, 30) == []
+    assert offsets_of(role.delivered) == list(range(30))
+
+
+def test_records_that_arrived_without_room_are_requested_with_room() -> None:
+    role = consumer("earliest")
+    assert head(role, 1_000) == [fetch(0, 1_000)]
+    direct(role, 0, 100)
+    role.room = False
+    direct(role, 100, 1_000)
+    role.room = True
+    assert role.on_tick(0.0) == [fetch(100, 1_000)]
+
+
+def test_latest_without_room_loses_nothing() -> None:
+    role = consumer("latest")
+    role.room = False
+    record(role, 5, 8)
+    role.room = True
+    assert role.on_tick(0.0) == [fetch(5, 8)]
+
+
+@pytest.mark.parametrize("offset", [0, 7, 25, 40])
+def test_seek(offset: int) -> None:
+    role = consumer("earliest")
+    record(role, 0, 20)
+    record(role, 25, 30)
+    role.delivered.clear()
+    role.seek(TP, offset)
+    assert role.scheduler.budget.records == 0
+    asked = fetches_in(role.on_tick(0.0))
+    assert asked == ([fetch(offset, 30)] if offset < 30 else [])
+    for request in asked:
+        for batch in answer(request, 30):
+            role.on_batch(0.0, ME, batch)
+    record(role, 30, 50)
+    assert offsets_of(role.delivered) == list(range(offset, 50))
+
+
+def test_seek_of_an_unknown_partition() -> None:
+    role = consumer("latest")
+    role.seek(TP, 3)
+    assert role.on_tick(0.0) == []
+    assert head(role, 9) == [fetch(3, 9)]
+
+
+def test_seek_before_subscribing() -> None:
+    role = ConsumerRole(ME, "earliest")
+    role.seek(TP, 3)
+    assert role.on_tick(0.0) == []
+    assert head(role, 9) == []
+    role.subscribe(TOPIC)
+    assert head(role, 9) == [fetch(3, 9)]
+
+
+def test_unsubscribe_forgets_the_topic() -> None:
+    role = consumer("earliest", TOPIC, "b")
+    record(role, 3, 9)
+    role.on_message(0.0, Head("b", PARTITION, 3), "")
+    role.unsubscribe(TOPIC)
+    assert list(role.topics) == ["b"]
+    assert list(role.positions()) == [("b", PARTITION)]
+    assert role.scheduler.budget.records == 0
+    assert {f.topic for f in fetches_in(role.on_tick(99.0))} == {"b"}
+    assert record(role, 0, 3) == []
+    assert role.delivered == []
+    # Subscribed again it begins again.
+    role.subscribe(TOPIC)
+    assert record(role, 0, 3) == []
+    assert offsets_of(role.delivered) == [0, 1, 2]
+
+
+def test_unsubscribing_from_what_was_not_subscribed_to_is_no_error() -> None:
+    role = consumer("earliest")
+    role.unsubscribe("b")
+    assert list(role.topics) == [TOPIC]
+
+
+# -- limits ---------------------------------------------------------------------------------------
+
+
+def test_a_forged_head_costs_little() -> None:
+    role = consumer("earliest")
+    head(role, MAX_SEQUENCE + 1)
+    asked = 0
+    for tenth in range(2_000):
+        now = tenth / 10
+        sent = role.on_tick(now)
+        for request in fetches_in([*sent, *head(role, MAX_SEQUENCE + 1, now)]):
+            asked += 1
+            for batch in answer(request, 10):
+                direct(role, batch.offset, batch.end, now)
+    assert offsets_of(role.delivered) == list(range(10))
+    # Once in eight seconds in the end.
+    assert asked <= 200 / timing.MAX_FETCH_RETRY_S + 8
+    assert role.scheduler.budget.records == 0
+    assert len(role.positions()) == len(role.scheduler) == 1
+
+
+def test_requests_for_records_that_no_node_has_cost_little() -> None:
+    role = consumer("earliest")
+    # The first ones are lost for ever, and new ones come and come.
+    asked = 0
+    for i in range(600):
+        asked += len(fetches_in(record(role, 1_000 * (i + 1), 1_000 * (i + 2), i / 10)))
+    assert asked <= 60 / timing.MAX_FETCH_RETRY_S + 8
+    assert role.delivered == []
+    assert role.scheduler.budget.records <= MAX_REORDER_RECORDS
+    # All that did not fit is asked for when the first ones turn up.
+    requests = [Fetch(PARTITION, ME, TOPIC, 0, 1_000)]
+    while requests:
+        for batch in answer(requests.pop(0), 601_000):
+            requests.extend(fetches_in(direct(role, batch.offset, batch.end, 60.0)))
+    assert offsets_of(role.delivered) == list(range(601_000))
+    assert role.scheduler.budget.records == role.scheduler.budget.size_bytes == 0
+
+
+def test_partitions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dafka_core.protocol.consumer_role.MAX_PARTITIONS", 10)
+    role = consumer("earliest")
+    for i in range(30):
+        role.on_message(0.0, Head(TOPIC, f"P{i}", 5), "")
+        role.on_batch(0.0, "", batch_of(0, 1, partition=f"P{i}"))
+    assert len(role.positions()) == 10
+    assert len(role.delivered) == 10
+
+
+def test_histories_of_other_partitions_are_not_kept() -> None:
+    role = consumer("earliest")
+    record(role, 0, 1)
+    history = (Epoch(2, 7, 1, 0, 0),)
+    for i in range(100):
+        reply = HistoryReply(ME, UNSOLICITED, "S", TOPIC, f"P{i}", 5, NO_LIFE, history)
+        assert role.on_message(0.0, reply, "") == []
+    assert set(role.partitions) == {TP}
+    assert len(role.delivered) == 1
+
+
+def test_records_of_a_replaced_life_are_ignored_and_the_history_is_requested() -> None:
+    role, old = consumer("earliest"), Epoch(1, 7, 1, 0, 0)
+    new, replaced = Epoch(2, 8, 1, 2, old.digest), Epoch(1, 9, 1, 0, 0)
+    for start, epoch in ((0, old), (2, new)):
+        role.on_batch(0.0, "", dataclasses.replace(batch_of(start, start + 2), epoch=epoch))
+    stale = dataclasses.replace(batch_of(4, 6), epoch=replaced)
+    assert role.on_batch(1.0, "", stale) == []
+    assert role.on_batch(1.0, ME, stale) == [HistoryQuery(ME, UNSOLICITED, *TP)]
+    assert role.on_batch(1.1, ME, stale) == []  # asked a moment ago
+    assert offsets_of(role.delivered) == [0, 1, 2, 3]
+
+
+# -- records above its limit ----------------------------------------------------------------------
+
+LIMIT = 10
+
+
+def limited() -> ConsumerRole:
+    role = ConsumerRole(ME, "earliest", limit_bytes=LIMIT)
+    role.subscribe(TOPIC)
+    return role
+
+
+def refuse(role: ConsumerRole, offset: int, size_bytes: int = 100, to: str = ME) -> list[Outgoing]:
+    return role.on_message(0.5, RecordTooLarge(to, *TP, offset, size_bytes), "")
+
+
+def delivered(role: ConsumerRole) -> list[range | int]:
+    """The ranges of offsets, and the offsets of errors."""
+    return [
+        range(each.offset, each.end) if isinstance(each, RecordBatch) else each.offset
+        for each in role.delivered
+        if not isinstance(each, HistoryChangedError)
+    ]
+
+
+def test_the_error_takes_the_place_of_the_record() -> None:
+    role = limited()
+    role.on_message(0.0, Head(*TP, 5), "")
+    role.on_batch(0.0, ME, batch_of(0, 2))
+    role.on_batch(0.0, "", batch_of(3, 6))  # it waits behind the gap
+    refuse(role, 2)
+    assert delivered(role) == [range(2), 2, range(3, 6)]
+    error = role.delivered[1]
+    assert isinstance(error, RecordTooLargeError)
+    assert (error.size_bytes, error.limit_bytes, error.node) == (100, LIMIT, "this consumer")
+    assert role.positions() == {TP: (6, 6)}
+    assert role.on_tick(20.0)[1:] == []  # nothing is missing
+
+
+def test_following_records_are_requested() -> None:
+    role = limited()
+    role.on_message(0.0, Head(*TP, 0), "")
+    assert refuse(role, 0) == []
+    assert fetches_in(role.on_message(0.5, Head(*TP, 3), "")) == [Fetch(PARTITION, ME, TOPIC, 1, 3)]
+
+
+def test_only_the_next_record_is_skipped_and_only_above_the_limit() -> None:
+    role = limited()
+    role.on_message(0.0, Head(*TP, 5), "")
+    refuse(role, 1)  # the ones before it were lost on the way
+    refuse(role, 0, LIMIT)  # within its limit: the report is wrong
+    refuse(role, 0, to="another")
+    assert role.delivered == []
+    assert fetches_in(role.on_tick(timing.FETCH_RETRY_S + 0.1)) == [
+        Fetch(PARTITION, ME, TOPIC, 0, 6)
+    ]
+
+
+def test_a_life_that_began_with_a_skipped_record_changes_nothing() -> None:
+    """Otherwise it would return to records that no node sends, skip them, and return, for ever."""
+    role, old = limited(), Epoch(1, 7, 1, 0, 0)
+    role.on_batch(0.0, "", dataclasses.replace(batch_of(0, 2), epoch=old))
+    role.on_message(0.0, Head(*TP, 2), "")
+    refuse(role, 2)
+
+    def hear(start: int) -> None:
+        history = (old, Epoch(start, 8, 1, start, old.digest))
+        role.on_message(1.0, HistoryReply(ME, UNSOLICITED, "S", *TP, 3, NO_LIFE, history), "")
+
+    hear(2)
+    assert role.positions() == {TP: (3, 3)}
+    assert isinstance(role.delivered[-1], RecordTooLargeError)
+    hear(1)
+    assert isinstance(role.delivered[-1], HistoryChangedError)
+
+
+def test_without_room_the_record_is_requested_again() -> None:
+    role = limited()
+    role.on_message(0.0, Head(*TP, 5), "")
+    role.room = False
+    refuse(role, 0)
+    assert role.delivered == []
+    role.room = True
+    assert fetches_in(role.on_tick(timing.FETCH_RETRY_S + 0.1)) == [
+        Fetch(PARTITION, ME, TOPIC, 0, 6)
+    ]
+
+
+def test_reports_of_other_partitions_are_ignored() -> None:
+    role = limited()
+    assert refuse(role, 0) == []
+    role.on_message(0.0, Head(*TP, 5), "")
+    role.unsubscribe(TOPIC)
+    refuse(role, 0)
+    assert role.delivered == []

@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from zmq.auth import create_certificates
@@ -14,12 +15,7 @@ from zmq.auth import create_certificates
 from dafka_core.errors import ConfigError
 from dafka_core.security import key_files
 from dafka_core.security.allowed_keys import AllowedKeys
-from dafka_core.security.key_files import (
-    AllowedKey,
-    new_key,
-    parse_public,
-    read_public,
-)
+from dafka_core.security.key_files import AllowedKey, new_key, parse_public, read_public
 from tests.open_files import no_open_file_left
 
 
@@ -44,10 +40,7 @@ WRONG: list[tuple[Callable[[Path], object], str]] = [
 
 @pytest.mark.parametrize(("spoil", "why"), WRONG)
 def test_an_invalid_file_is_an_error_at_first_and_logged_later(
-    spoil: Callable[[Path], object],
-    why: str,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    spoil: Callable[[Path], object], why: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     kept, spoilt = new_key(tmp_path / "k", "a", ("store",))[0], tmp_path / "k" / "n.key"
     new_key(tmp_path / "k", "n", ("produce",))
@@ -66,6 +59,18 @@ def test_an_invalid_file_is_an_error_at_first_and_logged_later(
     assert (allowed.find(gone.key) is not None) == is_whole
     if "directory" not in why and not why.startswith("can be"):
         assert allowed.find(good.key) == good
+
+
+def test_a_read_only_mount_that_all_could_write_is_a_directory_of_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = read_public(new_key(tmp_path / "k", "a", ("store",))[0])
+    (tmp_path / "k").chmod(0o777)
+    with pytest.raises(ConfigError, match="can be written to by all users"):
+        AllowedKeys(str(tmp_path / "k"))
+    mounted = SimpleNamespace(f_flag=os.ST_RDONLY)
+    monkeypatch.setattr(os, "statvfs", lambda path: mounted)
+    assert AllowedKeys(str(tmp_path / "k")).find(made.key) == made
 
 
 def test_changes_of_keys_and_roles_apply(tmp_path: Path) -> None:

@@ -18,9 +18,7 @@ from dafka_core.security.throttles import (
 )
 
 
-def test_an_address_is_refused_for_a_minute(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_address_is_refused_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     guesses = Guesses()
     for count in range(1, MOST_WRONG + 1):
         assert not guesses.are_refused("10.0.0.1")
@@ -55,9 +53,7 @@ def test_the_number_of_guessers_is_bounded() -> None:
     assert guesses.add_wrong("10.0.39.100") == 2
 
 
-def test_a_message_is_logged_once_a_minute(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_message_is_logged_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     said = LogThrottle()
@@ -66,9 +62,7 @@ def test_a_message_is_logged_once_a_minute(
     assert [said.is_new(each) for each in ("b", "a", "a")] == [True, True, False]
 
 
-def test_the_number_of_messages_is_bounded(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_number_of_messages_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     said = LogThrottle()

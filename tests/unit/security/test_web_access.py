@@ -11,14 +11,7 @@ import pytest
 
 from dafka_core.errors import ConfigError
 from dafka_core.security.throttles import MINUTE_S, MOST_WRONG
-from dafka_core.security.web_access import (
-    Answer,
-    Door,
-    bearer,
-    is_own_name,
-    new_token,
-    write_token,
-)
+from dafka_core.security.web_access import Answer, Door, bearer, is_own_name, new_token, write_token
 
 
 @pytest.fixture

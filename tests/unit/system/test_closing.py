@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib import metadata
 
 import pytest
 
 from dafka_core.system.closing import Closing
+from dafka_core.system.distribution import this_version
 
 
 class Counted(Closing):
@@ -147,3 +149,13 @@ def test_the_command_line_says_so() -> None:
 def test_real_threads_that_a_debugger_starts_are_taken() -> None:
     tower = f"with {NODES['Tower']} as node: print('runs', node.is_open)"
     assert said(TRACED, MAKE.format(made=tower)) == "runs True\n"
+
+
+def test_the_version_is_that_of_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert this_version() == metadata.version("dafka-spark")
+
+    def find_none(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", find_none)
+    assert this_version() == "of its source"

@@ -79,7 +79,6 @@ class KafkaClient:
         self.servers = servers
         self.login = login
 
-    @abstractmethod
     def write(
         self,
         topic: str,
@@ -95,6 +94,11 @@ class KafkaClient:
         Raises:
             FailedError: a record was refused, or the client.
         """
+        how = {"compression_type": compression, "enable_idempotence": idempotent, "acks": acks}
+        return self._write(topic, records, how | {"linger_ms": 5} | options)
+
+    @abstractmethod
+    def _write(self, topic: str, records: Sequence[Sent], options: dict[str, Any]) -> list[int]: ...
 
     @abstractmethod
     def reading(self, topic: str = "t", *, wait_ms: int = 500, **options: Any) -> KafkaReader:
@@ -112,16 +116,7 @@ class Librdkafka(KafkaClient):
         login = self.login.librdkafka() if self.login else {}
         return {"bootstrap.servers": self.servers, "log_level": 0, **login}
 
-    def write(
-        self,
-        topic: str,
-        records: Sequence[Sent],
-        *,
-        compression: str = "none",
-        idempotent: bool = False,
-        acks: str | int = "all",
-        **options: Any,
-    ) -> list[int]:
+    def _write(self, topic: str, records: Sequence[Sent], options: dict[str, Any]) -> list[int]:
         offsets: list[int] = []
         errors: list[confluent_kafka.KafkaError] = []
 
@@ -131,9 +126,8 @@ class Librdkafka(KafkaClient):
         def failed(error: confluent_kafka.KafkaError) -> None:
             errors.extend([error] * (error.code() == confluent_kafka.KafkaError._AUTHENTICATION))
 
-        ours = {"compression.type": compression, "enable.idempotence": idempotent, "acks": acks}
-        ours |= {"linger.ms": 5, "error_cb": failed}
-        producer = confluent_kafka.Producer(self.config() | ours | _dotted(options))
+        settings = self.config() | _dotted(options) | {"error_cb": failed}
+        producer = confluent_kafka.Producer(settings)
         for each in records:
             producer.produce(
                 *(topic, each.value, each.key, 0),
@@ -190,25 +184,18 @@ class PythonClient(KafkaClient):
     def config(self) -> dict[str, Any]:
         return {"bootstrap_servers": self.servers, **(self.login.python() if self.login else {})}
 
-    def write(
-        self,
-        topic: str,
-        records: Sequence[Sent],
-        *,
-        compression: str = "none",
-        idempotent: bool = False,
-        acks: str | int = "all",
-        **options: Any,
-    ) -> list[int]:
-        ours = {"compression_type": None if compression == "none" else compression, "acks": acks}
-        ours |= {"enable_idempotence": idempotent, "linger_ms": 5} | options
+    def _write(self, topic: str, records: Sequence[Sent], options: dict[str, Any]) -> list[int]:
+        if options["compression_type"] == "none":
+            options["compression_type"] = None
         try:
-            return self._write(topic, records, self.config() | ours)
+            return self._written(topic, records, self.config() | options)
         except (kafka.errors.KafkaError, aiokafka.errors.KafkaError) as error:
             raise FailedError(getattr(error, "errno", 0) or 0, repr(error)) from None
 
     @abstractmethod
-    def _write(self, topic: str, records: Sequence[Sent], options: dict[str, Any]) -> list[int]: ...
+    def _written(
+        self, topic: str, records: Sequence[Sent], options: dict[str, Any]
+    ) -> list[int]: ...
 
     def _reading_options(self, wait_ms: int, options: dict[str, Any]) -> dict[str, Any]:
         ours = {"enable_auto_commit": False, "group_id": None, "fetch_max_wait_ms": wait_ms}
@@ -228,7 +215,7 @@ class KafkaPython(PythonClient):
 
     COMPRESSIONS = ("none", "gzip", "zstd")
 
-    def _write(self, topic: str, records: Sequence[Sent], options: dict[str, Any]) -> list[int]:
+    def _written(self, topic: str, records: Sequence[Sent], options: dict[str, Any]) -> list[int]:
         producer = kafka.KafkaProducer(**options)
         try:
             sent = [
@@ -271,7 +258,7 @@ class KafkaPythonReader(KafkaReader):
 class Aiokafka(PythonClient):
     """aiokafka."""
 
-    def _write(self, topic: str, records: Sequence[Sent], options: dict[str, Any]) -> list[int]:
+    def _written(self, topic: str, records: Sequence[Sent], options: dict[str, Any]) -> list[int]:
         async def work() -> list[int]:
             producer = aiokafka.AIOKafkaProducer(**options)
             try:

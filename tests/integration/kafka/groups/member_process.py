@@ -8,17 +8,41 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+from collections.abc import Callable
 from typing import Any
 
 SESSION_MS = 3_000
 BEAT_MS = 500
 WAIT_S = 0.2
+OPTIONS: dict[str, Any] = {
+    "session_timeout_ms": SESSION_MS,
+    "heartbeat_interval_ms": BEAT_MS,
+    "auto_offset_reset": "earliest",
+    "enable_auto_commit": False,
+    "metadata_max_age_ms": 500,
+}
+"""Options of Python's libraries."""
+
+Read = list[tuple[int, int]]
+"""Partitions and offsets."""
 
 ended: list[int] = []
 
 
-def say(number: int, offset: int) -> None:
-    print(number, offset, flush=True)
+def consume(poll: Callable[[], Read], commit: Callable[[], object]) -> None:
+    while not ended:
+        for number, offset in (found := poll()):
+            print(number, offset, flush=True)
+        if found:
+            try:
+                commit()
+            except Exception as error:  # noqa: BLE001 -- each library has errors of its own
+                # After losing its partitions a member can't commit; the new owner reads again.
+                print(repr(error), file=sys.stderr, flush=True)
+
+
+def places(found: dict[Any, list[Any]]) -> Read:
+    return [(each.partition, each.offset) for messages in found.values() for each in messages]
 
 
 def confluent(servers: str, group: str, topic: str, instance: str) -> None:
@@ -36,82 +60,45 @@ def confluent(servers: str, group: str, topic: str, instance: str) -> None:
     }
     consumer = Consumer(settings | ({"group.instance.id": instance} if instance else {}))
     consumer.subscribe([topic])
-    while not ended:
+
+    def poll() -> Read:
         messages = [each for each in consumer.consume(100, WAIT_S) if each.error() is None]
-        for each in messages:
-            say(each.partition() or 0, each.offset() or 0)
-        if messages:
-            _try(lambda: consumer.commit(asynchronous=False))
+        return [(each.partition() or 0, each.offset() or 0) for each in messages]
+
+    consume(poll, lambda: consumer.commit(asynchronous=False))
     consumer.close()
 
 
 def kafka_python(servers: str, group: str, topic: str, instance: str) -> None:
     from kafka import KafkaConsumer
 
-    consumer = KafkaConsumer(
-        topic,
-        bootstrap_servers=servers.split(","),
-        group_id=group,
-        group_instance_id=instance or None,
-        session_timeout_ms=SESSION_MS,
-        heartbeat_interval_ms=BEAT_MS,
-        auto_offset_reset="earliest",
-        enable_auto_commit=False,
-        metadata_max_age_ms=500,
-    )
-    while not ended:
-        found = consumer.poll(timeout_ms=int(WAIT_S * 1000))
-        for messages in found.values():
-            for each in messages:
-                say(each.partition, each.offset)
-        if found:
-            _try(consumer.commit)
+    named = {"group_id": group, "group_instance_id": instance or None}
+    consumer = KafkaConsumer(topic, bootstrap_servers=servers.split(","), **named, **OPTIONS)
+    consume(lambda: places(consumer.poll(timeout_ms=int(WAIT_S * 1000))), consumer.commit)
     consumer.close()
 
 
 def aio(servers: str, group: str, topic: str, instance: str) -> None:
     from aiokafka import AIOKafkaConsumer
-    from aiokafka.errors import KafkaError
 
-    async def run() -> None:
-        consumer = AIOKafkaConsumer(
-            topic,
-            bootstrap_servers=servers,
-            group_id=group,
-            group_instance_id=instance or None,
-            session_timeout_ms=SESSION_MS,
-            heartbeat_interval_ms=BEAT_MS,
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-            metadata_max_age_ms=500,
+    named = {"group_id": group, "group_instance_id": instance or None}
+    with asyncio.Runner() as runner:
+
+        async def start() -> Any:
+            consumer = AIOKafkaConsumer(topic, bootstrap_servers=servers, **named, **OPTIONS)
+            await consumer.start()
+            return consumer
+
+        consumer = runner.run(start())
+        consume(
+            lambda: places(runner.run(consumer.getmany(timeout_ms=int(WAIT_S * 1000)))),
+            lambda: runner.run(consumer.commit()),
         )
-        await consumer.start()
-        while not ended:
-            found = await consumer.getmany(timeout_ms=int(WAIT_S * 1000))
-            for messages in found.values():
-                for each in messages:
-                    say(each.partition, each.offset)
-            if found:
-                try:
-                    await consumer.commit()
-                except KafkaError as error:
-                    print(repr(error), file=sys.stderr, flush=True)
-        await consumer.stop()
-
-    asyncio.run(run())
-
-
-def _try(commit: Any) -> None:
-    """After losing its partitions a member can't commit; the new owner reads again."""
-    try:
-        commit()
-    except Exception as error:  # noqa: BLE001 -- each library has errors of its own
-        print(repr(error), file=sys.stderr, flush=True)
+        runner.run(consumer.stop())
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: ended.append(1))
+    libraries = {"confluent": confluent, "kafka-python": kafka_python, "aiokafka": aio}
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    {"confluent": confluent, "kafka-python": kafka_python, "aiokafka": aio}[sys.argv[1]](
-        *sys.argv[2:6]
-    )
+    signal.signal(signal.SIGTERM, lambda *_: ended.append(1))
+    libraries[sys.argv[1]](*sys.argv[2:6])

@@ -77,18 +77,3 @@ def test_librdkafkas_admin_sees_groups_and_deletes_them(servers: str) -> None:
         assert "NON_EMPTY_GROUP" in str(error)
         assert states() == {"g": "STABLE"}
     assert commit(servers, "simple") == [-1001, -1001]
-
-
-def test_kafka_pythons_admin_sees_groups_and_deletes_them(servers: str) -> None:
-    from kafka import KafkaAdminClient
-
-    commit(servers, "simple", 5, 7)
-    admin = KafkaAdminClient(bootstrap_servers=servers)
-    try:
-        offsets = admin.list_group_offsets("simple")
-        found = offsets.get("simple", offsets)
-        assert {each.partition: at.offset for each, at in found.items()} == {0: 5, 1: 7}
-        admin.delete_groups(["simple"])
-        assert commit(servers, "simple") == [-1001, -1001]
-    finally:
-        admin.close()

@@ -251,15 +251,6 @@ def test_a_static_member_leaves_by_its_instance() -> None:
     assert group.state is GroupState.EMPTY
 
 
-def test_a_group_without_members_takes_commits_of_simple_consumers_only() -> None:
-    tried = Tried()
-    group, now = tried.group, tried.now
-    assert group.may_commit(now, "", None, -1) is KafkaError.NONE
-    assert group.may_commit(now, "who", None, 3) is KafkaError.UNKNOWN_MEMBER_ID
-    tried.stable()
-    assert group.may_commit(now, "", None, -1) is KafkaError.UNKNOWN_MEMBER_ID
-
-
 def test_who_waits_when_the_group_moves_is_told_to_ask_elsewhere() -> None:
     tried = Tried()
     tried.stable()
