@@ -30,10 +30,10 @@ def main() -> None:
     """Draw what the files have."""
     directory, *files = map(Path, sys.argv[1:])
     mpl.use("svg")
-    mpl.rcParams.update(
-        {"svg.hashsalt": "dafka", "font.size": 9, "axes.spines.top": False}
-        | {"axes.spines.right": False, "legend.frameon": False}
-    )
+    mpl.rc("svg", hashsalt="dafka")
+    mpl.rc("font", size=9)
+    mpl.rc("legend", frameon=False)
+    mpl.rc("axes.spines", top=False, right=False)
     lines = [json.loads(line) for file in files for line in file.read_text().splitlines()]
     peers = [each for each in lines if "row" in each]
     throughput(directory / "throughput.svg", [each for each in peers if not _latencies(each)])

@@ -9,13 +9,20 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import typer
+import click
 
 from dafka_console.options import ConsoleOptions
 from dafka_core.cli import output, store_clients
-from dafka_core.cli.flags import AsJson, ExitWithParent, Timeout, Uris, of_table
+from dafka_core.cli.flags import (
+    exit_with_parent_option,
+    json_option,
+    of_table,
+    option,
+    stores_option,
+    timeout_option,
+)
 from dafka_core.cli.process import Stopped, serve_until_stopped, stop_when_input_ends
 from dafka_core.config.node_options import ReaderOptions, keys_in
 from dafka_core.config.options import check_argument
@@ -36,40 +43,33 @@ RATED: Final = 3
 KEY_S: Final = 0.1
 """Polling interval of the keyboard."""
 
-OneTopic = Annotated[
-    str | None,
-    typer.Option(
-        "--topic",
-        metavar="TOPIC",
-        parser=unescape,
-        show_default=False,
-        help="Show this topic's partitions.",
-    ),
-]
 
-
+@option("--topic", type=unescape, metavar="TOPIC", help="Show this topic's partitions.")
+@option("--sort", default="rate", metavar="COLUMN", help="name, rate, records or bytes.")
+@option("--rows", type=click.IntRange(1, 500), default=20, metavar="N", help="How many to list.")
+@option(
+    "--interval-s",
+    type=click.FloatRange(0.1, 3600),
+    default=1.0,
+    metavar="NUMBER",
+    help="How often to look.",
+)
+@option("--internal", is_flag=True, help="List Dafka's own topics, too.")
+@option("--once", is_flag=True, help="Print the state once, and exit.")
+@json_option
+@timeout_option
+@stores_option
 def top(
     *,
-    topic: OneTopic = None,
-    sort: Annotated[
-        str, typer.Option("--sort", metavar="COLUMN", help="name, rate, records or bytes.")
-    ] = "rate",
-    rows: Annotated[
-        int, typer.Option("--rows", min=1, max=500, metavar="N", help="How many to list.")
-    ] = 20,
-    interval_s: Annotated[
-        float,
-        typer.Option(
-            "--interval-s", min=0.1, max=3600, metavar="NUMBER", help="How often to look."
-        ),
-    ] = 1.0,
-    internal: Annotated[
-        bool, typer.Option("--internal", help="List Dafka's own topics, too.")
-    ] = False,
-    once: Annotated[bool, typer.Option("--once", help="Print the state once, and exit.")] = False,
-    as_json: AsJson = False,
-    timeout_s: Timeout = 10.0,
-    uris: Uris = "",
+    topic: str | None,
+    sort: str,
+    rows: int,
+    interval_s: float,
+    internal: bool,
+    once: bool,
+    as_json: bool,
+    timeout_s: float,
+    uris: str,
     **options: Any,
 ) -> None:
     """Watch a cluster: nodes, stores, topics, partitions, rates, sizes, and lag of queries.
@@ -178,10 +178,12 @@ def _pressed(keyboard: int | None) -> str:
     return os.read(keyboard, 1).decode("latin-1") if ready else ""
 
 
-EXTRA: Final = "the console needs starlette and uvicorn: pip install 'dafka-spark[console]'"
+EXTRA: Final = "its packages are missing: pip install 'dafka-spark[console]'"
 
 
-def console(*, uris: Uris = "", exit_with_parent: ExitWithParent = False, **options: Any) -> None:
+@stores_option
+@exit_with_parent_option
+def console(*, uris: str, exit_with_parent: bool, **options: Any) -> None:
     """Serve the console (extra 'console'): the live cluster, its records, queries and health.
 
     It prints READY and its address as JSON once it serves. Ctrl-C stops it.
@@ -193,7 +195,8 @@ def console(*, uris: Uris = "", exit_with_parent: ExitWithParent = False, **opti
     try:
         from dafka_console.server import Console
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "anyio", "h11"):
+        package = (error.name or "").partition(".")[0]
+        if package not in ("starlette", "uvicorn", "prometheus_client"):
             raise
         raise ConfigError("console", error.name, EXTRA) from None
     from dafka_console.cluster_view import located
@@ -206,7 +209,7 @@ def console(*, uris: Uris = "", exit_with_parent: ExitWithParent = False, **opti
         output.info(f"console at {node.url}; Ctrl-C stops it")
         if node.token:
             output.info(f"the page asks for this token: {node.url}?token={node.token}")
-        elif node.is_open:
+        elif node.admits_all:
             may = "read every record" if own.get("read_only") else "read and write records"
             output.info(f"whoever reaches {node.url} from another machine may {may}: no password")
         serve_until_stopped(node, url=node.url, port=node.port)

@@ -2,33 +2,55 @@
 
 from __future__ import annotations
 
-import logging
-import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-import uvicorn
-
-from dafka_console.access import MOST_CONNECTIONS, Access, Connection, Login
+from dafka_console.access import ConsoleLogin
 from dafka_console.api import Api
 from dafka_console.cluster_view import ClusterView
 from dafka_console.options import DEFAULT_PORT, ConsoleOptions
 from dafka_console.producing import Producers
 from dafka_core.config.node_options import SecurityOptions
-from dafka_core.errors import NodeFailedError
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.nodes.threads import InterruptibleCondition, NodeThread
+from dafka_core.model.names import escape
+from dafka_core.ops.findings import Finding, ok, problem
+from dafka_core.ops.http_server import Access, HttpServer, Login
+from dafka_core.ops.metric_declarations import Metric, gauge
+from dafka_core.ops.node_routes import node_routes
+from dafka_core.ops.store_extension import ExtensionNode
+from dafka_core.ops.watched_nodes import WatchedNodes
+from dafka_core.queries.query_lag import FINISHED, LATE, QueryLag
 from dafka_core.security.web_access import Door
-from dafka_core.system.closing import ProcessBound
-from dafka_core.system.hosts import host_port, is_loopback, listen_for
+from dafka_core.system.hosts import host_port, is_loopback
 
-START_S: Final = 30.0
-MAX_HEADER_BYTES: Final = 32 << 10
-END_S: Final = 2
-"""Time for pending answers when the console closes."""
+MOST_CONNECTIONS: Final = 256
+"""Connections at a time. Beyond it a connection without a request is closed; if there is none, the
+new one is refused."""
 
 
-class Console(ProcessBound):
+METRICS: Final[tuple[Metric, ...]] = (
+    gauge(
+        "query_records_behind",
+        lambda console: console.of_queries(lambda lag: lag.records_behind),
+        "records that a query of Spark has yet to read; a finished query has no metrics",
+        "query",
+    ),
+    gauge(
+        "query_seconds_behind",
+        lambda console: console.of_queries(lambda lag: lag.seconds_behind),
+        "age of the oldest of these records",
+        "query",
+    ),
+    gauge(
+        "query_late",
+        lambda console: console.of_queries(lambda lag: lag.state == LATE),
+        "1 if a query has missed three reports: it was stopped, it failed, or no store takes them",
+        "query",
+    ),
+)
+
+
+class Console(ExtensionNode):
     """Serves a cluster to browsers from construction until ``close``.
 
     Args:
@@ -55,90 +77,71 @@ class Console(ProcessBound):
         where = host_port(config.listen, DEFAULT_PORT)
         is_here = is_loopback(where.host)
         is_open = not config.token_file and (is_here or _security(options).may_be_open)
-        self.is_open = is_open and not is_here
+        self.admits_all = is_open and not is_here
         """True if other machines may use it without a token."""
         door = None if is_open else Door("the console", "token_file", config.token_file)
         self.token = "" if door is None or config.token_file else door.token
         """A generated token."""
-        self._socket = listen_for("listen", where)
-        self.port: int = self._socket.getsockname()[1]
-        self.url = f"{where._replace(port=self.port).url}/"
+        self._server = HttpServer("console", "listen", where, MOST_CONNECTIONS)
+        self.port = self._server.address.port
+        self.url = f"{self._server.address.url}/"
         try:
             self.view = ClusterView(options, locations, interval_s=config.interval_ms / 1000)
         except BaseException:
-            self._socket.close()
+            self._server.close()
             raise
         can_produce = not (config.read_only or locations)
         self._producers = Producers(_of_producers(options)) if can_produce else None
         uris = [uri for each in locations for uri in each.locations[:1]]
         app = Api(self.view, options, uris, self._producers).app()
-        self._changed = InterruptibleCondition()
-        self._server = _Server(
-            self._changed,
-            uvicorn.Config(
-                Access(
-                    app,
-                    where.host,
-                    config.names,
-                    read_only=config.read_only,
-                    login=None if door is None else Login(door, self.port),
-                ),
-                log_config=None,
-                access_log=False,
-                lifespan="off",
-                server_header=False,
-                date_header=False,
-                proxy_headers=False,  # trust the connection's address, not a header
-                ws="none",
-                http=Connection,
-                h11_max_incomplete_event_size=MAX_HEADER_BYTES,
-                limit_concurrency=MOST_CONNECTIONS,
-                timeout_keep_alive=30,
-                timeout_graceful_shutdown=END_S,
-            ),
-        )
-        self._thread = NodeThread("dafka-console", self._serve)
-        self._thread.start()
-        self._changed.wait_until(lambda: self._server.started or self._failure, START_S)
-        if not self._server.started:
+        nodes = WatchedNodes(0)
+        nodes.add(self)
+        app.routes.extend(node_routes(nodes))
+        login = Login(None) if door is None else ConsoleLogin(door, self.port)
+        methods = ("GET", "HEAD", "POST")
+        try:
+            self._server.start(
+                Access(app, where.host, login, config.names, methods, read_only=config.read_only)
+            )
+        except BaseException:
             self.close()
-            raise NodeFailedError("console", self._failure or "it did not start")
+            raise
+        self.is_open = True
 
-    _failure = ""
+    metrics = METRICS
+
+    @property
+    def name(self) -> str:
+        """The address, as a label of metrics."""
+        return str(self._server.address)
+
+    def findings(self) -> list[Finding]:
+        """Return whether it has a cluster to show."""
+        if any(each.here for each in self.view.snapshot.stores):
+            return [ok("stores", "stores respond")]
+        return [problem("stores", "no store responds", "'dafka doctor' names the cause")]
+
+    def of_queries(self, read: Callable[[QueryLag], float | None]) -> dict[str, float]:
+        """Read a number of each query that has not finished; of several runs the largest."""
+        found: dict[str, float] = {}
+        for lag in self.view.snapshot.queries:
+            value = None if lag.state == FINISHED else read(lag)
+            if value is not None:
+                name = escape(lag.query)
+                found[name] = max(value, found.get(name, value))
+        return found
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until it has ended; return whether it has."""
-        return self._thread.join(timeout_s)
+        return self._server.wait(timeout_s)
 
     def close(self) -> None:
         """Close the console and leave the mesh; may be repeated."""
+        self.is_open = False
         self.view.close()  # first, since event streams end with it
-        self._server.should_exit = True
-        self._thread.join()
-        self._socket.close()
+        self._server.close()
         if self._producers is not None:
             self._producers.close()
-
-    def _serve(self) -> None:
-        try:
-            self._server.run(sockets=[self._socket])
-        except (Exception, SystemExit) as error:  # noqa: BLE001 -- who waits for it is told
-            self._failure = f"{type(error).__name__}: {error}"
-            logging.getLogger("dafka.console").error("the console has ended: %s", self._failure)
-        finally:
-            self._changed.notify()
-
-
-class _Server(uvicorn.Server):
-    """Signal the start."""
-
-    def __init__(self, changed: InterruptibleCondition, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self._changed = changed
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self._changed.notify()
 
 
 def _security(options: Mapping[str, Any]) -> SecurityOptions:

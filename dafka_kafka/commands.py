@@ -5,22 +5,24 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-import typer
+import click
 
 from dafka_core.cli import output, store_clients
 from dafka_core.cli.flags import (
-    AsJson,
-    ExitWithParent,
-    MaybeDirectory,
-    Timeout,
-    Uris,
+    argument,
+    directory_option,
+    exit_with_parent_option,
+    json_option,
     needed,
+    option,
+    stores_option,
+    timeout_option,
 )
-from dafka_core.cli.keys_command import DEFAULT_ROLES, Topics, patterns_of, topics_of
+from dafka_core.cli.keys_command import DEFAULT_ROLES, patterns_of, topics_of, topics_option
 from dafka_core.cli.list_commands import shown
 from dafka_core.cli.node_commands import run_store
 from dafka_core.errors import ConfigError, DafkaError
@@ -30,27 +32,30 @@ from dafka_core.security.permissions import ADMIN, CONSUME, PRODUCE, Permissions
 from dafka_core.system.files import replace_file
 from dafka_kafka.options import DEFAULT_PORT
 
-Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False, parser=unescape)]
-File = Annotated[
-    str, typer.Option("--kafka-users", metavar="FILE", help="The file with a gateway's users.")
-]
-Roles = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar=f"{PRODUCE}|{CONSUME}|{ADMIN}",
-        help="What the user may do; several by commas, or given several times "
-        f"({DEFAULT_ROLES} for a new user).",
-        show_default=False,
-    ),
-]
+name_argument: Final = argument("name", type=unescape, metavar="NAME")
+file_option: Final = option(
+    "--kafka-users", "users", required=True, metavar="FILE", help="The file with a gateway's users."
+)
+roles_option: Final = option(
+    "--role",
+    multiple=True,
+    metavar=f"{PRODUCE}|{CONSUME}|{ADMIN}",
+    help="What the user may do; several by commas, or given several times "
+    f"({DEFAULT_ROLES} for a new user).",
+)
 
 
 def kafka_user() -> None:
     """Say who may use a gateway for Kafka's clients (extra 'kafka'), and what each may do."""
 
 
+@name_argument
+@file_option
+@roles_option
+@topics_option("--produce")
+@topics_option("--consume")
 def add(
-    name: Name, *, users: File, role: Roles = None, produce: Topics = None, consume: Topics = None
+    name: str, *, users: str, role: Sequence[str], produce: Sequence[str], consume: Sequence[str]
 ) -> None:
     """Add a user of a gateway, or change a user's password.
 
@@ -67,14 +72,19 @@ def add(
     output.info(f"{escape(name)} is a user with a new password in {escape(users)}")
 
 
+@name_argument
+@file_option
+@roles_option
+@topics_option("--produce")
+@topics_option("--consume")
 def change(
-    name: Name, *, users: File, role: Roles = None, produce: Topics = None, consume: Topics = None
+    name: str, *, users: str, role: Sequence[str], produce: Sequence[str], consume: Sequence[str]
 ) -> None:
     """Change what a user may do; options that are not given, and the password, stay.
 
     Running gateways apply the change within a second.
     """
-    if role is None and produce is None and consume is None:
+    if not (role or produce or consume):
         why = "say what changes: --role, --produce, --consume, or several of them"
         raise ConfigError("role", "", why)
 
@@ -90,7 +100,9 @@ def change(
     output.info(f"what {escape(name)} may do has changed in {escape(users)}")
 
 
-def remove(name: Name, *, users: File) -> None:
+@name_argument
+@file_option
+def remove(name: str, *, users: str) -> None:
     """Remove a user of a gateway, and close the user's connections."""
 
     def removed(lines: list[str]) -> list[str]:
@@ -102,7 +114,9 @@ def remove(name: Name, *, users: File) -> None:
     output.info(f"{escape(name)} was removed from {escape(users)}")
 
 
-def show(*, users: File, as_json: AsJson = False) -> None:
+@file_option
+@json_option
+def show(*, users: str, as_json: bool) -> None:
     """List a gateway's users, and what each may do."""
     from dafka_kafka.users import USER_ROLES, Users
 
@@ -166,7 +180,7 @@ def _held(lines: list[str], name: str, users: str) -> Permissions | None:
     return found
 
 
-def _permissions(name: str, role: list[str]) -> Permissions:
+def _permissions(name: str, role: Sequence[str]) -> Permissions:
     from dafka_kafka.users import user_roles
 
     try:
@@ -177,11 +191,11 @@ def _permissions(name: str, role: list[str]) -> Permissions:
 
 def _changed(
     held: Permissions,
-    role: list[str] | None,
-    produce: list[str] | None,
-    consume: list[str] | None,
+    role: Sequence[str],
+    produce: Sequence[str],
+    consume: Sequence[str],
 ) -> Permissions:
-    roles = held.roles if role is None else _permissions(held.name, role).roles
+    roles = _permissions(held.name, role).roles if role else held.roles
     patterns = patterns_of({PRODUCE: produce, CONSUME: consume}, roles, "users")
     may_produce = patterns.get(PRODUCE, held.produce)
     return Permissions(held.name, roles, may_produce, patterns.get(CONSUME, held.consume))
@@ -197,7 +211,7 @@ def _lines(name: str) -> list[str]:
     from dafka_kafka.users import lines_of
 
     if os.isatty(0):
-        password = typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+        password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
     else:
         with open(0, encoding="utf-8", closefd=False) as given:
             password = given.readline().rstrip("\r\n")
@@ -216,21 +230,18 @@ _PARTITION_COLUMNS: Final = (
 )
 
 
+@argument(
+    "group",
+    type=unescape,
+    required=False,
+    metavar="[GROUP]",
+    help="A group, to list its partitions and who reads them; all groups without it.",
+)
+@json_option
+@timeout_option
+@stores_option
 def groups(
-    group: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[GROUP]",
-            show_default=False,
-            parser=unescape,
-            help="A group, to list its partitions and who reads them; all groups without it.",
-        ),
-    ] = None,
-    *,
-    as_json: AsJson = False,
-    timeout_s: Timeout = 10.0,
-    uris: Uris = "",
-    **options: Any,
+    group: str | None, *, as_json: bool, timeout_s: float, uris: str, **options: Any
 ) -> None:
     """List the consumer groups of Kafka's clients, and how far behind they are.
 
@@ -260,9 +271,9 @@ def groups(
     output.table(_PARTITION_COLUMNS, rows, as_json=as_json)
 
 
-def kafka(
-    *, directory: MaybeDirectory = None, exit_with_parent: ExitWithParent = False, **options: Any
-) -> None:
+@directory_option()
+@exit_with_parent_option
+def kafka(*, directory: str | None, exit_with_parent: bool, **options: Any) -> None:
     """Run a store to which Kafka's clients connect (extra 'kafka'), as 'dafka store --kafka'.
 
     It prints READY and its addresses as JSON once it serves. Ctrl-C stops it.

@@ -13,7 +13,6 @@ from dafka_core.errors import ConfigError, DafkaError
 from dafka_core.nodes.addresses import check_trusted
 from dafka_core.nodes.store import Store
 from dafka_core.ops.findings import Finding
-from dafka_core.ops.metric_declarations import Sample
 from dafka_core.ops.store_extension import ExtensionNode
 from dafka_core.system.hosts import HostPort, host_port, is_any, listen_for
 from dafka_kafka import gateway_metrics
@@ -103,10 +102,6 @@ class Gateway(ExtensionNode):
     def notice(self) -> str:
         """One sentence with that address."""
         return f"Kafka's clients connect to {self.advertised}"
-
-    def samples(self) -> Iterator[Sample]:
-        """Yield the values of its metrics."""
-        return gateway_metrics.samples(self._server)
 
     def findings(self) -> Iterator[Finding]:
         """Yield whether it serves."""

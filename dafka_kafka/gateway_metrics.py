@@ -6,49 +6,39 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from dafka_core.ops.findings import LIFE, Finding, ok, problem
-from dafka_core.ops.metric_declarations import Metric, Sample, counter, gauge
+from dafka_core.ops.metric_declarations import Metric, counter, gauge
 from dafka_core.system.hosts import HostPort
 
 if TYPE_CHECKING:
     from dafka_kafka.server import Server
 
-GATEWAY: Final = ("gateway",)
-
-CONNECTIONS: Final = gauge(
-    "kafka_connections", "connections", GATEWAY, "clients that are connected"
+TABLE: Final[tuple[Metric, ...]] = (
+    gauge("kafka_connections", "server.connection_count", "clients that are connected"),
+    counter(
+        "kafka_requests",
+        lambda gateway: _requests(gateway.server),
+        "their requests, by Kafka's name of the kind",
+        "api",
+    ),
+    counter(
+        "kafka_complaints",
+        "server.complaints.counts",
+        "requests that failed and connections that were ended, by what was wrong",
+        "reason",
+    ),
+    gauge("kafka_in_flight_bytes", "server.room.taken_bytes", "requests and responses in memory"),
+    gauge(
+        "kafka_in_flight_limit_bytes",
+        "server.room.size_bytes",
+        "the most there may be; then clients wait",
+    ),
 )
-REQUESTS: Final = counter(
-    "kafka_requests", "requests", GATEWAY, "their requests, by Kafka's name of the kind", "api"
-)
-REFUSED: Final = counter(
-    "kafka_complaints",
-    "requests",
-    GATEWAY,
-    "requests that failed and connections that were ended, by what was wrong",
-    "reason",
-)
-IN_FLIGHT: Final = gauge(
-    "kafka_in_flight_bytes", "bytes", GATEWAY, "requests and responses in memory"
-)
-ROOM: Final = gauge(
-    "kafka_in_flight_limit_bytes", "bytes", GATEWAY, "the most there may be; then clients wait"
-)
-
-TABLE: Final[tuple[Metric, ...]] = (CONNECTIONS, REQUESTS, REFUSED, IN_FLIGHT, ROOM)
 
 
-def samples(server: Server) -> Iterator[Sample]:
-    """Yield the values of all metrics."""
+def _requests(server: Server) -> dict[str, int]:
     from dafka_kafka.api import Api  # noqa: PLC0415 -- it is loaded where there is one
 
-    yield Sample(CONNECTIONS, server.connection_count)
-    counts = server.requests.counts
-    for api in Api:
-        yield Sample(REQUESTS, counts[api], (api.name.lower(),))
-    for reason, count in [*server.complaints.counts.items()]:
-        yield Sample(REFUSED, count, (reason,))
-    yield Sample(IN_FLIGHT, server.room.taken_bytes)
-    yield Sample(ROOM, server.room.size_bytes)
+    return {api.name.lower(): server.requests.counts[api] for api in Api}
 
 
 def findings(server: Server, listens: HostPort) -> Iterator[Finding]:

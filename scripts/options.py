@@ -8,10 +8,10 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from itertools import groupby
 from pathlib import Path
 
 from benchmarks.__main__ import ROWS as BENCHMARKS
+from dafka_console import server as console
 from dafka_console.options import ConsoleOptions
 from dafka_core.cli.flags import CommandOptions
 from dafka_core.cli.output import LogOptions
@@ -24,7 +24,8 @@ from dafka_core.config.node_options import (
     TowerOptions,
 )
 from dafka_core.config.options import Options
-from dafka_core.ops import metric_declarations
+from dafka_core.ops import node_metrics
+from dafka_core.ops.metric_declarations import Metric
 from dafka_core.ops.metrics_options import MetricsOptions
 from dafka_kafka import gateway_metrics
 from dafka_kafka.extension import GatewayFlags
@@ -88,11 +89,17 @@ def kafka_table() -> str:
     return "\n".join(lines)
 
 
+OTHER_METRICS: dict[tuple[str, ...], tuple[Metric, ...]] = {
+    ("gateway",): gateway_metrics.TABLE,
+    ("console",): console.METRICS,
+}
+"""Metrics of other packages by the kind of their node."""
+
+
 def metrics_table() -> str:
     """Return the metrics at ``/metrics``, a Markdown table for each kind of node."""
-    rows = (*metric_declarations.TABLE, *gateway_metrics.TABLE)
     parts = []
-    for of, metrics in groupby(rows, lambda row: row.of):
+    for of, metrics in {**node_metrics.TABLE, **OTHER_METRICS}.items():
         lines = ["| name | kind | meaning |", "|---|---|---|"]
         for row in metrics:
             labels = ", ".join(f"`{label}`" for label in row.labels)

@@ -3,7 +3,7 @@
 Beside them it puts an SBOM, which lists what the package is made of.
 
 The zip holds the pure Python packages only.  What they depend on (pyzmq, pyarrow, numpy, lmdb,
-msgspec, rapidfuzz and xxhash) has native parts, which Python cannot import from a zip: executors
+msgspec and xxhash) has native parts, which Python cannot import from a zip: executors
 must have them.
 """
 
@@ -29,7 +29,7 @@ Built:
   {zip}
   {sbom}, which lists what the package is made of
 
-Submit a job, with pyzmq, pyarrow, numpy, lmdb, msgspec, rapidfuzz and xxhash installed where the
+Submit a job, with pyzmq, pyarrow, numpy, lmdb, msgspec and xxhash installed where the
 driver and the executors run:
   PYTHONPATH={zip} spark-submit --py-files {zip} JOB.py ...
 PYTHONPATH is for Spark's own helpers on the driver, which --py-files does not reach.  Spark finds

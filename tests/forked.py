@@ -27,7 +27,6 @@ _SERVER.set_forkserver_preload(
         "dafka_core.flight.store_client",
         *(f"dafka_core.nodes.{node}" for node in ("consumer", "producer", "reader", "store")),
         "dafka_core.nodes.tower",
-        "typer._adapters",  # imported at Typer's first call
         "pytest",  # the main module of this process, which each child imports
         __name__,
     ]

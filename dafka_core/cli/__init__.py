@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from typer.core import TyperGroup
+    import click
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -19,8 +19,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     raise SystemExit(run(arguments, _load_app))
 
 
-def _load_app() -> TyperGroup:
+def _load_app() -> click.Command:
     from dafka_core.cli.app import app
 
-    loaded: TyperGroup = app
+    loaded: click.Command = app
     return loaded

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import typer
+import click
 
 from dafka_core.cli import output, store_clients
-from dafka_core.cli.flags import Timeout, Topic, Uris
+from dafka_core.cli.flags import option, stores_option, timeout_option, topic_argument
 from dafka_core.config.options import check_argument
 from dafka_core.errors import DafkaError
 from dafka_core.model.epochs import NO_LIFE
@@ -29,25 +29,32 @@ NOW: Final = "now"
 _COLUMNS: Final = ("topic", "files", "records", "bytes")
 
 
+@topic_argument
+@option(
+    "--dir",
+    "archive_directory",
+    is_setting=False,  # in a file, `dir` is a store's
+    required=True,
+    metavar="DIR",
+    help="The archive's directory.",
+)
+@option(
+    "--before",
+    metavar="TIME",
+    help="Only records published before it: 2026-01-31, 2026-01-31T12:00:00Z, or now. "
+    "Default: the start of the current day in UTC, so that each archived day is complete.",
+)
+@option("--json", "as_json", is_flag=True, help="Print a JSON object.")
+@timeout_option
+@stores_option
 def archive(
-    topic: Topic,
+    topic: str,
     *,
-    archive_directory: Annotated[
-        str, typer.Option("--dir", metavar="DIR", help="The archive's directory.")
-    ],
-    before: Annotated[
-        str | None,
-        typer.Option(
-            "--before",
-            metavar="TIME",
-            help="Only records published before it: 2026-01-31, 2026-01-31T12:00:00Z, or now. "
-            "Default: the start of the current day in UTC, so that each archived day is complete.",
-            show_default=False,
-        ),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False,
-    timeout_s: Timeout = 10.0,
-    uris: Uris = "",
+    archive_directory: str,
+    before: str | None,
+    as_json: bool,
+    timeout_s: float,
+    uris: str,
     **options: Any,
 ) -> None:
     """Copy a topic to Parquet files, which Spark reads together with the stores as one topic.
@@ -82,7 +89,7 @@ def archive(
     for error in failed.values():
         output.error(str(error))
     if failed:
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)
 
 
 def _records(infos: Sequence[PartitionInfo]) -> int:
@@ -154,4 +161,4 @@ def _before_us(text: str | None) -> int:
     try:
         return parse_time_us(text)
     except ValueError as error:
-        raise typer.BadParameter(f"{error}, a date, or {NOW}", param_hint="'--before'") from None
+        raise click.BadParameter(f"{error}, a date, or {NOW}", param_hint="'--before'") from None

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
 from dafka_core.cli import output
-from dafka_core.cli.flags import AsJson, WithResult
+from dafka_core.cli.flags import argument, json_option, option, result_option
 from dafka_core.config.node_options import KeyFiles, keys_in
 
 if TYPE_CHECKING:
@@ -17,49 +17,16 @@ if TYPE_CHECKING:
 
 COLUMNS = ("kind", "topic", "partition", "offset", "why")
 
-AnyStore = Annotated[str, typer.Argument(metavar="DIR|URI", show_default=False)]
-"""A store's directory, running or not, or the URI of its Flight service."""
 
-Save = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="Write the store's newest links to FILE if nothing is damaged. Keep FILE where "
-        "users with access to the store's disk cannot write.",
-        show_default=False,
-    ),
-]
-Against = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE", help="Also compare with the links that --save wrote.", show_default=False
-    ),
-]
-Beside = Annotated[
-    str | None,
-    typer.Option(
-        metavar="DIR|URI",
-        help="Read no records, and compare the store's links with those of another store.",
-        show_default=False,
-    ),
-]
-
-
-def backup(
-    store: AnyStore,
-    to: Annotated[str, typer.Argument(metavar="BACKUP", show_default=False)],
-    *,
-    since: Annotated[
-        str | None,
-        typer.Option(
-            metavar="BACKUP",
-            help="An earlier backup: back up only what is new since then. Restoring needs both.",
-            show_default=False,
-        ),
-    ] = None,
-    as_json: AsJson = False,
-    **options: Any,
-) -> None:
+@argument("store", metavar="DIR|URI")
+@argument("to", metavar="BACKUP")
+@option(
+    "--since",
+    metavar="BACKUP",
+    help="An earlier backup: back up only what is new since then. Restoring needs both.",
+)
+@json_option
+def backup(store: str, to: str, *, since: str | None, as_json: bool, **options: Any) -> None:
     """Back up a store, running or not, to a new directory.
 
     The backup is a snapshot of the whole store; if it fails, no directory is left.
@@ -80,20 +47,15 @@ def backup(
     )
 
 
-def restore(
-    directory: Annotated[str, typer.Argument(metavar="DIR", show_default=False)],
-    *,
-    backup: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            metavar="BACKUP",
-            help="Restore this backup to DIR, which must be missing or empty.",
-            show_default=False,
-        ),
-    ] = None,
-    as_json: WithResult = False,
-) -> None:
+@argument("directory", metavar="DIR")
+@option(
+    "--from",
+    "backup",
+    metavar="BACKUP",
+    help="Restore this backup to DIR, which must be missing or empty.",
+)
+@result_option
+def restore(directory: str, *, backup: str | None, as_json: bool) -> None:
     """Turn a backup, or a copy of a store's directory in DIR, into a store of its own.
 
     It keeps its records and gets a new address. A running store cannot be restored.
@@ -110,13 +72,30 @@ def restore(
     output.done(text, as_json=as_json, directory=directory, store=address)
 
 
+@argument("store", metavar="DIR|URI|BACKUP")
+@option(
+    "--save",
+    type=Path,
+    metavar="FILE",
+    help="Write the store's newest links to FILE if nothing is damaged. Keep FILE where "
+    "users with access to the store's disk cannot write.",
+)
+@option(
+    "--against", type=Path, metavar="FILE", help="Also compare with the links that --save wrote."
+)
+@option(
+    "--beside",
+    metavar="DIR|URI",
+    help="Read no records, and compare the store's links with those of another store.",
+)
+@json_option
 def verify(
-    store: Annotated[str, typer.Argument(metavar="DIR|URI|BACKUP", show_default=False)],
+    store: str,
     *,
-    save: Save = None,
-    against: Against = None,
-    beside: Beside = None,
-    as_json: AsJson = False,
+    save: Path | None,
+    against: Path | None,
+    beside: str | None,
+    as_json: bool,
     **options: Any,
 ) -> None:
     """Read a whole store, running or not, or a backup, and list what is damaged.
@@ -132,7 +111,7 @@ def verify(
     if beside is not None:
         if save or against:
             why = "cannot be combined with --save or --against"
-            raise typer.BadParameter(why, param_hint="'--beside'")
+            raise click.BadParameter(why, param_hint="'--beside'")
         _compare(store, beside, keys, as_json=as_json)
         return
     saved = SavedLinks.read(against) if against else None
@@ -163,7 +142,7 @@ def verify(
             f"{saved.time}{wrong}"
         )
     if done.found or late.found:
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)
     if newest and save:
         newest.write(save)
         output.info(f"{save} has the newest links of {len(newest.links)} partitions")
@@ -187,4 +166,4 @@ def _compare(store: str, other: str, keys: KeyFiles, *, as_json: bool) -> None:
         + (f"{wrong} partitions differ" if wrong else "no difference")
     )
     if wrong:
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)

@@ -13,13 +13,13 @@ import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-import typer
+import click
 
 from dafka_core.cli import output
-from dafka_core.cli.configuration import CONFIG, PREFIX, PROFILE
-from dafka_core.cli.flags import Timeout, Uris, WithResult
+from dafka_core.cli.configuration import CONFIG, PROFILE
+from dafka_core.cli.flags import PREFIX, argument, result_option, stores_option, timeout_option
 from dafka_core.cli.version_command import versions
 from dafka_core.errors import HIDDEN, ConfigError, is_secret
 from dafka_core.model.names import escape
@@ -35,20 +35,23 @@ MARGIN_S: Final = 60.0
 """Time that a command may take beyond its own timeout."""
 
 
+@click.pass_context
+@argument(
+    "file",
+    required=False,
+    metavar="[FILE]",
+    help="A new .tar.gz file; by default named after the current time.",
+)
+@result_option
+@timeout_option
+@stores_option
 def bundle(
-    ctx: typer.Context,
-    file: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[FILE]",
-            show_default=False,
-            help="A new .tar.gz file; by default named after the current time.",
-        ),
-    ] = None,
+    ctx: click.Context,
+    file: str | None,
     *,
-    as_json: WithResult = False,
-    timeout_s: Timeout = 10.0,
-    uris: Uris = "",
+    as_json: bool,
+    timeout_s: float,
+    uris: str,
     **options: Any,
 ) -> None:
     """Collect diagnostics for a bug report in one file: versions, settings and cluster state.
@@ -56,10 +59,10 @@ def bundle(
     It contains names of topics, addresses and sizes, but no records and no secrets.
     """
     path = Path(file or f"dafka-bundle-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.tar.gz")
-    settings = _settings(ctx, {**options, "timeout_s": timeout_s, "stores": uris})
+    variables = _variables(ctx, {**options, "timeout_s": timeout_s, "stores": uris})
     try:
         with open_new(path, replaces=False) as made, tarfile.open(None, "w:gz", made) as archive:
-            for name, content in _files(settings, timeout_s):
+            for name, content in _files(variables, timeout_s):
                 entry = tarfile.TarInfo(f"{path.name.removesuffix('.tar.gz')}/{name}")
                 entry.size, entry.mtime = len(content), int(time.time())
                 archive.addfile(entry, io.BytesIO(content))
@@ -70,7 +73,7 @@ def bundle(
     output.done(text, as_json=as_json, file=escape(str(path)))
 
 
-def _settings(ctx: typer.Context, options: Mapping[str, Any]) -> dict[str, str]:
+def _variables(ctx: click.Context, options: Mapping[str, Any]) -> dict[str, str]:
     given = {CONFIG: ctx.meta.get("dafka.config"), PROFILE: ctx.meta.get("dafka.profile")}
     given |= {PREFIX + name.upper(): value for name, value in options.items()}
     return {name: _text(value) for name, value in given.items() if value not in (None, "")}

@@ -8,12 +8,19 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any, Final
 
-import typer
+import click
 
 from dafka_core.cli import output, store_clients
-from dafka_core.cli.flags import AsJson, Timeout, Uris, WithResult
+from dafka_core.cli.flags import (
+    argument,
+    json_option,
+    option,
+    result_option,
+    stores_option,
+    timeout_option,
+)
 from dafka_core.errors import DafkaError
 from dafka_core.model.positions import parse_time_us
 
@@ -22,21 +29,17 @@ if TYPE_CHECKING:
     from dafka_core.queries.checkpoint import Batch, Checkpoint
 
 
-Path = Annotated[str, typer.Argument(metavar="PATH", show_default=False)]
-"""The query's checkpointLocation."""
-Target = Annotated[str, typer.Argument(metavar="TO", show_default=False)]
-"""The directory of the new checkpoint."""
-BatchNumber = Annotated[
-    int | None,
-    typer.Option("--batch", metavar="N", min=0, help="The batch's number.", show_default=False),
-]
+path_argument: Final = argument("path", metavar="PATH")
+target_argument: Final = argument("to", metavar="TO")
+batch_number_option: Final = option(
+    "--batch", type=click.IntRange(0), metavar="N", help="The batch's number."
+)
 
-Stopped = Annotated[
-    bool,
-    typer.Option(
-        "--stopped", help="The query is stopped, although its checkpoint changed recently."
-    ),
-]
+stopped_option: Final = option(
+    "--stopped",
+    is_flag=True,
+    help="The query is stopped, although its checkpoint changed recently.",
+)
 
 _BATCH_COLUMNS: tuple[str, ...] = ("batch", "state", "planned", "partitions", "records")
 _RANGE_COLUMNS: tuple[str, ...] = ("batch", "state", "source", "topic", "partition", "start", "end")
@@ -47,7 +50,10 @@ def checkpoint() -> None:
     """Show, copy, change or verify the checkpoint of one of Spark's streaming queries."""
 
 
-def show(path: Path, *, batch: BatchNumber = None, as_json: AsJson = False) -> None:
+@path_argument
+@batch_number_option
+@json_option
+def show(path: str, *, batch: int | None, as_json: bool) -> None:
     """List a checkpoint's batches, or the offset ranges of one batch.
 
     A batch is committed or unfinished. A query that starts repeats an unfinished batch with the
@@ -66,23 +72,13 @@ def show(path: Path, *, batch: BatchNumber = None, as_json: AsJson = False) -> N
     output.table(columns, rows, as_json=as_json)
 
 
+@path_argument
+@argument("other", required=False, metavar="[OTHER]", help="Another checkpoint; default: PATH.")
+@batch_number_option
+@option("--other-batch", type=click.IntRange(0), metavar="N", help="A batch of OTHER.")
+@json_option
 def diff(
-    path: Path,
-    other: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[OTHER]", show_default=False, help="Another checkpoint; default: PATH."
-        ),
-    ] = None,
-    *,
-    batch: BatchNumber = None,
-    other_batch: Annotated[
-        int | None,
-        typer.Option(
-            "--other-batch", metavar="N", min=0, help="A batch of OTHER.", show_default=False
-        ),
-    ] = None,
-    as_json: AsJson = False,
+    path: str, other: str | None, *, batch: int | None, other_batch: int | None, as_json: bool
 ) -> None:
     """List the partitions whose end offsets differ between two checkpoints or two batches.
 
@@ -109,7 +105,10 @@ def diff(
     output.table(_DIFF_COLUMNS, rows, as_json=as_json)
 
 
-def copy(path: Path, to: Target, *, as_json: WithResult = False) -> None:
+@path_argument
+@target_argument
+@result_option
+def copy(path: str, to: str, *, as_json: bool) -> None:
     """Copy a checkpoint unchanged, with the id of its query, as a backup or to move it.
 
     Run the query from only one of the two: a sink of format dafka refuses different rows under the
@@ -124,7 +123,10 @@ def copy(path: Path, to: Target, *, as_json: WithResult = False) -> None:
     _done(made, as_json=as_json)
 
 
-def fork(path: Path, to: Target, *, as_json: WithResult = False) -> None:
+@path_argument
+@target_argument
+@result_option
+def fork(path: str, to: str, *, as_json: bool) -> None:
     """Copy a checkpoint for another query, which continues from the same offsets.
 
     A sink of format dafka writes the fork's rows to new partitions. Write to another topic, or the
@@ -139,26 +141,17 @@ def fork(path: Path, to: Target, *, as_json: WithResult = False) -> None:
     _done(made, as_json=as_json)
 
 
+@path_argument
+@option("--to-batch", type=click.IntRange(0), metavar="N", help="The last batch to keep.")
+@option(
+    "--to-time",
+    metavar="TIME",
+    help="Keep batches planned until then: 2026-11-23T18:00:00Z, or an age such as 15m.",
+)
+@stopped_option
+@result_option
 def rewind(
-    path: Path,
-    *,
-    to_batch: Annotated[
-        int | None,
-        typer.Option(
-            "--to-batch", metavar="N", min=0, help="The last batch to keep.", show_default=False
-        ),
-    ] = None,
-    to_time: Annotated[
-        str | None,
-        typer.Option(
-            "--to-time",
-            metavar="TIME",
-            help="Keep batches planned until then: 2026-11-23T18:00:00Z, or an age such as 15m.",
-            show_default=False,
-        ),
-    ] = None,
-    stopped: Stopped = False,
-    as_json: WithResult = False,
+    path: str, *, to_batch: int | None, to_time: str | None, stopped: bool, as_json: bool
 ) -> None:
     """Back up a checkpoint, then remove the batches after an earlier one.
 
@@ -169,7 +162,7 @@ def rewind(
     from dafka_core.queries.checkpoint import Checkpoint
 
     if (to_batch is None) == (to_time is None):
-        raise typer.BadParameter("or --to-time is required", param_hint="'--to-batch'")
+        raise click.BadParameter("or --to-time is required", param_hint="'--to-batch'")
     found = Checkpoint.read(path)
     if to_time is not None:
         to_batch = checkpoint.last_until(found, _time_ms(to_time))
@@ -184,7 +177,10 @@ def rewind(
     _done(Checkpoint.read(path), as_json=as_json, backup=str(backup))
 
 
-def reset(path: Path, *, stopped: Stopped = False, as_json: WithResult = False) -> None:
+@path_argument
+@stopped_option
+@result_option
+def reset(path: str, *, stopped: bool, as_json: bool) -> None:
     """Reset a query: it restarts as a new query from its option startingOffsets.
 
     The checkpoint is moved to a backup. Rows that the query has written are not removed.
@@ -201,7 +197,7 @@ def _time_ms(text: str) -> float:
     try:
         return parse_time_us(text) / 1000
     except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="'--to-time'") from None
+        raise click.BadParameter(str(error), param_hint="'--to-time'") from None
 
 
 def _done(made: Checkpoint, *, as_json: bool, **facts: Any) -> None:
@@ -246,55 +242,50 @@ def _positions(batch: Batch) -> Iterator[tuple[tuple[str, str, str], int]]:
 
 _COLUMNS = ("batch", "state", "rows", "source", "recomputed", "why")
 
-PassThrough = Annotated[
-    bool,
-    typer.Option(
-        "--pass-through", help="The query copies its source: compare its rows with the source."
-    ),
-]
-Query = Annotated[
-    str,
-    typer.Option(
-        "--query",
-        metavar="MODULE:FUNCTION",
-        help="The function that derives the query's DataFrame from the source's: recompute the "
-        "rows with Spark and compare them.",
-        show_default=False,
-    ),
-]
-SourceOption = Annotated[
-    list[str] | None,
-    typer.Option("--source-option", metavar="NAME=VALUE", help="For --query: a source option."),
-]
-SinkOption = Annotated[
-    list[str] | None,
-    typer.Option("--sink-option", metavar="NAME=VALUE", help="For --query: a sink option."),
-]
-FromBatch = Annotated[
-    int, typer.Option("--from-batch", metavar="N", min=0, help="The first batch to read.")
-]
-AuditPartition = Annotated[
-    str,
-    typer.Option(
-        "--partition",
-        metavar="ADDRESS",
-        help="The partition of the query's audit records, if several keys have written any.",
-    ),
-]
 
-
+@path_argument
+@option(
+    "--pass-through",
+    is_flag=True,
+    help="The query copies its source: compare its rows with the source.",
+)
+@option(
+    "--query",
+    default="",
+    show_default=False,
+    metavar="MODULE:FUNCTION",
+    help="The function that derives the query's DataFrame from the source's: recompute the "
+    "rows with Spark and compare them.",
+)
+@option(
+    "--source-option", multiple=True, metavar="NAME=VALUE", help="For --query: a source option."
+)
+@option("--sink-option", multiple=True, metavar="NAME=VALUE", help="For --query: a sink option.")
+@option(
+    "--from-batch", type=click.IntRange(0), default=0, metavar="N", help="The first batch to read."
+)
+@option(
+    "--partition",
+    default="",
+    show_default=False,
+    metavar="ADDRESS",
+    help="The partition of the query's audit records, if several keys have written any.",
+)
+@json_option
+@timeout_option
+@stores_option
 def verify(
-    path: Path,
+    path: str,
     *,
-    pass_through: PassThrough = False,
-    query: Query = "",
-    source_option: SourceOption = None,
-    sink_option: SinkOption = None,
-    from_batch: FromBatch = 0,
-    partition: AuditPartition = "",
-    as_json: AsJson = False,
-    timeout_s: Timeout = 10.0,
-    uris: Uris = "",
+    pass_through: bool,
+    query: str,
+    source_option: Sequence[str],
+    sink_option: Sequence[str],
+    from_batch: int,
+    partition: str,
+    as_json: bool,
+    timeout_s: float,
+    uris: str,
     **options: Any,
 ) -> None:
     """Verify that stores have the rows that a query wrote, or report the first wrong batch.
@@ -306,7 +297,7 @@ def verify(
 
     found = Checkpoint.read(path)
     if pass_through and query:
-        raise typer.BadParameter("cannot be combined with --pass-through", param_hint="'--query'")
+        raise click.BadParameter("cannot be combined with --pass-through", param_hint="'--query'")
     recompute = None
     if query:
         cluster = {name: str(each) for name, each in options.items() if name in ("tower", "host")}
@@ -355,7 +346,7 @@ def _recompute_by(
         function = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         why = f"must be MODULE:FUNCTION, importable from the current directory: {error}"
-        raise typer.BadParameter(why, param_hint="'--query'") from None
+        raise click.BadParameter(why, param_hint="'--query'") from None
     try:
         spark = importlib.import_module("pyspark.sql").SparkSession.builder.getOrCreate()
         made: Recompute = importlib.import_module("dafka_spark.recompute").recomputed(
@@ -370,5 +361,5 @@ def _recompute_by(
 def _named(given: Sequence[str] | None) -> dict[str, str]:
     for each in given or ():
         if "=" not in each:
-            raise typer.BadParameter(f"must be NAME=VALUE, not {each!r}")
+            raise click.BadParameter(f"must be NAME=VALUE, not {each!r}")
     return {name: value for name, _, value in (each.partition("=") for each in given or ())}

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import typer
+import click
 
 from dafka_core.cli import output
-from dafka_core.cli.flags import AsJson, MinStores, Timeout, Uris
+from dafka_core.cli.flags import (
+    json_option,
+    min_stores_option,
+    option,
+    stores_option,
+    timeout_option,
+)
 from dafka_core.config.missing_stores import EVERY_STORE, parse_min_stores
 from dafka_core.config.options import check_argument
 from dafka_core.errors import ConfigError, DafkaError
@@ -37,13 +43,12 @@ class State(NamedTuple):
     why: str = ""
 
 
+@min_stores_option
+@json_option
+@timeout_option
+@stores_option
 def status(
-    *,
-    min_stores: MinStores = None,
-    as_json: AsJson = False,
-    timeout_s: Timeout = 10.0,
-    uris: Uris = "",
-    **options: Any,
+    *, min_stores: str | None, as_json: bool, timeout_s: float, uris: str, **options: Any
 ) -> None:
     """Exit with 0 if a tower and all known stores respond, else with 1: for probes.
 
@@ -55,7 +60,7 @@ def status(
     try:
         least = None if min_stores is None else parse_min_stores(min_stores)
     except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="'--min-stores'") from None
+        raise click.BadParameter(str(error), param_hint="'--min-stores'") from None
     try:
         named = parse_locations(uris) if uris else ()
     except ValueError as error:
@@ -110,7 +115,8 @@ def _why_not(states: list[State], least: int | None) -> str:
     return f"{gone} of {len(stores)} stores do not respond{full}"
 
 
-def nodes(*, as_json: AsJson = False, **options: Any) -> None:
+@json_option
+def nodes(*, as_json: bool, **options: Any) -> None:
     """List the towers, and the producers, consumers, stores and readers with their topics.
 
     It takes two seconds: nodes connect to this command and announce themselves.
@@ -133,24 +139,19 @@ def nodes(*, as_json: AsJson = False, **options: Any) -> None:
 
 _COLUMNS: Final = ("severity", "about", "finding", "remedy")
 
-Topics = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--topic",
-        metavar="TOPIC",
-        parser=unescape,
-        help="A topic to check; may be given several times.",
-    ),
-]
 
-
+@option(
+    "--topic",
+    multiple=True,
+    type=unescape,
+    metavar="TOPIC",
+    help="A topic to check; may be given several times.",
+)
+@json_option
+@timeout_option
+@stores_option
 def doctor(
-    *,
-    topic: Topics = None,
-    as_json: AsJson = False,
-    timeout_s: Timeout = 10.0,
-    uris: Uris = "",
-    **options: Any,
+    *, topic: Sequence[str], as_json: bool, timeout_s: float, uris: str, **options: Any
 ) -> None:
     """Diagnose a cluster: towers, stores, topics, clocks, versions, locks and connections.
 
@@ -162,13 +163,13 @@ def doctor(
     from dafka_core.ops.findings import problems
     from dafka_core.ops.gathering import gathered
 
-    for each in topic or ():
+    for each in topic:
         check_argument("topic", each, check_topic)
     try:
         named = parse_locations(uris) if uris else ()
     except ValueError as error:
         raise ConfigError("stores", uris, str(error)) from None
-    facts = gathered(options, topic or (), named, timeout_s=timeout_s)
+    facts = gathered(options, topic, named, timeout_s=timeout_s)
     found = [*check_all(facts), *check_security(ReaderOptions.build(options), facts)]
     rows = [(each.severity.value, *each[1:4]) for each in found]
     output.table(_COLUMNS, rows, as_json=as_json, wrapped=("finding", "remedy"))

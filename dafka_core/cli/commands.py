@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, wraps
 from importlib import import_module
 from itertools import groupby
 from typing import Any, Final
 
-import typer
-from typer.core import TyperCommand, TyperGroup
+import click
 
-from dafka_core.cli.configuration import fill, with_shared
-from dafka_core.cli.flags import add_settings, with_options
+from dafka_core.cli import output
+from dafka_core.cli.configuration import SHARED, FileSettings, drop_unused
+from dafka_core.cli.flags import PREFIX, REPEATED, add_settings, options_of, settings_of
+from dafka_core.cli.output import LogOptions
 from dafka_core.cli.process import EXIT_USAGE
 from dafka_core.config.options import Options
 from dafka_core.system.distribution import plugins
@@ -65,30 +66,47 @@ class Command:
         """The name by which it is called."""
         return self.function.partition(":")[2].replace("_", "-")
 
-    def load(self) -> TyperCommand | TyperGroup:
+    def load(self) -> click.Command:
         """Import the command's module and make the command."""
         module, _, function = self.function.partition(":")
         callback = getattr(import_module(module), function)
-        if self.tables:
-            callback = with_options(*self.tables, without=self.without)(callback)
-        maker = typer.Typer(add_completion=False, rich_markup_mode=None)
-        maker.command(self.name, cls=_Command, context_settings={**self.settings})(callback)
-        made: TyperCommand = typer.main.get_command(maker)  # type: ignore[assignment]
-        if not self.commands:
-            return made
-        return _Group(
-            name=self.name,
-            commands=_Rows(self.commands),  # type: ignore[arg-type] # it is only read
-            callback=made.callback,
-            params=made.params,
-            help=made.help,
-            epilog=self.epilog,
-            context_settings=made.context_settings,
-            invoke_without_command=bool(self.tables),
-            no_args_is_help=not self.tables,
-            suggest_commands=False,  # process.py suggests names itself
-            rich_markup_mode=None,
-        )
+        own: list[click.Parameter] = [*reversed(getattr(callback, "__click_params__", ()))]
+        tables = (*self.tables, LogOptions) if self.tables else ()
+        params = [*own, *options_of(*tables, without=self.without), *SHARED]
+        command: dict[str, Any] = {
+            "name": self.name,
+            "callback": _with_options(callback, own) if self.tables else callback,
+            "params": params,
+            "help": callback.__doc__,
+            "epilog": self.epilog,
+            "context_settings": {"show_default": True, **self.settings},
+        }
+        if self.commands:
+            command["commands"] = _Rows(self.commands)
+            command["invoke_without_command"] = bool(self.tables)
+            command["no_args_is_help"] = not self.tables
+        made = (_Group if self.commands else _Command)(**command)
+        for name, each in settings_of(made).items():
+            each.envvar = PREFIX + name.upper()
+        return made
+
+
+def _with_options(function: Callable[..., None], own: Collection[click.Parameter]) -> Any:
+    """Call a command's function with the options of tables that the user gave, as text."""
+    names = {each.name for each in own}
+
+    @wraps(function)
+    def run(**values: Any) -> None:
+        drop_unused(click.get_current_context(), values)
+        given = {k: v for k, v in values.items() if k in names or v not in (None, ())}
+        logging = {row.name: given.pop(row.name, None) for row in LogOptions.table()}
+        output.configure(LogOptions.build({k: v for k, v in logging.items() if v is not None}))
+        for name, separator in REPEATED.items():
+            if isinstance(given.get(name), tuple):
+                given[name] = separator.join(given[name])
+        function(**given)
+
+    return run
 
 
 def with_plugins(commands: tuple[Command, ...]) -> tuple[Command, ...]:
@@ -96,7 +114,7 @@ def with_plugins(commands: tuple[Command, ...]) -> tuple[Command, ...]:
     found = [*commands, *(each for rows in plugins(PLUGINS) for each in rows)]
     for each in _all(found):
         if each.tables:
-            add_settings(each.tables)
+            add_settings(*each.tables)
     return tuple(sorted(found, key=lambda each: SECTIONS.index(each.section)))
 
 
@@ -111,9 +129,9 @@ class _Rows(Mapping[str, Any]):
 
     def __init__(self, rows: tuple[Command, ...]) -> None:
         self.rows = {each.name: each for each in rows}
-        self._loaded: dict[str, TyperCommand | TyperGroup] = {}
+        self._loaded: dict[str, click.Command] = {}
 
-    def __getitem__(self, name: str) -> TyperCommand | TyperGroup:
+    def __getitem__(self, name: str) -> click.Command:
         if name not in self._loaded:
             self._loaded[name] = self.rows[name].load()
         return self._loaded[name]
@@ -135,49 +153,50 @@ class _Rows(Mapping[str, Any]):
         return len(self.rows)
 
 
-class _Configured:
-    """A mixin for typer's commands that reads their options from settings, too."""
+class _Context(click.Context):
+    """A context whose defaults are the settings of the configuration file."""
 
-    def get_params(self, ctx: Any) -> list[Any]:
-        return with_shared(ctx, super().get_params(ctx))  # type: ignore[misc]
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        if self.parent is not None:
+            self.default_map = FileSettings(self)
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        rest: list[str] = super().parse_args(ctx, args)  # type: ignore[misc]
-        fill(ctx)
-        return rest
 
-    def format_options(self, ctx: Any, formatter: Any) -> None:
+class _Command(click.Command):
+    """A command with sections of options."""
+
+    context_class = _Context
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the arguments, and the options by their sections."""
         written: dict[str, list[tuple[str, str]]] = {}
         for each in self.get_params(ctx):
             if record := each.get_help_record(ctx):
                 plain = "Arguments" if each.param_type_name == "argument" else "Options"
-                section = getattr(each, "rich_help_panel", None) or plain
-                written.setdefault(section, []).append(record)
+                written.setdefault(getattr(each, "section", plain), []).append(record)
         for section, records in written.items():
             with formatter.section(section):
                 formatter.write_dl(records)
 
 
-class _Command(_Configured, TyperCommand):
-    """A command that reads its options from settings, too."""
-
-
-class _Group(_Configured, TyperGroup):
+class _Group(_Command, click.Group):
     """A group of commands, which may be a command itself, such as ``dafka store``."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args and self.no_args_is_help and not ctx.resilient_parsing:
-            typer.echo(ctx.get_help(), err=True)
+            click.echo(ctx.get_help(), err=True)
             ctx.exit(EXIT_USAGE)
         return super().parse_args(ctx, args)
 
-    def list_commands(self, ctx: Any) -> list[str]:
+    def list_commands(self, ctx: click.Context) -> list[str]:
         return [*self.commands]
 
-    def format_options(self, ctx: Any, formatter: Any) -> None:
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_options(ctx, formatter)
         rows = self.commands.rows.values()  # type: ignore[attr-defined]
         for section, each in groupby(rows, lambda row: row.section):
             with formatter.section(section or "Commands"):
                 formatter.write_dl([(row.name, row.summary) for row in each])
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Do nothing: ``format_options`` has written them."""

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 import stat
-import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-import typer
+import click
+from click.core import ParameterSource
 
 from dafka_core.cli import output
-from dafka_core.cli.flags import SETTINGS, AsJson
+from dafka_core.cli.flags import PREFIX, SETTINGS, Option, argument, json_option, settings_of
 from dafka_core.config.options import Options, unknown
 from dafka_core.errors import HIDDEN, ConfigError, is_secret
 from dafka_core.model.name_limits import nearest_name, what_there_is
@@ -22,13 +22,12 @@ from dafka_core.model.names import escape
 from dafka_core.ops.metrics_options import MetricsOptions
 from dafka_core.ops.store_extension import store_extensions
 
-# Precedence: a flag, then the environment (``DAFKA_ACKS`` for ``--acks``), then the file, then
-# the default. In the file a profile overrides settings outside of profiles, and in both a
+# Click's precedence: a flag, then the environment (``DAFKA_ACKS`` for ``--acks``), then the file,
+# then the default. In the file a profile overrides settings outside of profiles, and in both a
 # command's own section overrides settings for all commands.
 
 
 FILE: Final = "dafka.toml"
-PREFIX: Final = "DAFKA_"
 CONFIG: Final = f"{PREFIX}CONFIG"
 PROFILE: Final = f"{PREFIX}PROFILE"
 
@@ -70,10 +69,7 @@ class Configuration:
     sections: tuple[_Section, ...] = ()
 
     def find(self, name: str, command: str = "") -> Found | None:
-        """Return the value of a setting for a command, or for all commands without one."""
-        variable = PREFIX + name.upper()
-        if value := os.environ.get(variable):
-            return Found(_checked(name, value, variable, "environment variable"), variable)
+        """Return the file's value for a command, or for all commands without one."""
         for section in self.sections:
             if section.command in ("", command) and name in section.values:
                 return Found(section.values[name], section.where)
@@ -141,6 +137,8 @@ def _path(config: str | None) -> Path | None:
 
 
 def _content(path: Path) -> dict[str, Any]:
+    import tomllib
+
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -192,160 +190,126 @@ def _table(path: Path | None, where: str, content: Mapping[str, Any], name: str)
 
 
 _META: Final = "dafka."
-"""Prefix of the keys in a context's ``meta``."""
+"""Prefix of the keys in the ``meta`` of contexts, which a command shares with its group."""
 
 
-def _note(name: str) -> Callable[[typer.Context, str | None], str | None]:
-    def note(ctx: typer.Context, value: str | None) -> str | None:
-        if value is not None:
-            ctx.meta[_META + name] = value
-        return value
-
-    return note
+def _note(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        ctx.meta[f"{_META}{parameter.name}"] = value
 
 
-Config = Annotated[
-    str | None,
-    typer.Option(
+def _hide_headings(ctx: click.Context, parameter: click.Parameter, is_hidden: bool) -> None:
+    if is_hidden:
+        output.settings.headings = False
+
+
+SHARED: Final = (
+    Option(
+        ["--config"],
+        "Configuration",
         metavar="FILE",
         help="The configuration file; default: DAFKA_CONFIG, dafka.toml in the current "
         "directory, or ~/.config/dafka/dafka.toml.",
-        callback=_note("config"),
+        callback=_note,
+        is_eager=True,
         expose_value=False,
-        rich_help_panel="Configuration",
     ),
-]
-Profile = Annotated[
-    str | None,
-    typer.Option(
+    Option(
+        ["--profile"],
+        "Configuration",
         metavar="NAME",
         help="A profile of that file; default: DAFKA_PROFILE, or the file's own setting.",
-        callback=_note("profile"),
+        callback=_note,
+        is_eager=True,
         expose_value=False,
-        rich_help_panel="Configuration",
     ),
-]
-
-
-def _hide_headings(_: typer.Context, hidden: bool) -> bool:
-    if hidden:
-        output.settings.headings = False
-    return hidden
-
-
-NoHeadings = Annotated[
-    bool,
-    typer.Option(
-        "--no-headings",
+    Option(
+        ["--no-headings"],
+        "Configuration",
+        is_flag=True,
         help="Print lists without a line of headings.",
         callback=_hide_headings,
         expose_value=False,
-        rich_help_panel="Configuration",
     ),
-]
-
-SHARED: Final = frozenset({"config", "profile", "no_headings"})
-"""Options of ``dafka`` that each command takes as well."""
+)
+"""Options of ``dafka`` and of each command."""
 
 
-def name_of(ctx: Any) -> str:
-    """Return a command's name without the program's."""
-    return " ".join(ctx.command_path.split()[1:])
-
-
-def commands(ctx: Any) -> Mapping[str, Callable[[], Any]]:
+def commands(ctx: click.Context) -> Mapping[str, Callable[[], Any]]:
     """Return functions that load each command, and each group that is one, by its full name."""
-    found: Mapping[str, Callable[[], Any]] = ctx.find_root().command.commands.full_names()
+    root: Any = ctx.find_root().command
+    found: Mapping[str, Callable[[], Any]] = root.commands.full_names()
     return found
 
 
-def settings_of(command: Any) -> dict[str, Any]:
-    """Return the parameters of a command that are settings, by setting name."""
-    named = {each.opts[0].lstrip("-").replace("-", "_"): each for each in command.params}
-    return {name: each for name, each in named.items() if name in SETTINGS}
+def read_of(ctx: click.Context) -> Configuration:
+    """Read the configuration that a context's flags name, once; raise as ``read`` does."""
+    key = ctx.meta.get(f"{_META}config"), ctx.meta.get(f"{_META}profile")
+    files = ctx.meta.setdefault(f"{_META}files", {})
+    if key not in files:
+        known = {name: _names(load) for name, load in commands(ctx).items()}
+        if not files:
+            for sentence in misspelt_variables():
+                output.info(sentence)
+        files[key] = read(*key, known)
+    found: Configuration = files[key]
+    return found
 
 
-def read_of(ctx: Any) -> Configuration:
-    """Read the configuration that a context's flags name; raise as ``read`` does."""
-    config, profile = ctx.meta.get(f"{_META}config"), ctx.meta.get(f"{_META}profile")
-    return read(config, profile, {k: _settings(load) for k, load in commands(ctx).items()})
-
-
-def _settings(load: Callable[[], Any]) -> Callable[[], frozenset[str]]:
+def _names(load: Callable[[], click.Command]) -> Callable[[], frozenset[str]]:
     return lambda: frozenset(settings_of(load()))
 
 
-def origins(ctx: Any) -> dict[str, Found]:
-    """Return the settings of a parsed command with their values and origins."""
-    known: dict[str, str] = ctx.meta.get(_META + ctx.command_path, {})
-    return {
-        name: Found(ctx.params.get(each.name), known[name])
-        for name, each in settings_of(ctx.command).items()
-    }
+class FileSettings(dict[str, Any]):
+    """The file's settings of a command by parameter, read when the first one is needed."""
+
+    def __init__(self, ctx: click.Context) -> None:
+        super().__init__()
+        self._ctx = ctx
+
+    def find(self, setting: str) -> Found | None:
+        """Return the value of a setting, and its origin."""
+        name = " ".join(self._ctx.command_path.split()[1:])
+        return read_of(self._ctx).find(setting, name)
+
+    def __contains__(self, name: object) -> bool:
+        return self[str(name)] is not None
+
+    def __missing__(self, name: str) -> Any:
+        options = settings_of(self._ctx.command).values()
+        option = next((each for each in options if each.name == name), None)
+        if option is None or self._ctx.resilient_parsing:
+            return None
+        found = self.find(option.setting)
+        value = None if found is None else found.value
+        if option.multiple and value is not None:
+            return value if isinstance(value, list) else [value]
+        return ",".join(value) if isinstance(value, list) else value
 
 
-def with_shared(ctx: Any, own: list[Any]) -> list[Any]:
-    """Return a command's own parameters, and those of ``dafka`` that each command takes."""
-    root = ctx.find_root()
-    if root is ctx:
-        return own
-    return [*own, *(each for each in root.command.params if each.name in SHARED)]
-
-
-def fill(ctx: Any) -> None:
-    """Set the options that are not given as flags from the environment and the file."""
-    if ctx.resilient_parsing or ctx.parent is None:
-        return
-    found = read_of(ctx)
-    origin_of = ctx.meta[_META + ctx.command_path] = {}
-    for name, parameter in settings_of(ctx.command).items():
-        origin_of[name] = FLAG
-        if ctx.get_parameter_source(parameter.name).name != "COMMANDLINE":
-            origin_of[name] = DEFAULT
-            if setting := found.find(name, name_of(ctx)):
-                origin_of[name] = setting.origin
-                ctx.params[parameter.name] = _given(setting.value, is_list=parameter.multiple)
-    _drop_unused(ctx, origin_of)
-    if not ctx.meta.get(f"{_META}warned"):
-        ctx.meta[f"{_META}warned"] = True
-        for sentence in misspelt_variables():
-            output.info(sentence)
-
-
-def _given(value: Any, *, is_list: bool) -> Any:
-    if is_list:
-        return value if isinstance(value, list) else [value]
-    return ",".join(value) if isinstance(value, list) else value
-
-
-def _drop_unused(ctx: Any, origin_of: dict[str, str]) -> None:
+def drop_unused(ctx: click.Context, values: dict[str, Any]) -> None:
     """Ignore settings of an extension, or of ``--metrics``, that is off; such flags are errors."""
     tables: dict[str, type[Options]] = {each.switch: each.options for each in store_extensions()}
     tables["metrics"] = MetricsOptions
     for switch, table in tables.items():
-        if switch not in origin_of or ctx.params.get(switch):
-            continue
-        for row in table.table():
-            if origin_of.get(row.name, FLAG) not in (FLAG, DEFAULT):
-                ctx.params[row.name], origin_of[row.name] = None, DEFAULT
+        if switch in values and not values[switch]:
+            for name in {row.name for row in table.table()} & values.keys():
+                if ctx.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
+                    values[name] = None
 
 
 _COLUMNS: Final = ("command", "option", "value", "from")
 
 
-def config(
-    ctx: typer.Context,
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[COMMAND [FLAGS]]",
-            show_default=False,
-            help="A command, to list only its options, with these flags applied.",
-        ),
-    ] = None,
-    *,
-    as_json: AsJson = False,
-) -> None:
+@click.pass_context
+@argument(
+    "words",
+    nargs=-1,
+    metavar="[COMMAND [FLAGS]]",
+    help="A command, to list only its options, with these flags applied.",
+)
+@json_option
+def config(ctx: click.Context, words: Sequence[str], *, as_json: bool) -> None:
     """Show the value of each option and its origin: flag, environment, file or default.
 
     Without a command it lists the settings for all commands, then the file's settings for single
@@ -359,30 +323,42 @@ def config(
     output.table(_COLUMNS, rows, as_json=as_json)
 
 
-def _of_all(found: Any) -> Iterator[tuple[str, ...]]:
+def _of_all(found: Configuration) -> Iterator[tuple[str, ...]]:
     for name, table in sorted(SETTINGS.items()):
-        default = next(row.default for row in table.table() if row.name == name)
-        yield _row("", name, found.find(name) or Found(default, DEFAULT))
+        row = next(row for row in table.table() if row.name == name)
+        if value := os.environ.get(PREFIX + name.upper()):
+            checked = _checked(name, value, PREFIX + name.upper(), "environment variable")
+            yield _row("", name, Found(checked, PREFIX + name.upper()))
+        else:
+            yield _row("", name, found.find(name) or Found(row.default, DEFAULT))
     for command, name, each in found.of_commands():
         yield _row(command, name, each)
 
 
-def _of_command(ctx: typer.Context, words: list[str]) -> Iterator[tuple[str, ...]]:
+def _of_command(ctx: click.Context, words: Sequence[str]) -> Iterator[tuple[str, ...]]:
     known = commands(ctx)
     count = max((n for n in range(1, len(words) + 1) if " ".join(words[:n]) in known), default=0)
     if not count:
         near = what_there_is(words[0], {*known}, "commands")
-        raise typer.BadParameter(f"unknown command {words[0]!r} ({near})")
+        raise click.BadParameter(f"unknown command {words[0]!r} ({near})")
     name = " ".join(words[:count])
     command = known[name]()
     for parameter in command.params:
         parameter.required = False
-    parent = ctx.find_root()
-    of_command = command.make_context(name, words[count:], parent=parent)
+    of_command = command.make_context(name, [*words[count:]], parent=ctx.find_root())
     rows = {row.name: row for table in SETTINGS.values() for row in table.table()}
-    for option, each in sorted(origins(of_command).items()):
-        at = each._replace(value=rows[option].default) if each.origin == DEFAULT else each
-        yield _row(name, option, at)
+    for setting, option in sorted(settings_of(command).items()):
+        value = of_command.params.get(option.name or "")
+        match of_command.get_parameter_source(option.name or ""):
+            case ParameterSource.COMMANDLINE:
+                found = Found(value, FLAG)
+            case ParameterSource.ENVIRONMENT:
+                found = Found(value, PREFIX + setting.upper())
+            case ParameterSource.DEFAULT_MAP:
+                found = FileSettings(of_command).find(setting) or Found(value, DEFAULT)
+            case _:
+                found = Found(rows[setting].default, DEFAULT)
+        yield _row(name, setting, found)
 
 
 def _row(command: str, name: str, found: Found) -> tuple[str, ...]:

@@ -12,18 +12,19 @@ from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Thread
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import click
 import numpy as np
-import typer
 
 from dafka_core.cli import output, store_clients
 from dafka_core.cli.flags import (
-    Timeout,
-    Topic,
-    Uris,
     of_table,
+    option,
     parse_offset,
+    stores_option,
+    timeout_option,
+    topic_argument,
     warn_no_metrics,
     watching,
 )
@@ -335,43 +336,26 @@ _FORMAT_HELP: Final = (
     + r"; \\n, \\t, \\0, \\x1f. A newline is added unless it ends in an escape."
 )
 
-Offset = Annotated[
-    str | None,
-    typer.Option(
-        metavar="earliest|latest|N|+N|-N",
-        help="The first offset to read in each partition; -N: the last N records of each.",
-        show_default=False,
-    ),
-]
-Since = Annotated[
-    str | None,
-    typer.Option(
-        metavar="TIME",
-        help="Start with records of this time: 2026-11-23T18:00:00Z, or an age such as 15m.",
-        show_default=False,
-    ),
-]
-Until = Annotated[
-    str | None,
-    typer.Option(
-        metavar="TIME",
-        help="End before records of this time or age.",
-        show_default=False,
-    ),
-]
-Partitions = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--partition",
-        metavar="NAME",
-        parser=unescape,
-        help="Only this partition; may be given several times.",
-        show_default=False,
-    ),
-]
-ExitAtEnd = Annotated[
-    bool, typer.Option("--exit-at-end", help="Exit after the last record that exists now.")
-]
+offset_option: Final = option(
+    "--offset",
+    metavar="earliest|latest|N|+N|-N",
+    help="The first offset to read in each partition; -N: the last N records of each.",
+)
+since_option: Final = option(
+    "--since",
+    metavar="TIME",
+    help="Start with records of this time: 2026-11-23T18:00:00Z, or an age such as 15m.",
+)
+until_option: Final = option(
+    "--until", metavar="TIME", help="End before records of this time or age."
+)
+partitions_option: Final = option(
+    "--partition",
+    multiple=True,
+    type=unescape,
+    metavar="NAME",
+    help="Only this partition; may be given several times.",
+)
 
 
 @dataclass(frozen=True)
@@ -398,27 +382,27 @@ class Selection:
         offset: str | None,
         since: str | None,
         until: str | None,
-        partitions: Iterable[str] | None,
+        partitions: Iterable[str],
         *,
         ends: bool,
         default: str = EARLIEST,
     ) -> Selection:
         """Parse flags; raise BadParameter for invalid ones."""
         if offset is not None and since is not None:
-            raise typer.BadParameter("cannot be combined with --offset", param_hint="'--since'")
+            raise click.BadParameter("cannot be combined with --offset", param_hint="'--since'")
         found = parsed("--offset", parse_offset, offset)
         since_us, until_us = (
             parsed(flag, parse_time_us, text)
             for flag, text in (("--since", since), ("--until", until))
         )
         if since_us is not None and until_us is not None and since_us >= until_us:
-            raise typer.BadParameter("must be later than --since", param_hint="'--until'")
+            raise click.BadParameter("must be later than --since", param_hint="'--until'")
         if until_us is not None and until_us > time.time() * 1e6:
             why = "is in the future; --exit-at-end ends with the last record that exists now"
-            raise typer.BadParameter(why, param_hint="'--until'")
+            raise click.BadParameter(why, param_hint="'--until'")
         ends = ends or until is not None
         start = found or Position(EARLIEST if ends else default)
-        return cls(start, since_us, until_us, tuple(partitions or ()), ends)
+        return cls(start, since_us, until_us, tuple(partitions), ends)
 
     @property
     def is_simple(self) -> bool:
@@ -456,37 +440,38 @@ class Selection:
         return [Range(each, max(starts[each.tp], each.earliest), ends[each.tp]) for each in infos]
 
 
+@topic_argument
+@option("--from-beginning", is_flag=True, help="Start with the earliest records.")
+@offset_option
+@since_option
+@until_option
+@partitions_option
+@option("--exit-at-end", is_flag=True, help="Exit after the last record that exists now.")
+@option("--count", type=click.IntRange(1), metavar="N", help="Exit after N records.")
+@option(
+    "--grep",
+    metavar="PATTERN",
+    help="Only records with a value that contains a match of this regular expression (RE2).",
+)
+@option("--format", "form", metavar="TEXT", help=_FORMAT_HELP)
+@option("--json", "as_json", is_flag=True, help=_JSON_HELP)
+@timeout_option
+@stores_option
 def consume(
-    topic: Topic,
+    topic: str,
     *,
-    from_beginning: Annotated[
-        bool, typer.Option("--from-beginning", help="Start with the earliest records.")
-    ] = False,
-    offset: Offset = None,
-    since: Since = None,
-    until: Until = None,
-    partition: Partitions = None,
-    exit_at_end: ExitAtEnd = False,
-    count: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Exit after N records.", show_default=False),
-    ] = None,
-    grep: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PATTERN",
-            help="Only records with a value that contains a match of this regular expression "
-            "(RE2).",
-            show_default=False,
-        ),
-    ] = None,
-    form: Annotated[
-        str | None,
-        typer.Option("--format", metavar="TEXT", help=_FORMAT_HELP, show_default=False),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help=_JSON_HELP)] = False,
-    timeout_s: Timeout = 10.0,
-    uris: Uris = "",
+    from_beginning: bool,
+    offset: str | None,
+    since: str | None,
+    until: str | None,
+    partition: Sequence[str],
+    exit_at_end: bool,
+    count: int | None,
+    grep: str | None,
+    form: str | None,
+    as_json: bool,
+    timeout_s: float,
+    uris: str,
     **options: Any,
 ) -> None:
     """Print the value of each record on a line, until Ctrl-C or --count.
@@ -500,12 +485,12 @@ def consume(
     if from_beginning:
         if offset is not None or since is not None:
             why = "cannot be combined with --offset or --since"
-            raise typer.BadParameter(why, param_hint="'--from-beginning'")
+            raise click.BadParameter(why, param_hint="'--from-beginning'")
         offset = EARLIEST
     wanted = Selection.of(offset, since, until, partition, ends=exit_at_end, default=LATEST)
     if uris and not wanted.ends:
         why = "requires --exit-at-end or --until: new records need a tower"
-        raise typer.BadParameter(why, param_hint="'--stores'")
+        raise click.BadParameter(why, param_hint="'--stores'")
     check_argument("topic", topic, check_topic)  # before waiting for a tower
     if wanted.ends:
         with open_stored_records(timeout_s, uris, warn_no_metrics(options)) as stored:
@@ -567,14 +552,14 @@ def parsed(flag: str, parse: Callable[[str], Any], text: str | None) -> Any:
     try:
         return parse(text)
     except ValueError as error:
-        raise typer.BadParameter(f"{escape(text)!r}: {error}", param_hint=f"'{flag}'") from None
+        raise click.BadParameter(f"{escape(text)!r}: {error}", param_hint=f"'{flag}'") from None
 
 
 def _formatter(form: str | None, as_json: bool) -> Callable[..., bytes]:
     if form is None:
         return json_lines if as_json else lines
     if as_json:
-        raise typer.BadParameter("cannot be combined with --json", param_hint="'--format'")
+        raise click.BadParameter("cannot be combined with --json", param_hint="'--format'")
     made: Callable[..., bytes] = parsed("--format", formatted, form)
     return made
 

@@ -6,28 +6,35 @@ import csv
 import io
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Final, NamedTuple
+from typing import Any, BinaryIO, Final, NamedTuple
 
+import click
 import pyarrow as pa
 import pyarrow.parquet as pq
-import typer
 
 from dafka_core.archive.record_files import SCHEMA, columns_of
 from dafka_core.cli import consume_command, output
 from dafka_core.cli.consume_command import (
-    Offset,
-    Partitions,
     Range,
     Selection,
-    Since,
     StoredRecords,
-    Until,
     json_lines,
+    offset_option,
+    partitions_option,
+    since_option,
+    until_option,
 )
-from dafka_core.cli.flags import Timeout, Uris, WithResult, of_table
+from dafka_core.cli.flags import (
+    argument,
+    of_table,
+    option,
+    result_option,
+    stores_option,
+    timeout_option,
+)
 from dafka_core.cli.process import Stopped
 from dafka_core.cli.produce_command import Publisher, decoder, open_sources
 from dafka_core.config.node_options import ProducerOptions, ReaderOptions
@@ -213,49 +220,46 @@ POLL_S: Final = 1.0
 """Interval at which ``--follow`` checks for new records."""
 
 _PLACE: Final = "a topic (topic:NAME), or a file (file:PATH) with suffix .parquet, .jsonl or .csv."
-Source = Annotated[
-    str, typer.Argument(metavar="FROM", show_default=False, help=f"The source: {_PLACE}")
-]
-Target = Annotated[
-    str, typer.Argument(metavar="TO", show_default=False, help=f"The target: {_PLACE}")
-]
-ToTower = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="HOST[:SUB_PORT:PUB_PORT]",
-        help="A tower of the target's cluster, if it differs from the source's.",
-        show_default=False,
-    ),
-]
-Resume = Annotated[
-    bool,
-    typer.Option(
-        "--resume",
-        help="Topic to topic: keep the partitions' names and offsets, and continue at the end of "
-        "the target.",
-    ),
-]
-Follow = Annotated[
-    bool, typer.Option("--follow", help="As --resume, then copy new records until Ctrl-C.")
-]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")]
 
 
+@argument("source", metavar="FROM", help=f"The source: {_PLACE}")
+@argument("target", metavar="TO", help=f"The target: {_PLACE}")
+@offset_option
+@since_option
+@until_option
+@partitions_option
+@option(
+    "--resume",
+    is_flag=True,
+    help="Topic to topic: keep the partitions' names and offsets, and continue at the end of "
+    "the target.",
+)
+@option("--follow", is_flag=True, help="As --resume, then copy new records until Ctrl-C.")
+@option(
+    "--to-tower",
+    multiple=True,
+    metavar="HOST[:SUB_PORT:PUB_PORT]",
+    help="A tower of the target's cluster, if it differs from the source's.",
+)
+@option("--overwrite", is_flag=True, help="Replace an existing file.")
+@result_option
+@timeout_option
+@stores_option
 def copy(
-    source: Source,
-    target: Target,
+    source: str,
+    target: str,
     *,
-    offset: Offset = None,
-    since: Since = None,
-    until: Until = None,
-    partition: Partitions = None,
-    resume: Resume = False,
-    follow: Follow = False,
-    to_tower: ToTower = None,
-    overwrite: Overwrite = False,
-    as_json: WithResult = False,
-    timeout_s: Timeout = 10.0,
-    uris: Uris = "",
+    offset: str | None,
+    since: str | None,
+    until: str | None,
+    partition: Sequence[str],
+    resume: bool,
+    follow: bool,
+    to_tower: Sequence[str],
+    overwrite: bool,
+    as_json: bool,
+    timeout_s: float,
+    uris: str,
     **options: Any,
 ) -> None:
     """Copy a topic to another topic, to another cluster, or to a file; or a file to a topic.
@@ -269,13 +273,13 @@ def copy(
     keeps_offsets = resume or follow
     chosen = any(each is not None for each in (offset, since, until))
     if not topics:
-        raise typer.BadParameter("FROM or TO must be a topic")
+        raise click.BadParameter("FROM or TO must be a topic")
     if keeps_offsets and (len(topics) < 2 or chosen):
         why = "copies all records of a topic to a topic: omit --offset, --since and --until"
-        raise typer.BadParameter(why, param_hint="'--follow'" if follow else "'--resume'")
+        raise click.BadParameter(why, param_hint="'--follow'" if follow else "'--resume'")
     if len(topics) == 2 and topics[0] == topics[1] and not to_tower:
         why = "is the same topic: name another topic, or another cluster (--to-tower)"
-        raise typer.BadParameter(why, param_hint="'TO'")
+        raise click.BadParameter(why, param_hint="'TO'")
     given = {**of_table(ProducerOptions, options)}
     if to_tower:
         given["tower"] = ",".join(to_tower)
@@ -315,7 +319,7 @@ def _check_other_cluster(
         both = stored.stores.intersection(reader.stores())
     if both:
         why = f"leads to the same topic: store {min(both)} is in both clusters; name another topic"
-        raise typer.BadParameter(why, param_hint="'--to-tower'")
+        raise click.BadParameter(why, param_hint="'--to-tower'")
 
 
 def _topic_to_file(

@@ -1,21 +1,22 @@
-"""Flags of commands, generated from option tables; ``--metrics``; parsers of arguments."""
+"""Options of commands, declared once or generated from option tables; ``--metrics``; parsers."""
 
 from __future__ import annotations
 
-import functools
-import inspect
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
-import typer
+import click
+from click.core import ParameterSource
 
 from dafka_core.cli import output
 from dafka_core.cli.output import LogOptions
 from dafka_core.config.node_options import TOWER_ENVIRONMENT
-from dafka_core.config.options import DEFAULT_TOWER, MOST, OptionInfo, Options, option
+from dafka_core.config.options import DEFAULT_TOWER, MOST, OptionInfo, Options
+from dafka_core.config.options import option as declared
 from dafka_core.errors import ConfigError
 from dafka_core.model.names import escape, unescape
 from dafka_core.model.positions import EARLIEST, LATEST, OFFSET, Position
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
     from dafka_core.ops.endpoint import MetricsEndpoint
 
 
-Command = Callable[..., None]
+PREFIX: Final = "DAFKA_"
+"""Prefix of environment variables: ``DAFKA_ACKS`` for ``--acks``."""
 
 MAIN_OPTIONS: Final = frozenset(
     {
@@ -36,120 +38,153 @@ MAIN_OPTIONS: Final = frozenset(
 )
 """Options that ``--help`` lists first, with ``tower`` and ``Options.MAIN``."""
 
-SETTINGS: Final[dict[str, type[Options]]] = {}
-"""Settings that a file or the environment may contain, and the tables that declare them."""
-
-_REPEATED: Final = {"tower": ",", "retain": " ", "compress": " "}
+REPEATED: Final = {"tower": ",", "retain": " ", "compress": " "}
 """Options that may be given several times, and the separator that joins their values."""
 
 _METAVARS: Final = {"int": "N", "float": "N", "str": "TEXT"}
-
-Towers = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--tower",
-        metavar="HOST[:SUB_PORT:PUB_PORT]",
-        help=f"A tower to join through; may be given several times. Default: "
-        f"{TOWER_ENVIRONMENT} from the environment, or {DEFAULT_TOWER}.",
-    ),
-]
-Topic = Annotated[str, typer.Argument(metavar="TOPIC", show_default=False, parser=unescape)]
-"""A topic's name, with bytes that are not printable escaped as lists show them."""
-_DIRECTORY: Final = typer.Option("--dir", metavar="DIR", help="The store's directory.")
-Directory = Annotated[str, _DIRECTORY]
-MaybeDirectory = Annotated[str | None, _DIRECTORY]
-"""Optional, as ``dafka store`` has subcommands that take a directory themselves."""
-AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON object on each line.")]
-Timeout = Annotated[
-    float,
-    typer.Option(
-        "--timeout-s",
-        min=0.01,
-        max=MOST["s"],
-        metavar="NUMBER",
-        help="Time to wait for stores.",
-    ),
-]
-Uris = Annotated[
-    str,
-    typer.Option(
-        "--stores",
-        metavar="URIS",
-        help="Stores to query by Arrow Flight, without a tower: grpc://HOST:PORT,...",
-        show_default=False,
-    ),
-]
-MinStores = Annotated[
-    str | None,
-    typer.Option(
-        "--min-stores",
-        metavar="N|all",
-        help="Fail unless N stores, or all known stores, respond.",
-        show_default=False,
-    ),
-]
-WithResult = Annotated[bool, typer.Option("--json", help="Print the result as a JSON object.")]
-ExitWithParent = Annotated[bool, typer.Option("--exit-with-parent", hidden=True)]
-"""For programs that start nodes: the node stops when its standard input ends."""
 
 
 @dataclass(frozen=True)
 class CommandOptions(Options):
     """Options of commands that are settings, too, but not options of a node."""
 
-    dir: str = option("", "a store's directory", kind="DIR")
-    timeout_s: float = option(10.0, "time to wait for stores", unit="s", minimum=0.01)
-    stores: str = option(
+    dir: str = declared("", "a store's directory", kind="DIR")
+    timeout_s: float = declared(10.0, "time to wait for stores", unit="s", minimum=0.01)
+    stores: str = declared(
         "", "stores to query by Arrow Flight, without a tower", kind="grpc://HOST:PORT,..."
     )
-    min_stores: str = option(
+    min_stores: str = declared(
         "", "fail unless this number of stores, or each known store, responds", kind="N|all"
     )
-    json: bool = option(False, "print a JSON object on each line")
+    json: bool = declared(False, "print a JSON object on each line")
 
 
-SETTINGS.update({row.name: CommandOptions for row in CommandOptions.table()})
+SETTINGS: Final[dict[str, type[Options]]] = {}
+"""Settings that a file or the environment may contain, and the tables that declare them."""
 
 
-def add_settings(tables: Iterable[type[Options]]) -> None:
+def settings_of(command: click.Command) -> dict[str, Option]:
+    """Return the options of a command that are settings, by setting name."""
+    options = (each for each in command.params if isinstance(each, Option))
+    return {each.setting: each for each in options if each.setting in SETTINGS}
+
+
+def add_settings(*tables: type[Options]) -> None:
     """Let a file and the environment contain the options of tables that commands take."""
-    found: list[type[Options]] = [*tables, LogOptions]
-    for table in found:
+    for table in tables:
         for row in table.table():
             SETTINGS.setdefault(row.name, table)
 
 
-def with_options(
-    *tables: type[Options], without: Collection[str] = ()
-) -> Callable[[Command], Command]:
-    """Add the options of ``tables`` to the parameters that a command declares.
+add_settings(CommandOptions, LogOptions)
 
-    The command gets them as ``**options``: only those that the user gave, as text. The node that
-    takes them parses and checks them.
+
+class Option(click.Option):
+    """An option in a section of the help.
+
+    Attributes:
+        setting: its name in a file, if it may be there.
     """
-    tables = (*tables, LogOptions)
-    main = MAIN_OPTIONS.union(*(table.MAIN for table in tables))
 
-    def decorate(command: Command) -> Command:
-        signature = inspect.signature(command, eval_str=True)
-        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-        names = {parameter.name for parameter in own}
-        rows = {row.name: row for table in tables for row in table.table()}
-        made = [_parameter(row, main) for name, row in rows.items() if name not in without]
+    def __init__(
+        self,
+        names: Collection[str],
+        section: str = "Options",
+        *,
+        is_setting: bool = True,
+        **more: Any,
+    ) -> None:
+        super().__init__([*names], **more)
+        self.section = section
+        self.setting = self.opts[0].lstrip("-").replace("-", "_") if is_setting else ""
 
-        @functools.wraps(command)
-        def run(**values: Any) -> None:
-            logging = {row.name: values.pop(row.name, None) for row in LogOptions.table()}
-            output.configure(LogOptions.build({k: v for k, v in logging.items() if v is not None}))
-            for name, separator in _REPEATED.items():
-                if values.get(name):
-                    values[name] = separator.join(values[name])
-            command(**{k: v for k, v in values.items() if k in names or v is not None})
 
-        run.__signature__ = signature.replace(parameters=[*own, *made])  # type: ignore[attr-defined]
-        return run
+def option(*names: str, **more: Any) -> Callable[[Any], Any]:
+    """Add an option to a command's function."""
+    return click.option(*names, cls=Option, **more)
 
-    return decorate
+
+argument: Final = click.argument
+
+topic_argument: Final = argument("topic", type=unescape, metavar="TOPIC")
+"""A topic's name, with bytes that are not printable escaped as lists show them."""
+
+directory_option: Final = partial(
+    option, "--dir", "directory", metavar="DIR", help="The store's directory."
+)
+json_option: Final = option(
+    "--json", "as_json", is_flag=True, help="Print a JSON object on each line."
+)
+result_option: Final = option(
+    "--json", "as_json", is_flag=True, help="Print the result as a JSON object."
+)
+timeout_option: Final = option(
+    "--timeout-s",
+    type=click.FloatRange(0.01, MOST["s"]),
+    default=10.0,
+    metavar="NUMBER",
+    help="Time to wait for stores.",
+)
+stores_option: Final = option(
+    "--stores",
+    "uris",
+    default="",
+    show_default=False,
+    metavar="URIS",
+    help="Stores to query by Arrow Flight, without a tower: grpc://HOST:PORT,...",
+)
+min_stores_option: Final = option(
+    "--min-stores",
+    metavar="N|all",
+    help="Fail unless N stores, or all known stores, respond.",
+)
+exit_with_parent_option: Final = option("--exit-with-parent", is_flag=True, hidden=True)
+"""For programs that start nodes: the node stops when its standard input ends."""
+
+
+class _Text(click.ParamType[Any]):
+    """The text of an option in a table; its node parses it, and names the flag in errors."""
+
+    name = "text"
+
+    def __init__(self, row: OptionInfo) -> None:
+        self._row = row
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        assert ctx is not None
+        if ctx.get_parameter_source(self._row.name) is ParameterSource.ENVIRONMENT:
+            try:
+                self._row.checked(value)
+            except ConfigError as error:
+                name = PREFIX + self._row.name.upper()
+                raise ConfigError(name, value, error.why, "environment variable") from None
+        return value
+
+
+def options_of(*tables: type[Options], without: Collection[str] = ()) -> list[Option]:
+    """Return an option for each row of tables."""
+    main = MAIN_OPTIONS.union({"tower"}, *(table.MAIN for table in tables))
+    rows = {row.name: row for table in tables for row in table.table()}
+    return [_option(row, main) for name, row in rows.items() if name not in without]
+
+
+def _option(row: OptionInfo, main: Collection[str]) -> Option:
+    flag = f"--{row.name.replace('_', '-')}"
+    text = row.meaning[:1].upper() + row.meaning[1:]
+    is_switch = isinstance(row.default, bool)
+    if row.default not in (None, (), "") and not is_switch:
+        text += f" (default {row.default}{' ' if row.unit else ''}{row.unit})"
+    metavar = _METAVARS.get(row.kind, row.kind.replace(" or ", "|"))
+    if row.name == "tower":
+        metavar = "HOST[:SUB_PORT:PUB_PORT]"
+        text = "A tower to join through; may be given several times. Default: "
+        text += f"{TOWER_ENVIRONMENT} from the environment, or {DEFAULT_TOWER}"
+    kind: dict[str, Any] = {"is_flag": True, "default": None}
+    if not is_switch:
+        kind = {"type": _Text(row), "metavar": metavar, "multiple": row.name in REPEATED}
+    names = (f"{flag}/--no-{flag[2:]}" if row.default is True else flag, row.name)
+    section = "Options" if row.name in main else "Tuning"
+    return Option(names, section, help=f"{text}.", **kind)
 
 
 def parse_address(value: str | None) -> str | None:
@@ -164,42 +199,13 @@ def parse_address(value: str | None) -> str | None:
 def needed(directory: str | None) -> str:
     """Return a store's directory, which a flag, the environment or a file must name."""
     if directory is None:
-        raise typer.BadParameter("is required: the store's directory", param_hint="'--dir'")
+        raise click.BadParameter("is required: the store's directory", param_hint="'--dir'")
     return directory
 
 
 def of_table(table: type[Options], options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that ``table`` declares."""
     return {row.name: options[row.name] for row in table.table() if row.name in options}
-
-
-def _parameter(row: OptionInfo, main: Collection[str]) -> inspect.Parameter:
-    annotation = Towers if row.name == "tower" else _annotation(row, main)
-    return inspect.Parameter(
-        row.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
-    )
-
-
-def _annotation(row: OptionInfo, main: Collection[str]) -> object:
-    is_switch = isinstance(row.default, bool)
-    flag = row.name.replace("_", "-")
-    option = typer.Option(
-        f"--{flag}/--no-{flag}" if row.default is True else f"--{flag}",
-        help=_help(row),
-        metavar="" if is_switch else _METAVARS.get(row.kind, row.kind.replace(" or ", "|")),
-        rich_help_panel=None if row.name in main else "Tuning",
-        show_default=False,
-    )
-    if row.name in _REPEATED:
-        return Annotated[list[str] | None, option]
-    return Annotated[bool | None if is_switch else str | None, option]
-
-
-def _help(row: OptionInfo) -> str:
-    text = row.meaning[:1].upper() + row.meaning[1:]
-    if row.default in (None, (), "") or isinstance(row.default, bool):
-        return f"{text}."
-    return f"{text} (default {row.default}{' ' if row.unit else ''}{row.unit})."
 
 
 class Watch:

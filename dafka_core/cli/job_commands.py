@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from pwd import getpwuid
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-import typer
+import click
 
 from dafka_core.cli import output
-from dafka_core.cli.flags import AsJson
+from dafka_core.cli.flags import argument, json_option, option
 from dafka_core.errors import ConfigError, DafkaError
 from dafka_core.model.name_limits import what_there_is
 from dafka_core.model.names import escape, quoted
@@ -42,26 +42,17 @@ exec(code)
 workers cannot import them. Its usage messages begin with ``dafka job NAME``."""
 
 
+@argument("name", required=False, metavar="[NAME]", help="A job; without it, a list.")
+@argument("arguments", nargs=-1, metavar="[ARGUMENTS]", help="The job's arguments; see its --help.")
+@option(
+    _PRINT_SUBMIT,
+    "print_submit",
+    is_flag=True,
+    help="Print the command that runs the job with spark-submit instead.",
+)
+@json_option
 def job(
-    name: Annotated[
-        str | None,
-        typer.Argument(metavar="[NAME]", show_default=False, help="A job; without it, a list."),
-    ] = None,
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[ARGUMENTS]", show_default=False, help="The job's arguments; see its --help."
-        ),
-    ] = None,
-    *,
-    print_submit: Annotated[
-        bool,
-        typer.Option(
-            _PRINT_SUBMIT, help="Print the command that runs the job with spark-submit instead."
-        ),
-    ] = False,
-    as_json: AsJson = False,
-    **options: Any,
+    name: str | None, arguments: Sequence[str], *, print_submit: bool, as_json: bool, **options: Any
 ) -> None:
     """Run one of the package's Spark jobs on this machine, or list the jobs.
 
@@ -75,11 +66,11 @@ def job(
     name = name.replace("-", "_")
     if name not in known:
         near = what_there_is(name, {*known}, "jobs, as package dafka_spark is not installed")
-        raise typer.BadParameter(f"unknown job {quoted(name)} ({near})")
-    given = [each for each in arguments or () if each != _PRINT_SUBMIT]
+        raise click.BadParameter(f"unknown job {quoted(name)} ({near})")
+    given = [each for each in arguments if each != _PRINT_SUBMIT]
     if tower := options.get("tower"):
         given = [f"--tower={tower}", *given]
-    if print_submit or _PRINT_SUBMIT in (arguments or ()):
+    if print_submit or _PRINT_SUBMIT in arguments:
         output.write(f"{_submitted(known[name], given)}\n".encode())
         return
     if find_spec("pyspark") is None:
@@ -132,25 +123,16 @@ def _submitted(script: Path, arguments: Sequence[str]) -> str:
 _SUFFIX: Final = ".ipynb"
 
 
-def notebooks(
-    directory: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="DIR",
-            show_default=False,
-            help="The target directory, created if missing; without it the notebooks are listed.",
-        ),
-    ] = None,
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="NAME", show_default=False, help="Only these; default: all."),
-    ] = None,
-    *,
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace existing files of these names.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
+@argument(
+    "directory",
+    required=False,
+    metavar="DIR",
+    help="The target directory, created if missing; without it the notebooks are listed.",
+)
+@argument("names", nargs=-1, metavar="NAME", help="Only these; default: all.")
+@option("--force", is_flag=True, help="Replace existing files of these names.")
+@json_option
+def notebooks(directory: str | None, names: Sequence[str], *, force: bool, as_json: bool) -> None:
     """Copy the package's notebooks to a directory, or list them.
 
     Each notebook starts its own cluster.

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Final
 
-import typer
+import click
 
 from dafka_core.cli import output
-from dafka_core.cli.flags import AsJson
+from dafka_core.cli.flags import argument, json_option, option
 from dafka_core.errors import ConfigError
 from dafka_core.model.names import escape, unescape
 from dafka_core.security.permissions import (
@@ -28,49 +29,53 @@ DEFAULT_ROLES: Final = f"{PRODUCE},{CONSUME}"
 """Roles of a new key, and of a new user of a gateway."""
 
 # Not --dir, which in a settings file is a store's directory.
-Directory = Annotated[
-    str, typer.Option("--keys", metavar="DIR", help="The directory of the key files.")
-]
+keys_option: Final = option(
+    "--keys",
+    "directory",
+    default=DEFAULT_DIRECTORY,
+    metavar="DIR",
+    help="The directory of the key files.",
+)
 
-Topics = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="PATTERN",
-        help="The topics of the role with this name; several separated by commas, or given "
-        "several times (default all).",
-        show_default=False,
-    ),
-]
+topics_option: Final = partial(
+    option,
+    multiple=True,
+    metavar="PATTERN",
+    help="The topics of the role with this name; several separated by commas, or given "
+    "several times (default all).",
+)
 
 
 def keys() -> None:
     """Create and list keys of towers and nodes, and tokens."""
 
 
+@argument("name", type=unescape, metavar="NAME")
+@option(
+    "--role",
+    multiple=True,
+    metavar="|".join(ROLES),
+    help="The key's roles; several separated by commas, or given several times "
+    f"(default {DEFAULT_ROLES}).",
+)
+@topics_option("--produce")
+@topics_option("--consume")
+@option(
+    "--addresses",
+    multiple=True,
+    metavar="PATTERN",
+    help="Existing partitions that the key may write, too; the addresses of new ones "
+    "begin with digits derived from the key.",
+)
+@keys_option
 def new(
-    name: Annotated[str, typer.Argument(metavar="NAME", show_default=False, parser=unescape)],
+    name: str,
     *,
-    role: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="|".join(ROLES),
-            help="The key's roles; several separated by commas, or given several times "
-            f"(default {DEFAULT_ROLES}).",
-            show_default=False,
-        ),
-    ] = None,
-    produce: Topics = None,
-    consume: Topics = None,
-    addresses: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="PATTERN",
-            help="Existing partitions that the key may write, too; the addresses of new ones "
-            "begin with digits derived from the key.",
-            show_default=False,
-        ),
-    ] = None,
-    directory: Directory = DEFAULT_DIRECTORY,
+    role: Sequence[str],
+    produce: Sequence[str],
+    consume: Sequence[str],
+    addresses: Sequence[str],
+    directory: str,
 ) -> None:
     """Create a key: NAME.key_secret for its owner only, and NAME.key for those that admit it.
 
@@ -81,9 +86,9 @@ def new(
     try:
         roles = parse_roles(role or [DEFAULT_ROLES])
     except ValueError as error:
-        raise ConfigError("role", escape(",".join(role or [])), str(error)) from None
+        raise ConfigError("role", escape(",".join(role)), str(error)) from None
     patterns = patterns_of({PRODUCE: produce, CONSUME: consume}, roles, "keys")
-    if addresses is not None:
+    if addresses:
         patterns["addresses"] = parse_patterns(addresses)
     try:
         public, secret = new_key(Path(directory), name, roles, **patterns)
@@ -96,7 +101,7 @@ def new(
 
 
 def patterns_of(
-    given: Mapping[str, list[str] | None], roles: Collection[str], holders: str
+    given: Mapping[str, Sequence[str]], roles: Collection[str], holders: str
 ) -> dict[str, tuple[str, ...]]:
     """Return the given topic patterns by role.
 
@@ -106,7 +111,7 @@ def patterns_of(
     Raises:
         ConfigError: patterns are given for a role that is not among ``roles``.
     """
-    patterns = {each: parse_patterns(words) for each, words in given.items() if words is not None}
+    patterns = {each: parse_patterns(words) for each, words in given.items() if words}
     for each, words in patterns.items():
         if each not in roles:
             why = f"is for {holders} with role {each} only: add it to --role"
@@ -114,11 +119,9 @@ def patterns_of(
     return patterns
 
 
-def renew(
-    name: Annotated[str, typer.Argument(metavar="NAME", show_default=False, parser=unescape)],
-    *,
-    directory: Directory = DEFAULT_DIRECTORY,
-) -> None:
+@argument("name", type=unescape, metavar="NAME")
+@keys_option
+def renew(name: str, *, directory: str) -> None:
     """Write the certificate for Arrow Flight into a file NAME.key that was written by hand.
 
     NAME.key_secret must be in the same directory.
@@ -134,9 +137,8 @@ def renew(
     output.info(f"wrote the certificate into {path}.key: copy it to all nodes that admit this key")
 
 
-def token(
-    file: Annotated[str, typer.Argument(metavar="FILE", show_default=False)],
-) -> None:
+@argument("file", metavar="FILE")
+def token(file: str) -> None:
     """Create a file with a token for HTTP requests to the console or for metrics.
 
     Use it with --token-file of the console and --metrics-token-file of nodes. An existing file is
@@ -153,7 +155,9 @@ def token(
     output.info(f"{escape(file)} contains a token; only its owner can read it")
 
 
-def show(*, directory: Directory = DEFAULT_DIRECTORY, as_json: AsJson = False) -> None:
+@keys_option
+@json_option
+def show(*, directory: str, as_json: bool) -> None:
     """List the keys in a directory: roles, topics, and the state of the secret key file."""
     from dafka_core.security.key_files import PUBLIC, SECRET, read_public, read_secret
 
@@ -178,7 +182,7 @@ def show(*, directory: Directory = DEFAULT_DIRECTORY, as_json: AsJson = False) -
     columns = ("name", "roles", "topics", "key", "secret")
     output.table(columns, rows, as_json=as_json, wrapped=("secret",))
     if is_wrong:
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)
 
 
 def topics_of(owner: Permissions) -> str:

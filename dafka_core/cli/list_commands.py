@@ -6,12 +6,20 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import typer
+import click
 
 from dafka_core.cli import output, store_clients
-from dafka_core.cli.flags import AsJson, MinStores, Timeout, Topic, Uris
+from dafka_core.cli.flags import (
+    argument,
+    json_option,
+    min_stores_option,
+    option,
+    stores_option,
+    timeout_option,
+    topic_argument,
+)
 from dafka_core.config.options import check_argument
 from dafka_core.errors import DafkaError
 from dafka_core.model.name_limits import check_topic, what_there_is
@@ -33,13 +41,12 @@ _QUERY_COLUMNS: Final = ("query", "run", "state", "partitions", *_BEHIND, "repor
 _LAG_COLUMNS: Final = ("run", "topic", "partition", "position", "end", *_BEHIND)
 
 
+@min_stores_option
+@json_option
+@timeout_option
+@stores_option
 def topics(
-    *,
-    min_stores: MinStores = None,
-    as_json: AsJson = False,
-    timeout_s: Timeout = 10.0,
-    uris: Uris = "",
-    **options: Any,
+    *, min_stores: str | None, as_json: bool, timeout_s: float, uris: str, **options: Any
 ) -> None:
     """List topics: number of partitions, records and bytes, first and last timestamp."""
     held: dict[str, list[Held]] = defaultdict(list)
@@ -60,18 +67,18 @@ def topics(
     output.table(names, rows, as_json=as_json)
 
 
+@argument("topic", type=unescape, required=False, metavar="[TOPIC]", help="Default: all topics.")
+@min_stores_option
+@json_option
+@timeout_option
+@stores_option
 def partitions(
-    topic: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[TOPIC]", show_default=False, parser=unescape, help="Default: all topics."
-        ),
-    ] = None,
+    topic: str | None,
     *,
-    min_stores: MinStores = None,
-    as_json: AsJson = False,
-    timeout_s: Timeout = 10.0,
-    uris: Uris = "",
+    min_stores: str | None,
+    as_json: bool,
+    timeout_s: float,
+    uris: str,
     **options: Any,
 ) -> None:
     """List partitions: offsets, bytes, first and last timestamp, complete stores, and client."""
@@ -117,13 +124,18 @@ def _held(
     return [Held(each, furthest.get(each.tp), complete[each.tp] or None) for each in infos]
 
 
+@topic_argument
+@min_stores_option
+@json_option
+@timeout_option
+@stores_option
 def heads(
-    topic: Topic,
+    topic: str,
     *,
-    min_stores: MinStores = None,
-    as_json: AsJson = False,
-    timeout_s: Timeout = 10.0,
-    uris: Uris = "",
+    min_stores: str | None,
+    as_json: bool,
+    timeout_s: float,
+    uris: str,
     **options: Any,
 ) -> None:
     """List a topic's partitions: the earliest offset in stores, and the next one to write."""
@@ -133,24 +145,19 @@ def heads(
     output.table(("partition", "earliest", "next"), rows, as_json=as_json)
 
 
+@option("--discard", is_flag=True, help="Discard the listed records and fence their writers.")
+@option(
+    "--idle-hours",
+    type=click.FloatRange(0),
+    default=0.0,
+    metavar="N",
+    help="Only attempts without new records for N hours.",
+)
+@json_option
+@timeout_option
+@stores_option
 def staged(
-    *,
-    discard: Annotated[
-        bool, typer.Option("--discard", help="Discard the listed records and fence their writers.")
-    ] = False,
-    idle_hours: Annotated[
-        float,
-        typer.Option(
-            "--idle-hours",
-            min=0,
-            metavar="N",
-            help="Only attempts without new records for N hours.",
-        ),
-    ] = 0.0,
-    as_json: AsJson = False,
-    timeout_s: Timeout = 10.0,
-    uris: Uris = "",
-    **options: Any,
+    *, discard: bool, idle_hours: float, as_json: bool, timeout_s: float, uris: str, **options: Any
 ) -> None:
     """List the staged records at each store: records of uncommitted transactions.
 
@@ -189,9 +196,10 @@ def _discard(client: StoreClient, found: list[StagedPartition], timeout_s: float
         output.info(f"left at store {store}: {count} that another store is copying to it")
 
 
-def stores(
-    *, as_json: AsJson = False, timeout_s: Timeout = 10.0, uris: Uris = "", **options: Any
-) -> None:
+@json_option
+@timeout_option
+@stores_option
+def stores(*, as_json: bool, timeout_s: float, uris: str, **options: Any) -> None:
     """List the stores: size of the log file, free space in it, and readers' leases on it."""
     from msgspec.structs import astuple
 
@@ -209,23 +217,24 @@ def stores(
     output.table(columns, rows, as_json=as_json)
 
 
+@argument(
+    "query",
+    type=unescape,
+    required=False,
+    metavar="[QUERY]",
+    help="A query, to list its partitions; default: list all queries.",
+)
+@option("--progress-topic", default=QUERIES_TOPIC, metavar="TOPIC", help="Where queries report.")
+@json_option
+@timeout_option
+@stores_option
 def lag(
-    query: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[QUERY]",
-            show_default=False,
-            parser=unescape,
-            help="A query, to list its partitions; default: list all queries.",
-        ),
-    ] = None,
+    query: str | None,
     *,
-    progress_topic: Annotated[
-        str, typer.Option("--progress-topic", metavar="TOPIC", help="Where queries report.")
-    ] = QUERIES_TOPIC,
-    as_json: AsJson = False,
-    timeout_s: Timeout = 10.0,
-    uris: Uris = "",
+    progress_topic: str,
+    as_json: bool,
+    timeout_s: float,
+    uris: str,
     **options: Any,
 ) -> None:
     """List the lag of Spark's streaming queries that report it (option queryName).

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import typer
+import click
 
 from dafka_core.cli import output
 from dafka_core.cli.consume_command import json_lines
 from dafka_core.cli.flags import (
-    AsJson,
-    Directory,
-    ExitWithParent,
-    MaybeDirectory,
-    Timeout,
-    WithResult,
+    argument,
+    directory_option,
+    exit_with_parent_option,
+    json_option,
     needed,
     of_table,
+    option,
+    result_option,
+    timeout_option,
     watching,
 )
 from dafka_core.cli.process import serve_until_stopped, stop_when_input_ends
@@ -59,12 +60,11 @@ def extended(
         yield nodes, {name: fact for node in nodes for name, fact in node.facts.items()}
 
 
+@click.pass_context
+@directory_option()
+@exit_with_parent_option
 def store(
-    ctx: typer.Context,
-    *,
-    directory: MaybeDirectory = None,
-    exit_with_parent: ExitWithParent = False,
-    **options: Any,
+    ctx: click.Context, *, directory: str | None, exit_with_parent: bool, **options: Any
 ) -> None:
     """Run a store: it keeps the records of every topic on disk and acknowledges them.
 
@@ -94,24 +94,15 @@ def run_store(directory: str, options: dict[str, Any], *, exit_with_parent: bool
         serve_until_stopped(node, **where, flight=node.locations, **facts, **watch.facts)
 
 
-Stopped = Annotated[str, typer.Argument(metavar="DIR", show_default=False)]
+stopped_argument: Final = argument("directory", metavar="DIR")
 """The directory of a stopped store."""
 
 
-def aside(
-    directory: Stopped,
-    *,
-    export: Annotated[
-        int | None,
-        typer.Option(
-            metavar="ID", help="Print these records as consume --json does.", show_default=False
-        ),
-    ] = None,
-    discard: Annotated[
-        int | None, typer.Option(metavar="ID", help="Delete these records.", show_default=False)
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
+@stopped_argument
+@option("--export", type=int, metavar="ID", help="Print these records as consume --json does.")
+@option("--discard", type=int, metavar="ID", help="Delete these records.")
+@json_option
+def aside(directory: str, *, export: int | None, discard: int | None, as_json: bool) -> None:
     """List the records that a store has set aside; the store must be stopped.
 
     A newer producer of the partition continued without them (docs/guarantees.md). They are kept
@@ -140,22 +131,17 @@ def aside(
 _FORGOTTEN: Final = "The store to forget, after the directory of a stopped store if DIR is given."
 
 
-def forget(
-    what: Annotated[
-        list[str], typer.Argument(metavar="[DIR] ADDRESS", show_default=False, help=_FORGOTTEN)
-    ],
-    *,
-    as_json: WithResult = False,
-    timeout_s: Timeout = 10.0,
-    **options: Any,
-) -> None:
+@argument("what", nargs=-1, required=True, metavar="[DIR] ADDRESS", help=_FORGOTTEN)
+@result_option
+@timeout_option
+def forget(what: Sequence[str], *, as_json: bool, timeout_s: float, **options: Any) -> None:
     """Make all running stores, or the stopped store in DIR, forget a store that is gone for ever.
 
     Until then it is reported as missing, and producers that resume wait for it, as only it may
     have some records. If it returns, it is known again.
     """
     if len(what) > 2:
-        raise typer.BadParameter("expected at most a directory and an address")
+        raise click.BadParameter("expected at most a directory and an address")
     *directories, address = what
     if directories:
         _forget_in(directories[0], address)
@@ -199,7 +185,7 @@ def _forget_everywhere(address: str, timeout_s: float, options: dict[str, Any]) 
     for why in failed:
         output.error(f"{why}: it still knows {address}; stop it and name its directory")
     if failed:
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)
 
 
 def near_address(address: str, known: Collection[str]) -> str:
@@ -212,7 +198,8 @@ def near_address(address: str, known: Collection[str]) -> str:
 DESK_DIRECTORY: Final = "dafka-data"
 
 
-def tower(*, exit_with_parent: ExitWithParent = False, **options: Any) -> None:
+@exit_with_parent_option
+def tower(*, exit_with_parent: bool, **options: Any) -> None:
     """Run a tower, through which nodes discover each other.
 
     It prints READY, and its ports as JSON, when it serves. Ctrl-C stops it.
@@ -228,12 +215,9 @@ def tower(*, exit_with_parent: ExitWithParent = False, **options: Any) -> None:
         serve_until_stopped(node, **where, **watch.facts)
 
 
-def up(
-    *,
-    directory: Directory = DESK_DIRECTORY,
-    exit_with_parent: ExitWithParent = False,
-    **options: Any,
-) -> None:
+@directory_option(default=DESK_DIRECTORY)
+@exit_with_parent_option
+def up(*, directory: str, exit_with_parent: bool, **options: Any) -> None:
     """Run a tower and a store in one process: a cluster for development.
 
     It prints READY, and their addresses as JSON, when it serves. Ctrl-C stops it.
@@ -262,13 +246,12 @@ def up(
 _ADDRESS: Final = re.compile(r"[0-9A-F]{32}")
 
 
+@stopped_argument
+@argument("address", metavar="ADDRESS")
+@result_option
+@timeout_option
 def replace(
-    directory: Stopped,
-    address: Annotated[str, typer.Argument(metavar="ADDRESS", show_default=False)],
-    *,
-    as_json: WithResult = False,
-    timeout_s: Timeout = 10.0,
-    **options: Any,
+    directory: str, address: str, *, as_json: bool, timeout_s: float, **options: Any
 ) -> None:
     """Let the stopped store in DIR replace a store that is gone for ever, and take its address.
 

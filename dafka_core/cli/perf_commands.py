@@ -5,36 +5,50 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-import typer
+import click
 
 from dafka_core.cli import consume_command, output
 from dafka_core.cli.consume_command import Range
-from dafka_core.cli.flags import AsJson, Timeout, Topic, Uris, of_table
+from dafka_core.cli.flags import (
+    json_option,
+    of_table,
+    option,
+    stores_option,
+    timeout_option,
+    topic_argument,
+)
 from dafka_core.config.node_options import ConsumerOptions
 
 _COLUMNS: Final = ("what", "records", "bytes", "seconds", "records_per_s", "mb_per_s")
-
-Count = Annotated[int, typer.Option(min=1, metavar="N", help="Number of records to publish.")]
-Size = Annotated[int, typer.Option(min=0, max=1 << 20, metavar="N", help="Bytes per value.")]
-Batch = Annotated[
-    int, typer.Option(min=1, max=100_000, metavar="N", help="Records per call of the producer.")
-]
 
 
 def perf() -> None:
     """Measure a cluster's throughput: publish, consume, read in bulk."""
 
 
+@topic_argument
+@option(
+    "--count",
+    type=click.IntRange(1),
+    default=1_000_000,
+    metavar="N",
+    help="Number of records to publish.",
+)
+@option(
+    "--size", type=click.IntRange(0, 1 << 20), default=100, metavar="N", help="Bytes per value."
+)
+@option(
+    "--batch",
+    type=click.IntRange(1, 100_000),
+    default=1_000,
+    metavar="N",
+    help="Records per call of the producer.",
+)
+@json_option
 def produce(
-    topic: Topic,
-    *,
-    count: Count = 1_000_000,
-    size: Size = 100,
-    batch: Batch = 1_000,
-    as_json: AsJson = False,
-    **options: Any,
+    topic: str, *, count: int, size: int, batch: int, as_json: bool, **options: Any
 ) -> None:
     """Publish random records, and measure the time until stores have acknowledged them."""
     from dafka_core import Producer
@@ -58,9 +72,10 @@ def produce(
     output.table(_COLUMNS, rows, as_json=as_json)
 
 
-def consume(
-    topic: Topic, *, as_json: AsJson = False, timeout_s: Timeout = 10.0, **options: Any
-) -> None:
+@topic_argument
+@json_option
+@timeout_option
+def consume(topic: str, *, as_json: bool, timeout_s: float, **options: Any) -> None:
     """Read a topic from its earliest record to its current end with a consumer."""
     from dafka_core import Consumer
 
@@ -80,14 +95,11 @@ def consume(
     output.table(_COLUMNS, [_row("consumed", count, size, took_s)], as_json=as_json)
 
 
-def store(
-    topic: Topic,
-    *,
-    as_json: AsJson = False,
-    timeout_s: Timeout = 10.0,
-    uris: Uris = "",
-    **options: Any,
-) -> None:
+@topic_argument
+@json_option
+@timeout_option
+@stores_option
+def store(topic: str, *, as_json: bool, timeout_s: float, uris: str, **options: Any) -> None:
     """Read a topic from stores in bulk, as Spark and 'consume --exit-at-end' do."""
     count = size = 0
     with consume_command.open_stored_records(timeout_s, uris, options) as stored:

@@ -26,9 +26,8 @@ from dafka_core.system.closing import check_threads
 from dafka_core.system.process_limits import raise_limit
 
 if TYPE_CHECKING:
-    import typer
+    import click
     from _typeshed import ReadableBuffer
-    from typer.core import TyperGroup
 
 
 # Standard streams may be closed, their disk full or their reader gone.  Failures are reported,
@@ -276,7 +275,7 @@ class Stopped(BaseException):
         self.again = again
 
 
-def run(arguments: Sequence[str] | None, load_app: Callable[[], TyperGroup]) -> int:
+def run(arguments: Sequence[str] | None, load_app: Callable[[], click.Command]) -> int:
     """Run a command of the app; return the process's exit code.
 
     ``load_app`` imports the commands, which takes a while: signals and errors are handled by then.
@@ -302,18 +301,17 @@ def run(arguments: Sequence[str] | None, load_app: Callable[[], TyperGroup]) -> 
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-def _run(arguments: Sequence[str] | None, load_app: Callable[[], TyperGroup]) -> int:
-    import typer
+def _run(arguments: Sequence[str] | None, load_app: Callable[[], click.Command]) -> int:
+    import click
 
-    from dafka_core.cli.version_command import prepare_completion
-
-    app = load_app()
-    prepare_completion()
     try:
-        code = app.main(args=arguments, prog_name="dafka", standalone_mode=False)
-    except typer.TyperException as error:
+        code = load_app().main(args=arguments, prog_name="dafka", standalone_mode=False)
+    except click.ClickException as error:
         output.error(_usage_sentence(error))
         code = error.exit_code
+    except click.Abort:
+        output.error("aborted")
+        code = EXIT_FAILED
     sys.stdout.flush()  # of the help
     return code if isinstance(code, int) else EXIT_OK
 
@@ -442,17 +440,19 @@ def stop_when_input_ends() -> None:
     threading.Thread(target=watch, name="dafka-parent", daemon=True).start()
 
 
-def _usage_sentence(error: typer.TyperException) -> str:
-    ctx: typer.Context | None = getattr(error, "ctx", None)
-    option: str | None = getattr(error, "option_name", None)
-    path = ctx.command_path if ctx is not None else "dafka"
-    message = re.sub(r"\s+", " ", error.format_message()).rstrip(".").replace("Value error, ", "")
-    if ctx is not None and option is not None and message.startswith("No such option"):
-        known = [name for each in ctx.command.get_params(ctx) for name in each.opts]
-        return f"unknown option {option}{_hint(option, known, path)}"
-    if ctx is not None and (command := re.fullmatch(r"No such command '(.*)'", message)):
-        known = [*getattr(ctx.command, "commands", ())]
-        return f"unknown command {command[1]!r}{_hint(command[1], known, path)}"
+def _usage_sentence(error: click.ClickException) -> str:
+    import click
+
+    ctx = getattr(error, "ctx", None)
+    path = "dafka" if ctx is None else ctx.command_path
+    match error:
+        case click.NoSuchOption() if ctx is not None:
+            known = [name for each in ctx.command.get_params(ctx) for name in each.opts]
+            return f"unknown option {error.option_name}{_hint(error.option_name, known, path)}"
+        case click.exceptions.NoSuchCommand() if ctx is not None:
+            known = [*ctx.command.commands]
+            return f"unknown command {error.command_name!r}{_hint(error.command_name, known, path)}"
+    message = re.sub(r"\s+", " ", error.format_message()).rstrip(".")
     return f"{message} (see '{path} --help')"
 
 

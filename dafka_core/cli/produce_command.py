@@ -14,13 +14,21 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
+import click
 import msgspec
-import typer
 
 from dafka_core.cli import output, process
-from dafka_core.cli.flags import Topic, WithResult, of_table, parse_address, watching
+from dafka_core.cli.flags import (
+    argument,
+    of_table,
+    option,
+    parse_address,
+    result_option,
+    topic_argument,
+    watching,
+)
 from dafka_core.cli.process import Stopped, handle_stop_signals, held_signals
 from dafka_core.config.node_options import ProducerOptions
 from dafka_core.errors import ConfigError, DafkaError, RecordTooLargeError
@@ -480,76 +488,56 @@ class Publisher:
             yield [last]
 
 
-Files = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[FILE]...", show_default=False, help="Files; - or none is standard input."
-    ),
-]
-Address = Annotated[
-    str | None,
-    typer.Option(
-        metavar="UUID",
-        help="The partition to continue, 32 hexadecimal digits. Default: a new partition.",
-        callback=parse_address,
-        show_default=False,
-    ),
-]
-Key = Annotated[
-    str | None,
-    typer.Option(metavar="TEXT", help="The key of all records.", show_default=False),
-]
-HeaderFlags = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="NAME=VALUE",
-        help="A header of all records; may be given several times.",
-        show_default=False,
-    ),
-]
-Kind = Annotated[
-    str,
-    typer.Option(
-        "--input",
-        metavar="|".join(INPUTS),
-        help="The input format. A record is a line (lines), an object on a line as printed by "
-        "consume --json (json), a row of CSV after one with column names: value and key, or all "
-        "columns as an object (csv), or a whole file (file).",
-    ),
-]
-Separator = Annotated[
-    str | None,
-    typer.Option(
-        "--key-separator",
-        metavar="TEXT",
-        help="Separates the key from the value in a line.",
-        show_default=False,
-    ),
-]
-KeyColumn = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="The CSV column with the keys.", show_default=False),
-]
-Rate = Annotated[
-    float | None,
-    typer.Option(
-        metavar="N", min=0.001, help="Publish at most N records per second.", show_default=False
-    ),
-]
-
-
+@topic_argument
+@argument("files", nargs=-1, metavar="[FILE]...", help="Files; - or none is standard input.")
+@option(
+    "--address",
+    callback=lambda ctx, parameter, value: parse_address(value),
+    metavar="UUID",
+    help="The partition to continue, 32 hexadecimal digits. Default: a new partition.",
+)
+@option("--key", metavar="TEXT", help="The key of all records.")
+@option(
+    "--header",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A header of all records; may be given several times.",
+)
+@option(
+    "--input",
+    "kind",
+    default=LINES,
+    metavar="|".join(INPUTS),
+    help="The input format. A record is a line (lines), an object on a line as printed by "
+    "consume --json (json), a row of CSV after one with column names: value and key, or all "
+    "columns as an object (csv), or a whole file (file).",
+)
+@option(
+    "--key-separator",
+    "separator",
+    metavar="TEXT",
+    help="Separates the key from the value in a line.",
+)
+@option("--key-column", metavar="NAME", help="The CSV column with the keys.")
+@option(
+    "--rate",
+    type=click.FloatRange(0.001),
+    metavar="N",
+    help="Publish at most N records per second.",
+)
+@result_option
 def produce(
-    topic: Topic,
-    files: Files = None,
+    topic: str,
+    files: Sequence[str],
     *,
-    address: Address = None,
-    key: Key = None,
-    header: HeaderFlags = None,
-    kind: Kind = LINES,
-    separator: Separator = None,
-    key_column: KeyColumn = None,
-    rate: Rate = None,
-    as_json: WithResult = False,
+    address: str | None,
+    key: str | None,
+    header: Sequence[str],
+    kind: str,
+    separator: str | None,
+    key_column: str | None,
+    rate: float | None,
+    as_json: bool,
     **options: Any,
 ) -> None:
     """Publish each line of files or of standard input as a record; exit once all are acknowledged.
@@ -560,7 +548,7 @@ def produce(
     from dafka_core import Producer
     from dafka_core.nodes.producer import content_of
 
-    parts = None if key is None else octets_of(key), tuple(map(parse_header, header or ()))
+    parts = None if key is None else octets_of(key), tuple(map(parse_header, header))
     content_of(b"", *parts, options.get("envelope", AUTO))  # check before connecting
     _check_kind(kind, separator, key_column)
     decoders = decoder(kind, *parts, octets_of(separator or ""), key_column)
@@ -602,10 +590,10 @@ def _check_kind(kind: str, separator: str | None, key_column: str | None) -> Non
         ("--key-column", key_column, CSV),
     ):
         if given is not None and kind != of:
-            raise typer.BadParameter(f"requires --input {of}", param_hint=f"'{flag}'")
+            raise click.BadParameter(f"requires --input {of}", param_hint=f"'{flag}'")
     if kind not in INPUTS:
         near = what_there_is(kind, INPUTS, "kinds")
-        raise typer.BadParameter(f"{escape(kind)!r} is unknown; {near}", param_hint="'--input'")
+        raise click.BadParameter(f"{escape(kind)!r} is unknown; {near}", param_hint="'--input'")
 
 
 def parse_header(text: str) -> Header:

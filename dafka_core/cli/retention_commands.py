@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import typer
+import click
 
 from dafka_core.cli import output, store_clients
-from dafka_core.cli.flags import AsJson, Timeout, Topic, Uris
+from dafka_core.cli.flags import (
+    argument,
+    json_option,
+    option,
+    stores_option,
+    timeout_option,
+    topic_argument,
+)
 from dafka_core.config.missing_stores import described, if_gone
 from dafka_core.config.options import check_argument
 from dafka_core.config.topic_rules import RULES, parse_rules
@@ -23,23 +31,18 @@ from dafka_core.model.records import KnownStore, PartitionInfo
 if TYPE_CHECKING:
     from dafka_core.flight.store_client import StoreClient
 
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+yes_option: Final = option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 
 END: Final = "end"
 
 
+@argument("rules", nargs=-1, metavar=f"[{RULES}]...")
+@option("--reset", is_flag=True, help="Restore the rules of each store's own options.")
+@json_option
+@timeout_option
+@stores_option
 def retain(
-    rules: Annotated[
-        list[str] | None, typer.Argument(metavar=f"[{RULES}]...", show_default=False)
-    ] = None,
-    *,
-    reset: Annotated[
-        bool, typer.Option("--reset", help="Restore the rules of each store's own options.")
-    ] = False,
-    as_json: AsJson = False,
-    timeout_s: Timeout = 10.0,
-    uris: Uris = "",
-    **options: Any,
+    rules: Sequence[str], *, reset: bool, as_json: bool, timeout_s: float, uris: str, **options: Any
 ) -> None:
     """Show the retention rules of stores, or set them.
 
@@ -49,11 +52,11 @@ def retain(
     from dafka_core.flight.requests import RetentionRequest, RetentionRules
 
     try:
-        parsed = parse_rules(rules or [])
+        parsed = parse_rules(rules)
     except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="rules") from None
+        raise click.BadParameter(str(error), param_hint="rules") from None
     if reset and parsed:
-        raise typer.BadParameter("--reset cannot be combined with rules")
+        raise click.BadParameter("--reset cannot be combined with rules")
     request = RetentionRequest(tuple(map(str, parsed)) if parsed else None, reset)
     rows = []
     missing: list[KnownStore] = []
@@ -68,25 +71,28 @@ def retain(
     _fail_without(missing, "keeps its previous rules")
 
 
+@topic_argument
+@option(
+    "--before",
+    required=True,
+    metavar="AGE|TIME|OFFSET|end",
+    help="Delete records older than an age (7d) or a time (2026-01-31T12:00Z), or below "
+    "an offset; end deletes all.",
+)
+@option("--partition", default="", show_default=False, metavar="UUID", help="Only this partition.")
+@yes_option
+@json_option
+@timeout_option
+@stores_option
 def trim(
-    topic: Topic,
+    topic: str,
     *,
-    before: Annotated[
-        str,
-        typer.Option(
-            metavar="AGE|TIME|OFFSET|end",
-            help="Delete records older than an age (7d) or a time (2026-01-31T12:00Z), or below "
-            "an offset; end deletes all.",
-            show_default=False,
-        ),
-    ],
-    partition: Annotated[
-        str, typer.Option(metavar="UUID", help="Only this partition.", show_default=False)
-    ] = "",
-    yes: Yes = False,
-    as_json: AsJson = False,
-    timeout_s: Timeout = 10.0,
-    uris: Uris = "",
+    before: str,
+    partition: str,
+    yes: bool,
+    as_json: bool,
+    timeout_s: float,
+    uris: str,
     **options: Any,
 ) -> None:
     """Delete the records of a topic that are older than a time, or below an offset.
@@ -110,14 +116,11 @@ def trim(
     _fail_without(missing, "keeps its records")
 
 
-def delete(
-    topic: Topic,
-    *,
-    yes: Yes = False,
-    as_json: AsJson = False,
-    timeout_s: Timeout = 10.0,
-    **options: Any,
-) -> None:
+@topic_argument
+@yes_option
+@json_option
+@timeout_option
+def delete(topic: str, *, yes: bool, as_json: bool, timeout_s: float, **options: Any) -> None:
     """Delete all records of a topic at every store, after confirmation.
 
     Unreachable stores delete the topic when they return, and report partitions that no other store
@@ -191,10 +194,10 @@ def _bound(before: str) -> Bound | int | None:
             "must be an age such as 7d, a time with a zone such as 2026-01-31T12:00Z, an offset, "
             f"or {END}"
         )
-        raise typer.BadParameter(f"{why}; got {before!r}", param_hint="'--before'") from None
+        raise click.BadParameter(f"{why}; got {before!r}", param_hint="'--before'") from None
     if time_us > time.time() * 1e6:
         why = f"{before} is in the future; {END} deletes all existing records"
-        raise typer.BadParameter(why, param_hint="'--before'")
+        raise click.BadParameter(why, param_hint="'--before'")
 
     def found(client: StoreClient, infos: list[PartitionInfo], timeout_s: float) -> list[int]:
         times = [(*info.tp, time_us) for info in infos]
@@ -257,11 +260,11 @@ def _confirm(text: str, *, yes: bool) -> None:
     """
     if yes:
         return
-    if not typer.get_text_stream("stdin").isatty():
+    if not os.isatty(0):
         raise DafkaError(f"{text} Standard input is not a terminal: confirm with --yes")
-    if not typer.confirm(text, err=True):
+    if not click.confirm(text, err=True):
         output.info("nothing is deleted")
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)
 
 
 def _trim(wanted: _Bounds, timeout_s: float, *, as_json: bool) -> None:

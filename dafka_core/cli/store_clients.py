@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-import typer
+import click
 
 from dafka_core.cli import output
 from dafka_core.config.missing_stores import check_min_stores, parse_min_stores, warning
@@ -128,7 +128,7 @@ def holdings(
     try:
         least = None if min_stores is None else parse_min_stores(min_stores)
     except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="'--min-stores'") from None
+        raise click.BadParameter(str(error), param_hint="'--min-stores'") from None
     from dafka_core.model.records import merge_heads
 
     topics, names_s = None if topic is None else [topic], min(timeout_s, NAMES_S)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import platform
-from importlib import metadata
-from typing import Annotated, Final, Literal
+from typing import Final
 
-import typer
+import click
 
 from dafka_core.cli import output
-from dafka_core.cli.configuration import Config, NoHeadings, Profile
+from dafka_core.cli.flags import argument, option
 
 PACKAGE: Final = "dafka-spark"
-
-_COMPLETE: Final = "_DAFKA_COMPLETE"
 
 LIBRARIES: Final = ("pyzmq", "pyarrow", "lmdb", "numpy", "pyspark")
 """Libraries that ``--version`` lists, as their versions affect nodes."""
@@ -22,6 +18,8 @@ LIBRARIES: Final = ("pyzmq", "pyarrow", "lmdb", "numpy", "pyspark")
 
 def versions() -> dict[str, str]:
     """Return the versions of this package, Python and the main libraries."""
+    from importlib import metadata
+
     found = {PACKAGE: "not installed", "python": platform.python_version()}
     for name in (PACKAGE, *LIBRARIES):
         try:
@@ -31,53 +29,38 @@ def versions() -> dict[str, str]:
     return found
 
 
-def _print_version(is_requested: bool) -> None:
-    if is_requested:
+def _print_version(ctx: click.Context, parameter: click.Parameter, is_requested: bool) -> None:
+    if is_requested and not ctx.resilient_parsing:
         own, *others = versions().items()
         beside = ", ".join(f"{name} {version}" for name, version in others)
         output.write(f"{' '.join(own)} ({beside})\n".encode())
-        raise typer.Exit
+        ctx.exit()
 
 
-def dafka(
-    *,
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version",
-            help="Print versions and exit.",
-            callback=_print_version,
-            is_eager=True,
-            expose_value=False,
-        ),
-    ] = False,
-    config: Config = None,
-    profile: Profile = None,
-    no_headings: NoHeadings = False,
-) -> None:
+@option(
+    "--version",
+    is_flag=True,
+    help="Print versions and exit.",
+    callback=_print_version,
+    is_eager=True,
+    expose_value=False,
+)
+def dafka() -> None:
     """Dafka: durable topics over ZeroMQ, without a broker."""
 
 
-Shell = Annotated[
-    Literal["bash", "zsh", "fish"], typer.Argument(metavar="bash|zsh|fish", show_default=False)
-]
-
-
-def completion(shell: Shell) -> None:
+@click.pass_context
+@argument("shell", type=click.Choice(["bash", "zsh", "fish"]), metavar="bash|zsh|fish")
+def completion(ctx: click.Context, shell: str) -> None:
     """Print a completion script for a shell.
 
     For this shell: source <(dafka completion bash). For all shells, install it:
     dafka completion bash > ~/.local/share/bash-completion/completions/dafka
     """
-    from typer._completion_shared import get_completion_script
+    from click.shell_completion import get_completion_class
 
-    script = get_completion_script(prog_name="dafka", complete_var=_COMPLETE, shell=shell)
+    kind = get_completion_class(shell)
+    assert kind is not None
+    made = kind(ctx.find_root().command, {}, "dafka", "_DAFKA_COMPLETE")
+    script = made.source_template % made.source_vars()
     output.write(f"{script}\n".encode())
-
-
-def prepare_completion() -> None:
-    """Initialize typer's completion if a completion script runs this process."""
-    if os.environ.get(_COMPLETE):
-        from typer._completion_classes import completion_init
-
-        completion_init()

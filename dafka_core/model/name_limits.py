@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from difflib import get_close_matches
 from functools import partial
 from typing import Any, Final
-
-from rapidfuzz.distance import OSA
 
 from dafka_core.errors import ProtocolError
 from dafka_core.model.names import is_plain, octets_of, quoted, text_of, unescape
@@ -76,6 +75,8 @@ _FOLDED: Final = str.maketrans("", "", "-_. ")  # they don't distinguish names, 
 _LEAST: Final = 3  # minimum length of a name to compare; each shorter one is near to all others
 _MOST_LISTED: Final = 10  # names listed if none is near
 _MOST_COMPARED: Final = 64  # characters compared of each name
+_NEAR: Final = 0.75  # share of equal letters in a misspelling: one wrong letter of four
+_NEAR_IN_SHORT: Final = 0.66  # in names of three letters: one, too
 
 
 def nearest_name(name: str, known: Iterable[str]) -> str | None:
@@ -86,9 +87,11 @@ def nearest_name(name: str, known: Iterable[str]) -> str | None:
     wanted = _fold(name)
     if len(wanted) < _LEAST:
         return None
-    most = max(1, len(wanted) // 4)
-    found = ((_slips(wanted, _fold(each), most), each) for each in known)
-    return min(((slips, each) for slips, each in found if slips <= most), default=(0, None))[1]
+    names = {_fold(each): each for each in known}
+    share = _NEAR if len(wanted) > _LEAST else _NEAR_IN_SHORT
+    near = get_close_matches(wanted, names, 1, share)
+    near += sorted((each for each in names if each.startswith(wanted)), key=len)
+    return names[near[0]] if near else None
 
 
 def nearest(name: str, known: Collection[str]) -> str:
@@ -110,9 +113,3 @@ def what_there_is(name: str, known: Collection[str], what: str) -> str:
 
 def _fold(name: str) -> str:
     return name.lower().translate(_FOLDED)[:_MOST_COMPARED]
-
-
-def _slips(one: str, other: str, most: int) -> int:
-    if other.startswith(one):
-        return min(len(other) - len(one), most)
-    return OSA.distance(one, other, score_cutoff=most)

@@ -33,7 +33,6 @@ from typing import Any, Final
 import zmq
 from zmq import SyncContext as Context
 from zmq import SyncSocket as Socket
-from zmq.utils.monitor import parse_monitor_message
 
 from dafka_core.model.names import escape
 from dafka_core.security.permissions import EVERYBODY, Permissions
@@ -322,12 +321,16 @@ def monitored(context: Context, socket: Socket, events: int) -> Socket:
     return monitor
 
 
+_EVENT: Final = Struct("=hi")
+"""The kind and the value in a monitor's message.  ZeroMQ's own parser imports asyncio."""
+
+
 def monitor_events(monitor: Socket) -> Iterator[tuple[int, int, str]]:
     """Yield the waiting events of a monitor: kind, value and endpoint."""
     with contextlib.suppress(zmq.Again):
         while True:
-            event = parse_monitor_message(monitor.recv_multipart(zmq.NOBLOCK))
-            yield event["event"], event["value"], event["endpoint"].decode()
+            fact, endpoint = monitor.recv_multipart(zmq.NOBLOCK)
+            yield *_EVENT.unpack(fact), endpoint.decode()
 
 
 def descriptor_of(frame: zmq.Frame) -> int:

@@ -12,7 +12,8 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from dafka_core.model.histograms import BOUNDS_S, Counted
-from dafka_core.ops.metric_declarations import EVERY, TABLE, Metric, Sample
+from dafka_core.ops.metric_declarations import Metric, Sample
+from dafka_core.ops.node_metrics import EVERY, TABLE, of_kind
 from dafka_core.ops.store_extension import store_extensions
 from dafka_core.ops.watched_nodes import WatchedNodes
 
@@ -41,27 +42,26 @@ class NodesCollector(Collector):
         """Return all possible metrics: clients may request some by name."""
         declared = [each.metrics for each in store_extensions()]
         declared += [each.metrics for each in self._nodes.nodes]
-        return [_family(metric, []) for metric in dict.fromkeys(chain(TABLE, *declared))]
+        return [_family(metric, []) for metric in dict.fromkeys(chain(*TABLE.values(), *declared))]
 
     def collect(self) -> Iterator[Family]:
         """Yield the current metrics."""
         found: dict[Metric, list[tuple[list[str], Sample]]] = {}
-        kinds: set[str] = set()
         nodes = self._nodes.nodes
         for node in nodes:
-            kinds |= {node.kind, *EVERY}
+            for metric in (*TABLE[EVERY], *of_kind(node.kind), *node.metrics):
+                found.setdefault(metric, [])
             for sample in node.samples():
                 labels = [node.kind, node.name, *sample.labels]
-                found.setdefault(sample.metric, []).append((labels, sample))
-        own = (metric for metric in TABLE if not kinds.isdisjoint(metric.of))
-        for metric in dict.fromkeys(chain(own, *(node.metrics for node in nodes))):
-            yield _family(metric, found.get(metric, []))
+                found[sample.metric].append((labels, sample))
+        for metric in dict.fromkeys(chain(*TABLE.values(), found)):
+            if metric in found:
+                yield _family(metric, found[metric])
 
 
 def _family(metric: Metric, samples: list[tuple[list[str], Sample]]) -> Family:
     name = metric.name.removesuffix("_total")
-    meaning = metric.meaning if not metric.unit else f"{metric.meaning} ({metric.unit})"
-    family: Any = _FAMILIES[metric.kind](name, meaning, labels=list(metric.all_labels))
+    family: Any = _FAMILIES[metric.kind](name, metric.meaning, labels=list(metric.all_labels))
     for labels, sample in samples:
         if isinstance(sample.value, Counted):
             family.add_metric(labels, _buckets(sample.value), sample.value.sum_s)

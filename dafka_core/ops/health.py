@@ -13,7 +13,6 @@ from dafka_core.errors import DafkaError
 from dafka_core.nodes.disk_watch import SLOW_S, Disk
 from dafka_core.ops.checks import clock_doubt, damage
 from dafka_core.ops.findings import LIFE, Finding, Severity, ok, problem, warning
-from dafka_core.ops.readings import overdue_s
 from dafka_core.ops.store_extension import ExtensionNode
 from dafka_core.security.throttles import REPEAT_AFTER_S
 
@@ -58,6 +57,11 @@ def is_alive(findings: list[Finding]) -> bool:
 def is_ready(findings: list[Finding]) -> bool:
     """Return True if there is no problem."""
     return not any(each.severity is Severity.PROBLEM for each in findings)
+
+
+def overdue_s(mesh: Mesh) -> float:
+    """Return the time by which a node's loop is overdue; it runs at least once per beacon."""
+    return max(time.monotonic() - mesh.peers.beacon_due, 0.0)
 
 
 def _of_mesh(mesh: Mesh) -> Iterator[Finding]:

@@ -15,7 +15,7 @@ from dafka_core.system.distribution import plugins
 if TYPE_CHECKING:
     from dafka_core.nodes.store import Store
     from dafka_core.ops.findings import Finding
-    from dafka_core.ops.metric_declarations import Metric, Sample
+    from dafka_core.ops.metric_declarations import Metric
     from dafka_core.storage import Log
 
 GROUP: Final = "dafka.store_extensions"
@@ -23,13 +23,13 @@ GROUP: Final = "dafka.store_extensions"
 
 
 class ExtensionNode(Node):
-    """A running extension; ``close`` stops it, before its store is closed.
+    """A running extension, or a console; ``close`` stops it, before its store is closed.
 
     A constructor sets ``is_open`` when the node runs, and ``close`` resets it.
     """
 
     metrics: ClassVar[Sequence[Metric]] = ()
-    """The metrics that ``samples`` reports."""
+    """Its metrics, which are read from the node itself."""
 
     @property
     def kind(self) -> str:
@@ -51,10 +51,6 @@ class ExtensionNode(Node):
     def notice(self) -> str:
         """A sentence that commands print at the start; empty for none."""
         return ""
-
-    def samples(self) -> Iterable[Sample]:
-        """Return the values of ``metrics``, without waiting."""
-        return ()
 
     def findings(self) -> Iterable[Finding]:
         """Return the state for ``/healthz`` and ``/readyz``, without waiting."""

@@ -5,17 +5,16 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
-from operator import methodcaller
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dafka_core.errors import ConfigError, DafkaError
-from dafka_core.ops import health, readings
-from dafka_core.ops import metric_declarations as d
-from dafka_core.ops.findings import LIFE, Finding, Severity, problem
-from dafka_core.ops.metric_declarations import Sample
-from dafka_core.ops.readings import StoreReadings
+from dafka_core.ops import health
+from dafka_core.ops.findings import LIFE, Finding, problem
+from dafka_core.ops.metric_declarations import Metric, Sample
+from dafka_core.ops.node_metrics import MESH, Reading
 from dafka_core.ops.store_extension import ExtensionNode
+from dafka_core.ops.topic_totals import ShownTopics, TopicTotals
 from dafka_core.protocol.beacons import endpoint_of
 from dafka_core.system.distribution import this_version
 
@@ -35,46 +34,31 @@ class WatchedNode:
 
     def __init__(self, node: Node, topics: int) -> None:
         self.kind = node.kind
-        self.metrics: Sequence[d.Metric] = ()
+        self.metrics: Sequence[Metric] = ()
         """Metrics that an extension declares."""
         self._node = weakref.ref(node)
         anyone: Any = node
-        self._read: Callable[[Any], Iterable[Sample]]
-        match self.kind:
-            case "store":
-                self._read = StoreReadings(anyone, topics).read
-                self.name, endpoint = anyone.address, endpoint_of(anyone.mesh.beacon, "")
-            case "producer" | "consumer":
-                reads = readings.of_producer, readings.of_consumer
-                self._read = reads[self.kind == "consumer"]
-                self.name, endpoint = anyone.address, endpoint_of(anyone.mesh.beacon, "")
-            case "tower":
-                self._read = readings.of_tower
-                self.name = endpoint = anyone.tower
-            case _ if isinstance(node, ExtensionNode):
-                self._read = methodcaller("samples")
-                self.name = endpoint = node.name
-                self.metrics = node.metrics
-            case other:
-                why = "must be a tower, store, producer, consumer or extension of a store"
-                raise ConfigError("nodes", other, why)
+        if isinstance(node, ExtensionNode):
+            self.name, self.metrics = node.name, node.metrics
+        elif self.kind == "tower":
+            self.name = anyone.tower
+        elif self.kind in MESH:
+            self.name = anyone.address
+        else:
+            why = "must be a tower, store, producer, consumer or extension of a store"
+            raise ConfigError("nodes", self.kind, why)
+        endpoint = endpoint_of(anyone.mesh.beacon, "") if self.kind in MESH else self.name
         self._info = (this_version(), endpoint)
+        is_store = self.kind == "store"
+        self._topics = (TopicTotals(anyone.log), ShownTopics(topics)) if is_store else None
 
     def samples(self) -> list[Sample]:
         """Return the current samples; of a closed node only its state."""
-        findings = self.findings()
-        samples = [
-            Sample(d.INFO, 1, self._info),
-            Sample(d.HEALTHY, health.is_alive(findings)),
-            Sample(d.READY, health.is_ready(findings)),
-            Sample(d.WARNINGS, sum(each.severity is Severity.WARNING for each in findings)),
-        ]
-        node = self._node()
-        if node is None or not node.is_open:
-            return samples
+        reading = Reading(self._node(), self.findings(), self._info, self._topics)
+        found: list[Sample] = []
         with contextlib.suppress(DafkaError):  # it is just ending, as ``findings`` reports
-            samples.extend(self._read(node))
-        return samples
+            found += reading.samples(self.kind, self.metrics)
+        return found
 
     def findings(self) -> list[Finding]:
         """Return the current findings."""

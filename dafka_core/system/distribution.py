@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, entry_points, version
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from dafka_core.errors import ConfigError
@@ -15,18 +18,40 @@ def plugins(group: str) -> list[Any]:
         ConfigError: one cannot be loaded.
     """
     loaded = []
-    for each in sorted(entry_points(group=group), key=lambda each: each.name):
+    for name, value, package in sorted(_entry_points(group)):
+        module, _, attribute = value.partition(":")
         try:
-            loaded.append(each.load())
+            loaded.append(getattr(import_module(module), attribute))
         except (ImportError, AttributeError) as error:
-            package = f"package {each.dist.name}" if each.dist else "its package"
-            why = f"cannot be loaded ({error}): update or remove {package}"
-            raise ConfigError(each.name, each.value, why, f"entry point of {group}") from None
+            why = f"cannot be loaded ({error}): update or remove package {package}"
+            raise ConfigError(name, value, why, f"entry point of {group}") from None
     return loaded
+
+
+def _entry_points(group: str) -> Iterator[tuple[str, str, str]]:
+    """Yield name, value and package of each entry point.
+
+    ``importlib.metadata`` takes 30 ms for it, a fifth of what ``dafka --help`` may.
+    """
+    seen = set[str]()
+    for directory in dict.fromkeys(sys.path):
+        for file in Path(directory).glob("*.dist-info/entry_points.txt"):
+            _, is_there, section = file.read_text("utf-8").partition(f"[{group}]\n")
+            if (
+                is_there
+                and (package := file.parent.name.partition("-")[0].replace("_", "-")) not in seen
+            ):
+                seen.add(package)
+                for line in section.partition("\n[")[0].splitlines():
+                    name, equals, value = line.partition("=")
+                    if equals:
+                        yield name.strip(), value.strip(), package
 
 
 def this_version() -> str:
     """The version of Dafka that runs here."""
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 -- slow to import
+
     try:
         return version("dafka-spark")
     except PackageNotFoundError:  # run from its source, or from a zip as Spark's workers do

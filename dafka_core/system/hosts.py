@@ -6,14 +6,16 @@ because C nodes know no other; clients try both.
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
 import socket
 from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dafka_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from ipaddress import IPv4Address, IPv6Address
 
 HOST: Final = (
     r"\[[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*(?:%[0-9A-Za-z._-]{1,15})?\]"
@@ -27,8 +29,6 @@ ANY: Final = "*"
 LOCALHOST: Final = "localhost"
 
 _HOST_PORT: Final = re.compile(rf"(?a)(\*|{HOST})(?::(\d{{1,5}}))?")
-
-IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 AddressInfo = tuple[socket.AddressFamily, socket.SocketKind, int, str, Any]
 """As ``socket.getaddrinfo`` returns it."""
@@ -85,8 +85,10 @@ def bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
-def address_of(host: str) -> IPAddress | None:
+def address_of(host: str) -> IPv4Address | IPv6Address | None:
     """Return an address, or None for a name.  IPv4 in IPv6 (``::ffff:10.0.0.7``) is IPv4."""
+    import ipaddress  # noqa: PLC0415 -- slow to import
+
     with suppress(ValueError):
         address = ipaddress.ip_address(host.strip("[]"))
         return getattr(address, "ipv4_mapped", None) or address

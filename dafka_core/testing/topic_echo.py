@@ -11,13 +11,13 @@ from dafka_core.config.options import Options, option
 from dafka_core.errors import DafkaError
 from dafka_core.model.records import TopicPartition
 from dafka_core.ops.findings import Finding, ok, problem
-from dafka_core.ops.metric_declarations import Sample, counter
+from dafka_core.ops.metric_declarations import counter
 from dafka_core.ops.store_extension import ExtensionNode, StoreExtension
 
 if TYPE_CHECKING:
     from dafka_core.nodes.store import Store
 
-ECHOED: Final = counter("echo_records", "records", ("topicecho",), "records that were copied")
+ECHOED: Final = counter("echo_records", "count", "records that were copied")
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class TopicEcho(ExtensionNode):
         self._own = TopicPartition(f"{topic}.echo", store.address)
         self._seen = store.log.changes.number
         self._ends = {info.tp: info.end for info in store.log.partitions(topic)}
-        self._count = 0
+        self.count = 0
         self._failure = ""
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="topic-echo")
@@ -49,16 +49,12 @@ class TopicEcho(ExtensionNode):
         """The topic that it copies: a label of its metrics."""
         return self._topic
 
-    def samples(self) -> Iterator[Sample]:
-        """Yield the number of copied records."""
-        yield Sample(ECHOED, self._count)
-
     def findings(self) -> Iterator[Finding]:
         """Yield whether it copies."""
         if self._failure:
             yield problem("echo", f"nothing more is copied: {self._failure}", "start it again")
         else:
-            yield ok("echo", f"{self._count} records were copied")
+            yield ok("echo", f"{self.count} records were copied")
 
     def close(self) -> None:
         """Stop; may be called twice."""
@@ -81,7 +77,7 @@ class TopicEcho(ExtensionNode):
             start = max(self._ends.get(info.tp, 0), info.earliest)
             while start < info.end and (batches := log.read(info.tp, start, info.end)):
                 values = [value for batch in batches for value in batch.values]
-                self._count += len(append(self._own, values, timeout_s=10.0))
+                self.count += len(append(self._own, values, timeout_s=10.0))
                 start = self._ends[info.tp] = batches[-1].end
 
 

@@ -57,4 +57,4 @@ def test_who_lacks_the_libraries_is_told_which(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     monkeypatch.delitem(sys.modules, "dafka_console.server", raising=False)
     with pytest.raises(ConfigError, match=r"pip install 'dafka-spark\[console\]'"):
-        console()
+        console(uris="", exit_with_parent=False)

@@ -45,7 +45,7 @@ DOORS = {
     "directory below a file": ("--dir", "{file}/store"),
 }
 
-EXTRAS = {"kafka": KAFKA, "scramp": KAFKA, "prometheus_client": ("--metrics", "0")}
+EXTRAS = {"kafka": KAFKA, "scramp": KAFKA, "uvicorn": ("--metrics", "0")}
 """Packages, and what needs them."""
 
 

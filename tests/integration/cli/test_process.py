@@ -76,12 +76,12 @@ def test_two_signals_at_once_are_one(lone_tower: str) -> None:
         assert [line for line in consumer.err.rest() if b"; waiting for one" not in line] == []
 
 
-@pytest.mark.parametrize("module", ["typer", "zmq"])
+@pytest.mark.parametrize("module", ["click", "zmq"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_while_it_starts_ends_it_without_a_word(
     module: str, number: int, lone_tower: str, tmp_path: Path
 ) -> None:
-    """While it imports: typer for every command, ZeroMQ for its node."""
+    """While it imports: Click for every command, ZeroMQ for its node."""
     (tmp_path / f"{module}.py").write_text(
         f"import os\nos.kill(os.getpid(), {int(number)})\n"
         "import time\ntime.sleep(0.2)\n"

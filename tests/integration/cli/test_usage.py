@@ -79,7 +79,7 @@ def test_without_a_command_the_help_is_shown() -> None:
         (("topics", "-x"), "unknown option -x (see 'dafka topics --help')"),
         (("produce",), "Missing argument 'TOPIC'"),
         (("store",), "for '--dir': is required"),
-        (("consume", "t", "--count", "0"), "greater than or equal to 1"),
+        (("consume", "t", "--count", "0"), "0 is not in the range x>=1"),
     ],
 )
 def test_a_mistyped_command_gets_a_sentence(arguments: tuple[str, ...], expected: str) -> None:
@@ -98,7 +98,7 @@ def test_a_mistyped_command_gets_a_sentence(arguments: tuple[str, ...], expected
         (("consume", "t", "--tower", "a:b"), "must be HOST[:SUB_PORT:PUB_PORT]"),
         (("topics", "--tower", "h:1:70000"), "must have ports in 1 to 65535"),
         (("topics", "--tower", "-"), "must be HOST[:SUB_PORT:PUB_PORT]"),
-        (("topics", "--timeout-s", "1e300"), "less than or equal to"),
+        (("topics", "--timeout-s", "1e300"), "1e+300 is not in the range 0.01<=x<="),
         (("topics", "--tower-timeout-s", "1e300"), "'tower_timeout_s' = '1e300': must be at most"),
         (("tower", "--sub-address", "x"), "must be tcp://HOST:PORT"),
         (("tower", "--sub-address", "tcp://127.0.0.1:70000"), "must be tcp://HOST:PORT"),

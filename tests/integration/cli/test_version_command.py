@@ -22,15 +22,15 @@ def test_the_versions_are_said() -> None:
 def test_a_shell_is_given_a_script_that_asks_for_words(shell: str) -> None:
     shown = run("completion", shell)
     assert shown.returncode == 0
-    assert f"complete_{shell}" in shown.stdout.decode()
+    assert f"{shell}_complete" in shown.stdout.decode()
 
 
 def test_words_are_completed() -> None:
     def completed(line: str) -> list[str]:
         last = str(len(line.split(" ")) - 1)
-        shown = run(_DAFKA_COMPLETE="complete_bash", COMP_WORDS=line, COMP_CWORD=last)
+        shown = run(_DAFKA_COMPLETE="bash_complete", COMP_WORDS=line, COMP_CWORD=last)
         assert shown.returncode == 0
-        return shown.stdout.decode().split()
+        return [line.partition(",")[2] for line in shown.stdout.decode().split()]
 
     assert sorted(completed("dafka con")) == ["config", "console", "consume"]
     assert completed("dafka topics --min") == ["--min-stores"]

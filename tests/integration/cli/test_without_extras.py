@@ -17,9 +17,9 @@ PYPROJECT = Path(__file__).parents[3] / "pyproject.toml"
 
 EXTRAS = {
     "avro": ["fastavro"],
-    "console": ["starlette", "uvicorn"],
+    "console": ["prometheus_client", "starlette", "uvicorn"],
     "kafka": ["cramjam", "crc32c", "kafka", "scramp"],
-    "metrics": ["prometheus_client"],
+    "metrics": ["prometheus_client", "starlette", "uvicorn"],
     "protobuf": ["google.protobuf"],
 }
 """The Python packages of each extra."""

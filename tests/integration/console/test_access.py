@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from starlette.requests import Request
 
-from dafka_console.access import HEADERS, MAX_BODY_BYTES, SESSION_S, Login
+from dafka_console.access import SESSION_S, ConsoleLogin
 from dafka_console.server import Console
+from dafka_core.ops.http_server import HEADERS, MAX_BODY_BYTES
 from dafka_core.security.throttles import MOST_WRONG
 from dafka_core.security.web_access import Answer, Door, write_token
-from dafka_core.testing import StoreDouble
+from dafka_core.testing import StoreDouble, wait_until
 from tests.integration.console.pages import Answer as Told
 from tests.integration.console.pages import ask, post
 
@@ -239,25 +241,38 @@ def test_another_token_ends_sessions(locked: Locked) -> None:
     assert ask(locked.console, "/api/overview", headers=again).status == 200
 
 
+def request(*cookies: str) -> Request:
+    headers = [(b"cookie", each.encode("latin-1")) for each in cookies]
+    return Request({"type": "http", "headers": headers, "client": ("10.0.0.1", 1)})
+
+
 def test_a_session_ends_and_cannot_be_made_up(monkeypatch: pytest.MonkeyPatch) -> None:
     door = Door("the console", "token_file")
-    login = Login(door, 8046)
-    page = login.enter(f"token={door.token}", "10.0.0.1")
-    assert page is not None
-    cookie = dict(page.headers)["set-cookie"].partition(";")[0]
-    name, _, value = cookie.partition("=")
+    login = ConsoleLogin(door, 8046)
+    name, now = "dafka_console_8046", int(time.time())
+    value = login.session(now)
     since, _, signed = value.partition(".")
-    later = f"{int(since) + 1}"
+    assert int(since) == now
     for wrong in (
-        *(f"{later}.{signed}", f"{since}.", f"{since}.{signed}0", f".{signed}", f"-1.{signed}"),
+        *(f"{now + 1}.{signed}", f"{since}.", f"{since}.{signed}0", f".{signed}", f"-1.{signed}"),
         *(f"{'9' * 40}.{signed}", f"²{since}.{signed}", "", "x"),
     ):
-        assert login.judge({"cookie": [f"{name}={wrong}"]}, "10.0.0.1") is Answer.WRONG
-    assert Login(door, 8047).judge({"cookie": [cookie]}, "10.0.0.1") is Answer.WRONG
-    assert login.judge({"cookie": ["\0", cookie]}, "10.0.0.1") is Answer.RIGHT
+        assert login.judge(request(f"{name}={wrong}")) is Answer.WRONG
+    cookie = f"{name}={value}"
+    assert ConsoleLogin(door, 8047).judge(request(cookie)) is Answer.WRONG
+    assert login.judge(request("\0", cookie)) is Answer.RIGHT
     then = time.time() + SESSION_S + 1
     monkeypatch.setattr(time, "time", lambda: then)
-    assert login.judge({"cookie": [cookie]}, "10.0.0.1") is Answer.WRONG
+    assert login.judge(request(cookie)) is Answer.WRONG
+
+
+def test_probes_need_no_token_and_are_told_one_word(locked: Locked) -> None:
+    for path, word in (("/healthz", b"ok\n"), ("/readyz", b"ready\n")):
+        wait_until(lambda path=path: ask(locked.console, path).status == 200)  # type: ignore[misc]
+        assert ask(locked.console, path).body == word
+    told = {"Authorization": f"Bearer {locked.token}", "Accept": "application/json"}
+    [finding] = ask(locked.console, "/readyz", headers=told).json["findings"]
+    assert (finding["kind"], finding["about"]) == ("console", "stores")
 
 
 def test_no_answer_has_the_token_in_it(locked: Locked) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from dafka_console import api
 from dafka_console.api import ConsumerGroups, audited_queries, noted, trail
@@ -92,13 +93,22 @@ def test_the_cluster_its_topics_and_partitions(
     assert ask(console, "/api/partitions", most=1).json["total"] >= 1
 
 
-def test_a_query_that_ended_by_itself_is_finished(
+def test_a_query_without_reports_is_late_and_one_that_ended_by_itself_is_finished(
     console: Console, cluster: EmbeddedCluster, dafka_topic: str, partition: str
 ) -> None:
     name = f"of {dafka_topic}"
-    ended = QueryProgress(name, "r", 1e-6, (dafka_topic,), finished=True)
+    late = QueryProgress(name, "r", 1e-6, (dafka_topic,))
     location = StoreLocation(cluster.stores[0], cluster.locations())
+
+    def metrics() -> list[str]:
+        lines = ask(console, "/metrics").body.decode().splitlines()
+        return [line for line in lines if f'query="{name}"' in line]
+
     with StoreClient(location) as client:
+        publish([client], QUERIES_TOPIC, late, timeout_s=PATIENCE_S)
+        wait_until(lambda: len(metrics()) >= 2, "the console has the report")
+        assert [each.endswith(" 1.0") for each in metrics() if "dafka_query_late" in each] == [True]
+        ended = replace(late, finished=True)
         publish([client], QUERIES_TOPIC, ended, timeout_s=PATIENCE_S)
 
     def states() -> list[str]:
@@ -106,6 +116,7 @@ def test_a_query_that_ended_by_itself_is_finished(
         return [each["state"] for each in found if each["query"] == name]
 
     wait_until(lambda: states() == ["finished"], "the console has the report")
+    assert metrics() == []
 
 
 def test_the_map_has_all_nodes_and_who_is_connected(console: Console) -> None:

@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from dafka_console import access
-from dafka_console.access import MOST_CONNECTIONS
-from dafka_console.server import Console
+from dafka_console.server import MOST_CONNECTIONS, Console
 from dafka_core.errors import ConfigError, TowerNotFoundError
 from dafka_core.model.records import TopicPartition
+from dafka_core.ops import http_server
 from dafka_core.testing import PATIENCE_S, StoreDouble, wait_until
 from tests.integration.console.pages import ask, post
 
@@ -72,7 +71,7 @@ def test_clients_that_ask_for_nothing_shut_nobody_out(tmp_path: Path) -> None:
 def test_a_request_has_its_time_in_all_however_often_a_piece_of_it_comes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(access, "REQUEST_S", 0.1)
+    monkeypatch.setattr(http_server, "REQUEST_S", 0.1)
     whole = b"GET /api/overview HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
     with (
         StoreDouble(tmp_path) as store,
@@ -117,7 +116,7 @@ def test_from_other_machines_a_token_is_needed(tmp_path: Path) -> None:
         StoreDouble(tmp_path) as store,
         Console({}, [store.location], listen="0.0.0.0:0") as console,
     ):
-        assert not console.is_open
+        assert not console.admits_all
         assert ask(console, "/api/overview").status == 401
         said = {"Authorization": f"Bearer {console.token}"}
         assert ask(console, "/api/overview", headers=said).status == 200
@@ -129,7 +128,7 @@ def test_from_other_machines_without_a_token_only_if_that_is_meant(tmp_path: Pat
         StoreDouble(tmp_path) as store,
         Console({"insecure": True}, [store.location], **options) as console,
     ):
-        assert console.is_open
+        assert console.admits_all
         assert not console.token
         for name, status in (
             ("console.example", 200),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
 
 from dafka_core import Consumer, MetricsEndpoint, Producer, Store, Tower, serve_metrics
-from dafka_core.ops.metric_declarations import Metric, Sample
+from dafka_core.nodes.node import Node
+from dafka_core.ops.watched_nodes import WatchedNode
 from dafka_kafka.gateway import Gateway
 
 ANY_PORTS = {"sub_address": "tcp://127.0.0.1:0", "pub_address": "tcp://127.0.0.1:0"}
@@ -48,10 +49,10 @@ def endpoint(nodes: Nodes) -> Iterator[MetricsEndpoint]:
         yield made
 
 
-def told(samples: Iterable[Sample]) -> dict[tuple[Metric, tuple[str, ...]], Any]:
-    """Return the values, by metric and labels; check that each occurs once."""
-    found = [*samples]
-    values = {(each.metric, each.labels): each.value for each in found}
+def told(node: Node, topics: int = 10) -> dict[tuple[str, tuple[str, ...]], Any]:
+    """Return the values of a node's metrics, by name and labels; check that each occurs once."""
+    found = WatchedNode(node, topics).samples()
+    values = {(each.metric.name.removeprefix("dafka_"), each.labels): each.value for each in found}
     assert len(values) == len(found)
     return values
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from dafka_console.server import METRICS
 from dafka_core import MetricsEndpoint
 from dafka_core.protocol import messages
 from scripts import dashboard
@@ -37,7 +38,7 @@ def labels(endpoint: MetricsEndpoint) -> dict[str, set[str]]:
     for family in text_string_to_metric_families(ask(f"{endpoint.url}/metrics").text):
         for sample in family.samples:
             found.setdefault(sample.name, set()).update(sample.labels)
-    return found
+    return found | {row.name: {*row.all_labels} for row in METRICS}  # of the console
 
 
 @pytest.mark.parametrize(

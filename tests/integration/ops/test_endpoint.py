@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from dafka_core import ConfigError, MetricsEndpoint, Reader, Tower, serve_metrics
-from dafka_core.ops.endpoint import MAX_REQUESTS
+from dafka_core.ops import http_server
+from dafka_core.ops.endpoint import MOST_CONNECTIONS
 from dafka_core.security.throttles import MOST_WRONG
 from dafka_core.security.web_access import write_token
 from dafka_core.testing import PATIENCE_S, wait_until
@@ -69,10 +70,10 @@ def test_what_is_wrong_is_said_and_is_no_traceback(
 
 def test_clients_that_hold_still_shut_nobody_out(endpoint: MetricsEndpoint) -> None:
     with ExitStack() as stack:
-        for _ in range(2 * MAX_REQUESTS):
+        for _ in range(2 * MOST_CONNECTIONS):
             stack.enter_context(socket.create_connection(endpoint.address))
         # The oldest of them is closed for each that comes: they hold all places still.
-        for _ in range(2 * MAX_REQUESTS):
+        for _ in range(2 * MOST_CONNECTIONS):
             assert ask(f"{endpoint.url}/readyz").status == 200
 
 
@@ -85,16 +86,16 @@ def test_who_has_most_connections_makes_room() -> None:
             return stack.enter_context(made)
 
         slow = connected("127.0.0.2")
-        greedy = [connected("127.0.0.3") for _ in range(MAX_REQUESTS)]
+        greedy = [connected("127.0.0.3") for _ in range(MOST_CONNECTIONS)]
         assert greedy[0].recv(1) == b""
-        slow.sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
+        slow.sendall(b"GET /healthz HTTP/1.1\r\nHost: store-1\r\n\r\n")
         assert b"200 OK" in slow.recv(100)
 
 
 def test_a_request_has_its_time_in_all_however_often_a_piece_of_it_comes(
     endpoint: MetricsEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dafka_core.ops.endpoint.REQUEST_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(http_server, "REQUEST_S", 0.1)
     with socket.create_connection(endpoint.address) as client:
 
         def is_ended() -> bool:
@@ -121,6 +122,7 @@ def test_what_cannot_be_is_refused_before_anything_is_served(
     ):
         serve_metrics(reader)
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    monkeypatch.delitem(sys.modules, "dafka_core.ops.node_routes")
     with pytest.raises(ConfigError, match=r"pip install 'dafka-spark\[metrics\]'"):
         MetricsEndpoint()
 

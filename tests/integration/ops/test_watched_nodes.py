@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dafka_core import Tower
-from dafka_core.ops import metric_declarations as d
 from dafka_core.ops.watched_nodes import WatchedNode, WatchedNodes
 from tests.integration.ops.conftest import ANY_PORTS, Nodes
 
@@ -15,7 +14,7 @@ def test_each_kind_has_its_name_and_says_what_runs(nodes: Nodes) -> None:
     assert made[1].name == nodes.store.address
     assert made[2].name == str(nodes.gateway.advertised)
     for each in made:
-        (info,) = [sample for sample in each.samples() if sample.metric is d.INFO]
+        (info,) = [sample for sample in each.samples() if sample.metric.name == "dafka_node_info"]
         version, endpoint = info.labels
         assert version[0].isdigit()
         assert ":" in endpoint

@@ -65,8 +65,7 @@ def test_a_profile_counts_more_than_the_rest_and_a_section_more_than_what_is_for
     assert far.find("acks") == Found("4", "dafka.toml [profiles.far]")
     assert far.find("acks", "produce") == Found("5", "dafka.toml [profiles.far.commands.produce]")
     monkeypatch.setenv("DAFKA_PROFILE", "far")
-    monkeypatch.setenv("DAFKA_ACKS", "6")
-    assert read(None, None, KNOWN).find("acks", "produce") == Found("6", "DAFKA_ACKS")
+    assert read(None, None, KNOWN).profile == "far"
     assert read(None, "home", KNOWN).profile == "home"
 
 

@@ -2,29 +2,49 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
-from dafka_core.cli.flags import of_table, with_options
-from dafka_core.cli.output import LogOptions
+import click
+import pytest
+
+from dafka_core.cli.commands import Command
+from dafka_core.cli.flags import of_table, option, options_of
 from dafka_core.config.node_options import ConsumerOptions, StoreOptions, TowerOptions
+from dafka_core.errors import ConfigError
+
+CALLS: list[dict[str, Any]] = []
 
 
-def test_a_command_is_given_the_options_the_user_gave() -> None:
-    calls: list[dict[str, Any]] = []
+@option("--count", type=int)
+def command(*, count: int | None, **options: Any) -> None:
+    CALLS.append({"count": count, **options})
 
-    def command(*, count: int | None = None, **options: Any) -> None:
-        calls.append({"count": count, **options})
 
-    decorated = with_options(ConsumerOptions)(command)
-    parameters = inspect.signature(decorated).parameters
-    rows = [*ConsumerOptions.table(), *LogOptions.table()]
-    assert set(parameters) == {"count"} | {row.name for row in rows}
-    decorated(count=None, tower=None, host="127.0.0.1", wire=None, wait_for_tower=None)
-    decorated(count=1, log_level="info", tower=["a,b", "c:1:2"])
-    assert calls == [{"count": None, "host": "127.0.0.1"}, {"count": 1, "tower": "a,b,c:1:2"}]
-    without = inspect.signature(with_options(ConsumerOptions, without={"tower"})(command))
-    assert set(parameters) - set(without.parameters) == {"tower"}
+def call(*words: str) -> dict[str, Any]:
+    row = Command(f"{__name__}:command", "", tables=(ConsumerOptions,))
+    row.load().main(list(words), standalone_mode=False)
+    return CALLS.pop()
+
+
+def test_a_command_is_given_the_options_the_user_gave(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DAFKA_TOWER", raising=False)
+    assert call("--host", "127.0.0.1") == {"count": None, "host": "127.0.0.1"}
+    assert call("--count", "1", "--log-level", "info", "--tower", "a,b", "--tower", "c:1:2") == {
+        "count": 1,
+        "tower": "a,b,c:1:2",
+    }
+    monkeypatch.setenv("DAFKA_HOST", "10.0.0.1")
+    assert call()["host"] == "10.0.0.1"
+    assert call("--host", "127.0.0.1")["host"] == "127.0.0.1"
+    monkeypatch.setenv("DAFKA_MAX_QUEUED_BYTES", "many")
+    with pytest.raises(ConfigError, match="environment variable 'DAFKA_MAX_QUEUED_BYTES' = 'many'"):
+        call()
+
+
+def test_each_row_of_a_table_is_an_option_unless_it_is_left_out() -> None:
+    names = {each.name for each in options_of(ConsumerOptions, without={"tower"})}
+    assert names == {row.name for row in ConsumerOptions.table()} - {"tower"}
+    assert all(isinstance(each, click.Option) for each in options_of(ConsumerOptions))
 
 
 def test_options_of_two_tables_are_told_apart() -> None:

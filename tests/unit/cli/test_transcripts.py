@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from dafka_core.cli.app import app
-from dafka_core.cli.configuration import SHARED
 
 DOCS = Path(__file__).resolve().parent.parent.parent.parent / "docs"
 STEPS = [
@@ -62,6 +61,5 @@ def test_a_transcripts_flags_are_those_of_its_command(step: str) -> None:
         if name in (None, "job"):
             continue  # another program of the line, or the version; a job has flags of its own
         flags = {word for word in call if re.match("--[a-z]", word)}
-        shared = {f"--{each}" for each in SHARED}
-        wrong = flags - known[name] - shared
+        wrong = flags - known[name]
         assert name == "config" or wrong == ({"--akcs"} if "--akcs" in call else set())

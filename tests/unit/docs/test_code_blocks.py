@@ -16,7 +16,7 @@ import yaml
 
 from dafka_core.cli import configuration
 from dafka_core.cli.app import app
-from dafka_core.cli.configuration import settings_of
+from dafka_core.cli.flags import settings_of
 from dafka_core.protocol.codec import encode
 from dafka_core.protocol.messages import RecordMessage
 from tests.pages import ROOT, Block, blocks

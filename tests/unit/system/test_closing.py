@@ -8,7 +8,6 @@ from importlib import metadata
 
 import pytest
 
-from dafka_core.system import distribution as module
 from dafka_core.system.closing import Closing
 from dafka_core.system.distribution import this_version
 
@@ -158,5 +157,5 @@ def test_the_version_is_that_of_the_package(monkeypatch: pytest.MonkeyPatch) -> 
     def find_none(name: str) -> str:
         raise metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(module, "version", find_none)
+    monkeypatch.setattr(metadata, "version", find_none)
     assert this_version() == "of its source"
