@@ -47,7 +47,9 @@ class Tried:
             for name in names:
                 self.group.heartbeat(self.now, name, None, self.group.generation)
 
-    def beat(self, name: str, instance: str | None = None, generation: int | None = None) -> KafkaError:
+    def beat(
+        self, name: str, instance: str | None = None, generation: int | None = None
+    ) -> KafkaError:
         at = self.group.generation if generation is None else generation
         return self.group.heartbeat(self.now, name, instance, at)
 
