@@ -135,8 +135,13 @@ def test_the_scope_of_a_link_belongs_to_its_address() -> None:
     ],
 )
 def test_a_listener_takes_clients_of_its_families(host: str, clients: set[str]) -> None:
-    with listen(HostPort(host, 0)) as listener:
+    with contextlib.ExitStack() as opened:
+        listener = opened.enter_context(listen(HostPort(host, 0)))
         port = listener.getsockname()[1]
+        # Sockets that do not listen: otherwise another program might, at the same port.
+        for other in {"127.0.0.1", "::1"} - clients:
+            family = socket.AF_INET6 if ":" in other else socket.AF_INET
+            opened.enter_context(socket.socket(family)).bind((other, port))
         found = set()
         for client in ("127.0.0.1", "::1"):
             with contextlib.suppress(ConnectionRefusedError):
