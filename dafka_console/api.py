@@ -56,7 +56,7 @@ def cluster_map(snapshot: Snapshot) -> dict[str, Any]:
         counts[kind] = counts.get(kind, 0) + 1
         if counts[kind] > MOST_NODES:
             continue
-        topics, rate = writes.get(each.node, ((), 0.0))
+        topics, rate, client = writes.get(each.node, _NO_WRITES)
         topics = topics if kind == "producer" else tuple(topic for topic in each.topics if topic)
         shown = [topic for topic in topics if not topic.startswith(INTERNAL)] or list(topics)
         nodes[each.node] = {
@@ -69,6 +69,7 @@ def cluster_map(snapshot: Snapshot) -> dict[str, Any]:
             "topics": [escape(topic) for topic in shown[:MOST_TOPICS]],
             "topic_count": len(topics),
             "rate": round(rate, 2),
+            "client": printable(client),
         }
     for state in snapshot.stores:
         known = nodes.setdefault(state.store, _node(state.store, STORE))
@@ -125,15 +126,22 @@ def _links(snapshot: Snapshot, nodes: dict[str, dict[str, Any]]) -> list[dict[st
     ]
 
 
-def _writes(snapshot: Snapshot) -> dict[str, tuple[tuple[str, ...], float]]:
+_Writes = tuple[tuple[str, ...], float, str]
+"""The topics that a node writes, its rate, and its client's name."""
+
+_NO_WRITES: Final[_Writes] = ((), 0.0, "")
+
+
+def _writes(snapshot: Snapshot) -> dict[str, _Writes]:
     columns = snapshot.partitions
     addresses = {each.node for each in snapshot.nodes}
-    found: dict[str, tuple[tuple[str, ...], float]] = {}
+    found: dict[str, _Writes] = {}
     rates = np.round(columns.rate, 3)
     for row, tp in enumerate(columns.tps):
         if tp.partition in addresses:
-            topics, rate = found.get(tp.partition, ((), 0.0))
-            found[tp.partition] = (*topics, tp.topic), rate + float(rates[row])
+            topics, rate, client = found.get(tp.partition, _NO_WRITES)
+            client = columns.clients.get(tp, client)
+            found[tp.partition] = (*topics, tp.topic), rate + float(rates[row]), client
     return found
 
 
@@ -335,7 +343,7 @@ class Api:
         self._viewers = 0
         self._noted: dict[TopicPartition, int] = {}
         self._audited: list[dict[str, Any]] = []
-        self._health: tuple[float, list[dict[str, str]]] = (-HEALTH_S, [])
+        self._health: tuple[float, list[str], list[dict[str, str]]] = (-HEALTH_S, [], [])
         self._health_lock = threading.Lock()
 
     @property
@@ -480,8 +488,9 @@ class Api:
     def health(self, request: Request) -> Any:
         """Return stores, and a diagnosis that is repeated at intervals."""
         with self._health_lock:
-            made, findings = self._health
-            if time.monotonic() - made > HEALTH_S:
+            made, then, findings = self._health
+            here = [each.store for each in self.snapshot.stores if each.here]
+            if then != here or time.monotonic() - made > HEALTH_S:
                 found = check_all(gathered(self._options, (), self._uris, timeout_s=5.0))
                 findings = [
                     {
@@ -492,7 +501,7 @@ class Api:
                     }
                     for each in found
                 ]
-                self._health = time.monotonic(), findings
+                self._health = time.monotonic(), here, findings
         staged = [
             {
                 "store": escape(client.location.store),

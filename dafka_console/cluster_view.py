@@ -323,10 +323,11 @@ class ClusterView(ProcessBound):
         links = [*self._links.values()]
         self._ask(links)
         now, time_s = time.monotonic(), time.time()
-        rates = self._table.tick(now - self._looked_at, int(time_s * 1e6))
-        self._looked_at = now
+        if answered := [link.client for link in links if link.heads is not None]:
+            rates = self._table.tick(now - self._looked_at, int(time_s * 1e6))
+            self._looked_at = now
         columns = self._table.columns()
-        if columns.stores:  # while none answers, nothing is known of rates
+        if answered:  # otherwise the last rates stay
             names = [RECORDS, BYTES, *columns.topics]
             self._rates.add(time_s, names, [*rates, *columns.topic_rates])
         found: list[StoreState] = []
@@ -334,7 +335,7 @@ class ClusterView(ProcessBound):
             behind = columns.behind(link.store) if link.store in columns.stores else 0
             found.append(link.state(self._table.held(link.store), behind))
         nodes, towers, own, missing = self._mesh(found)
-        self._look_for_queries([link.client for link in links if link.heads is not None])
+        self._look_for_queries(answered)
         return Snapshot(
             self._snapshot.number + 1,
             time_s,

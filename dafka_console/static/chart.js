@@ -56,7 +56,7 @@ export function chart(points, { shown, label, step = 1000, width = 640, height =
   const parts = [];
   points.forEach(([at, value], n) => {
     // Nothing was measured in between: no line pretends so.
-    if (!n || at - points[n - 1][0] > (3.5 * seconds) / POINTS) parts.push([]);
+    if (!n || at - points[n - 1][0] > (10 * seconds) / POINTS) parts.push([]);
     parts[parts.length - 1].push([x(at), y(value)]);
   });
   svg.append(...line(parts, box.bottom));

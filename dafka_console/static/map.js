@@ -128,15 +128,15 @@ function box(place, files) {
   const { node } = place;
   const kind = place.more ? "more" : node.own ? "console" : node.kind;
   const group = s("g", { class: `node ${kind}${node.here ? "" : " away"}`, transform: `translate(${place.x} ${place.y})` });
-  const room = Math.max(6, Math.floor((place.w - 24) / 7));
+  const room = Math.max(6, Math.floor((place.w - 24) / 7.6));
   const fit = (text) => (text.length > room ? `${text.slice(0, room - 1)}…` : text);
   group.append(s("rect", { width: place.w, height: place.h, rx: 10 }));
   const lines = place.more ? [`${place.more} more ${place.noun}`, place.rate ? rate(place.rate) : ""] : words(node, files, place.w);
   const top = place.h / 2 - (lines.length - 1) * 9 + 4;
   lines.forEach((text, n) => group.append(s("text", { class: n ? "small" : "strong", x: 14, y: top + n * 18 }, fit(text))));
-  if (node.rate > 0 && !place.more) group.append(s("circle", { class: "pulse", cx: place.w - 14, cy: 14, r: 4 }));
+  if (node.rate >= 0.05 && node.here && !place.more) group.append(s("circle", { class: "pulse", cx: place.w - 14, cy: 14, r: 4 }));
   if (node.behind) group.append(s("circle", { class: "behind", cx: place.w - 14, cy: 14, r: 4 }));
-  group.append(s("title", {}, [node.id, node.endpoint, node.failure].filter(Boolean).join("\n")));
+  group.append(s("title", {}, [node.client, node.id, node.endpoint, node.failure].filter(Boolean).join("\n")));
   return group;
 }
 
@@ -149,7 +149,7 @@ function words(node, files, width) {
   if (node.own) return ["this console", "reads"];
   const more = node.topic_count > node.topics.length ? ` +${node.topic_count - node.topics.length}` : "";
   const topics = node.topics.length ? node.topics.join(", ") + more : `${node.kind} ${short(node.id)}`;
-  const state = node.kind === "producer" ? (node.rate ? `producer · ${rate(node.rate)}` : "producer · quiet") : node.topics.length ? `${node.kind} follows` : "";
+  const state = node.kind === "producer" ? (node.rate >= 0.05 ? `producer · ${rate(node.rate)}` : "producer · quiet") : node.topics.length ? `${node.kind} follows` : "";
   return [topics, state].filter(Boolean);
 }
 

@@ -8,7 +8,7 @@ const ORDER = ["problem", "warning", "ok"];
 const KINDS = { ok: "good", warning: "warn", problem: "bad" };
 
 export function show(main) {
-  const findings = h("div", { class: "stack" }, h("p", { class: "faint" }, "asking everybody …"));
+  const findings = h("div", { class: "stack" }, h("p", { class: "faint" }, "asking all nodes …"));
   const stores = h("div", { class: "card" });
   const staged = h("div", { class: "card" });
   main.append(h("div", { class: "head" }, h("h1", {}, "Health")), findings, h("h2", {}, "Stores"), stores, h("h2", {}, "Staged"), staged);

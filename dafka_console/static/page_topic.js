@@ -21,7 +21,7 @@ export function show(main, { go, names, news }) {
     load: (window, signal) => get("partitions", { ...window, topic, find: find.value }, signal),
     open: (row) => go("records", topic, row.name),
     columns: [
-      { key: "name", title: "partition", width: "minmax(90px, 2fr)", cell: (row) => [h("code", { title: row.name }, row.name.length > 20 ? `${row.name.slice(0, 18)}…` : row.name), row.producing && badge("producer here", "good")] },
+      { key: "name", title: "partition", width: "minmax(90px, 2fr)", cell: (row) => [h("code", { title: row.name }, row.name), row.producing && badge("producer here", "good")] },
       { title: "client", kind: "wide", width: "minmax(80px, 1.6fr)", cell: (row) => h("span", { title: row.client }, row.client || "–") },
       { key: "earliest", title: "earliest", kind: "number wide", width: "110px", cell: (row) => whole(row.earliest) },
       { key: "end", title: "next", kind: "number", width: "96px", cell: (row) => whole(row.end) },

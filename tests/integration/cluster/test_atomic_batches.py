@@ -148,8 +148,9 @@ CUTS: dict[str, Cut] = {
 """Ways to cut 30 rows into tasks."""
 
 
-@of_both_kinds
-@pytest.mark.parametrize("first", CUTS)
+@pytest.mark.parametrize(
+    ("kind", "first"), [*(("query", cut) for cut in CUTS), ("txnVersion", "more")]
+)
 def test_a_repeated_batch_is_recognised_however_it_is_cut(
     versions: Versions, first: str, logged: Logged
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 from dafka_console.server import Console
 from dafka_core import EmbeddedCluster, Producer
 from dafka_core.security.web_access import write_token
-from dafka_core.testing import PATIENCE_S
+from dafka_core.testing import PATIENCE_S, wait_until
 from scripts.browser import Browser
 from scripts.console_pictures import Checks, busy_cluster, look_at_login, look_at_many, look_further
 from tests.integration.console.reverse_proxy import below_a_path
@@ -69,7 +69,7 @@ def test_what_was_known_last_stays_grey_under_a_banner_while_no_store_answers(
         for path in ("topics", "", f"topic/{dafka_topic}", "queries", "groups", "topics"):
             check.open(path, f"{badge} === 'no store' && {grey}")
             check.sees(f"/^No store answers; away: .* since 20.*, .* since /.test({banner})", path)
-            check.sees("document.documentElement.scrollWidth <= innerWidth", "nothing is cut off")
+            check.sees(f"document.documentElement.scrollWidth === {width}", "nothing is cut off")
             text = browser.run("document.body.innerText")
             assert "No topics yet" not in text
             assert "No consumer group" not in text
@@ -91,11 +91,12 @@ def test_a_record_is_found_by_text_and_time_over_all_partitions_of_a_topic(
             producer.publish_many([b"%s %d" % (name.encode(), n) for n in range(60)])
             producer.flush(PATIENCE_S)
     with Console({"tower": own.tower}, listen="127.0.0.1:0", interval_ms=200) as console:
+        wait_until(lambda: dafka_topic in console.view.snapshot.partitions.topics, "it is known")
         check = Checks(browser, console.url)
         browser.size(width, height)
         values = "[...document.querySelectorAll('.record .value')].map((each) => each.textContent)"
         said = "document.querySelector('.said').textContent"
-        fits = "document.documentElement.scrollWidth <= innerWidth"
+        fits = f"document.documentElement.scrollWidth === {width}"
         inputs = "const [find, where, from, to] = document.querySelectorAll('.finder input');"
         submit = "document.querySelector('.finder').requestSubmit();"
         check.open(f"topic/{dafka_topic}", "document.querySelectorAll('.record').length === 12")
@@ -136,6 +137,36 @@ def test_a_record_is_found_by_text_and_time_over_all_partitions_of_a_topic(
                 check.sees(f"{title}.includes('in this time')", name)
 
 
+def test_a_window_of_the_charts_is_chosen_by_keyboard_and_clients_are_named(
+    browser: Browser, own: EmbeddedCluster, dafka_topic: str
+) -> None:
+    with (
+        Producer(dafka_topic, tower=own.tower, client_name="a <b>feed</b>") as producer,
+        Console({"tower": own.tower}, listen="127.0.0.1:0", interval_ms=200) as console,
+    ):
+        producer.publish(b"value")
+        producer.flush(PATIENCE_S)
+        wait_until(lambda: dafka_topic in console.view.snapshot.partitions.topics, "it is known")
+        check = Checks(browser, console.url)
+        browser.size(1400, 900)
+        label = "document.querySelector('.chart')?.getAttribute('aria-label')"
+        check.open(f"topic/{dafka_topic}", f"{label}?.includes('last 10 minutes: now ')")
+        check.sees("document.querySelector('.list-row').textContent.includes('a <b>feed</b>')", "")
+        browser.run("document.querySelector('.choice button').focus()")
+        browser.key("Tab")
+        browser.key("Enter", "\r")
+        check.sees(f"{label}.includes('last 6 hours: now ')", "the next button is pressed")
+        chosen = "document.activeElement.getAttribute('aria-pressed') === 'true'"
+        check.sees(chosen, "the button keeps the focus")
+        check.sees("document.querySelector('.chart .line').getAttribute('d')", "there is a line")
+        browser.run("document.activeElement.blur()")
+        browser.key("m", "m")
+        check.sees("document.querySelectorAll('.chart').length === 2", "the map's charts")
+        check.sees(f"{label}.includes('records per second, last 6 hours')", "on each page")
+        producers = "[...document.querySelectorAll('.node.producer title')]"
+        check.sees(f"{producers}.some((each) => each.textContent.startsWith('a <b>feed'))", "named")
+
+
 def test_a_page_says_that_no_store_was_ever_there_and_when_there_are_no_topics(
     browser: Browser, own: EmbeddedCluster
 ) -> None:
@@ -163,6 +194,7 @@ def test_a_reverse_proxy_serves_the_console_below_a_path(
     ):
         producer.publish(b"value")
         producer.flush(PATIENCE_S)
+        wait_until(lambda: dafka_topic in console.view.snapshot.partitions.topics, "it is known")
         check = Checks(browser, url)
         form = "document.querySelector('#token')"
         check.open("", form)

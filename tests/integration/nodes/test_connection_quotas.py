@@ -247,6 +247,7 @@ AT_LEAST_S = 5.0
 MAX_GROWTH_BYTES = 400 << 20
 KEY_BYTES = 4 << 20
 GUARDED = {"max_key_bytes": KEY_BYTES}
+LONGER = [kind for kind in KINDS if kind not in ("records", "connections")]
 
 
 @pytest.fixture
@@ -282,7 +283,12 @@ def anonymous_bytes() -> int:
 
 @pytest.mark.parametrize(
     ("kind", "options"),
-    [*((kind, GUARDED) for kind in KINDS), ("records", {"high_water_mark": 1_000})],
+    [
+        ("records", GUARDED),
+        ("connections", GUARDED),
+        *(pytest.param(kind, GUARDED, marks=pytest.mark.nightly) for kind in LONGER),
+        pytest.param("records", {"high_water_mark": 1_000}, marks=pytest.mark.nightly),
+    ],
 )
 def test_a_greedy_peer_does_not_starve_honest_ones(
     store_with: Callable[..., Store], tower: str, kind: str, options: dict[str, Any]

@@ -117,7 +117,7 @@ def test_an_iteration_continues_the_last_one(produce: Produce, consume: Consume)
 
 
 @pytest.mark.usefixtures("store")
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(3))
 def test_ways_to_read_take_turns(produce: Produce, consume: Consume, seed: int) -> None:
     producer = produce("t")
     consumer = consume("t")

@@ -240,24 +240,6 @@ def interrupt() -> Iterator[Callable[[], None]]:
     signal.signal(signal.SIGUSR1, previous)
 
 
-def test_a_thread_is_not_taken_for_ended_when_waiting_for_it_is_interrupted(
-    interrupt: Callable[[], None],
-) -> None:
-    going = threading.Event()
-
-    def run() -> None:
-        going.wait(PATIENCE_S)
-
-    thread = NodeThread("test", run)
-    thread.start()
-    interrupt()
-    with pytest.raises(Interrupted):
-        thread.join()
-    assert not thread.join(0)
-    going.set()
-    assert thread.join(PATIENCE_S)
-
-
 def test_a_thread_that_failed_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
         raise Interrupted

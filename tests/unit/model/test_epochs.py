@@ -90,13 +90,6 @@ def test_the_epoch_at_an_offset(offset: int, epoch: Epoch) -> None:
     assert epoch_at((B, C), 4) is None
 
 
-@pytest.mark.parametrize(
-    ("end", "history"), [(0, ()), (1, (A,)), (5, (A,)), (6, (A, B)), (9, (A, B)), (10, (A, B, C))]
-)
-def test_the_history_before_an_end(end: int, history: History) -> None:
-    assert prefix((A, B, C), end) == history
-
-
 def test_a_full_history_drops_its_oldest_epochs() -> None:
     history: History = ()
     for number in range(1, MAX_EPOCHS + 5):

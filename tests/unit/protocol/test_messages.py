@@ -267,14 +267,6 @@ BATCHES: list[m.RecordBatchMessage | m.DirectRecordBatch] = [
 ]
 
 
-def test_the_greatest_number_of_records() -> None:
-    value = b"\1\0\0\0" * MAX_BATCH_COUNT + bytes(MAX_BATCH_COUNT)
-    lengths, records, times = m.unpack_batch(MAX_BATCH_COUNT, value)
-    assert times is None
-    assert lengths.tolist() == [1] * MAX_BATCH_COUNT
-    assert records == bytes(MAX_BATCH_COUNT)
-
-
 @given(
     st.lists(st.binary(max_size=3), min_size=1, max_size=5),
     st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=6),

@@ -90,14 +90,6 @@ def test_records_for_other_nodes_are_ignored() -> None:
     assert read.delivered == []
 
 
-def test_requests_again_what_does_not_arrive() -> None:
-    role = reader()
-    role.read(TP, 0, 5)
-    role.on_tick(0.0)
-    assert role.deadline(0.0) == timing.FETCH_RETRY_S
-    assert role.on_tick(timing.FETCH_RETRY_S) == [fetch(0, 5)]
-
-
 def test_a_long_range_waits_for_nothing_but_answers() -> None:
     role = reader()
     total = 300_000

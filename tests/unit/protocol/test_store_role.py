@@ -8,12 +8,10 @@ from dafka_core.model.epochs import NO_LIFE, EpochId
 from dafka_core.model.log_entries import StoreSeen
 from dafka_core.model.records import PartitionLives, RecordBatch, TopicPartition
 from dafka_core.protocol import messages as m
-from dafka_core.protocol import timing
-from dafka_core.protocol.limits import MAX_SEQUENCE
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_limits import StoreLimits
 from dafka_core.protocol.store_role import StoreRole
-from tests.unit.protocol.model import PARTITION, TOPIC, batch_of, fetches_in, offsets_of
+from tests.unit.protocol.model import PARTITION, TOPIC, batch_of, offsets_of
 
 ME = "3B6B7CF3E064452E83D012EC823A4DD9"
 OTHER = "C907107406D149E897A2DEA4F157F211"
@@ -177,14 +175,6 @@ def test_fetches_records_published_before_it_started() -> None:
     assert disk.offsets() == [0, 1, 2]
 
 
-def test_requests_again_what_does_not_arrive() -> None:
-    role = store()
-    assert head(role, 5) == [fetch(0, 5)]
-    assert role.deadline(0.0) == timing.FETCH_RETRY_S
-    assert role.on_tick(timing.FETCH_RETRY_S - 0.1) == []
-    assert role.on_tick(timing.FETCH_RETRY_S) == [fetch(0, 5)]
-
-
 def test_a_new_subscriber_to_fetches_is_asked_at_once() -> None:
     role = store()
     head(role, 5)
@@ -234,15 +224,6 @@ def test_partitions_are_bounded() -> None:
     assert len(role.take_pending()) == 10
     assert len(role.partitions) == 10
     assert limits.refused["max_partitions"] == 40
-
-
-def test_a_forged_head_costs_little() -> None:
-    role = store()
-    count = len(head(role, MAX_SEQUENCE + 1))
-    for tenth in range(1_000):
-        count += len(head(role, MAX_SEQUENCE + 1, tenth / 10))
-        count += len(fetches_in(role.on_tick(tenth / 10)))
-    assert count <= 100 / timing.MAX_FETCH_RETRY_S + 6
 
 
 # -- other nodes ----------------------------------------------------------------------------------

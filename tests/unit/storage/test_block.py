@@ -177,13 +177,6 @@ def test_an_array_outlives_everything_else() -> None:
     assert found.to_pylist() == [b"a" * 1000] * 5
 
 
-def test_parts_of_the_values_as_a_list() -> None:
-    values = Block.parse(pack([b"a", b"", b"ccc"], 0)).values
-    assert values[1:].to_list() == [b"", b"ccc"]
-    assert values[0:2].to_list() == [b"a", b""]
-    assert values[2:2].to_list() == []
-
-
 @pytest.mark.parametrize("codec", [1, 2])
 def test_a_compressed_block_is_the_block(codec: int) -> None:
     values = [b"%d" % number * 9 for number in range(500)]
