@@ -304,6 +304,7 @@ def test_a_changed_history_is_an_error_unless_an_option_allows_it(
 def test_the_archive_has_no_records_of_a_newer_history(tmp_path: Path) -> None:
     archived(tmp_path, A, 60)
     wanted = OffsetRange(*A, 10, 60, life=OLD)
-    through = [Scripted(replaced_at=40), *archive_sources(str(tmp_path), wanted)]
+    archives = archive_sources(str(tmp_path), wanted)
+    through: list[RecordSource] = [Scripted(replaced_at=40), *archives]
     with pytest.raises(HistoryReplacedError):
         list(RangeFetch(wanted, options(archive=str(tmp_path)), through).batches())
