@@ -21,6 +21,7 @@ from dafka_core.cli.flags import (
     of_table,
     option,
     stores_option,
+    table_options,
     timeout_option,
 )
 from dafka_core.cli.process import Stopped, serve_until_stopped, stop_when_input_ends
@@ -59,6 +60,7 @@ KEY_S: Final = 0.1
 @json_option
 @timeout_option
 @stores_option
+@table_options(ReaderOptions)
 def top(
     *,
     topic: str | None,
@@ -183,6 +185,7 @@ EXTRA: Final = "its packages are missing: pip install 'dafka-spark[console]'"
 
 @stores_option
 @exit_with_parent_option
+@table_options(ConsoleOptions, ReaderOptions)
 def console(*, uris: str, exit_with_parent: bool, **options: Any) -> None:
     """Serve the console (extra 'console'): the live cluster, its records, queries and health.
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dafka_core.cli.commands import INSPECT, Command
-from dafka_core.config.node_options import ReaderOptions
+from dafka_core.cli.flags import add_settings
 from dafka_core.config.options import Options, option
 from dafka_core.system.hosts import HOST, host_port
 
@@ -59,18 +59,18 @@ class ConsoleOptions(Options):
     )
 
 
+add_settings(ConsoleOptions)
+
 COMMANDS: Final = (
     Command(
         "dafka_console.commands:console",
         "Serve the console (extra 'console'): the live cluster, its records, queries and health.",
         INSPECT,
-        tables=(ConsoleOptions, ReaderOptions),
     ),
     Command(
         "dafka_console.commands:top",
         "Watch a cluster: nodes, stores, topics, partitions, rates, sizes, and lag of queries.",
         INSPECT,
-        tables=(ReaderOptions,),
     ),
 )
 """The commands of this package (``dafka_core.cli.commands``)."""

@@ -20,17 +20,20 @@ from dafka_core.cli.flags import (
     needed,
     option,
     stores_option,
+    table_options,
     timeout_option,
 )
 from dafka_core.cli.keys_command import DEFAULT_ROLES, patterns_of, topics_of, topics_option
 from dafka_core.cli.list_commands import shown
 from dafka_core.cli.node_commands import run_store
+from dafka_core.config.node_options import ReaderOptions, StoreOptions
 from dafka_core.errors import ConfigError, DafkaError
 from dafka_core.model.name_limits import what_there_is
 from dafka_core.model.names import escape, printable, quoted, unescape
+from dafka_core.ops.metrics_options import MetricsOptions
 from dafka_core.security.permissions import ADMIN, CONSUME, PRODUCE, Permissions
 from dafka_core.system.files import replace_file
-from dafka_kafka.options import DEFAULT_PORT
+from dafka_kafka.options import DEFAULT_PORT, KafkaOptions
 
 name_argument: Final = argument("name", type=unescape, metavar="NAME")
 file_option: Final = option(
@@ -240,6 +243,7 @@ _PARTITION_COLUMNS: Final = (
 @json_option
 @timeout_option
 @stores_option
+@table_options(ReaderOptions)
 def groups(
     group: str | None, *, as_json: bool, timeout_s: float, uris: str, **options: Any
 ) -> None:
@@ -273,6 +277,7 @@ def groups(
 
 @directory_option()
 @exit_with_parent_option
+@table_options(KafkaOptions, StoreOptions, MetricsOptions)
 def kafka(*, directory: str | None, exit_with_parent: bool, **options: Any) -> None:
     """Run a store to which Kafka's clients connect (extra 'kafka'), as 'dafka store --kafka'.
 

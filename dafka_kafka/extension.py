@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from dafka_core.cli.commands import KAFKA, Command
-from dafka_core.config.node_options import ReaderOptions, StoreOptions
+from dafka_core.cli.flags import add_settings
 from dafka_core.config.options import OptionInfo, option
-from dafka_core.ops.metrics_options import MetricsOptions
 from dafka_core.ops.store_extension import StoreExtension
 from dafka_kafka import gateway_metrics
 from dafka_kafka.options import KafkaOptions
@@ -67,18 +66,18 @@ class GatewayExtension(StoreExtension):
         return {each.gateway for topic in table.topics for each in table.partitions(topic)}
 
 
+add_settings(KafkaOptions)
+
 COMMANDS: Final = (
     Command(
         "dafka_kafka.commands:kafka",
         "Run a store to which Kafka's clients connect (extra 'kafka'), as 'dafka store --kafka'.",
         KAFKA,
-        tables=(KafkaOptions, StoreOptions, MetricsOptions),
     ),
     Command(
         "dafka_kafka.commands:groups",
         "List the consumer groups of Kafka's clients, and how far behind they are.",
         KAFKA,
-        tables=(ReaderOptions,),
     ),
     Command(
         "dafka_kafka.commands:kafka_user",

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from dafka_core.cli import output, store_clients
-from dafka_core.cli.flags import option, stores_option, timeout_option, topic_argument
+from dafka_core.cli.flags import (
+    option,
+    stores_option,
+    table_options,
+    timeout_option,
+    topic_argument,
+)
+from dafka_core.config.node_options import ReaderOptions
 from dafka_core.config.options import check_argument
 from dafka_core.errors import DafkaError
 from dafka_core.model.epochs import NO_LIFE
@@ -47,6 +54,7 @@ _COLUMNS: Final = ("topic", "files", "records", "bytes")
 @option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 @timeout_option
 @stores_option
+@table_options(ReaderOptions)
 def archive(
     topic: str,
     *,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dafka_core.cli import output
-from dafka_core.cli.flags import argument, json_option, option, result_option
-from dafka_core.config.node_options import KeyFiles, keys_in
+from dafka_core.cli.flags import argument, json_option, option, result_option, table_options
+from dafka_core.config.node_options import KeyFiles, SecurityOptions, keys_in
 
 if TYPE_CHECKING:
     from dafka_core.storage.log_check import Damage
@@ -26,6 +26,7 @@ COLUMNS = ("kind", "topic", "partition", "offset", "why")
     help="An earlier backup: back up only what is new since then. Restoring needs both.",
 )
 @json_option
+@table_options(SecurityOptions, without=("insecure",))
 def backup(store: str, to: str, *, since: str | None, as_json: bool, **options: Any) -> None:
     """Back up a store, running or not, to a new directory.
 
@@ -89,6 +90,7 @@ def restore(directory: str, *, backup: str | None, as_json: bool) -> None:
     help="Read no records, and compare the store's links with those of another store.",
 )
 @json_option
+@table_options(SecurityOptions, without=("insecure",))
 def verify(
     store: str,
     *,

@@ -19,8 +19,16 @@ import click
 
 from dafka_core.cli import output
 from dafka_core.cli.configuration import CONFIG, PROFILE
-from dafka_core.cli.flags import PREFIX, argument, result_option, stores_option, timeout_option
+from dafka_core.cli.flags import (
+    PREFIX,
+    argument,
+    result_option,
+    stores_option,
+    table_options,
+    timeout_option,
+)
 from dafka_core.cli.version_command import versions
+from dafka_core.config.node_options import ReaderOptions
 from dafka_core.errors import HIDDEN, ConfigError, is_secret
 from dafka_core.model.names import escape
 from dafka_core.system.files import open_new
@@ -45,6 +53,7 @@ MARGIN_S: Final = 60.0
 @result_option
 @timeout_option
 @stores_option
+@table_options(ReaderOptions)
 def bundle(
     ctx: click.Context,
     file: str | None,

@@ -19,8 +19,10 @@ from dafka_core.cli.flags import (
     option,
     result_option,
     stores_option,
+    table_options,
     timeout_option,
 )
+from dafka_core.config.node_options import ReaderOptions
 from dafka_core.errors import DafkaError
 from dafka_core.model.positions import parse_time_us
 
@@ -274,6 +276,7 @@ _COLUMNS = ("batch", "state", "rows", "source", "recomputed", "why")
 @json_option
 @timeout_option
 @stores_option
+@table_options(ReaderOptions)
 def verify(
     path: str,
     *,

@@ -14,9 +14,11 @@ from dafka_core.cli.flags import (
     min_stores_option,
     option,
     stores_option,
+    table_options,
     timeout_option,
 )
 from dafka_core.config.missing_stores import EVERY_STORE, parse_min_stores
+from dafka_core.config.node_options import ReaderOptions
 from dafka_core.config.options import check_argument
 from dafka_core.errors import ConfigError, DafkaError
 from dafka_core.model.name_limits import check_topic
@@ -30,6 +32,9 @@ OK, SILENT, AWAY, FULL, WRONG = "ok", "silent", "away", "full", "wrong"
 
 SETTLE_S: Final = 1.5
 """Time in which nodes connect to a new node and announce their kind."""
+
+_WAITING: Final = ("tower_timeout_s", "wait_for_tower")
+"""Options that probes do not have: they don't wait for a tower."""
 
 _NODES: Final = ("node", "kind", "endpoint", "connected", "topics")
 
@@ -47,6 +52,7 @@ class State(NamedTuple):
 @json_option
 @timeout_option
 @stores_option
+@table_options(ReaderOptions, without=_WAITING)
 def status(
     *, min_stores: str | None, as_json: bool, timeout_s: float, uris: str, **options: Any
 ) -> None:
@@ -116,6 +122,7 @@ def _why_not(states: list[State], least: int | None) -> str:
 
 
 @json_option
+@table_options(ReaderOptions)
 def nodes(*, as_json: bool, **options: Any) -> None:
     """List the towers, and the producers, consumers, stores and readers with their topics.
 
@@ -150,6 +157,7 @@ _COLUMNS: Final = ("severity", "about", "finding", "remedy")
 @json_option
 @timeout_option
 @stores_option
+@table_options(ReaderOptions, without=_WAITING)
 def doctor(
     *, topic: Sequence[str], as_json: bool, timeout_s: float, uris: str, **options: Any
 ) -> None:

@@ -5,21 +5,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial, wraps
+from functools import partial
 from importlib import import_module
 from itertools import groupby
 from typing import Any, Final
 
 import click
 
-from dafka_core.cli import output
-from dafka_core.cli.configuration import SHARED, FileSettings, drop_unused
-from dafka_core.cli.flags import PREFIX, REPEATED, add_settings, options_of, settings_of
-from dafka_core.cli.output import LogOptions
+from dafka_core.cli.configuration import SHARED, FileSettings
+from dafka_core.cli.flags import PREFIX, settings_of
 from dafka_core.cli.process import EXIT_USAGE
-from dafka_core.config.options import Options
 from dafka_core.system.distribution import plugins
 
 RUN: Final = "Run"
@@ -46,8 +43,8 @@ class Command:
             docstring is the help.
         summary: the help's first sentence.
         section: the section of ``dafka --help``.
-        tables: tables of options that the command takes, too, except those in ``without``.
-        commands: the subcommands of a group. A group without ``tables`` needs a subcommand.
+        commands: the subcommands of a group.
+        runs: whether a group is a command itself, such as ``dafka store``.
         settings: further settings of the command's context.
         epilog: the last paragraph of the help.
     """
@@ -55,9 +52,8 @@ class Command:
     function: str
     summary: str
     section: str = ""
-    tables: tuple[type[Options], ...] = ()
-    without: Collection[str] = ()
     commands: tuple[Command, ...] = ()
+    runs: bool = False
     settings: Mapping[str, Any] = field(default_factory=dict)
     epilog: str = ""
 
@@ -70,58 +66,28 @@ class Command:
         """Import the command's module and make the command."""
         module, _, function = self.function.partition(":")
         callback = getattr(import_module(module), function)
-        own: list[click.Parameter] = [*reversed(getattr(callback, "__click_params__", ()))]
-        tables = (*self.tables, LogOptions) if self.tables else ()
-        params = [*own, *options_of(*tables, without=self.without), *SHARED]
         command: dict[str, Any] = {
             "name": self.name,
-            "callback": _with_options(callback, own) if self.tables else callback,
-            "params": params,
+            "callback": callback,
+            "params": [*reversed(getattr(callback, "__click_params__", ())), *SHARED],
             "help": callback.__doc__,
             "epilog": self.epilog,
             "context_settings": {"show_default": True, **self.settings},
         }
         if self.commands:
             command["commands"] = _Rows(self.commands)
-            command["invoke_without_command"] = bool(self.tables)
-            command["no_args_is_help"] = not self.tables
+            command["invoke_without_command"] = self.runs
+            command["no_args_is_help"] = not self.runs
         made = (_Group if self.commands else _Command)(**command)
         for name, each in settings_of(made).items():
             each.envvar = PREFIX + name.upper()
         return made
 
 
-def _with_options(function: Callable[..., None], own: Collection[click.Parameter]) -> Any:
-    """Call a command's function with the options of tables that the user gave, as text."""
-    names = {each.name for each in own}
-
-    @wraps(function)
-    def run(**values: Any) -> None:
-        drop_unused(click.get_current_context(), values)
-        given = {k: v for k, v in values.items() if k in names or v not in (None, ())}
-        logging = {row.name: given.pop(row.name, None) for row in LogOptions.table()}
-        output.configure(LogOptions.build({k: v for k, v in logging.items() if v is not None}))
-        for name, separator in REPEATED.items():
-            if isinstance(given.get(name), tuple):
-                given[name] = separator.join(given[name])
-        function(**given)
-
-    return run
-
-
-def with_plugins(commands: tuple[Command, ...]) -> tuple[Command, ...]:
-    """Return commands with those of installed packages, by section, and register their settings."""
+def with_plugins(commands: Iterable[Command]) -> tuple[Command, ...]:
+    """Return commands with those of installed packages, by section."""
     found = [*commands, *(each for rows in plugins(PLUGINS) for each in rows)]
-    for each in _all(found):
-        if each.tables:
-            add_settings(*each.tables)
     return tuple(sorted(found, key=lambda each: SECTIONS.index(each.section)))
-
-
-def _all(commands: Collection[Command]) -> Iterator[Command]:
-    for each in commands:
-        yield each
-        yield from _all(each.commands)
 
 
 class _Rows(Mapping[str, Any]):
@@ -140,7 +106,7 @@ class _Rows(Mapping[str, Any]):
         """Return functions that load each command, and each group that is one, by full name."""
         found: dict[str, Callable[[], Any]] = {}
         for name, row in self.rows.items():
-            if row.tables or not row.commands:
+            if row.runs or not row.commands:
                 found[name] = partial(self.__getitem__, name)
             inner = _Rows(row.commands).full_names()
             found.update({f"{name} {each}": load for each, load in inner.items()})

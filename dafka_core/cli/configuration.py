@@ -15,12 +15,10 @@ from click.core import ParameterSource
 
 from dafka_core.cli import output
 from dafka_core.cli.flags import PREFIX, SETTINGS, Option, argument, json_option, settings_of
-from dafka_core.config.options import Options, unknown
+from dafka_core.config.options import unknown
 from dafka_core.errors import HIDDEN, ConfigError, is_secret
 from dafka_core.model.name_limits import nearest_name, what_there_is
 from dafka_core.model.names import escape
-from dafka_core.ops.metrics_options import MetricsOptions
-from dafka_core.ops.store_extension import store_extensions
 
 # Click's precedence: a flag, then the environment (``DAFKA_ACKS`` for ``--acks``), then the file,
 # then the default. In the file a profile overrides settings outside of profiles, and in both a
@@ -285,17 +283,6 @@ class FileSettings(dict[str, Any]):
         if option.multiple and value is not None:
             return value if isinstance(value, list) else [value]
         return ",".join(value) if isinstance(value, list) else value
-
-
-def drop_unused(ctx: click.Context, values: dict[str, Any]) -> None:
-    """Ignore settings of an extension, or of ``--metrics``, that is off; such flags are errors."""
-    tables: dict[str, type[Options]] = {each.switch: each.options for each in store_extensions()}
-    tables["metrics"] = MetricsOptions
-    for switch, table in tables.items():
-        if switch in values and not values[switch]:
-            for name in {row.name for row in table.table()} & values.keys():
-                if ctx.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
-                    values[name] = None
 
 
 _COLUMNS: Final = ("command", "option", "value", "from")

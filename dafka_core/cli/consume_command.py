@@ -23,6 +23,7 @@ from dafka_core.cli.flags import (
     option,
     parse_offset,
     stores_option,
+    table_options,
     timeout_option,
     topic_argument,
     warn_no_metrics,
@@ -56,6 +57,7 @@ from dafka_core.model.records import (
     merge_heads,
     times_between,
 )
+from dafka_core.ops.metrics_options import MetricsOptions
 
 if TYPE_CHECKING:
     from dafka_core import Consumer, Reader
@@ -457,6 +459,7 @@ class Selection:
 @option("--json", "as_json", is_flag=True, help=_JSON_HELP)
 @timeout_option
 @stores_option
+@table_options(ConsumerOptions, MetricsOptions)
 def consume(
     topic: str,
     *,

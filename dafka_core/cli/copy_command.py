@@ -33,6 +33,7 @@ from dafka_core.cli.flags import (
     option,
     result_option,
     stores_option,
+    table_options,
     timeout_option,
 )
 from dafka_core.cli.process import Stopped
@@ -245,6 +246,7 @@ _PLACE: Final = "a topic (topic:NAME), or a file (file:PATH) with suffix .parque
 @result_option
 @timeout_option
 @stores_option
+@table_options(ReaderOptions, ProducerOptions, without=("envelope",))
 def copy(
     source: str,
     target: str,

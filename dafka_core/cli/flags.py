@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -21,6 +21,7 @@ from dafka_core.errors import ConfigError
 from dafka_core.model.names import escape, unescape
 from dafka_core.model.positions import EARLIEST, LATEST, OFFSET, Position
 from dafka_core.ops.metrics_options import MetricsOptions
+from dafka_core.ops.store_extension import store_extensions
 
 if TYPE_CHECKING:
     from dafka_core.nodes.node import Node
@@ -38,7 +39,7 @@ MAIN_OPTIONS: Final = frozenset(
 )
 """Options that ``--help`` lists first, with ``tower`` and ``Options.MAIN``."""
 
-REPEATED: Final = {"tower": ",", "retain": " ", "compress": " "}
+_REPEATED: Final = {"tower": ",", "retain": " ", "compress": " "}
 """Options that may be given several times, and the separator that joins their values."""
 
 _METAVARS: Final = {"int": "N", "float": "N", "str": "TEXT"}
@@ -168,6 +169,47 @@ def options_of(*tables: type[Options], without: Collection[str] = ()) -> list[Op
     return [_option(row, main) for name, row in rows.items() if name not in without]
 
 
+def table_options(
+    *tables: type[Options], without: Collection[str] = ()
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add the options of tables to a command's function.
+
+    It gets them as ``**options``: only those that the user gave, as text. The node that takes them
+    parses and checks them.
+    """
+    made = options_of(*tables, LogOptions, without=without)
+    names = {each.name for each in made}
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        @wraps(function)
+        def run(*context: click.Context, **values: Any) -> None:
+            if ctx := click.get_current_context(silent=True):
+                _drop_unused(ctx, values)
+            given = {k: v for k, v in values.items() if k not in names or v not in (None, ())}
+            logging = {row.name: given.pop(row.name, None) for row in LogOptions.table()}
+            output.configure(LogOptions.build({k: v for k, v in logging.items() if v is not None}))
+            for name, separator in _REPEATED.items():
+                if isinstance(given.get(name), tuple):
+                    given[name] = separator.join(given[name])
+            function(*context, **given)
+
+        vars(run)["__click_params__"] = made[::-1]
+        return run
+
+    return decorate
+
+
+def _drop_unused(ctx: click.Context, values: dict[str, Any]) -> None:
+    """Ignore settings of an extension, or of ``--metrics``, that is off; such flags are errors."""
+    tables: dict[str, type[Options]] = {each.switch: each.options for each in store_extensions()}
+    tables["metrics"] = MetricsOptions
+    for switch, table in tables.items():
+        if switch in values and not values[switch]:
+            for name in {row.name for row in table.table()} & values.keys():
+                if ctx.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
+                    values[name] = None
+
+
 def _option(row: OptionInfo, main: Collection[str]) -> Option:
     flag = f"--{row.name.replace('_', '-')}"
     text = row.meaning[:1].upper() + row.meaning[1:]
@@ -181,7 +223,7 @@ def _option(row: OptionInfo, main: Collection[str]) -> Option:
         text += f"{TOWER_ENVIRONMENT} from the environment, or {DEFAULT_TOWER}"
     kind: dict[str, Any] = {"is_flag": True, "default": None}
     if not is_switch:
-        kind = {"type": _Text(row), "metavar": metavar, "multiple": row.name in REPEATED}
+        kind = {"type": _Text(row), "metavar": metavar, "multiple": row.name in _REPEATED}
     names = (f"{flag}/--no-{flag[2:]}" if row.default is True else flag, row.name)
     section = "Options" if row.name in main else "Tuning"
     return Option(names, section, help=f"{text}.", **kind)

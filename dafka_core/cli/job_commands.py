@@ -19,7 +19,8 @@ from typing import Any, Final
 import click
 
 from dafka_core.cli import output
-from dafka_core.cli.flags import argument, json_option, option
+from dafka_core.cli.flags import argument, json_option, option, table_options
+from dafka_core.config.node_options import NodeOptions
 from dafka_core.errors import ConfigError, DafkaError
 from dafka_core.model.name_limits import what_there_is
 from dafka_core.model.names import escape, quoted
@@ -28,6 +29,9 @@ from dafka_core.system.files import make_directory, open_new
 _PACKAGE: Final = "dafka_spark"
 _PRINT_SUBMIT: Final = "--print-submit"
 _LOGGING: Final = "log4j2.properties"
+
+_NODES_OWN: Final = tuple(row.name for row in NodeOptions.table() if row.name != "tower")
+"""Options that ``dafka job`` does not take: jobs have their own."""
 
 _RUN: Final = """\
 import signal, sys
@@ -51,6 +55,7 @@ workers cannot import them. Its usage messages begin with ``dafka job NAME``."""
     help="Print the command that runs the job with spark-submit instead.",
 )
 @json_option
+@table_options(NodeOptions, without=_NODES_OWN)
 def job(
     name: str | None, arguments: Sequence[str], *, print_submit: bool, as_json: bool, **options: Any
 ) -> None:

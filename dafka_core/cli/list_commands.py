@@ -17,9 +17,11 @@ from dafka_core.cli.flags import (
     min_stores_option,
     option,
     stores_option,
+    table_options,
     timeout_option,
     topic_argument,
 )
+from dafka_core.config.node_options import ReaderOptions
 from dafka_core.config.options import check_argument
 from dafka_core.errors import DafkaError
 from dafka_core.model.name_limits import check_topic, what_there_is
@@ -45,6 +47,7 @@ _LAG_COLUMNS: Final = ("run", "topic", "partition", "position", "end", *_BEHIND)
 @json_option
 @timeout_option
 @stores_option
+@table_options(ReaderOptions)
 def topics(
     *, min_stores: str | None, as_json: bool, timeout_s: float, uris: str, **options: Any
 ) -> None:
@@ -72,6 +75,7 @@ def topics(
 @json_option
 @timeout_option
 @stores_option
+@table_options(ReaderOptions)
 def partitions(
     topic: str | None,
     *,
@@ -129,6 +133,7 @@ def _held(
 @json_option
 @timeout_option
 @stores_option
+@table_options(ReaderOptions)
 def heads(
     topic: str,
     *,
@@ -156,6 +161,7 @@ def heads(
 @json_option
 @timeout_option
 @stores_option
+@table_options(ReaderOptions)
 def staged(
     *, discard: bool, idle_hours: float, as_json: bool, timeout_s: float, uris: str, **options: Any
 ) -> None:
@@ -199,6 +205,7 @@ def _discard(client: StoreClient, found: list[StagedPartition], timeout_s: float
 @json_option
 @timeout_option
 @stores_option
+@table_options(ReaderOptions)
 def stores(*, as_json: bool, timeout_s: float, uris: str, **options: Any) -> None:
     """List the stores: size of the log file, free space in it, and readers' leases on it."""
     from msgspec.structs import astuple
@@ -228,6 +235,7 @@ def stores(*, as_json: bool, timeout_s: float, uris: str, **options: Any) -> Non
 @json_option
 @timeout_option
 @stores_option
+@table_options(ReaderOptions)
 def lag(
     query: str | None,
     *,

@@ -20,20 +20,30 @@ from dafka_core.cli.flags import (
     of_table,
     option,
     result_option,
+    table_options,
     timeout_option,
     watching,
 )
 from dafka_core.cli.process import serve_until_stopped, stop_when_input_ends
-from dafka_core.config.node_options import StoreOptions, TowerOptions
+from dafka_core.config.node_options import ReaderOptions, StoreOptions, TowerOptions
+from dafka_core.config.options import Options
 from dafka_core.errors import DafkaError
 from dafka_core.model.name_limits import nearest_name
 from dafka_core.model.names import escape
 from dafka_core.model.records import PartitionInfo
+from dafka_core.ops.metrics_options import MetricsOptions
 from dafka_core.ops.store_extension import ExtensionNode, store_extensions
 
 if TYPE_CHECKING:
     from dafka_core import Reader, Store
     from dafka_core.storage import Log
+
+
+STORE_TABLES: Final[tuple[type[Options], ...]] = (
+    StoreOptions,
+    *(each.options for each in store_extensions()),
+    MetricsOptions,
+)
 
 
 def check_extensions(options: Mapping[str, Any]) -> None:
@@ -63,6 +73,7 @@ def extended(
 @click.pass_context
 @directory_option()
 @exit_with_parent_option
+@table_options(*STORE_TABLES)
 def store(
     ctx: click.Context, *, directory: str | None, exit_with_parent: bool, **options: Any
 ) -> None:
@@ -134,6 +145,7 @@ _FORGOTTEN: Final = "The store to forget, after the directory of a stopped store
 @argument("what", nargs=-1, required=True, metavar="[DIR] ADDRESS", help=_FORGOTTEN)
 @result_option
 @timeout_option
+@table_options(ReaderOptions)
 def forget(what: Sequence[str], *, as_json: bool, timeout_s: float, **options: Any) -> None:
     """Make all running stores, or the stopped store in DIR, forget a store that is gone for ever.
 
@@ -199,6 +211,7 @@ DESK_DIRECTORY: Final = "dafka-data"
 
 
 @exit_with_parent_option
+@table_options(TowerOptions, MetricsOptions)
 def tower(*, exit_with_parent: bool, **options: Any) -> None:
     """Run a tower, through which nodes discover each other.
 
@@ -217,6 +230,7 @@ def tower(*, exit_with_parent: bool, **options: Any) -> None:
 
 @directory_option(default=DESK_DIRECTORY)
 @exit_with_parent_option
+@table_options(*STORE_TABLES, TowerOptions, without=("tower",))
 def up(*, directory: str, exit_with_parent: bool, **options: Any) -> None:
     """Run a tower and a store in one process: a cluster for development.
 
@@ -250,6 +264,7 @@ _ADDRESS: Final = re.compile(r"[0-9A-F]{32}")
 @argument("address", metavar="ADDRESS")
 @result_option
 @timeout_option
+@table_options(ReaderOptions)
 def replace(
     directory: str, address: str, *, as_json: bool, timeout_s: float, **options: Any
 ) -> None:

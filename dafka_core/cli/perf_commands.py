@@ -16,10 +16,11 @@ from dafka_core.cli.flags import (
     of_table,
     option,
     stores_option,
+    table_options,
     timeout_option,
     topic_argument,
 )
-from dafka_core.config.node_options import ConsumerOptions
+from dafka_core.config.node_options import ConsumerOptions, ProducerOptions, ReaderOptions
 
 _COLUMNS: Final = ("what", "records", "bytes", "seconds", "records_per_s", "mb_per_s")
 
@@ -47,6 +48,7 @@ def perf() -> None:
     help="Records per call of the producer.",
 )
 @json_option
+@table_options(ProducerOptions)
 def produce(
     topic: str, *, count: int, size: int, batch: int, as_json: bool, **options: Any
 ) -> None:
@@ -75,6 +77,7 @@ def produce(
 @topic_argument
 @json_option
 @timeout_option
+@table_options(ConsumerOptions)
 def consume(topic: str, *, as_json: bool, timeout_s: float, **options: Any) -> None:
     """Read a topic from its earliest record to its current end with a consumer."""
     from dafka_core import Consumer
@@ -99,6 +102,7 @@ def consume(topic: str, *, as_json: bool, timeout_s: float, **options: Any) -> N
 @json_option
 @timeout_option
 @stores_option
+@table_options(ReaderOptions)
 def store(topic: str, *, as_json: bool, timeout_s: float, uris: str, **options: Any) -> None:
     """Read a topic from stores in bulk, as Spark and 'consume --exit-at-end' do."""
     count = size = 0

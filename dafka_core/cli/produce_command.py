@@ -26,6 +26,7 @@ from dafka_core.cli.flags import (
     option,
     parse_address,
     result_option,
+    table_options,
     topic_argument,
     watching,
 )
@@ -35,6 +36,7 @@ from dafka_core.errors import ConfigError, DafkaError, RecordTooLargeError
 from dafka_core.model.envelope import AUTO, Header, Headers
 from dafka_core.model.name_limits import what_there_is
 from dafka_core.model.names import escape, octets_of, quoted, text_of
+from dafka_core.ops.metrics_options import MetricsOptions
 
 if TYPE_CHECKING:
     from dafka_core import Producer
@@ -526,6 +528,7 @@ class Publisher:
     help="Publish at most N records per second.",
 )
 @result_option
+@table_options(ProducerOptions, MetricsOptions)
 def produce(
     topic: str,
     files: Sequence[str],

@@ -16,10 +16,12 @@ from dafka_core.cli.flags import (
     json_option,
     option,
     stores_option,
+    table_options,
     timeout_option,
     topic_argument,
 )
 from dafka_core.config.missing_stores import described, if_gone
+from dafka_core.config.node_options import ReaderOptions
 from dafka_core.config.options import check_argument
 from dafka_core.config.topic_rules import RULES, parse_rules
 from dafka_core.errors import DafkaError
@@ -41,6 +43,7 @@ END: Final = "end"
 @json_option
 @timeout_option
 @stores_option
+@table_options(ReaderOptions)
 def retain(
     rules: Sequence[str], *, reset: bool, as_json: bool, timeout_s: float, uris: str, **options: Any
 ) -> None:
@@ -84,6 +87,7 @@ def retain(
 @json_option
 @timeout_option
 @stores_option
+@table_options(ReaderOptions)
 def trim(
     topic: str,
     *,
@@ -120,6 +124,7 @@ def trim(
 @yes_option
 @json_option
 @timeout_option
+@table_options(ReaderOptions)
 def delete(topic: str, *, yes: bool, as_json: bool, timeout_s: float, **options: Any) -> None:
     """Delete all records of a topic at every store, after confirmation.
 

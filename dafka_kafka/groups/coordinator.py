@@ -286,6 +286,10 @@ LOOK_S: Final = 0.25
 EXPIRE_S: Final = 60.0
 """Interval of the check for expired groups."""
 
+EMPTY_MS: Final = 600_000
+"""Retention of a group without members and commits, as a broker's default interval between checks:
+clients may describe and delete a group that they have just left."""
+
 
 class Coordinator:
     """Coordinates the groups that rendezvous hashing assigns to this gateway.
@@ -347,7 +351,7 @@ class Coordinator:
         return None if is_read else KafkaError.COORDINATOR_LOAD_IN_PROGRESS
 
     def is_known(self, group: Group) -> bool:
-        """Return whether a group exists: it has members or commits."""
+        """Return whether a group exists: it has members or commits, or had members lately."""
         return not group.is_unused or self.offsets.is_there(group.group_id)
 
     def group(self, group_id: str) -> Group | KafkaError:
@@ -449,25 +453,28 @@ class Coordinator:
         log = self._node.store.log
         if log.clock.doubt() or self.loading():
             return
-        now_us = log.now_us()
-        before_ms = now_us // 1_000 - self._node.options.offsets_retention_minutes * 60_000
-        if not self._unused(before_ms):
+        if not self._unused():
             return
         # Commits from here on are newer than the deletion; unfinished ones come first.
         counter = self.offsets.next_counter()
         await self.log.write([GroupRecord(counter=counter)])
-        unused = self._unused(before_ms)[:MAX_BATCH]
+        unused = self._unused()[:MAX_BATCH]
         await self.log.write([GroupRecord(each.group_id, counter, deleted=True) for each in unused])
         _log.info("deleted %d groups that have not been used for long", len(unused))
         for group in unused:
             if group.is_unused:
                 self._end(group, KafkaError.GROUP_ID_NOT_FOUND)
 
-    def _unused(self, before_ms: int) -> list[Group]:
-        """Return this gateway's groups without members, last used before a time."""
-        names = [
-            each for each in self.offsets.groups() if 0 < self.offsets.used_ms(each) < before_ms
-        ]
+    def _unused(self) -> list[Group]:
+        """Return this gateway's groups without members whose retention is over."""
+        now_ms, offsets = self._node.store.log.now_us() // 1_000, self.offsets
+        with_commits_ms = self._node.options.offsets_retention_minutes * 60_000
+
+        def is_over(name: str) -> bool:
+            kept_ms = with_commits_ms if offsets.has_commits(name) else EMPTY_MS
+            return 0 < offsets.used_ms(name) < now_ms - kept_ms
+
+        names = [each for each in offsets.groups() if is_over(each)]
         found = [self.group(each) for each in names]
         return [each for each in found if isinstance(each, Group) and self._is_kept_unused(each)]
 

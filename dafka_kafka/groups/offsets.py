@@ -107,16 +107,17 @@ class Offsets:
         return self._counter
 
     def groups(self) -> Iterator[str]:
-        """Return the groups that have commits or members."""
+        """Return the groups that have commits, or had members."""
         return (name for name in self._groups if self.is_there(name))
 
     def is_there(self, group: str) -> bool:
-        """Return whether a group has commits or members."""
-        generation = self.generation(group)
-        has_members = generation is not None and bool(generation.members)
+        """Return whether a group has commits, or had members, and was not deleted."""
+        return self.generation(group) is not None or self.has_commits(group)
+
+    def has_commits(self, group: str) -> bool:
+        """Return whether a group has commits."""
         kept = self._groups.get(group)
-        found = kept.offsets.values() if kept else ()
-        return has_members or any(not each.is_deleted for _, each in found)
+        return kept is not None and any(not each.is_deleted for _, each in kept.offsets.values())
 
     def committed(self, group: str) -> dict[Place, Committed]:
         """Return a group's commits, sorted."""

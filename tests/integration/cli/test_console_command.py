@@ -55,6 +55,7 @@ def test_what_it_cannot_do_is_refused(arguments: tuple[str, ...], expected: str)
 
 def test_who_lacks_the_libraries_is_told_which(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    monkeypatch.delitem(sys.modules, "dafka_console.server", raising=False)
+    for module in ("dafka_console.server", "dafka_core.ops.http_server"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
     with pytest.raises(ConfigError, match=r"pip install 'dafka-spark\[console\]'"):
         console(uris="", exit_with_parent=False)

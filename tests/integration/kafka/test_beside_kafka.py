@@ -536,6 +536,7 @@ def configs(server: Server) -> Found:
             f"created with {name} {value!r}",
             server.create(f"with-{name.strip()}", **{name: value}),
         )
+    altered(server, "message.timestamp.before.max.ms", None, 1)
     records: list[Record] = [(NOW_MS, None, bytes(1000), [])]
     for value in ("1000", "2000"):
         yield f"limit {value}", altered(server, "max.message.bytes", value)

@@ -8,7 +8,7 @@ import click
 import pytest
 
 from dafka_core.cli.commands import Command
-from dafka_core.cli.flags import of_table, option, options_of
+from dafka_core.cli.flags import of_table, option, options_of, table_options
 from dafka_core.config.node_options import ConsumerOptions, StoreOptions, TowerOptions
 from dafka_core.errors import ConfigError
 
@@ -16,12 +16,13 @@ CALLS: list[dict[str, Any]] = []
 
 
 @option("--count", type=int)
+@table_options(ConsumerOptions)
 def command(*, count: int | None, **options: Any) -> None:
     CALLS.append({"count": count, **options})
 
 
 def call(*words: str) -> dict[str, Any]:
-    row = Command(f"{__name__}:command", "", tables=(ConsumerOptions,))
+    row = Command(f"{__name__}:command", "")
     row.load().main(list(words), standalone_mode=False)
     return CALLS.pop()
 

@@ -70,7 +70,10 @@ def test_who_has_left_is_not_there_before_that_is_on_disk(
         assert (found.group_state, found.members) == ("Empty", [])
         assert client.states() == {"g": "Empty"}
         disk_is_free.set()
-        client.until(lambda: not client.states())  # forgotten once that is on disk
+        client.until(lambda: not until_kept(client).members)
+        assert client.states() == {"g": "Empty"}  # for some minutes
+        (deleted,) = client.ask(Api.DELETE_GROUPS, groups_names=["g"]).results
+        assert (deleted.error_code, client.states()) == (0, {})
 
 
 def test_another_gateway_goes_on_with_a_group(store: Store) -> None:
@@ -112,6 +115,17 @@ def test_a_gateway_reads_before_it_answers_when_others_come_or_go(
         assert client.committed() == {("t", 0): 5}
 
 
+def test_a_log_that_cannot_be_read_is_reported(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def broken(self: OffsetLog) -> None:
+        raise DafkaError("damaged")
+
+    with Asking(store) as client:
+        monkeypatch.setattr(OffsetLog, "catch_up", broken)
+        client.until(lambda: "committed offsets cannot be read: damaged" in caplog.text)
+
+
 def test_there_are_so_many_groups_and_no_more(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,10 +151,14 @@ def test_a_group_that_is_not_used_for_long_is_deleted(
             time_ms = time.time_ns() // 1_000_000 - int(hours_ago * 3_600_000)
             commits = (Committed("t", 0, 5, time_ms=time_ms),)
             records.append(GroupRecord(group, offsets.next_counter(), commits))
+        for group, minutes_ago in {"left": 11, "just left": 9}.items():
+            time_ms = time.time_ns() // 1_000_000 - minutes_ago * 60_000
+            left = Generation(4, time_ms=time_ms)
+            records.append(GroupRecord(group, offsets.next_counter(), generation=left))
         client.run(coordinating.log.write(records))
-        client.until(lambda: not offsets.is_there("old"))
+        client.until(lambda: not (offsets.is_there("old") or offsets.is_there("left")))
         # One of them has members, and one belongs to another gateway.
-        assert {*offsets.groups()} == {"g", "new", "gone elsewhere"}
+        assert {*offsets.groups()} == {"g", "new", "just left", "gone elsewhere"}
         assert client.committed() == {("t", 0): 5}
     with Asking(store) as client:
         assert not coordinator_of(client).offsets.is_there("old")

@@ -83,7 +83,8 @@ def test_a_groups_generation_is_the_newest() -> None:
         (A, GroupRecord("g", 5, generation=Generation(9))),
     )
     assert offsets.generation("g") == Generation(4)
-    assert [*offsets.groups()] == []  # no members, and no commits
+    assert [*offsets.groups()] == ["g"]  # it had members
+    assert not offsets.has_commits("g")
     member = KeptMember("m", Joining("m", (), 1.0, 1.0))
     offsets.take(A, GroupRecord("g", 7, generation=Generation(5, members=(member,))))
     assert [*offsets.groups()] == ["g"]
