@@ -143,7 +143,10 @@ def check(defects: Sequence[Defect], root: Path, jobs: int) -> int:
     with ExitStack() as stack, ThreadPoolExecutor(jobs) as threads:
         for _ in range(jobs):
             trees.put(stack.enter_context(copied(root)))
-        tests = list(dict.fromkeys(each.tests for each in defects))
+        tests = sorted({each.tests for each in defects})
+        files = sorted({file for each in tests if " -k " not in each for file in each.split()})
+        parts = [" ".join(files[number::jobs]) for number in range(jobs)]
+        tests = [*filter(None, parts), *(each for each in tests if " -k " in each)]
         missing = 0
         for named, outcome in zip(tests, threads.map(in_tree, tests), strict=True):
             if outcome.code:

@@ -75,7 +75,10 @@ def test_the_error_that_ended_the_store_fails_all_requests(store: Store) -> None
 def test_puts_wait_for_room(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(append_queue, "MAX_PUT_BYTES", 1000)
     content = [bytes(600)]
-    promises = [put(store, offset, content) for offset in range(50)]
+    promises = []
+    for offset in range(50):
+        promises.append(put(store, offset, content))
+        assert store.append_queue.size_bytes <= 1_000
     assert [promise.result(PATIENCE_S) for promise in promises] == list(range(1, 51))
     # One that is larger than all room finds room when nothing else is on its way.
     assert put(store, 50, [bytes(1_001)]).result(PATIENCE_S) == 51
