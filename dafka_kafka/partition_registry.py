@@ -553,11 +553,6 @@ class PartitionRegistry:
         """The cluster's random id; None until the registry has begun."""
         return self._records.table.cluster_id
 
-    @property
-    def skipped(self) -> int:
-        """The number of skipped records and partitions."""
-        return self._records.table.skipped
-
     def topics(self) -> Collection[str]:
         """Return the topics with numbers."""
         return self._records.table.topics

@@ -168,18 +168,3 @@ def test_two_hundred_writers_have_their_turn(served: Served) -> None:
         served.backend.open.set()
         assert list(ends) == [3] * 200
     assert len(served.log.partitions("w")) == 200
-
-
-def test_who_waits_too_long_is_told_which_limit_it_was(
-    serving: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "QUEUE_S", 0.2)
-    client = serving.client()
-    puts = [client.put(TopicPartition("u", f"P{n}"), 0, timeout_s=PATIENCE_S) for n in range(3)]
-    for each in puts[:2]:
-        each.write(array(0, 1))
-        each.wait_durable(1, timeout_s=PATIENCE_S)
-    with pytest.raises(StoreUnreachableError, match=r"already serves 2 puts.* for 0\.2 s"):
-        puts[2].finish(PATIENCE_S)
-    for each in puts:
-        each.close()

@@ -182,6 +182,10 @@ def test_groups_are_for_who_consumes() -> None:
     assert someone.asks(Api.JOIN_GROUP, 5, group_id="g")[0].error_code == GROUP
     hidden, _ = someone.asks(Api.LIST_GROUPS, 2)
     assert (hidden.error_code, hidden.groups) == (0, [])
+    topics = [{"name": "t", "partitions": [{"partition_index": 7}]}]
+    commit, _ = someone.asks(Api.OFFSET_COMMIT, 8, group_id="g", topics=topics)
+    named = ("partition_index", "error_code")
+    assert rows(commit, "topics.partitions", *named) == [(7, GROUP)]
 
 
 def test_a_handler_checks_what_a_rule_does_not_say() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -122,6 +123,22 @@ def test_the_scope_of_a_link_belongs_to_its_address() -> None:
     assert numeric_host(("127.0.0.1", 5)) == "127.0.0.1"
 
 
+@contextlib.contextmanager
+def alone(host: str, others: set[str]) -> Iterator[int]:
+    """Listen at a port at which no other program listens on other addresses."""
+    while True:
+        with contextlib.ExitStack() as opened:
+            port: int = opened.enter_context(listen(HostPort(host, 0))).getsockname()[1]
+            try:
+                for other in others:
+                    family = socket.AF_INET6 if ":" in other else socket.AF_INET
+                    opened.enter_context(socket.socket(family)).bind((other, port))
+            except OSError:
+                continue
+            yield port
+            return
+
+
 @pytest.mark.usefixtures("names")
 @pytest.mark.parametrize(
     ("host", "clients"),
@@ -135,13 +152,7 @@ def test_the_scope_of_a_link_belongs_to_its_address() -> None:
     ],
 )
 def test_a_listener_takes_clients_of_its_families(host: str, clients: set[str]) -> None:
-    with contextlib.ExitStack() as opened:
-        listener = opened.enter_context(listen(HostPort(host, 0)))
-        port = listener.getsockname()[1]
-        # Sockets that do not listen: otherwise another program might, at the same port.
-        for other in {"127.0.0.1", "::1"} - clients:
-            family = socket.AF_INET6 if ":" in other else socket.AF_INET
-            opened.enter_context(socket.socket(family)).bind((other, port))
+    with alone(host, {"127.0.0.1", "::1"} - clients) as port:
         found = set()
         for client in ("127.0.0.1", "::1"):
             with contextlib.suppress(ConnectionRefusedError):

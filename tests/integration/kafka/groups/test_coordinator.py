@@ -115,6 +115,17 @@ def test_a_gateway_reads_before_it_answers_when_others_come_or_go(
         assert client.committed() == {("t", 0): 5}
 
 
+def test_a_log_that_cannot_be_read_is_reported(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def broken(self: OffsetLog) -> None:
+        raise DafkaError("damaged")
+
+    with Asking(store) as client:
+        monkeypatch.setattr(OffsetLog, "catch_up", broken)
+        client.until(lambda: "committed offsets cannot be read: damaged" in caplog.text)
+
+
 def test_there_are_so_many_groups_and_no_more(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,10 +1,12 @@
-"""Groups of unmodified clients consume all records while members die."""
+"""Groups of unmodified clients consume all records while members die; admin clients see them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from dafka_core import Store
 from dafka_core.flight.store_client import StoreClient
@@ -113,3 +115,50 @@ def _readers(served: Served) -> dict[int, str | None]:
     found = served.group()
     assert found is not None
     return {each.number: each.member.joined.instance_id for each in found.partitions if each.member}
+
+
+def commit(served: Served, group: str, *offsets: int) -> list[int]:
+    """A consumer without a group's members commits; what it, or the next one, finds committed."""
+    settings = {"bootstrap.servers": served.servers, "group.id": group, "enable.auto.commit": False}
+    consumer = Consumer(settings)
+    try:
+        places = [TopicPartition(TOPIC, number, at) for number, at in enumerate(offsets)]
+        if offsets:
+            consumer.commit(offsets=places, asynchronous=False)
+        asked = [TopicPartition(TOPIC, number) for number in range(2)]
+        return [each.offset for each in consumer.committed(asked, 30)]
+    finally:
+        consumer.close()
+
+
+def test_a_simple_consumer_commits_and_finds_what_it_has_committed(served: Served) -> None:
+    assert commit(served, "simple", 5, 7) == [5, 7]
+    assert commit(served, "simple", 4) == [4, 7]
+    assert commit(served, "simple") == [4, 7]
+    assert commit(served, "other") == [-1001, -1001]  # librdkafka's word for none
+
+
+def test_librdkafkas_admin_sees_groups_and_deletes_them(served: Served) -> None:
+    admin = AdminClient({"bootstrap.servers": served.servers})
+    commit(served, "simple", 5, 7)
+    with MemberGroup("confluent", served.servers, TOPIC).start("one"):
+
+        def states() -> dict[str, str]:
+            listed = admin.list_consumer_groups(request_timeout=30).result(30)
+            names = [each.group_id for each in listed.valid]
+            found = admin.describe_consumer_groups(names, request_timeout=30)
+            return {name: each.result(30).state.name for name, each in found.items()}
+
+        wait_until(lambda: states() == {"g": "STABLE", "simple": "EMPTY"}, "both are listed")
+        described = admin.describe_consumer_groups(["g"], request_timeout=30)["g"].result(30)
+        (member,) = described.members
+        assert (member.client_id, member.group_instance_id) == ("rdkafka", "one")
+        numbers = [each.partition for each in member.assignment.topic_partitions]
+        assert (described.partition_assignor, sorted(numbers)) == ("range", [*NUMBERS])
+        gone = admin.delete_consumer_groups(["g", "simple"], request_timeout=30)
+        assert gone["simple"].result(30) is None
+        error = gone["g"].exception(30)
+        assert error is not None
+        assert "NON_EMPTY_GROUP" in str(error)
+        assert states() == {"g": "STABLE"}
+    assert commit(served, "simple") == [-1001, -1001]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from dafka_kafka.errors import KafkaError
 from dafka_kafka.groups.group import Group, GroupLimits, GroupState, JoinAnswer, Joining, SyncAnswer
 
 PROTOCOLS = (("range", b"m1"), ("roundrobin", b"m2"))
@@ -45,6 +46,21 @@ class Tried:
             self.pass_s(1.0)
             for name in names:
                 self.group.heartbeat(self.now, name, None, self.group.generation)
+
+    def beat(
+        self, name: str, instance: str | None = None, generation: int | None = None
+    ) -> KafkaError:
+        at = self.group.generation if generation is None else generation
+        return self.group.heartbeat(self.now, name, instance, at)
+
+    def may_commit(
+        self, name: str, instance: str | None = None, generation: int | None = None
+    ) -> KafkaError:
+        at = self.group.generation if generation is None else generation
+        return self.group.may_commit(self.now, name, instance, at)
+
+    def leave(self, name: str, instance: str | None = None) -> KafkaError:
+        return self.group.leave(self.now, name, instance)
 
     def join(self, member_id: str = "", **changes: Any) -> int:
         self._tickets += 1

@@ -28,6 +28,11 @@ from tests.unit.kafka.groups.model import (
 )
 
 
+@pytest.fixture
+def tried() -> Tried:
+    return Tried()
+
+
 def test_those_that_start_together_get_one_generation_and_one_leader() -> None:
     tried = Tried(delay_s=3.0)
     first = tried.join()
@@ -55,8 +60,7 @@ def test_the_delay_ends_with_the_shortest_patience() -> None:
     assert tried.joined(ticket) is not None
 
 
-def test_each_member_gets_the_part_that_the_leader_gives_it() -> None:
-    tried = Tried()
+def test_each_member_gets_the_part_that_the_leader_gives_it(tried: Tried) -> None:
     leader, other = tried.stable(2)
     for name in (leader, other):
         assert tried.synced(tried.sync(name)) == SyncAnswer(KafkaError.NONE, name.encode())
@@ -68,11 +72,10 @@ def test_each_member_gets_the_part_that_the_leader_gives_it() -> None:
     assert tried.synced(waits) == SyncAnswer(KafkaError.NONE, b"")
 
 
-def test_a_new_member_has_the_others_join_again() -> None:
-    tried = Tried()
+def test_a_new_member_has_the_others_join_again(tried: Tried) -> None:
     leader, *_ = tried.stable(2)
     ticket = tried.join()
-    beat = tried.group.heartbeat(tried.now, leader, None, 2)
+    beat = tried.beat(leader, generation=2)
     assert beat is KafkaError.REBALANCE_IN_PROGRESS
     for name in [*tried.group.members]:
         if tried.group.members[name].join_ticket is None:
@@ -81,8 +84,7 @@ def test_a_new_member_has_the_others_join_again() -> None:
     assert (found.error, found.generation, found.leader) == (KafkaError.NONE, 3, leader)
 
 
-def test_an_id_is_given_first_to_who_asks_for_it() -> None:
-    tried = Tried()
+def test_an_id_is_given_first_to_who_asks_for_it(tried: Tried) -> None:
     asked = tried.told(tried.join(knows_ids=True))
     assert asked.error is KafkaError.MEMBER_ID_REQUIRED
     assert asked.member_id.startswith("app-")
@@ -91,8 +93,7 @@ def test_an_id_is_given_first_to_who_asks_for_it() -> None:
     assert (joined.error, joined.member_id) == (KafkaError.NONE, asked.member_id)
 
 
-def test_an_id_with_which_nobody_joins_is_waited_for_only_for_a_session() -> None:
-    tried = Tried()
+def test_an_id_with_which_nobody_joins_is_waited_for_only_for_a_session(tried: Tried) -> None:
     (leader,) = tried.stable()
     tried.join(knows_ids=True)
     ticket = tried.join(leader)
@@ -104,28 +105,25 @@ def test_an_id_with_which_nobody_joins_is_waited_for_only_for_a_session() -> Non
     assert late == JoinAnswer(KafkaError.UNKNOWN_MEMBER_ID, "app-unheard-of")
 
 
-def test_an_id_can_be_given_back() -> None:
-    tried = Tried()
+def test_an_id_can_be_given_back(tried: Tried) -> None:
     (leader,) = tried.stable()
     asked = tried.told(tried.join(knows_ids=True))
     ticket = tried.join(leader)
-    assert tried.group.leave(tried.now, asked.member_id, None) is KafkaError.NONE
+    assert tried.leave(asked.member_id) is KafkaError.NONE
     assert tried.joined(ticket) is not None
 
 
-def test_a_silent_member_is_given_up_after_its_session() -> None:
-    tried = Tried()
+def test_a_silent_member_is_given_up_after_its_session(tried: Tried) -> None:
     leader, other = tried.stable(2)
     tried.beat_s(SESSION_S - 1, leader)
     assert other in tried.group.members
     tried.beat_s(2, leader)
     assert [*tried.group.members] == [leader]
     assert tried.group.state is GroupState.PREPARING_REBALANCE
-    assert tried.group.heartbeat(tried.now, other, None, 2) is KafkaError.UNKNOWN_MEMBER_ID
+    assert tried.beat(other, generation=2) is KafkaError.UNKNOWN_MEMBER_ID
 
 
-def test_who_does_not_join_again_in_time_is_left_out() -> None:
-    tried = Tried()
+def test_who_does_not_join_again_in_time_is_left_out(tried: Tried) -> None:
     leader, *others = tried.stable(3)
     tried.join(others[0], protocols=PROTOCOLS[:1])
     ticket = tried.join(others[1])
@@ -136,16 +134,14 @@ def test_who_does_not_join_again_in_time_is_left_out() -> None:
     assert set(tried.group.members) == set(others)
 
 
-def test_a_new_member_that_waits_for_long_is_given_up() -> None:
-    tried = Tried()
+def test_a_new_member_that_waits_for_long_is_given_up(tried: Tried) -> None:
     (leader,) = tried.stable(rebalance_s=1_000.0)
     ticket = tried.join()
     tried.beat_s(301, leader)
     assert tried.told(ticket).error is KafkaError.UNKNOWN_MEMBER_ID
 
 
-def test_who_does_not_ask_for_its_part_in_time_is_given_up() -> None:
-    tried = Tried()
+def test_who_does_not_ask_for_its_part_in_time_is_given_up(tried: Tried) -> None:
     leader, other = tried.stable(2)
     tried.join(leader)
     tried.join(other)
@@ -155,10 +151,9 @@ def test_who_does_not_ask_for_its_part_in_time_is_given_up() -> None:
     assert tried.group.state is GroupState.PREPARING_REBALANCE
 
 
-def test_a_group_whose_last_member_leaves_is_empty_and_begins_again() -> None:
-    tried = Tried()
+def test_a_group_whose_last_member_leaves_is_empty_and_begins_again(tried: Tried) -> None:
     (leader,) = tried.stable()
-    assert tried.group.leave(tried.now, leader, None) is KafkaError.NONE
+    assert tried.leave(leader) is KafkaError.NONE
     assert (tried.group.state, tried.group.protocol_type) == (GroupState.EMPTY, "")
     assert tried.group.is_unused
     assert tried.member(protocol_type="connect")
@@ -178,19 +173,16 @@ def test_the_protocol_is_what_most_like_best_of_what_all_know() -> None:
 
 
 @pytest.mark.parametrize("generation", [0, 2, -5])
-def test_another_generation_is_refused(generation: int) -> None:
-    tried = Tried()
+def test_another_generation_is_refused(tried: Tried, generation: int) -> None:
     (leader,) = tried.stable()
-    group, now = tried.group, tried.now
-    assert group.heartbeat(now, leader, None, generation) is KafkaError.ILLEGAL_GENERATION
-    assert group.may_commit(now, leader, None, generation) is KafkaError.ILLEGAL_GENERATION
+    assert tried.beat(leader, generation=generation) is KafkaError.ILLEGAL_GENERATION
+    assert tried.may_commit(leader, generation=generation) is KafkaError.ILLEGAL_GENERATION
     assert tried.synced(tried.sync(leader, generation=generation)) == SyncAnswer(
         KafkaError.ILLEGAL_GENERATION
     )
 
 
-def test_a_static_member_that_starts_again_keeps_its_part_without_a_rebalance() -> None:
-    tried = Tried()
+def test_a_static_member_that_starts_again_keeps_its_part_without_a_rebalance(tried: Tried) -> None:
     (old,) = tried.stable(instance_id="one")
     found = tried.told(tried.join(instance_id="one"))
     assert (found.error, found.generation) == (KafkaError.NONE, 1)
@@ -200,10 +192,8 @@ def test_a_static_member_that_starts_again_keeps_its_part_without_a_rebalance() 
     synced = tried.synced(tried.sync(found.member_id, instance_id="one"))
     assert synced == SyncAnswer(KafkaError.NONE, old.encode())
     # The old id gets FENCED_INSTANCE_ID.
-    group, now = tried.group, tried.now
-    assert group.heartbeat(now, old, "one", 1) is KafkaError.FENCED_INSTANCE_ID
-    assert group.may_commit(now, old, "one", 1) is KafkaError.FENCED_INSTANCE_ID
-    assert group.leave(now, old, "one") is KafkaError.FENCED_INSTANCE_ID
+    for answer in (tried.beat, tried.may_commit, tried.leave):
+        assert answer(old, "one") is KafkaError.FENCED_INSTANCE_ID
     assert tried.synced(tried.sync(old, instance_id="one")) == SyncAnswer(
         KafkaError.FENCED_INSTANCE_ID
     )
@@ -212,8 +202,7 @@ def test_a_static_member_that_starts_again_keeps_its_part_without_a_rebalance() 
     )
 
 
-def test_a_static_member_with_other_topics_has_the_group_rebalance() -> None:
-    tried = Tried()
+def test_a_static_member_with_other_topics_has_the_group_rebalance(tried: Tried) -> None:
     tried.stable(instance_id="one")
     found = tried.told(tried.join(instance_id="one", protocols=(("range", b"more"),)))
     assert (found.generation, found.leader) == (2, found.member_id)
@@ -229,8 +218,7 @@ def test_a_static_member_that_waits_is_fenced_by_its_next_start() -> None:
     assert len(tried.group.members) == 1
 
 
-def test_a_static_member_is_kept_over_a_rebalance_until_its_session_ends() -> None:
-    tried = Tried()
+def test_a_static_member_is_kept_over_a_rebalance_until_its_session_ends(tried: Tried) -> None:
     (static,) = tried.stable(instance_id="one", session_s=60.0)
     ticket = tried.join()
     tried.pass_s(REBALANCE_S)
@@ -242,17 +230,14 @@ def test_a_static_member_is_kept_over_a_rebalance_until_its_session_ends() -> No
     assert static not in tried.group.members
 
 
-def test_a_static_member_leaves_by_its_instance() -> None:
-    tried = Tried()
+def test_a_static_member_leaves_by_its_instance(tried: Tried) -> None:
     tried.stable(instance_id="one")
-    group, now = tried.group, tried.now
-    assert group.leave(now, "", "two") is KafkaError.UNKNOWN_MEMBER_ID
-    assert group.leave(now, "", "one") is KafkaError.NONE
-    assert group.state is GroupState.EMPTY
+    assert tried.leave("", "two") is KafkaError.UNKNOWN_MEMBER_ID
+    assert tried.leave("", "one") is KafkaError.NONE
+    assert tried.group.state is GroupState.EMPTY
 
 
-def test_who_waits_when_the_group_moves_is_told_to_ask_elsewhere() -> None:
-    tried = Tried()
+def test_who_waits_when_the_group_moves_is_told_to_ask_elsewhere(tried: Tried) -> None:
     tried.stable()
     ticket = tried.join()
     tried.group.end(KafkaError.NOT_COORDINATOR)
@@ -260,8 +245,7 @@ def test_who_waits_when_the_group_moves_is_told_to_ask_elsewhere() -> None:
     assert tried.group.deadline() == float("inf")
 
 
-def test_another_gateway_goes_on_with_the_members() -> None:
-    tried = Tried()
+def test_another_gateway_goes_on_with_the_members(tried: Tried) -> None:
     leader, other = tried.stable(2)
     taken = Group("g")
     kept = tried.group.kept(time_ms=7)
@@ -275,8 +259,7 @@ def test_another_gateway_goes_on_with_the_members() -> None:
     assert taken.generation == 3
 
 
-def test_a_member_that_joins_twice_is_answered_once_each() -> None:
-    tried = Tried()
+def test_a_member_that_joins_twice_is_answered_once_each(tried: Tried) -> None:
     leader, other = tried.stable(2)
     first, second = tried.join(other, protocols=PROTOCOLS[:1]), tried.join(other)
     assert tried.joined(first) == JoinAnswer(KafkaError.REBALANCE_IN_PROGRESS, other)
@@ -297,8 +280,9 @@ def test_a_member_that_joins_twice_is_answered_once_each() -> None:
         ({"protocols": (("range", bytes(4 << 20)),)}, KafkaError.GROUP_MAX_SIZE_REACHED),
     ],
 )
-def test_who_cannot_join_is_told_why(changes: dict[str, Any], error: KafkaError) -> None:
-    tried = Tried()
+def test_who_cannot_join_is_told_why(
+    tried: Tried, changes: dict[str, Any], error: KafkaError
+) -> None:
     tried.stable()
     found = tried.told(tried.join(**changes))
     assert found.error is error
@@ -346,7 +330,7 @@ def tried_in(state: GroupState) -> tuple[Tried, str, str]:
 
 def outcome(tried: Tried, event: str, leader: str, other: str) -> KafkaError | None:
     """Trigger the event; return the error in the answer, None without an answer yet."""
-    group, now, generation = tried.group, tried.now, tried.group.generation
+    group = tried.group
     protocols = group.members[other].joined.protocols if other in group.members else PROTOCOLS
     match event:
         case states.JOIN:
@@ -362,13 +346,13 @@ def outcome(tried: Tried, event: str, leader: str, other: str) -> KafkaError | N
         case states.ASSIGN:
             answer = tried.answer(tried.sync(leader, {leader: b"all"}))
         case states.HEARTBEAT:
-            return group.heartbeat(now, other, None, generation)
+            return tried.beat(other)
         case states.LEAVE:
-            return group.leave(now, other, None)
+            return tried.leave(other)
         case states.COMMIT:
-            return group.may_commit(now, other, None, generation)
+            return tried.may_commit(other)
         case states.SIMPLE_COMMIT:
-            return group.may_commit(now, "", None, -1)
+            return tried.may_commit("", generation=-1)
         case _:
             group.end(KafkaError.NOT_COORDINATOR)
             return None

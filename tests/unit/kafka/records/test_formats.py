@@ -504,6 +504,11 @@ def test_few_records_are_decoded_as_columns_are_or_left_to_them(data: st.DataObj
     assert (few[0], few[1]) == (contents.to_list(), columns.deltas.tolist())
 
 
+def test_a_key_of_a_length_below_minus_1_is_left_to_columns() -> None:
+    assert decode_few(bytes((12, 0, 0, 0, 1, 1, 0)), 1) is not None
+    assert decode_few(bytes((12, 0, 0, 0, 3, 1, 0)), 1) is None
+
+
 @pytest.mark.parametrize("count", [1, MOST, MOST + 1])
 @pytest.mark.parametrize("last", [b"bare", closed(b"value", b"key", [("a", None)])])
 def test_a_batch_of_few_or_of_more_comes_back(count: int, last: bytes) -> None:
