@@ -203,6 +203,7 @@ def test_the_info_of_a_partition(filled: Served) -> None:
         "bytes": facts.size_bytes,
         "first_time_us": facts.first_time_us,
         "last_time_us": facts.last_time_us,
+        "client": "",
     }
     assert json.loads(info.app_metadata) == expected
     assert json.loads(info.endpoints[0].app_metadata) == expected
