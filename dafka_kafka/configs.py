@@ -220,6 +220,18 @@ class TopicConfig(NamedTuple):
     why: str = ""
 
 
+_WITHOUT_MEANING: Final = {
+    Kind.BOOLEAN: "message.downconversion.enable preallocate remote.log.copy.disable "
+    "remote.log.delete.on.disable unclean.leader.election.enable",
+    Kind.INT: "compression.gzip.level compression.lz4.level compression.zstd.level "
+    "index.interval.bytes segment.bytes segment.index.bytes",
+    Kind.LONG: "delete.retention.ms file.delete.delay.ms flush.ms max.compaction.lag.ms "
+    "message.timestamp.difference.max.ms min.compaction.lag.ms segment.jitter.ms segment.ms",
+    Kind.STRING: "message.format.version",
+    Kind.DOUBLE: "min.cleanable.dirty.ratio",
+}
+"""Configs that any value may be set to; they are not shown."""
+
 TOPIC_CONFIGS: Final[Mapping[str, TopicConfig]] = {
     "cleanup.policy": TopicConfig(
         Kind.LIST, lambda _: "delete", lambda _, value: value == ["delete"], NO_COMPACTION
@@ -258,42 +270,11 @@ TOPIC_CONFIGS: Final[Mapping[str, TopicConfig]] = {
     "remote.storage.enable": TopicConfig(
         Kind.BOOLEAN, lambda _: "false", lambda _, value: not value, "there is no tiered storage"
     ),
-    **dict.fromkeys(
-        (
-            "message.downconversion.enable",
-            "preallocate",
-            "remote.log.copy.disable",
-            "remote.log.delete.on.disable",
-            "unclean.leader.election.enable",
-        ),
-        TopicConfig(Kind.BOOLEAN),
-    ),
-    **dict.fromkeys(
-        (
-            "compression.gzip.level",
-            "compression.lz4.level",
-            "compression.zstd.level",
-            "index.interval.bytes",
-            "segment.bytes",
-            "segment.index.bytes",
-        ),
-        TopicConfig(Kind.INT),
-    ),
-    **dict.fromkeys(
-        (
-            "delete.retention.ms",
-            "file.delete.delay.ms",
-            "flush.ms",
-            "max.compaction.lag.ms",
-            "message.timestamp.difference.max.ms",
-            "min.compaction.lag.ms",
-            "segment.jitter.ms",
-            "segment.ms",
-        ),
-        TopicConfig(Kind.LONG),
-    ),
-    "message.format.version": TopicConfig(Kind.STRING),
-    "min.cleanable.dirty.ratio": TopicConfig(Kind.DOUBLE),
+    **{
+        name: TopicConfig(kind)
+        for kind, names in _WITHOUT_MEANING.items()
+        for name in names.split()
+    },
 }
 """The configs of Kafka's topics, without those of retention."""
 

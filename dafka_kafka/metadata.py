@@ -118,6 +118,8 @@ class Metadata(Feature):
         )
         ids = [each.node_id for each in self._node.gateways.live()]
         found = self._topic(name, error, page, ids)
+        for each in found["partitions"]:  # Java's clients fail if these are null, the default
+            each |= {"eligible_leader_replicas": [], "last_known_elr": []}
         return found | {"topic_authorized_operations": allowed}
 
     @serves(Api.DESCRIBE_CLUSTER, range(3), Rule())

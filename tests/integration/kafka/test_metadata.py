@@ -168,6 +168,8 @@ def described(gateway: Gateway, topics: list[str], **more: Any) -> tuple[list[An
     answer = tell(gateway, Api.DESCRIBE_TOPIC_PARTITIONS, topics=names, **more)
     of_parts = rows(answer, "topics.partitions", "leader_id", "isr_nodes")
     assert all(leader in copies for leader, copies in of_parts)
+    lists = rows(answer, "topics.partitions", "eligible_leader_replicas", "last_known_elr")
+    assert all(each == ([], []) for each in lists)  # Java's clients fail if they are null
     numbers = [
         (each.name, each.error_code, [part.partition_index for part in each.partitions])
         for each in answer.topics
