@@ -1,7 +1,7 @@
 # Every target makes the environment .venv by itself, and again when what it is made from changed.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-live quick test test-all tests rewritten soak fuzz fuzz-kafka chaos powerloss lint unit bench bench-quick bench-peers docs package audit hashes env java clean
+.PHONY: help demo demo-live quick test test-all tests rewritten soak fuzz fuzz-kafka chaos powerloss mutants lint unit bench bench-quick bench-peers docs package audit hashes env java clean
 
 BIN := .venv/bin
 # Workers of Spark run the same Python as the driver.
@@ -77,6 +77,9 @@ chaos: java env ## faults on real processes; SEED=n, ROUNDS=n and TABLE=n as you
 
 powerloss: env ## IMAGES=1000 disks that a power cut may leave, each opened and compared; or SEED=7 alone
 	@$(BIN)/python -m tests.powerloss $(if $(IMAGES),--images $(IMAGES)) $(SEED)
+
+mutants: env ## known defects put back one at a time: a test finds each; ONLY="names", JOBS=n
+	@$(BIN)/python -m tests.mutants $(if $(ONLY),--only $(ONLY)) $(if $(JOBS),--jobs $(JOBS))
 
 docs: env ## the pages as a site, in build/docs
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict

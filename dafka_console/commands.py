@@ -17,12 +17,11 @@ from dafka_console.options import ConsoleOptions
 from dafka_core.cli import output, store_clients
 from dafka_core.cli.flags import (
     exit_with_parent_option,
-    json_option,
     of_table,
     option,
+    reads_stores,
     stores_option,
     table_options,
-    timeout_option,
 )
 from dafka_core.cli.process import Stopped, serve_until_stopped, stop_when_input_ends
 from dafka_core.config.node_options import ReaderOptions, keys_in
@@ -57,10 +56,7 @@ KEY_S: Final = 0.1
 )
 @option("--internal", is_flag=True, help="List Dafka's own topics, too.")
 @option("--once", is_flag=True, help="Print the state once, and exit.")
-@json_option
-@timeout_option
-@stores_option
-@table_options(ReaderOptions)
+@reads_stores
 def top(
     *,
     topic: str | None,

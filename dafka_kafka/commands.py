@@ -19,14 +19,13 @@ from dafka_core.cli.flags import (
     json_option,
     needed,
     option,
-    stores_option,
+    reads_stores,
     table_options,
-    timeout_option,
 )
 from dafka_core.cli.keys_command import DEFAULT_ROLES, patterns_of, topics_of, topics_option
 from dafka_core.cli.list_commands import shown
 from dafka_core.cli.node_commands import run_store
-from dafka_core.config.node_options import ReaderOptions, StoreOptions
+from dafka_core.config.node_options import StoreOptions
 from dafka_core.errors import ConfigError, DafkaError
 from dafka_core.model.name_limits import what_there_is
 from dafka_core.model.names import escape, printable, quoted, unescape
@@ -240,10 +239,7 @@ _PARTITION_COLUMNS: Final = (
     metavar="[GROUP]",
     help="A group, to list its partitions and who reads them; all groups without it.",
 )
-@json_option
-@timeout_option
-@stores_option
-@table_options(ReaderOptions)
+@reads_stores
 def groups(
     group: str | None, *, as_json: bool, timeout_s: float, uris: str, **options: Any
 ) -> None:

@@ -159,6 +159,7 @@ class Topics(Feature):
             return {"name": topic.name, "error_code": refused.code, "error_message": why}
         return {
             "name": topic.name,
+            "error_message": None,
             "num_partitions": count,
             "replication_factor": 1 + len(self._node.store.known.names),
             "configs": [each.shown for each in topic_configs(self._node, topic.name)],

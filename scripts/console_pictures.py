@@ -209,9 +209,10 @@ def look_further(browser: Browser, url: str, folder: Path) -> None:
         check.open("topic/examples", f"{rows} >= 1")
         browser.run("document.querySelector('.list-row').click()")
         check.sees("document.querySelectorAll('.record').length === 5", "five records")
-        text = browser.run("document.querySelector('.record .value').textContent")
+        first = "[...document.querySelectorAll('.record')].at(-1)"  # the newest is at the top
+        text = browser.run(f"{first}.querySelector('.value').textContent")
         assert text.startswith("<img src=x"), text
-        browser.run("document.querySelector('.record').click()")
+        browser.run(f"{first}.click()")
         check.sees("document.querySelector('.detail .text')", "a record is opened")
         browser.picture(folder / f"records_{name}.png")
         assert not browser.run("document.querySelectorAll('main script').length")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 from xdist.scheduler import LoadScopeScheduling
 
 from dafka_core.testing import pytest_plugin
@@ -20,6 +20,10 @@ TABLES = HERE / "chaos" / "test_tables.py"
 
 # The duration of an example depends on the machine, not on the code.
 settings.register_profile("dafka", deadline=None)
+# Known defects are found by the same examples each time, and these need not be small.
+settings.register_profile(
+    "mutants", deadline=None, derandomize=True, phases=(Phase.explicit, Phase.generate)
+)
 settings.load_profile("dafka")
 
 

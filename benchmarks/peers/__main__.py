@@ -33,6 +33,9 @@ FULL_BYTES: Final = 200_000_000
 MAX_RECORDS: Final = 1_000_000
 """Records of a measurement: whichever is fewer."""
 
+FEWER: Final = {"nats": 10, "nats-synced": 100}
+"""Divisors of the records: nats-py takes so much longer, and a sync for each message longer yet."""
+
 PACED_S: Final = 20.0
 LOADS: Final = (0.1, 0.5, 0.9)
 """Shares of the highest rate at which latencies are measured."""
@@ -92,9 +95,9 @@ def throughput(what: str, systems: list[str], given: argparse.Namespace) -> Iter
     """Measure publishing or consuming, for each size and number of partitions."""
     for size_bytes in given.sizes:
         for partitions in given.partitions:
-            records = records_of(size_bytes, given)
             taken: dict[str, list[Taken]] = {system: [] for system in systems}
             for system in turns(systems, given.rounds):
+                records = records_of(size_bytes, given, system)
                 with served(system, partitions) as server:
                     topic = new_topic()
                     arguments = (topic, records, size_bytes, partitions)
@@ -105,6 +108,7 @@ def throughput(what: str, systems: list[str], given: argparse.Namespace) -> Iter
                     f"{what}, {size_bytes} B, {partitions}: {system} {taken[system][-1].rate:.4g}/s"
                 )
             for system in systems:
+                records = records_of(size_bytes, given, system)
                 yield summed(NAMES[what], system, size_bytes, partitions, records, taken[system])
 
 
@@ -116,7 +120,8 @@ def latency(systems: list[str], given: argparse.Namespace) -> Iterator[Result]:
         for system in turns(systems, given.rounds):
             with served(system, 1) as server:
                 if system not in highest:
-                    arguments = (new_topic(), records_of(size_bytes, given) // 4, size_bytes, 1)
+                    records = records_of(size_bytes, given, system) // 4
+                    arguments = (new_topic(), records, size_bytes, 1)
                     highest[system] = run_client(system, "paced", server, *arguments).rate
                 for load in LOADS:
                     one = paced(system, server, highest[system] * load, size_bytes, given)
@@ -169,10 +174,10 @@ def percentiles(what: str, values: list[float]) -> dict[str, float]:
     }
 
 
-def records_of(size_bytes: int, given: argparse.Namespace) -> int:
+def records_of(size_bytes: int, given: argparse.Namespace, system: str = "") -> int:
     """Return the number of records in a measurement."""
     most: int = given.bytes // size_bytes
-    return max(min(most, MAX_RECORDS), 1_000)
+    return max(min(most, MAX_RECORDS) // FEWER.get(system, 1), 1_000)
 
 
 NAMES: Final = {"many": "publish many", "each": "publish one by one", "consume": "replay"}

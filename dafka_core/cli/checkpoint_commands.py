@@ -13,16 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from dafka_core.cli import output, store_clients
-from dafka_core.cli.flags import (
-    argument,
-    json_option,
-    option,
-    result_option,
-    stores_option,
-    table_options,
-    timeout_option,
-)
-from dafka_core.config.node_options import ReaderOptions
+from dafka_core.cli.flags import argument, json_option, option, reads_stores, result_option
 from dafka_core.errors import DafkaError
 from dafka_core.model.positions import parse_time_us
 
@@ -273,10 +264,7 @@ _COLUMNS = ("batch", "state", "rows", "source", "recomputed", "why")
     metavar="ADDRESS",
     help="The partition of the query's audit records, if several keys have written any.",
 )
-@json_option
-@timeout_option
-@stores_option
-@table_options(ReaderOptions)
+@reads_stores
 def verify(
     path: str,
     *,

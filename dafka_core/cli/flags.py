@@ -14,7 +14,7 @@ from click.core import ParameterSource
 
 from dafka_core.cli import output
 from dafka_core.cli.output import LogOptions
-from dafka_core.config.node_options import TOWER_ENVIRONMENT
+from dafka_core.config.node_options import TOWER_ENVIRONMENT, ReaderOptions
 from dafka_core.config.options import DEFAULT_TOWER, MOST, OptionInfo, Options
 from dafka_core.config.options import option as declared
 from dafka_core.errors import ConfigError
@@ -197,6 +197,14 @@ def table_options(
         return run
 
     return decorate
+
+
+def reads_stores(function: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of a command that lists what stores have."""
+    function = table_options(ReaderOptions)(function)
+    for each in (stores_option, timeout_option, json_option):
+        function = each(function)
+    return function
 
 
 def _drop_unused(ctx: click.Context, values: dict[str, Any]) -> None:

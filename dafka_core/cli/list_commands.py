@@ -11,17 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import click
 
 from dafka_core.cli import output, store_clients
-from dafka_core.cli.flags import (
-    argument,
-    json_option,
-    min_stores_option,
-    option,
-    stores_option,
-    table_options,
-    timeout_option,
-    topic_argument,
-)
-from dafka_core.config.node_options import ReaderOptions
+from dafka_core.cli.flags import argument, min_stores_option, option, reads_stores, topic_argument
 from dafka_core.config.options import check_argument
 from dafka_core.errors import DafkaError
 from dafka_core.model.name_limits import check_topic, what_there_is
@@ -44,10 +34,7 @@ _LAG_COLUMNS: Final = ("run", "topic", "partition", "position", "end", *_BEHIND)
 
 
 @min_stores_option
-@json_option
-@timeout_option
-@stores_option
-@table_options(ReaderOptions)
+@reads_stores
 def topics(
     *, min_stores: str | None, as_json: bool, timeout_s: float, uris: str, **options: Any
 ) -> None:
@@ -72,10 +59,7 @@ def topics(
 
 @argument("topic", type=unescape, required=False, metavar="[TOPIC]", help="Default: all topics.")
 @min_stores_option
-@json_option
-@timeout_option
-@stores_option
-@table_options(ReaderOptions)
+@reads_stores
 def partitions(
     topic: str | None,
     *,
@@ -130,10 +114,7 @@ def _held(
 
 @topic_argument
 @min_stores_option
-@json_option
-@timeout_option
-@stores_option
-@table_options(ReaderOptions)
+@reads_stores
 def heads(
     topic: str,
     *,
@@ -158,10 +139,7 @@ def heads(
     metavar="N",
     help="Only attempts without new records for N hours.",
 )
-@json_option
-@timeout_option
-@stores_option
-@table_options(ReaderOptions)
+@reads_stores
 def staged(
     *, discard: bool, idle_hours: float, as_json: bool, timeout_s: float, uris: str, **options: Any
 ) -> None:
@@ -202,10 +180,7 @@ def _discard(client: StoreClient, found: list[StagedPartition], timeout_s: float
         output.info(f"left at store {store}: {count} that another store is copying to it")
 
 
-@json_option
-@timeout_option
-@stores_option
-@table_options(ReaderOptions)
+@reads_stores
 def stores(*, as_json: bool, timeout_s: float, uris: str, **options: Any) -> None:
     """List the stores: size of the log file, free space in it, and readers' leases on it."""
     from msgspec.structs import astuple
@@ -232,10 +207,7 @@ def stores(*, as_json: bool, timeout_s: float, uris: str, **options: Any) -> Non
     help="A query, to list its partitions; default: list all queries.",
 )
 @option("--progress-topic", default=QUERIES_TOPIC, metavar="TOPIC", help="Where queries report.")
-@json_option
-@timeout_option
-@stores_option
-@table_options(ReaderOptions)
+@reads_stores
 def lag(
     query: str | None,
     *,

@@ -15,12 +15,12 @@ from dafka_core.cli.flags import (
     json_option,
     of_table,
     option,
-    stores_option,
+    reads_stores,
     table_options,
     timeout_option,
     topic_argument,
 )
-from dafka_core.config.node_options import ConsumerOptions, ProducerOptions, ReaderOptions
+from dafka_core.config.node_options import ConsumerOptions, ProducerOptions
 
 _COLUMNS: Final = ("what", "records", "bytes", "seconds", "records_per_s", "mb_per_s")
 
@@ -99,10 +99,7 @@ def consume(topic: str, *, as_json: bool, timeout_s: float, **options: Any) -> N
 
 
 @topic_argument
-@json_option
-@timeout_option
-@stores_option
-@table_options(ReaderOptions)
+@reads_stores
 def store(topic: str, *, as_json: bool, timeout_s: float, uris: str, **options: Any) -> None:
     """Read a topic from stores in bulk, as Spark and 'consume --exit-at-end' do."""
     count = size = 0

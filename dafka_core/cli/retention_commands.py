@@ -15,7 +15,7 @@ from dafka_core.cli.flags import (
     argument,
     json_option,
     option,
-    stores_option,
+    reads_stores,
     table_options,
     timeout_option,
     topic_argument,
@@ -40,10 +40,7 @@ END: Final = "end"
 
 @argument("rules", nargs=-1, metavar=f"[{RULES}]...")
 @option("--reset", is_flag=True, help="Restore the rules of each store's own options.")
-@json_option
-@timeout_option
-@stores_option
-@table_options(ReaderOptions)
+@reads_stores
 def retain(
     rules: Sequence[str], *, reset: bool, as_json: bool, timeout_s: float, uris: str, **options: Any
 ) -> None:
@@ -84,10 +81,7 @@ def retain(
 )
 @option("--partition", default="", show_default=False, metavar="UUID", help="Only this partition.")
 @yes_option
-@json_option
-@timeout_option
-@stores_option
-@table_options(ReaderOptions)
+@reads_stores
 def trim(
     topic: str,
     *,

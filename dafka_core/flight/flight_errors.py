@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -60,6 +61,11 @@ _TLS_ERRORS: Final = {
     "line certificate ('dafka keys renew NAME' writes it)",
 }
 """Sentences for failed TLS handshakes, by gRPC's message."""
+
+_UNREACHABLE: Final = re.compile(
+    r"last error: \w+: (?:ipv[46]:|unix:)?(.+?): (?:Failed to connect to remote host: )?([^:]+)$"
+)
+"""The address and the reason in gRPC's message."""
 
 _log = logging.getLogger("dafka.store")
 
@@ -166,4 +172,6 @@ def _cut(sentence: str) -> str:
 
 def _reason(error: BaseException) -> str:
     sentence = (str(error).splitlines() or [""])[0].partition(". gRPC client debug context")[0]
+    if unreachable := _UNREACHABLE.search(sentence):
+        return _cut(f"no connection to {unreachable[1]} ({unreachable[2]})")
     return _cut(sentence.rpartition("with message: ")[2] or type(error).__name__)

@@ -99,8 +99,11 @@ def _task() -> TaskContext:
 def _client_name(task: TaskContext) -> str:
     """Return the name of a task in lists of partitions: application, query and task number."""
     application = task.getLocalProperty(APPLICATION) or "Spark"
-    description = task.getLocalProperty(DESCRIPTION) or ""
-    query = description.split("<br/>", 1)[0] if task.getLocalProperty(QUERY_ID) else ""
+    query = ""
+    if query_id := task.getLocalProperty(QUERY_ID):
+        # Spark's description of a micro-batch: the query's name, if it has one, and its ids.
+        first = (task.getLocalProperty(DESCRIPTION) or "").partition("\n")[0]
+        query = f"query {query_id[:8]}" if first.startswith("id = ") else first
     number = f"task {task.partitionId()}"
     words = [printable(word).encode()[:_NAME_BYTES] for word in (application, query) if word]
     return ", ".join([*(word.decode("utf-8", "ignore") for word in words), number])

@@ -259,7 +259,8 @@ class RangeFetch:
             if isinstance(error, DataLossError) and begun == self._left.start < error.wanted < stop:
                 # The source lacks the end of what it was asked for, and may have the beginning.
                 yield from self._read(source, error.wanted, failures)
-                return
+                if not isinstance(error, HistoryChangedError):
+                    return
             failures.append((source, error))
             if source is not self._sources[-1] and not isinstance(error, NotLocalError):
                 text = "%s: %s; continuing with another source at offset %d"

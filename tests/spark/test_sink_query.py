@@ -8,6 +8,9 @@ import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.flight.store_location import StoreLocation
+from dafka_core.testing import PATIENCE_S, wait_until
 from tests.spark.topics import Topics, finish
 
 
@@ -33,6 +36,26 @@ def test_keys_headers_and_null_values_survive(topics: Topics, topic: str, tmp_pa
         assert sorted(map(repr, chosen.collect())) == sorted(map(repr, expected.collect()))
         assert chosen.schema.simpleString() == expected.schema.simpleString()
         assert written.where("key = X'676f6e65'").count() == 1
+
+
+def test_partitions_have_the_names_of_application_query_and_task(
+    topics: Topics, topic: str, tmp_path: Path
+) -> None:
+    copies = f"{topic}-out"
+    topics.save(text_rows(topics.spark, 9), topic=topic)
+    writer = topics.writer(topics.stream(topic).select("value"), topic=copies)
+    finish(writer.queryName("copy"), tmp_path)
+    cluster, name = topics.cluster, topics.spark.sparkContext.appName
+
+    def clients(wanted: str) -> set[str]:
+        found = set()
+        for index, store in enumerate(cluster.stores):
+            with StoreClient(StoreLocation(store, cluster.locations(index))) as client:
+                found |= {each.client for each in client.facts(wanted, timeout_s=PATIENCE_S)}
+        return found - {""}
+
+    wait_until(lambda: clients(topic) == {f"{name}, task {n}" for n in range(3)})
+    wait_until(lambda: clients(copies) == {f"{name}, copy, task {n}" for n in range(3)})
 
 
 def test_output_mode_update_is_refused_by_spark(topics: Topics, topic: str, tmp_path: Path) -> None:

@@ -73,7 +73,8 @@ def test_a_node_that_ends_stays_and_is_not_healthy(tmp_path: Path) -> None:
         assert answer.status == 200
         assert value(answer.text, "dafka_node_healthy", kind="store") == 0
         assert value(answer.text, "dafka_node_healthy", kind="tower") == 1
-        assert value(answer.text, "dafka_store_partitions") is None
+        for name in ("dafka_store_partitions", "dafka_mesh_loop_overdue_seconds"):
+            assert value(answer.text, name, kind="store") is None
 
 
 @pytest.mark.filterwarnings("ignore:unclosed Tower:ResourceWarning")

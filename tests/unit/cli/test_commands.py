@@ -12,6 +12,7 @@ import pytest
 
 from dafka_core.cli.app import app
 from dafka_core.cli.commands import SECTIONS, Command
+from dafka_core.cli.flags import settings_of
 
 SLOW = {
     *("importlib.metadata", "lmdb", "msgspec", "numpy", "pyarrow", "pydantic"),
@@ -36,6 +37,11 @@ def test_a_summary_is_the_first_sentence_of_the_commands_help(name: str) -> None
     loaded = ROWS[name].load()
     assert inspect.cleandoc(loaded.help or "").split("\n\n")[0] == ROWS[name].summary
     assert ROWS[name].section in (SECTIONS if " " not in name else "")
+
+
+def test_the_directory_of_an_archive_is_not_the_one_of_a_store_in_a_file() -> None:
+    assert "dir" in settings_of(ROWS["store"].load())
+    assert {"dir", "archive_directory"}.isdisjoint(settings_of(ROWS["archive"].load()))
 
 
 @pytest.mark.parametrize("words", [["--help"], ["topics", "--help"]])

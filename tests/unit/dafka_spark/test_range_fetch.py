@@ -299,3 +299,12 @@ def test_a_changed_history_is_an_error_unless_an_option_allows_it(
     assert "DAFKA_HISTORY_CHANGED" not in caplog.text  # another store still has it
     assert offsets(start, 60, [replaced], LENIENT, OLD) == [*range(start, 60)]
     assert caplog.text.count("DAFKA_HISTORY_CHANGED") == 1
+
+
+def test_the_archive_has_no_records_of_a_newer_history(tmp_path: Path) -> None:
+    archived(tmp_path, A, 60)
+    wanted = OffsetRange(*A, 10, 60, life=OLD)
+    archives = archive_sources(str(tmp_path), wanted)
+    through: list[RecordSource] = [Scripted(replaced_at=40), *archives]
+    with pytest.raises(HistoryReplacedError):
+        list(RangeFetch(wanted, options(archive=str(tmp_path)), through).batches())

@@ -110,3 +110,13 @@ def test_grpc_says_what_is_wrong_and_nothing_of_itself() -> None:
     found = flight_errors.translated(OSError(said), "S")
     assert vars(found) == {"store": "S", "why": "failed to connect"}
     assert vars(flight_errors.translated(OSError(), "S")) == {"store": "S", "why": "OSError"}
+    for place, shown in (
+        ("ipv4:127.0.0.1:37321", "127.0.0.1:37321"),
+        ("unix:/d/f.sock", "/d/f.sock"),
+    ):
+        said = (
+            "Flight returned unavailable error, with message: failed to connect to all addresses; "
+            f"last error: UNKNOWN: {place}: Failed to connect to remote host: Connection refused"
+        )
+        found = flight_errors.translated(OSError(said), "S")
+        assert vars(found)["why"] == f"no connection to {shown} (Connection refused)"

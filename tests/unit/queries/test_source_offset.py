@@ -75,6 +75,11 @@ def test_a_range_has_the_lives_of_its_ends() -> None:
     assert list(end.since(end)) == [("t", "A", 9, 9, NEW, NEW), ("t", "B", 4, 5, NEW, NO_LIFE)]
 
 
+def test_a_batch_that_ends_before_its_start_is_refused() -> None:
+    with pytest.raises(ConfigError, match="starts at offset 5 and ends before it, at 4"):
+        list(SourceOffset({A: 4}).since(SourceOffset({A: 5}, {A: 0})))
+
+
 def test_a_report_sums_up_many_partitions() -> None:
     assert SourceOffset({A: 1}).report() == SourceOffset({A: 1}).as_json()
     summary = {"partitions": 100, "records": sum(range(100))}
