@@ -284,10 +284,6 @@ class Decoded(NamedTuple):
     media: str = ""
 
 
-class NotDecodedError(Exception):
-    """The bytes do not have the expected format; the message says why."""
-
-
 def image_type(value: bytes) -> str:
     """Return an image's type by its first bytes, or an empty string."""
     for magic, media in _IMAGES:
@@ -346,16 +342,19 @@ def decoded(value: bytes | None, wanted: str = AUTO, schema: str = "") -> Decode
     opened: dict[str, Callable[[], Decoded]] = {
         TEXT: lambda: _text(value, strict=wanted == TEXT),
         JSON: lambda: _json(value),
-        AVRO: lambda: _rows(AVRO, value, lambda: avro_rows(value, schema)),
-        ARROW: lambda: _rows(ARROW, value, lambda: arrow_rows(value)),
+        AVRO: lambda: _rows(AVRO, lambda: avro_rows(value, schema)),
+        ARROW: lambda: _rows(ARROW, lambda: arrow_rows(value)),
         HEX: lambda: _hex(value),
     }
     try:
+        if kind in (JSON, AVRO, ARROW) and len(value) > MAX_OPENED_BYTES:
+            raise ValueError(f"larger than {MAX_OPENED_BYTES:,} bytes")
         return opened[kind]()
-    except NotDecodedError as error:
+    except Exception as error:  # noqa: BLE001 -- of hostile bytes a library may raise anything
         is_text = _is_text(value[:PREVIEW_BYTES], whole=False)
         found = _text(value, strict=False) if is_text else _hex(value)
-        return found._replace(note=f"not {kind}: {error}")
+        why = printable(str(error) or type(error).__name__)[:300]
+        return found._replace(note=f"not {kind}: {why}")
 
 
 def _is_text(octets: bytes, *, whole: bool) -> bool:
@@ -378,17 +377,12 @@ def _text(value: bytes, *, strict: bool) -> Decoded:
 
 
 def _json(value: bytes) -> Decoded:
-    if len(value) > MAX_OPENED_BYTES:
-        raise NotDecodedError(f"larger than {MAX_OPENED_BYTES:,} bytes")
-    try:
-        text = value.decode()
-        depth = max(accumulate(_STEPS[each] for each in _BRACKET.findall(text)), default=0)
-        if len(text) * 2 * depth <= MAX_INDENTED:
-            return Decoded(JSON, *_cut(msgspec.json.format(text)))
+    text = value.decode()
+    depth = max(accumulate(_STEPS[each] for each in _BRACKET.findall(text)), default=0)
+    if len(text) * 2 * depth > MAX_INDENTED:
         msgspec.json.decode(text)
-    except (ValueError, RecursionError) as error:
-        raise NotDecodedError(str(error) or type(error).__name__) from None
-    return Decoded(JSON, *_cut(text))
+        return Decoded(JSON, *_cut(text))
+    return Decoded(JSON, *_cut(msgspec.json.format(text)))
 
 
 MAX_INDENTED: Final = 64 << 20
@@ -398,14 +392,9 @@ _BRACKET: Final = re.compile(r"[][{}]")
 _STEPS: Final = {"[": 1, "{": 1, "]": -1, "}": -1}
 
 
-def _rows(kind: str, value: bytes, read: Callable[[], tuple[Any, str]]) -> Decoded:
-    if len(value) > MAX_OPENED_BYTES:
-        raise NotDecodedError(f"larger than {MAX_OPENED_BYTES:,} bytes")
-    try:
-        found, note = read()
-        text, cut = _cut(_dumped(found))
-    except Exception as error:  # noqa: BLE001 -- of hostile octets a library may raise anything
-        raise NotDecodedError(printable(str(error) or type(error).__name__)[:300]) from None
+def _rows(kind: str, read: Callable[[], tuple[Any, str]]) -> Decoded:
+    found, note = read()
+    text, cut = _cut(_dumped(found))
     return Decoded(kind, text, "; ".join(filter(None, (note, cut))))
 
 

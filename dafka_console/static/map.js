@@ -143,7 +143,7 @@ function box(place, files) {
 function words(node, files, width) {
   if (node.kind === "store") {
     if (!node.here) return [`store ${short(node.id)}`, "away"];
-    const state = node.behind ? `${count(node.behind)} records behind` : "has everything";
+    const state = node.behind ? `${count(node.behind)} ${node.behind === 1 ? "record" : "records"} behind` : "has everything";
     return [`store ${short(node.id)}`, width < 190 ? `${count(node.partitions)} part. · ${size(files.get(node.id))}` : `${whole(node.partitions)} ${node.partitions === 1 ? "partition" : "partitions"} · ${size(files.get(node.id))}`, state];
   }
   if (node.own) return ["this console", "reads"];
