@@ -141,8 +141,8 @@ def _limit(asked: int | None, given: float | None, unit: int) -> float | None:
 def set_at_all(store: Store, topic: str, limits: Limits, *, anew: bool = False) -> None:
     """Change a topic's limits at all known stores; blocks.
 
-    This store comes last: if another one fails, it still shows the old limits, and a retry repeats
-    the change.
+    This store comes last: if another store fails, it still shows the old limits, and a retry
+    repeats the change.
 
     Raises:
         RefusedError: a store is away, or failed.

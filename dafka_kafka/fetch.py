@@ -235,7 +235,7 @@ MAX_BATCH_BYTES: Final = 1 << 20
 its CRC, and a batch of this size stays in the CPU cache while it is made."""
 
 FEW_CHANGED: Final = 8
-"""Partitions whose bounds are read without a thread."""
+"""Partitions with bounds that are read without a thread."""
 
 Encode = Callable[[RecordBatch], bytes]
 

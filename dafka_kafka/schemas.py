@@ -192,7 +192,7 @@ def encode_response(correlation_id: int, response: Any, version: int) -> bytearr
 
 
 def response_head(correlation_id: int, api_key: int, version: int) -> bytes:
-    """Encode the header of a response whose body the caller encodes; not for ApiVersions."""
+    """Encode the header of a response, without its body; not for ApiVersions."""
     tags = b"\0" if is_flexible(api_key, version) else b""
     return struct.pack(">i", correlation_id) + tags
 

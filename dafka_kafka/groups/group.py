@@ -299,7 +299,7 @@ def _topics(octets: bytes, *, with_partitions: bool) -> list[tuple[str, Sequence
     """Parse the array of topics that follows the version in both (Kafka's ConsumerProtocol).
 
     Raises:
-        ValueError, struct.error: the format is another one.
+        ValueError, struct.error: the format is unknown.
     """
     (count,), at, found = struct.unpack_from(">i", octets, 2), 6, []
     for _ in range(min(count, len(octets))):

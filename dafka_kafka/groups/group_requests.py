@@ -92,7 +92,7 @@ and of OffsetFetch for several groups."""
 
 GROUP: Final = 0
 KEY_TYPES: Final = (GROUP, 1)
-"""FindCoordinator's key types; the other one is for transactional ids, which are refused."""
+"""FindCoordinator's key types; type 1 is for transactional ids, which are refused."""
 
 CLASSIC: Final = "classic"
 """The only group type, by Kafka's name."""
@@ -274,7 +274,7 @@ class Groups(Feature):
         is_stable = group.state is GroupState.STABLE
         is_missing = not is_there and client.version >= FIRST_WITH_MISSING
         named = _subscribed(group)
-        topics = {""} if named is None else named  # unknown ones are for whoever may see all
+        topics = {""} if named is None else named  # unknown ones need the right to see all
         has_hidden = group.protocol_type == CONSUMER and not all(
             client.may(_SEE, each, is_noted=False) for each in topics
         )

@@ -75,7 +75,7 @@ class Answer(NamedTuple):
 
 
 class ProduceClient(Closing):
-    """A connection whose requests are answered in order."""
+    """A connection, with answers in the order of its requests."""
 
     def __init__(self, where: HostPort) -> None:
         self._socket = socket.create_connection(where, timeout=60)

@@ -226,7 +226,7 @@ def test_what_is_read_here(store: Store) -> None:
             ("t", 10, NO_EPOCH, unknown),
             ("t", -1, NO_EPOCH, unknown),
             ("u", 0, NO_EPOCH, unknown),
-            ("t", 0, 0, A),  # as librdkafka says that it knows no epoch
+            ("t", 0, 0, A),  # librdkafka sends this for an unknown epoch
             ("t", 0, 1, KafkaError.UNKNOWN_LEADER_EPOCH),
         ):
             assert readable(node, topic, number, epoch) == found

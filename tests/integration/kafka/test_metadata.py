@@ -124,7 +124,7 @@ def test_of_two_gateways_one_is_dead(start: Start) -> None:
     listed(client, "flights")
     wait_until(lambda: len(listed(other).topics["flights"].partitions) == 2)
     before = listed(client).topics["flights"].partitions
-    # All gateways report the same one: consoles show it, and ask any gateway.
+    # All gateways report one controller: consoles show it, and ask any gateway.
     wait_until(lambda: listed(client).controller_id == listed(other).controller_id)
     cluster = tell(first, Api.DESCRIBE_CLUSTER, endpoint_type=1)
     assert cluster.controller_id == listed(client).controller_id

@@ -17,6 +17,7 @@ from tests.integration.storage.staged import (
     B,
     clean,
     commit,
+    facts,
     held,
     large,
     one,
@@ -99,6 +100,13 @@ def test_no_reader_sees_what_is_staged(
 
 
 # -- committing -----------------------------------------------------------------------------------
+
+
+def test_a_partition_named_twice_is_committed_once(store: Log) -> None:
+    store.write([stage([b"a"], 0)])
+    (outcome,) = store.write([commit(("p", A, 0, 1, 1), ("p", B, 0, 1, 1))])
+    assert facts(outcome) == (FencedError, "t", "p", B)
+    assert store.partitions() == []
 
 
 def test_an_entry_that_is_refused_leaves_the_others(store: Log) -> None:

@@ -239,7 +239,7 @@ ELEMENT = SimpleNamespace(
 """An element of requests, with the fields of all kinds of them."""
 
 NAMES = (Api.DESCRIBE_GROUPS, Api.DELETE_TOPICS, Api.DELETE_GROUPS)
-"""APIs whose requests list names only."""
+"""APIs with requests that list only names."""
 
 RULES = {api: each.rule for api, each in APIS.items() if each.rule is not None}
 

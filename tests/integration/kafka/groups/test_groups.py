@@ -23,7 +23,7 @@ TOPIC, NUMBERS, ROUND = "t", range(6), 40
 
 
 class Served:
-    """A store whose gateway has a topic with six partitions, and its groups."""
+    """A store with a gateway, a topic of six partitions, and its groups."""
 
     def __init__(self, store: Store, gateway: Gateway) -> None:
         self.store = store
@@ -77,7 +77,7 @@ def test_a_group_of_three_of_which_one_is_killed_reads_all(served: Served, libra
         victim = max(group.members, key=lambda each: each.read.total())
         victim.kill()
         end = served.append()
-        wait_until(lambda: group.have_read(NUMBERS, end), "the two others go on")
+        wait_until(lambda: group.have_read(NUMBERS, end), "two members continue")
         wait_until(lambda: served.has_members(2), "the third one is given up")
         wait_until(lambda: served.records_behind == 0, "all is committed")
         for each in group.members:
@@ -91,7 +91,7 @@ def test_a_group_of_three_of_which_one_is_killed_reads_all(served: Served, libra
         # Later members continue from their commits.
         group.start("")
         end = served.append(5)
-        wait_until(lambda: group.have_read(NUMBERS, end), "a later one goes on")
+        wait_until(lambda: group.have_read(NUMBERS, end), "a later member continues")
         again = group.read - before
         assert set(again) == {(number, at) for number in NUMBERS for at in range(end - 5, end)}
 

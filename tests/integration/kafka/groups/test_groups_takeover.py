@@ -42,7 +42,7 @@ def has_read_all(cluster: EmbeddedCluster, index: int, members: int) -> bool:
 
 
 def coordinator(cluster: EmbeddedCluster) -> int | None:
-    """Return the index of the store whose gateway coordinates the group.
+    """Return the index of the store of the group's coordinator.
 
     None while the group is loading or moving.
     """
@@ -79,14 +79,14 @@ def test_a_group_outlives_its_coordinator(cluster: EmbeddedCluster) -> None:
         assert victim is not None
         cluster.kill_store(victim)
         publish(producers)
-        wait_until(lambda: group.have_read(NUMBERS, 2 * ROUND), "the group goes on", 60)
+        wait_until(lambda: group.have_read(NUMBERS, 2 * ROUND), "the group continues", 60)
         # Committed records are not consumed again.
         assert {group.read[number, at] for number in NUMBERS for at in range(ROUND)} == {1}
-        wait_until(lambda: has_read_all(cluster, 1 - victim, 2), "it commits to the other one")
+        wait_until(lambda: has_read_all(cluster, 1 - victim, 2), "it commits to the other gateway")
         # The killed gateway returns, and coordinates the group again with its full state.
         cluster.start_store(victim)
         wait_until(lambda: coordinator(cluster) == victim, "it is chosen again", 60)
         publish(producers)
-        wait_until(lambda: group.have_read(NUMBERS, 3 * ROUND), "the group goes on again", 60)
+        wait_until(lambda: group.have_read(NUMBERS, 3 * ROUND), "the group continues again", 60)
         assert {group.read[number, at] for number in NUMBERS for at in range(ROUND)} == {1}
         wait_until(lambda: has_read_all(cluster, victim, 2), "it commits there again")

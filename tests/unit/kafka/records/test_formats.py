@@ -239,7 +239,7 @@ def message(
 
 
 def wrapped(magic: int, *inner: bytes, offset: int = 0, attributes: int = 0) -> bytes:
-    """Messages compressed in another one."""
+    """Messages compressed in a message."""
     packed = bytes(compressed(GZIP, b"".join(inner)))
     return message(magic, packed, attributes | GZIP, offset, START_MS + 9)
 
