@@ -186,7 +186,7 @@ def trail(
 ) -> list[dict[str, Any]]:
     """Return the last batches of a query, newest first.
 
-    ``chain`` says whether a record refers to the stored record before it: ``holds``, ``broken``, or
+    ``chain`` tells if a record refers to the stored record before it: ``holds``, ``broken``, or
     ``begins`` for the first one.
 
     Raises:

@@ -132,11 +132,11 @@ MAX_COMPRESSED_BYTES: Final = 64 << 10
 
 MAX_SCHEMA_CHARACTERS: Final = 64 << 10
 MAX_NOTHINGS: Final = 1 << 20
-"""Values without a byte in one value of a schema, times the bytes of the content: in an array each
-byte may become as many values."""
+"""Values without a byte in one value of a schema, times the bytes of the content: each byte of an
+array may become that number of values."""
 
 REGISTRY_HEADER: Final = 5
-"""Prefix of a value whose schema is in a registry: 0, and the schema's id."""
+"""Prefix of a value with a schema in a registry: 0, and the schema's id."""
 
 
 def is_avro_file(value: bytes) -> bool:
@@ -214,7 +214,7 @@ def _check_avro(schema: Any, size_bytes: int) -> None:
             items = kind["items" if outer == "array" else "values"]
             nothings, takes_none = measured(items, space, depth + 1)
             if takes_none and outer == "array":
-                raise ValueError("it has arrays whose items take no byte")
+                raise ValueError("it has arrays of items that take no byte")
             return nothings, False
         if outer not in ("record", "error", "enum", "fixed"):
             return measured(outer, space, depth + 1)

@@ -33,7 +33,7 @@ CHUNK: Final = 50
 """Records read at a time from a partition; four times as many after a chunk without a match."""
 
 MOST_ASKED: Final = 500
-"""Partitions of whose last times the stores are asked; of more, the console's times are used."""
+"""Partitions up to which stores are asked for last times; beyond, the console's are used."""
 
 RANGE_S: Final = 30.0
 """Time for finding a time in all partitions: 10,000 take seconds."""

@@ -358,7 +358,7 @@ class TopicColumns(NamedTuple):
         first[first == np.iinfo(np.int64).max] = 0
 
         def total(column: Ints) -> Ints:
-            # Not by bincount, whose floats would round sums of offsets.
+            # Not by bincount: its floats would round sums of offsets.
             found = np.zeros(count, np.int64)
             np.add.at(found, topic, column)
             return found

@@ -71,7 +71,7 @@ class TimeSeries:
         return [(round(at), round(mean, 2)) for at, mean in pairs if not isnan(mean)]
 
     def last(self, name: Hashable, count: int) -> list[float]:
-        """Return the last means of the shortest window; fewer if there are not so many."""
+        """Return the last means of the shortest window, up to ``count``."""
         return [mean for _, mean in self.points(name, next(iter(WINDOWS)))[-count:]]
 
     def _name(self, names: list[Hashable]) -> None:
