@@ -103,7 +103,7 @@ _FLAT: Final = (
 )
 _NESTED: Final = (pa.types.is_list, pa.types.is_large_list, pa.types.is_map, pa.types.is_struct)
 _ROWS_ONLY: Final = (pa.types.is_null, pa.types.is_dictionary)
-"""Types whose values may share bytes, or take none: of ``MOST_ROWS`` values that is little."""
+"""Types with values that may share bytes, or take none: for ``MOST_ROWS`` values that is little."""
 
 
 def _check_type(kind: pa.DataType, depth: int = 0) -> None:

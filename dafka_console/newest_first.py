@@ -124,7 +124,7 @@ def opened(
 ) -> View:
     """Return a view of a topic's records from ``since_us`` on, and before ``until_us``.
 
-    With ``partition`` only of this one, and below offset ``before``.
+    With ``partition`` only its records, and those below offset ``before``.
 
     Raises:
         InvalidRequestError: topic or partition do not exist, or the condition is invalid.
