@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.functions import count, lit
 
 from dafka_core.audit.verification import verified
-from dafka_core.cli.checkpoint_commands import verify
+from dafka_core.cli.app import app
 from dafka_core.errors import DafkaError
 from dafka_core.queries.checkpoint import Checkpoint, copied, rewind
 from dafka_spark.recompute import recomputed
@@ -116,5 +116,6 @@ def test_rows_are_compared_with_those_that_the_query_makes_now(
     failing = recomputed(topics.spark, own, even, {**topics.options, "fetch": "no"}, {})
     with pytest.raises(DafkaError, match="the rows of batch 1 cannot be recomputed"):
         failing(1)
-    verify(str(tmp_path), query=f"{__name__}:even", tower=topics.cluster.tower)
+    words = ["verify", str(tmp_path), "--query", f"{__name__}:even"]
+    app.main(["checkpoint", *words, "--tower", topics.cluster.tower], standalone_mode=False)
     assert "5 rows of 3 batches are unchanged" in capfd.readouterr().err
