@@ -167,7 +167,6 @@ def _refusal(api_key: int, request: Any, rule: Rule, version: int) -> Any:
     error = KafkaError.NONE if rule.is_hidden else REFUSALS[rule.whole.resource]
     response = schemas.empty_response(api_key, version, error, WHY if error else None)
     if rule.each is not None:
-        setattr(response, rule.answered, [])
         asked = getattr(request, rule.asked) or ()
         _add_refusals(api_key, response, rule, [(each, error) for each in asked])
     return response
@@ -176,6 +175,11 @@ def _refusal(api_key: int, request: Any, rule: Rule, version: int) -> Any:
 def _add_refusals(
     api_key: int, response: Any, rule: Rule, refused: Sequence[tuple[Any, KafkaError]]
 ) -> None:
-    for part, error in refused:
-        made = schemas.made_part(api_key, rule.answered, rule.refused(part, error))
-        getattr(response, rule.answered).append(made)
+    if not refused:
+        return
+    made = [
+        schemas.made_part(api_key, rule.answered, rule.refused(part, error))
+        for part, error in refused
+    ]
+    # A new list: kafka-python shares the default one among all responses.
+    setattr(response, rule.answered, [*getattr(response, rule.answered), *made])

@@ -91,6 +91,19 @@ def test_topics_that_may_not_be_seen_are_refused_by_name_and_left_out_of_a_list(
     assert errors(found) == {"b": TOPIC}
 
 
+def test_refusals_are_in_no_other_response() -> None:
+    """kafka-python's messages share the list that they have by default."""
+    alice = Someone("consume", consume="a*")
+
+    def empty() -> Any:
+        return schemas.empty_response(Api.METADATA, 8, 0, None)
+
+    for topic in ("b", "c"):
+        refused, _ = alice.asks(Api.METADATA, 8, empty(), **metadata(topic))
+        assert errors(refused) == {topic: TOPIC}
+    assert errors(empty()) == {}
+
+
 def test_what_is_kept_of_topics_is_for_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     threads: dict[int, set[int]] = {}
     keep = RecentNames.keep
