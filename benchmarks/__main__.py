@@ -95,6 +95,8 @@ def main() -> None:
     )
     parser.add_argument("--release", action="store_true", help=f"write {RELEASED.name} by --quick")
     arguments = parser.parse_args()
+    if arguments.quick and not arguments.release and not RELEASED.exists():
+        parser.error(f"{RELEASED.name} is missing: write it by --release")
     if arguments.quick or arguments.release:
         arguments.pairs, arguments.records, arguments.sizes = QUICK_PAIRS, QUICK_RECORDS, [100]
     rows = {name: importlib.import_module(f"benchmarks.{ROWS[name]}") for name in arguments.only}
