@@ -28,9 +28,6 @@ from benchmarks.harness import TOPIC, empty, filled
 from benchmarks.mesh import Child, in_child
 from dafka_core import EmbeddedCluster, Producer
 
-LINEAR: Final = 1.1
-"""Higher exponents are explained in docs/performance.md, or mended."""
-
 SIZE_BYTES: Final = 100
 
 WAIT_S: Final = 300.0

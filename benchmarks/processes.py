@@ -6,6 +6,8 @@ import contextlib
 import os
 import threading
 import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -89,29 +91,19 @@ def open_files(pid: int) -> int:
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
-class Peaks:
-    """Samples the memory of workers and stores during the context.
-
-    ``worker_mb`` is the largest peak of resident memory of any worker, as the system keeps it;
-    ``worker_private_mb`` and ``store_private_mb`` are the most private memory seen.
-    """
+class Sampler(ABC):
+    """Looks at processes at intervals during the context."""
 
     def __init__(self) -> None:
-        self.worker_mb = 0.0
-        self.worker_private_mb = 0.0
-        self.store_private_mb = 0.0
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._watch)
 
+    @abstractmethod
     def look(self) -> None:
         """Sample all processes."""
-        for pid in workers():
-            self.worker_mb = max(self.worker_mb, memory_mb(pid, "VmHWM"))
-            self.worker_private_mb = max(self.worker_private_mb, memory_mb(pid, "RssAnon"))
-        for pid in stores():
-            self.store_private_mb = max(self.store_private_mb, memory_mb(pid, "RssAnon"))
 
     def __enter__(self) -> Self:
+        self.look()
         self._thread.start()
         return self
 
@@ -128,3 +120,54 @@ class Peaks:
     def _watch(self) -> None:
         while not self._done.wait(INTERVAL_S):
             self.look()
+
+
+class Peaks(Sampler):
+    """Samples the memory of workers and stores.
+
+    ``worker_mb`` is the largest peak of resident memory of any worker, as the system keeps it;
+    ``worker_private_mb`` and ``store_private_mb`` are the most private memory seen.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.worker_mb = 0.0
+        self.worker_private_mb = 0.0
+        self.store_private_mb = 0.0
+
+    def look(self) -> None:
+        """Sample all processes."""
+        for pid in workers():
+            self.worker_mb = max(self.worker_mb, memory_mb(pid, "VmHWM"))
+            self.worker_private_mb = max(self.worker_private_mb, memory_mb(pid, "RssAnon"))
+        for pid in stores():
+            self.store_private_mb = max(self.store_private_mb, memory_mb(pid, "RssAnon"))
+
+
+class Cost(Sampler):
+    """CPU seconds and the peak of private memory of processes together.
+
+    ``pids`` names those that run now: Spark starts and ends Python workers meanwhile.
+    """
+
+    def __init__(self, pids: Callable[[], list[int]]) -> None:
+        super().__init__()
+        self._pids = pids
+        self._cpu_s: dict[int, float] = {}
+        self._before_s: float | None = None
+        self.peak_mb = 0.0
+
+    @property
+    def cpu_s(self) -> float:
+        """The seconds since the first look, also of processes that have ended."""
+        return sum(self._cpu_s.values()) - (self._before_s or 0.0)
+
+    def look(self) -> None:
+        """Sample all processes."""
+        pids = self._pids()
+        for pid in pids:
+            if used_s := cpu_s(pid):  # otherwise it has just ended
+                self._cpu_s[pid] = used_s
+        if self._before_s is None:
+            self._before_s = sum(self._cpu_s.values())
+        self.peak_mb = max(self.peak_mb, sum(memory_mb(pid, "RssAnon") for pid in pids))

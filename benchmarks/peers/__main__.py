@@ -22,7 +22,8 @@ from rich.table import Table
 from benchmarks.figures import tell
 from benchmarks.peers import spark_rows
 from benchmarks.peers.measures import Result, Taken, new_topic, served, summed, turns
-from benchmarks.peers.systems import CLIENTS, Cost, Server, available, disk_bytes
+from benchmarks.peers.systems import CLIENTS, Server, available, disk_bytes
+from benchmarks.processes import Cost
 
 ROOT: Final = Path(__file__).parents[2]
 

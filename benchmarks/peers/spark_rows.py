@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from benchmarks import bench_write, kafka_broker, processes, spark_sessions
 from benchmarks.peers.measures import Result, Taken, new_topic, served, summed, turns
-from benchmarks.peers.systems import CLIENTS, Cost, Server, disk_bytes
+from benchmarks.peers.systems import CLIENTS, Server, disk_bytes
 
 TASKS: Final = 2
 """Tasks of a write, and partitions of Kafka's topics."""
@@ -86,7 +86,7 @@ def _measured(server: Server, count: int, query: Query) -> Taken:
         return [each.pid for each in processes.below_this_one() if each.pid not in server.pids]
 
     before = disk_bytes(server.directory)
-    with Cost(lambda: server.pids) as of_server, Cost(clients) as of_client:
+    with processes.Cost(lambda: server.pids) as of_server, processes.Cost(clients) as of_client:
         began_s = time.perf_counter()
         query()
         seconds = time.perf_counter() - began_s

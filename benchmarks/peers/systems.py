@@ -7,13 +7,11 @@ import os
 import shutil
 import socket
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple
 
 from benchmarks import kafka_broker, processes
 from dafka_core import EmbeddedCluster, Tower
@@ -127,50 +125,6 @@ CLIENTS: Final = {
 def available() -> list[str]:
     """Return the systems that this machine can run: C Dafka if it is installed."""
     return [name for name in SYSTEMS if name != "c-dafka" or shutil.which(C_STORE)]
-
-
-class Cost:
-    """CPU seconds and peak private memory of processes during the context.
-
-    ``pids`` names those that run now: Spark starts and ends Python workers meanwhile.
-    """
-
-    INTERVAL_S: Final = 0.05
-
-    def __init__(self, pids: Callable[[], list[int]]) -> None:
-        self._pids = pids
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._watch)
-        self._cpu_s: dict[int, float] = {}
-        self.cpu_s = self.peak_mb = 0.0
-
-    def __enter__(self) -> Self:
-        self._look()
-        self._before_s = sum(self._cpu_s.values())
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._done.set()
-        self._thread.join()
-        self._look()
-        self.cpu_s = sum(self._cpu_s.values()) - self._before_s
-
-    def _look(self) -> None:
-        pids = self._pids()
-        for pid in pids:
-            if cpu_s := processes.cpu_s(pid):  # otherwise it has just ended
-                self._cpu_s[pid] = cpu_s
-        self.peak_mb = max(self.peak_mb, sum(processes.memory_mb(pid, "RssAnon") for pid in pids))
-
-    def _watch(self) -> None:
-        while not self._done.wait(self.INTERVAL_S):
-            self._look()
 
 
 def disk_bytes(directory: Path) -> int:

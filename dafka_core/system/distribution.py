@@ -36,16 +36,15 @@ def _entry_points(group: str) -> Iterator[tuple[str, str, str]]:
     seen = set[str]()
     for directory in dict.fromkeys(sys.path):
         for file in Path(directory).glob("*.dist-info/entry_points.txt"):
-            _, is_there, section = file.read_text("utf-8").partition(f"[{group}]\n")
-            if (
-                is_there
-                and (package := file.parent.name.partition("-")[0].replace("_", "-")) not in seen
-            ):
-                seen.add(package)
-                for line in section.partition("\n[")[0].splitlines():
-                    name, equals, value = line.partition("=")
-                    if equals:
-                        yield name.strip(), value.strip(), package
+            package = file.parent.name.partition("-")[0].replace("_", "-")
+            _, _, section = file.read_text("utf-8").partition(f"[{group}]\n")
+            if not section or package in seen:
+                continue
+            seen.add(package)
+            for line in section.partition("\n[")[0].splitlines():
+                name, equals, value = line.partition("=")
+                if equals:
+                    yield name.strip(), value.strip(), package
 
 
 def this_version() -> str:

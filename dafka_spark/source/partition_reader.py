@@ -259,7 +259,7 @@ class RangeFetch:
             if isinstance(error, DataLossError) and begun == self._left.start < error.wanted < stop:
                 # The source lacks the end of what it was asked for, and may have the beginning.
                 yield from self._read(source, error.wanted, failures)
-                if not isinstance(error, HistoryChangedError):
+                if not isinstance(error, HistoryChangedError):  # which keeps out the archive
                     return
             failures.append((source, error))
             if source is not self._sources[-1] and not isinstance(error, NotLocalError):
