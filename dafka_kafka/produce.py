@@ -363,12 +363,9 @@ class Produce(Feature):
             timeout_s = min(max(request.timeout_ms, 0) / 1000, timeout_s)
         deadline = asyncio.get_running_loop().time() + timeout_s
         # No await before everything is queued: the next request must come behind it.
-        refusal = _refusal(request)
+        refusal, acks, version = _refusal(request), request.acks, client.version
         parts = [
-            _Part(
-                *(topic.name, part.index),
-                refusal or self._begin(topic.name, part, request.acks, client.version),
-            )
+            _Part(topic.name, part.index, refusal or self._begin(topic.name, part, acks, version))
             for topic in request.topic_data
             for part in topic.partition_data
         ]

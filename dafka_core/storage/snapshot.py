@@ -149,8 +149,9 @@ class Snapshot(Tables):
             last_us = row.newest_us
         count = row.end - row.earliest
         size_bytes += sum(len(block.packed) for block in grouped)
-        sizes, times = (count, size_bytes), (first_us, last_us)
-        return PartitionStatistics(*tp, row.earliest, row.end, *sizes, *times, row.client)
+        return PartitionStatistics(
+            *tp, row.earliest, row.end, count, size_bytes, first_us, last_us, row.client
+        )
 
     def record_sizes(self, tp: TopicPartition, start: int, end: int) -> list[int] | None:
         """Return the approximate size of a record in each quarter of a range's available records.
