@@ -64,7 +64,7 @@ def main() -> None:
     parser.add_argument(
         "--only", nargs="+", choices=ROWS, default=list(ROWS), metavar="ROW", help="rows to run"
     )
-    parser.add_argument("--list", action="store_true", help="say which rows there are")
+    parser.add_argument("--list", action="store_true", help="list the rows")
     parser.add_argument("--pairs", type=int, default=5, help="pairs per figure (default: 5)")
     parser.add_argument(
         "--records",

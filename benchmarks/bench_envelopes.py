@@ -52,9 +52,9 @@ def read(spark: SparkSession, bench: Bench) -> Iterator[Figure]:
         sides["made"] = partial(spark_sessions.read_rate, spark, FORM, records, stub)
         name = f"batch read, key and {len(HEADERS)} headers, {SIZE_BYTES} B"
         rates = in_turns(name, sides, bench.pairs, warm_ups=WARM_UPS * bench.warm)
-    for reference, more in (("bare", ""), ("made", ", beside batches that are there")):
+    for reference, more in (("bare", ""), ("made", ", beside prepared batches")):
         yield compared(name + more, rates["keyed"], rates[reference], unit="M rows/s", goal=GOAL)
-    more = ", batches that are there beside bare"
+    more = ", prepared batches beside bare"
     yield compared(name + more, rates["made"], rates["bare"], unit="M rows/s", goal=GOAL)
 
 

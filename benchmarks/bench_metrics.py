@@ -1,7 +1,7 @@
 """Row 19: the cost of watching a store: ingest with a scrape each second, and without.
 
-The store already has a thousand partitions of a hundred topics. Its CPU says more than the rate
-where other programs use the machine.
+The store already has a thousand partitions of a hundred topics. Its CPU is a better measure
+than the rate where other programs use the machine.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ def run(bench: Bench) -> Iterator[Figure]:
     for size_bytes in bench.sizes_bytes:
         count = bench.part(full_records(size_bytes), least=LEAST_RECORDS)
         directory = bench.directory / f"replay-{size_bytes}"
-        # One more than measured: the first says that everything is connected.
+        # One more than measured: after the first one everything is connected.
         with filled(directory, count + 1, size_bytes) as cluster:
             sides = {
                 "records": partial(in_child, replay_records, cluster.tower, count),

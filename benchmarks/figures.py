@@ -110,7 +110,7 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
     """Return the values that bound the median of the distribution.
 
     As many are left out at each end as possible: the chance of the median beyond them is that of
-    throwing so many coins with one side so seldom.
+    throwing that number of coins with one side that seldom.
     """
     count = len(values)
     tails = accumulate(math.comb(count, fewer) for fewer in range(count))

@@ -1,4 +1,4 @@
-"""How costs grow: ``python -m benchmarks.growth [--only AXIS ...] [--rounds N]``.
+"""The growth of costs: ``python -m benchmarks.growth [--only AXIS ...] [--rounds N]``.
 
 Each axis is measured at some sizes.  A line of JSON has the median cost at each size and the
 exponent, the slope of a least-squares line through the logarithms: 1 is linear.

@@ -24,7 +24,7 @@ milliseconds."""
 
 @contextlib.contextmanager
 def kept(file: Path) -> Iterator[None]:
-    """Keep the file in memory during the context, if there is enough."""
+    """Keep the file in memory during the context, if it fits."""
     with file.open("rb") as opened:
         mapped = mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ)
     done = threading.Event()

@@ -35,7 +35,8 @@ MAX_RECORDS: Final = 1_000_000
 """Records of a measurement: whichever is fewer."""
 
 FEWER: Final = {"nats": 10, "nats-synced": 100}
-"""Divisors of the records: nats-py takes so much longer, and a sync for each message longer yet."""
+"""Divisors of the records, for measurements of some seconds: nats-py is slower, and slowest with a
+sync for each message."""
 
 PACED_S: Final = 20.0
 LOADS: Final = (0.1, 0.5, 0.9)
@@ -166,7 +167,7 @@ def paced(
 
 
 def percentiles(what: str, values: list[float]) -> dict[str, float]:
-    """Return named percentiles of some values, if there are any."""
+    """Return named percentiles of values; none without values."""
     ordered = sorted(values)
     return {
         f"{what} {name}": round(ordered[min(int(share * len(ordered)), len(ordered) - 1)], 3)

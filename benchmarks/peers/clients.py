@@ -29,7 +29,7 @@ TIME: Final = struct.Struct(">q")
 """The beginning of a paced record: the monotonic time at which it was due, in nanoseconds."""
 
 LOOK_S: Final = 0.0005
-"""How often Dafka's ``acknowledged`` is read: its latencies are that much too long at most."""
+"""Interval of reading Dafka's ``acknowledged``, by which its latencies are too long at most."""
 
 Batch = tuple[int, list[bytes]]
 """Values for a partition."""
