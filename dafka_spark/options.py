@@ -400,7 +400,7 @@ class SourceOptions(SparkOptions):
         "offset >= 5` (docs/spark.md). Limits of batches also count the records that do not match"
     )
     archive: str = _directory(
-        "directory of an archive (docs/archive.md), at the same path on the driver and the "
+        "directory of an archive (docs/retention.md), at the same path on the driver and the "
         "executors: records that no store has any more are read from it as part of the topic"
     )
     include_headers: bool = option(False, "add column `headers`")
@@ -508,7 +508,7 @@ class SourceOptions(SparkOptions):
     fail_on_data_loss: bool = option(
         True,
         "fail if records were lost before they were read, after a wait of fetchTimeoutMs; "
-        "otherwise log a warning for each loss and continue (docs/source.md)",
+        "otherwise log a warning for each loss and continue (docs/guarantees.md)",
     )
     fail_on_missing_topic: bool = option(
         True,
@@ -683,7 +683,7 @@ class SinkOptions(SparkOptions):
         False,
         "for streams: record in topic `__dafka.audit` the offsets and the digest of each "
         "micro-batch's rows, and the digest of the source's offsets, for `dafka checkpoint verify` "
-        "(docs/checkpoints.md)",
+        "(docs/delivery.md)",
     )
     writer_id: str = _name(
         "for batch writes: a name of the application. Its writes continue the same partitions, "

@@ -480,7 +480,7 @@ class StoreOptions(StoreLimitOptions, NodeOptions):
     archive: str = option(
         "",
         "directory in which records are archived as Parquet files before the rules of `retain` "
-        "delete them (docs/archive.md); stores may share it",
+        "delete them (docs/retention.md); stores may share it",
         kind="DIR",
     )
     compress: tuple[CompressionRule, ...] = option(
