@@ -40,8 +40,8 @@ ENVELOPE: Final = (AUTO, NONE)
 """Values of option ``envelope``: open and close envelopes, or leave contents unchanged."""
 
 ENVELOPE_MEANING: Final = (
-    "`auto`: keys, headers and null values are in envelopes (docs/wire.md); `none`: contents "
-    "stay as they are, and are values"
+    "`auto` writes and opens envelopes, with keys, headers and null values (docs/wire.md); `none` "
+    "leaves contents unchanged, as values"
 )
 
 Header = tuple[str, bytes | None]
