@@ -23,8 +23,6 @@ ANY = "--sub-address tcp://127.0.0.1:0 --pub-address tcp://127.0.0.1:0"
 UP = f"dafka up --dir data --tamper-evidence {ANY}"
 A, B, C = "A" * 32, "B" * 32, "C" * 32
 
-RECORD = '{"key": "k", "value": "v", "headers": {"h": "1"}}'
-
 QUERY = "dafka job topic_to_topic --topic numbers --to doubled --max-offsets-per-trigger 3"
 QUERY += " --available-now"
 
@@ -40,7 +38,6 @@ STEPS = {
     "Publish": [
         f"seq 5 | dafka produce numbers --address {A}",
         f"printf 'ada:1\\ngrace:2\\n' | dafka produce people --key-separator : --address {B}",
-        f"echo '{RECORD}' | dafka produce people --input json --rate 10",
     ],
     "Read": [
         "dafka consume numbers --exit-at-end --offset -2",
@@ -52,7 +49,6 @@ STEPS = {
         "dafka nodes",
         "dafka stores",
         "dafka topics",
-        "dafka topics --json",
         "dafka partitions numbers --json",
         "dafka heads numbers",
         "dafka staged",
@@ -63,8 +59,7 @@ STEPS = {
     ],
     "Copy": [
         "dafka copy numbers numbers.parquet",
-        "dafka copy people people.csv && cat people.csv",
-        "dafka copy numbers mirrored --resume && dafka copy numbers mirrored --resume",
+        "dafka copy numbers mirrored --resume",
     ],
     "Measure": [
         "dafka perf produce perf --count 200000 --size 100",
