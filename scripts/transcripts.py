@@ -55,7 +55,7 @@ STEPS = {
         "dafka lag",
         "dafka groups",
         "dafka doctor --topic nmbers",
-        "dafka top --once",
+        "dafka top --once | head -1",
     ],
     "Copy": [
         "dafka copy numbers numbers.parquet",
@@ -67,7 +67,7 @@ STEPS = {
         "dafka perf store perf",
     ],
     "A query, and its checkpoint": [
-        "dafka job",
+        "dafka job | head -3",
         f"{QUERY} --checkpoint checkpoint",
         "dafka checkpoint show checkpoint",
         "dafka checkpoint verify checkpoint --pass-through",
