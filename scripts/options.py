@@ -62,7 +62,7 @@ TABLES: tuple[tuple[str, type[Options], type[Options] | None], ...] = (
 def markdown_table(options: type[Options], without: type[Options] | None = None) -> str:
     """Return the options as a Markdown table, except those of ``without``."""
     left_out = {row.name for row in without.table()} if without else set()
-    lines = ["| option | type | default | meaning |", "|---|---|---|---|"]
+    lines = ["| option | type | default, unit | meaning |", "|---|---|---|---|"]
     for row in options.table():
         if row.name in left_out:
             continue

@@ -237,7 +237,7 @@ def test_the_names_of_numbers_give_their_units() -> None:
 
 def test_markdown_table() -> None:
     assert markdown_table(Derived).splitlines() == [
-        "| option | type | default | meaning |",
+        "| option | type | default, unit | meaning |",
         "|---|---|---|---|",
         "| `count` | int | `3` records | how many |",
         "| `ratio` | float | `0.5` | which part |",
