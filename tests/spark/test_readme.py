@@ -151,7 +151,7 @@ def test_the_example_of_an_archive(names: Names, tmp_path: Path) -> None:
     with duckdb.connect() as database:
         days = database.execute(statement.replace("/data/archive", str(tmp_path))).fetchall()
     assert sum(number for _, number in days) == 30
-    names = run("archive", "Both as one topic", names | {"archive": str(tmp_path)})
+    names = run("retention", "Both as one topic", names | {"archive": str(tmp_path)})
     assert names["together"].where(f"partition = '{A.partition}'").count() == 30
     assert names["alone"].count() == 30
     assert names["stream"].isStreaming
