@@ -35,10 +35,16 @@ def main() -> None:
     mpl.rc("legend", frameon=False)
     mpl.rc("axes.spines", top=False, right=False)
     lines = [json.loads(line) for file in files for line in file.read_text().splitlines()]
-    peers = [each for each in lines if "row" in each]
-    throughput(directory / "throughput.svg", [each for each in peers if not _latencies(each)])
-    latency(directory / "latency.svg", [each for each in peers if _latencies(each)])
-    growth(directory / "growth.svg", [each for each in lines if "axis" in each])
+    rows = [each for each in lines if "row" in each]
+    drawings = {
+        "throughput": (throughput, [each for each in rows if not _latencies(each)]),
+        "latency": (latency, [each for each in rows if _latencies(each) and not _situation(each)]),
+        "faults": (latency, [each for each in rows if _latencies(each) and _situation(each)]),
+        "growth": (growth, [each for each in lines if "axis" in each]),
+    }
+    for name, (draw, found) in drawings.items():
+        if found:
+            draw(directory / f"{name}.svg", found)
 
 
 def throughput(path: Path, lines: Lines) -> None:
@@ -71,20 +77,24 @@ def throughput(path: Path, lines: Lines) -> None:
 
 def latency(path: Path, lines: Lines) -> None:
     """Draw a panel for each load: percentiles to the acknowledgement and to a consumer."""
-    rows = _unique(each["row"] for each in lines)
-    figure, axes = _panels(len(rows))
-    for ax, row in zip(axes, rows, strict=True):
-        smallest = min(each["size_bytes"] for each in lines)
-        found = [each for each in lines if (each["row"], each["size_bytes"]) == (row, smallest)]
-        for each in found:
-            names = list(each["median"]["latencies_ms"])
-            values = [each["median"]["latencies_ms"][name] for name in names]
-            label = f"{each['system']}"
-            ax.plot(names, values, "o-", color=COLORS[each["system"]], label=label)
-            ax.annotate(f"{each['median']['rate']:,.0f}/s", (len(names) - 1, values[-1]))
+    smallest = min(each["size_bytes"] for each in lines)
+    lines = [each for each in lines if each["size_bytes"] == smallest]
+    loads = _unique(each["row"].partition(", ")[0] for each in lines)
+    figure, axes = _panels(len(loads))
+    for ax, load in zip(axes, loads, strict=True):
+        for each in lines:
+            if each["row"].partition(", ")[0] == load:
+                names = list(each["median"]["latencies_ms"])
+                values = [each["median"]["latencies_ms"][name] for name in names]
+                situation = _situation(each)
+                color = None if situation else COLORS[each["system"]]
+                ax.plot(names, values, "o-", color=color, label=situation or each["system"])
+                if not situation:
+                    rate = f"{each['median']['rate']:,.0f}/s"
+                    ax.annotate(rate, (len(names) - 1, values[-1]))
         ax.set_yscale("log")
         ax.tick_params(axis="x", rotation=60)
-        ax.set_title(row)
+        ax.set_title(load)
     axes[0].set_ylabel("ms")
     _saved(figure, axes[0], path)
 
@@ -109,7 +119,11 @@ def growth(path: Path, lines: Lines) -> None:
 
 
 def _latencies(line: Mapping[str, Any]) -> bool:
-    return "row" in line and line["row"].startswith("latency")
+    return bool(line["median"]["latencies_ms"])
+
+
+def _situation(line: Mapping[str, Any]) -> str:
+    return str(line["row"].partition(", ")[2])
 
 
 def _panels(count: int) -> tuple[Any, list[Any]]:
@@ -119,7 +133,7 @@ def _panels(count: int) -> tuple[Any, list[Any]]:
 
 def _saved(figure: Any, first: Any, path: Path) -> None:
     handles, labels = first.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="upper center", ncols=6, bbox_to_anchor=(0.5, 1.06))
+    figure.legend(handles, labels, loc="upper center", ncols=4, bbox_to_anchor=(0.5, 1.12))
     figure.savefig(path, metadata={"Date": None}, bbox_inches="tight")
 
 
