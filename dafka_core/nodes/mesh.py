@@ -269,7 +269,7 @@ class Mesh(ProcessBound):
     def send(self, messages: list[Outgoing]) -> None:
         """Publish messages."""
         for message in messages:
-            if isinstance(message, EpochAck):  # a peer subscribes to one of the two
+            if isinstance(message, EpochAck):  # ``Subscribers`` lets a peer receive one of the two
                 self._pub.send_multipart(encode(message.plain, self._config.wire))
             for part in self.limits.kept(message):
                 if isinstance(part, OutgoingBatch):

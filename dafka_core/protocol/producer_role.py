@@ -274,7 +274,7 @@ class ProducerRole:
         return [] if self.fenced_by else [OutgoingBatch(batch)]
 
     def on_message(self, now: float, message: m.Message, peer: str) -> list[Outgoing]:
-        """Process ACK, FETCH and GET-HEADS."""
+        """Process acknowledgements, requests, and answers about earlier lives."""
         match message:
             case m.EpochAck(tp=self.tp):
                 # The life of records that came through C nodes is unknown, and so is that of their
