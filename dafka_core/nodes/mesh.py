@@ -321,8 +321,7 @@ class Mesh(ProcessBound):
         if self._pub in ready:
             self._receive_subscriptions(now)
         senders = list(self.peers.ready(ready))
-        # In equal shares, so that a peer that sends without pause leaves the others theirs.
-        max_bytes = max(sockets.BURST_BYTES // max(len(senders), 1), sockets.MIN_BURST_BYTES)
+        max_bytes = sockets.share_bytes(len(senders))
         for socket, node, sender in senders:
             self._receive_messages(now, socket, node, sender, max_bytes)
         news, lost = self.peers.update(now, ready)

@@ -270,6 +270,11 @@ class Subscribers:
         return sum(count for prefix, count in counts if topic.startswith(prefix))
 
 
+def share_bytes(senders: int) -> int:
+    """Return the limit of a burst: equal shares, however much each of the senders has sent."""
+    return max(BURST_BYTES // max(senders, 1), MIN_BURST_BYTES)
+
+
 def receive_burst(
     socket: Socket, decoder: BulkDecoder, quotas: ConnectionQuotas, max_bytes: int
 ) -> list[list[bytes]]:

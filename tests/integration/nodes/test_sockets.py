@@ -28,11 +28,13 @@ from dafka_core.nodes import sockets as module
 from dafka_core.nodes.connection_quotas import ConnectionQuotas
 from dafka_core.nodes.sockets import (
     BURST_BYTES,
+    MIN_BURST_BYTES,
     new_socket,
     receive_burst,
     received,
     send_one_by_one,
     send_packed,
+    share_bytes,
 )
 from dafka_core.protocol.beacons import TowerBeacon, encode_tower_beacon
 from dafka_core.protocol.bulk_decoder import BulkDecoder
@@ -220,6 +222,12 @@ def test_valid_messages_are_received_whole_and_longer_ones_are_skipped_whole(end
     assert not QUOTAS.unfinished
     assert len(expected) > 500
     assert expected_invalid > 500
+
+
+def test_all_senders_of_a_round_have_equal_shares() -> None:
+    assert share_bytes(0) == share_bytes(1) == BURST_BYTES
+    assert 4 * share_bytes(4) == BURST_BYTES
+    assert share_bytes(100_000) == MIN_BURST_BYTES
 
 
 def test_a_burst_ends_so_that_other_sockets_have_their_turn(
