@@ -19,6 +19,9 @@ from benchmarks.peers.systems import CLIENTS, Server, disk_bytes
 TASKS: Final = 2
 """Tasks of a write, and partitions of Kafka's topics."""
 
+WARM_UP_RECORDS: Final = 20_000
+"""Spark ends a Python worker that has been idle for a minute: each system's turn starts its own."""
+
 BATCHES: Final = 4
 """Micro-batches of a drain."""
 
@@ -34,12 +37,15 @@ def measure(
         for size_bytes in sizes:
             count = records(size_bytes)
             taken: dict[tuple[str, str], list[Taken]] = {}
-            for system in turns(systems, rounds + 1):
+            for system in turns(systems, rounds):
                 with served(system, TASKS) as server:
+                    for _ in _queries(spark, system, server, WARM_UP_RECORDS, size_bytes):
+                        pass
                     for row, one in _queries(spark, system, server, count, size_bytes):
                         taken.setdefault((row, system), []).append(one)
+                        tell(f"{row}, {size_bytes} B: {system} {one.rate:.4g}/s")
             for (row, system), found in taken.items():
-                yield summed(row, system, size_bytes, TASKS, count, found[1:])  # without warm-up
+                yield summed(row, system, size_bytes, TASKS, count, found)
 
 
 def latency(
