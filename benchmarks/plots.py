@@ -23,6 +23,8 @@ COLORS: Final = {
     "c-dafka": "#d9a441",
 }
 
+KAFKA: Final = "kafka"
+
 Lines = Sequence[Mapping[str, Any]]
 
 
@@ -48,30 +50,36 @@ def main() -> None:
 
 
 def throughput(path: Path, lines: Lines) -> None:
-    """Draw a panel for each row: records a second by size, with one partition if measured."""
-    rows = _unique(each["row"] for each in lines)
+    """Draw a panel for each row that Kafka has: rates as multiples of Kafka's, by size."""
+    of = {(e["row"], e["size_bytes"], e["partitions"], e["system"]): e for e in lines}
+    fewest = {e["row"]: min(o["partitions"] for o in lines if o["row"] == e["row"]) for e in lines}
+    rows = [row for row in fewest if any(e["system"] == KAFKA for e in lines if e["row"] == row)]
     figure, axes = _panels(len(rows))
     for ax, row in zip(axes, rows, strict=True):
-        fewest = min(each["partitions"] for each in lines if each["row"] == row)
-        found = [each for each in lines if (each["row"], each["partitions"]) == (row, fewest)]
-        sizes = _unique(each["size_bytes"] for each in found)
-        systems = _unique(each["system"] for each in found)
+        sizes = _unique(each["size_bytes"] for each in lines if each["row"] == row)
+        systems = _unique(each["system"] for each in lines if each["row"] == row)
         width = 0.8 / len(systems)
         for number, system in enumerate(systems):
-            of = {each["size_bytes"]: each for each in found if each["system"] == system}
-            at = [sizes.index(size) + (number - (len(systems) - 1) / 2) * width for size in of]
-            rates = [each["median"]["rate"] for each in of.values()]
-            ranges = [
-                [rate - each["rate_low"] for rate, each in zip(rates, of.values(), strict=True)],
-                [each["rate_high"] - rate for rate, each in zip(rates, of.values(), strict=True)],
-            ]
-            errors = [[max(value, 0.0) for value in side] for side in ranges]
-            color = COLORS[system]
-            ax.bar(at, rates, width, yerr=errors, color=color, label=system, ecolor="#00000060")
-        ax.set_yscale("log")
-        ax.set_xticks(range(len(sizes)), [f"{size:,} B" for size in sizes])
+            at, ratios, errors = [], [], []
+            for index, size in enumerate(sizes):
+                if (each := of.get((row, size, fewest[row], system))) is not None:
+                    rate = of[row, size, fewest[row], KAFKA]["median"]["rate"]
+                    at.append(index + (number - (len(systems) - 1) / 2) * width)
+                    ratios.append(each["median"]["rate"] / rate)
+                    errors.append(
+                        (
+                            ratios[-1] - each["rate_low"] / rate,
+                            each["rate_high"] / rate - ratios[-1],
+                        )
+                    )
+            bars = [[max(side, 0.0) for side in sides] for sides in zip(*errors, strict=True)]
+            if at:
+                look = {"color": COLORS[system], "ecolor": "#00000060", "label": system}
+                ax.bar(at, ratios, width, yerr=bars, **look)
+        ax.axhline(1, color=COLORS[KAFKA], linewidth=0.8)
+        ax.set_xticks(range(len(sizes)), [_bytes(size) for size in sizes])
         ax.set_title(row)
-    axes[0].set_ylabel("records a second")
+    axes[0].set_ylabel("times as fast as Kafka")
     _saved(figure, axes[0], path)
 
 
@@ -89,9 +97,6 @@ def latency(path: Path, lines: Lines) -> None:
                 situation = _situation(each)
                 color = None if situation else COLORS[each["system"]]
                 ax.plot(names, values, "o-", color=color, label=situation or each["system"])
-                if not situation:
-                    rate = f"{each['median']['rate']:,.0f}/s"
-                    ax.annotate(rate, (len(names) - 1, values[-1]))
         ax.set_yscale("log")
         ax.tick_params(axis="x", rotation=60)
         ax.set_title(load)
@@ -127,13 +132,23 @@ def _situation(line: Mapping[str, Any]) -> str:
 
 
 def _panels(count: int) -> tuple[Any, list[Any]]:
-    figure, axes = plt.subplots(1, max(count, 1), figsize=(4.2 * max(count, 1), 3.6), squeeze=False)
-    return figure, list(axes[0])[:count]
+    across = min(count, 4)
+    down = -(-count // across)
+    figure, axes = plt.subplots(
+        down, across, figsize=(3.6 * across, 3.2 * down), squeeze=False, layout="constrained"
+    )
+    for extra in axes.flat[count:]:
+        extra.remove()
+    return figure, list(axes.flat)[:count]
+
+
+def _bytes(size: int) -> str:
+    return f"{size} B" if size < 1_000 else f"{size // 1_000} kB"
 
 
 def _saved(figure: Any, first: Any, path: Path) -> None:
     handles, labels = first.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="upper center", ncols=4, bbox_to_anchor=(0.5, 1.12))
+    figure.legend(handles, labels, loc="outside upper center", ncols=5)
     figure.savefig(path, metadata={"Date": None}, bbox_inches="tight")
 
 
