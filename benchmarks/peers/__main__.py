@@ -94,7 +94,8 @@ def spark(systems: list[str], given: argparse.Namespace) -> Iterator[Result]:
     """Measure queries of Spark, with more records: each query takes a second whatever it does."""
 
     def records(size_bytes: int) -> int:
-        return min(2 * given.bytes // size_bytes, 4 * MAX_RECORDS)
+        most: int = given.bytes
+        return min(2 * most // size_bytes, 4 * MAX_RECORDS)
 
     yield from spark_rows.measure(systems, given.sizes, records, given.rounds)
 
