@@ -5,12 +5,10 @@ With ``--check`` only compare them, and fail if a page is out of date.
 
 from __future__ import annotations
 
-import ast
 import re
 import sys
 from pathlib import Path
 
-from benchmarks.__main__ import ROWS as BENCHMARKS
 from dafka_console import server as console
 from dafka_console.options import ConsoleOptions
 from dafka_core.cli.flags import CommandOptions
@@ -20,6 +18,7 @@ from dafka_core.config.node_options import (
     NodeOptions,
     ProducerOptions,
     ReaderOptions,
+    SecurityOptions,
     StoreOptions,
     TowerOptions,
 )
@@ -42,14 +41,15 @@ TABLES: tuple[tuple[str, type[Options], type[Options] | None], ...] = (
     ("Spark: reading", SourceOptions, SparkOptions),
     ("Spark: writing", SinkOptions, SparkOptions),
     ("Spark: reading and writing", SparkOptions, None),
-    ("Every node but the tower", NodeOptions, None),
+    ("Every node", SecurityOptions, None),
+    ("Every node but the tower", NodeOptions, SecurityOptions),
     ("Producer", ProducerOptions, NodeOptions),
     ("Consumer", ConsumerOptions, NodeOptions),
     ("Reader", ReaderOptions, NodeOptions),
     ("Store", StoreOptions, NodeOptions),
     ("Gateway for Kafka's clients", KafkaOptions, None),
     ("A gateway of `dafka store`, instead of `listen`", GatewayFlags, KafkaOptions),
-    ("Tower", TowerOptions, None),
+    ("Tower", TowerOptions, SecurityOptions),
     ("Metrics", MetricsOptions, None),
     ("Logs of commands", LogOptions, None),
     ("Console", ConsoleOptions, None),
@@ -60,14 +60,14 @@ TABLES: tuple[tuple[str, type[Options], type[Options] | None], ...] = (
 def markdown_table(options: type[Options], without: type[Options] | None = None) -> str:
     """Return the options as a Markdown table, except those of ``without``."""
     left_out = {row.name for row in without.table()} if without else set()
-    lines = ["| option | type | default | unit | meaning |", "|---|---|---|---|---|"]
+    lines = ["| option | type | default, unit | meaning |", "|---|---|---|---|"]
     for row in options.table():
         if row.name in left_out:
             continue
         shown = row.default or isinstance(row.default, bool | int)
-        default = f"`{row.default}`" if shown else ""
+        default = f"`{row.default}` {row.unit}".strip() if shown else row.unit
         kind = row.kind.replace("|", "\\|")  # a bar ends the cell
-        lines.append(f"| `{row.name}` | {kind} | {default} | {row.unit} | {row.meaning} |")
+        lines.append(f"| `{row.name}` | {kind} | {default} | {row.meaning} |")
     return "\n".join(lines)
 
 
@@ -100,30 +100,20 @@ def metrics_table() -> str:
     """Return the metrics at ``/metrics``, a Markdown table for each kind of node."""
     parts = []
     for of, metrics in {**node_metrics.TABLE, **OTHER_METRICS}.items():
-        lines = ["| name | kind | meaning |", "|---|---|---|"]
+        lines = ["| name | meaning |", "|---|---|"]
         for row in metrics:
             labels = ", ".join(f"`{label}`" for label in row.labels)
             meaning = f"{row.meaning} ({labels})" if labels else row.meaning
-            lines.append(f"| `{row.name}` | {row.kind} | {meaning} |")
+            kind = "histogram: " if row.kind == "histogram" else ""  # names show the other kinds
+            lines.append(f"| `{row.name}` | {kind}{meaning} |")
         parts += [f"### {', '.join(of).capitalize()}", "\n".join(lines)]
     return "\n\n".join(parts)
-
-
-def benchmarks_table() -> str:
-    """Return the benchmarks' names and subjects as a Markdown table."""
-    lines = ["| name | measures |", "|---|---|"]
-    for name, module in BENCHMARKS.items():
-        source = (DOCS.parent / "benchmarks" / f"{module}.py").read_text(encoding="utf-8")
-        first = (ast.get_docstring(ast.parse(source)) or "").splitlines()[0]
-        lines.append(f"| `{name}` | {first.partition(': ')[2].replace('``', '`')} |")
-    return "\n".join(lines)
 
 
 PAGES = {
     "options.md": tables,
     "from_kafka.md": kafka_table,
     "metrics.md": metrics_table,
-    "performance.md": benchmarks_table,
     "python.md": reference.text,
 }
 """The function that generates the tables of each page."""
