@@ -314,6 +314,7 @@ class GatewayNode:
     threads: ThreadPoolExecutor
     room: Room = field(default_factory=lambda: Room(Limits().max_in_flight_bytes))
     """The budget that all requests and responses share."""
+    complaints: Complaints = field(default_factory=Complaints)
     rules_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     """The lock for changes of retention rules, which are read and written as a whole."""
     replication: Replication = field(init=False)
