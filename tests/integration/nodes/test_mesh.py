@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -397,22 +395,3 @@ def test_a_tower_of_another_kind_at_the_same_ports_is_noticed(open_nodes: ExitSt
     at = {"sub_address": f"tcp://127.0.0.1:{sub}", "pub_address": f"tcp://127.0.0.1:{pub}"}
     with Tower(**at):
         wait_until(lambda: not any(map(peers_of, producers)), "kinds to be announced")
-
-
-def test_many_producers_come_up_in_a_process_with_a_low_soft_limit() -> None:
-    code = (
-        "import contextlib, resource\n"
-        "from dafka_core import Producer\n"
-        "hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n"
-        "resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))\n"
-        "with contextlib.ExitStack() as stack:\n"
-        "    import sys\n"
-        "    for _ in range(80):\n"
-        "        stack.enter_context(Producer('t', tower=sys.argv[1], tower_timeout_s=60))\n"
-        "    print('up', flush=True)\n"
-    )
-    with Tower(**ANY_PORTS) as tower:
-        shown = subprocess.run(
-            [sys.executable, "-c", code, tower.tower], capture_output=True, text=True, check=False
-        )
-    assert shown.stdout == "up\n", shown.stderr[-2_000:]

@@ -181,17 +181,6 @@ def test_an_error_of_the_application_is_not_hidden(tower: str) -> None:
     assert time.monotonic() - begun < 10
 
 
-def test_nothing_is_taken_while_it_closes(tower: str, store: Store) -> None:
-    producer = Producer("t", tower=tower)
-    producer.publish(b"0")
-    producer.close()
-    with pytest.raises(ClosedError, match="the producer is closed"):
-        producer.publish(b"1")
-    with pytest.raises(ClosedError, match="the producer is closed"):
-        producer.publish_many(values(3))
-    assert stored(store, "t", producer.address) == [b"0"]
-
-
 @pytest.mark.parametrize(
     "limit", [{"max_unacked_records": 5}, {"max_unacked_bytes": 5}], ids=["records", "bytes"]
 )

@@ -323,13 +323,6 @@ def restore_as(address: str, directory: Path) -> None:
     (directory / ADDRESS_FILE).write_text(f"{address}\n")
 
 
-def test_a_store_that_is_started_again_at_once_is_no_twin(tower: str, tmp_path: Path) -> None:
-    for _ in range(5):
-        with Store(tmp_path, tower=tower) as store:
-            wait_until(lambda: store.mesh.peers.table.announced)
-            assert not store.wait(0.7)
-
-
 NOBODY = "127.0.0.1:1:2"
 
 
@@ -339,27 +332,6 @@ def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     for none in ("", "a\0b"):
         with pytest.raises(ConfigError, match=r"option 'directory' = .*: must name a directory"):
             Store(none, tower=NOBODY)
-
-
-Raw = Callable[..., RawPeer]
-
-
-def test_stored_records_survive_a_restart(tower: str, tmp_path: Path) -> None:
-    with Store(tmp_path, tower=tower) as first, Producer("t", tower=tower) as producer:
-        producer.publish_many(values(1_000))
-        producer.flush(PATIENCE_S)
-        address = first.address
-    with Store(tmp_path, tower=tower) as again:
-        assert stored(again, "t", producer.address) == values(1_000)
-        # A producer that waits for two stores must not take one that came back for another.
-        assert again.address == address
-
-
-def test_a_directory_has_one_store(store: Store, tower: str, tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="has it open for writing"):
-        Store(store.log.directory, tower=tower)
-    with Store(tmp_path / "another", tower=tower) as other:
-        assert other.address != store.address
 
 
 def test_wait_returns_when_it_has_stopped(tower: str, tmp_path: Path) -> None:

@@ -68,22 +68,6 @@ def test_they_leave_the_partition_and_are_listed(tmp_path: Path) -> None:
         assert aside_values(log, aside.id) == lost
 
 
-def test_all_of_a_partition_can_be_set_aside(tmp_path: Path) -> None:
-    with Log(tmp_path) as log:
-        lost = written(log, OLD, 0, 4, "old") + written(log, LOST, 4, 3, "lost")
-        set_aside(log, 0)
-        assert log.partitions() == []
-        assert log.lives(TP) == PartitionLives(0, (), NO_LIFE)
-        other = written(log, OLD._replace(id=7), 0, 2, "other")
-        set_aside(log, 0)
-        first, second = log.aside()
-        assert (aside_values(log, first.id), aside_values(log, second.id)) == (lost, other)
-    with Log(tmp_path) as log:
-        assert log.aside() == [first, second]
-        put(log, [b"new"])
-        assert held(log) == [b"new"]
-
-
 @pytest.mark.parametrize("appends", [1, 8])
 def test_of_trimmed_blocks_nothing_stays_in_the_way_of_the_winner(store: Log, appends: int) -> None:
     for first in range(0, 40, 40 // appends):

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from dafka_core.config.node_options import LAYOUTS
-from dafka_core.model.epochs import EPOCH_BYTES
-from dafka_core.model.records import PartitionInfo, TopicPartition, Transaction, TransactionState
+from dafka_core.model.records import PartitionInfo, TopicPartition
 from dafka_core.protocol.codec import encode, subscription
 from dafka_core.protocol.messages import (
     Ack,
@@ -33,7 +32,6 @@ from tests.simulation.scripts.script import Script
 
 TP = TopicPartition("t", "P")
 PACKED_ONE = bytes([1, 0, 0, 0]) + b"x"
-HONEST = RecordBatchMessage("t", "P", 0, 1, PACKED_ONE, Transaction(1, 0, 1))
 HUGE = 2**63 - 2
 
 
@@ -124,52 +122,6 @@ def test_spoiled_messages_are_counted_and_dropped(mesh: Mesh, layout: str) -> No
     assert mesh.invalid_count() > sent // 4 > 75
 
 
-BEHIND = bytes(24 + EPOCH_BYTES)
-NAMES = encode(HONEST)[0][: -4 - len(BEHIND)]
-
-
-@pytest.mark.parametrize(
-    ("count", "value"),
-    [
-        (0, b""),
-        (1, b""),
-        (1, bytes([2, 0, 0, 0]) + b"x"),
-        (1, bytes([0, 0, 0, 0]) + b"x"),
-        (2, bytes([1, 0, 0, 0]) + b"x"),
-        (65_537, bytes(4 * 65_537)),
-        (2**32 - 1, PACKED_ONE),
-    ],
-)
-def test_packed_batches_with_wrong_lengths_are_invalid(
-    mesh: Mesh, count: int, value: bytes
-) -> None:
-    mesh.peer.send_frames([NAMES + count.to_bytes(4, "big") + BEHIND, value])
-    mesh.world.run(1)
-    assert mesh.invalid_count() == 2  # the store and the consumer
-    assert mesh.store.held(TP) == (0, 0)
-    mesh.assert_works()
-
-
-@pytest.mark.parametrize(
-    "transaction",
-    [(1, 0, 0), (1, 1, 2), (1, 5, 0), (2**63, 0, 1), (2**64 - 2, 0, 1), (0, 0, 2**63)],
-)
-def test_packed_batches_with_wrong_transactions_are_invalid(
-    mesh: Mesh, transaction: tuple[int, ...]
-) -> None:
-    octets = b"".join(number.to_bytes(8, "big") for number in transaction)
-    behind = bytes(EPOCH_BYTES + 4)
-    names = encode(HONEST)[0][: -24 - len(behind)]
-    for header in (names + behind, names + octets + behind):
-        mesh.peer.send_frames([header, PACKED_ONE])
-    mesh.world.run(1)
-    assert mesh.invalid_count() == 4
-    assert mesh.store.log.transaction_state(TP) == TransactionState(0, 0, "", None)
-    mesh.peer.send(HONEST)
-    mesh.world.until(lambda: mesh.store.log.transaction_state(TP).transaction)
-    mesh.assert_works()
-
-
 def test_forged_heads_and_unrequested_records_stop_nothing(mesh: Mesh) -> None:
     nodes = (mesh.store.address, mesh.consumer.address, mesh.reader.address)
     mesh.peer.subscribe(subscription(Fetch))
@@ -186,13 +138,3 @@ def test_forged_heads_and_unrequested_records_stop_nothing(mesh: Mesh) -> None:
     mesh.assert_works()
     assert mesh.store.held(TopicPartition("t", "P2")) == (0, 0)
     assert mesh.store.held(TP) == (0, 1)
-
-
-@pytest.mark.parametrize("size_bytes", [256, 4_000, 8_000, 70_000])
-def test_topics_that_are_too_long_are_invalid(mesh: Mesh, size_bytes: int) -> None:
-    long = b"t" * size_bytes
-    header = encode(RecordMessage(*TP, 0, b"x"))[0]
-    for frames in ([b"M" + long + header[2:], b"x"], [b"M" + long], [b"H" + long + b"\0\1"]):
-        mesh.peer.send_frames(frames)
-    mesh.assert_works()
-    assert mesh.invalid_count() >= 3

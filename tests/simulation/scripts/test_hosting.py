@@ -11,7 +11,7 @@ from dafka_core.errors import OffsetConflictError
 from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.model.values import Values
 from dafka_core.nodes import store_loop
-from dafka_core.protocol import fetch_scheduler, store_requests
+from dafka_core.protocol import store_requests
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import (
     Ack,
@@ -240,20 +240,6 @@ def test_damaged_records_are_never_sent(world: Script, caplog: pytest.LogCapture
         world.run(5)
     assert read.delivered == []
     assert "topic 't', partition bad" in caplog.text
-
-
-def test_more_partitions_are_read_than_a_request_may_name(
-    world: Script, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fetch_scheduler, "MAX_FETCH_PARTITIONS", 100)
-    tps = [TopicPartition("t", f"{number:032X}") for number in range(350)]
-    with world.log("a") as log:
-        log.append([RecordBatch.of(tp, 0, [tp.partition.encode()]) for tp in tps])
-    world.checkers.liars.update(tp.partition for tp in tps)
-    world.store()
-    consumer = world.consumer("t")
-    world.until(lambda: len(consumer.values()) == len(tps))
-    assert {*consumer.values()} == {tp.partition.encode() for tp in tps}
 
 
 def test_times_of_a_client_are_kept_and_impossible_ones_replaced(

@@ -89,38 +89,6 @@ def test_the_store_with_an_older_history_sets_its_records_aside(
     assert (aside.start, aside.end, winner.log.aside()) == (min(losing, winning), 9, [])
 
 
-def test_two_acknowledgements_come_from_two_stores(world: Script) -> None:
-    producer, store = world.producer("t", acks=2), world.store()
-    producer.publish(10)
-    for _ in range(3):  # a store that returns is no second store
-        world.until(lambda: producer.role.acked == {store.address: 10})
-        world.run(5)
-        assert producer.durable == 0
-        store.stop()
-        store.start()
-    second = world.store("second")
-    producer.flush()
-    assert second.values(producer.tp) == values(10)
-
-
-def test_a_resumed_producer_continues_and_the_older_one_is_fenced(world: Script) -> None:
-    store, older = world.store(), world.producer("t")
-    older.publish(contents=[b"a"])
-    older.flush()
-    newer = world.producer("t", resume=True, life="again")
-    newer.publish(contents=[b"c"])
-    newer.flush()
-    assert newer.role.epoch.start == 1
-    older.publish(contents=[b"b"])
-    world.until(lambda: older.role.fenced_by)
-    assert older.durable == 1
-    newer.publish(contents=[b"d"])
-    newer.flush()
-    assert store.values(newer.tp) == [b"a", b"c", b"d"]
-    unknown = world.producer("t", "unknown", resume=True)
-    assert unknown.role.next_offset == 0
-
-
 def test_stores_remember_each_other_and_report_it(world: Script) -> None:
     first = world.store("first")
     with_second = world.peer()

@@ -10,7 +10,6 @@ from dafka_core.errors import FencedError, OffsetConflictError
 from dafka_core.model.log_entries import Discard, TransactionExistsError
 from dafka_core.model.records import NO_VERSION, Transaction, TransactionState
 from dafka_core.nodes import sockets, store_loop
-from dafka_core.protocol import timing
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import (
     Ack,
@@ -22,7 +21,6 @@ from dafka_core.protocol.messages import (
     Head,
     RecordBatchMessage,
     RecordMessage,
-    StoreHello,
 )
 from tests.simulation.scripts.script import Peer, Script, ScriptedStore, tp_of, values
 from tests.unit.protocol.strategies import packed
@@ -267,15 +265,3 @@ def test_a_writer_and_another_store_take_over_from_each_other(
         store.commit(fenced)
     assert store.values(TP) == values(50)
     assert state(store).transaction == Transaction(3, 40, 50)
-
-
-def test_heads_of_a_hosted_partition_are_repeated_for_a_while(
-    world: Script, store: ScriptedStore
-) -> None:
-    peer = world.peer(subscription(Head), subscription(StoreHello))
-    peer.wait_until_subscribed(subscription(Fetch))
-    store.transact(TP, 0, 100, 1)
-    world.run(timing.HOSTED_HEADS_S)
-    heads = peer.messages(Head)
-    assert len(heads) > 20
-    assert {*heads} == {Head(*TP, 99)}

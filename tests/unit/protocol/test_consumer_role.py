@@ -109,12 +109,6 @@ def test_earliest_triggered_by_a_head() -> None:
     assert offsets_of(role.delivered) == [0, 1]
 
 
-def test_earliest_triggered_by_a_direct_head() -> None:
-    role = consumer("earliest")
-    message = m.DirectHead(ME, TOPIC, PARTITION, 1)
-    assert role.on_message(0.0, message, STORE) == [fetch(0, 2)]
-
-
 def test_earliest_triggered_by_a_record() -> None:
     role = consumer("earliest")
     assert record(role, 1, 2) == [fetch(0, 1)]
@@ -280,14 +274,6 @@ def test_a_new_subscriber_to_fetches_is_asked_at_once() -> None:
         assert role.on_tick(0.0) == [fetch(0, 5)]
 
 
-def test_overlapping_batches_are_delivered_once() -> None:
-    role = consumer("earliest")
-    record(role, 0, 10)
-    record(role, 5, 15)
-    record(role, 0, 15)
-    assert role.delivered == [batch_of(0, 10), batch_of(10, 15)]
-
-
 # -- room, seek, unsubscribe ----------------------------------------------------------------------
 
 
@@ -341,13 +327,6 @@ def test_seek(offset: int) -> None:
             role.on_batch(0.0, ME, batch)
     record(role, 30, 50)
     assert offsets_of(role.delivered) == list(range(offset, 50))
-
-
-def test_seek_of_an_unknown_partition() -> None:
-    role = consumer("latest")
-    role.seek(TP, 3)
-    assert role.on_tick(0.0) == []
-    assert head(role, 9) == [fetch(3, 9)]
 
 
 def test_seek_before_subscribing() -> None:

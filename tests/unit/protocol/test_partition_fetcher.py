@@ -59,20 +59,6 @@ def test_records_in_any_order_are_delivered_once_and_in_order(
         assert budget.records == budget.size_bytes == 0
 
 
-@settings(max_examples=200, deadline=None)
-@given(st.lists(PIECES, max_size=30))
-def test_with_room_every_record_behind_a_gap_is_kept(pieces: list[tuple[int, int]]) -> None:
-    fetcher = fetcher_at()
-    there: set[int] = set()
-    for start, end in pieces:
-        fetcher.take(0.0, batch_of(start, end))
-        there.update(range(start, end))
-    expected = 0
-    while expected in there:
-        expected += 1
-    assert fetcher.next_offset == expected
-
-
 def test_requests_only_what_is_known_to_be_missing() -> None:
     fetcher = fetcher_at(5)
     assert asked(fetcher, 0.0) is None
@@ -84,19 +70,6 @@ def test_requests_only_what_is_known_to_be_missing() -> None:
     fetcher.take(0.1, batch_of(5, 9))
     assert asked(fetcher, 99.0) is None
     assert fetcher.deadline() == inf
-
-
-def test_requests_only_up_to_the_kept_records() -> None:
-    fetcher = fetcher_at()
-    fetcher.take(0.0, batch_of(7, 9))
-    assert asked(fetcher, 0.0) == (0, 7)
-
-
-def test_the_head_never_goes_backwards() -> None:
-    fetcher = fetcher_at()
-    fetcher.raise_head(9)
-    fetcher.raise_head(3)
-    assert fetcher.head == 9
 
 
 def test_retries_back_off_until_records_arrive() -> None:

@@ -13,7 +13,7 @@ from dafka_core.protocol import messages as m
 from dafka_core.protocol import timing
 from dafka_core.protocol.reader_role import RangeRead, ReaderRole
 from dafka_core.protocol.role import Outgoing
-from tests.unit.protocol.model import PARTITION, TOPIC, TP, answer, batch_of, fetches_in, offsets_of
+from tests.unit.protocol.model import PARTITION, TOPIC, TP, batch_of, fetches_in, offsets_of
 
 ME = "21962C91115348329557DE71C90C3718"
 STORE = "C907107406D149E897A2DEA4F157F211"
@@ -88,19 +88,6 @@ def test_records_for_other_nodes_are_ignored() -> None:
     assert role.on_batch(0.0, ME, batch_of(0, 5, topic="hell")) == []
     assert role.on_batch(0.0, ME, batch_of(0, 5, partition="P2")) == []
     assert read.delivered == []
-
-
-def test_a_long_range_waits_for_nothing_but_answers() -> None:
-    role = reader()
-    total = 300_000
-    read = role.read(TP, 0, total)
-    requests = fetches_in(role.on_tick(0.0))
-    found: list[int] = []
-    while requests:
-        for batch in answer(requests.pop(0), total, at_once=8_192):
-            requests.extend(fetches_in(role.on_batch(0.0, ME, batch)))
-            found.extend(taken(read))
-    assert found == list(range(total))
 
 
 def test_without_room_nothing_more_is_requested() -> None:
