@@ -93,20 +93,15 @@ def test_a_node_with_wait_for_tower_waits(kind: str, silence: str, tmp_path: Pat
         made[0].__exit__(None, None, None)
 
 
-@each_node
-@pytest.mark.parametrize(
-    ("option", "value", "says"),
-    [
-        ("towr", "127.0.0.1", "did you mean 'tower'"),
-        ("host", "192.0.2.1", "must be an address of this machine"),
-    ],
-)
-def test_options_that_cannot_be_are_refused(
-    kind: str, option: str, value: Any, says: str, tower: str, tmp_path: Path
-) -> None:
-    with pytest.raises(ConfigError, match=says) as refused:
-        NODES[kind](tmp_path, **{"tower": tower} | {option: value})
-    assert refused.value.option == option
+def test_options_that_cannot_be_are_refused(tower: str, tmp_path: Path) -> None:
+    for make in NODES.values():
+        for option, value, says in (
+            ("towr", "127.0.0.1", "did you mean 'tower'"),
+            ("host", "192.0.2.1", "must be an address of this machine"),
+        ):
+            with pytest.raises(ConfigError, match=says) as refused:
+                make(tmp_path, **{"tower": tower} | {option: value})
+            assert refused.value.option == option
 
 
 def test_nodes_meet_through_any_of_several_towers(

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -184,24 +185,19 @@ def test_no_store_is_an_error(read: Read, tower: str) -> None:
         assert unknown.value.towers == (tower,)
 
 
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("topic", ""),
-        ("topic", "x" * 256),
-        ("partition", ""),
-        ("start", -1),
-        ("start", 2**63),
-        ("end", 2**63),
-    ],
-)
+INVALID: list[tuple[str, Any]] = [
+    *(("topic", ""), ("topic", "x" * 256), ("partition", "")),
+    *(("start", -1), ("start", 2**63), ("end", 2**63)),
+]
+
+
 def test_invalid_arguments_are_refused_and_the_reader_still_works(
-    read: Read, tp: TopicPartition, option: str, value: Any
+    read: Read, tp: TopicPartition
 ) -> None:
     reader = read()
-    asked: dict[str, Any] = {**tp._asdict(), "start": 0, "end": 1} | {option: value}
-    wrong = TopicPartition(asked.pop("topic"), asked.pop("partition"))
-    for ask in (reader.read, reader.times):
+    for (option, value), ask in product(INVALID, (reader.read, reader.times)):
+        asked: dict[str, Any] = {**tp._asdict(), "start": 0, "end": 1} | {option: value}
+        wrong = TopicPartition(asked.pop("topic"), asked.pop("partition"))
         with pytest.raises(ConfigError) as refused:
             list(ask(wrong, **asked, timeout_s=1))
         assert refused.value.option == option

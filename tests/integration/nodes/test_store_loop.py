@@ -233,25 +233,21 @@ def test_a_directory_without_an_origin_becomes_known_where_it_is(
     ids=["empty", "a line", "a text", "cut short", "no text", "missing"],
 )
 def test_a_lost_address_is_an_error_and_no_new_one_is_made(
-    original: Store, tower: str, damage: bytes | None
+    tmp_path: Path, damage: bytes | None
 ) -> None:
     """A store with another address would be counted, and waited for, beside the one it was."""
-    directory = original.log.directory
-    original.close()
+    Log(tmp_path).close()
+    address = kept_address(tmp_path)
     if damage is None:
-        (directory / ADDRESS_FILE).unlink()
+        (tmp_path / ADDRESS_FILE).unlink()
     else:
-        (directory / ADDRESS_FILE).write_bytes(damage)
+        (tmp_path / ADDRESS_FILE).write_bytes(damage)
     for _ in range(2):
         with pytest.raises(StoreError, match=r"file address .*dafka store restore DIR"):
-            Store(directory, tower=tower)
-    address = restore(directory)
-    with Store(directory, tower=tower) as again:
-        assert again.address == address
-        assert sum(info.end for info in again.log.partitions()) == 10
-    (directory / ADDRESS_FILE).write_text(original.address)
-    with Store(directory, tower=tower) as again:
-        assert again.address == original.address
+            kept_address(tmp_path)
+    assert restore(tmp_path) == kept_address(tmp_path) != address
+    (tmp_path / ADDRESS_FILE).write_text(address)
+    assert kept_address(tmp_path) == address
 
 
 def test_an_address_is_on_disk_before_its_name_and_both_before_it_is_used(
