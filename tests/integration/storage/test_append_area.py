@@ -189,14 +189,17 @@ def test_a_trimmed_block_that_the_area_follows_is_deleted(store: Log) -> None:
     assert held(store) == [b"small"]
 
 
-def test_an_id_in_use_is_found_when_all_is_in_the_area(tmp_path: Path) -> None:
+@pytest.mark.parametrize("records", [[b"small"], large(100)], ids=["in the area", "in a block"])
+def test_an_id_in_use_is_found(tmp_path: Path, records: list[bytes]) -> None:
+    """Otherwise a new partition would overwrite the records of the id's owner."""
     with Log(tmp_path) as store:
-        put(store, [b"small"])
+        put(store, records)
     change(tmp_path, b"meta", b"next partition", None)
     with Log(tmp_path) as store:
         with pytest.raises(StoreError, match="the id of the next partition, 0, is in use"):
             put(store, [b"other"], "q")
-        assert held(store) == [b"small"]
+        assert held(store) == records
+        assert store.info(TP._replace(partition="q")) is None
 
 
 @pytest.mark.usefixtures("tiny")
