@@ -20,6 +20,7 @@ from dafka_core.model.epochs import EpochId
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.nodes import sockets as module
 from dafka_core.nodes.sockets import Subscribers, send_one_by_one, send_packed
+from dafka_core.protocol import messages as m
 from dafka_core.protocol.beacons import (
     WELCOME,
     TowerBeacon,
@@ -28,15 +29,6 @@ from dafka_core.protocol.beacons import (
     endpoint_of,
 )
 from dafka_core.protocol.codec import decode, encode, subscription
-from dafka_core.protocol.messages import (
-    Ack,
-    DirectRecord,
-    DirectRecordBatch,
-    EpochAck,
-    Message,
-    RecordBatchMessage,
-    RecordMessage,
-)
 from dafka_core.protocol.role import OutgoingBatch
 from dafka_core.testing import wait_until
 from tests.integration.nodes.peers import ANY_PORTS, PATIENCE_S
@@ -176,14 +168,16 @@ class Publisher:
         """A connection of a node that takes both forms of answers."""
         socket = self._context.socket(zmq.SUB)
         socket.set(zmq.RCVTIMEO, 10_000)
-        for kind in (DirectRecord, DirectRecordBatch):
+        for kind in (m.DirectRecord, m.DirectRecordBatch):
             socket.subscribe(subscription(kind, requestor))
         socket.connect(f"tcp://127.0.0.1:{self._port}")
         self.connections.append(socket)
         self.take(2)
         return socket
 
-    def connect_producer(self, *kinds: type[Message], topic: str = REQUESTOR) -> zmq.Socket[bytes]:
+    def connect_producer(
+        self, *kinds: type[m.Message], topic: str = REQUESTOR
+    ) -> zmq.Socket[bytes]:
         """A connection of a producer, to which such acknowledgements are sent."""
         socket = self._context.socket(zmq.SUB)
         socket.set(zmq.RCVTIMEO, 10_000)
@@ -196,7 +190,7 @@ class Publisher:
 
     def acknowledge(self, sequence: int) -> None:
         """Send as a node does: one for peers that know epochs, and one for other peers."""
-        message = EpochAck(REQUESTOR, "t", sequence, "S", LIFE)
+        message = m.EpochAck(REQUESTOR, "t", sequence, "S", LIFE)
         for each in (message, message.plain):
             self._pub.send_multipart(encode(each))
 
@@ -233,18 +227,18 @@ def test_a_late_end_of_a_connection_does_not_affect_its_successor(publisher: Pub
 
 def test_a_node_that_takes_packed_records_receives_no_single_ones(publisher: Publisher) -> None:
     ours = publisher.connect()
-    for kind in (RecordMessage, RecordBatchMessage):
+    for kind in (m.RecordMessage, m.RecordBatchMessage):
         ours.subscribe(subscription(kind, "t"))
     publisher.take(2)
-    theirs = publisher.connect_producer(RecordMessage, topic="t")
+    theirs = publisher.connect_producer(m.RecordMessage, topic="t")
     assert publisher.subscribers.forms("t", "") == [True, False]
     tp = TopicPartition("t", "P")
     for requestor in ("", REQUESTOR):
         for offset in range(2):
             publisher.publish(OutgoingBatch(RecordBatch.of(tp, offset, [b"x"]), requestor))
     found = [decode(ours.recv_multipart()) for _ in range(4)]
-    assert [type(each) for each in found] == [RecordBatchMessage] * 2 + [DirectRecordBatch] * 2
-    assert isinstance(decode(theirs.recv_multipart()), RecordMessage)
+    assert [type(each) for each in found] == [m.RecordBatchMessage] * 2 + [m.DirectRecordBatch] * 2
+    assert isinstance(decode(theirs.recv_multipart()), m.RecordMessage)
 
 
 def received(socket: zmq.Socket[bytes], sequence: int) -> list[type]:
@@ -253,7 +247,7 @@ def received(socket: zmq.Socket[bytes], sequence: int) -> list[type]:
     while True:
         assert socket.poll(10_000)
         message = decode(socket.recv_multipart())
-        assert isinstance(message, Ack | EpochAck)
+        assert isinstance(message, m.Ack | m.EpochAck)
         kinds.append(type(message))
         if message.sequence == sequence:
             return kinds
@@ -262,16 +256,18 @@ def received(socket: zmq.Socket[bytes], sequence: int) -> list[type]:
 def test_a_producer_that_knows_epochs_receives_each_acknowledgement_once(
     publisher: Publisher,
 ) -> None:
-    ours = publisher.connect_producer(Ack, EpochAck)  # it sends them in the order of their bytes
+    ours = publisher.connect_producer(
+        m.Ack, m.EpochAck
+    )  # it sends them in the order of their bytes
     for sequence in range(3):
         publisher.acknowledge(sequence)
-    assert received(ours, 2) == [EpochAck] * 3
+    assert received(ours, 2) == [m.EpochAck] * 3
     # After it has ended, one that does not know them receives them, too.
     ours.close()
     publisher.take(2)
-    theirs = publisher.connect_producer(Ack)
+    theirs = publisher.connect_producer(m.Ack)
     publisher.acknowledge(3)
-    assert received(theirs, 3) == [Ack]
+    assert received(theirs, 3) == [m.Ack]
 
 
 def test_the_requestors_remembered_are_bounded(

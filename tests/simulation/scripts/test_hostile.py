@@ -9,25 +9,8 @@ import pytest
 
 from dafka_core.config.node_options import LAYOUTS
 from dafka_core.model.records import PartitionInfo, TopicPartition
+from dafka_core.protocol import messages as m
 from dafka_core.protocol.codec import encode, subscription
-from dafka_core.protocol.messages import (
-    Ack,
-    ConsumerHello,
-    DirectHead,
-    DirectRecord,
-    DirectRecordBatch,
-    Fetch,
-    GetHeads,
-    Head,
-    HeadsQuery,
-    HeadsReply,
-    Message,
-    RecordBatchMessage,
-    RecordMessage,
-    StoreHello,
-    TimesQuery,
-    TimesReply,
-)
 from tests.simulation.scripts.script import Script
 
 TP = TopicPartition("t", "P")
@@ -44,10 +27,10 @@ class Mesh:
         self.producer, self.reader = world.producer("t"), world.reader()
         self.peer = world.peer()
         self.peer.wait_until_subscribed(
-            subscription(ConsumerHello, self.store.address),
-            subscription(Ack, self.producer.address),
-            subscription(RecordBatchMessage, "t"),
-            subscription(TimesReply, self.reader.address),
+            subscription(m.ConsumerHello, self.store.address),
+            subscription(m.Ack, self.producer.address),
+            subscription(m.RecordBatchMessage, "t"),
+            subscription(m.TimesReply, self.reader.address),
         )
         # The checkers do not know its records.
         world.checkers.liars.update(("P", "P2", *(f"P{number}" for number in range(1_000))))
@@ -56,25 +39,25 @@ class Mesh:
         nodes = (self.store, self.consumer, self.producer, self.reader)
         return sum(node.mesh.invalid_count for node in nodes)
 
-    def everything(self) -> Iterator[Message]:
+    def everything(self) -> Iterator[m.Message]:
         """Every message that some node of these processes."""
         partition, store = self.producer.address, self.store.address
-        yield RecordMessage(*TP, 0, b"x")
-        yield RecordBatchMessage(*TP, 0, 1, PACKED_ONE)
+        yield m.RecordMessage(*TP, 0, b"x")
+        yield m.RecordBatchMessage(*TP, 0, 1, PACKED_ONE)
         for requestor in (store, self.consumer.address, self.reader.address):
-            yield DirectRecord(requestor, *TP, 0, b"x")
-            yield DirectRecordBatch(requestor, *TP, 0, 1, PACKED_ONE)
-            yield DirectHead(requestor, *TP, 0)
-            yield StoreHello(requestor, "S")
-        yield Fetch(partition, "R", "t", 0, 10)
-        yield Ack(partition, "t", 0)
-        yield Head(*TP, 0)
-        yield GetHeads("t", "R")
-        yield ConsumerHello(store, "R", ("t",))
-        yield HeadsQuery("R", 1, ("t",))
-        yield TimesQuery("R", 1, "t", partition, 0, 1)
-        yield HeadsReply(self.reader.address, 1, "S", 0, 1, (PartitionInfo(*TP, 0, 1),))
-        yield TimesReply(self.reader.address, 1, "S", 0, 1, ((0, 1),))
+            yield m.DirectRecord(requestor, *TP, 0, b"x")
+            yield m.DirectRecordBatch(requestor, *TP, 0, 1, PACKED_ONE)
+            yield m.DirectHead(requestor, *TP, 0)
+            yield m.StoreHello(requestor, "S")
+        yield m.Fetch(partition, "R", "t", 0, 10)
+        yield m.Ack(partition, "t", 0)
+        yield m.Head(*TP, 0)
+        yield m.GetHeads("t", "R")
+        yield m.ConsumerHello(store, "R", ("t",))
+        yield m.HeadsQuery("R", 1, ("t",))
+        yield m.TimesQuery("R", 1, "t", partition, 0, 1)
+        yield m.HeadsReply(self.reader.address, 1, "S", 0, 1, (PartitionInfo(*TP, 0, 1),))
+        yield m.TimesReply(self.reader.address, 1, "S", 0, 1, ((0, 1),))
 
     def assert_works(self) -> None:
         """A record passes from the producer through all others."""
@@ -124,15 +107,15 @@ def test_spoiled_messages_are_counted_and_dropped(mesh: Mesh, layout: str) -> No
 
 def test_forged_heads_and_unrequested_records_stop_nothing(mesh: Mesh) -> None:
     nodes = (mesh.store.address, mesh.consumer.address, mesh.reader.address)
-    mesh.peer.subscribe(subscription(Fetch))
+    mesh.peer.subscribe(subscription(m.Fetch))
     for partition in ("P2", mesh.producer.address):
-        mesh.peer.send(Head("t", partition, HUGE))
-        mesh.peer.send(*(DirectHead(each, "t", partition, HUGE) for each in nodes))
-    mesh.peer.send(RecordMessage("t", "P2", HUGE, b"the last there can be"))
+        mesh.peer.send(m.Head("t", partition, HUGE))
+        mesh.peer.send(*(m.DirectHead(each, "t", partition, HUGE) for each in nodes))
+    mesh.peer.send(m.RecordMessage("t", "P2", HUGE, b"the last there can be"))
     for requestor in nodes:
         for sequence in (0, 5, 1_000_000, HUGE):
-            mesh.peer.send(DirectRecord(requestor, *TP, sequence, b"unrequested"))
-            mesh.peer.send(DirectRecord(requestor, "unknown topic", "P", sequence, b"x"))
+            mesh.peer.send(m.DirectRecord(requestor, *TP, sequence, b"unrequested"))
+            mesh.peer.send(m.DirectRecord(requestor, "unknown topic", "P", sequence, b"x"))
     mesh.world.until(lambda: ("t", "P2") in mesh.consumer.role.positions())
     mesh.assert_works()
     mesh.assert_works()

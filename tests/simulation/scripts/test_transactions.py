@@ -10,18 +10,8 @@ from dafka_core.errors import FencedError, OffsetConflictError
 from dafka_core.model.log_entries import Discard, TransactionExistsError
 from dafka_core.model.records import NO_VERSION, Transaction, TransactionState
 from dafka_core.nodes import sockets, store_loop
+from dafka_core.protocol import messages as m
 from dafka_core.protocol.codec import subscription
-from dafka_core.protocol.messages import (
-    Ack,
-    DirectHead,
-    DirectRecord,
-    DirectRecordBatch,
-    Fetch,
-    GetHeads,
-    Head,
-    RecordBatchMessage,
-    RecordMessage,
-)
 from tests.simulation.scripts.script import Peer, Script, ScriptedStore, tp_of, values
 from tests.unit.protocol.strategies import packed
 
@@ -36,17 +26,17 @@ def store(world: Script) -> ScriptedStore:
 @pytest.fixture
 def sender(world: Script, store: ScriptedStore) -> Peer:
     """Another store, that has part of a transaction."""
-    peer = world.peer(subscription(Fetch, TP.partition), subscription(Ack, TP.partition))
-    direct = subscription(DirectRecordBatch, store.address)
-    peer.wait_until_subscribed(subscription(RecordBatchMessage), direct)
+    peer = world.peer(subscription(m.Fetch, TP.partition), subscription(m.Ack, TP.partition))
+    direct = subscription(m.DirectRecordBatch, store.address)
+    peer.wait_until_subscribed(subscription(m.RecordBatchMessage), direct)
     world.checkers.liars.add(TP.partition)
     world.checkers.published[TP] = values(200)
     return peer
 
 
-def batch_of(start: int, end: int, transaction: Transaction | None = None) -> RecordBatchMessage:
+def batch_of(start: int, end: int, transaction: Transaction | None = None) -> m.RecordBatchMessage:
     content = values(end - start, start)
-    return RecordBatchMessage(*TP, start, len(content), packed(content), transaction)
+    return m.RecordBatchMessage(*TP, start, len(content), packed(content), transaction)
 
 
 def state(store: ScriptedStore) -> TransactionState:
@@ -56,9 +46,9 @@ def state(store: ScriptedStore) -> TransactionState:
 def test_staged_records_become_visible_when_they_are_committed(
     world: Script, store: ScriptedStore
 ) -> None:
-    peer = world.peer(subscription(RecordMessage), subscription(Head))
-    peer.subscribe(*(subscription(each, peer.address) for each in (DirectHead, DirectRecord)))
-    peer.wait_until_subscribed(subscription(GetHeads), subscription(Fetch))
+    peer = world.peer(subscription(m.RecordMessage), subscription(m.Head))
+    peer.subscribe(*(subscription(each, peer.address) for each in (m.DirectHead, m.DirectRecord)))
+    peer.wait_until_subscribed(subscription(m.GetHeads), subscription(m.Fetch))
     store.append(TP, 0, 10)
     world.run(1)
     peer.received.clear()
@@ -66,21 +56,21 @@ def test_staged_records_become_visible_when_they_are_committed(
     transaction = store.stage(TP, "A", 60, 100, 4)._replace(start=10)
     other = store.stage(OTHER, "B", 0, 100, 4)
     assert state(store) == TransactionState(10, 100, "A" * 32, None)
-    peer.send(GetHeads("", peer.address))
+    peer.send(m.GetHeads("", peer.address))
     for tp in (TP, OTHER):
-        peer.send(Fetch(tp.partition, peer.address, "t", 0, 100))
+        peer.send(m.Fetch(tp.partition, peer.address, "t", 0, 100))
     world.run(5)
-    assert peer.messages(DirectHead)[:1] == [DirectHead(peer.address, *TP, 9)]
-    assert len(peer.messages(DirectRecord)) == 10
-    assert {*peer.messages(Head)} == {Head(*TP, 9)}
-    assert peer.messages(RecordMessage) == []
+    assert peer.messages(m.DirectHead)[:1] == [m.DirectHead(peer.address, *TP, 9)]
+    assert len(peer.messages(m.DirectRecord)) == 10
+    assert {*peer.messages(m.Head)} == {m.Head(*TP, 9)}
+    assert peer.messages(m.RecordMessage) == []
     store.commit(transaction, other)
     assert state(store) == TransactionState(100, 100, "A" * 32, Transaction(4, 10, 100))
-    live = peer.wait_for(RecordMessage, 190)
+    live = peer.wait_for(m.RecordMessage, 190)
     assert {(each.tp, each.sequence, each.value) for each in live} == {
         (tp, at, b"%d" % at) for tp, start in ((TP, 10), (OTHER, 0)) for at in range(start, 100)
     }
-    world.until(lambda: peer.messages(Head).count(Head(*TP, 99)) > 2, "the head is repeated")
+    world.until(lambda: peer.messages(m.Head).count(m.Head(*TP, 99)) > 2, "the head is repeated")
 
 
 def test_partitions_are_committed_together_or_not_at_all(
@@ -190,27 +180,27 @@ def test_part_of_a_transaction_is_neither_shown_nor_acknowledged(
     transaction = Transaction(4, 10, 40)
     sender.send(batch_of(0, 10), batch_of(10, 20, transaction), batch_of(20, 25, transaction))
     world.until(lambda: state(store).staged_end == 25)
-    sender.send(Head(*TP, 39))
-    fetch = sender.wait_for(Fetch)[0]  # the rest
+    sender.send(m.Head(*TP, 39))
+    fetch = sender.wait_for(m.Fetch)[0]  # the rest
     assert (fetch.sequence, fetch.end) == (25, 40)
-    sender.send(batch_of(10, 20, transaction), Head(*TP, 9))
+    sender.send(batch_of(10, 20, transaction), m.Head(*TP, 9))
     world.run(3)
-    assert {ack.end for ack in sender.messages(Ack)} == {10}
+    assert {ack.end for ack in sender.messages(m.Ack)} == {10}
     assert state(store) == TransactionState(10, 25, "", None)
     store.stop()
     store.start()
     assert store.held(TP) == (0, 10)
-    sender.wait_until_subscribed(subscription(RecordBatchMessage))
+    sender.wait_until_subscribed(subscription(m.RecordBatchMessage))
     sender.received.clear()
-    sender.send(Head(*TP, 39))
-    for fetch in sender.wait_for(Fetch):
+    sender.send(m.Head(*TP, 39))
+    for fetch in sender.wait_for(m.Fetch):
         rest = batch_of(fetch.sequence, fetch.end)
         sender.send(
-            DirectRecordBatch(
+            m.DirectRecordBatch(
                 store.address, *TP, rest.sequence, rest.count, rest.value, transaction
             )
         )
-    world.until(lambda: 40 in [ack.end for ack in sender.messages(Ack)])
+    world.until(lambda: 40 in [ack.end for ack in sender.messages(m.Ack)])
     assert state(store) == TransactionState(40, 40, "", transaction)
     assert store.values(TP) == values(40)
 

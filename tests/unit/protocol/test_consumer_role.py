@@ -15,14 +15,6 @@ from dafka_core.protocol import messages as m
 from dafka_core.protocol import timing
 from dafka_core.protocol.consumer_role import ConsumerRole
 from dafka_core.protocol.limits import MAX_FETCH_COUNT, MAX_SEQUENCE
-from dafka_core.protocol.messages import (
-    UNSOLICITED,
-    Fetch,
-    Head,
-    HistoryQuery,
-    HistoryReply,
-    RecordTooLarge,
-)
 from dafka_core.protocol.partition_fetcher import MAX_REORDER_RECORDS
 from dafka_core.protocol.role import Outgoing
 from tests.unit.protocol.model import PARTITION, TOPIC, TP, answer, batch_of, fetches_in, offsets_of
@@ -341,7 +333,7 @@ def test_seek_before_subscribing() -> None:
 def test_unsubscribe_forgets_the_topic() -> None:
     role = consumer("earliest", TOPIC, "b")
     record(role, 3, 9)
-    role.on_message(0.0, Head("b", PARTITION, 3), "")
+    role.on_message(0.0, m.Head("b", PARTITION, 3), "")
     role.unsubscribe(TOPIC)
     assert list(role.topics) == ["b"]
     assert list(role.positions()) == [("b", PARTITION)]
@@ -392,7 +384,7 @@ def test_requests_for_records_that_no_node_has_cost_little() -> None:
     assert role.delivered == []
     assert role.scheduler.budget.records <= MAX_REORDER_RECORDS
     # All that did not fit is asked for when the first ones turn up.
-    requests = [Fetch(PARTITION, ME, TOPIC, 0, 1_000)]
+    requests = [fetch(0, 1_000)]
     while requests:
         for batch in answer(requests.pop(0), 601_000):
             requests.extend(fetches_in(direct(role, batch.offset, batch.end, 60.0)))
@@ -404,7 +396,7 @@ def test_partitions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dafka_core.protocol.consumer_role.MAX_PARTITIONS", 10)
     role = consumer("earliest")
     for i in range(30):
-        role.on_message(0.0, Head(TOPIC, f"P{i}", 5), "")
+        role.on_message(0.0, m.Head(TOPIC, f"P{i}", 5), "")
         role.on_batch(0.0, "", batch_of(0, 1, partition=f"P{i}"))
     assert len(role.positions()) == 10
     assert len(role.delivered) == 10
@@ -415,7 +407,7 @@ def test_histories_of_other_partitions_are_not_kept() -> None:
     record(role, 0, 1)
     history = (Epoch(2, 7, 1, 0, 0),)
     for i in range(100):
-        reply = HistoryReply(ME, UNSOLICITED, "S", TOPIC, f"P{i}", 5, NO_LIFE, history)
+        reply = m.HistoryReply(ME, m.UNSOLICITED, "S", TOPIC, f"P{i}", 5, NO_LIFE, history)
         assert role.on_message(0.0, reply, "") == []
     assert set(role.partitions) == {TP}
     assert len(role.delivered) == 1
@@ -428,7 +420,7 @@ def test_records_of_a_replaced_life_are_ignored_and_the_history_is_requested() -
         role.on_batch(0.0, "", dataclasses.replace(batch_of(start, start + 2), epoch=epoch))
     stale = dataclasses.replace(batch_of(4, 6), epoch=replaced)
     assert role.on_batch(1.0, "", stale) == []
-    assert role.on_batch(1.0, ME, stale) == [HistoryQuery(ME, UNSOLICITED, *TP)]
+    assert role.on_batch(1.0, ME, stale) == [m.HistoryQuery(ME, m.UNSOLICITED, *TP)]
     assert role.on_batch(1.1, ME, stale) == []  # asked a moment ago
     assert offsets_of(role.delivered) == [0, 1, 2, 3]
 
@@ -445,7 +437,7 @@ def limited() -> ConsumerRole:
 
 
 def refuse(role: ConsumerRole, offset: int, size_bytes: int = 100, to: str = ME) -> list[Outgoing]:
-    return role.on_message(0.5, RecordTooLarge(to, *TP, offset, size_bytes), "")
+    return role.on_message(0.5, m.RecordTooLarge(to, *TP, offset, size_bytes), "")
 
 
 def delivered(role: ConsumerRole) -> list[range | int]:
@@ -459,7 +451,7 @@ def delivered(role: ConsumerRole) -> list[range | int]:
 
 def test_the_error_takes_the_place_of_the_record() -> None:
     role = limited()
-    role.on_message(0.0, Head(*TP, 5), "")
+    role.on_message(0.0, m.Head(*TP, 5), "")
     role.on_batch(0.0, ME, batch_of(0, 2))
     role.on_batch(0.0, "", batch_of(3, 6))  # it waits behind the gap
     refuse(role, 2)
@@ -473,33 +465,31 @@ def test_the_error_takes_the_place_of_the_record() -> None:
 
 def test_following_records_are_requested() -> None:
     role = limited()
-    role.on_message(0.0, Head(*TP, 0), "")
+    role.on_message(0.0, m.Head(*TP, 0), "")
     assert refuse(role, 0) == []
-    assert fetches_in(role.on_message(0.5, Head(*TP, 3), "")) == [Fetch(PARTITION, ME, TOPIC, 1, 3)]
+    assert fetches_in(role.on_message(0.5, m.Head(*TP, 3), "")) == [fetch(1, 4)]
 
 
 def test_only_the_next_record_is_skipped_and_only_above_the_limit() -> None:
     role = limited()
-    role.on_message(0.0, Head(*TP, 5), "")
+    role.on_message(0.0, m.Head(*TP, 5), "")
     refuse(role, 1)  # the ones before it were lost on the way
     refuse(role, 0, LIMIT)  # within its limit: the report is wrong
     refuse(role, 0, to="another")
     assert role.delivered == []
-    assert fetches_in(role.on_tick(timing.FETCH_RETRY_S + 0.1)) == [
-        Fetch(PARTITION, ME, TOPIC, 0, 6)
-    ]
+    assert fetches_in(role.on_tick(timing.FETCH_RETRY_S + 0.1)) == [fetch(0, 6)]
 
 
 def test_a_life_that_began_with_a_skipped_record_changes_nothing() -> None:
     """Otherwise it would return to records that no node sends, skip them, and return, for ever."""
     role, old = limited(), Epoch(1, 7, 1, 0, 0)
     role.on_batch(0.0, "", dataclasses.replace(batch_of(0, 2), epoch=old))
-    role.on_message(0.0, Head(*TP, 2), "")
+    role.on_message(0.0, m.Head(*TP, 2), "")
     refuse(role, 2)
 
     def hear(start: int) -> None:
         history = (old, Epoch(start, 8, 1, start, old.digest))
-        role.on_message(1.0, HistoryReply(ME, UNSOLICITED, "S", *TP, 3, NO_LIFE, history), "")
+        role.on_message(1.0, m.HistoryReply(ME, m.UNSOLICITED, "S", *TP, 3, NO_LIFE, history), "")
 
     hear(2)
     assert role.positions() == {TP: (3, 3)}
@@ -510,20 +500,18 @@ def test_a_life_that_began_with_a_skipped_record_changes_nothing() -> None:
 
 def test_without_room_the_record_is_requested_again() -> None:
     role = limited()
-    role.on_message(0.0, Head(*TP, 5), "")
+    role.on_message(0.0, m.Head(*TP, 5), "")
     role.room = False
     refuse(role, 0)
     assert role.delivered == []
     role.room = True
-    assert fetches_in(role.on_tick(timing.FETCH_RETRY_S + 0.1)) == [
-        Fetch(PARTITION, ME, TOPIC, 0, 6)
-    ]
+    assert fetches_in(role.on_tick(timing.FETCH_RETRY_S + 0.1)) == [fetch(0, 6)]
 
 
 def test_reports_of_other_partitions_are_ignored() -> None:
     role = limited()
     assert refuse(role, 0) == []
-    role.on_message(0.0, Head(*TP, 5), "")
+    role.on_message(0.0, m.Head(*TP, 5), "")
     role.unsubscribe(TOPIC)
     refuse(role, 0)
     assert role.delivered == []
