@@ -141,20 +141,6 @@ def test_a_disk_that_fails_ends_a_store_in_the_application(
         producer.flush(0.05)
 
 
-@pytest.mark.parametrize("damage", ["garbage", "header", "foreign"])
-def test_a_foreign_file_is_refused(tower: str, tmp_path: Path, damage: str) -> None:
-    data = tmp_path / "data.mdb"
-    if damage == "foreign":
-        data.write_bytes(b"SQLite format 3\0" * 1_000)
-    else:
-        Store(tmp_path, tower=tower).close()
-        whole = data.read_bytes()
-        data.write_bytes(b"\xff" * len(whole) if damage == "garbage" else bytes(8_192) + whole)
-    with pytest.raises(StoreError, match=str(tmp_path)) as refused:
-        Store(tmp_path, tower=tower)
-    assert refused.value.directory == str(tmp_path)
-
-
 A, B = "A" * 32, "B" * 32
 
 Open = Callable[..., Store]
