@@ -30,6 +30,12 @@ def consumer(start: Any = "earliest", *topics: str) -> ConsumerRole:
     return role
 
 
+@pytest.fixture
+def role() -> ConsumerRole:
+    """A consumer of the topic from its first record on."""
+    return consumer("earliest")
+
+
 def record(role: ConsumerRole, start: int, end: int, now: float = 0.0) -> list[Outgoing]:
     """RECORDs ``[start, end)`` arrive."""
     return role.on_batch(now, "", batch_of(start, end))
@@ -94,15 +100,13 @@ def test_asks_for_the_heads_when_it_subscribes() -> None:
     assert list(role.topics) == [TOPIC]
 
 
-def test_earliest_triggered_by_a_head() -> None:
-    role = consumer("earliest")
+def test_earliest_triggered_by_a_head(role: ConsumerRole) -> None:
     assert head(role, 2) == [fetch(0, 2)]
     assert direct(role, 0, 2) == []
     assert offsets_of(role.delivered) == [0, 1]
 
 
-def test_earliest_triggered_by_a_record() -> None:
-    role = consumer("earliest")
+def test_earliest_triggered_by_a_record(role: ConsumerRole) -> None:
     assert record(role, 1, 2) == [fetch(0, 1)]
     assert role.delivered == []
     assert record(role, 0, 1) == []
@@ -150,9 +154,8 @@ def test_begins_at_given_offsets() -> None:
 
 
 @pytest.mark.parametrize("extra", [0, 1])
-def test_replays_a_long_partition_whose_producer_is_gone(extra: int) -> None:
+def test_replays_a_long_partition_whose_producer_is_gone(role: ConsumerRole, extra: int) -> None:
     # C consumers stop after one block; C stores answer with one record too many.
-    role = consumer("earliest")
     total = 350_000
     requests = fetches_in(
         role.on_message(0.0, m.DirectHead(ME, TOPIC, PARTITION, total - 1), STORE)
@@ -195,8 +198,7 @@ def test_topics_match_exactly() -> None:
     assert role.positions() == {}
 
 
-def test_records_for_other_nodes_are_ignored() -> None:
-    role = consumer("earliest")
+def test_records_for_other_nodes_are_ignored(role: ConsumerRole) -> None:
     assert role.on_batch(0.0, ME + "0", batch_of(0, 9)) == []
     assert role.delivered == []
     assert role.positions() == {}
@@ -224,8 +226,7 @@ def test_heads_are_requested_at_an_interval() -> None:
     assert role.on_tick(1.0 + 3 * timing.HEADS_INTERVAL_S) == [m.GetHeads("b", ME)]
 
 
-def test_without_topics_nothing_is_due() -> None:
-    role = consumer("earliest")
+def test_without_topics_nothing_is_due(role: ConsumerRole) -> None:
     role.on_tick(0.0)
     role.unsubscribe(TOPIC)
     late_s = 2 * timing.HEADS_INTERVAL_S
@@ -244,8 +245,7 @@ def test_heads_of_many_partitions_are_requested_less_often(monkeypatch: pytest.M
     assert role.on_tick(3 * timing.HEADS_INTERVAL_S) == [m.GetHeads(TOPIC, ME)]
 
 
-def test_deadline_is_when_to_ask_again() -> None:
-    role = consumer("earliest")
+def test_deadline_is_when_to_ask_again(role: ConsumerRole) -> None:
     assert role.deadline(0.0) == inf
     head(role, 5, now=10.0)
     assert role.deadline(10.0) == 10.0 + timing.FETCH_RETRY_S
@@ -254,8 +254,7 @@ def test_deadline_is_when_to_ask_again() -> None:
     assert role.deadline(11.5) == 10.0 + timing.FETCH_RETRY_S + timing.HEADS_INTERVAL_S  # for heads
 
 
-def test_a_new_subscriber_to_fetches_is_asked_at_once() -> None:
-    role = consumer("earliest")
+def test_a_new_subscriber_to_fetches_is_asked_at_once(role: ConsumerRole) -> None:
     head(role, 5)
     assert role.on_tick(0.0) == []
     role.on_subscribed(0.0, m.Fetch, "P2")
@@ -269,8 +268,7 @@ def test_a_new_subscriber_to_fetches_is_asked_at_once() -> None:
 # -- room, seek, unsubscribe ----------------------------------------------------------------------
 
 
-def test_without_room_nothing_is_delivered_or_requested() -> None:
-    role = consumer("earliest")
+def test_without_room_nothing_is_delivered_or_requested(role: ConsumerRole) -> None:
     assert record(role, 0, 10) == []
     role.room = False
     assert record(role, 10, 20) == []
@@ -286,8 +284,7 @@ def test_without_room_nothing_is_delivered_or_requested() -> None:
     assert offsets_of(role.delivered) == list(range(30))
 
 
-def test_records_that_arrived_without_room_are_requested_with_room() -> None:
-    role = consumer("earliest")
+def test_records_that_arrived_without_room_are_requested_with_room(role: ConsumerRole) -> None:
     assert head(role, 1_000) == [fetch(0, 1_000)]
     direct(role, 0, 100)
     role.room = False
@@ -305,8 +302,7 @@ def test_latest_without_room_loses_nothing() -> None:
 
 
 @pytest.mark.parametrize("offset", [0, 7, 25, 40])
-def test_seek(offset: int) -> None:
-    role = consumer("earliest")
+def test_seek(role: ConsumerRole, offset: int) -> None:
     record(role, 0, 20)
     record(role, 25, 30)
     role.delivered.clear()
@@ -347,8 +343,7 @@ def test_unsubscribe_forgets_the_topic() -> None:
     assert offsets_of(role.delivered) == [0, 1, 2]
 
 
-def test_unsubscribing_from_what_was_not_subscribed_to_is_no_error() -> None:
-    role = consumer("earliest")
+def test_unsubscribing_from_what_was_not_subscribed_to_is_no_error(role: ConsumerRole) -> None:
     role.unsubscribe("b")
     assert list(role.topics) == [TOPIC]
 
@@ -356,8 +351,7 @@ def test_unsubscribing_from_what_was_not_subscribed_to_is_no_error() -> None:
 # -- limits ---------------------------------------------------------------------------------------
 
 
-def test_a_forged_head_costs_little() -> None:
-    role = consumer("earliest")
+def test_a_forged_head_costs_little(role: ConsumerRole) -> None:
     head(role, MAX_SEQUENCE + 1)
     asked = 0
     for tenth in range(2_000):
@@ -374,8 +368,7 @@ def test_a_forged_head_costs_little() -> None:
     assert len(role.positions()) == len(role.scheduler) == 1
 
 
-def test_requests_for_records_that_no_node_has_cost_little() -> None:
-    role = consumer("earliest")
+def test_requests_for_records_that_no_node_has_cost_little(role: ConsumerRole) -> None:
     # The first ones are lost for ever, and new ones come and come.
     asked = 0
     for i in range(600):
@@ -402,8 +395,7 @@ def test_partitions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(role.delivered) == 10
 
 
-def test_histories_of_other_partitions_are_not_kept() -> None:
-    role = consumer("earliest")
+def test_histories_of_other_partitions_are_not_kept(role: ConsumerRole) -> None:
     record(role, 0, 1)
     history = (Epoch(2, 7, 1, 0, 0),)
     for i in range(100):
