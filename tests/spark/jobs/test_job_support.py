@@ -9,11 +9,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from demo import replay_flights
 
 from dafka_core import EmbeddedCluster, Producer, Reader
 from dafka_core.cli.job_commands import jobs
@@ -143,12 +145,14 @@ def test_an_error_of_java_becomes_the_sentence_of_its_cause(
     assert describe_error(ValueError("a defect")) == ("ValueError", "")
 
 
-def test_a_missing_tower_is_one_sentence() -> None:
-    missing = ("--tower=127.0.0.1:1:2", "--limit=5")
-    done = finished(sys.executable, str(JOBS / "demo" / "replay_flights.py"), *missing)
-    assert done.returncode == 1
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("replay_flights.py: no tower answered at 127.0.0.1:1:2 within 10 s; ")
+def test_a_missing_tower_is_one_sentence(run_here: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay_flights, "Producer", partial(Producer, tower_timeout_s=0.1))
+    monkeypatch.setattr(replay_flights, "on_stop_signals", lambda _: None)
+    name = "demo.replay_flights"
+    code, _, err = run_here(name, "--tower=127.0.0.1:1:2", "--limit=5")
+    assert code == 1
+    (line,) = err.splitlines()
+    assert line.startswith(f"dafka job {name}: no tower answered at 127.0.0.1:1:2 within 0.1 s; ")
 
 
 def test_a_misspelt_topic_is_one_sentence(cluster: EmbeddedCluster, tmp_path: Path) -> None:
@@ -164,6 +168,7 @@ def test_a_misspelt_topic_is_one_sentence(cluster: EmbeddedCluster, tmp_path: Pa
     )
 
 
+@pytest.mark.nightly
 def test_of_two_runs_of_one_job_one_continues(cluster: EmbeddedCluster, tmp_path: Path) -> None:
     """Both write the same batch, which is written once; the later one reports the other."""
     command = [
