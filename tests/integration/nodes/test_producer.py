@@ -310,15 +310,6 @@ def test_whatever_else_happens_at_the_end_still_does(tower: str) -> None:
     assert (process.returncode, process.stdout) == (1, "unflushed an exit function\n")
 
 
-def test_a_resumed_producer_continues_at_its_end(store: Store, tower: str) -> None:
-    with Producer("t", tower=tower) as producer:
-        producer.publish_many(values(10))
-    with Producer("t", tower=tower, address=producer.address) as resumed:
-        assert (resumed.address, resumed.next_offset) == (producer.address, 10)
-        assert resumed.publish(b"10") == 10
-    assert stored(store, "t", producer.address) == values(11)
-
-
 def test_of_two_producers_with_one_address_the_newer_continues(
     store: Store, produce: Produce
 ) -> None:

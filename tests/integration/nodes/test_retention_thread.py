@@ -116,28 +116,6 @@ def test_rules_are_gone_by_also_where_a_deletion_is_damaged(
     assert "checksum" in caplog.text
 
 
-def test_a_store_trims_by_its_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "INTERVAL_S", 0.1)
-    with pytest.raises(ConfigError, match=r"'retain' = 't': must be PATTERN="):
-        Store(tmp_path / "store", retain="t")
-    with EmbeddedCluster(stores=0) as cluster:
-        options = {"tower": cluster.tower}
-        with Store(tmp_path / "store", retain=["t=100kB", "*=forever"], **options) as store:
-            with Producer("t", **options) as producer, Producer("other", **options) as other:
-                for number in range(900):
-                    producer.publish(b"x" * 1_000)
-                    other.publish(b"x" * 1_000)
-                    if number % 300 == 299:
-                        producer.flush(30)
-                        other.flush(30)
-                wait_until(lambda: store.retention.counts.passes > 0)
-                tp = TopicPartition("t", producer.address)
-                wait_until(lambda: (info := store.log.info(tp)) is not None and info.earliest > 0)
-                assert store.log.end(tp) == 900
-            (info,) = store.log.partitions("other")
-            assert (info.earliest, info.end) == (0, 900)
-
-
 A, B, C = (TopicPartition("flights", name * 32) for name in "ABC")
 
 
@@ -212,6 +190,8 @@ def test_only_those_that_are_named_are_waited_for(protected_queries_log: Log) ->
 
 def test_a_store_waits_for_a_query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maintenance, "INTERVAL_S", 0.05)
+    with pytest.raises(ConfigError, match=r"'retain' = 't': must be PATTERN="):
+        Store(tmp_path, retain="t")
     with EmbeddedCluster(stores=0) as cluster:
         options = {"tower": cluster.tower}
         rules = {"retain": "flights=0.001s", "retain_until_read": "flights=1h"}

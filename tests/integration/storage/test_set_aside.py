@@ -21,7 +21,7 @@ from dafka_core.storage.set_aside import AsideRecords
 from dafka_core.storage.tables import FoundBlock, Tables
 from tests.integration.storage.clocks import Clock
 from tests.integration.storage.damage import change
-from tests.integration.storage.staged import TP, A, clean, held, large, one, put, stage, values
+from tests.integration.storage.staged import TP, clean, held, large, put, stage, values
 
 OLD = Epoch.first(EpochId(1, 0xA, 1))
 LOST = Epoch(2, 0xB, 1, 4, OLD.digest)
@@ -171,20 +171,6 @@ def test_who_reads_meanwhile_gets_one_history_never_a_mixture(
 
 
 # ---------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("start", "is_left"), [(2, False), (5, False), (8, True), (9, True)])
-def test_a_transaction_that_is_set_aside_in_part_can_be_written_again(
-    store: Log, start: int, is_left: bool
-) -> None:
-    put(store, values(5))
-    store.write([stage(values(3, "s"), 5, version=4), one(A, 5, 8, 4)])
-    put(store, values(3, "more"))
-    set_aside(store, start)
-    last = store.transaction_state(TP).transaction
-    assert last == (Transaction(4, 5, 8) if is_left else None)
-    [outcome] = store.write([one(A, 5, 8, 4)])
-    assert (outcome is None) == is_left
 
 
 def test_they_are_discarded_by_their_id(tmp_path: Path) -> None:
