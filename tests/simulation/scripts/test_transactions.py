@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from dafka_core.errors import FencedError, OffsetConflictError
-from dafka_core.model.log_entries import Discard, TransactionExistsError
+from dafka_core.errors import FencedError
+from dafka_core.model.log_entries import TransactionExistsError
 from dafka_core.model.records import NO_VERSION, Transaction, TransactionState
 from dafka_core.nodes import sockets, store_loop
 from dafka_core.protocol import messages as m
@@ -71,51 +71,6 @@ def test_staged_records_become_visible_when_they_are_committed(
         (tp, at, b"%d" % at) for tp, start in ((TP, 10), (OTHER, 0)) for at in range(start, 100)
     }
     world.until(lambda: peer.messages(m.Head).count(m.Head(*TP, 99)) > 2, "the head is repeated")
-
-
-def test_partitions_are_committed_together_or_not_at_all(
-    world: Script, store: ScriptedStore
-) -> None:
-    tps = [tp_of(f"p{number}") for number in range(20)]
-    staged = [store.stage(tp, "A", 0, 10 + at, 1) for at, tp in enumerate(tps)]
-    last = staged[-1]
-    for each, error in (
-        (last._replace(attempt="B" * 32), FencedError),
-        (last._replace(start=1), OffsetConflictError),
-        (last._replace(end=60), OffsetConflictError),
-    ):
-        with pytest.raises(error, match=f"partition {last.partition}:"):
-            store.commit(*staged[:-1], each)
-        assert store.log.partitions() == []
-    for _ in range(3):  # its answer may be lost
-        store.commit(*staged)
-    assert sorted(info.end for info in store.log.partitions()) == [*range(10, 30)]
-    store.transact(tps[0], 10, 15, 2)
-    for each in (staged[0], staged[0]._replace(start=9, end=16)):
-        with pytest.raises((FencedError, OffsetConflictError)):
-            store.commit(each)
-
-
-def test_of_two_attempts_the_last_one_to_begin_commits(world: Script, store: ScriptedStore) -> None:
-    old = store.stage(TP, "A", 0, 10, 1)
-    new = store.stage(TP, "B", 0, 7, 1)
-    with pytest.raises(FencedError) as fenced:
-        store.stage(TP, "A", 10, 20, 1)
-    assert (fenced.value.partition, fenced.value.attempt) == (TP.partition, "A" * 32)
-    world.result(store.queue.discard([Discard(TP, "A" * 32)]))  # nothing of its own
-    store.commit(new)
-    for late in (old, old._replace(end=20)):
-        with pytest.raises(FencedError):
-            store.commit(late)
-    for version in (1, 0):
-        with pytest.raises(TransactionExistsError) as exists:
-            store.stage(TP, "C", 7, 9, version)
-        assert exists.value.transaction == Transaction(1, 0, 7)
-    staged = store.stage(TP, "C", 7, 9, 2)
-    assert store.append(TP, 7, 3) == 10  # a client's records fence what is staged
-    with pytest.raises(FencedError):
-        store.commit(staged)
-    assert store.values(TP) == values(10)
 
 
 @pytest.mark.parametrize("version", [3, NO_VERSION])
