@@ -79,11 +79,6 @@ def publisher(bare: Sockets, tower: Tower) -> zmq.Socket[bytes]:
     return made
 
 
-def test_every_new_subscriber_is_greeted(running: Tower, bare: Sockets) -> None:
-    for _ in range(3):
-        subscriber(bare, running)
-
-
 def test_beacons_reach_every_subscriber_with_their_endpoint(running: Tower, bare: Sockets) -> None:
     subscribers = [subscriber(bare, running) for _ in range(2)]
     sender, node = publisher(bare, running), new_address()

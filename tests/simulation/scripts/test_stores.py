@@ -133,6 +133,21 @@ def test_a_paused_store_receives_what_it_has_missed(world: Script) -> None:
     world.until(lambda: second.held(producer.tp) == (0, 500))
 
 
+def test_a_record_has_its_producers_timestamp_at_each_store(world: Script) -> None:
+    stores, producer = [world.store("one"), world.store("two")], world.producer("t", acks=2)
+    said: list[tuple[int, int]] = []
+    for _ in range(20):
+        before_us = world.now_us()
+        producer.publish(3)
+        said.append((before_us, world.now_us()))
+        producer.flush()
+    stores.append(world.store("late"))
+    world.until(lambda: stores[2].held(producer.tp) == (0, 60))
+    times, *others = (store.log.times(producer.tp, 0, 60) for store in stores)
+    assert others == [times] * 2
+    assert all(first <= us <= last for (_, us), (first, last) in zip(times, said, strict=True))
+
+
 # -- stores with different retention
 
 
