@@ -117,36 +117,12 @@ def test_only_acknowledged_batches_are_deleted(role: ProducerRole) -> None:
     assert fetched(role, 29, 30) == []
 
 
-def test_acknowledgements_of_unpublished_records_do_not_count(role: ProducerRole) -> None:
-    acknowledge(role, 1)
+@pytest.mark.parametrize(("stores", "end"), [("SS", 0), ("ST", 10)])
+def test_c_stores_are_distinguished_by_their_connections(stores: str, end: int) -> None:
+    role = producer(acks=2)
     publish(role, 10)
-    for end in (11, 2**40, MAX_SEQUENCE + 1):
-        acknowledge(role, end)
-    assert role.acknowledged == 0
-    assert fetched(role, 0, 100) == [batch_of(0, 10)]
-    # Nor do they count later, when the records exist.
-    publish(role, 1)
-    assert role.acknowledged == 0
-
-
-@pytest.mark.parametrize(
-    ("acks", "acks_received", "end"),
-    [
-        (1, [(9, "", ""), (3, "", "")], 9),  # the second one is late
-        (2, [(10, "S1", ""), (10, "S1", "peer")], 0),  # two of one store are one
-        (2, [(10, "S1", ""), (10, "S1", "peer"), (7, "S2", "")], 7),
-        # C stores do not name themselves: their connections distinguish them.
-        (2, [(10, "", "S1"), (10, "", "S1")], 0),
-        (2, [(10, "", "S1"), (10, "", "S2")], 10),
-    ],
-)
-def test_each_store_counts_once(
-    acks: int, acks_received: list[tuple[int, str, str]], end: int
-) -> None:
-    role = producer(acks=acks)
-    publish(role, 10)
-    for each in acks_received:
-        acknowledge(role, *each)
+    for store in stores:
+        acknowledge(role, 10, peer=store)
     assert role.acknowledged == end
 
 
