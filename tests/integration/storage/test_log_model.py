@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import count
 from unittest.mock import Mock
 
@@ -17,10 +18,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from dafka_core.config.topic_rules import parse_compression, parse_rules
 from dafka_core.errors import OffsetConflictError
+from dafka_core.model.epochs import Epoch, EpochId, digest, last_life
 from dafka_core.model.log_entries import (
     Commit,
     Discard,
     LogEntry,
+    Promise,
     RestartPartition,
     SetAside,
     SetTransaction,
@@ -67,10 +70,9 @@ def in_file(store: Log, tp: TopicPartition, start: int, end: int) -> list[bytes]
     return values
 
 
-def on_disk(disk: Disk, tp: TopicPartition) -> list[bytes]:
-    """Return everything that a reader of the simulated disk receives."""
-    batches = disk.read(tp, 0, disk.end(tp), max_records=1 << 20, max_bytes=1 << 30)
-    return [value for batch in batches for value in batch.values]
+def named(batches: Sequence[RecordBatch]) -> list[tuple[bytes, Epoch | None]]:
+    """Return the records of batches, each with its epoch."""
+    return [(value, batch.epoch) for batch in batches for value in batch.values]
 
 
 class LogSteps(RuleBasedStateMachine):
@@ -108,14 +110,13 @@ class LogSteps(RuleBasedStateMachine):
         size: int,
         transaction: Transaction | None = None,
         stamps: Sequence[int] = (),
+        epoch: Epoch | None = None,
     ) -> RecordBatch:
         """Records that no other batch has; the larger ones make blocks that are not extended."""
         values = [b"%d," % next(self.numbers) * (1 + size) for _ in range(size)]
         batch = RecordBatch.of(tp, offset, values, transaction)
-        if not stamps:
-            return batch
-        times = [(1, self.now_us + stamps[n % len(stamps)]) for n in range(size)]
-        return RecordBatch(tp, offset, batch.values, times=np.array(times))
+        runs = [(1, self.now_us + stamps[n % len(stamps)]) for n in range(size) if stamps]
+        return replace(batch, times=np.array(runs) if runs else None, epoch=epoch)
 
     def write(self, entry: LogEntry) -> bool:
         """Write an entry to both; return False if both refuse it, with the same error."""
@@ -141,13 +142,28 @@ class LogSteps(RuleBasedStateMachine):
     def begin(self) -> None:
         self.write(RecordBatch.of(Q, 0, [b"first"]))
 
-    @rule(tp=PARTITIONS, size=SIZES, at_staged_end=st.booleans(), shift=SHIFTS, stamps=STAMPS)
+    @rule(
+        tp=PARTITIONS,
+        size=SIZES,
+        at_staged_end=st.booleans(),
+        shift=SHIFTS,
+        stamps=STAMPS,
+        begins=st.booleans(),
+    )
     def append(
-        self, tp: TopicPartition, size: int, at_staged_end: bool, shift: int, stamps: list[int]
+        self,
+        tp: TopicPartition,
+        size: int,
+        at_staged_end: bool,
+        shift: int,
+        stamps: list[int],
+        begins: bool,
     ) -> None:
-        state = self.state(tp)
+        state, history = self.state(tp), self.disk.lives(tp).history
         offset = (state.staged_end if at_staged_end else state.end) + shift
-        batch = self.batch(tp, offset, size, stamps=stamps)
+        life = EpochId(last_life(history).number + 1, next(self.numbers), 1)
+        epoch = Epoch(*life, offset, digest(history)) if begins and offset == state.end else None
+        batch = self.batch(tp, offset, size, stamps=stamps, epoch=epoch)
         try:
             self.write(batch)
         except SimulationError:  # no store does it
@@ -219,6 +235,10 @@ class LogSteps(RuleBasedStateMachine):
         end = self.disk.end(tp) + beyond
         transaction = Transaction(version, max(end - length, 0), max(end, 1))
         self.write(SetTransaction(tp, transaction))
+
+    @rule(tp=PARTITIONS, number=st.integers(1, 9))
+    def promise(self, tp: TopicPartition, number: int) -> None:
+        assert self.write(Promise(tp, EpochId(number, 1, 1)))
 
     @rule(tp=PARTITIONS, part=st.integers(0, 4))
     def trim(self, tp: TopicPartition, part: int) -> None:
@@ -306,8 +326,11 @@ class LogSteps(RuleBasedStateMachine):
         for tp in (P, Q):
             model = self.model(tp)
             assert self.store.transaction_state(tp) == self.state(tp)
+            assert self.store.lives(tp) == self.disk.lives(tp)
             expected = model.records[model.earliest :]
-            assert held(self.store, tp.partition) == on_disk(self.disk, tp) == expected
+            assert held(self.store, tp.partition) == expected
+            on_disk = self.disk.read(tp, 0, model.end, max_records=1 << 20, max_bytes=1 << 30)
+            assert named(self.store.read(tp, 0, model.end)) == named(on_disk)
             with self.store.snapshot() as snapshot:
                 assert held(snapshot, tp.partition) == expected
             assert in_file(self.store, tp, model.earliest, model.end) == expected

@@ -18,7 +18,6 @@ from dafka_core.model.log_entries import (
     NotedBatch,
     Notes,
     Promise,
-    SetAside,
     Stage,
     StoreSeen,
 )
@@ -87,36 +86,6 @@ def test_epochs_are_there_when_the_log_is_opened_again(tmp_path: Path) -> None:
         assert epochs_read(log) == parts
         assert epochs_read(log, 4, 6) == [(4, 5, SECOND), (5, 6, THIRD)]
         assert held(log) == [b"%d" % offset for offset in range(9)]
-
-
-def test_records_without_an_epoch_are_of_the_last_one(store: Log) -> None:
-    store.append([batch(0, 3, None)])
-    assert (store.lives(STAGED_TP), epochs_read(store)) == (lives(3), [(0, 3, None)])
-    begun = SECOND._replace(parent=0)
-    store.append([batch(3, 4, begun), batch(4, 5, None)])
-    assert store.lives(STAGED_TP) == lives(5, begun)
-    assert epochs_read(store) == [(0, 3, None), (3, 5, begun)]
-
-
-def test_promises_are_kept_also_of_a_partition_without_records(tmp_path: Path) -> None:
-    with Log(tmp_path) as log:
-        assert log.write([Promise(STAGED_TP, LIFE)]) == [None]
-        assert log.write([Promise(STAGED_TP, EpochId(4, 1, 1))]) == [None]  # a newer one has one
-    with Log(tmp_path) as log:
-        assert log.lives(STAGED_TP) == lives(0, promised=LIFE)
-        assert log.partitions() == []
-        three_lives(log)
-        assert log.lives(STAGED_TP) == lives(9, FIRST, SECOND, THIRD, promised=LIFE)
-        assert log.write([SetAside(STAGED_TP, 0)]) == [None]
-    with Log(tmp_path) as log:
-        assert log.lives(STAGED_TP) == lives(0, promised=LIFE)
-
-
-def test_trimming_takes_no_epochs_away(store: Log) -> None:
-    three_lives(store)
-    store.trim(STAGED_TP, 7)
-    assert store.lives(STAGED_TP) == lives(9, FIRST, SECOND, THIRD)
-    assert epochs_read(store, 7) == [(7, 9, THIRD)]
 
 
 def test_the_stores_that_were_met_are_kept(tmp_path: Path) -> None:
