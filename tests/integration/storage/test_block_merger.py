@@ -25,7 +25,6 @@ from dafka_core.storage.block import Block
 from dafka_core.storage.environment import Environment
 from dafka_core.storage.tables import Tables
 from tests.integration.storage import appender
-from tests.integration.storage.clocks import Clock
 from tests.integration.storage.processes import TP, P, check_batches, check_snapshot, put, values_of
 
 
@@ -74,22 +73,6 @@ def test_small_blocks_become_one(store: Log) -> None:
     put(store, 700, 5)
     assert merged(store) == 1
     assert counts(store) == [64, 500, 3, 700, 5]
-
-
-def test_times_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(block_writer, "SMALL_BLOCK_BYTES", 1)
-    clock = Clock()
-    with Log(tmp_path, clock_us=clock) as store:
-        for number in range(1, 20):
-            put(store, number)
-            clock.now_us += number % 2
-        times = store.times(TP, 0, 999)
-        assert len(times) == 10
-        assert merged(store) > 0
-        assert len(counts(store)) < 19
-        assert store.times(TP, 0, 999) == times
-        for offset, time_us in times:
-            assert store.offset_for_time(TP, time_us) == offset
 
 
 def test_blocks_from_before_the_log_was_opened_are_found(

@@ -51,7 +51,6 @@ from tests.integration.storage.staged import (
     part,
     put,
     stage,
-    told,
     values,
 )
 
@@ -339,29 +338,6 @@ def copied(tmp_path: Path, clock: Clock) -> Iterator[Log]:
     with Log(tmp_path / "store", clock_us=clock) as opened:
         put(opened, values(3))
         yield opened
-
-
-@pytest.mark.parametrize("ends", [(150, 303), (4, 5, 100, 302, 303)])
-@pytest.mark.parametrize("together", [False, True])
-def test_parts_of_a_transaction_are_seen_with_the_last_one(
-    copied: Log, clock: Clock, ends: tuple[int, ...], together: bool
-) -> None:
-    seen = told(copied)
-    batches = [
-        part(RECORDS, TRANSACTION, start, end) for start, end in zip((3, *ends), ends, strict=False)
-    ]
-    if together:
-        copied.append(batches)
-    else:
-        for batch in batches[:-1]:
-            clock.now_us += 1_000
-            copied.append([batch])
-            assert told(copied) == seen
-            assert copied.transaction_state(TP) == TransactionState(3, batch.end, "", None)
-        copied.append(batches[-1:])
-    assert copied.transaction_state(TP) == TransactionState(303, 303, "", TRANSACTION)
-    assert held(copied) == values(3) + RECORDS
-    assert len(copied.times(TP, 3, 303)) == (1 if together else len(batches) - 1)
 
 
 def test_another_transaction_does_not_go_on_with_what_is_staged(copied: Log) -> None:

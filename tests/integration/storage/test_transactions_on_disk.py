@@ -37,24 +37,6 @@ def test_an_empty_log_has_no_transactions(store: Log) -> None:
     assert store.partitions() == []
 
 
-def test_staged_records_keep_the_times_of_the_store(store: Log, clock: Clock) -> None:
-    put(store, [b"a"])
-    for offset, now_us in enumerate((3_000, 2_000, 500), 1):
-        clock.now_us = now_us
-        store.write([stage([b"b"], offset)])
-    store.write([one(A, 1, 4, 0)])
-    put(store, [b"c"])
-    times = [(0, 1_000), (1, 3_000), (2, 2_000), (3, 500)]
-    assert store.times(TP, 0, 5) == times
-    assert store.offset_for_time(TP, 2_500) == 1
-    transaction = Transaction(1, 5, 8)
-    for offset, now_us in enumerate((5_000, 4_000, 500), 5):
-        clock.now_us = now_us
-        store.append([RecordBatch.of(TP, offset, [b"d"], transaction)])
-    assert store.times(TP, 0, 8) == [*times, (5, 5_000), (6, 4_000), (7, 500)]
-    assert store.offset_for_time(TP, 4_000) == 5
-
-
 @pytest.mark.parametrize("before", [0, 3, 500])
 def test_no_reader_sees_what_is_staged(
     tmp_path: Path, store: Log, clock: Clock, before: int
