@@ -318,9 +318,8 @@ class LogSteps(RuleBasedStateMachine):
 
     @invariant()
     def the_log_is_as_the_disk(self) -> None:
-        found = [
-            (*each.tp[1:], each.start, self.values_aside(each.id)) for each in self.store.aside()
-        ]
+        aside = self.store.aside()
+        found = [(each.partition, each.start, self.values_aside(each.id)) for each in aside]
         assert sorted(found) == sorted(self.aside)
         assert self.store.partitions() == self.disk.partitions()
         for tp in (P, Q):
