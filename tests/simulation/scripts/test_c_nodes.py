@@ -11,7 +11,6 @@ from dafka_core.config.node_options import LAYOUTS
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.codec import subscription
-from dafka_core.protocol.limits import MAX_SEQUENCE
 from tests.simulation.scripts.script import Peer, Script, tp_of, values
 
 both_layouts = pytest.mark.parametrize("layout", LAYOUTS)
@@ -81,37 +80,3 @@ def test_a_store_stores_what_a_c_producer_sends(world: Script, peer: Peer, layou
         peer.received.clear()
         peer.send(reminder, layout=layout)
         assert peer.wait_for(m.Ack)[0].sequence == 3
-
-
-def answer_as_c_store(world: Script, peer: Peer, requestor: str, head: m.DirectHead) -> None:
-    """Greet a requestor, and answer its GET-HEADS, for as long as the script lasts."""
-    peer.subscribe(subscription(m.ConsumerHello, peer.address))
-
-    def answer() -> None:
-        peer.send(m.StoreHello(requestor, peer.address))
-        if peer.messages(m.GetHeads):
-            peer.received.clear()
-            peer.send(head)
-        world.world.after(0.1, answer)
-
-    answer()
-
-
-def test_a_producer_resumes_where_only_a_c_store_is(world: Script, peer: Peer) -> None:
-    tp = tp_of("producer")
-    world.checkers.liars.add(tp.partition)
-    answer_as_c_store(world, peer, tp.partition, m.DirectHead(tp.partition, *tp, 41))
-    resumed = world.producer("t", resume=True)
-    assert resumed.role.next_offset == 42
-
-
-def test_the_last_record_that_there_can_be(world: Script, peer: Peer) -> None:
-    tp = TopicPartition("t", peer.address)
-    consumer = world.consumer("t", start={"t": {peer.address: MAX_SEQUENCE}})
-    peer.wait_until_subscribed(subscription(m.RecordMessage, "t"))
-    peer.send(m.Head(*tp, MAX_SEQUENCE))
-    fetch = peer.wait_for(m.Fetch)[0]
-    assert (fetch.sequence, fetch.end) == (MAX_SEQUENCE, 2**63 - 1)
-    peer.send(m.RecordMessage(*tp, MAX_SEQUENCE, b"last"))
-    consumer.wait_for(b"last")
-    assert consumer.role.positions() == {tp: (2**63 - 1, 2**63 - 1)}

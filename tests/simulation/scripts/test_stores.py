@@ -43,31 +43,6 @@ def test_a_late_store_receives_everything_and_replaces_the_first(world: Script) 
     assert reader.read(producers[0].tp, 4_990, 5_000) == values(10, 4_990)
 
 
-def test_a_store_that_comes_late_fetches_from_the_producer(world: Script) -> None:
-    producer, consumer = world.producer("t"), world.consumer("t")
-    producer.publish(10)
-    consumer.wait_for(*values(10))  # without any store
-    store = world.store()
-    producer.flush()
-    assert store.values(producer.tp) == values(10)
-
-
-def test_two_stores_complete_each_other(world: Script) -> None:
-    stores, producers = [], []
-    for name in ("one", "two"):
-        stores.append(world.store(name))
-        producers.append(world.producer("t", f"p-{name}"))
-        producers[-1].publish(10)
-        producers[-1].flush()
-        producers[-1].stop()
-        stores[-1].stop()
-    for store in stores:
-        store.start()
-    for store in stores:
-        for producer in producers:
-            world.until(lambda: store.values(producer.tp) == values(10))  # noqa: B023
-
-
 @pytest.mark.parametrize(("losing", "winning"), [(4, 4), (4, 5), (5, 4)])
 def test_the_store_with_an_older_history_sets_its_records_aside(
     world: Script, losing: int, winning: int
@@ -120,17 +95,6 @@ def test_stores_remember_each_other_and_report_it(world: Script) -> None:
     world.run(10)
     world.result(first.queue.forget(second.address))
     assert first.log.met() == []
-
-
-def test_a_paused_store_receives_what_it_has_missed(world: Script) -> None:
-    first, second, producer = world.store("first"), world.store("second"), world.producer("t")
-    second.mesh.stalled_until = world.world.now + 30
-    producer.publish(500)
-    producer.flush()
-    producer.stop()
-    world.run(10)
-    assert second.address not in first.role.known.here
-    world.until(lambda: second.held(producer.tp) == (0, 500))
 
 
 def test_a_record_has_its_producers_timestamp_at_each_store(world: Script) -> None:
