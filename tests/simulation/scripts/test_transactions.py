@@ -129,37 +129,6 @@ def test_another_store_takes_over(world: Script, store: ScriptedStore) -> None:
         assert each.values(TP) == values(20)
 
 
-def test_part_of_a_transaction_is_neither_shown_nor_acknowledged(
-    world: Script, store: ScriptedStore, sender: Peer
-) -> None:
-    transaction = Transaction(4, 10, 40)
-    sender.send(batch_of(0, 10), batch_of(10, 20, transaction), batch_of(20, 25, transaction))
-    world.until(lambda: state(store).staged_end == 25)
-    sender.send(m.Head(*TP, 39))
-    fetch = sender.wait_for(m.Fetch)[0]  # the rest
-    assert (fetch.sequence, fetch.end) == (25, 40)
-    sender.send(batch_of(10, 20, transaction), m.Head(*TP, 9))
-    world.run(3)
-    assert {ack.end for ack in sender.messages(m.Ack)} == {10}
-    assert state(store) == TransactionState(10, 25, "", None)
-    store.stop()
-    store.start()
-    assert store.held(TP) == (0, 10)
-    sender.wait_until_subscribed(subscription(m.RecordBatchMessage))
-    sender.received.clear()
-    sender.send(m.Head(*TP, 39))
-    for fetch in sender.wait_for(m.Fetch):
-        rest = batch_of(fetch.sequence, fetch.end)
-        sender.send(
-            m.DirectRecordBatch(
-                store.address, *TP, rest.sequence, rest.count, rest.value, transaction
-            )
-        )
-    world.until(lambda: 40 in [ack.end for ack in sender.messages(m.Ack)])
-    assert state(store) == TransactionState(40, 40, "", transaction)
-    assert store.values(TP) == values(40)
-
-
 Sent = Sequence[tuple[int, int, Transaction | None]]
 FIRST = (0, 10, Transaction(1, 0, 20))
 ANY_ORDER: list[Sent] = [
