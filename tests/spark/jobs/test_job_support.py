@@ -23,7 +23,7 @@ from dafka_core.model.records import TopicPartition
 from dafka_core.queries.source_offset import SourceOffset
 from dafka_core.testing import wait_until
 from dafka_spark.job_support import describe_error, ends, grouped, run_job
-from tests.spark.jobs.programs import JOB_TIMEOUT_S, JOBS, ROOT, count, finished
+from tests.spark.jobs.programs import JOB_TIMEOUT_S, JOBS, ROOT, count
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -39,9 +39,10 @@ def run_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
         assert isinstance(ended.value.code, int)
         return ended.value.code, *capsys.readouterr()
 
-    on_interrupt = signal.getsignal(signal.SIGINT)
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
     yield run
-    signal.signal(signal.SIGINT, on_interrupt)
+    for each, handler in before.items():
+        signal.signal(each, handler)
 
 
 @pytest.mark.parametrize("name", jobs())
@@ -155,16 +156,17 @@ def test_a_missing_tower_is_one_sentence(run_here: Run, monkeypatch: pytest.Monk
     assert line.startswith(f"dafka job {name}: no tower answered at 127.0.0.1:1:2 within 0.1 s; ")
 
 
-def test_a_misspelt_topic_is_one_sentence(cluster: EmbeddedCluster, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("session")
+def test_a_misspelt_topic_is_one_sentence(
+    run_here: Run, cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
     copy = ("--to=y", f"--checkpoint={tmp_path}", "--available-now", f"--tower={cluster.tower}")
-    done = finished(sys.executable, str(JOBS / "topic_to_topic.py"), "--topic=fligths", *copy)
-    assert done.returncode == 2
-    lines = done.stderr.splitlines()  # Python workers that Spark ends may print more
-    (line,) = (line for line in lines if line.startswith("topic_to_topic.py"))
-    assert str(JOBS) not in done.stderr, "there is a traceback"
+    code, _, err = run_here("topic_to_topic", "--topic=fligths", *copy)
+    assert code == 2
+    (line,) = err.splitlines()
     assert line.startswith(
-        "topic_to_topic.py: option 'subscribe' = 'fligths': no store has topic 'fligths' (did you "
-        "mean 'flights'?); failOnMissingTopic = false"
+        "dafka job topic_to_topic: option 'subscribe' = 'fligths': no store has topic 'fligths' "
+        "(did you mean 'flights'?); failOnMissingTopic = false"
     )
 
 
