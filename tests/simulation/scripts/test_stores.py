@@ -43,6 +43,15 @@ def test_a_late_store_receives_everything_and_replaces_the_first(world: Script) 
     assert reader.read(producers[0].tp, 4_990, 5_000) == values(10, 4_990)
 
 
+def test_a_store_that_comes_late_fetches_from_the_producer(world: Script) -> None:
+    producer, consumer = world.producer("t"), world.consumer("t")
+    producer.publish(10)
+    consumer.wait_for(*values(10))  # without any store
+    store = world.store()
+    producer.flush()
+    assert store.values(producer.tp) == values(10)
+
+
 @pytest.mark.parametrize(("losing", "winning"), [(4, 4), (4, 5), (5, 4)])
 def test_the_store_with_an_older_history_sets_its_records_aside(
     world: Script, losing: int, winning: int
