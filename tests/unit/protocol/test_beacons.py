@@ -169,10 +169,11 @@ def test_the_tower_fills_in_the_host_it_sees(host: str, seen: str, endpoint: str
     ids=repr,
 )
 def test_bad_hosts_and_ports_are_refused(part: str, bad: str) -> None:
+    wrong: dict[str, Any] = {part: bad}
     with pytest.raises(ProtocolError, match=part):
-        decode_node_beacon(node_frames(**{part: bad}))
+        decode_node_beacon(node_frames(**wrong))
     with pytest.raises(ProtocolError, match="tcp://HOST:PORT"):
-        decode_tower_beacon(tower_frames(**{part: bad}))
+        decode_tower_beacon(tower_frames(**wrong))
 
 
 @pytest.mark.parametrize("node", BAD_NODES, ids=repr)
