@@ -153,7 +153,7 @@ def test_records_that_no_store_has_are_a_loss(read: Read, tp: TopicPartition, st
     for partition, start, end, wanted, available, why in (
         (new_address(), 0, 10, 0, None, "no store has the partition"),
         (tp.partition, 999, 2_000, 999, 1_000, "have been trimmed"),
-        (tp.partition, COUNT - 2, COUNT + 5, COUNT, None, f"ends at {COUNT} in every store"),
+        (tp.partition, COUNT - 2, COUNT + 5, COUNT, 1_000, f"ends at {COUNT} in every store"),
     ):
         with pytest.raises(DataLossError, match=why) as lost:
             joined(reader.read(TopicPartition("t", partition), start, end, timeout_s=0.5), start)
