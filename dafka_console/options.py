@@ -41,15 +41,14 @@ class ConsoleOptions(Options):
     )
     token_file: str = option(
         "",
-        "a file with the login token, as `dafka keys token FILE` makes it. Without one, every "
-        "user of this machine has access; on an address that other machines reach, a token is "
-        "made and printed at the start, unless `insecure` opens it to all",
+        "a file with the login token, by `dafka keys token FILE`. Without one, every user of "
+        "this machine has access; on other addresses a token is made and printed, unless "
+        "`insecure` is set",
         kind="FILE",
     )
     names: tuple[str, ...] = option(
         (),
-        "further host names of the console, separated by commas; requests to other names are "
-        "refused, against DNS rebinding",
+        "further host names of the console, separated by commas; requests to others are refused",
         kind="HOST,...",
         parse=_parse_names,
     )

@@ -30,22 +30,20 @@ class KafkaOptions(Options):
     )
     advertised: str | None = option(
         None,
-        "the address that clients are told to connect to, if other than `listen`: needed behind "
-        "address translation, and to listen on all addresses of a machine. Port 0 means the port "
-        "of `listen`",
+        "the address for clients, if other than `listen`: behind address translation, and when "
+        "listening on all addresses. Port 0: that of `listen`",
         kind="HOST[:PORT]",
         parse=_parse,
     )
     kafka_users: str = option(
         "",
-        "a file of users, as `dafka kafka-user` writes it. Kafka's clients authenticate as one of "
-        "them by SASL with SCRAM-SHA-256, SCRAM-SHA-512, or PLAIN on an encrypted connection",
+        "a file of users, by `dafka kafka-user`: clients authenticate by SASL with "
+        "SCRAM-SHA-256, SCRAM-SHA-512, or PLAIN on an encrypted connection",
         kind="FILE",
     )
     kafka_tls_certificate: str = option(
         "",
-        "a PEM file with a certificate and its intermediate ones; with it Kafka's clients connect "
-        "by TLS",
+        "a PEM file with a certificate and its intermediate ones: clients connect by TLS",
         kind="FILE",
     )
     kafka_tls_key: str = option(
@@ -65,35 +63,34 @@ class KafkaOptions(Options):
     )
     group_rebalance_delay_ms: int = option(
         3_000,
-        "time that an empty group waits for more members after the first one, as Kafka's "
-        "`group.initial.rebalance.delay.ms`",
+        "wait of an empty group for more members, as Kafka's `group.initial.rebalance.delay.ms`",
         unit="ms",
         minimum=0,
         maximum=60_000,
     )
     group_min_session_timeout_ms: int = option(
         6_000,
-        "the shortest session timeout of a member, as Kafka's `group.min.session.timeout.ms`",
+        "as Kafka's `group.min.session.timeout.ms`",
         unit="ms",
         minimum=100,
         maximum=1_800_000,
     )
     group_max_session_timeout_ms: int = option(
         1_800_000,
-        "the longest session timeout of a member, as Kafka's `group.max.session.timeout.ms`",
+        "as Kafka's `group.max.session.timeout.ms`",
         unit="ms",
         minimum=1_000,
         maximum=86_400_000,
     )
     group_max_size: int = option(
         1_000,
-        "the largest number of members in a group, as Kafka's `group.max.size`",
+        "members of a group, as Kafka's `group.max.size`",
         minimum=1,
         maximum=10_000,
     )
     offsets_retention_minutes: int = option(
         10_080,
-        "retention of committed offsets of a group without members and commits, as Kafka's "
+        "retention of a group's commits without members and new commits, as Kafka's "
         "`offsets.retention.minutes`",
         unit="min",
         minimum=1,
@@ -101,8 +98,7 @@ class KafkaOptions(Options):
     )
     offset_metadata_max_bytes: int = option(
         4_096,
-        "the longest metadata that a client commits with an offset, as Kafka's "
-        "`offset.metadata.max.bytes`",
+        "metadata of a committed offset, as Kafka's `offset.metadata.max.bytes`",
         unit="bytes",
         minimum=0,
         maximum=65_536,

@@ -199,8 +199,8 @@ class TransactionChangedError(DafkaError):
         "batch {batch} of this query is repeated with other rows: {why}. Nothing was written, as "
         "rows would be missing or doubled. If another query runs from a copy of this checkpoint, "
         "give each query its own checkpoint. If the checkpoint's newest files were lost (an older "
-        "copy, a power cut), see docs/checkpoints.md. If the query produces other rows each time "
-        "(rand() in a filter, a table that changes), make it repeatable (docs/delivery.md)"
+        "copy, a power cut), see docs/delivery.md#after-a-power-cut. If the query produces other "
+        "rows each time (rand() in a filter, a table that changes), make it repeatable"
     )
     batch: int
     why: str

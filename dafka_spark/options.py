@@ -155,42 +155,39 @@ class SparkOptions(Options):
     value_format: str = _word(
         BYTES,
         FORMATS,
-        "type of column `value`: `bytes` is binary (the sink also takes a string), `string` is "
-        "text, `json`, `avro` and `protobuf` are a struct of one object, record or message, "
-        "`arrow` is an array of structs of one Arrow IPC stream (docs/spark.md#typed-values)",
+        "type of column `value` (docs/spark.md#typed-values)",
     )
     value_schema: str = _schema(
-        "columns of values, such as `id BIGINT, tags ARRAY<INT>`; for `avro` a schema in JSON or a "
-        "file FILE.avsc; for `protobuf` a descriptor set in base64 or a file FILE.desc. The driver "
-        "reads the file"
+        "columns of values, as `id BIGINT, tags ARRAY<INT>`; for `avro` a schema in JSON or "
+        "FILE.avsc; for `protobuf` a descriptor set in base64 or FILE.desc. The driver reads the "
+        "file"
     )
     message_name: str = _name(
-        "for `protobuf`: the message of the descriptor set, as `from_protobuf` takes it, "
-        "`package.Message`, or `Message` if the name is unique"
+        "for `protobuf`: the message of the descriptor set, `package.Message`, or `Message` if "
+        "that is unique"
     )
     tower: str = option(
         DEFAULT_TOWER,
-        "towers to join through, separated by commas; without it DAFKA_TOWER of the driver's "
-        "environment",
+        "towers, separated by commas; without it DAFKA_TOWER of the driver's environment",
         kind=nodes.TOWERS,
         parse=values.parse_tower,
     )
     host: str = option(
         nodes.AUTO_HOST,
-        "address at which stores reach the driver and the executors; `auto` takes the address from "
-        "which each process reaches the towers",
+        "address at which stores reach the driver and the executors; `auto`: that from which "
+        "each process reaches the towers",
         parse=nodes.parse_host,
     )
     port: str = option(
         "0",
-        "port at which stores connect to each of these Python processes; 0 lets the system choose",
+        "port of each Python process for stores; 0 lets the system choose",
         kind=nodes.PORTS,
         parse=nodes.parse_ports,
     )
     stores: tuple[str, ...] = option(
         (),
-        "the only stores to use, by Arrow Flight instead of through towers, separated by commas. "
-        "Nothing connects to the driver or the executors then",
+        "the only stores to use, by Arrow Flight and without towers, separated by commas. "
+        "Nothing connects to Spark then",
         kind="grpc://HOST:PORT",
         parse=parse_locations,
     )
@@ -380,9 +377,7 @@ class SourceOptions(SparkOptions):
     subscribe: tuple[str, ...] = option(
         (), "topics to read, separated by commas", kind="list", parse=values.parse_names
     )
-    subscribe_pattern: str = _pattern(
-        "topics to read: a regular expression for the whole name, as column `topic` shows it"
-    )
+    subscribe_pattern: str = _pattern("topics to read: a regular expression for the whole name")
     assign: frozenset[TopicPartition] = option(
         frozenset(),
         'partitions to read: `{"topic": ["partition", ...]}`',
@@ -392,51 +387,47 @@ class SourceOptions(SparkOptions):
     metadata: str = _word(
         "",
         KINDS,
-        "for batches: read a table about topics, partitions, stores, queries or their lag instead "
-        "of records (docs/spark.md). subscribe, subscribePattern or assign narrow it",
+        "for batches: read a table about these instead of records (docs/spark.md)",
     )
     where: Where | None = _condition(
-        "read only records that match a condition, which stores evaluate, such as `key = 'a' AND "
-        "offset >= 5` (docs/spark.md). Limits of batches also count the records that do not match"
+        "read only records that match, as `key = 'a' AND offset >= 5` (docs/spark.md). Limits of "
+        "batches also count the others"
     )
     archive: str = _directory(
-        "directory of an archive (docs/archive.md), at the same path on the driver and the "
-        "executors: records that no store has any more are read from it as part of the topic"
+        "directory of an archive (docs/retention.md), at the same path on driver and executors: "
+        "read records from it that no store has any more"
     )
     include_headers: bool = option(False, "add column `headers`")
 
     # Start and end
     starting_timestamp: OffsetRangeLimit | None = _time(
-        "where a new query starts: at the first record of each partition that was published at or "
-        "after this time, in milliseconds since 1970 or as `2026-01-01T00:00:00Z`. Takes "
-        "precedence over startingOffsetsByTimestamp and startingOffsets",
+        "where a new query starts: at the first record of each partition at or after this time, "
+        "in milliseconds since 1970 or as `2026-01-01T00:00:00Z`. Takes precedence over the next "
+        "ones",
     )
     starting_offsets_by_timestamp: OffsetRangeLimit | None = _times(
-        'where a new query starts, by partition: `{"topic": {"partition": ms}}`. Other partitions, '
-        "and those that appear later, start at their first record. Takes precedence over "
-        "startingOffsets",
+        'where a new query starts, by partition: `{"topic": {"partition": ms}}`. Others start at '
+        "their first record. Takes precedence over startingOffsets",
     )
     starting_offsets_by_timestamp_strategy: str = _word(
         LATEST,
         (FAIL_UNMATCHED, LATEST),
-        "for a partition without a record at or after the time of startingTimestamp or "
-        "startingOffsetsByTimestamp: `latest` starts at its end, because a producer may have "
-        "ended before; `error` fails the query",
+        "for a partition without a record at or after the starting time: `latest` starts at its "
+        "end, `error` fails the query",
     )
     starting_offsets: OffsetRangeLimit | None = _offsets(
-        "where a new query starts: `earliest` (default of batches), `latest` (default of streams, "
-        'for streams only), `{"topic": {"partition": offset}}` with -2 for earliest and -1 for '
-        "latest, `latest-100`, `earliest+100`, `-10m`, `2026-01-01T00:00:00Z`, or JSON with any of "
-        "these by topic or partition (docs/spark.md)",
+        "where a new query starts: `earliest` (default of batches), `latest` (of streams, for "
+        'these only), `{"topic": {"partition": offset}}` with -2 for earliest and -1 for latest, '
+        "`latest-100`, `earliest+100`, `-10m`, `2026-01-01T00:00:00Z`, or JSON with these "
+        "(docs/spark.md)",
     )
     ending_timestamp: OffsetRangeLimit | None = _time(
-        "for batches: where to end, before the first record of each partition that was published "
-        "at or after this time, or at the partition's end. Takes precedence over "
-        "endingOffsetsByTimestamp and endingOffsets",
+        "for batches: end before the first record of each partition at or after this time, or at "
+        "the partition's end. Takes precedence over the next ones",
     )
     ending_offsets_by_timestamp: OffsetRangeLimit | None = _times(
-        'for batches: where to end, by partition: `{"topic": {"partition": ms}}`. Other partitions '
-        "are read to their end. Takes precedence over endingOffsets",
+        'for batches: where to end, by partition: `{"topic": {"partition": ms}}`. Others are '
+        "read to their end. Takes precedence over endingOffsets",
     )
     ending_offsets: OffsetRangeLimit | None = _offsets(
         "for batches: where to end (exclusive): `latest` (default), JSON with offsets or -1, or "
@@ -445,41 +436,40 @@ class SourceOptions(SparkOptions):
 
     # Batches and tasks
     max_offsets_per_trigger: int | None = _records(
-        "for streams: maximum number of records in a micro-batch, shared among the partitions in "
-        "proportion to their waiting records"
+        "for streams: maximum number of records in a micro-batch, shared in proportion to "
+        "waiting records"
     )
     max_bytes_per_trigger: int | None = _size(
-        "for streams: approximate maximum size of a micro-batch, shared in the same way: a number, "
-        f"a size like `512m`, or `unlimited`. The default is {DEFAULT_BYTES} (4g) unless "
-        "maxOffsetsPerTrigger is given. Stores sample the waiting records to estimate sizes",
+        "for streams: approximate maximum size of a micro-batch, as `512m` or `unlimited`. "
+        f"Default: {DEFAULT_BYTES} (4g), or no limit with maxOffsetsPerTrigger",
         unit="bytes",
     )
     min_offsets_per_trigger: int | None = _records(
-        "for streams: start a micro-batch only for at least this many records, or once "
-        "maxTriggerDelay has passed since the last one. `availableNow` ignores it"
+        "for streams: wait for so many records, or for maxTriggerDelay since the last "
+        "micro-batch. `availableNow` ignores it"
     )
     max_trigger_delay: int = _duration(
         900_000,
-        "for streams: the longest wait for minOffsetsPerTrigger while records are waiting: a time "
-        "like `500ms`, `30s`, `15m`, `2h`, or a number of milliseconds",
+        "for streams: the longest wait for minOffsetsPerTrigger, as `500ms`, `30s`, `15m`, `2h`, "
+        "or a number of milliseconds",
     )
     min_partitions: int | None = _count(
         "approximate minimum number of tasks: large partitions are split, and small ones share "
-        "tasks as long as this number of tasks remains (16 if it is not given)",
+        "tasks while so many remain (default 16)",
         unit="tasks",
     )
     max_records_per_partition: int | None = _records(
-        "maximum number of records of a task; larger partitions are split. The default is "
-        f"{RECORDS_PER_TASK} unless minPartitions is given"
+        f"maximum number of records of a task. Default: {RECORDS_PER_TASK}, or no limit with "
+        "minPartitions"
     )
 
     # Fetching
     fetch: str = _word(
         AUTO,
         FETCH,
-        "how executors get records: `local` reads the file of a store on their machine, `flight` "
-        "reads from stores by Arrow Flight, `mesh` fetches from any node that has them. `auto` "
-        "takes the first of these that is possible, and the next one when it fails",
+        "how executors get records: `local`, the file of a store on their machine; `flight`, "
+        "stores by Arrow Flight; `mesh`, any node that has them; `auto`, the first of these that "
+        "works",
     )
     fetch_timeout_ms: int = _timeout(60_000, "the longest wait for a store without progress")
     # A store's block is a batch as it is, neither cut nor copied.  Measured with 100-byte values:
@@ -489,7 +479,7 @@ class SourceOptions(SparkOptions):
     )
     max_bytes_per_batch: int = option(
         MAX_BATCH_BYTES,
-        "size of the values in an Arrow batch; a larger record has its own batch",
+        "values in an Arrow batch; a larger record has its own",
         minimum=1,
         maximum=1 << 30,
         unit="bytes",
@@ -499,32 +489,31 @@ class SourceOptions(SparkOptions):
     mode: str = _word(
         FAILFAST,
         MODES,
-        "treatment of values that do not match valueFormat and its schema: `FAILFAST` fails the "
-        "query and names the record, `PERMISSIVE` returns null and adds columns `_error` (the "
-        "reason) and `_corrupt_record` (the value), `DROPMALFORMED` skips the record",
+        "for values that do not match valueFormat and its schema: `FAILFAST` fails the query, "
+        "`PERMISSIVE` returns null and adds columns `_error` (the reason) and `_corrupt_record` "
+        "(the value), `DROPMALFORMED` skips the record",
     )
 
     # Loss
     fail_on_data_loss: bool = option(
         True,
-        "fail if records were lost before they were read, after a wait of fetchTimeoutMs; "
-        "otherwise log a warning for each loss and continue (docs/source.md)",
+        "fail if records are lost, after a wait of fetchTimeoutMs; otherwise log a warning and "
+        "continue (docs/guarantees.md)",
     )
     fail_on_missing_topic: bool = option(
         True,
         "fail if no store has a named topic or partition: batches, streams that end by "
-        "themselves, and option assign. Other streams, and all queries with false, log a warning "
-        "and read it as empty until it exists",
+        "themselves, and option assign. Others, and all with false, log a warning and wait for it",
     )
     min_stores: int | None = _stores(
-        "fail unless this number of stores, or `all` known stores, answer when a batch is planned "
-        "or a stream starts. Without it a warning names each known store that does not answer"
+        "fail unless so many stores, or `all` known ones, answer when a batch is planned or a "
+        "stream starts. Without it a warning names those that do not"
     )
 
     # Progress reports
     query_name: str = _name(
-        "for streams: the name under which the query reports its progress, so that `dafka lag` and "
-        "option metadata show its lag. Without it nothing is reported"
+        "for streams: the name under which the query reports its progress to `dafka lag`. "
+        "Without it nothing is reported"
     )
     progress_topic: str = option(
         QUERIES_TOPIC,
@@ -675,35 +664,32 @@ class SinkOptions(SparkOptions):
         "", "topic of every row; without it column `topic` names each row's", parse=parse_topic
     )
     acks: int | None = _stores(
-        "stores that must have the rows on disk before a micro-batch or a batch write succeeds; "
-        "`all`, the default: every store with Arrow Flight that is reachable then, at least one",
+        "stores that must have the rows on disk before a write succeeds; `all`, the default: "
+        "every reachable store with Arrow Flight, at least one",
         unit="stores",
     )
     audit: bool = option(
         False,
-        "for streams: record in topic `__dafka.audit` the offsets and the digest of each "
-        "micro-batch's rows, and the digest of the source's offsets, for `dafka checkpoint verify` "
-        "(docs/checkpoints.md)",
+        "for streams: record the offsets and digests of each micro-batch in topic "
+        "`__dafka.audit`, for `dafka checkpoint verify` (docs/delivery.md)",
     )
     writer_id: str = _name(
-        "for batch writes: a name of the application. Its writes continue the same partitions, "
-        "one for each topic and task number; without it each write creates its own partitions. "
-        "Concurrent jobs need different names, or they fail"
+        "for batch writes: a name whose writes continue the same partitions, one for each topic "
+        "and task; without it each write creates its own. Concurrent jobs need different names"
     )
     txn_app_id: str = _name(
-        "for batch writes, with `txnVersion`: a name of the application, which writes each version "
-        "to a topic once. Like `writerId`, it also names its partitions"
+        "for batch writes, with `txnVersion`: an application that writes each version to a topic "
+        "once; also names its partitions, as `writerId`"
     )
     txn_version: int | None = _count(
-        "for batch writes, with `txnAppId`: a number that grows with each write. A write with the "
-        "last number is compared with the rows that are committed, and a lower number is refused",
+        "for batch writes, with `txnAppId`: a number that grows with each write. A write with "
+        "the last number is compared with the committed rows, a lower one is refused",
         minimum=0,
         maximum=MAX_TXN_VERSION,
     )
     allow_control_characters: bool = option(
         False,
-        "allow topics whose names have control characters or bytes that are not UTF-8; reading "
-        "never needs it",
+        "allow topics with control characters or bytes that are not UTF-8",
     )
     delivery_timeout_ms: int = _timeout(
         120_000, "the longest wait for stores, and for the last acknowledgement of a task"

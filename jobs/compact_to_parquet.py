@@ -3,7 +3,7 @@ r"""Keep topics as Parquet files, one for each topic and day (UTC), every record
     dafka job compact_to_parquet --topic flights --output DIR --checkpoint DIR --available-now
 
 A record belongs to the day of its timestamp, whenever the job reads it.  Any Parquet reader can
-read the files at any time; they have the columns of an archive's files (docs/archive.md).
+read the files at any time; they have the columns of an archive's files (docs/retention.md).
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from dafka_core.config.node_options import (
     NodeOptions,
     ProducerOptions,
     ReaderOptions,
+    SecurityOptions,
     StoreOptions,
     TowerOptions,
 )
@@ -42,14 +43,15 @@ TABLES: tuple[tuple[str, type[Options], type[Options] | None], ...] = (
     ("Spark: reading", SourceOptions, SparkOptions),
     ("Spark: writing", SinkOptions, SparkOptions),
     ("Spark: reading and writing", SparkOptions, None),
-    ("Every node but the tower", NodeOptions, None),
+    ("Every node", SecurityOptions, None),
+    ("Every node but the tower", NodeOptions, SecurityOptions),
     ("Producer", ProducerOptions, NodeOptions),
     ("Consumer", ConsumerOptions, NodeOptions),
     ("Reader", ReaderOptions, NodeOptions),
     ("Store", StoreOptions, NodeOptions),
     ("Gateway for Kafka's clients", KafkaOptions, None),
     ("A gateway of `dafka store`, instead of `listen`", GatewayFlags, KafkaOptions),
-    ("Tower", TowerOptions, None),
+    ("Tower", TowerOptions, SecurityOptions),
     ("Metrics", MetricsOptions, None),
     ("Logs of commands", LogOptions, None),
     ("Console", ConsoleOptions, None),
@@ -60,14 +62,14 @@ TABLES: tuple[tuple[str, type[Options], type[Options] | None], ...] = (
 def markdown_table(options: type[Options], without: type[Options] | None = None) -> str:
     """Return the options as a Markdown table, except those of ``without``."""
     left_out = {row.name for row in without.table()} if without else set()
-    lines = ["| option | type | default | unit | meaning |", "|---|---|---|---|---|"]
+    lines = ["| option | type | default, unit | meaning |", "|---|---|---|---|"]
     for row in options.table():
         if row.name in left_out:
             continue
         shown = row.default or isinstance(row.default, bool | int)
-        default = f"`{row.default}`" if shown else ""
+        default = f"`{row.default}` {row.unit}".strip() if shown else row.unit
         kind = row.kind.replace("|", "\\|")  # a bar ends the cell
-        lines.append(f"| `{row.name}` | {kind} | {default} | {row.unit} | {row.meaning} |")
+        lines.append(f"| `{row.name}` | {kind} | {default} | {row.meaning} |")
     return "\n".join(lines)
 
 
@@ -100,11 +102,12 @@ def metrics_table() -> str:
     """Return the metrics at ``/metrics``, a Markdown table for each kind of node."""
     parts = []
     for of, metrics in {**node_metrics.TABLE, **OTHER_METRICS}.items():
-        lines = ["| name | kind | meaning |", "|---|---|---|"]
+        lines = ["| name | meaning |", "|---|---|"]
         for row in metrics:
             labels = ", ".join(f"`{label}`" for label in row.labels)
             meaning = f"{row.meaning} ({labels})" if labels else row.meaning
-            lines.append(f"| `{row.name}` | {row.kind} | {meaning} |")
+            kind = "histogram: " if row.kind == "histogram" else ""  # names show the other kinds
+            lines.append(f"| `{row.name}` | {kind}{meaning} |")
         parts += [f"### {', '.join(of).capitalize()}", "\n".join(lines)]
     return "\n\n".join(parts)
 

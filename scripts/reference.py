@@ -58,7 +58,7 @@ def _member(shown: Any, name: str) -> str:
 def markdown(shown: Any) -> str:
     """Return a docstring with a list of its arguments, and code for its literals.
 
-    Raised errors have a table, and the attributes of nodes a page (docs/extensions.md).
+    Raised errors have a table, and the attributes of nodes a page (docs/architecture.md).
     """
     lines = (inspect.getdoc(shown) or "").replace("``", "`")
     left_out = ("Raises", "Attributes") if "announce" in vars(shown) else ("Raises",)

@@ -71,22 +71,20 @@ class StoreLimitOptions(Options):
     max_topics: int = option(100_000, "accepted topics. 0: no limit", minimum=0)
     max_partitions_per_topic: int = option(
         0,
-        "accepted partitions of one topic; each start of a producer without option address adds "
-        "one. 0: no limit",
+        "accepted partitions of one topic; each start of a producer without address adds one. 0: "
+        "no limit",
         unit="partitions",
         minimum=0,
     )
     max_partitions_per_key: int = option(
         50_000,
-        "accepted partitions of one key's owner (without keys, of one address), so that no owner "
-        "uses up max_partitions and max_topics. 0: no limit",
+        "accepted partitions of one key's owner (without keys, of one address). 0: no limit",
         unit="partitions",
         minimum=0,
     )
     max_key_bytes: int = option(
         0,
-        "disk space for the records of one key's owner (without keys, of one address, which has "
-        "one partition of each topic). 0: no limit",
+        "disk space for the records of one key's owner (without keys, of one address). 0: no limit",
         minimum=0,
     )
 
@@ -127,21 +125,20 @@ class SecurityOptions(Options):
 
     secret_key_file: str = option(
         "",
-        "this node's secret key, created by `dafka keys new`; or env:NAME, an environment variable "
-        "that contains the key. With it connections are encrypted, and only owners of allowed keys "
-        "are admitted (docs/security.md). Needs allowed_keys",
+        "secret key of this node, of `dafka keys new`, or env:NAME, a variable that contains it: "
+        "connections are encrypted, and only owners of allowed keys are admitted "
+        "(docs/security.md). Needs allowed_keys",
         kind="FILE",
     )
     allowed_keys: str = option(
         "",
-        "directory of the public keys, NAME.key, of the admitted towers and nodes; reread when it "
-        "changes",
+        "directory of admitted public keys, NAME.key; reread when it changes",
         kind="DIR",
     )
     insecure: bool = option(
         False,
-        "without keys, bind to addresses that other machines can reach: any of them can read and "
-        "write everything. DAFKA_INSECURE=true in the environment has the same effect",
+        "without keys, bind to addresses of other machines, all of which can read and write "
+        "everything then; also DAFKA_INSECURE=true",
     )
 
     def __post_init__(self) -> None:
@@ -309,29 +306,26 @@ class NodeOptions(SecurityOptions):
 
     tower: tuple[TowerAddress, ...] = option(
         (),
-        "towers to join through, separated by commas. Default: DAFKA_TOWER in the environment, or "
-        "else 127.0.0.1:5556:5557",
+        "towers, separated by commas. Default: DAFKA_TOWER, or else 127.0.0.1:5556:5557",
         kind=TOWERS,
         parse=parse_towers,
     )
     host: str = option(
         "127.0.0.1",
-        "address to bind to and to announce to other nodes; `auto` is the address from which this "
-        "machine reaches the towers",
+        "address to bind to and to announce; `auto`: that from which this machine reaches the "
+        "towers",
         parse=parse_host,
     )
     port: str = option(
         "0",
-        "port that other nodes connect to; with FIRST-LAST the first free one; 0 lets the system "
-        "choose",
+        "port that nodes connect to; of FIRST-LAST the first free one; 0 lets the system choose",
         kind=PORTS,
         parse=parse_ports,
     )
     tower_timeout_s: float = option(10.0, "how long to search for a tower", minimum=0.01)
     wait_for_tower: bool = option(
         False,
-        "retry for ever instead of failing without a tower, also while the network is down and "
-        "names do not resolve",
+        "without a tower retry for ever, also while the network is down and names do not resolve",
     )
     beacon_interval_ms: int = option(1_000, "interval of beacons to the towers", minimum=10)
     peer_expiry_ms: int = option(4_000, "silence after which a peer counts as gone", minimum=100)
@@ -344,22 +338,21 @@ class NodeOptions(SecurityOptions):
     )
     max_subscribed_bytes: int = option(
         1 << 20,
-        "size of one peer's subscriptions at this node: about 10,000 topics; each byte takes about "
-        "100 bytes of memory here, and a peer with more is disconnected",
+        "size of one peer's subscriptions, about 10,000 topics; each byte takes 100 of memory. A "
+        "peer with more is disconnected",
         minimum=65_536,
     )
     max_record_bytes: int = option(
         MAX_VALUE_BYTES,
-        "larger records are neither published nor sent by peers to this node; records of up to "
-        "5,299,996 bytes are always accepted",
+        "larger records are not published, and peers send none to this node; up to 5,299,996 "
+        "bytes are always accepted",
         minimum=4_096,
         maximum=MAX_RECORD_BYTES,
     )
     connect_to: str = option(
         NEEDED_NODES,
-        "nodes that this one connects to: `needed`, those whose messages it needs, so that "
-        "producers do not connect to each other; `all`, every discovered node, as in RFC 46, and "
-        "these connect to it as well (docs/wire.md)",
+        "nodes to connect to: `needed`, those whose messages this one needs; `all`, every "
+        "discovered node, as in RFC 46 (docs/wire.md)",
         choices=(NEEDED_NODES, ALL_NODES),
     )
     wire: str = option(C_LAYOUT, "layout of sent frames; nodes understand both", choices=LAYOUTS)
@@ -386,8 +379,8 @@ class ProducerOptions(NodeOptions):
     acks: int = option(1, "stores that sync a record before it is acknowledged", minimum=1)
     allow_control_characters: bool = option(
         False,
-        "publish to a topic whose name has control characters or bytes that are not UTF-8 "
-        "(reading never needs it)",
+        "publish to topics with control characters or bytes that are not UTF-8 (reading never "
+        "needs it)",
     )
     envelope: str = option(AUTO, ENVELOPE_MEANING, choices=ENVELOPE)
     max_unacked_records: int = option(500_000, "limit at which publish waits", minimum=1)
@@ -395,20 +388,19 @@ class ProducerOptions(NodeOptions):
     publish_timeout_s: float = option(60.0, "how long publish waits for room", minimum=0)
     close_timeout_s: float = option(30.0, "how long close waits for acknowledgements", minimum=0)
     resume_timeout_s: float = option(
-        10.0, "how long a producer with option address waits for its last offset", minimum=0.01
+        10.0, "how long a producer with an address waits for its last offset", minimum=0.01
     )
     resume_missing: str = option(
         FAIL,
-        "for a producer with option address, if stores that may have acknowledged records of its "
-        "partition do not respond: `fail` raises MissingStoresError, `ignore` continues without "
-        "them; records that only they have are set aside when they return",
+        "for a producer with an address, if stores that may have its records do not respond: "
+        "`fail` raises MissingStoresError, `ignore` continues; records that only they have are "
+        "set aside later",
         choices=(FAIL, IGNORE),
     )
     head_interval_ms: int = option(1_000, "interval of announcing the last offset", minimum=10)
     client_name: str = option(
         "",
-        "name of this producer in lists of partitions. Default: host name and process id, as "
-        "`host-7:4711`",
+        "name in lists of partitions. Default: host name and process id, as `host-7:4711`",
         parse=parse_client_name,
     )
 
@@ -427,9 +419,9 @@ class ConsumerOptions(NodeOptions):
     max_queued_bytes: int = option(64 << 20, "queue at which receiving pauses", minimum=1)
     on_data_loss: str = option(
         FAIL,
-        "if no node has a partition's next records any more: `fail` raises DataLossError, `skip` "
-        "continues at the earliest available record, and counts and logs the missing ones, `wait` "
-        "logs them and waits for a node that has them",
+        "if no node has the next records: `fail` raises DataLossError, `skip` continues at the "
+        "earliest available record, and counts and logs the missing ones, `wait` waits for a "
+        "node that has them",
         choices=(FAIL, SKIP, WAIT),
     )
 
@@ -459,34 +451,34 @@ class StoreOptions(StoreLimitOptions, NodeOptions):
     )
     max_timestamp_ahead_s: float = option(
         MAX_AHEAD_US / 1e6,
-        "records whose producer has stamped them further ahead of this store's clock have the "
-        "store's time instead, and the gateway refuses them",
+        "records stamped further ahead of this store's clock get the store's time; the gateway "
+        "refuses them",
         minimum=0,
     )
     retain: tuple[RetentionRule, ...] = _rules(
-        "maximum age or size of topics' records, as `flights*=7d,10GiB`. The first matching "
-        "pattern applies; records of topics without one are kept for ever. Several by spaces"
+        "maximum age or size of topics' records, as `flights*=7d,10GiB`; the first matching "
+        "pattern applies. Without one they are kept for ever. Several by spaces"
     )
     retain_until_read: tuple[RetentionRule, ...] = _rules(
-        "limits, as `flights*=30d,100GiB`, up to which records are kept beyond the rules of "
-        "`retain` until protected queries have read them. Several by spaces"
+        "limits, as `flights*=30d,100GiB`, up to which `retain` spares records that protected "
+        "queries have not read. Several by spaces"
     )
     protected_queries: str = option(
         "*",
-        "queries that `retain_until_read` waits for: names (option `queryName` of Spark's source) "
-        "or shell patterns, separated by commas",
+        "queries that `retain_until_read` waits for: names (Spark's option `queryName`) or shell "
+        "patterns, separated by commas",
         kind="NAME[,NAME...]",
     )
     archive: str = option(
         "",
-        "directory in which records are archived as Parquet files before the rules of `retain` "
-        "delete them (docs/archive.md); stores may share it",
+        "directory of Parquet files for records that `retain` would delete (docs/retention.md); "
+        "stores may share it",
         kind="DIR",
     )
     compress: tuple[CompressionRule, ...] = option(
         (),
-        "compression of topics' cold blocks, as `flights*=zstd`. The first matching pattern "
-        "applies; blocks of topics without one are not compressed. Several by spaces",
+        "compression of topics' cold blocks, as `flights*=zstd`; the first matching pattern "
+        "applies. Several by spaces",
         kind=COMPRESSION,
         parse=parse_compression,
     )

@@ -2,7 +2,7 @@
 
 A record of Dafka is one opaque content.  A record without a key and headers and with a value has
 the value itself as its content, so that plain and C consumers see it; any other record's content is
-an envelope (docs/envelope.md):
+an envelope (docs/wire.md):
 
     magic       4 bytes, ``MAGIC``: no text in UTF-8 begins with them
     version     1 byte, 1
@@ -40,8 +40,8 @@ ENVELOPE: Final = (AUTO, NONE)
 """Values of option ``envelope``: open and close envelopes, or leave contents unchanged."""
 
 ENVELOPE_MEANING: Final = (
-    "`auto`: keys, headers and null values are in envelopes (docs/envelope.md); `none`: contents "
-    "stay as they are, and are values"
+    "`auto` writes and opens envelopes, with keys, headers and null values (docs/wire.md); `none` "
+    "leaves contents unchanged, as values"
 )
 
 Header = tuple[str, bytes | None]

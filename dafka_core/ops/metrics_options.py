@@ -23,17 +23,16 @@ class MetricsOptions(Options):
 
     metrics: str | None = option(
         None,
-        "the address that serves metrics for Prometheus (`/metrics`), `/healthz` and `/readyz` "
-        "(needs extra `metrics`): a port on loopback, or HOST:PORT, with `*` for all addresses; "
-        "port 0 lets the system choose. Without it nothing is served",
+        "serve `/metrics` for Prometheus, `/healthz` and `/readyz` at a port of loopback, or at "
+        "HOST:PORT, with `*` for all addresses; port 0 lets the system choose (needs extra "
+        "`metrics`)",
         kind="[HOST:]PORT",
         parse=_parse,
     )
     metrics_token_file: str = option(
         "",
-        "a file with the token for requests (`Authorization: Bearer`), created by `dafka keys "
-        "token FILE`. Required if other machines have access to `metrics`, unless `insecure` is "
-        "set",
+        "a file with the token for requests, by `dafka keys token FILE`; required if other "
+        "machines have access, unless `insecure` is set",
         kind="FILE",
     )
     metrics_topics: int = option(

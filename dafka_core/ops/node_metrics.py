@@ -155,14 +155,13 @@ _IN_MESH: Final = (
     gauge(
         "mesh_peers",
         "peer_counts",
-        "connected nodes by kind: `store`, `producer`, `consumer`, `reader`, or `other` for "
-        "C nodes and nodes that have not connected yet",
+        "connected nodes by kind; `other` are C nodes, and nodes that have not connected yet",
         "peer",
     ),
     counter(
         "mesh_connections_renewed",
         "mesh.peers.renewal_count",
-        "connections renewed after they were closed for a frame that was too large or invalid",
+        "connections renewed after a frame that was too large or invalid",
     ),
     counter(
         "mesh_received_records",
@@ -177,8 +176,8 @@ _IN_MESH: Final = (
     counter(
         "mesh_sent_records",
         lambda n: _sent(n.mesh.traffic, "records"),
-        "records sent: `live` to all nodes that follow the topic, counted once; `direct` to "
-        "a node that has missed them, or that reads from the beginning",
+        "records sent: `live` to all nodes that follow the topic, counted once; `direct` to one "
+        "that requested them",
         "how",
     ),
     counter(
@@ -190,27 +189,26 @@ _IN_MESH: Final = (
     counter(
         "mesh_received_messages",
         lambda n: dict.fromkeys(ALWAYS_REPORTED, 0) | n.mesh.traffic.received,
-        "messages received, except those with records, by name (docs/wire.md): `EpochAck` "
-        "and `Ack` are acknowledgements, `Fetch` and `FetchBatch` request records again",
+        "other messages received, by name (docs/wire.md): `EpochAck` and `Ack` acknowledge, "
+        "`Fetch` and `FetchBatch` request records",
         "message",
     ),
     counter(
         "mesh_sent_messages",
         lambda n: dict.fromkeys(ALWAYS_REPORTED, 0) | n.mesh.traffic.sent,
-        "messages sent, except those with records, by name",
+        "other messages sent, by name",
         "message",
     ),
     gauge(
         "mesh_tower_silent_seconds",
         "silent_towers",
-        "time since the last message of a tower, which returns at least the node's own "
-        "beacon each second",
+        "time since the last message of a tower, which sends one each second",
         "tower",
     ),
     gauge(
         "mesh_loop_overdue_seconds",
         lambda n: health.overdue_s(n.mesh),
-        "time by which the node's loop is overdue: it hangs, or the machine is overloaded",
+        "delay of the node's loop, which hangs, or whose machine is overloaded",
     ),
 )
 
@@ -218,8 +216,8 @@ _WITH_TOWERS: Final = (
     counter(
         "mesh_refused_frames",
         "refused_frames",
-        "invalid frames received and dropped, by what they should be (`message`, `records`, "
-        "or `beacon`); or `forbidden` by the sender's key",
+        "dropped frames: an invalid `message`, `records` or `beacon`, or one `forbidden` by the "
+        "sender's key",
         "reason",
     ),
 )
@@ -228,7 +226,7 @@ _OF_STORES: Final = (
     histogram(
         "store_append",
         "disk_watch.appends.counted",
-        "time to write and sync a group of records, for which producers' acknowledgements wait",
+        "time to write and sync a group of records",
     ),
     histogram("store_sync", "log.syncs.counted", "time of syncs of the disk, also of merges"),
     counter("store_appended_records", "disk_watch.records", "records appended or staged on disk"),
@@ -236,7 +234,7 @@ _OF_STORES: Final = (
     counter(
         "store_slow_appends",
         "disk_watch.slow_count",
-        "writes of groups of records that took more than 1 s",
+        "writes that took more than 1 s",
     ),
     counter(
         "store_refused_entries",
@@ -248,8 +246,7 @@ _OF_STORES: Final = (
     counter(
         "store_fences",
         "disk_watch.fences",
-        "partitions whose newest records were set aside, as a newer producer had continued "
-        "without them ('dafka store aside')",
+        "partitions whose newest records were set aside ('dafka store aside')",
     ),
     counter(
         "store_promises",
@@ -331,7 +328,7 @@ _OF_STORES: Final = (
     gauge(
         "archive_failing_partitions",
         lambda n: n.archiver and len(n.archiver.failed),
-        "partitions that cannot be archived, and so are not deleted; the log reports why",
+        "partitions that cannot be archived, nor deleted; the log reports why",
     ),
     gauge("store_leases", "space.leases", "readers on this machine that lease blocks of the file"),
     gauge("store_oldest_lease_seconds", "space.oldest_lease_s", "age of the oldest lease"),
@@ -355,7 +352,7 @@ _OF_STORES: Final = (
     gauge(
         "store_missing_stores",
         lambda n: len(n.known.names) - len(n.known.here),
-        "known stores that do not respond, and may have records that others lack",
+        "known stores that do not respond",
     ),
     gauge(
         "topic_partitions",

@@ -1,4 +1,4 @@
-"""Extensions: programs that run beside a store, in its process (docs/extensions.md)."""
+"""Extensions: programs that run beside a store, in its process (docs/architecture.md)."""
 
 from __future__ import annotations
 

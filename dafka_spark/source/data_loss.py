@@ -1,4 +1,4 @@
-"""Data loss: its conditions, and the one decision about them (``docs/source.md``).
+"""Data loss: its conditions, and the one decision about them (``docs/guarantees.md``).
 
 The driver compares the stores' offsets with the query's (``RegressionDetector``), and a task
 reports the sources that lack its records (``record_sources``).  Both let ``DataLossPolicy`` decide.

@@ -1,4 +1,4 @@
-"""Attacks on the mesh, each in the open and on a cluster with keys (docs/attacks.md).
+"""Attacks on the mesh, each in the open and on a cluster with keys (tests/situations.md).
 
 In the open most of them succeed: that is what keys are for.  With keys none does, whether the
 attacker is a stranger or has a key for something else, and honest nodes continue to work.
@@ -169,7 +169,7 @@ ATTACKS = {
     ),
     "sends malformed frames": Attack(_spoil, _is_doubled, in_the_open=False),
 }
-"""By what docs/attacks.md calls them."""
+"""By what tests/situations.md calls them."""
 
 
 @pytest.mark.parametrize("who", Attacker)

@@ -119,7 +119,7 @@ def test_the_example_of_reading(topics: Topics, names: Names) -> None:
 
 def test_the_example_of_the_source(topics: Topics, names: Names, topic: str) -> None:
     address = topics.produce(topic, range(3))
-    query = run("source", "The source: what a query reads", names, flights=topic)["query"]
+    query = run("guarantees", "What a query reads", names, flights=topic)["query"]
     query.processAllAvailable()
     query.stop()
     rows = topics.spark.table("last_hour").collect()
@@ -147,11 +147,11 @@ def test_the_example_of_output_modes(topics: Topics, names: Names, topic: str) -
 
 def test_the_example_of_an_archive(names: Names, tmp_path: Path) -> None:
     archived(tmp_path, A, 30)
-    statement = example("docs/archive.md", "What is in the directory", "sql")
+    statement = example("docs/retention.md", "What is in the directory", "sql")
     with duckdb.connect() as database:
         days = database.execute(statement.replace("/data/archive", str(tmp_path))).fetchall()
     assert sum(number for _, number in days) == 30
-    names = run("archive", "Both as one topic", names | {"archive": str(tmp_path)})
+    names = run("retention", "Both as one topic", names | {"archive": str(tmp_path)})
     assert names["together"].where(f"partition = '{A.partition}'").count() == 30
     assert names["alone"].count() == 30
     assert names["stream"].isStreaming

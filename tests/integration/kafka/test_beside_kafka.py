@@ -1,7 +1,7 @@
 """The same requests to a gateway and to Apache Kafka: every difference is named here.
 
 Each script yields what a server answers, by name. ``DIFFERENCES`` has the reasons for those answers
-that differ; docs/kafka_compared.md has those that users meet.
+that differ; docs/from_kafka.md has those that users meet.
 """
 
 from __future__ import annotations

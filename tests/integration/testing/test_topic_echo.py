@@ -1,4 +1,4 @@
-"""An extension of another package, as docs/extensions.md shows it."""
+"""An extension of another package, as docs/architecture.md shows it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dafka_core.testing import topic_echo, wait_until
 from tests.integration.cli.processes import ANY_PORTS, environment
 from tests.pages import ROOT, blocks
 
-PAGE = {each.language: each.text for each in blocks() if each.page == "docs/extensions.md"}
+PAGE = {each.language: each.text for each in blocks() if each.page == "docs/architecture.md"}
 
 
 def installed(directory: Path, group: str, name: str, value: str) -> str:

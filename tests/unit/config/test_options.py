@@ -237,17 +237,17 @@ def test_the_names_of_numbers_give_their_units() -> None:
 
 def test_markdown_table() -> None:
     assert markdown_table(Derived).splitlines() == [
-        "| option | type | default | unit | meaning |",
-        "|---|---|---|---|---|",
-        "| `count` | int | `3` | records | how many |",
-        "| `ratio` | float | `0.5` |  | which part |",
-        "| `eager` | bool | `False` |  | whether at once |",
-        "| `host` | str | `127.0.0.1` |  | address to bind to |",
-        "| `layout` | c or rfc46 | `c` |  | layout of frames |",
-        "| `size` | AxB | `(1, 2)` |  | two sizes |",
-        "| `towers` | HOST |  |  | towers |",
-        "| `limit` | int |  |  | most of all |",
-        "| `fetchTimeoutMs` | int | `100` | ms | how long to wait |",
+        "| option | type | default, unit | meaning |",
+        "|---|---|---|---|",
+        "| `count` | int | `3` records | how many |",
+        "| `ratio` | float | `0.5` | which part |",
+        "| `eager` | bool | `False` | whether at once |",
+        "| `host` | str | `127.0.0.1` | address to bind to |",
+        "| `layout` | c or rfc46 | `c` | layout of frames |",
+        "| `size` | AxB | `(1, 2)` | two sizes |",
+        "| `towers` | HOST |  | towers |",
+        "| `limit` | int |  | most of all |",
+        "| `fetchTimeoutMs` | int | `100` ms | how long to wait |",
     ]
 
 

@@ -48,7 +48,7 @@ def policy(fail: str) -> DataLossPolicy:
 def test_the_documentation_has_every_condition() -> None:
     kinds: set[type[SourceLossError | IncompleteBatchError]]
     kinds = {*SourceLossError.__subclasses__(), IncompleteBatchError}
-    page = (Path(__file__).parents[3] / "docs" / "source.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "guarantees.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(DAFKA_\w+)` \| `(\w+)` \|", page, re.MULTILINE)
     assert dict(rows) == {kind.condition: kind.__name__ for kind in kinds}
     assert {type(each) for each in [*LOSSES, INCOMPLETE]} == kinds

@@ -32,11 +32,11 @@ OBJECT = f"{HERE}an_object_of_a_page_can_be_read"
 
 TRIED = {
     "README.md | One program | *": PROGRAM,
-    "docs/archive.md | Both as one topic | python": f"{README}example_of_an_archive",
-    "docs/archive.md | What is in the directory | sql": f"{README}example_of_an_archive",
+    "docs/retention.md | Both as one topic | python": f"{README}example_of_an_archive",
+    "docs/retention.md | What is in the directory | sql": f"{README}example_of_an_archive",
     "docs/commands.md | * | toml": f"{HERE}a_settings_file_of_a_page_is_one_that_dafka_takes",
     "docs/delivery.md | What the sink guarantees | python": f"{README}example_of_delivery",
-    "docs/extensions.md | * | *": (
+    "docs/architecture.md | * | *": (
         "tests/integration/testing/test_topic_echo.py::"
         "test_the_extension_of_the_page_copies_a_topic_and_is_measured"
     ),
@@ -52,7 +52,7 @@ TRIED = {
         "tests/simulation/scripts/test_stores.py::"
         "test_a_store_that_comes_late_fetches_from_the_producer"
     ),
-    "docs/source.md | The source: what a query reads | python": f"{README}example_of_the_source",
+    "docs/guarantees.md | What a query reads | python": f"{README}example_of_the_source",
     "docs/spark.md | Reading | python": f"{README}example_of_reading",
     "docs/spark.md | One `load()` for each query | python": f"{README}example_of_one_load",
     "docs/spark.md | Output modes | python": f"{README}example_of_output_modes",
@@ -74,10 +74,9 @@ TRIED = {
 
 EXEMPT = {
     "README.md | dafka-spark | ": "a picture",
-    "docs/archive.md | What is in the directory | ": "names of files, as a pattern",
+    "docs/retention.md | What is in the directory | ": "names of files, as a pattern",
     "docs/commands.md | * | text": "what commands printed once; test_transcripts.py runs some",
     "docs/console.md | In the terminal: `dafka top` | text": "a cluster of one moment",
-    "docs/from_kafka.md | Programs with Kafka's clients | diff": "a setting of any client's",
     "docs/guarantees.md | Whose records a partition has | ": "a picture",
     "docs/jobs.md | * | text": "what jobs printed once",
     "docs/kafka_clients.md | Who is let in | properties": "settings of any client's",

@@ -21,7 +21,7 @@ def test_only_what_is_served_is_named() -> None:
 
 
 def test_the_page_has_what_is_served() -> None:
-    page = (ROOT / "docs/kafka_compared.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/from_kafka.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\d+) to (\d+) \| (.+) \|$", page, re.MULTILINE)
     said = [
         (name, int(first), int(last)) for first, last, names in rows for name in names.split(", ")

@@ -1,4 +1,4 @@
-"""Envelopes as docs/envelope.md has them: its vectors, and a reader written from the page alone."""
+"""Envelopes as docs/wire.md has them: its vectors, and a reader written from the page alone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-PAGE = Path(__file__).parents[3] / "docs/envelope.md"
+PAGE = Path(__file__).parents[3] / "docs/wire.md"
 
 Parts = tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
 """A record's key, value and headers."""
