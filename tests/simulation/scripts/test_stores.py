@@ -121,7 +121,6 @@ def test_a_record_has_its_producers_timestamp_at_each_store(world: Script) -> No
     assert [us // 1_000 for _, us in times] == [us // 1_000 for us in sent_us]
 
 
-
 # -- stores with different retention
 
 
