@@ -118,7 +118,7 @@ def stores(count: int) -> Costs:
     with EmbeddedCluster(stores=count) as cluster:
         pids = processes.stores()
         before_s = sum(map(processes.cpu_s, pids))
-        seconds = in_child(_published_s, cluster.tower, 500_000, SIZE_BYTES, "all")
+        seconds = in_child(_published_s, cluster.tower, 500_000, SIZE_BYTES, count)
         used_s = sum(map(processes.cpu_s, pids)) - before_s
     os.sync()
     return {"half a million records, s": seconds, "CPU s of all stores": used_s}
@@ -148,12 +148,12 @@ AXES: Final = {
     ),
     "partitions": Axis((10, 100, 1_000, 10_000), "partitions of a topic", partitions),
     "producers": Axis((1, 10, 50, 200), "producers", producers),
-    "stores": Axis((1, 2, 3, 4), "stores, acks=all", stores),
+    "stores": Axis((1, 2, 3, 4), "stores, acks of all", stores),
     "executors": Axis((1, 2, 4), "executors", executors),
 }
 
 
-def _published_s(tower: str, count: int, size_bytes: int, acks: str = "1") -> float:
+def _published_s(tower: str, count: int, size_bytes: int, acks: int = 1) -> float:
     values = [os.urandom(size_bytes)] * count
     with Producer(f"t-{uuid.uuid4().hex}", tower=tower, acks=acks) as producer:
         producer.publish(b"first")

@@ -23,6 +23,8 @@ COLORS: Final = {
     "c-dafka": "#d9a441",
 }
 
+KAFKA: Final = "kafka"
+
 Lines = Sequence[Mapping[str, Any]]
 
 
@@ -35,56 +37,69 @@ def main() -> None:
     mpl.rc("legend", frameon=False)
     mpl.rc("axes.spines", top=False, right=False)
     lines = [json.loads(line) for file in files for line in file.read_text().splitlines()]
-    peers = [each for each in lines if "row" in each]
-    throughput(directory / "throughput.svg", [each for each in peers if not _latencies(each)])
-    latency(directory / "latency.svg", [each for each in peers if _latencies(each)])
-    growth(directory / "growth.svg", [each for each in lines if "axis" in each])
+    rows = [each for each in lines if "row" in each]
+    drawings = {
+        "throughput": (throughput, [each for each in rows if not _latencies(each)]),
+        "latency": (latency, [each for each in rows if _latencies(each) and not _situation(each)]),
+        "faults": (latency, [each for each in rows if _latencies(each) and _situation(each)]),
+        "growth": (growth, [each for each in lines if "axis" in each]),
+    }
+    for name, (draw, found) in drawings.items():
+        if found:
+            draw(directory / f"{name}.svg", found)
 
 
 def throughput(path: Path, lines: Lines) -> None:
-    """Draw a panel for each row: records a second by size, with one partition if measured."""
-    rows = _unique(each["row"] for each in lines)
+    """Draw a panel for each row that Kafka has: rates as multiples of Kafka's, by size."""
+    of = {(e["row"], e["size_bytes"], e["partitions"], e["system"]): e for e in lines}
+    fewest = {e["row"]: min(o["partitions"] for o in lines if o["row"] == e["row"]) for e in lines}
+    rows = [row for row in fewest if any(e["system"] == KAFKA for e in lines if e["row"] == row)]
     figure, axes = _panels(len(rows))
     for ax, row in zip(axes, rows, strict=True):
-        fewest = min(each["partitions"] for each in lines if each["row"] == row)
-        found = [each for each in lines if (each["row"], each["partitions"]) == (row, fewest)]
-        sizes = _unique(each["size_bytes"] for each in found)
-        systems = _unique(each["system"] for each in found)
+        sizes = _unique(each["size_bytes"] for each in lines if each["row"] == row)
+        systems = _unique(each["system"] for each in lines if each["row"] == row)
         width = 0.8 / len(systems)
         for number, system in enumerate(systems):
-            of = {each["size_bytes"]: each for each in found if each["system"] == system}
-            at = [sizes.index(size) + (number - (len(systems) - 1) / 2) * width for size in of]
-            rates = [each["median"]["rate"] for each in of.values()]
-            ranges = [
-                [rate - each["rate_low"] for rate, each in zip(rates, of.values(), strict=True)],
-                [each["rate_high"] - rate for rate, each in zip(rates, of.values(), strict=True)],
-            ]
-            errors = [[max(value, 0.0) for value in side] for side in ranges]
-            color = COLORS[system]
-            ax.bar(at, rates, width, yerr=errors, color=color, label=system, ecolor="#00000060")
-        ax.set_yscale("log")
-        ax.set_xticks(range(len(sizes)), [f"{size:,} B" for size in sizes])
+            at, ratios, errors = [], [], []
+            for index, size in enumerate(sizes):
+                if (each := of.get((row, size, fewest[row], system))) is not None:
+                    rate = of[row, size, fewest[row], KAFKA]["median"]["rate"]
+                    at.append(index + (number - (len(systems) - 1) / 2) * width)
+                    ratios.append(each["median"]["rate"] / rate)
+                    errors.append(
+                        (
+                            ratios[-1] - each["rate_low"] / rate,
+                            each["rate_high"] / rate - ratios[-1],
+                        )
+                    )
+            bars = [[max(side, 0.0) for side in sides] for sides in zip(*errors, strict=True)]
+            if at:
+                look = {"color": COLORS[system], "ecolor": "#00000060", "label": system}
+                ax.bar(at, ratios, width, yerr=bars, **look)
+        ax.axhline(1, color=COLORS[KAFKA], linewidth=0.8)
+        ax.set_xticks(range(len(sizes)), [_bytes(size) for size in sizes])
         ax.set_title(row)
-    axes[0].set_ylabel("records a second")
+    axes[0].set_ylabel("times as fast as Kafka")
     _saved(figure, axes[0], path)
 
 
 def latency(path: Path, lines: Lines) -> None:
     """Draw a panel for each load: percentiles to the acknowledgement and to a consumer."""
-    rows = _unique(each["row"] for each in lines)
-    figure, axes = _panels(len(rows))
-    for ax, row in zip(axes, rows, strict=True):
-        smallest = min(each["size_bytes"] for each in lines)
-        found = [each for each in lines if (each["row"], each["size_bytes"]) == (row, smallest)]
-        for each in found:
-            names = list(each["median"]["latencies_ms"])
-            values = [each["median"]["latencies_ms"][name] for name in names]
-            label = f"{each['system']}"
-            ax.plot(names, values, "o-", color=COLORS[each["system"]], label=label)
-            ax.annotate(f"{each['median']['rate']:,.0f}/s", (len(names) - 1, values[-1]))
+    smallest = min(each["size_bytes"] for each in lines)
+    lines = [each for each in lines if each["size_bytes"] == smallest]
+    loads = _unique(each["row"].partition(", ")[0] for each in lines)
+    figure, axes = _panels(len(loads))
+    for ax, load in zip(axes, loads, strict=True):
+        for each in lines:
+            if each["row"].partition(", ")[0] == load:
+                names = list(each["median"]["latencies_ms"])
+                values = [each["median"]["latencies_ms"][name] for name in names]
+                situation = _situation(each)
+                color = None if situation else COLORS[each["system"]]
+                ax.plot(names, values, "o-", color=color, label=situation or each["system"])
         ax.set_yscale("log")
         ax.tick_params(axis="x", rotation=60)
-        ax.set_title(row)
+        ax.set_title(load)
     axes[0].set_ylabel("ms")
     _saved(figure, axes[0], path)
 
@@ -109,17 +124,31 @@ def growth(path: Path, lines: Lines) -> None:
 
 
 def _latencies(line: Mapping[str, Any]) -> bool:
-    return "row" in line and line["row"].startswith("latency")
+    return bool(line["median"]["latencies_ms"])
+
+
+def _situation(line: Mapping[str, Any]) -> str:
+    return str(line["row"].partition(", ")[2])
 
 
 def _panels(count: int) -> tuple[Any, list[Any]]:
-    figure, axes = plt.subplots(1, max(count, 1), figsize=(4.2 * max(count, 1), 3.6), squeeze=False)
-    return figure, list(axes[0])[:count]
+    across = min(count, 4)
+    down = -(-count // across)
+    figure, axes = plt.subplots(
+        down, across, figsize=(3.6 * across, 3.2 * down), squeeze=False, layout="constrained"
+    )
+    for extra in axes.flat[count:]:
+        extra.remove()
+    return figure, list(axes.flat)[:count]
+
+
+def _bytes(size: int) -> str:
+    return f"{size} B" if size < 1_000 else f"{size // 1_000} kB"
 
 
 def _saved(figure: Any, first: Any, path: Path) -> None:
     handles, labels = first.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="upper center", ncols=6, bbox_to_anchor=(0.5, 1.06))
+    figure.legend(handles, labels, loc="outside upper center", ncols=5)
     figure.savefig(path, metadata={"Date": None}, bbox_inches="tight")
 
 

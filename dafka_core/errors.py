@@ -231,7 +231,10 @@ class NotAcknowledgedError(PartitionError):
     asked_for: int | None = None
 
     def _sentence(self, **facts: object) -> str:
-        why = "Is a store running, and does its disk have room ('dafka status')?"
+        why = (
+            "Is a store running, with room on its disk and below its limits? See 'dafka doctor', "
+            "and the store's log for records that it refused"
+        )
         if self.asked_for is not None:
             why = (
                 f"A store asks for record {self.asked_for}, which was acknowledged, and the "

@@ -79,7 +79,12 @@ class Gateway(ExtensionNode):
             undo.callback(node.replication.close)
             registry.start()
             self._server = Server(
-                listener, _features(node, users), room=node.room, users=users, tls=tls
+                listener,
+                _features(node, users),
+                room=node.room,
+                users=users,
+                tls=tls,
+                complaints=node.complaints,
             )
             undo.callback(self._server.close)
             self._server.start()

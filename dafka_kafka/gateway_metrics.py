@@ -23,7 +23,7 @@ TABLE: Final[tuple[Metric, ...]] = (
     counter(
         "kafka_complaints",
         "server.complaints.counts",
-        "requests that failed and connections that were ended, by what was wrong",
+        "requests that failed, refused records and ended connections, by what was wrong",
         "reason",
     ),
     gauge("kafka_in_flight_bytes", "server.room.taken_bytes", "requests and responses in memory"),

@@ -18,8 +18,10 @@ from dafka_core.config.node_options import NO_KEYS, KeyFiles
 from dafka_core.errors import DafkaError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.model.records import TopicPartition
+from dafka_core.model.epochs import Epoch, epoch_at, known_until
+from dafka_core.model.records import PartitionInfo, TopicPartition
 from dafka_core.nodes.store import Store
+from dafka_core.storage import Log
 from dafka_kafka.gateways import Gateways
 from dafka_kafka.options import KafkaOptions, Limits
 from dafka_kafka.partition_registry import PartitionRegistry
@@ -48,29 +50,55 @@ Ends = Mapping[TopicPartition, int]
 _log: Final = logging.getLogger("dafka.kafka")
 
 
+_Needed = Mapping[TopicPartition, tuple[int, Epoch | None]]
+"""By partition, the end of this store's records, and the epoch of the last one."""
+
+
 @dataclass(slots=True, eq=False)
 class _Wait:
     """A wait for partitions at one store."""
 
-    missing: dict[TopicPartition, int]
+    missing: _Needed
     future: Future[None] = field(default_factory=Future)
 
-    def end(self) -> None:
-        with contextlib.suppress(InvalidStateError):
-            self.future.set_result(None)
+    def is_over(self, log: Log, heads: Mapping[TopicPartition, PartitionInfo]) -> bool:
+        """Return whether a store with these heads has the records; complete the future then.
+
+        Another life's records at these offsets don't count: a store that was away may have them,
+        and this store may have received them since.
+        """
+
+        def has(tp: TopicPartition, end: int, epoch: Epoch | None) -> bool:
+            head = heads.get(tp)
+            if head is None or head.end < end:
+                return False
+            history = log.lives(tp).history
+            is_same = (known_until(history, head.life) or 0) >= end
+            return is_same and epoch_at(history, end - 1) == epoch
+
+        self.missing = {tp: each for tp, each in self.missing.items() if not has(tp, *each)}
+        if not self.missing:
+            with contextlib.suppress(InvalidStateError):
+                self.future.set_result(None)
+        return not self.missing
 
 
 class Replication:
     """Waits for what other stores have on disk.
 
     Args:
+        log: this store's log.
         endpoints: returns the Flight locations of the reachable stores, by address.
         keys: the keys that authenticate this store to them.
     """
 
     def __init__(
-        self, endpoints: Callable[[], Mapping[str, tuple[str, ...]]], keys: KeyFiles = NO_KEYS
+        self,
+        log: Log,
+        endpoints: Callable[[], Mapping[str, tuple[str, ...]]],
+        keys: KeyFiles = NO_KEYS,
     ) -> None:
+        self._log = log
         self._endpoints = endpoints
         self._keys = keys
         self._followed: dict[str, _FollowedStore] = {}
@@ -84,10 +112,14 @@ class Replication:
         deadline = time.monotonic() + timeout_s
         # Keyed by location, too: a restarted store is asked at its new location.
         waits: dict[tuple[str, tuple[str, ...]], asyncio.Future[None]] = {}
+        needed: _Needed = {}
+        if copies > 1 or self._endpoints():
+            lives = {tp: self._log.lives(tp).history for tp in ends}
+            needed = {tp: (end, epoch_at(lives[tp], end - 1)) for tp, end in ends.items()}
         while True:
             endpoints = self._endpoints().items()
             for each in endpoints - waits.keys():
-                waits[each] = self._follow(*each, ends)
+                waits[each] = self._follow(*each, needed)
             pending = {waits[each] for each in endpoints if not waits[each].done()}
             have = {store for (store, _), wait in waits.items() if wait.done()}
             is_enough = not pending and len(have) + 1 >= copies
@@ -107,19 +139,23 @@ class Replication:
         for each in self._followed.values():
             each.close()
 
-    def _follow(self, store: str, locations: tuple[str, ...], ends: Ends) -> asyncio.Future[None]:
+    def _follow(
+        self, store: str, locations: tuple[str, ...], needed: _Needed
+    ) -> asyncio.Future[None]:
         followed = self._followed.get(store)
         if followed is None or not followed.is_at(locations):
             if followed is not None:
                 followed.close()
-            followed = self._followed[store] = _FollowedStore(store, locations, self._keys)
-        return asyncio.wrap_future(followed.wait(ends))
+            followed = _FollowedStore(store, locations, self._keys, self._log)
+            self._followed[store] = followed
+        return asyncio.wrap_future(followed.wait(needed))
 
 
 class _FollowedStore:
     """One other store and the waits for it."""
 
-    def __init__(self, store: str, locations: tuple[str, ...], keys: KeyFiles) -> None:
+    def __init__(self, store: str, locations: tuple[str, ...], keys: KeyFiles, log: Log) -> None:
+        self._log = log
         self._store = store
         self._keys = keys
         self._locations = locations
@@ -131,8 +167,8 @@ class _FollowedStore:
     def is_at(self, locations: tuple[str, ...]) -> bool:
         return self._locations == locations and not self._closed
 
-    def wait(self, ends: Ends) -> Future[None]:
-        wait = _Wait(dict(ends))
+    def wait(self, needed: _Needed) -> Future[None]:
+        wait = _Wait(needed)
         with self._changed:
             self._waits.append(wait)
             self._changed.notify_all()
@@ -152,7 +188,7 @@ class _FollowedStore:
         with StoreClient(StoreLocation(self._store, self._locations), self._keys) as client:
             topics: set[str] = set()
             cursor = ""
-            known: dict[TopicPartition, int] = {}
+            known: dict[TopicPartition, PartitionInfo] = {}
             while (wanted := self._wanted()) is not None:
                 if not wanted <= topics:
                     topics, cursor = topics | wanted, ""  # a new topic needs a complete list again
@@ -165,8 +201,10 @@ class _FollowedStore:
                     continue
                 cursor = news.cursor
                 known = {} if news.complete else known
-                known |= {head.tp: head.end for head in news.heads}
-                self._end_waits(known)
+                known |= {head.tp: head for head in news.heads}
+                with self._changed:
+                    waits, log = self._waits, self._log
+                    self._waits = [each for each in waits if not each.is_over(log, known)]
 
     def _wanted(self) -> set[str] | None:
         """Return the awaited topics; None if closed, or idle for ``IDLE_S``."""
@@ -178,19 +216,6 @@ class _FollowedStore:
                 self._thread = None
                 return None
             return {tp.topic for each in self._waits for tp in each.missing}
-
-    def _end_waits(self, known: Ends) -> None:
-        with self._changed:
-            waits, self._waits = self._waits, []
-            for each in waits:
-                each.missing = {
-                    tp: end for tp, end in each.missing.items() if known.get(tp, 0) < end
-                }
-                if each.missing:
-                    self._waits.append(each)
-        for each in waits:
-            if not each.missing:
-                each.end()
 
 
 SAY_AGAIN_S: Final = 10.0
@@ -289,6 +314,7 @@ class GatewayNode:
     threads: ThreadPoolExecutor
     room: Room = field(default_factory=lambda: Room(Limits().max_in_flight_bytes))
     """The budget that all requests and responses share."""
+    complaints: Complaints = field(default_factory=Complaints)
     rules_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     """The lock for changes of retention rules, which are read and written as a whole."""
     replication: Replication = field(init=False)
@@ -296,7 +322,8 @@ class GatewayNode:
 
     def __post_init__(self) -> None:
         store = self.store
-        replication = Replication(lambda: store.known.endpoints, store.options.keys)
+        keys = store.options.keys
+        replication = Replication(store.log, lambda: store.known.endpoints, keys)
         object.__setattr__(self, "replication", replication)
 
     @property

@@ -21,7 +21,7 @@ them, and waits for B's commit.  The registry then has::
 
     offset 7   lease       by B
     offset 8   t, first 0  an address that B has chosen
-    offset 9   committed 8
+    offset 9   committed 9 (exclusive)
 
 A applies it, becomes the producer again, and plans its proposal on a table that has ``t``: it
 succeeds if the client wants the topic to exist, and fails with TOPIC_ALREADY_EXISTS if the client
@@ -105,7 +105,7 @@ TOO_FEW: Final = "a change is proposed, and a majority is away for 5 s"
 ELECTED: Final = "enough stores have promised"
 ACKNOWLEDGED: Final = "a majority and its own store have its records"
 FENCED: Final = "another gateway becomes the producer"
-OVERDUE: Final = "the stores do not answer for 5 s"
+OVERDUE: Final = "the stores do not answer for 5 s, or refuse"
 IDLE: Final = "nothing is proposed for 60 s, or a store comes or is forgotten"
 
 ELECT: Final = "asks the stores for their promise"
@@ -156,7 +156,7 @@ LEASE_TABLE: Final[Mapping[LeaseState, Mapping[str, Transition]]] = {
     LeaseState.WRITING: {ACKNOWLEDGED: Transition((LeaseState.COMMITTING,), COMMIT), **_LOST},
     LeaseState.COMMITTING: {ACKNOWLEDGED: Transition(_LEASED, COMPLETE), **_LOST},
 }
-"""Transitions by state and event; other events do nothing."""
+"""Transitions by state and event; any other event refuses the proposals and gives up the lease."""
 
 STORES_S: Final = 5.0
 """Time for stores to answer, or to write a record."""
@@ -164,7 +164,7 @@ STORES_S: Final = 5.0
 COMMIT_S: Final = 15.0
 """Time a client waits for a commit; Kafka's clients allow 30 s or more for a request."""
 
-LEASE_S: Final = 2.0
+OTHERS_COMMIT_S: Final = 2.0
 """Time to wait for another gateway's commit, which takes half a second; a gateway that died never
 commits."""
 
@@ -311,7 +311,7 @@ class RegistryLease:
         if self.state is LeaseState.FOLLOWING:
             self._log.read()
             seen = self._log.unsettled_since
-            others_until = -inf if seen is None else seen + LEASE_S
+            others_until = -inf if seen is None else seen + OTHERS_COMMIT_S
             if self._now < max(self._lost_at, others_until) + self._backoff_s:
                 return None
         return PROPOSED
@@ -773,5 +773,5 @@ class PartitionRegistry:
             self._due_since = now
         rank = self._gateways.ranked(REGISTRY.topic).index(self._gateways.own)
         # Another gateway may be about to do so, or this store about to receive its records.
-        wait_s = rank * RANK_S + (0 if self._new and is_begun else LEASE_S)
+        wait_s = rank * RANK_S + (0 if self._new and is_begun else OTHERS_COMMIT_S)
         return now >= max(self._due_since + wait_s, self._failed_s + RETRY_S)

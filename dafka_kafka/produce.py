@@ -18,7 +18,7 @@ from itertools import count
 from typing import Any, Final, NamedTuple
 
 from dafka_core.errors import ProtocolError
-from dafka_core.model.names import INTERNAL
+from dafka_core.model.names import INTERNAL, printable
 from dafka_core.model.records import TopicPartition
 from dafka_kafka.api import (
     WHY,
@@ -286,6 +286,9 @@ _log: Final = logging.getLogger("dafka.kafka")
 ALL: Final = -1
 """``acks``: all reachable stores."""
 
+ROUTINE: Final = (KafkaError.NOT_LEADER_OR_FOLLOWER, KafkaError.UNKNOWN_TOPIC_OR_PARTITION)
+"""Errors of clients with old metadata, which retry."""
+
 MAX_TIMEOUT_S: Final = 600.0
 """Upper bound for a client's timeout."""
 
@@ -382,6 +385,11 @@ class Produce(Feature):
         outcomes = [each.outcome for each in parts]
         if request.acks == ALL:
             outcomes = await self._replicated(parts, outcomes, deadline)
+        for part, outcome in zip(parts, outcomes, strict=True):
+            if isinstance(outcome, RefusedError) and outcome.code not in ROUTINE:
+                kind = f"records refused with {KafkaError(outcome.code).name}"
+                why = f"topic {printable(part.topic)!r}: {outcome.why}"
+                self._node.complaints.note(kind, client.host, why)
         answers = map(_answer, parts, outcomes)
         return EncodedResponse([encoded_answers(answers, client.version)])
 

@@ -394,12 +394,13 @@ class Server:
         room: Room | None = None,
         users: Users | None = None,
         tls: ssl.SSLContext | None = None,
+        complaints: Complaints | None = None,
     ) -> None:
         # The store needs the other half: without free descriptors it stops working.
         limits = limits or Limits()
         most = min(limits.max_connections, soft_limit() // 2)
         self.limits = replace(limits, max_connections=most)
-        self.complaints = Complaints()
+        self.complaints = complaints or Complaints()
         apis = {api: each for feature in features for api, each in feature.apis.items()}
         self.requests = Requests(apis, self.limits, self.complaints)
         self.room = room or Room(self.limits.max_in_flight_bytes)

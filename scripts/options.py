@@ -5,12 +5,10 @@ With ``--check`` only compare them, and fail if a page is out of date.
 
 from __future__ import annotations
 
-import ast
 import re
 import sys
 from pathlib import Path
 
-from benchmarks.__main__ import ROWS as BENCHMARKS
 from dafka_console import server as console
 from dafka_console.options import ConsoleOptions
 from dafka_core.cli.flags import CommandOptions
@@ -112,21 +110,10 @@ def metrics_table() -> str:
     return "\n\n".join(parts)
 
 
-def benchmarks_table() -> str:
-    """Return the benchmarks' names and subjects as a Markdown table."""
-    lines = ["| name | measures |", "|---|---|"]
-    for name, module in BENCHMARKS.items():
-        source = (DOCS.parent / "benchmarks" / f"{module}.py").read_text(encoding="utf-8")
-        first = (ast.get_docstring(ast.parse(source)) or "").splitlines()[0]
-        lines.append(f"| `{name}` | {first.partition(': ')[2].replace('``', '`')} |")
-    return "\n".join(lines)
-
-
 PAGES = {
     "options.md": tables,
     "from_kafka.md": kafka_table,
     "metrics.md": metrics_table,
-    "performance.md": benchmarks_table,
     "python.md": reference.text,
 }
 """The function that generates the tables of each page."""

@@ -8,24 +8,27 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.figures import tell
-from benchmarks.peers import spark_rows
-from benchmarks.peers.measures import Result, Taken, new_topic, served, summed, turns
-from benchmarks.peers.systems import CLIENTS, Server, available, disk_bytes
-from benchmarks.processes import Cost
-
-ROOT: Final = Path(__file__).parents[2]
+from benchmarks.peers import situations, spark_rows
+from benchmarks.peers.measures import (
+    Result,
+    Taken,
+    new_topic,
+    paced,
+    run_client,
+    served,
+    summed,
+    turns,
+)
+from benchmarks.peers.systems import available
 
 SIZES_BYTES: Final = (100, 1_000, 10_000, 100_000)
 PARTITIONS: Final = (1, 4, 16)
@@ -42,55 +45,8 @@ PACED_S: Final = 20.0
 LOADS: Final = (0.1, 0.5, 0.9)
 """Shares of the highest rate at which latencies are measured."""
 
-PERCENTILES: Final = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
-
-
-class Client:
-    """A client in its own process, connected and waiting."""
-
-    def __init__(self, system: str, what: str, server: Server, *arguments: object) -> None:
-        command = [sys.executable, "-m", "benchmarks.peers.clients", CLIENTS[system], what]
-        command += [server.address, *map(str, arguments)]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
-        )
-        assert self._process.stdout is not None
-        if self._process.stdout.readline() != "READY\n":
-            raise RuntimeError(f"the client of {system} did not start: {' '.join(command)}")
-
-    def begin(self) -> None:
-        """Let it begin."""
-        assert self._process.stdin is not None
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
-
-    def result(self) -> dict[str, Any]:
-        """Wait for its end; return its measures."""
-        out, _ = self._process.communicate()
-        if self._process.returncode:
-            raise RuntimeError(f"a client ended with {self._process.returncode}")
-        found: dict[str, Any] = json.loads(out)
-        return found
-
-
-def run_client(system: str, what: str, server: Server, *arguments: Any) -> Taken:
-    """Measure one client: topic, records, size, partitions."""
-    records = arguments[1]
-    client = Client(system, what, server, *arguments)
-    before = disk_bytes(server.directory)
-    with Cost(lambda: server.pids) as cost:
-        client.begin()
-        found = client.result()
-    millions = records / 1e6
-    return Taken(
-        rate=records / found["seconds"],
-        client_cpu_s=found["cpu_s"] / millions,
-        server_cpu_s=cost.cpu_s / millions,
-        client_mb=found["peak_mb"],
-        server_mb=cost.peak_mb,
-        disk_bytes=max(disk_bytes(server.directory) - before, 0) / records,
-        latencies_ms=percentiles("acknowledged", found["latencies_ms"]),
-    )
+RATES: Final = (1_000.0, 10_000.0)
+"""Records a second for latencies through a query, and under faults."""
 
 
 def throughput(what: str, systems: list[str], given: argparse.Namespace) -> Iterator[Result]:
@@ -103,7 +59,7 @@ def throughput(what: str, systems: list[str], given: argparse.Namespace) -> Iter
                 with served(system, partitions) as server:
                     topic = new_topic()
                     arguments = (topic, records, size_bytes, partitions)
-                    if what == "consume":
+                    if what in ("consume", "poll"):
                         run_client(system, "many", server, *arguments)
                     taken[system].append(run_client(system, what, server, *arguments))
                 tell(
@@ -126,7 +82,7 @@ def latency(systems: list[str], given: argparse.Namespace) -> Iterator[Result]:
                     arguments = (new_topic(), records, size_bytes, 1)
                     highest[system] = run_client(system, "paced", server, *arguments).rate
                 for load in LOADS:
-                    one = paced(system, server, highest[system] * load, size_bytes, given)
+                    one = paced(system, server, highest[system] * load, given.seconds, size_bytes)
                     taken.setdefault((system, load), []).append(one)
                     tell(f"latency, {size_bytes} B: {system} at {load:.0%}: {one.latencies_ms}")
         for (system, load), found in taken.items():
@@ -135,45 +91,23 @@ def latency(systems: list[str], given: argparse.Namespace) -> Iterator[Result]:
 
 
 def spark(systems: list[str], given: argparse.Namespace) -> Iterator[Result]:
-    """Measure queries of Spark."""
-    records = partial(records_of, given=given)
+    """Measure queries of Spark, with more records: each query takes a second whatever it does."""
+
+    def records(size_bytes: int) -> int:
+        most: int = given.bytes
+        return min(2 * most // size_bytes, 4 * MAX_RECORDS)
+
     yield from spark_rows.measure(systems, given.sizes, records, given.rounds)
 
 
-def paced(
-    system: str, server: Server, per_second: float, size_bytes: int, given: argparse.Namespace
-) -> Taken:
-    """Publish at a rate while another process receives."""
-    topic, records = new_topic(), int(per_second * given.seconds)
-    arguments = (topic, records, size_bytes, 1)
-    producer = Client(system, "paced", server, *arguments, "--per-second", per_second)
-    consumer = Client(system, "receive", server, *arguments)
-    with Cost(lambda: server.pids) as cost:
-        consumer.begin()
-        producer.begin()
-        sent, received = producer.result(), consumer.result()
-    return Taken(
-        rate=records / sent["seconds"],
-        client_cpu_s=(sent["cpu_s"] + received["cpu_s"]) / records * 1e6,
-        server_cpu_s=cost.cpu_s / records * 1e6,
-        client_mb=max(sent["peak_mb"], received["peak_mb"]),
-        server_mb=cost.peak_mb,
-        disk_bytes=0.0,
-        latencies_ms={
-            **percentiles("acknowledged", sent["latencies_ms"]),
-            **percentiles("received", received["latencies_ms"]),
-        },
-    )
+def spark_latency(systems: list[str], given: argparse.Namespace) -> Iterator[Result]:
+    """Measure the time from a producer through a query to a consumer."""
+    yield from spark_rows.latency(systems, given.sizes, RATES, given.seconds, given.rounds)
 
 
-def percentiles(what: str, values: list[float]) -> dict[str, float]:
-    """Return named percentiles of values; none without values."""
-    ordered = sorted(values)
-    return {
-        f"{what} {name}": round(ordered[min(int(share * len(ordered)), len(ordered) - 1)], 3)
-        for name, share in PERCENTILES.items()
-        if ordered
-    }
+def under_faults(_: list[str], given: argparse.Namespace) -> Iterator[Result]:
+    """Measure Dafka's latencies while its stores are away or busy."""
+    yield from situations.measure(given.sizes, RATES, given.seconds, given.rounds)
 
 
 def records_of(size_bytes: int, given: argparse.Namespace, system: str = "") -> int:
@@ -182,14 +116,22 @@ def records_of(size_bytes: int, given: argparse.Namespace, system: str = "") -> 
     return max(min(most, MAX_RECORDS) // FEWER.get(system, 1), 1_000)
 
 
-NAMES: Final = {"many": "publish many", "each": "publish one by one", "consume": "replay"}
+NAMES: Final = {
+    "many": "publish many",
+    "each": "publish one by one",
+    "consume": "replay",
+    "poll": "replay one by one",
+}
 
 ROWS: Final[dict[str, Callable[[list[str], argparse.Namespace], Iterator[Result]]]] = {
     "publish-many": partial(throughput, "many"),
     "publish-each": partial(throughput, "each"),
     "replay": partial(throughput, "consume"),
+    "replay-each": partial(throughput, "poll"),
     "latency": latency,
     "spark": spark,
+    "spark-latency": spark_latency,
+    "faults": under_faults,
 }
 
 

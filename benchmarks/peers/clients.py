@@ -85,8 +85,9 @@ class DafkaClient:
     def __init__(self, address: str, topic: str, partitions: int, publishes: bool) -> None:
         from dafka_core import Consumer, Producer
 
+        acks = int(os.environ.get("DAFKA_BENCH_ACKS", "1"))
         self._producers = [
-            Producer(topic, tower=address) for _ in range(partitions if publishes else 0)
+            Producer(topic, tower=address, acks=acks) for _ in range(partitions if publishes else 0)
         ]
         for producer in self._producers:
             producer.publish(b"first")
@@ -343,7 +344,7 @@ def main() -> None:
     """Run one client."""
     parser = argparse.ArgumentParser()
     parser.add_argument("kind", choices=KINDS)
-    parser.add_argument("what", choices=("many", "each", "paced", "consume", "receive"))
+    parser.add_argument("what", choices=("many", "each", "paced", "consume", "poll", "receive"))
     parser.add_argument("address")
     parser.add_argument("topic")
     for number in ("records", "size_bytes", "partitions"):
@@ -364,8 +365,9 @@ def main() -> None:
             plan = Plan(given.records, given.size_bytes, given.per_second)
             done_ns = zip(client.paced(plan), plan.due_ns, strict=True)
             latencies_ms = [(done - due) / 1e6 for done, due in done_ns]
-        case "consume":
-            client.consume(given.records + given.partitions, None)
+        case "consume" | "poll":
+            each = None if given.what == "consume" else len
+            client.consume(given.records + given.partitions, each)
         case "receive":
 
             def receive(value: bytes) -> None:

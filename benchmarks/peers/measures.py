@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import statistics
+import subprocess
+import sys
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Final
 
-from benchmarks.peers.systems import SYSTEMS, Server
+from benchmarks.peers.systems import CLIENTS, SYSTEMS, Server, disk_bytes
+from benchmarks.processes import Cost
+
+ROOT: Final = Path(__file__).parents[2]
+
+PERCENTILES: Final = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,3 +103,101 @@ def summed(
 def new_topic() -> str:
     """Return a new topic's name."""
     return f"bench-{uuid.uuid4().hex}"
+
+
+class Client:
+    """A client in its own process, connected and waiting."""
+
+    def __init__(self, system: str, what: str, server: Server, *arguments: object) -> None:
+        command = [sys.executable, "-m", "benchmarks.peers.clients", CLIENTS[system], what]
+        command += [server.address, *map(str, arguments)]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+        )
+        assert self._process.stdout is not None
+        if self._process.stdout.readline() != "READY\n":
+            raise RuntimeError(f"the client of {system} did not start: {' '.join(command)}")
+
+    def begin(self) -> None:
+        """Let it begin."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+
+    def result(self) -> dict[str, Any]:
+        """Wait for its end; return its measures."""
+        out, _ = self._process.communicate()
+        if self._process.returncode:
+            raise RuntimeError(f"a client ended with {self._process.returncode}")
+        found: dict[str, Any] = json.loads(out)
+        return found
+
+
+def run_client(system: str, what: str, server: Server, *arguments: Any) -> Taken:
+    """Measure one client: topic, records, size, partitions."""
+    records = arguments[1]
+    client = Client(system, what, server, *arguments)
+    before = disk_bytes(server.directory)
+    with Cost(lambda: server.pids) as cost:
+        client.begin()
+        found = client.result()
+    millions = records / 1e6
+    return Taken(
+        rate=records / found["seconds"],
+        client_cpu_s=found["cpu_s"] / millions,
+        server_cpu_s=cost.cpu_s / millions,
+        client_mb=found["peak_mb"],
+        server_mb=cost.peak_mb,
+        disk_bytes=max(disk_bytes(server.directory) - before, 0) / records,
+        latencies_ms=percentiles("acknowledged", found["latencies_ms"]),
+    )
+
+
+def paced(
+    system: str,
+    server: Server,
+    per_second: float,
+    seconds: float,
+    size_bytes: int,
+    *,
+    through: Callable[[str], str] | None = None,
+    meanwhile: Callable[[], None] | None = None,
+) -> Taken:
+    """Publish at a rate while another process receives.
+
+    ``through`` copies a topic to the one that it returns, which is received.  ``meanwhile`` runs
+    during the measurement.
+    """
+    topic, records = new_topic(), int(per_second * seconds)
+    numbers = (records, size_bytes, 1)
+    producer = Client(system, "paced", server, topic, *numbers, "--per-second", per_second)
+    received = topic if through is None else through(topic)
+    consumer = Client(system, "receive", server, received, *numbers)
+    with Cost(lambda: server.pids) as cost:
+        consumer.begin()
+        producer.begin()
+        if meanwhile is not None:
+            meanwhile()
+        sent, got = producer.result(), consumer.result()
+    return Taken(
+        rate=records / sent["seconds"],
+        client_cpu_s=(sent["cpu_s"] + got["cpu_s"]) / records * 1e6,
+        server_cpu_s=cost.cpu_s / records * 1e6,
+        client_mb=max(sent["peak_mb"], got["peak_mb"]),
+        server_mb=cost.peak_mb,
+        disk_bytes=0.0,
+        latencies_ms={
+            **percentiles("acknowledged", sent["latencies_ms"]),
+            **percentiles("received", got["latencies_ms"]),
+        },
+    )
+
+
+def percentiles(what: str, values: list[float]) -> dict[str, float]:
+    """Return named percentiles of values; none without values."""
+    ordered = sorted(values)
+    return {
+        f"{what} {name}": round(ordered[min(int(share * len(ordered)), len(ordered) - 1)], 3)
+        for name, share in PERCENTILES.items()
+        if ordered
+    }

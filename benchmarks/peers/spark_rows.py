@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -11,11 +12,15 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 
 from benchmarks import bench_write, kafka_broker, processes, spark_sessions
-from benchmarks.peers.measures import Result, Taken, new_topic, served, summed, turns
+from benchmarks.figures import tell
+from benchmarks.peers.measures import Result, Taken, new_topic, paced, served, summed, turns
 from benchmarks.peers.systems import CLIENTS, Server, disk_bytes
 
 TASKS: Final = 2
 """Tasks of a write, and partitions of Kafka's topics."""
+
+WARM_UP_RECORDS: Final = 20_000
+"""Spark ends a Python worker that has been idle for a minute: each system's turn starts its own."""
 
 BATCHES: Final = 4
 """Micro-batches of a drain."""
@@ -32,12 +37,67 @@ def measure(
         for size_bytes in sizes:
             count = records(size_bytes)
             taken: dict[tuple[str, str], list[Taken]] = {}
-            for system in turns(systems, rounds + 1):
+            for system in turns(systems, rounds):
                 with served(system, TASKS) as server:
+                    for _ in _queries(spark, system, server, WARM_UP_RECORDS, size_bytes):
+                        pass
                     for row, one in _queries(spark, system, server, count, size_bytes):
                         taken.setdefault((row, system), []).append(one)
+                        tell(f"{row}, {size_bytes} B: {system} {one.rate:.4g}/s")
             for (row, system), found in taken.items():
-                yield summed(row, system, size_bytes, TASKS, count, found[1:])  # without warm-up
+                yield summed(row, system, size_bytes, TASKS, count, found)
+
+
+def latency(
+    systems: list[str],
+    sizes: Sequence[int],
+    rates: Sequence[float],
+    seconds: float,
+    rounds: int,
+) -> Iterator[Result]:
+    """Measure records through a streaming query from topic to topic, at some rates."""
+    systems = [system for system in systems if CLIENTS[system] in ("dafka", "kafka")]
+    systems = [system for system in systems if system != "c-dafka"]
+    with spark_sessions.session(kafka_broker.sparks_jars()) as spark:
+        for size_bytes in sizes:
+            taken: dict[tuple[str, float], list[Taken]] = {}
+            for system in turns(systems, rounds):
+                with served(system, 1) as server:
+                    for per_second in rates:
+                        one = _through_a_query(
+                            spark, system, server, per_second, seconds, size_bytes
+                        )
+                        taken.setdefault((system, per_second), []).append(one)
+                        tell(f"topic to topic, {system}, {per_second:g}/s: {one.latencies_ms}")
+            for (system, per_second), found in taken.items():
+                row = f"latency at {per_second:,.0f}/s, topic to topic by Spark"
+                yield summed(row, system, size_bytes, 1, int(per_second * seconds), found)
+
+
+def _through_a_query(
+    spark: SparkSession,
+    system: str,
+    server: Server,
+    per_second: float,
+    seconds: float,
+    size_bytes: int,
+) -> Taken:
+    form = CLIENTS[system]
+    place = {"tower" if form == "dafka" else "kafka.bootstrap.servers": server.address}
+    sink = new_topic()
+    with contextlib.ExitStack() as stack:
+
+        def start(source: str) -> str:
+            full = {**place, "subscribe": source, "startingOffsets": "earliest"}
+            frame = spark.readStream.format(form).options(**full).load().select("value")
+            checkpoint = str(Path(server.directory) / new_topic())
+            options = {**place, "topic": sink, "checkpointLocation": checkpoint}
+            query = frame.writeStream.format(form).options(**options).start()
+            stack.callback(query.stop)
+            query.processAllAvailable()
+            return sink
+
+        return paced(system, server, per_second, seconds, size_bytes, through=start)
 
 
 def _queries(

@@ -193,8 +193,9 @@ class Consumer(Node):
     later.
 
     If no node has a partition's next records any more, option ``on_data_loss`` decides.  With
-    ``fail`` each call raises DataLossError, after all records before the gap, until ``seek``
-    continues after it.  Other partitions continue.
+    ``fail`` a call raises DataLossError after all records before the gap, and again each time that
+    the loss is confirmed (15 s or more), until ``seek`` continues after it.  Other partitions
+    continue.
 
     Args:
         start: where to begin partitions: ``"earliest"``, ``"latest"`` (the end of each partition

@@ -269,7 +269,7 @@ class Mesh(ProcessBound):
     def send(self, messages: list[Outgoing]) -> None:
         """Publish messages."""
         for message in messages:
-            if isinstance(message, EpochAck):  # a peer subscribes to one of the two
+            if isinstance(message, EpochAck):  # ``Subscribers`` lets a peer receive one of the two
                 self._pub.send_multipart(encode(message.plain, self._config.wire))
             for part in self.limits.kept(message):
                 if isinstance(part, OutgoingBatch):
@@ -320,8 +320,10 @@ class Mesh(ProcessBound):
         self._run_calls(now)
         if self._pub in ready:
             self._receive_subscriptions(now)
-        for socket, node, sender in self.peers.ready(ready):
-            self._receive_messages(now, socket, node, sender)
+        senders = list(self.peers.ready(ready))
+        max_bytes = sockets.share_bytes(len(senders))
+        for socket, node, sender in senders:
+            self._receive_messages(now, socket, node, sender, max_bytes)
         news, lost = self.peers.update(now, ready)
         for each in news:
             self.role.on_peer(now, each)
@@ -338,9 +340,11 @@ class Mesh(ProcessBound):
         for _ in range(len(self._calls)):
             self._calls.popleft()(now)
 
-    def _receive_messages(self, now: float, socket: Socket, peer: str, sender: Permissions) -> None:
+    def _receive_messages(
+        self, now: float, socket: Socket, peer: str, sender: Permissions, max_bytes: int
+    ) -> None:
         invalid_before = self._decoder.invalid_count
-        others = sockets.receive_burst(socket, self._decoder, self.quotas)
+        others = sockets.receive_burst(socket, self._decoder, self.quotas, max_bytes)
         for requestor, batch in self._decoder.take():
             if self.traffic.admits_records(sender, batch):
                 self.send(self.role.on_batch(now, requestor, batch))

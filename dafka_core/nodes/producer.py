@@ -7,8 +7,8 @@ until it is acknowledged, and to ``Mesh.send``, which writes them to the socket.
 
 A store acknowledges an offset when its disk has all records before it.
 ``ProducerRole.acknowledged`` is the offset that ``acks`` stores have reached, and ``flush`` waits
-until it reaches ``next_offset``: with ``acks`` set to the number of stores, all stores have the
-records then.
+until it reaches ``next_offset``.  If ``acks`` is the number of stores, all of them have the records
+then; after another one has joined, any ``acks`` of them suffice.
 """
 
 from __future__ import annotations
@@ -248,6 +248,9 @@ class Producer(Node):
 
         Raises:
             NotAcknowledgedError: ``timeout_s`` seconds have passed; it counts the other records.
+            ProducerFencedError: another producer with this address has taken over.
+            NodeFailedError: the producer's thread ended with an error.
+            ForkedError: this process is a fork of the producer's.
         """
         target, role = self._next_offset, self.role
         self.check_process()

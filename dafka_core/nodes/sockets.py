@@ -58,10 +58,12 @@ STALLED_MS: Final = 10_000
 # would retry at growing intervals, up to a minute.
 CONNECT_TIMEOUT_MS: Final = 5_000
 
-# Limits on messages received from one socket in its turn.  The allocator returns larger buffers to
-# the system each time, and the system's zeroing of new ones would cost more than all else here.
+# Limits on messages received in a round of turns, of all sockets and of one.  The allocator returns
+# larger buffers to the system each time, and the system's zeroing of new ones would cost more than
+# all else here.
 BURST_COUNT: Final = 65_536
 BURST_BYTES: Final = 16 << 20
+MIN_BURST_BYTES: Final = 64 << 10
 CONTROL_COUNT: Final = 1_000  # other messages received in a turn, each some 50 us of work
 
 # A peer with its own socket needs three, as two monitor it; some 300 peers would reach ZeroMQ's own
@@ -268,8 +270,13 @@ class Subscribers:
         return sum(count for prefix, count in counts if topic.startswith(prefix))
 
 
+def share_bytes(senders: int) -> int:
+    """Return the limit of a burst: equal shares, however much each of the senders has sent."""
+    return max(BURST_BYTES // max(senders, 1), MIN_BURST_BYTES)
+
+
 def receive_burst(
-    socket: Socket, decoder: BulkDecoder, quotas: ConnectionQuotas
+    socket: Socket, decoder: BulkDecoder, quotas: ConnectionQuotas, max_bytes: int
 ) -> list[list[bytes]]:
     """Receive the waiting messages, until they suffice for one turn.
 
@@ -292,7 +299,7 @@ def receive_burst(
     with contextlib.suppress(zmq.Again):
         quotas.skip(socket)
         for _ in range(BURST_COUNT):
-            if size_bytes > BURST_BYTES or len(others) >= CONTROL_COUNT:
+            if size_bytes > max_bytes or len(others) >= CONTROL_COUNT:
                 break
             frame = recv(nowait)
             header = frame.bytes

@@ -296,7 +296,7 @@ class LossDetector:
         if self._question is not None or now < self._due:
             return []
         waiting = self._scheduler.unanswered(now, timing.LOSS_CHECK_S)
-        self._due = now + (timing.MAX_LOSS_CHECK_S if waiting else timing.LOSS_CHECK_S)
+        self._due = now + (timing.LOSS_QUESTION_S if waiting else timing.LOSS_CHECK_S)
         if not waiting:
             return []
         self._asked_at = now
@@ -307,6 +307,11 @@ class LossDetector:
 
     def losses(self, now: float) -> Iterator[Loss]:
         """Yield losses proved by the stores' answers, or by the absence of stores.
+
+        A partition's next record is lost if it has been requested in vain
+
+        - for 5 s, and all known stores answered that they have only later ones;
+        - for 60 s otherwise: a store is away or silent, or no store has later records.
 
         All gaps of a partition, in order: a consumer that waits at the first has no use for the
         others.  A loss is yielded again after its partition has waited as long again.
@@ -331,10 +336,11 @@ class LossDetector:
                 yield from self._gaps(partition, first)
 
     def _gaps(self, partition: FollowedPartition, first: int | None) -> Iterator[Loss]:
-        """Yield the gaps before the kept records, and before a store's first record, ``first``.
+        """Yield the gaps before the kept records, and before ``first``.
 
-        None if a store has the next record, which will arrive.  Without any of these, the gap
-        lasts up to the head.
+        ``first`` is the first offset, from the next one on, that any store has; None if no store
+        has one.  If it is the next one, no gap is yielded: the record will arrive.  Without kept
+        records and ``first``, the gap lasts up to the head.
         """
         tp, start = partition.tp, partition.next_offset
         there = [(batch.offset, batch.end) for batch in partition.kept]

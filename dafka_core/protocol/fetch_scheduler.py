@@ -142,6 +142,7 @@ class FetchScheduler:
         is_due = state is not FetchState.FETCHING or unanswered_s >= timing.FETCH_RETRY_S
         if is_due and self._waiting and unanswered_s > 0:
             self._under_way.pop(tp, None)  # perhaps no node has it: the others first
+        # A new partition queues behind those that wait.
         is_full = tp not in self._under_way and len(self) >= MAX_UNDER_WAY and not in_turn
         if state is FetchState.NO_ROOM or is_full:
             self.enqueue(fetcher)

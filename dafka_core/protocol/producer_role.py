@@ -274,7 +274,7 @@ class ProducerRole:
         return [] if self.fenced_by else [OutgoingBatch(batch)]
 
     def on_message(self, now: float, message: m.Message, peer: str) -> list[Outgoing]:
-        """Process ACK, FETCH and GET-HEADS."""
+        """Process acknowledgements, requests, and answers about earlier lives."""
         match message:
             case m.EpochAck(tp=self.tp):
                 # The life of records that came through C nodes is unknown, and so is that of their
@@ -430,14 +430,17 @@ class ProducerRole:
 
     def _answer(self, fetch: m.Fetch) -> list[Outgoing]:
         """Return records, which "SHALL be send according to their offset in ascending order"."""
-        # Never later records than requested: a requestor cannot use records after a gap.
-        if not self.retained or self.retained[0].offset > fetch.sequence or self.fenced_by:
+        start = max(fetch.sequence, self.retained[0].offset if self.retained else self.next_offset)
+        if start > fetch.sequence or self.fenced_by:
             if self.asked_for is None and fetch.sequence < self.acknowledged:
                 self.asked_for = fetch.sequence
-            return []
+            if self.fenced_by:
+                return []
+        # Stores send earlier records; what they receive just now they would not send before the
+        # requestor's next attempt, a second later.
         answer: list[Outgoing] = []
         room_bytes = MAX_ANSWER_BYTES
-        for part in self._parts(fetch.sequence, fetch.end):
+        for part in self._parts(start, fetch.end):
             fitting = next(part.split(part.count, room_bytes))
             room_bytes -= fitting.values.size_bytes
             answer.append(OutgoingBatch(fitting, fetch.requestor))

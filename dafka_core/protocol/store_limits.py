@@ -25,7 +25,8 @@ TOPICS: Final = "max_topics"
 OF_TOPIC: Final = "max_partitions_per_topic"
 OF_KEY: Final = "max_partitions_per_key"
 KEY_BYTES: Final = "max_key_bytes"
-LIMITS: Final = (PARTITIONS, TOPICS, OF_TOPIC, OF_KEY, KEY_BYTES)  # the options' names
+# The options' names, in the order of ``StoreLimitOptions``.
+LIMITS: Final = (PARTITIONS, TOPICS, OF_TOPIC, OF_KEY, KEY_BYTES)
 # Interval of log messages about one limit: any peer may cause thousands in a second.
 LOG_INTERVAL_S: Final = 60.0
 
@@ -149,7 +150,11 @@ class StoreLimits:
                 _log.error(text, facts, extra={"event": "limit_reached"})
 
     def _counted_for(self, tp: TopicPartition) -> Iterator[tuple[str, str]]:
-        """Yield the limits that a new partition counts for, and the names that it counts under."""
+        """Yield the limits that a new partition counts for, and the names that it counts under.
+
+        ``Counter.update`` counts each as it is yielded, so the test for a new topic precedes the
+        topic's count.
+        """
         yield PARTITIONS, ""
         if not (self._counts[OF_TOPIC, tp.topic] or tp.topic.startswith(INTERNAL)):
             yield TOPICS, ""

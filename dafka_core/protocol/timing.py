@@ -47,7 +47,7 @@ MAX_FETCH_RETRY_S: Final = 8.0
 # are lost.  Longer than a FETCH with its first retries takes, and than an ended peer counts as
 # alive (``peer_expiry_ms``), so all possible senders are known.
 LOSS_CHECK_S: Final = 5.0
-MAX_LOSS_CHECK_S: Final = 15.0  # the longest interval of these questions; the answer may be long
+LOSS_QUESTION_S: Final = 15.0  # interval of these questions; the answer may be long
 # The delay if an absent node may have the records: a store known before, or the node that
 # announced the records.  A restarted store returns within this time, even if its machine restarts.
 ABSENT_STORE_S: Final = 60.0

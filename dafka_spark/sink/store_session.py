@@ -189,8 +189,9 @@ class StoreSession(Closing):
     ) -> None:
         """Wait until ``acks`` stores have all of these transactions on disk.
 
-        With ``ALL_STORES`` one store is enough when the others are gone.  A store that catches up
-        is waited for while it makes progress.  ``holder`` has committed them, if it is known.
+        With ``ALL_STORES`` these are the stores of the session, renewed when one is lost; one store
+        is enough when the others are gone.  A store that catches up is waited for while it makes
+        progress.  ``holder`` has committed them, if it is known.
         """
         have = {holder} if holder else set()
         behind: dict[str, _Behind] = {}
@@ -217,10 +218,8 @@ class StoreSession(Closing):
                     deadline.restart()
                 behind[store] = now
             others = {client.location.store for client in clients} - have
-            is_done = len(have) >= acks
-            if acks == ALL_STORES:
-                is_done = bool(have) and not others and (given_up.is_over or not self.silent)
-            if is_done:
+            all_have = bool(have) and not others and (given_up.is_over or not self.silent)
+            if all_have if acks == ALL_STORES else len(have) >= acks:
                 return
             if deadline.is_over:
                 tp, last = written[-1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -75,7 +76,9 @@ def test_records_are_on_disk_when_they_are_answered_with_their_times(
     assert store.log.times(tp(0), 0, 3) == times
 
 
-def test_a_partitions_error_is_its_own(client: ProduceClient, store: Store) -> None:
+def test_a_partitions_error_is_its_own_and_logged(
+    client: ProduceClient, store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
     broken = bytearray(batch(values(1)))
     broken[-1] ^= 1
     parts = {
@@ -104,6 +107,13 @@ def test_a_partitions_error_is_its_own(client: ProduceClient, store: Store) -> N
     found = dict(zip(parts, client.ask(parts), strict=True))
     assert found == {at: Answer(error, -1 if error else 0) for at, error in errors.items()}
     assert [stored(store, number) for number in range(4)] == [values(1), [], [], []]
+    logged = re.findall(r"records refused with (\w+), 1 times; .*: topic '(.*)': ", caplog.text)
+    assert logged == [
+        ("CORRUPT_MESSAGE", "t"),
+        ("INVALID_RECORD", "t"),
+        ("TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "t"),
+        ("INVALID_TOPIC_EXCEPTION", "__dafka.queries"),
+    ]
 
 
 def test_what_is_wrong_with_a_request_is_answered_for_all_its_partitions(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dafka_core import Store
+from dafka_core import Store, Tower
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.testing import wait_until
 from dafka_kafka.gateway_node import Replication
@@ -38,7 +38,7 @@ def put(store: Store, tp: TopicPartition, count: int = 1) -> int:
 
 
 def test_records_are_at_the_other_store_when_the_wait_ends(store: Store, second: Store) -> None:
-    replication = Replication(lambda: store.known.endpoints)
+    replication = Replication(store.log, lambda: store.known.endpoints)
 
     async def write(tp: TopicPartition, count: int) -> None:
         for _ in range(count):
@@ -54,20 +54,48 @@ def test_records_are_at_the_other_store_when_the_wait_ends(store: Store, second:
 
 
 def test_without_another_store_nothing_is_waited_for(store: Store) -> None:
-    assert asyncio.run(Replication(lambda: store.known.endpoints).wait({TP: 1}, 0))
+    assert asyncio.run(Replication(store.log, lambda: store.known.endpoints).wait({TP: 1}, 0))
 
 
 def test_what_is_not_there_in_time_is_told(store: Store, second: Store) -> None:
-    replication = Replication(lambda: store.known.endpoints)
+    replication = Replication(store.log, lambda: store.known.endpoints)
     began = time.monotonic()
     assert not asyncio.run(replication.wait({TP: put(store, TP) + 1}, 0.3))
     assert time.monotonic() - began < 5
     replication.close()
 
 
+def test_other_records_at_the_same_offsets_are_no_copies(
+    store: Store, second: Store, tower: str, tmp_path: Path, nodes: ExitStack
+) -> None:
+    """A store that was cut off has others, of a newer life, which replace this store's."""
+    end = put(store, TP)
+    wait_until(lambda: second.log.end(TP) == end, "the second store has the record")
+    nodes.close()
+    wait_until(lambda: not store.known.endpoints)
+    free = "tcp://127.0.0.1:0"
+    with (
+        Tower(sub_address=free, pub_address=free) as other,
+        Store(tmp_path / "second", tower=other.tower) as alone,
+    ):
+        put(alone, TP, 3)
+    newer = put(store, TP)
+    replication = Replication(store.log, lambda: store.known.endpoints)
+
+    async def wait() -> bool:
+        waiting = asyncio.create_task(replication.wait({TP: newer}, 10, 2))
+        await asyncio.sleep(0)  # it begins
+        await asyncio.to_thread(nodes.enter_context, Store(tmp_path / "second", tower=tower))
+        await asyncio.to_thread(wait_until, lambda: store.log.end(TP) == 4)
+        return await waiting
+
+    assert not asyncio.run(wait())
+    replication.close()
+
+
 def test_a_store_that_starts_anew_elsewhere_is_asked_there(store: Store, second: Store) -> None:
     where: dict[str, tuple[str, ...]] = {second.address: ("grpc://127.0.0.1:1",)}
-    replication = Replication(lambda: where)
+    replication = Replication(store.log, lambda: where)
 
     async def wait() -> bool:
         end = await asyncio.to_thread(put, store, TP)
@@ -84,7 +112,7 @@ def test_a_store_that_starts_anew_elsewhere_is_asked_there(store: Store, second:
 def test_a_store_that_goes_away_is_not_waited_for_any_more(
     store: Store, second: Store, nodes: ExitStack
 ) -> None:
-    replication = Replication(lambda: store.known.endpoints)
+    replication = Replication(store.log, lambda: store.known.endpoints)
 
     async def wait() -> bool:
         waiting = asyncio.create_task(replication.wait({TP: 1_000}, 60))
@@ -101,7 +129,7 @@ def test_too_few_copies_are_waited_for_until_more_stores_are_reachable(
     store: Store, second: Store
 ) -> None:
     where: dict[str, tuple[str, ...]] = {}
-    replication = Replication(lambda: where)
+    replication = Replication(store.log, lambda: where)
 
     async def wait() -> bool:
         end = await asyncio.to_thread(put, store, TP)
@@ -121,7 +149,7 @@ def test_a_copy_counts_although_its_store_has_gone_away_since(
     store: Store, second: Store, nodes: ExitStack
 ) -> None:
     locations = {**store.known.endpoints, "C" * 32: ("grpc://127.0.0.1:1",)}
-    replication = Replication(lambda: locations)
+    replication = Replication(store.log, lambda: locations)
 
     async def wait() -> bool:
         end = await asyncio.to_thread(put, store, TP)

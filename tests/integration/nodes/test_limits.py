@@ -64,7 +64,7 @@ def test_a_full_disk_refuses_records_until_it_has_room_and_serves_those_that_it_
         producer.publish_many(published[-100:])
         wait_until(lambda: fetcher.head == len(published))  # it knows of these, and takes none
         assert fetcher.next_offset == accepted
-        with pytest.raises(NotAcknowledgedError, match="does its disk have room"):
+        with pytest.raises(NotAcknowledgedError, match="with room on its disk"):
             producer.flush(0.05)
         with pytest.raises(DiskFullError, match=f"{log.directory}: the disk is full"):
             store.append_queue.put(other).result(PATIENCE_S)

@@ -27,11 +27,14 @@ from dafka_core.model.records import Record, RecordBatch, TopicPartition, Transa
 from dafka_core.nodes import sockets as module
 from dafka_core.nodes.connection_quotas import ConnectionQuotas
 from dafka_core.nodes.sockets import (
+    BURST_BYTES,
+    MIN_BURST_BYTES,
     new_socket,
     receive_burst,
     received,
     send_one_by_one,
     send_packed,
+    share_bytes,
 )
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.beacons import TowerBeacon, encode_tower_beacon
@@ -197,7 +200,7 @@ def test_valid_messages_are_received_whole_and_longer_ones_are_skipped_whole(end
         near.send_multipart(message)
     sent = [message for message in sent if len(message) <= MAX_FRAMES]
     decoder = BulkDecoder()
-    bursts = list(iter(lambda: receive_burst(far, decoder, QUOTAS), []))
+    bursts = list(iter(lambda: receive_burst(far, decoder, QUOTAS, BURST_BYTES), []))
     others = [frames for burst in bursts for frames in burst]
     found, invalid_count = decoded(others)
     for requestor, batch in decoder.take():
@@ -213,18 +216,26 @@ def test_valid_messages_are_received_whole_and_longer_ones_are_skipped_whole(end
     assert expected_invalid > 500
 
 
+def test_all_senders_of_a_round_have_equal_shares() -> None:
+    assert share_bytes(0) == share_bytes(1) == BURST_BYTES
+    assert 4 * share_bytes(4) == BURST_BYTES
+    assert share_bytes(100_000) == MIN_BURST_BYTES
+
+
 def test_a_burst_ends_so_that_other_sockets_have_their_turn(
     ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     near, far = ends
     decoder = BulkDecoder()
 
-    def bursts(send: Callable[[zmq.Socket[bytes], OutgoingBatch], None]) -> list[int]:
+    def bursts(
+        send: Callable[[zmq.Socket[bytes], OutgoingBatch], None], max_bytes: int = BURST_BYTES
+    ) -> list[int]:
         """Return the number of records of each burst."""
         send(near, OutgoingBatch(batch_of([600] * 25)))
         counts = []
         while far.poll(0):
-            assert receive_burst(far, decoder, QUOTAS) == []
+            assert receive_burst(far, decoder, QUOTAS, max_bytes) == []
             counts.append(sum(batch.count for _, batch in decoder.take()))
         return counts
 
@@ -237,10 +248,8 @@ def test_a_burst_ends_so_that_other_sockets_have_their_turn(
         with monkeypatch.context() as patch:
             patch.setattr(module, "BURST_COUNT", 10)
             assert bursts(send) == [10, 10, 5]
-        with monkeypatch.context() as patch:
-            patch.setattr(module, "BURST_BYTES", 6_000)
-            # The one that passes the limit is the last one.
-            assert bursts(send)[:-1] == [11 if send is send_singles else 10] * 2
+        # The one that passes the limit is the last one.
+        assert bursts(send, 6_000)[:-1] == [11 if send is send_singles else 10] * 2
     monkeypatch.setattr(module, "CONTROL_COUNT", 10)
     for _ in range(25):
         near.send(b"B")

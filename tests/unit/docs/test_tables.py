@@ -37,6 +37,7 @@ def test_each_row_names_a_test_that_is_there(
     rows = [line[2:].removesuffix("|").split(" | ") for line in lines if line.startswith("| ")]
     rows = [row for row in rows if row[-1].strip() not in ("tried by", "shown by")]
     assert len(rows) >= least
+    assert len({tuple(row) for row in rows}) == len(rows)
     wrong = []
     for row in rows:
         named = re.findall(r"(tests/[\w/]+\.py)(?:::| \")(test_\w+)", row[-1])

@@ -17,7 +17,7 @@ from dafka_kafka.gateway_node import Complaints, GatewayNode, Room
 
 def test_work_that_takes_long_is_done_in_another_thread() -> None:
     nothing: Any = None
-    store: Any = SimpleNamespace(endpoints={}, options=SimpleNamespace(keys=None))
+    store: Any = SimpleNamespace(endpoints={}, options=SimpleNamespace(keys=None), log=None)
     with ThreadPoolExecutor(1, "beside") as threads:
         node = GatewayNode(store, nothing, nothing, nothing, threads)
         work = node.in_thread(lambda: threading.current_thread().name)

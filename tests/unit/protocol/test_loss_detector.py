@@ -70,7 +70,7 @@ class Cluster:
 
 
 SOON_S = 4 * timing.LOSS_CHECK_S
-LATER_S = timing.ABSENT_STORE_S + 2 * timing.MAX_LOSS_CHECK_S
+LATER_S = timing.ABSENT_STORE_S + 2 * timing.LOSS_QUESTION_S
 
 every_policy = pytest.mark.parametrize("policy", [FAIL, SKIP, WAIT])
 
@@ -118,14 +118,14 @@ def test_a_store_that_was_present_may_have_them_for_a_while() -> None:
     assert cluster.pass_time(SOON_S) == []
     cluster.role.on_peer_lost(B)
     assert cluster.pass_time(timing.ABSENT_STORE_S - SOON_S - 1) == []
-    assert cluster.pass_time(2 * timing.MAX_LOSS_CHECK_S)[0][:4] == (TP, 0, 50, 50)
+    assert cluster.pass_time(2 * timing.LOSS_QUESTION_S)[0][:4] == (TP, 0, 50, 50)
 
 
 def test_waiting_for_a_silent_store_ends() -> None:
     # Without a tower its loss is not announced.
     cluster = Cluster(FAIL, {A: (50, 100), B: None})
     assert cluster.pass_time(timing.ABSENT_STORE_S) == []
-    assert cluster.pass_time(2 * timing.MAX_LOSS_CHECK_S)[0][:4] == (TP, 0, 50, 50)
+    assert cluster.pass_time(2 * timing.LOSS_QUESTION_S)[0][:4] == (TP, 0, 50, 50)
 
 
 def test_the_only_store_has_time_to_return_after_its_loss() -> None:
@@ -161,7 +161,7 @@ def test_nothing_is_lost_if_a_store_returns_in_time() -> None:
 def test_announced_records_that_no_node_has_are_lost(held: Held, why: str) -> None:
     cluster = Cluster(FAIL, held)
     assert cluster.pass_time(timing.ABSENT_STORE_S - 1) == []
-    assert cluster.pass_time(2 * timing.MAX_LOSS_CHECK_S) == [Loss(TP, 0, 100, None, why)]
+    assert cluster.pass_time(2 * timing.LOSS_QUESTION_S) == [Loss(TP, 0, 100, None, why)]
 
 
 @pytest.mark.parametrize(("end", "is_lost"), [(100, False), (0, True)])
@@ -224,7 +224,7 @@ def test_earliest_waits_for_a_store_that_may_have_earlier_ones() -> None:
     cluster = Cluster(FAIL, {A: (50, 100), B: None}, start="earliest")
     cluster.role.on_peer_lost(B)
     assert cluster.pass_time(timing.ABSENT_STORE_S - 1) == []
-    assert cluster.pass_time(2 * timing.MAX_LOSS_CHECK_S)[0].is_beginning
+    assert cluster.pass_time(2 * timing.LOSS_QUESTION_S)[0].is_beginning
 
 
 def test_earliest_of_a_deleted_topic_is_its_end() -> None:
@@ -289,5 +289,5 @@ def test_without_room_nothing_is_lost() -> None:
 
 def test_stores_are_asked_rarely() -> None:
     cluster = Cluster(FAIL, {A: (0, 100)})
-    assert cluster.pass_time(20 * timing.MAX_LOSS_CHECK_S) == []
+    assert cluster.pass_time(20 * timing.LOSS_QUESTION_S) == []
     assert 10 < cluster.queries < 25
