@@ -36,25 +36,23 @@ class Table(NamedTuple):
     short_rounds: int
 
 
+MODULES = (
+    store_kills,
+    query_kills,
+    lost_stores,
+    tower_kills,
+    separations,
+    damage,
+    slow_consumers,
+    lives,
+    cluster_kills,
+    pipeline_kills,
+    gateway_kills,
+    retention_kills,
+)
 TABLES = {
-    1: Table("store_kills", store_kills.run, store_kills.ROUNDS, store_kills.SHORT_ROUNDS),
-    2: Table("query_kills", query_kills.run, query_kills.ROUNDS, query_kills.SHORT_ROUNDS),
-    3: Table("lost_stores", lost_stores.run, lost_stores.ROUNDS, lost_stores.SHORT_ROUNDS),
-    4: Table("tower_kills", tower_kills.run, tower_kills.ROUNDS, tower_kills.SHORT_ROUNDS),
-    5: Table("separations", separations.run, separations.ROUNDS, separations.SHORT_ROUNDS),
-    6: Table("damage", damage.run, damage.ROUNDS, damage.SHORT_ROUNDS),
-    7: Table(
-        "slow_consumers", slow_consumers.run, slow_consumers.ROUNDS, slow_consumers.SHORT_ROUNDS
-    ),
-    8: Table("lives", lives.run, lives.ROUNDS, lives.SHORT_ROUNDS),
-    9: Table("cluster_kills", cluster_kills.run, cluster_kills.ROUNDS, cluster_kills.SHORT_ROUNDS),
-    10: Table(
-        "pipeline_kills", pipeline_kills.run, pipeline_kills.ROUNDS, pipeline_kills.SHORT_ROUNDS
-    ),
-    11: Table("gateway_kills", gateway_kills.run, gateway_kills.ROUNDS, gateway_kills.SHORT_ROUNDS),
-    12: Table(
-        "retention_kills", retention_kills.run, retention_kills.ROUNDS, retention_kills.SHORT_ROUNDS
-    ),
+    number: Table(each.__name__.split(".")[-1], each.run, each.ROUNDS, each.SHORT_ROUNDS)
+    for number, each in enumerate(MODULES, start=1)
 }
 
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 from tests.chaos.harness import Chaos, Round, wait_until
-from tests.chaos.nodes import Feeder, Listener
+from tests.chaos.nodes import Feeder
 from tests.chaos.queries import END_S, Driver, Plan, check, expected, value
 from tests.chaos.spark_hosts import (
     DRIVER,
@@ -58,16 +58,7 @@ class _Round(Round):
         else:
             self._lay_cables(site)
         site.start()
-        feeder = self.stack.enter_context(
-            Feeder(
-                SOURCE,
-                site.first_tower,
-                self.directory / "feeder.log",
-                site.prefix(MASTER),
-                site.options(MASTER),
-            )
-        )
-        feeder.wait_joined()
+        feeder = site.at(MASTER).feeder(SOURCE)
         self._each = SHORT_EACH if self.chaos.short else EACH
         driver = Driver(self._plan(site), self.directory / "driver.log", site.prefix(DRIVER))
         self.stack.callback(driver.close)
@@ -144,11 +135,9 @@ class _Round(Round):
         wanted = expected(self.directory / "checkpoint", SOURCE, fed)
         self.chaos.outcome.records += len(wanted) + len(feeder.fed)
         for topic, count in ((SINK, len(wanted)), (COPY, len(feeder.fed))):
-            log = self.directory / f"consumer-{topic}.log"
-            at = site.prefix(MASTER), site.options(MASTER)
-            with Listener(topic, site.first_tower, log, *at) as listener:
-                listener.wait_for(count)
-                found = listener.values(1)
+            listener = site.at(MASTER).listener(topic, f"consumer-{topic}")
+            listener.wait_for(count)
+            found = listener.values(1)
             if topic == SINK:
                 check(self.chaos, "the sink's topic", wanted, found, answer)
             else:

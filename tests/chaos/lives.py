@@ -23,7 +23,7 @@ from dafka_core.model.records import TopicPartition
 from tests.chaos.disks import has_on_disk, times_on_disk, values_on_disk
 from tests.chaos.harness import PATIENCE_S, Chaos, ChaosError, Round, wait_until
 from tests.chaos.life_job import FENCED, value
-from tests.chaos.nodes import Listener, Node, start_store, start_tower
+from tests.chaos.nodes import Node, TowerSite, start_store
 
 ROUNDS = 50
 SHORT_ROUNDS = 1
@@ -79,8 +79,7 @@ class _Round(Round):
         self._lives: list[_Life] = []
 
     def run(self) -> None:
-        tower = self.stack.enter_context(start_tower(self.directory / "tower.log"))
-        self._tower = str(tower.ready()["tower"])
+        self._site = TowerSite(self.directory, self.stack)
         self._stores = [self._store(index) for index in (0, 1)]
         self._names = [str(store.ready()["address"]) for store in self._stores]
         self._begin()
@@ -140,7 +139,7 @@ class _Round(Round):
         self._stores[index] = self._store(index)
         self._stores[index].ready()
         log = self.directory / f"{copy.name}.log"
-        with start_store(copy, self._tower, log) as started:
+        with start_store(copy, self._site.tower, log) as started:
             if started.wait_started() or not started.end() or "restore" not in started.said:
                 raise ChaosError(f"a copy of a store runs, or does not say why not: {started.said}")
 
@@ -150,7 +149,7 @@ class _Round(Round):
     def _begin(self) -> None:
         """Start another life, and wait for its first acknowledgements."""
         name, skew_s = f"life{len(self._lives)}", self.chance.uniform(-SKEW_S, SKEW_S)
-        life = _Life(self.directory, self._tower, self._address, name, skew_s)
+        life = _Life(self.directory, self._site.tower, self._address, name, skew_s)
         self._lives.append(self.stack.enter_context(life))
         self._wait_for_more()
 
@@ -188,18 +187,14 @@ class _Round(Round):
         return self.directory / f"store{index}"
 
     def _store(self, index: int) -> Node:
-        log = self.directory / f"store{index}.log"
-        options = ("--sync-interval-ms", "1000")
-        store = start_store(self._kept(index), self._tower, log, options=options)
-        return self.stack.enter_context(store)
+        return self._site.store(f"store{index}", "--sync-interval-ms", "1000")
 
     # -- final checks
     # ------------------------------------------------------------------------------
 
     def _check(self) -> None:
         required = {at: said for life in self._lives for at, said in life.acknowledged.items()}
-        listener = Listener(TOPIC, self._tower, self.directory / "late.log")
-        self.stack.enter_context(listener)
+        listener = self._site.listener(TOPIC)
         for index in (0, 1):
             all_there = partial(has_on_disk, self._kept(index), len(required))
             wait_until(all_there, f"store {index} has all {len(required)} records")

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from tests.chaos.harness import Chaos
-from tests.chaos.nodes import Feeder, Listener, start_store, start_tower
+from tests.chaos.nodes import Feeder, Site, TowerSite
 from tests.chaos.queries import Driver, Plan, check, expected, value
 
 ROUNDS = 10
@@ -33,29 +33,23 @@ def run(chaos: Chaos, rounds: int) -> None:
 def _round(
     chaos: Chaos, chance: random.Random, directory: Path, stack: contextlib.ExitStack
 ) -> None:
-    tower = stack.enter_context(start_tower(directory / "tower.log"))
-    address = str(tower.ready()["tower"])
-    stores = [
-        stack.enter_context(
-            start_store(directory / f"store{n}", address, directory / f"store{n}.log")
-        )
-        for n in (0, 1)
-    ]
+    site = TowerSite(directory, stack)
+    stores = [site.store(f"store{n}") for n in (0, 1)]
     for store in stores:
         store.ready()
     # Both have it: with ``acks`` 1, records of one store are lost with it.
     count = SHORT_RECORDS if chaos.short else RECORDS
-    before = _fed(stack, address, directory, "before", range(count), ("--acks", "2"))
+    before = _fed(site, "before", range(count), "--acks", "2")
     before.finish()
     options = {"acks": "all"}
-    plan = Plan(MASTER, address, SOURCE, SINK, str(directory), BATCH_RECORDS, options)
+    plan = Plan(MASTER, site.tower, SOURCE, SINK, str(directory), BATCH_RECORDS, options)
     driver = Driver(plan, directory / "driver.log")
     stack.callback(driver.close)
     driver.wait_batch(chance.randint(-1, 1))
     time.sleep(chance.uniform(0, 0.7))
     stores[chance.randrange(2)].kill()
     chaos.fault("store killed for good")
-    after = _fed(stack, address, directory, "after", range(count, 2 * count), ())
+    after = _fed(site, "after", range(count, 2 * count))
     after.finish()
     reached = driver.batch
     driver.wait_batch(reached)
@@ -64,23 +58,15 @@ def _round(
     records = {feeder.partition(): feeder.fed for feeder in (before, after)}
     wanted = expected(directory / "checkpoint", SOURCE, records)
     chaos.outcome.records += len(wanted)
-    with Listener(SINK, address, directory / "sink.log") as listener:
-        listener.wait_for(len(wanted))
-        check(chaos, "the sink's topic", wanted, listener.values(1), answer)
-    with Listener(SOURCE, address, directory / "source.log") as listener:
-        listener.wait_for(2 * count)
-        chaos.compare("the source's topic", before.fed + after.fed, listener.values())
+    listener = site.listener(SINK, "sink")
+    listener.wait_for(len(wanted))
+    check(chaos, "the sink's topic", wanted, listener.values(1), answer)
+    listener = site.listener(SOURCE, "source")
+    listener.wait_for(2 * count)
+    chaos.compare("the source's topic", before.fed + after.fed, listener.values())
 
 
-def _fed(
-    stack: contextlib.ExitStack,
-    tower: str,
-    directory: Path,
-    name: str,
-    numbers: range,
-    options: tuple[str, ...],
-) -> Feeder:
-    feeder = Feeder(SOURCE, tower, directory / f"{name}.log", options=options)
-    stack.enter_context(feeder).wait_joined()
+def _fed(site: Site, name: str, numbers: range, *options: str) -> Feeder:
+    feeder = site.feeder(SOURCE, name, *options)
     feeder.feed([value(number) for number in numbers])
     return feeder

@@ -338,6 +338,62 @@ def start_store(
     return Node("store", arguments, log, prefix)
 
 
+class Site:
+    """A machine on which nodes join a tower; ``stack`` ends them."""
+
+    def __init__(
+        self,
+        directory: Path,
+        stack: contextlib.ExitStack,
+        tower: str,
+        prefix: Sequence[str] = (),
+        options: Sequence[str] = (),
+    ) -> None:
+        self.directory = directory
+        self.tower = tower
+        self._stack = stack
+        self._prefix = prefix
+        self._options = options
+
+    def store(self, name: str = "store", *options: str) -> Node:
+        """Start a store without waiting for it."""
+        given = self._prefix, (*self._options, *options)
+        node = start_store(self.directory / name, self.tower, self._log(name), *given)
+        return self._stack.enter_context(node)
+
+    def feeder(self, topic: str, name: str = "feeder", *options: str) -> Feeder:
+        """Start a producer, which has joined."""
+        given = self._prefix, (*self._options, *options)
+        node = self._stack.enter_context(Feeder(topic, self.tower, self._log(name), *given))
+        node.wait_joined()
+        return node
+
+    def listener(self, topic: str, name: str = "consumer") -> Listener:
+        """Start a consumer, which has joined."""
+        given = self._prefix, self._options
+        node = self._stack.enter_context(Listener(topic, self.tower, self._log(name), *given))
+        node.wait_joined()
+        return node
+
+    def _log(self, name: str) -> Path:
+        return self.directory / f"{name}.log"
+
+
+class TowerSite(Site):
+    """A machine with a tower of its own."""
+
+    def __init__(self, directory: Path, stack: contextlib.ExitStack) -> None:
+        self.tower_node = stack.enter_context(start_tower(directory / "tower.log"))
+        facts = self.tower_node.ready()
+        self._ports = int(facts["sub_port"]), int(facts["pub_port"])
+        super().__init__(directory, stack, str(facts["tower"]))
+
+    def restart_tower(self) -> None:
+        """Start the tower again on the same ports."""
+        self.tower_node = self._stack.enter_context(start_tower(self._log("tower"), self._ports))
+        self.tower_node.ready()
+
+
 def memory_mb(pid: int) -> float:
     """Return a process's resident memory without file pages, in MB; 0 if it has ended."""
     with contextlib.suppress(OSError):

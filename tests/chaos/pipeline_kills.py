@@ -15,7 +15,7 @@ from collections import Counter
 
 from dafka_core.audit.verification import PROVED, SAME
 from tests.chaos.harness import PATIENCE_S, Chaos, ChaosError, Round
-from tests.chaos.nodes import Feeder, Listener, Node, start_store, start_tower
+from tests.chaos.nodes import Feeder, Node, TowerSite
 from tests.chaos.queries import Driver, Plan, check, expected
 from tests.chaos.query_job import SAVED
 from tests.chaos.query_kills import feed, kill
@@ -48,13 +48,9 @@ def run(chaos: Chaos, rounds: int) -> None:
 
 class _Round(Round):
     def run(self) -> None:
-        tower = self.stack.enter_context(start_tower(self.directory / "tower.log"))
-        self._tower = str(tower.ready()["tower"])
+        self._site = TowerSite(self.directory, self.stack)
         self._stores = [self._store(number) for number in range(STORES)]
-        feeder = self.stack.enter_context(
-            Feeder(SOURCE, self._tower, self.directory / "feeder.log")
-        )
-        feeder.wait_joined()
+        feeder = self._site.feeder(SOURCE)
         saved = str(self.directory / "saved")
         counting = self._driver("counting", SOURCE, MIDDLE, "processed")
         saving = self._driver("saving", MIDDLE, saved, SAVED)
@@ -68,15 +64,14 @@ class _Round(Round):
         self._check({feeder.partition(): feeder.fed}, answer, found)
 
     def _store(self, number: int) -> Node:
-        directory, log = self.directory / f"store{number}", self.directory / f"store{number}.log"
-        store = self.stack.enter_context(start_store(directory, self._tower, log))
+        store = self._site.store(f"store{number}")
         store.ready()
         return store
 
     def _driver(self, name: str, source: str, sink: str, query: str) -> Driver:
         plan = Plan(
             MASTER,
-            self._tower,
+            self._site.tower,
             source,
             sink,
             str(self.directory / name),
@@ -118,9 +113,9 @@ class _Round(Round):
     ) -> None:
         wanted = expected(self.directory / "counting" / "checkpoint", SOURCE, fed)
         self.chaos.outcome.records += 2 * len(wanted)
-        with Listener(MIDDLE, self._tower, self.directory / "consumer.log") as listener:
-            listener.wait_for(len(wanted))
-            check(self.chaos, "the topic between", wanted, listener.values(1), answer)
+        listener = self._site.listener(MIDDLE)
+        listener.wait_for(len(wanted))
+        check(self.chaos, "the topic between", wanted, listener.values(1), answer)
         saved = list(Counter(found).elements())
         check(self.chaos, "the Parquet files", wanted, saved, answer)
         self._verify(len(wanted))
@@ -128,8 +123,8 @@ class _Round(Round):
     def _verify(self, rows: int) -> None:
         """Check the first query's output batch by batch, by its checkpoint."""
         path = str(self.directory / "counting" / "checkpoint")
-        given = ["verify", path, "--tower", self._tower, "--json", "--timeout-s", str(PATIENCE_S)]
-        node = Node("checkpoint", given, self.directory / "verify.log")
+        given = ["--tower", self._site.tower, "--json", "--timeout-s", str(PATIENCE_S)]
+        node = Node("checkpoint", ["verify", path, *given], self.directory / "verify.log")
         with node:
             code = node.end()
         batches = [json.loads(line) for line in node.lines]

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from tests.chaos.harness import Chaos
-from tests.chaos.nodes import Feeder, Listener, start_store, start_tower
+from tests.chaos.nodes import Feeder, TowerSite
 from tests.chaos.queries import Driver, Plan, Process, check, expected, value
 
 ROUNDS = 50
@@ -50,15 +50,12 @@ def run(chaos: Chaos, rounds: int) -> None:
 def _series(
     chaos: Chaos, first: int, count: int, directory: Path, stack: contextlib.ExitStack
 ) -> None:
-    tower = stack.enter_context(start_tower(directory / "tower.log"))
-    address = str(tower.ready()["tower"])
-    store = stack.enter_context(start_store(directory / "store", address, directory / "store.log"))
-    store.ready()
-    feeder = stack.enter_context(Feeder(SOURCE, address, directory / "feeder.log"))
-    feeder.wait_joined()
+    site = TowerSite(directory, stack)
+    site.store().ready()
+    feeder = site.feeder(SOURCE)
     plan = Plan(
         SHORT_MASTER if chaos.short else MASTER,
-        address,
+        site.tower,
         SOURCE,
         SINK,
         str(directory),
@@ -83,9 +80,9 @@ def _series(
     partition = feeder.partition()
     wanted = expected(directory / "checkpoint", SOURCE, {partition: feeder.fed})
     chaos.outcome.records += len(wanted)
-    with Listener(SINK, address, directory / "consumer.log") as listener:
-        listener.wait_for(len(wanted))
-        check(chaos, "the sink's topic", wanted, listener.values(1), answer)
+    listener = site.listener(SINK)
+    listener.wait_for(len(wanted))
+    check(chaos, "the sink's topic", wanted, listener.values(1), answer)
 
 
 def feed(feeder: Feeder, count: int) -> None:

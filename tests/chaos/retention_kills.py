@@ -21,7 +21,7 @@ from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.records import PartitionInfo, TopicPartition
 from tests.chaos.harness import PATIENCE_S, Chaos, ChaosError, wait_until
-from tests.chaos.nodes import Node, memory_mb, start_store, start_tower
+from tests.chaos.nodes import Node, Site, TowerSite, memory_mb
 
 ROUNDS: Final = 10
 SHORT_ROUNDS: Final = 1
@@ -158,25 +158,18 @@ class Watcher:
 class Kept:
     """A store with a rule, and its observations."""
 
-    def __init__(self, name: str, rule: str, directory: Path, tower: str) -> None:
+    def __init__(self, name: str, rule: str, site: Site) -> None:
         self.name = name
         self._rule = f"{TOPIC}={rule}"
-        self._directory = directory
-        self._tower = tower
+        self._site = site
         self._sizes: list[tuple[float, int]] = []
         self.most_mb = 0.0
         self.node: Node | None = None
         self.location: StoreLocation | None = None
 
-    def start(self, stack: contextlib.ExitStack) -> None:
-        node = start_store(
-            self._directory / self.name,
-            self._tower,
-            self._directory / f"{self.name}.log",
-            options=("--retain", self._rule),
-        )
-        self.node = stack.enter_context(node)
-        facts = node.ready()
+    def start(self) -> None:
+        self.node = self._site.store(self.name, "--retain", self._rule)
+        facts = self.node.ready()
         self.location = StoreLocation(str(facts["address"]), tuple(map(str, facts["flight"])))
 
     def kill(self) -> None:
@@ -195,7 +188,7 @@ class Kept:
 
     def look(self, since_s: float) -> None:
         """Record the size of its files, and its memory."""
-        files = (self._directory / self.name).glob("**/*")
+        files = (self._site.directory / self.name).glob("**/*")
         with contextlib.suppress(FileNotFoundError):
             size_bytes = sum(each.stat().st_blocks * 512 for each in files)
             self._sizes.append((time.monotonic() - since_s, size_bytes))
@@ -211,18 +204,17 @@ def _round(
     chaos: Chaos, chance: random.Random, directory: Path, stack: contextlib.ExitStack
 ) -> None:
     load = SHORT if chaos.short else FULL
-    tower = stack.enter_context(start_tower(directory / "tower.log"))
-    address = str(tower.ready()["tower"])
-    young = Kept("young", f"{load.age_s}s", directory, address)
-    large = Kept("large", f"{load.kept_bytes}B", directory, address)
+    site = TowerSite(directory, stack)
+    young = Kept("young", f"{load.age_s}s", site)
+    large = Kept("large", f"{load.kept_bytes}B", site)
     for store in (young, large):
-        store.start(stack)
-    flow = Flow(address, load)
+        store.start()
+    flow = Flow(site.tower, load)
     stack.callback(flow.close)
-    watcher = Watcher(address)
+    watcher = Watcher(site.tower)
     stack.callback(watcher.close)
     began_s = time.monotonic()
-    _kill_in_turns(chaos, chance, stack, (young, large), flow, load)
+    _kill_in_turns(chaos, chance, (young, large), flow, load)
     end = flow.stop()
     watcher.wait_for(end)
     if watcher.first:
@@ -235,7 +227,7 @@ def _round(
         )
         _check(store, flow, load)
         _check_flat(chaos, store, time.monotonic() - began_s)
-    late = Watcher(address)
+    late = Watcher(site.tower)
     stack.callback(late.close)
     late.wait_for(end)
     assert late.first is not None
@@ -247,7 +239,6 @@ def _round(
 def _kill_in_turns(
     chaos: Chaos,
     chance: random.Random,
-    stack: contextlib.ExitStack,
     stores: tuple[Kept, Kept],
     flow: Flow,
     load: Load,
@@ -260,7 +251,7 @@ def _kill_in_turns(
             store.look(began_s)
             _check(store, flow, load)
         if away is not None and now_s >= away[1]:
-            away[0].start(stack)
+            away[0].start()
             away = None
         elif away is None and now_s >= due_s and now_s < load.seconds - AWAY_S:
             victim = chance.choice(stores)
@@ -270,7 +261,7 @@ def _kill_in_turns(
             due_s = now_s + load.kill_every_s * chance.uniform(0.5, 1.5)
         time.sleep(0.2)
     if away is not None:
-        away[0].start(stack)
+        away[0].start()
 
 
 def _is_settled(store: Kept, tp: TopicPartition, end: int) -> bool:

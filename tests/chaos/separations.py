@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.chaos.harness import Chaos, ChaosError, wait_until
 from tests.chaos.networks import MACHINES, Namespaces, Network, namespaces_work
-from tests.chaos.nodes import Feeder, Listener, Node, Steady, start_store
+from tests.chaos.nodes import Listener, Site, Steady
 from tests.chaos.relays import Relays
 from tests.chaos.tower_kills import check_stores
 
@@ -68,12 +68,15 @@ class _Round:
         self._network = network
 
     def run(self) -> None:
-        machines = range(MACHINES)
-        stores = [self._store(machine) for machine in machines]
+        sites = [self._site(machine) for machine in range(MACHINES)]
+        stores = [
+            site.store(f"store{machine}", "--sync-interval-ms", "1000")
+            for machine, site in enumerate(sites)
+        ]
         for store in stores:
             store.ready()
-        listeners = [self._listener(machine) for machine in machines]
-        feeders = [self._feeder(machine) for machine in machines]
+        listeners = [site.listener(TOPIC, f"consumer{n}") for n, site in enumerate(sites)]
+        feeders = [site.feeder(TOPIC, f"feeder{n}") for n, site in enumerate(sites)]
         steady = [Steady(each, f"machine{n}", 50, 0.02) for n, each in enumerate(feeders)]
         for listener in listeners:
             listener.wait_for(200)
@@ -122,37 +125,8 @@ class _Round:
         others = [_from(listener, 1 - n) for n, listener in enumerate(listeners)]
         return [len(listener.lines) for listener in listeners], others
 
-    def _options(self, machine: int) -> Sequence[str]:
-        return ("--host", self._network.host(machine))
-
-    def _store(self, machine: int) -> Node:
-        store = start_store(
-            self._directory / f"store{machine}",
-            self._network.tower(machine),
-            self._directory / f"store{machine}.log",
-            self._network.prefix(machine),
-            (*self._options(machine), "--sync-interval-ms", "1000"),
-        )
-        return self._stack.enter_context(store)
-
-    def _feeder(self, machine: int) -> Feeder:
-        feeder = Feeder(
-            TOPIC,
-            self._network.tower(machine),
-            self._directory / f"feeder{machine}.log",
-            self._network.prefix(machine),
-            self._options(machine),
-        )
-        self._stack.enter_context(feeder).wait_joined()
-        return feeder
-
-    def _listener(self, machine: int) -> Listener:
-        listener = Listener(
-            TOPIC,
-            self._network.tower(machine),
-            self._directory / f"consumer{machine}.log",
-            self._network.prefix(machine),
-            self._options(machine),
-        )
-        self._stack.enter_context(listener).wait_joined()
-        return listener
+    def _site(self, machine: int) -> Site:
+        network = self._network
+        options = ("--host", network.host(machine))
+        tower, prefix = network.tower(machine), network.prefix(machine)
+        return Site(self._directory, self._stack, tower, prefix, options)

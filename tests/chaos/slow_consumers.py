@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.chaos.harness import Chaos, ChaosError
-from tests.chaos.nodes import Feeder, Listener, Node, Steady, memory_mb, start_store, start_tower
+from tests.chaos.nodes import Node, Steady, TowerSite, memory_mb
 
 ROUNDS = 3
 SHORT_ROUNDS = 1
@@ -83,24 +83,17 @@ def _round(
     load: Load,
     stop_s: float,
 ) -> None:
-    tower = stack.enter_context(start_tower(directory / "tower.log"))
-    address = str(tower.ready()["tower"])
-    store = stack.enter_context(start_store(directory / "store", address, directory / "store.log"))
+    site = TowerSite(directory, stack)
+    store = site.store()
     store.ready()
-    going, stopped, unread = (
-        stack.enter_context(Listener(TOPIC, address, directory / f"{name}.log"))
-        for name in ("going", "stopped", "unread")
-    )
-    listeners = (going, stopped, unread)
-    for listener in listeners:
-        listener.wait_joined()
-    feeder = stack.enter_context(Feeder(TOPIC, address, directory / "feeder.log"))
-    feeder.wait_joined()
+    names = ("going", "stopped", "unread")
+    listeners = going, stopped, unread = [site.listener(TOPIC, name) for name in names]
+    feeder = site.feeder(TOPIC)
     steady = Steady(feeder, "value", load.records, load.pause_s, load.size_bytes)
     for listener in listeners:
         listener.wait_for(load.records)
 
-    nodes: dict[str, Node] = {"tower": tower, "store": store, "producer": feeder}
+    nodes: dict[str, Node] = {"tower": site.tower_node, "store": store, "producer": feeder}
     nodes |= {"consumer": going, "stopped consumer": stopped, "unread consumer": unread}
     with Memory(nodes) as memory:
         stopped.pause()
@@ -117,7 +110,7 @@ def _round(
         for listener in listeners:
             listener.wait_for(len(values))
     chaos.outcome.records += len(values)
-    for name, listener in zip(("going", "stopped", "unread"), listeners, strict=True):
+    for name, listener in zip(names, listeners, strict=True):
         chaos.compare(f"the consumer {name}", values, listener.values())
     _check_memory(chaos, memory.most_mb, load)
 

@@ -18,7 +18,7 @@ import pyspark
 
 from tests.chaos.harness import wait_until
 from tests.chaos.networks import Hosts, namespaces_work
-from tests.chaos.nodes import Node, environment, start_store, start_tower
+from tests.chaos.nodes import Node, Site, environment, start_store, start_tower
 from tests.chaos.query_job import JVM
 
 MASTER, TOWERS, STORES, WORKERS, DRIVER = 0, (1, 2), (3, 4), (5, 6), 7
@@ -92,6 +92,11 @@ class SparkHosts:
     def options(self, host: int) -> Sequence[str]:
         """Return the options beside ``--tower`` and the first tower."""
         return ("--tower", self.tower.partition(",")[2], "--host", self.host(host))
+
+    def at(self, host: int) -> Site:
+        """Return the place of a host's producers and consumers."""
+        given = self.prefix(host), self.options(host)
+        return Site(self._directory, self._stack, self.first_tower, *given)
 
     @property
     def first_tower(self) -> str:

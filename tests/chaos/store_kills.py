@@ -26,7 +26,7 @@ from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.records import TopicPartition
 from tests.chaos.disks import Blocks, values_on_disk
 from tests.chaos.harness import PATIENCE_S, Chaos, ChaosError, wait_until
-from tests.chaos.nodes import Listener, Node, start_store, start_tower
+from tests.chaos.nodes import Node, Site, TowerSite
 
 ROUNDS = 100
 SHORT_ROUNDS = 3
@@ -196,24 +196,21 @@ def run(chaos: Chaos, rounds: int) -> None:
 
 def _series(chaos: Chaos, first: int, count: int, directory: Path) -> None:
     with contextlib.ExitStack() as stack:
-        tower = stack.enter_context(start_tower(directory / "tower.log"))
-        address = str(tower.ready()["tower"])
-        listener = stack.enter_context(Listener(TOPIC, address, directory / "consumer.log"))
-        listener.wait_joined()
-        mesh = [
-            MeshWriter(f"mesh{n}", f"{chaos.outcome.seed}/{first}/{n}", address) for n in (1, 2)
-        ]
-        putter = FlightWriter("put", f"{chaos.outcome.seed}/{first}/put")
+        site = TowerSite(directory, stack)
+        listener = site.listener(TOPIC)
+        seed = f"{chaos.outcome.seed}/{first}"
+        mesh = [MeshWriter(f"mesh{n}", f"{seed}/{n}", site.tower) for n in (1, 2)]
+        putter = FlightWriter("put", f"{seed}/put")
         writers: list[Writer] = [*mesh, putter]
         for writer in writers:
             stack.callback(writer.close)
         for writer in writers:
             writer.start()
         for number in range(first, first + count):
-            with _store(directory, address, putter) as store:
+            with _store(site, putter) as store:
                 _kill(chaos, chaos.chance(number), store, writers, directory)
             putter.close()
-        with _store(directory, address, putter):
+        with _store(site, putter):
             for writer in writers:
                 writer.stop()
             everything = [
@@ -222,7 +219,7 @@ def _series(chaos: Chaos, first: int, count: int, directory: Path) -> None:
                 for offset in range(writer.acknowledged())
             ]
             chaos.outcome.records += len(everything)
-            late = stack.enter_context(Listener(TOPIC, address, directory / "late.log"))
+            late = site.listener(TOPIC, "late")
             for consumer in (late, listener):
                 consumer.wait_for(len(everything))
             chaos.compare("a new consumer", everything, late.values())
@@ -230,8 +227,8 @@ def _series(chaos: Chaos, first: int, count: int, directory: Path) -> None:
 
 
 @contextlib.contextmanager
-def _store(directory: Path, tower: str, putter: FlightWriter) -> Iterator[Node]:
-    with start_store(directory / "store", tower, directory / "store.log") as store:
+def _store(site: Site, putter: FlightWriter) -> Iterator[Node]:
+    with site.store() as store:
         putter.found(store.ready())
         yield store
 

@@ -19,34 +19,27 @@ def shuffled(values: Sequence[str]) -> list[str]:
     return random.Random(4).sample(values, len(values))
 
 
-def test_the_same_in_another_order_is_the_same() -> None:
-    assert not compare(VALUES, shuffled(VALUES))
-
-
-@pytest.mark.parametrize("gone", ["value-77", "twice"])
-def test_a_loss_is_found(gone: str) -> None:
-    found = shuffled(VALUES)
-    found.remove(gone)
+@pytest.mark.parametrize(
+    ("gone", "again", "counts"),
+    [
+        ([], [], (0, 0, 0)),
+        (["value-77"], [], (1, 0, 0)),
+        (["twice"], [], (1, 0, 0)),
+        ([], ["value-77"], (0, 1, 0)),
+        ([], ["twice"], (0, 1, 0)),
+        ([], ["never written"], (0, 0, 1)),
+        (["value-2"], ["value-1"], (1, 1, 0)),  # they do not cancel out
+    ],
+)
+def test_losses_doubles_and_strangers_are_counted_and_named(
+    gone: list[str], again: list[str], counts: tuple[int, int, int]
+) -> None:
+    found = shuffled([*VALUES, *again])
+    for each in gone:
+        found.remove(each)
     difference = compare(VALUES, found)
-    assert difference[:3] == (1, 0, 0)
-    assert gone in str(difference)
-
-
-@pytest.mark.parametrize("again", ["value-77", "twice"])
-def test_a_double_is_found(again: str) -> None:
-    difference = compare(VALUES, shuffled([*VALUES, again]))
-    assert difference[:3] == (0, 1, 0)
-    assert again in str(difference)
-
-
-def test_a_value_that_was_never_written_is_found() -> None:
-    assert compare(VALUES, [*VALUES, "other"])[:3] == (0, 0, 1)
-
-
-def test_a_loss_and_a_double_do_not_cancel_out() -> None:
-    found = [*VALUES, "value-1"]
-    found.remove("value-2")
-    assert compare(VALUES, found)[:3] == (1, 1, 0)
+    assert (difference[:3], bool(difference)) == (counts, any(counts))
+    assert all(each in str(difference) for each in gone + again)
 
 
 def test_what_was_not_acknowledged_may_be_there_or_not() -> None:

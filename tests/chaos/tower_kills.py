@@ -13,13 +13,12 @@ from pathlib import Path
 
 from tests.chaos.disks import has_on_disk, values_on_disk
 from tests.chaos.harness import Chaos, Round, wait_until
-from tests.chaos.nodes import Feeder, Listener, Node, Steady, start_store, start_tower
+from tests.chaos.nodes import Listener, Node, Steady, TowerSite
 
 ROUNDS = 20
 SHORT_ROUNDS = 1
 
 TOPIC = "towers"
-PATIENT = ("--wait-for-tower",)
 
 AWAY_S = (0.0, 7.0)
 SHORT_AWAY_S = (0.0, 2.0)
@@ -33,21 +32,18 @@ def run(chaos: Chaos, rounds: int) -> None:
 
 class _Round(Round):
     def run(self) -> None:
-        tower = self.stack.enter_context(start_tower(self.directory / "tower.log"))
-        facts = tower.ready()
-        self._tower = str(facts["tower"])
-        ports = int(facts["sub_port"]), int(facts["pub_port"])
+        self._site = TowerSite(self.directory, self.stack)
         stores = [self._store(index) for index in (0, 1)]
         for store in stores:
             store.ready()
-        old = self._listener("old")
-        feeders = [self._feeder(f"feeder{n}") for n in (1, 2)]
+        old = self._site.listener(TOPIC, "old")
+        feeders = [self._site.feeder(TOPIC, f"feeder{n}") for n in (1, 2)]
         steady = [Steady(each, f"value{n}", 50, 0.02) for n, each in enumerate(feeders)]
         old.wait_for(100)
 
         for _ in range(self.chance.randint(1, 2)):
             time.sleep(self.chance.uniform(0, 1))
-            tower.kill()
+            self._site.tower_node.kill()
             self.chaos.fault("tower killed")
             if self.chance.random() < 0.4:
                 time.sleep(self.chance.uniform(0, 1))
@@ -57,19 +53,18 @@ class _Round(Round):
             reached = len(old.lines)
             time.sleep(self.chance.uniform(*(SHORT_AWAY_S if self.chaos.short else AWAY_S)))
             wait_until(partial(_is_beyond, old, reached), "records flow without a tower")
-            tower = self.stack.enter_context(start_tower(self.directory / "tower.log", ports))
-            tower.ready()
+            self._site.restart_tower()
         self._end(stores, old, steady)
 
     def _end(self, stores: list[Node], old: Listener, steady: list[Steady]) -> None:
         stores[1].ready()
-        late = self._feeder("late")
+        late = self._site.feeder(TOPIC, "late")
         late.feed([f"late-{n}" for n in range(500)])
         values = [value for each in steady for value in each.stop()]
         late.finish()
         values += late.fed
         self.chaos.outcome.records += len(values)
-        new = self._listener("new")
+        new = self._site.listener(TOPIC, "new")
         for listener in (old, new):
             listener.wait_for(len(values))
         self.chaos.compare("the old consumer", values, old.values())
@@ -77,23 +72,7 @@ class _Round(Round):
         check_stores(self.chaos, stores, self.directory, values)
 
     def _store(self, index: int) -> Node:
-        store = start_store(
-            self.directory / f"store{index}",
-            self._tower,
-            self.directory / f"store{index}.log",
-            options=("--sync-interval-ms", "1000", *PATIENT),
-        )
-        return self.stack.enter_context(store)
-
-    def _feeder(self, name: str) -> Feeder:
-        feeder = Feeder(TOPIC, self._tower, self.directory / f"{name}.log")
-        self.stack.enter_context(feeder).wait_joined()
-        return feeder
-
-    def _listener(self, name: str) -> Listener:
-        listener = Listener(TOPIC, self._tower, self.directory / f"{name}.log")
-        self.stack.enter_context(listener).wait_joined()
-        return listener
+        return self._site.store(f"store{index}", "--sync-interval-ms", "1000", "--wait-for-tower")
 
 
 def check_stores(chaos: Chaos, stores: list[Node], directory: Path, values: list[str]) -> None:

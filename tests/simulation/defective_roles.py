@@ -57,39 +57,6 @@ class WrongChunk(ProducerRole):
         return answer
 
 
-class ShiftedIndex(ProducerRole):
-    """A partial acknowledgement moves the index of what is kept, and not the values."""
-
-    def _answer(self, fetch: Fetch) -> list[Outgoing]:
-        answer: list[Outgoing] = []
-        for message in super()._answer(fetch):
-            assert isinstance(message, OutgoingBatch)
-            batch, kept = message.batch, self.retained[0]
-            if kept.offset < self.acknowledged < kept.end and batch.offset >= self.acknowledged:
-                values = kept.values[: min(len(batch.values), len(kept.values))]
-                batch = RecordBatch(batch.tp, batch.offset, values)
-            answer.append(OutgoingBatch(batch, message.requestor))
-        return answer
-
-
-class HangsOnRing(ProducerRole):
-    """A reused chunk closes a ring: a FETCH that reaches its end never stops."""
-
-    hangs = False
-
-    def on_message(self, now: float, message: Message, peer: str) -> list[Outgoing]:
-        reused = self.acknowledged > CHUNK_COUNT and self.next_offset > 2 * CHUNK_COUNT
-        if isinstance(message, Fetch) and reused and message.end >= self.next_offset:
-            self.hangs = True
-        return [] if self.hangs else super().on_message(now, message, peer)
-
-    def on_tick(self, now: float) -> list[Outgoing]:
-        return [] if self.hangs else super().on_tick(now)
-
-    def deadline(self, now: float) -> float:
-        return inf if self.hangs else super().deadline(now)
-
-
 class CountsAcksTwice(ProducerRole):
     """An ACK does not say which store it is from, so each one counts."""
 
@@ -175,20 +142,6 @@ class AsksNobody(StoreRole):
 
 
 # -- consumers ------------------------------------------------------------------------------------
-
-
-class StopsAfterBlock(ConsumerRole):
-    """Requests one block when a head arrives, and no further one."""
-
-    def on_batch(self, now: float, requestor: str, batch: RecordBatch) -> list[Outgoing]:
-        found = super().on_batch(now, requestor, batch)
-        return [] if requestor else found
-
-    def on_tick(self, now: float) -> list[Outgoing]:
-        return []
-
-    def deadline(self, now: float) -> float:
-        return inf
 
 
 class TakesPrefixes(ConsumerRole):

@@ -166,6 +166,9 @@ class Disk:
     def _go_on(self, entry: RestartPartition) -> None:
         """Continue after records that no store has."""
         (tp, start, history, transaction), held = entry, self._partition(entry.tp)
+        held.tail = None
+        if start <= held.end:
+            return
         others = [disk.held[tp] for disk in self._checkers.disks.values() if tp in disk.held]
         if any(other.earliest <= held.end < other.end for other in others):
             self._world.fail(self.name, f"goes on at {start} of {tp}, and another one has more")
@@ -173,8 +176,9 @@ class Disk:
         most = max(others, key=lambda other: other.end)  # what was once safe is looked at
         held.records = (most.records + [b""] * start)[:start]
         held.times = (most.times + [0] * start)[:start]
-        held.earliest, held.tail, held.history = start, None, history
-        held.last_transaction, held.committed = transaction, None
+        committed = held.committed
+        held.committed = committed if committed and committed[2] <= held.earliest else None
+        held.earliest, held.history, held.last_transaction = start, history, transaction
 
     def _begin_epoch(self, held: Partition, epoch: Epoch | None) -> None:
         if epoch is not None and epoch not in held.history[-1:]:

@@ -9,7 +9,9 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
+from dafka_spark.worker_python import use_this_python
 from tests.spark import drivers, jvm
 from tests.spark.topics import Topics
 
@@ -95,11 +97,13 @@ def test_variables_before_the_session_are_used_by_python_and_spark(
 
 
 @pytest.mark.usefixtures("elsewhere")
-def test_an_import_after_the_session_warns_that_it_is_too_late() -> None:
-    done = run(SESSION, "import dafka_spark")
-    [warning] = [line for line in done.stderr.splitlines() if "RuntimeWarning" in line]
-    assert "Spark runs Python as 'python3', which lacks zmq, pyarrow, lmdb" in warning
-    assert f"set PYSPARK_PYTHON to {sys.executable!r}" in warning
+def test_an_import_after_the_session_warns_that_it_is_too_late(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", "python3")
+    lacks = "Spark runs Python as 'python3', which lacks zmq, pyarrow, lmdb"
+    with pytest.warns(RuntimeWarning, match=f"{lacks}.*set PYSPARK_PYTHON to '{sys.executable}'"):
+        use_this_python()
 
 
 @pytest.mark.usefixtures("elsewhere")

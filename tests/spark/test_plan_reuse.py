@@ -21,12 +21,6 @@ def actions(topics: Topics, topic: str) -> Iterator[int]:
     yield topics.spark.table(topic.replace("-", "_")).count()
 
 
-def metadata(topics: Topics, topic: str) -> Iterator[int]:
-    frame = topics.batch(topic, metadata="topics")
-    for _ in range(2):
-        yield frame.collect()[0]["records"]
-
-
 def load_in_each_query(topics: Topics, topic: str) -> Iterator[int]:
     """A frame is read twice and in stages; a table loads its topic in each query."""
     frame = topics.batch(topic, minPartitions=4)
@@ -41,7 +35,7 @@ def load_in_each_query(topics: Topics, topic: str) -> Iterator[int]:
 
 @pytest.mark.parametrize(
     ("queries", "counts", "warnings"),
-    [(actions, [8, 8, 8], 1), (metadata, [8, 8], 1), (load_in_each_query, [8, 9, 10], 0)],
+    [(actions, [8, 8, 8], 1), (load_in_each_query, [8, 9, 10], 0)],
 )
 def test_a_plan_that_later_queries_execute_is_reported_once(
     topics: Topics, worker_log: Path, topic: str, queries: Any, counts: list[int], warnings: int

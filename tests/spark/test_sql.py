@@ -76,11 +76,6 @@ def test_a_view_of_metadata(topics: Topics, topic: str, table: str) -> None:
     assert row["records"] == 5
 
 
-def test_wrong_options_are_refused_when_the_table_is_made(topics: Topics, topic: str) -> None:
-    with pytest.raises(PySparkException, match=r"did you mean 'subscribe'"):
-        create(topics, topic.replace("-", "_"), subscribes="t")
-
-
 def test_a_table_with_columns_explains_why_it_has_no_options(topics: Topics, table: str) -> None:
     create(topics, f"{table} (value BINARY)", subscribe="t")
     with pytest.raises(PySparkException, match=r"when CREATE TABLE lists columns"):

@@ -1,19 +1,14 @@
-"""A C store made of bare sockets, which only readers discover.
-
-It sends no hello to Python stores, as they would copy its records.
-"""
+"""What is gathered from a cluster and found wrong with it, and the start of a query."""
 
 from __future__ import annotations
 
 import re
 import socket
-import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Self
 
 import pytest
 
@@ -26,76 +21,12 @@ from dafka_core.ops import port_probe
 from dafka_core.ops.checks import FileAccess, StoreFacts, check_all
 from dafka_core.ops.findings import Finding, Severity, problems
 from dafka_core.ops.gathering import asked, gathered
-from dafka_core.protocol.codec import parse_subscription, subscription
-from dafka_core.protocol.messages import ConsumerHello, DirectHead, DirectRecord, Fetch, GetHeads
-from dafka_core.protocol.messages import StoreHello as Hello
 from dafka_core.testing import StoreDouble, wait_until
 from dafka_spark.options import SinkOptions
 from dafka_spark.sink.commit_coordinator import pick_store
 from tests.forked import ForkedCluster
 from tests.integration.cluster.stores import A, Batch, Logged, Patch, Served
 from tests.integration.nodes.locked import Keys
-from tests.integration.nodes.peers import RawPeer
-
-
-class CStore:
-    """A store with one partition, which ignores the nodes in ``strangers``."""
-
-    def __init__(
-        self, tower: str, topic: str, values: Sequence[bytes], strangers: Collection[str]
-    ) -> None:
-        self.topic = topic
-        self.values = list(values)
-        self._strangers = strangers
-        self._peer = RawPeer(tower, subscription(GetHeads), subscription(Fetch))
-        self.partition = self._peer.address
-        self._peer.subscribe(subscription(ConsumerHello, self._peer.address))
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._ended.set()
-        self._thread.join()
-        self._peer.close()
-
-    def _run(self) -> None:
-        heads = fetches = 0
-        while not self._ended.wait(0.005):
-            for node in self._readers():
-                self._peer.send(Hello(node, self._peer.address))
-            requests = self._peer.messages(GetHeads)
-            for request in requests[heads:]:
-                if request.topic in ("", self.topic) and self._knows(request.requestor):
-                    end = len(self.values) - 1
-                    head = DirectHead(request.requestor, self.topic, self.partition, end)
-                    self._peer.send(head)
-            wanted = self._peer.messages(Fetch)
-            for fetch in wanted[fetches:]:
-                self._send(fetch)
-            heads, fetches = len(requests), len(wanted)
-
-    def _readers(self) -> set[str]:
-        found = map(parse_subscription, list(self._peer.subscribed))
-        return {node for _, kind, node in found if kind is Hello and node and self._knows(node)}
-
-    def _knows(self, node: str) -> bool:
-        return node not in self._strangers
-
-    def _send(self, fetch: Fetch) -> None:
-        own = (fetch.topic, fetch.partition) == (self.topic, self.partition)
-        if not own or not self._knows(fetch.requestor):
-            return
-        for offset in range(fetch.sequence, min(fetch.end, len(self.values))):
-            self._peer.send(
-                DirectRecord(
-                    fetch.requestor, self.topic, self.partition, offset, self.values[offset]
-                )
-            )
-
 
 TIMEOUT_S = 30.0
 OK, WARNING = Severity.OK, Severity.WARNING
@@ -166,18 +97,9 @@ def test_wrong_names(shared: EmbeddedCluster, topic: str) -> None:
         gathered({"tower": "host:x"})
 
 
-def test_a_tower_without_stores_and_one_with_c_stores_alone(topic: str) -> None:
-    with ForkedCluster(stores=0) as cluster:
-        (wrong,) = problems(diagnosed(cluster.tower, topic))
-        assert wrong.sentence == "the tower reports no other node and no store"
-        with CStore(cluster.tower, topic, [b"1", b"2", b"3"], ()) as store:
-            meet(cluster.tower, store.partition)
-            found = diagnosed(cluster.tower, topic)
-    assert not problems(found)
-    ((severity, sentence),) = about(found, "stores")
-    assert severity is WARNING
-    assert sentence.startswith(f"store {store.partition} is a C node")
-    assert about(found, "topic")[0][1] == f"topic '{topic}' has 1 partition with 3 records"
+def test_a_tower_without_stores(empty: EmbeddedCluster, topic: str) -> None:
+    (wrong,) = problems(diagnosed(empty.tower, topic))
+    assert wrong.sentence == "the tower reports no other node and no store"
 
 
 def test_a_store_with_a_wrong_clock_or_of_an_older_version(one: Served, patch: Patch) -> None:

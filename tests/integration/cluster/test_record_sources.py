@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dafka_core import Producer
 from dafka_core.flight import server_actions, server_get
 from dafka_core.flight.columns import packed_parts
 from dafka_core.flight.store_client import StoreClient
@@ -29,7 +28,6 @@ from dafka_spark.errors import (
 )
 from dafka_spark.source.offset_ranges import DafkaInputPartition, OffsetRange, StoreRange
 from dafka_spark.source.record_sources import FlightSource, LocalLogSource, MeshSource
-from tests.forked import ForkedCluster
 from tests.integration.cluster.stores import (
     A,
     Batch,
@@ -161,24 +159,6 @@ def test_another_source_continues_where_a_store_stops(
             assert batch["value"][0].as_py() == value(batch["offset"][0].as_py(), 1_000)
     name = "store first by Arrow Flight"
     assert used == [name, "the mesh", name]
-
-
-def test_a_store_is_killed_in_the_middle_of_a_range(used: list[str]) -> None:
-    """With stores in processes of their own, planned by a driver in the mesh."""
-    with ForkedCluster(2) as cluster:
-        with Producer("t", tower=cluster.tower, acks=2) as producer:
-            producer.publish_many([value(offset, 1_000) for offset in range(LONG)])
-            producer.flush(60)
-        query = Batch(None, "offset value", tower=cluster.tower, fetch="flight")
-        tasks: list[Any] = query.partitions()
-        (wanted,) = tasks[0].ranges
-        stores = [each.location.store for each in wanted.stores]
-        assert sorted(stores) == sorted(cluster.stores)
-        batches = query.read(tasks[0])
-        found = [next(batches)]
-        cluster.kill_store(cluster.stores.index(stores[0]))
-        assert offsets(*found, *batches) == [*range(LONG)]
-        assert used == [f"store {store} by Arrow Flight" for store in stores]
 
 
 # -- tasks of many ranges -------------------------------------------------------------------------

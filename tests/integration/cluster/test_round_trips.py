@@ -36,7 +36,7 @@ from dafka_spark.sink.staging import WrittenRange
 from dafka_spark.sink.writer import DafkaBatchWriter
 from dafka_spark.source.micro_batch_stream import DafkaMicroBatchStream
 from tests.integration.cluster.sinks import Sink
-from tests.integration.cluster.stores import A, B, Batch, Mesh, Patch, Serve, Served, value
+from tests.integration.cluster.stores import A, Batch, Mesh, Patch, Serve, Served, value
 from tests.unit.dafka_spark.streams import ALL, json_round, reader
 from tests.unit.dafka_spark.tasks import Task
 
@@ -198,19 +198,6 @@ def test_every_source_returns_matching_records(mesh: Mesh, fetch: str) -> None:
     assert matching(mesh, "value = 'nothing'", fetch=fetch) == []
     half = matching(mesh, "value < '00500'", fetch=fetch, maxRecordsPerBatch="7")
     assert half == [*range(500)]
-
-
-def test_conditions_on_indexed_columns_narrow_a_batch(one: Served, mesh: Mesh) -> None:
-    one.add(B, 10, 5)
-    for where, expected in (
-        ("offset >= 990 AND value LIKE '%7'", ["A 990 1000"]),
-        ("partition = 'B' AND offset BETWEEN 2 AND 4", ["B 2 5"]),
-        ("timestamp < '2020-01-01T00:00:00Z'", []),
-        ("timestamp > '2020-01-01T00:00:00Z'", ["A 0 1000", "B 0 10"]),
-        ("partition = 'B' OR offset = 1", ["A 0 1000", "B 0 10"]),  # no limit of the partitions
-    ):
-        ranges = Batch(mesh, where=where).ranges()
-        assert [f"{each.partition} {each.start} {each.end}" for each in ranges] == expected
 
 
 def test_tasks_of_many_ranges_return_matching_records(serve: Serve) -> None:

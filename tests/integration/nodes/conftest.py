@@ -12,15 +12,8 @@ from typing import Any
 import pytest
 
 from dafka_core import Consumer, EmbeddedCluster, Producer, Reader, Store, Tower
+from dafka_core.protocol import messages as m
 from dafka_core.protocol.codec import subscription
-from dafka_core.protocol.messages import (
-    Ack,
-    ConsumerHello,
-    DirectHead,
-    DirectRecord,
-    Fetch,
-    StoreHello,
-)
 from tests.forked import ForkedCluster
 from tests.integration.nodes.locked import FAST, Keys
 from tests.integration.nodes.peers import ANY_PORTS, RawPeer
@@ -56,12 +49,12 @@ def store(tower: str, open_nodes: ExitStack, tmp_path: Path, keys: Keys | None) 
 @pytest.fixture
 def peer(raw: Callable[..., RawPeer], store: Store) -> RawPeer:
     """A C producer and consumer in one, which the store hears and which hears the store."""
-    met = raw(subscription(Fetch))
-    kinds = (Ack, DirectHead, DirectRecord, StoreHello)
+    met = raw(subscription(m.Fetch))
+    kinds = (m.Ack, m.DirectHead, m.DirectRecord, m.StoreHello)
     for kind in kinds:
         met.subscribe(subscription(kind, met.address))
-    met.wait_until_subscribed(subscription(ConsumerHello, store.address))
-    met.wait_for(StoreHello)
+    met.wait_until_subscribed(subscription(m.ConsumerHello, store.address))
+    met.wait_for(m.StoreHello)
     return met
 
 

@@ -16,7 +16,6 @@ import pytest
 from dafka_core import Store
 from dafka_core.errors import (
     ClosedError,
-    DafkaError,
     InvalidRequestError,
     OffsetConflictError,
     StoreError,
@@ -125,12 +124,6 @@ def values(store: Store) -> list[bytes]:
     ]
 
 
-def test_records_are_on_disk_behind_each_other(store: Store) -> None:
-    assert store.append_queue.append(OWN_PARTITION_TP, [b"1", b"2"], timeout_s=30) == range(2)
-    assert store.append_queue.append(OWN_PARTITION_TP, [b"3"], timeout_s=30) == range(2, 3)
-    assert values(store) == [b"1", b"2", b"3"]
-
-
 def test_of_many_that_write_there_each_is_written_once(store: Store) -> None:
     found: list[range] = []
 
@@ -163,15 +156,6 @@ def test_others_that_write_there_all_the_time_are_an_error_in_the_end(
     with pytest.raises(OffsetConflictError):
         store.append_queue.append(OWN_PARTITION_TP, [b"mine"], timeout_s=0.2)
     assert set(values(store)) == {b"other"}
-
-
-def test_a_record_that_a_store_refuses_is_an_error(tower: str, tmp_path: Path) -> None:
-    with Store(tmp_path, tower=tower, max_record_bytes=4_096) as store:
-        with pytest.raises(InvalidRequestError):
-            store.append_queue.append(OWN_PARTITION_TP, [bytes(4_097)], timeout_s=30)
-        assert store.append_queue.append(OWN_PARTITION_TP, [bytes(4_096)], timeout_s=30) == range(1)
-    with pytest.raises(DafkaError):
-        store.append_queue.append(OWN_PARTITION_TP, [b"1"], timeout_s=30)
 
 
 def test_batches_on_disk_are_reported_while_the_loop_is_busy(

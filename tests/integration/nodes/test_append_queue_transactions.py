@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
-from pathlib import Path
+from contextlib import closing
 
 import pytest
 from pyarrow import flight
 
 from dafka_core import Store
-from dafka_core.errors import DataLossError, FencedError, StoreUnreachableError
+from dafka_core.errors import DataLossError, FencedError
 from dafka_core.flight.local_log import LocalLog, LocalLogs
 from dafka_core.flight.requests import GetRequest, RecordRange
 from dafka_core.flight.store_client import StoreClient
@@ -130,15 +129,3 @@ def test_the_most_transactions_of_one_commit(client: StoreClient) -> None:
     assert found == [TransactionState(0, 0, "", None)] * 10_000 + [
         TransactionState(0, 1, transaction.attempt, None)
     ]
-
-
-def test_a_writer_at_a_stopped_store_fails(
-    tower: str, tmp_path: Path, open_nodes: ExitStack
-) -> None:
-    with Store(tmp_path / "s", tower=tower) as store:
-        client = open_nodes.enter_context(client_of(store))
-        transaction = stage(client, new_attempt(), 0, 10)
-    with pytest.raises(StoreUnreachableError):
-        commit(client, transaction)
-    with pytest.raises(StoreUnreachableError):
-        client.transaction_states([TP], timeout_s=1)

@@ -30,30 +30,6 @@ from dafka_core.testing import wait_until
 from tests.integration.nodes.content import polled
 from tests.integration.nodes.peers import PATIENCE_S
 
-EXAMPLE = """
-from dafka_core import Consumer, EmbeddedCluster, Producer
-
-with EmbeddedCluster() as cluster:
-    with Producer("t", tower=cluster.tower) as producer:
-        offset = producer.publish(b"0")
-        producer.flush(20)                      # seconds; raises if not acknowledged in time
-    with Consumer(tower=cluster.tower, start="earliest") as consumer:
-        consumer.subscribe("t")
-        for record in consumer:
-            print(record.topic, record.partition, record.offset, record.value)
-            break
-"""
-"""The README's example but for its last line, which needs a Spark session."""
-
-
-def test_the_example_works_as_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
-    names: dict[str, object] = {}
-    exec(EXAMPLE, names)
-    producer = names["producer"]
-    assert isinstance(producer, Producer)
-    assert capsys.readouterr().out == f"t {producer.address} 0 b'0'\n"
-    assert names["offset"] == 0
-
 
 def test_stores_may_be_several_and_come_later(tmp_path: Path) -> None:
     with EmbeddedCluster(stores=2, directory=tmp_path) as cluster:

@@ -6,10 +6,8 @@ import json
 import logging
 import os
 import resource
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -141,67 +139,6 @@ def test_a_disk_that_fails_ends_a_store_in_the_application(
         store.wait(PATIENCE_S)
     with pytest.raises(NotAcknowledgedError):
         producer.flush(0.05)
-
-
-@pytest.mark.parametrize("damage", ["garbage", "header", "foreign"])
-def test_a_foreign_file_is_refused(tower: str, tmp_path: Path, damage: str) -> None:
-    data = tmp_path / "data.mdb"
-    if damage == "foreign":
-        data.write_bytes(b"SQLite format 3\0" * 1_000)
-    else:
-        Store(tmp_path, tower=tower).close()
-        whole = data.read_bytes()
-        data.write_bytes(b"\xff" * len(whole) if damage == "garbage" else bytes(8_192) + whole)
-    with pytest.raises(StoreError, match=str(tmp_path)) as refused:
-        Store(tmp_path, tower=tower)
-    assert refused.value.directory == str(tmp_path)
-
-
-def test_an_application_that_does_not_read_costs_bounded_memory(
-    tower: str, store: Store, produce: Callable[..., Producer]
-) -> None:
-    consumer = Consumer(tower=tower, max_queued_records=10_000, max_queued_bytes=1 << 20)
-    consumer.subscribe("t")
-    producer = produce("t")
-    tp = TopicPartition("t", producer.address)
-
-    def knows_end(end: int) -> bool:
-        return consumer.positions().get(tp, (0, 0))[1] == end
-
-    most_records = 0
-    for first in range(0, 200_000, 20_000):
-        for start in range(first, first + 20_000, 1_000):
-            producer.publish_many(values(1_000, start))
-        producer.flush(PATIENCE_S)
-        wait_until(partial(knows_end, first + 20_000))
-        most_records = max(most_records, consumer.queue.size[0])
-    # One turn of the loop may exceed the limit by what arrived since the one before: at most what
-    # was published since the consumer was last seen to have heard of everything.
-    assert most_records <= 10_000 + 20_000
-    assert consumer.role.scheduler.budget.records == 0
-    before = time.monotonic()
-    consumer.close()
-    assert time.monotonic() - before < 5
-
-
-def test_a_slow_application_gets_everything_in_the_end(
-    tower: str, store: Store, produce: Callable[..., Producer]
-) -> None:
-    with Consumer(tower=tower, max_queued_records=5_000) as consumer:
-        consumer.subscribe("t")
-        producer = produce("t")
-        producer.publish_many(values(100_000))
-        producer.flush(PATIENCE_S)
-        found: list[bytes] = []
-        begun = time.monotonic()
-        for batch in consumer.batches(PATIENCE_S):
-            assert batch.offset == len(found)
-            found.extend(batch.values)
-            if len(found) == 100_000:
-                break
-        assert found == values(100_000)
-        # Records are fetched as soon as there is room, not a second later.
-        assert time.monotonic() - begun < 15
 
 
 A, B = "A" * 32, "B" * 32

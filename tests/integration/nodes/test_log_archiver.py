@@ -11,8 +11,6 @@ import pytest
 
 from dafka_core import Producer, Store
 from dafka_core.archive.layout import ArchiveError
-from dafka_core.archive.record_files import RecordFile
-from dafka_core.config.topic_rules import parse_rules
 from dafka_core.errors import ClosedError
 from dafka_core.model.epochs import Epoch, EpochId
 from dafka_core.model.log_entries import SetAside
@@ -21,7 +19,6 @@ from dafka_core.nodes import maintenance
 from dafka_core.nodes import maintenance as module
 from dafka_core.nodes.maintenance import LogArchiver
 from dafka_core.storage import Log, block_writer
-from dafka_core.storage.retention_pass import Retention
 from dafka_core.testing import wait_until
 from tests.integration.archive.records import (
     BEGIN_US,
@@ -99,37 +96,6 @@ def test_records_that_another_store_has_archived_are_not_archived_again(
     assert one.archive(A, 60) == 60
     assert one.files == 2
     assert offsets_in_files(archive, A) == offsets_in_manifest(archive, A) == list(range(72))
-
-
-def test_retention_trims_only_archived_records(log: Log, archive: Path) -> None:
-    put(log, A, 60)
-    put(log, B, 20)
-    retention = Retention(log, parse_rules("flights=1s"), LogArchiver(log, archive))
-    for _ in retention.steps():
-        pass
-    for tp, end in ((A, 60), (B, 20)):
-        info = log.info(tp)
-        assert info is not None
-        assert info.earliest == end
-        assert offsets_in_files(archive, tp) == list(range(end))
-
-
-def test_a_full_disk_keeps_everything(
-    log: Log, archive: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put(log, A, 60)
-    retention = Retention(log, parse_rules("flights=1s"), LogArchiver(log, archive))
-
-    def full(file: RecordFile, batch: RecordBatch) -> None:
-        raise ArchiveError(archive, "the disk is full")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(RecordFile, "write", full)
-        with pytest.raises(ArchiveError, match="the disk is full"):
-            list(retention.steps())
-    assert log.info(A).earliest == 0  # type: ignore[union-attr]
-    list(retention.steps())
-    assert log.info(A).earliest == 60  # type: ignore[union-attr]
 
 
 def test_a_partition_that_cannot_be_archived_keeps_no_other(

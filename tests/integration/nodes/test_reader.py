@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -146,29 +147,19 @@ def test_a_closed_reader_raises(read: Read, tp: TopicPartition) -> None:
         reader.partitions(timeout_s=1)
 
 
-def test_a_partition_of_no_store_is_a_loss(read: Read, tp: TopicPartition) -> None:
-    reader, unknown = read(), new_address()
-    reader.partitions(timeout_s=PATIENCE_S)
-    with pytest.raises(DataLossError, match="no store has the partition") as lost:
-        list(reader.read(TopicPartition("t", unknown), 0, 10, timeout_s=0.2))
-    assert (lost.value.partition, lost.value.wanted, lost.value.available) == (unknown, 0, None)
-
-
-def test_records_beyond_the_end_are_a_loss(read: Read, tp: TopicPartition) -> None:
+def test_records_that_no_store_has_are_a_loss(read: Read, tp: TopicPartition, store: Store) -> None:
     reader = read()
-    batches = reader.read(tp, COUNT - 2, COUNT + 5, timeout_s=0.5)
-    with pytest.raises(DataLossError, match=f"ends at {COUNT} in every store") as lost:
-        joined(batches, COUNT - 2)
-    assert lost.value.wanted == COUNT
-
-
-def test_trimmed_records_are_a_loss(read: Read, tp: TopicPartition, store: Store) -> None:
     store.log.trim(tp, 1_000)
-    reader = read()
-    with pytest.raises(DataLossError, match="have been trimmed") as lost:
-        list(reader.read(tp, 999, 2_000, timeout_s=0.5))
-    assert (lost.value.wanted, lost.value.available) == (999, 1_000)
-    assert joined(reader.read(tp, 1_000, 1_010, timeout_s=PATIENCE_S), 1_000)
+    for partition, start, end, wanted, available, why in (
+        (new_address(), 0, 10, 0, None, "no store has the partition"),
+        (tp.partition, 999, 2_000, 999, 1_000, "have been trimmed"),
+        (tp.partition, COUNT - 2, COUNT + 5, COUNT, 1_000, f"ends at {COUNT} in every store"),
+    ):
+        with pytest.raises(DataLossError, match=why) as lost:
+            joined(reader.read(TopicPartition("t", partition), start, end, timeout_s=0.5), start)
+        facts = lost.value.partition, lost.value.wanted, lost.value.available
+        assert facts == (partition, wanted, available)
+    assert joined(reader.read(tp, 1_000, 1_010, timeout_s=PATIENCE_S), 1_000) == values(10, 1_000)
 
 
 def test_no_store_is_an_error(read: Read, tower: str) -> None:
@@ -184,24 +175,19 @@ def test_no_store_is_an_error(read: Read, tower: str) -> None:
         assert unknown.value.towers == (tower,)
 
 
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("topic", ""),
-        ("topic", "x" * 256),
-        ("partition", ""),
-        ("start", -1),
-        ("start", 2**63),
-        ("end", 2**63),
-    ],
-)
+INVALID: list[tuple[str, Any]] = [
+    *(("topic", ""), ("topic", "x" * 256), ("partition", "")),
+    *(("start", -1), ("start", 2**63), ("end", 2**63)),
+]
+
+
 def test_invalid_arguments_are_refused_and_the_reader_still_works(
-    read: Read, tp: TopicPartition, option: str, value: Any
+    read: Read, tp: TopicPartition
 ) -> None:
     reader = read()
-    asked: dict[str, Any] = {**tp._asdict(), "start": 0, "end": 1} | {option: value}
-    wrong = TopicPartition(asked.pop("topic"), asked.pop("partition"))
-    for ask in (reader.read, reader.times):
+    for (option, value), ask in product(INVALID, (reader.read, reader.times)):
+        asked: dict[str, Any] = {**tp._asdict(), "start": 0, "end": 1} | {option: value}
+        wrong = TopicPartition(asked.pop("topic"), asked.pop("partition"))
         with pytest.raises(ConfigError) as refused:
             list(ask(wrong, **asked, timeout_s=1))
         assert refused.value.option == option

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -99,29 +98,6 @@ def test_rules_that_were_set_are_kept_until_they_are_reset(
     assert "nothing goes until others are" in caplog.text
 
 
-def test_a_failing_disk_is_logged_and_retried(
-    log: Log, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(module, "RETRY_S", 0.05)
-    for _ in range(10):
-        put(log)
-    trim_each = log.retention.trim_each
-    failures = iter([StoreError(log.directory, "the disk is full")] * 3)
-
-    def fails_at_first(wanted: object) -> object:
-        for failure in failures:
-            raise failure
-        return trim_each(wanted)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(log.retention, "trim_each", fails_at_first)
-    retention = Retention(log, parse_rules("t=25kB"))
-    with caplog.at_level(logging.ERROR, "dafka.store"), RetentionThread(log, retention):
-        wait_until(lambda: earliest(log) == 70)
-    assert [record.getMessage() for record in caplog.records] == [
-        f"retention: store at {log.directory}: the disk is full"
-    ] * 3
-
-
 def test_rules_are_gone_by_also_where_a_deletion_is_damaged(
     log: Log, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -138,36 +114,6 @@ def test_rules_are_gone_by_also_where_a_deletion_is_damaged(
         with RetentionThread(opened, retention, deletions):
             wait_until(lambda: earliest(opened) == 70)
     assert "checksum" in caplog.text
-
-
-def test_it_ends_with_its_log(log: Log) -> None:
-    thread = RetentionThread(log, Retention(log, parse_rules("t=25kB")))
-    log.close()
-    wait_until(lambda: "dafka-retention" not in {each.name for each in threading.enumerate()})
-    thread.close()
-    thread.close()
-
-
-def test_a_store_trims_by_its_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "INTERVAL_S", 0.1)
-    with pytest.raises(ConfigError, match=r"'retain' = 't': must be PATTERN="):
-        Store(tmp_path / "store", retain="t")
-    with EmbeddedCluster(stores=0) as cluster:
-        options = {"tower": cluster.tower}
-        with Store(tmp_path / "store", retain=["t=100kB", "*=forever"], **options) as store:
-            with Producer("t", **options) as producer, Producer("other", **options) as other:
-                for number in range(900):
-                    producer.publish(b"x" * 1_000)
-                    other.publish(b"x" * 1_000)
-                    if number % 300 == 299:
-                        producer.flush(30)
-                        other.flush(30)
-                wait_until(lambda: store.retention.counts.passes > 0)
-                tp = TopicPartition("t", producer.address)
-                wait_until(lambda: (info := store.log.info(tp)) is not None and info.earliest > 0)
-                assert store.log.end(tp) == 900
-            (info,) = store.log.partitions("other")
-            assert (info.earliest, info.end) == (0, 900)
 
 
 A, B, C = (TopicPartition("flights", name * 32) for name in "ABC")
@@ -244,6 +190,8 @@ def test_only_those_that_are_named_are_waited_for(protected_queries_log: Log) ->
 
 def test_a_store_waits_for_a_query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maintenance, "INTERVAL_S", 0.05)
+    with pytest.raises(ConfigError, match=r"'retain' = 't': must be PATTERN="):
+        Store(tmp_path, retain="t")
     with EmbeddedCluster(stores=0) as cluster:
         options = {"tower": cluster.tower}
         rules = {"retain": "flights=0.001s", "retain_until_read": "flights=1h"}

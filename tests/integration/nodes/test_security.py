@@ -46,18 +46,6 @@ def joined(keys: Keys, name: str, tower: str) -> dict[str, Any]:
     return {"tower": tower, **keys.of(name), **FAST}
 
 
-def test_nodes_with_keys_are_a_cluster(
-    keys: Keys, tower: str, store: Store, open_nodes: ExitStack
-) -> None:
-    consumer = open_nodes.enter_context(Consumer(**joined(keys, "client", tower)))
-    consumer.subscribe("t")
-    with Producer("t", **joined(keys, "client", tower)) as producer:
-        producer.publish(b"in the dark")
-        producer.flush(PATIENCE_S)
-    found = next(iter(consumer))
-    assert found.value == b"in the dark"
-
-
 def wait_until_refused(why: str, **options: Any) -> None:
     """Either end may refuse first, and a node retries."""
 

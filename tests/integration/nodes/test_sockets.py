@@ -36,19 +36,11 @@ from dafka_core.nodes.sockets import (
     send_packed,
     share_bytes,
 )
+from dafka_core.protocol import messages as m
 from dafka_core.protocol.beacons import TowerBeacon, encode_tower_beacon
 from dafka_core.protocol.bulk_decoder import BulkDecoder
 from dafka_core.protocol.codec import SIGNATURE, decode, subscription
 from dafka_core.protocol.limits import DIRECT_BATCH_BYTES, MAX_BATCH_COUNT
-from dafka_core.protocol.messages import (
-    ConsumerHello,
-    DirectRecord,
-    DirectRecordBatch,
-    Head,
-    RecordBatchMessage,
-    RecordMessage,
-    unpack_batch,
-)
 from dafka_core.protocol.role import OutgoingBatch
 from dafka_core.testing import wait_until
 from tests.integration.cli.processes import Dafka
@@ -116,8 +108,8 @@ def test_packed_records_take_as_few_messages_as_the_limits_allow(
     decoder, offset = BulkDecoder(), batch.offset
     for frames in received(far):
         message = decode(frames)
-        assert isinstance(message, DirectRecordBatch if requestor else RecordBatchMessage)
-        lengths, records, _ = unpack_batch(message.count, message.value, message.runs)
+        assert isinstance(message, m.DirectRecordBatch if requestor else m.RecordBatchMessage)
+        lengths, records, _ = m.unpack_batch(message.count, message.value, message.runs)
         rest = sizes[offset - batch.offset :]
         assert (message.sequence, lengths.tolist()) == (offset, rest[: message.count])
         assert len(records) <= limit_bytes or message.count == 1
@@ -154,9 +146,9 @@ def test_each_record_may_be_sent_by_itself(ends: Ends, requestor: str, layout: s
     batch = batch_of(SIZES["a few"])
     send_one_by_one(near, OutgoingBatch(batch, requestor), layout)
     expected = [
-        DirectRecord(requestor, *batch.tp, n, value)
+        m.DirectRecord(requestor, *batch.tp, n, value)
         if requestor
-        else RecordMessage(*batch.tp, n, value)
+        else m.RecordMessage(*batch.tp, n, value)
         for n, value in enumerate(batch.values, batch.offset)
     ]
     assert [decode(frames) for frames in received(far)] == expected
@@ -170,11 +162,11 @@ Found = tuple[str, Record]
 def records_of(frames: list[bytes]) -> list[Found]:
     """Return the records of one message, each with its requestor."""
     message = decode(frames)
-    if isinstance(message, RecordMessage | DirectRecord):
+    if isinstance(message, m.RecordMessage | m.DirectRecord):
         return [(message.requestor, Record(*message.tp, message.sequence, message.value))]
-    if not isinstance(message, RecordBatchMessage | DirectRecordBatch):
+    if not isinstance(message, m.RecordBatchMessage | m.DirectRecordBatch):
         return []
-    lengths, records, _ = unpack_batch(message.count, message.value, message.runs)
+    lengths, records, _ = m.unpack_batch(message.count, message.value, message.runs)
     stops = lengths.cumsum().tolist()
     values = [bytes(records[start:stop]) for start, stop in pairwise([0, *stops])]
     batch = RecordBatch.of(message.tp, message.sequence, values)
@@ -430,12 +422,12 @@ def test_nodes_of_all_kinds_keep_an_eye_on_all_their_connections(tmp_path: Path)
 def test_messages_have_the_layout_of_the_option(
     produce: Callable[..., Producer], raw: Callable[..., RawPeer], layout: str
 ) -> None:
-    peer = raw(subscription(RecordMessage, "t"), subscription(Head, "t"))
+    peer = raw(subscription(m.RecordMessage, "t"), subscription(m.Head, "t"))
     producer = produce("t", wire=layout, head_interval_ms=20)
 
     def heard() -> bool:
         producer.publish(b"value")
-        return bool(peer.messages(RecordMessage)) and bool(peer.messages(Head))
+        return bool(peer.messages(m.RecordMessage)) and bool(peer.messages(m.Head))
 
     wait_until(heard)
     for frames in list(peer.heard):
@@ -470,7 +462,7 @@ def test_nodes_that_know_no_envelopes_get_them_as_values(
         producer.publish(b"v", b"k", [("h", None)])
         producer.publish(None, b"k")
         producer.flush(PATIENCE_S)
-        live = consumer.wait_for(RecordMessage, 3)
+        live = consumer.wait_for(m.RecordMessage, 3)
         assert [record.value for record in live] == contents
     with Consumer(tower=tower, envelope="none") as other:
         other.subscribe("t")
@@ -535,8 +527,8 @@ def test_garbage_is_counted_and_nodes_continue(
 ) -> None:
     """Sent to the tower, and to a store and a consumer; the simulator has every kind of it."""
     consumer, hostile = consume("t"), raw()
-    hostile.wait_until_subscribed(subscription(ConsumerHello, store.address))
-    hostile.wait_until_subscribed(subscription(RecordBatchMessage, "t"))
+    hostile.wait_until_subscribed(subscription(m.ConsumerHello, store.address))
+    hostile.wait_until_subscribed(subscription(m.RecordBatchMessage, "t"))
     chance = random.Random(46)
     for size in range(200):
         frames = [chance.randbytes(chance.randrange(40)) for _ in range(1 + size % 6)]

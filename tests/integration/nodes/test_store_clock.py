@@ -192,7 +192,6 @@ def test_a_new_store_whose_clock_is_ahead_of_another_ones_deletes_nothing(
             assert store.log.read(tp, 0, 1)
 
 
-COUNT = 300
 YEAR_US = 365 * 86_400 * 1_000_000
 
 Times = list[tuple[int, int]]
@@ -240,30 +239,6 @@ def test_an_application_may_give_the_create_time(
     stamps = [record.timestamp for record in records if record]
     assert stamps[:3] + stamps[4:5] == [first, soon, soon, early]
     assert [record.key for record in records if record] == [None, b"k", *[None] * 4]
-
-
-def test_a_producer_stamps_its_records_once(
-    begin: Callable[[str], Store], produce: Callable[..., Producer]
-) -> None:
-    first, second = begin("first"), begin("second")
-    producer = produce("t", acks=2)
-    tp = TopicPartition("t", producer.address)
-    said: Times = []
-    for offset in range(0, COUNT, 3):
-        before_us = now_us()
-        producer.publish_many(values(2, offset))
-        producer.publish(values(1, offset + 2)[0])
-        said.append((before_us, now_us()))
-        producer.flush(PATIENCE_S)  # so that each is written by itself
-    times = times_at(first, tp, COUNT)
-    assert times_at(second, tp, COUNT) == times
-    stamps = dict(times)
-    for at, (before_us, after_us) in enumerate(said):
-        stamp_us = max(us for offset, us in times if offset <= 3 * at)
-        assert before_us <= stamp_us <= after_us
-    assert len(stamps) >= len(said)
-    # A store that fetches them from other stores has the same timestamps.
-    assert times_at(begin("late"), tp, COUNT) == times
 
 
 def test_a_clock_far_ahead_poisons_no_partition(

@@ -233,25 +233,21 @@ def test_a_directory_without_an_origin_becomes_known_where_it_is(
     ids=["empty", "a line", "a text", "cut short", "no text", "missing"],
 )
 def test_a_lost_address_is_an_error_and_no_new_one_is_made(
-    original: Store, tower: str, damage: bytes | None
+    tmp_path: Path, damage: bytes | None
 ) -> None:
     """A store with another address would be counted, and waited for, beside the one it was."""
-    directory = original.log.directory
-    original.close()
+    Log(tmp_path).close()
+    address = kept_address(tmp_path)
     if damage is None:
-        (directory / ADDRESS_FILE).unlink()
+        (tmp_path / ADDRESS_FILE).unlink()
     else:
-        (directory / ADDRESS_FILE).write_bytes(damage)
+        (tmp_path / ADDRESS_FILE).write_bytes(damage)
     for _ in range(2):
         with pytest.raises(StoreError, match=r"file address .*dafka store restore DIR"):
-            Store(directory, tower=tower)
-    address = restore(directory)
-    with Store(directory, tower=tower) as again:
-        assert again.address == address
-        assert sum(info.end for info in again.log.partitions()) == 10
-    (directory / ADDRESS_FILE).write_text(original.address)
-    with Store(directory, tower=tower) as again:
-        assert again.address == original.address
+            kept_address(tmp_path)
+    assert restore(tmp_path) == kept_address(tmp_path) != address
+    (tmp_path / ADDRESS_FILE).write_text(address)
+    assert kept_address(tmp_path) == address
 
 
 def test_an_address_is_on_disk_before_its_name_and_both_before_it_is_used(
@@ -323,13 +319,6 @@ def restore_as(address: str, directory: Path) -> None:
     (directory / ADDRESS_FILE).write_text(f"{address}\n")
 
 
-def test_a_store_that_is_started_again_at_once_is_no_twin(tower: str, tmp_path: Path) -> None:
-    for _ in range(5):
-        with Store(tmp_path, tower=tower) as store:
-            wait_until(lambda: store.mesh.peers.table.announced)
-            assert not store.wait(0.7)
-
-
 NOBODY = "127.0.0.1:1:2"
 
 
@@ -339,27 +328,6 @@ def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     for none in ("", "a\0b"):
         with pytest.raises(ConfigError, match=r"option 'directory' = .*: must name a directory"):
             Store(none, tower=NOBODY)
-
-
-Raw = Callable[..., RawPeer]
-
-
-def test_stored_records_survive_a_restart(tower: str, tmp_path: Path) -> None:
-    with Store(tmp_path, tower=tower) as first, Producer("t", tower=tower) as producer:
-        producer.publish_many(values(1_000))
-        producer.flush(PATIENCE_S)
-        address = first.address
-    with Store(tmp_path, tower=tower) as again:
-        assert stored(again, "t", producer.address) == values(1_000)
-        # A producer that waits for two stores must not take one that came back for another.
-        assert again.address == address
-
-
-def test_a_directory_has_one_store(store: Store, tower: str, tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="has it open for writing"):
-        Store(store.log.directory, tower=tower)
-    with Store(tmp_path / "another", tower=tower) as other:
-        assert other.address != store.address
 
 
 def test_wait_returns_when_it_has_stopped(tower: str, tmp_path: Path) -> None:

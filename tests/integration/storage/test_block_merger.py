@@ -13,13 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from dafka_core.errors import ClosedError, StoreError
-from dafka_core.model.log_entries import Commit, SetAside, Stage
+from dafka_core.errors import StoreError
+from dafka_core.model.log_entries import SetAside
 from dafka_core.model.records import (
-    NO_VERSION,
     PartitionInfo,
     RecordBatch,
-    StagedTransaction,
     TopicPartition,
 )
 from dafka_core.storage import Log, block, block_merger, block_writer
@@ -27,9 +25,7 @@ from dafka_core.storage.block import Block
 from dafka_core.storage.environment import Environment
 from dafka_core.storage.tables import Tables
 from tests.integration.storage import appender
-from tests.integration.storage.clocks import Clock
 from tests.integration.storage.processes import TP, P, check_batches, check_snapshot, put, values_of
-from tests.integration.storage.staged import A, commit, stage
 
 
 @pytest.fixture
@@ -77,22 +73,6 @@ def test_small_blocks_become_one(store: Log) -> None:
     put(store, 700, 5)
     assert merged(store) == 1
     assert counts(store) == [64, 500, 3, 700, 5]
-
-
-def test_times_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(block_writer, "SMALL_BLOCK_BYTES", 1)
-    clock = Clock()
-    with Log(tmp_path, clock_us=clock) as store:
-        for number in range(1, 20):
-            put(store, number)
-            clock.now_us += number % 2
-        times = store.times(TP, 0, 999)
-        assert len(times) == 10
-        assert merged(store) > 0
-        assert len(counts(store)) < 19
-        assert store.times(TP, 0, 999) == times
-        for offset, time_us in times:
-            assert store.offset_for_time(TP, time_us) == offset
 
 
 def test_blocks_from_before_the_log_was_opened_are_found(
@@ -202,19 +182,6 @@ def test_blocks_before_one_of_the_append_area_become_one(
     assert counts(store) == [400, 1, 5]
 
 
-def test_staged_blocks_are_merged_when_they_are_committed(store: Log) -> None:
-    put(store, *[1] * 7)
-    attempt = "A" * 32
-    batch = RecordBatch.of(TP, 7, [appender.value(7)])
-    store.write([Stage(batch, attempt)])
-    merged(store)
-    assert counts(store) == [1] * 7
-    committed = StagedTransaction(*TP, attempt, 7, 8, NO_VERSION)
-    assert store.write([Commit((committed,))]) == [None]
-    assert merged(store) == 1
-    assert counts(store) == [8]
-
-
 def test_damage_is_told_once_and_does_not_spread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,12 +203,6 @@ def test_damage_is_told_once_and_does_not_spread(
         check_batches(store.read(TP, 800, 1601), 800, 1601)
         with pytest.raises(StoreError, match="the block at offset 400 cannot"):
             store.read(TP, 0, 1600)
-
-
-def test_a_closed_log_does_not_merge(store: Log) -> None:
-    store.close()
-    with pytest.raises(ClosedError):
-        store.merge_step()
 
 
 def test_merging_under_load(store: Log) -> None:
@@ -317,19 +278,6 @@ def test_merged_and_trimmed_space_is_used_again(tmp_path: Path) -> None:
     assert end > 10 * 100_000
     assert sizes[-1] == sizes[-20]
     assert sizes[-1] < 5 * held.size_bytes
-
-
-def test_staged_blocks_are_not_merged_after_a_restart(store: Log) -> None:
-    put(store, 10)
-    for start in range(10, 310, 10):
-        store.write([stage([appender.value(at) for at in range(start, start + 10)], start, A, P)])
-    store.close()
-    with Log(store.directory) as again:
-        merged(again)
-        assert counts(again) == [10]
-        assert again.write([commit((P, A, 10, 310, NO_VERSION))]) == [None]
-        merged(again)
-        assert counts(again) == [310]
 
 
 def test_records_set_aside_meanwhile_do_not_return(

@@ -20,10 +20,8 @@ from dafka_core.model.log_entries import (
     Discard,
     NameClient,
     SetTransaction,
-    TransactionExistsError,
 )
 from dafka_core.model.records import (
-    NO_VERSION,
     RecordBatch,
     StagedTransaction,
     TopicPartition,
@@ -53,7 +51,6 @@ from tests.integration.storage.staged import (
     part,
     put,
     stage,
-    told,
     values,
 )
 
@@ -178,53 +175,7 @@ def test_small_transactions_are_merged(store: Log) -> None:
     assert held(store) == [b"a", *[b"b"] * 20, b"c"]
 
 
-def test_a_full_map_leaves_what_is_staged_as_it_is(tmp_path: Path) -> None:
-    with Log(tmp_path, map_size_bytes=4 << 20) as store:
-        put(store, values(3))
-        store.write([stage(large(600), 3)])
-        seen = told(store)
-        for _ in range(2):
-            with pytest.raises(StoreError, match="full; nothing of this was written"):
-                store.write([stage(large(9000), 603), one(A, 3, 9603, 0)])
-            assert told(store) == seen
-            assert store.transaction_state(TP) == TransactionState(3, 603, A, None)
-        assert store.write([one(A, 3, 603, 0)]) == [None]
-        assert held(store) == values(3) + large(600)
-
-
 # ----------------------------------------------------------------------------
-
-
-def test_the_last_transaction_is_set_where_the_records_are(store: Log) -> None:
-    transaction = Transaction(3, 2, 5)
-    (outcome,) = store.write([SetTransaction(TP, transaction)])
-    assert facts(outcome) == (OffsetConflictError, "t", "p", 5, 0)
-    put(store, values(4))
-    store.write([stage(values(9), 4)])
-    (outcome,) = store.write([SetTransaction(TP, transaction)])
-    assert facts(outcome) == (OffsetConflictError, "t", "p", 5, 4)
-    assert store.transaction_state(TP).transaction is None
-    put(store, values(4))
-    assert store.write([SetTransaction(TP, Transaction(NO_VERSION, 0, 3))]) == [None]
-    assert store.transaction_state(TP).transaction is None
-    assert store.write([SetTransaction(TP, transaction), SetTransaction(TP, transaction)]) == [
-        None,
-        None,
-    ]
-    assert store.write([SetTransaction(TP, Transaction(2, 0, 2))]) == [None]
-    assert store.transaction_state(TP).transaction == transaction
-    (outcome,) = store.write([SetTransaction(TP, Transaction(3, 2, 4))])
-    assert facts(outcome) == (TransactionExistsError, "t", "p", transaction)
-    assert store.write([SetTransaction(TP, Transaction(4, 5, 8))]) == [None]
-    assert store.transaction_state(TP).transaction == Transaction(4, 5, 8)
-    assert held(store) == values(4) * 2
-
-
-def test_a_transaction_that_is_set_is_not_committed_again(store: Log) -> None:
-    put(store, values(4))
-    store.write([stage([b"x"], 4, version=3), SetTransaction(TP, Transaction(3, 0, 4))])
-    (outcome,) = store.write([one(A, 4, 5, 3)])
-    assert facts(outcome) == (TransactionExistsError, "t", "p", Transaction(3, 0, 4))
 
 
 @pytest.mark.parametrize(
@@ -377,24 +328,6 @@ def test_transactions_survive_kills_as_a_whole(tmp_path: Path) -> None:
     assert transactions > 10
 
 
-@pytest.mark.parametrize("number", [0, 3])
-def test_a_kill_between_staging_and_committing(tmp_path: Path, number: int) -> None:
-    command = [sys.executable, "-m", committer.__name__, str(tmp_path), "1"]
-    with started(command) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line == f"staged {number}\n":
-                break
-        process.kill()
-    with Log(tmp_path) as store:
-        check(store, number, 1 << 30)
-        # The next writer begins anew, whatever was left.
-        transactions = committed(store)
-        commit = committer.write_transaction(store, transactions, random.Random(9))
-        assert store.write([commit]) == [None]
-        check(store, transactions + 1, transactions + 1)
-
-
 TRANSACTION = Transaction(4, 3, 303)
 RECORDS = large(300, "u")
 
@@ -405,29 +338,6 @@ def copied(tmp_path: Path, clock: Clock) -> Iterator[Log]:
     with Log(tmp_path / "store", clock_us=clock) as opened:
         put(opened, values(3))
         yield opened
-
-
-@pytest.mark.parametrize("ends", [(150, 303), (4, 5, 100, 302, 303)])
-@pytest.mark.parametrize("together", [False, True])
-def test_parts_of_a_transaction_are_seen_with_the_last_one(
-    copied: Log, clock: Clock, ends: tuple[int, ...], together: bool
-) -> None:
-    seen = told(copied)
-    batches = [
-        part(RECORDS, TRANSACTION, start, end) for start, end in zip((3, *ends), ends, strict=False)
-    ]
-    if together:
-        copied.append(batches)
-    else:
-        for batch in batches[:-1]:
-            clock.now_us += 1_000
-            copied.append([batch])
-            assert told(copied) == seen
-            assert copied.transaction_state(TP) == TransactionState(3, batch.end, "", None)
-        copied.append(batches[-1:])
-    assert copied.transaction_state(TP) == TransactionState(303, 303, "", TRANSACTION)
-    assert held(copied) == values(3) + RECORDS
-    assert len(copied.times(TP, 3, 303)) == (1 if together else len(batches) - 1)
 
 
 def test_another_transaction_does_not_go_on_with_what_is_staged(copied: Log) -> None:
@@ -456,16 +366,6 @@ def test_another_transaction_does_not_go_on_with_what_is_staged(copied: Log) -> 
 def test_a_batch_must_lie_in_its_transaction(copied: Log, start: int, end: int) -> None:
     with pytest.raises(ValueError, match=r"not all of transaction 4, which has 3 to 303"):
         copied.append([RecordBatch.of(TP, start, values(end - start), TRANSACTION)])
-
-
-def test_records_without_a_transaction_show_that_the_one_before_them_is_whole(copied: Log) -> None:
-    """The other store does not remember it any more."""
-    copied.append([part(RECORDS, TRANSACTION, 3, 103), part(RECORDS, TRANSACTION, 103, 110)])
-    copied.append([RecordBatch.of(TP, 110, RECORDS[107:200])])
-    assert copied.transaction_state(TP) == TransactionState(203, 203, "", None)
-    assert held(copied) == values(3) + RECORDS[:200]
-    copied.append([RecordBatch.of(TP, 203, [*RECORDS[200:], b"next"])])
-    assert held(copied) == [*values(3), *RECORDS, b"next"]
 
 
 def test_older_transactions_do_not_come_back(copied: Log) -> None:

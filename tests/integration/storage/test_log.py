@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -163,17 +161,6 @@ def test_ranges_of_many_partitions_are_read_at_once(store: Log) -> None:
         assert list(first.values) == [b"a"]
 
 
-def test_a_batch_stays_as_it_is(store: Log) -> None:
-    put(store, [b"a", b"b"])
-    batches = store.read(TP, 0, 2)
-    array = batches[0].values.to_arrow()
-    put(store, [b"c"] * 1000)
-    store.trim(TP, 1002)
-    put(store, large(300))
-    store.close()
-    assert values_of(batches) == array.to_pylist() == [b"a", b"b"]
-
-
 def test_times_are_run_length_encoded(store: Log, clock: Clock) -> None:
     for now_us, count in ((1_000, 100), (1_000, 100), (2_000, 100), (1_500, 100), (3_000, 1)):
         clock.now_us = now_us
@@ -254,43 +241,6 @@ def test_trimming(store: Log) -> None:
     assert [(batch.offset, batch.values.to_list()) for batch in store.read(TP, 0, 999)] == [
         (300, [b"next"])
     ]
-
-
-def test_trimmed_space_is_used_again(store: Log) -> None:
-    data = store.directory / "data.mdb"
-    sizes = []
-    for _ in range(30):
-        put(store, large(1000))
-        store.trim(TP, store.end(TP) - 500)
-        sizes.append(data.stat().st_size)
-    assert sizes[-1] < 4 * sizes[0]
-
-
-def test_threads_read_while_records_are_appended(tmp_path: Path) -> None:
-    with Log(tmp_path) as store, ThreadPoolExecutor(3) as pool:
-        written = threading.Event()
-
-        def read() -> int:
-            rounds = 0
-            while not written.is_set() or rounds == 0:
-                end = store.end(TP)
-                offset = 0
-                while offset < end:
-                    batches = store.read(TP, offset, end, max_records=1500)
-                    count = batches[-1].end - offset
-                    assert values_of(batches) == large(count, offset)
-                    offset += count
-                rounds += 1
-            return rounds
-
-        readers = [pool.submit(read) for _ in range(3)]
-        try:
-            for first in range(0, 16_000, 1000):
-                put(store, large(1000, first))
-        finally:
-            written.set()
-        assert all(reader.result() > 0 for reader in readers)
-        assert values_of(store.read(TP, 15_000, 16_000)) == large(1000, 15_000)
 
 
 def test_a_closed_log_says_so(tmp_path: Path) -> None:

@@ -8,20 +8,17 @@ trimmed, staged and committed ones, some set aside, notes and links, all written
 from __future__ import annotations
 
 import hashlib
-import json
 import tarfile
 from pathlib import Path
 
 import pytest
 
-from dafka_core.errors import StoreError
 from dafka_core.nodes.store_backup import back_up, restore
 from dafka_core.nodes.store_identity import new_identity
 from dafka_core.storage import Log
 from dafka_core.storage.log_check import check
 from dafka_core.storage.open_environment import FORMAT
 from tests.integration.storage.changing_log import PARTITIONS, ChangingLog, told
-from tests.integration.storage.damage import change
 from tests.integration.storage.test_block_compressor import codecs, compress
 
 DIGEST = "5e174e7304ff21e1ddab3c1f33098cf97081845ddab52d7f4aac821e162b1fc9"
@@ -67,27 +64,3 @@ def test_its_backup_has_what_it_holds(directory: Path, tmp_path: Path) -> None:
     restore(tmp_path / "b", tmp_path / "restored")
     with Log(tmp_path / "restored") as log:
         assert digest(log) == DIGEST
-
-
-@pytest.mark.parametrize("other", [FORMAT - 1, FORMAT + 1])
-def test_another_format_is_refused_and_says_what_to_do(directory: Path, other: int) -> None:
-    change(directory, b"meta", b"format", other.to_bytes(4, "little"))
-    why = (
-        f"its format is {other}, this program reads format {FORMAT}: open it with the version of "
-        "Dafka that wrote it"
-    )
-    with pytest.raises(StoreError, match=why):
-        Log(directory)
-
-
-@pytest.mark.parametrize("other", [FORMAT - 1, FORMAT + 1])
-def test_the_backup_of_another_format_is_refused(
-    directory: Path, tmp_path: Path, other: int
-) -> None:
-    new_identity(directory)
-    back_up(str(directory), tmp_path / "b")
-    manifest = tmp_path / "b" / "backup.json"
-    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format": other}))
-    why = f"its log format {other}, .* reads formats 1 and {FORMAT}:"
-    with pytest.raises(StoreError, match=why):
-        restore(tmp_path / "b", tmp_path / "restored")

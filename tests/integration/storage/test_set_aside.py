@@ -21,7 +21,7 @@ from dafka_core.storage.set_aside import AsideRecords
 from dafka_core.storage.tables import FoundBlock, Tables
 from tests.integration.storage.clocks import Clock
 from tests.integration.storage.damage import change
-from tests.integration.storage.staged import TP, A, clean, held, large, one, put, stage, values
+from tests.integration.storage.staged import TP, clean, held, large, put, stage, values
 
 OLD = Epoch.first(EpochId(1, 0xA, 1))
 LOST = Epoch(2, 0xB, 1, 4, OLD.digest)
@@ -66,22 +66,6 @@ def test_they_leave_the_partition_and_are_listed(tmp_path: Path) -> None:
         assert held(log) == kept + won
         assert log.lives(TP) == PartitionLives(9, (OLD, WON), NO_LIFE)
         assert aside_values(log, aside.id) == lost
-
-
-def test_all_of_a_partition_can_be_set_aside(tmp_path: Path) -> None:
-    with Log(tmp_path) as log:
-        lost = written(log, OLD, 0, 4, "old") + written(log, LOST, 4, 3, "lost")
-        set_aside(log, 0)
-        assert log.partitions() == []
-        assert log.lives(TP) == PartitionLives(0, (), NO_LIFE)
-        other = written(log, OLD._replace(id=7), 0, 2, "other")
-        set_aside(log, 0)
-        first, second = log.aside()
-        assert (aside_values(log, first.id), aside_values(log, second.id)) == (lost, other)
-    with Log(tmp_path) as log:
-        assert log.aside() == [first, second]
-        put(log, [b"new"])
-        assert held(log) == [b"new"]
 
 
 @pytest.mark.parametrize("appends", [1, 8])
@@ -187,20 +171,6 @@ def test_who_reads_meanwhile_gets_one_history_never_a_mixture(
 
 
 # ---------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("start", "is_left"), [(2, False), (5, False), (8, True), (9, True)])
-def test_a_transaction_that_is_set_aside_in_part_can_be_written_again(
-    store: Log, start: int, is_left: bool
-) -> None:
-    put(store, values(5))
-    store.write([stage(values(3, "s"), 5, version=4), one(A, 5, 8, 4)])
-    put(store, values(3, "more"))
-    set_aside(store, start)
-    last = store.transaction_state(TP).transaction
-    assert last == (Transaction(4, 5, 8) if is_left else None)
-    [outcome] = store.write([one(A, 5, 8, 4)])
-    assert (outcome is None) == is_left
 
 
 def test_they_are_discarded_by_their_id(tmp_path: Path) -> None:

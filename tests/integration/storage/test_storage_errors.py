@@ -14,7 +14,7 @@ import lmdb
 import pytest
 
 from dafka_core.errors import DiskFullError, StoreError
-from dafka_core.model.records import RecordBatch, TopicPartition
+from dafka_core.model.records import RecordBatch
 from dafka_core.storage import Log
 from dafka_core.storage.open_environment import READERS_FILE
 from dafka_core.storage.storage_errors import MAX_READERS, translated
@@ -22,28 +22,7 @@ from tests.integration.storage import full_disk
 from tests.integration.storage.containers import contained
 from tests.integration.storage.damage import three_blocks
 from tests.integration.storage.limits import VALUE, fill, limited
-from tests.integration.storage.processes import TP, P, started, values_of
-
-
-def test_a_full_disk_is_told_and_leaves_all_as_it_was(tmp_path: Path) -> None:
-    values = three_blocks(tmp_path)
-    with Log(tmp_path) as store:
-        full_bytes = (tmp_path / "data.mdb").stat().st_size + 50_000
-        with limited(resource.RLIMIT_FSIZE, full_bytes):
-            for _ in range(3):
-                with pytest.raises(StoreError, match=r"disk is full.*free some space"):
-                    store.append(
-                        [
-                            RecordBatch.of(TP, 300, [b"x" * 100_000]),
-                            RecordBatch.of(TopicPartition("u", P), 0, [b"y"]),
-                        ]
-                    )
-                assert values_of(store) == values
-                assert store.info(TopicPartition("u", P)) is None
-        store.append([RecordBatch.of(TP, 300, [b"x" * 100_000])])
-        assert values_of(store) == [*values, b"x" * 100_000]
-    with Log(tmp_path) as store:
-        assert values_of(store) == [*values, b"x" * 100_000]
+from tests.integration.storage.processes import TP, started, values_of
 
 
 def test_a_full_map_is_told_and_read_on(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from dafka_core.model.log_entries import (
     NotedBatch,
     Notes,
     Promise,
-    SetAside,
     Stage,
     StoreSeen,
 )
@@ -30,36 +29,13 @@ from dafka_core.model.records import (
     TopicPartition,
     Transaction,
 )
-from dafka_core.storage import Log, PartitionStatistics, block, block_writer, snapshot
+from dafka_core.storage import Log, PartitionStatistics, block_writer, snapshot
 from dafka_core.storage.block import peek_times
 from tests.integration.storage.clocks import Clock
 from tests.integration.storage.damage import change
 from tests.integration.storage.processes import TP, P
 from tests.integration.storage.staged import TP as STAGED_TP
 from tests.integration.storage.staged import A, held, put, values
-
-
-def test_larger_blocks_of_earlier_versions_are_read_and_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    values = [b"%07d" % number for number in range(200_000)]
-    with monkeypatch.context() as patch, Log(tmp_path) as store:
-        patch.setattr(block, "MAX_BLOCK_RECORDS", 1 << 30)
-        patch.setattr(block, "MAX_BLOCK_BYTES", 32 << 20)
-        store.append([RecordBatch.of(TP, 0, values)])
-        store.append([RecordBatch.of(TP, 200_000, values[:9_000])])
-    with Log(tmp_path) as store:
-        store.append([RecordBatch.of(TP, 209_000, values[:25_000])])
-        while store.merge_step():
-            pass
-        with store.snapshot() as snapshot:
-            batches = list(snapshot.read(TP, 0, 300_000))
-        assert [batch.count for batch in batches] == [200_000, 34_000]
-        assert [value for batch in batches for value in batch.values] == (
-            values + values[:9_000] + values[:25_000]
-        )
-        assert store.read(TP, 125_000, 125_001)[0].values == [values[125_000]]
-
 
 FIRST = Epoch.first(EpochId(1, 0xA, 1))
 SECOND = Epoch(2, 0xB, 2, 3, FIRST.digest)
@@ -110,36 +86,6 @@ def test_epochs_are_there_when_the_log_is_opened_again(tmp_path: Path) -> None:
         assert epochs_read(log) == parts
         assert epochs_read(log, 4, 6) == [(4, 5, SECOND), (5, 6, THIRD)]
         assert held(log) == [b"%d" % offset for offset in range(9)]
-
-
-def test_records_without_an_epoch_are_of_the_last_one(store: Log) -> None:
-    store.append([batch(0, 3, None)])
-    assert (store.lives(STAGED_TP), epochs_read(store)) == (lives(3), [(0, 3, None)])
-    begun = SECOND._replace(parent=0)
-    store.append([batch(3, 4, begun), batch(4, 5, None)])
-    assert store.lives(STAGED_TP) == lives(5, begun)
-    assert epochs_read(store) == [(0, 3, None), (3, 5, begun)]
-
-
-def test_promises_are_kept_also_of_a_partition_without_records(tmp_path: Path) -> None:
-    with Log(tmp_path) as log:
-        assert log.write([Promise(STAGED_TP, LIFE)]) == [None]
-        assert log.write([Promise(STAGED_TP, EpochId(4, 1, 1))]) == [None]  # a newer one has one
-    with Log(tmp_path) as log:
-        assert log.lives(STAGED_TP) == lives(0, promised=LIFE)
-        assert log.partitions() == []
-        three_lives(log)
-        assert log.lives(STAGED_TP) == lives(9, FIRST, SECOND, THIRD, promised=LIFE)
-        assert log.write([SetAside(STAGED_TP, 0)]) == [None]
-    with Log(tmp_path) as log:
-        assert log.lives(STAGED_TP) == lives(0, promised=LIFE)
-
-
-def test_trimming_takes_no_epochs_away(store: Log) -> None:
-    three_lives(store)
-    store.trim(STAGED_TP, 7)
-    assert store.lives(STAGED_TP) == lives(9, FIRST, SECOND, THIRD)
-    assert epochs_read(store, 7) == [(7, 9, THIRD)]
 
 
 def test_the_stores_that_were_met_are_kept(tmp_path: Path) -> None:

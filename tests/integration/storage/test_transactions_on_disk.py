@@ -17,7 +17,6 @@ from tests.integration.storage.staged import (
     B,
     clean,
     commit,
-    facts,
     held,
     large,
     one,
@@ -36,40 +35,6 @@ def test_an_empty_log_has_no_transactions(store: Log) -> None:
     assert store.write([Commit(())]) == [None]
     assert store.write([Discard(TP, A)]) == [None]
     assert store.partitions() == []
-
-
-def test_a_transaction_is_seen_when_it_is_committed(store: Log, clock: Clock) -> None:
-    put(store, values(3, "a"))
-    clock.now_us = 2_000
-    assert store.write([stage(values(2, "b"), 3), stage(values(4, "c"), 5)]) == [None, None]
-    assert store.transaction_state(TP) == TransactionState(3, 9, A, None)
-    clock.now_us = 3_000
-    assert store.write([stage(large(200, "d"), 9)]) == [None]
-    assert store.write([one(A, 3, 209, 7)]) == [None]
-    assert store.transaction_state(TP) == TransactionState(209, 209, A, Transaction(7, 3, 209))
-    assert held(store) == values(3, "a") + values(2, "b") + values(4, "c") + large(200, "d")
-    assert store.times(TP, 0, 300) == [(0, 1_000), (3, 2_000), (9, 3_000)]
-    found = store.statistics(TP)
-    assert found is not None
-    assert (found.records, found.last_time_us) == (209, 3_000)
-
-
-def test_staged_records_keep_the_times_of_the_store(store: Log, clock: Clock) -> None:
-    put(store, [b"a"])
-    for offset, now_us in enumerate((3_000, 2_000, 500), 1):
-        clock.now_us = now_us
-        store.write([stage([b"b"], offset)])
-    store.write([one(A, 1, 4, 0)])
-    put(store, [b"c"])
-    times = [(0, 1_000), (1, 3_000), (2, 2_000), (3, 500)]
-    assert store.times(TP, 0, 5) == times
-    assert store.offset_for_time(TP, 2_500) == 1
-    transaction = Transaction(1, 5, 8)
-    for offset, now_us in enumerate((5_000, 4_000, 500), 5):
-        clock.now_us = now_us
-        store.append([RecordBatch.of(TP, offset, [b"d"], transaction)])
-    assert store.times(TP, 0, 8) == [*times, (5, 5_000), (6, 4_000), (7, 500)]
-    assert store.offset_for_time(TP, 4_000) == 5
 
 
 @pytest.mark.parametrize("before", [0, 3, 500])
@@ -100,13 +65,6 @@ def test_no_reader_sees_what_is_staged(
 
 
 # -- committing -----------------------------------------------------------------------------------
-
-
-def test_a_partition_named_twice_is_committed_once(store: Log) -> None:
-    store.write([stage([b"a"], 0)])
-    (outcome,) = store.write([commit(("p", A, 0, 1, 1), ("p", B, 0, 1, 1))])
-    assert facts(outcome) == (FencedError, "t", "p", B)
-    assert store.partitions() == []
 
 
 def test_an_entry_that_is_refused_leaves_the_others(store: Log) -> None:

@@ -9,19 +9,8 @@ import pytest
 
 from dafka_core.config.node_options import LAYOUTS
 from dafka_core.model.records import RecordBatch, TopicPartition
+from dafka_core.protocol import messages as m
 from dafka_core.protocol.codec import subscription
-from dafka_core.protocol.limits import MAX_SEQUENCE
-from dafka_core.protocol.messages import (
-    Ack,
-    ConsumerHello,
-    DirectHead,
-    DirectRecord,
-    Fetch,
-    GetHeads,
-    Head,
-    RecordMessage,
-    StoreHello,
-)
 from tests.simulation.scripts.script import Peer, Script, tp_of, values
 
 both_layouts = pytest.mark.parametrize("layout", LAYOUTS)
@@ -30,7 +19,7 @@ both_layouts = pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.fixture
 def peer(world: Script) -> Peer:
     """The C project's test peer: receives a consumer's requests, and sends what a test gives."""
-    return world.peer(subscription(GetHeads), subscription(Fetch))
+    return world.peer(subscription(m.GetHeads), subscription(m.Fetch))
 
 
 def test_consumers_with_producer_and_store(world: Script) -> None:
@@ -59,69 +48,35 @@ def test_records_after_missing_ones_do_not_answer_a_fetch(world: Script) -> None
         log.trim(tp, 5)
     world.checkers.liars.add(tp.partition)  # nobody has published its records
     store, peer = world.store("a"), world.peer()
-    peer.subscribe(subscription(DirectRecord, peer.address))
-    peer.wait_until_subscribed(subscription(Fetch))
-    peer.send(Fetch(tp.partition, peer.address, tp.topic, 0, 10))
+    peer.subscribe(subscription(m.DirectRecord, peer.address))
+    peer.wait_until_subscribed(subscription(m.Fetch))
+    peer.send(m.Fetch(tp.partition, peer.address, tp.topic, 0, 10))
     world.run(5)
-    assert peer.messages(DirectRecord) == []
-    peer.send(Fetch(tp.partition, peer.address, tp.topic, 5, 5))
-    world.until(lambda: len(peer.messages(DirectRecord)) == 5)
+    assert peer.messages(m.DirectRecord) == []
+    peer.send(m.Fetch(tp.partition, peer.address, tp.topic, 5, 5))
+    world.until(lambda: len(peer.messages(m.DirectRecord)) == 5)
     assert store.held(tp) == (5, 10)
 
 
 @both_layouts
 def test_a_store_stores_what_a_c_producer_sends(world: Script, peer: Peer, layout: str) -> None:
     store = world.store()
-    peer.subscribe(subscription(Ack, peer.address))
-    peer.wait_until_subscribed(subscription(ConsumerHello, store.address))
+    peer.subscribe(subscription(m.Ack, peer.address))
+    peer.wait_until_subscribed(subscription(m.ConsumerHello, store.address))
     tp = TopicPartition("t", peer.address)
-    peer.send(RecordMessage(*tp, 0, b"0"), RecordMessage(*tp, 3, b"3"), layout=layout)
+    peer.send(m.RecordMessage(*tp, 0, b"0"), m.RecordMessage(*tp, 3, b"3"), layout=layout)
     # Gaps are requested, and no record after them is acknowledged.
-    fetch = world.until(lambda: [each for each in peer.messages(Fetch) if each.tp == tp])[0]
+    fetch = world.until(lambda: [each for each in peer.messages(m.Fetch) if each.tp == tp])[0]
     assert (fetch.requestor, fetch.sequence, fetch.end) == (store.address, 1, 3)
     world.run(1)
-    assert {ack.sequence for ack in peer.messages(Ack)} == {0}
+    assert {ack.sequence for ack in peer.messages(m.Ack)} == {0}
     for sequence in (1, 2):
-        peer.send(DirectRecord("another store", *tp, sequence, b"for another"), layout=layout)
-        peer.send(DirectRecord(store.address, *tp, sequence, b"%d" % sequence), layout=layout)
-    world.until(lambda: peer.messages(Ack)[-1].sequence == 3)
+        peer.send(m.DirectRecord("another store", *tp, sequence, b"for another"), layout=layout)
+        peer.send(m.DirectRecord(store.address, *tp, sequence, b"%d" % sequence), layout=layout)
+    world.until(lambda: peer.messages(m.Ack)[-1].sequence == 3)
     assert store.values(tp) == values(4)
     # A duplicate and a head remind it of acknowledgements that were lost.
-    for reminder in (RecordMessage(*tp, 1, b"1"), Head(*tp, 3)):
+    for reminder in (m.RecordMessage(*tp, 1, b"1"), m.Head(*tp, 3)):
         peer.received.clear()
         peer.send(reminder, layout=layout)
-        assert peer.wait_for(Ack)[0].sequence == 3
-
-
-def answer_as_c_store(world: Script, peer: Peer, requestor: str, head: DirectHead) -> None:
-    """Greet a requestor, and answer its GET-HEADS, for as long as the script lasts."""
-    peer.subscribe(subscription(ConsumerHello, peer.address))
-
-    def answer() -> None:
-        peer.send(StoreHello(requestor, peer.address))
-        if peer.messages(GetHeads):
-            peer.received.clear()
-            peer.send(head)
-        world.world.after(0.1, answer)
-
-    answer()
-
-
-def test_a_producer_resumes_where_only_a_c_store_is(world: Script, peer: Peer) -> None:
-    tp = tp_of("producer")
-    world.checkers.liars.add(tp.partition)
-    answer_as_c_store(world, peer, tp.partition, DirectHead(tp.partition, *tp, 41))
-    resumed = world.producer("t", resume=True)
-    assert resumed.role.next_offset == 42
-
-
-def test_the_last_record_that_there_can_be(world: Script, peer: Peer) -> None:
-    tp = TopicPartition("t", peer.address)
-    consumer = world.consumer("t", start={"t": {peer.address: MAX_SEQUENCE}})
-    peer.wait_until_subscribed(subscription(RecordMessage, "t"))
-    peer.send(Head(*tp, MAX_SEQUENCE))
-    fetch = peer.wait_for(Fetch)[0]
-    assert (fetch.sequence, fetch.end) == (MAX_SEQUENCE, 2**63 - 1)
-    peer.send(RecordMessage(*tp, MAX_SEQUENCE, b"last"))
-    consumer.wait_for(b"last")
-    assert consumer.role.positions() == {tp: (2**63 - 1, 2**63 - 1)}
+        assert peer.wait_for(m.Ack)[0].sequence == 3

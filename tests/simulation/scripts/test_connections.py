@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import ConsumerHello, DirectHead, Fetch, RecordMessage
-from tests.simulation.scripts.script import Node, Script, tp_of, values
+from tests.simulation.scripts.script import Node, Script
 
 
 def peers_of(node: Node) -> set[str]:
@@ -58,15 +58,3 @@ def test_a_tower_that_returns_introduces_new_nodes_to_the_old_ones(world: Script
     new.flush()
     consumer.wait_for(b"before", b"without", b"new")
     assert store.held(new.tp) == (0, 1)
-
-
-def test_a_producer_and_a_consumer_that_cannot_connect_use_the_store(world: Script) -> None:
-    store, producer, consumer = world.store(), world.producer("t"), world.consumer("t")
-    world.separate(producer, consumer)
-    producer.publish(100)
-    producer.flush()
-    consumer.wait_for(*values(100))
-    producer.publish()
-    producer.flush()
-    world.until(lambda: len(consumer.values()) == 101)
-    assert store.held(tp_of("producer")) == (0, 101)

@@ -122,6 +122,18 @@ def test_records_of_the_deleted_life_are_deleted_whenever_they_arrive(
         assert log.info(OTHER) == PartitionInfo(*OTHER, 5, 9, OLD.life)
 
 
+def test_a_resumed_producer_continues_after_deleted_records(world: Script) -> None:
+    store = world.store()
+    for life, count in (("", 100), ("again", 5)):
+        producer = world.producer("t", life=life, resume=bool(life))
+        producer.publish(count)
+        producer.flush()
+        producer.stop()
+        if not life:
+            store.deletions.delete("t")
+    assert store.held(producer.tp) == (100, 105)
+
+
 def test_only_topics_with_news_are_checked(world: Script, monkeypatch: pytest.MonkeyPatch) -> None:
     checked: list[str | None] = []
     with world.log("a") as log:

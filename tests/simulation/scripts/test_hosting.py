@@ -11,26 +11,9 @@ from dafka_core.errors import OffsetConflictError
 from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.model.values import Values
 from dafka_core.nodes import store_loop
-from dafka_core.protocol import fetch_scheduler, store_requests
+from dafka_core.protocol import messages as m
+from dafka_core.protocol import store_requests
 from dafka_core.protocol.codec import subscription
-from dafka_core.protocol.messages import (
-    Ack,
-    ConsumerHello,
-    DirectHead,
-    DirectRecord,
-    DirectRecordBatch,
-    DirectRecordBatches,
-    Fetch,
-    FetchBatch,
-    GetHeads,
-    Head,
-    HeadsReply,
-    Message,
-    RecordBatchMessage,
-    RecordMessage,
-    StoreHello,
-    TimesReply,
-)
 from tests.simulation.scripts.script import Peer, Script, ScriptedStore, tp_of, values
 
 TP = tp_of("p")
@@ -44,21 +27,21 @@ def store(world: Script) -> ScriptedStore:
 @pytest.fixture
 def peer(world: Script, store: ScriptedStore) -> Peer:
     """A C producer and consumer in one, connected to the store in both directions."""
-    peer = world.peer(subscription(Fetch), subscription(Head), subscription(RecordMessage))
-    kinds = (Ack, DirectHead, DirectRecord, StoreHello)
+    peer = world.peer(subscription(m.Fetch), subscription(m.Head), subscription(m.RecordMessage))
+    kinds = (m.Ack, m.DirectHead, m.DirectRecord, m.StoreHello)
     peer.subscribe(*(subscription(kind, peer.address) for kind in kinds))
-    peer.wait_until_subscribed(subscription(ConsumerHello, store.address), subscription(Fetch))
-    peer.wait_for(StoreHello)
+    peer.wait_until_subscribed(subscription(m.ConsumerHello, store.address), subscription(m.Fetch))
+    peer.wait_for(m.StoreHello)
     return peer
 
 
 def ours(world: Script, store: ScriptedStore) -> Peer:
     """A peer that a store greets when it has subscribed to everything."""
     peer = world.peer(name="ours")
-    kinds = (DirectRecordBatches, DirectRecordBatch, HeadsReply, TimesReply)
+    kinds = (m.DirectRecordBatches, m.DirectRecordBatch, m.HeadsReply, m.TimesReply)
     peer.subscribe(*(subscription(kind, peer.address) for kind in kinds))
-    peer.wait_until_subscribed(subscription(FetchBatch, store.address))
-    peer.wait_for(HeadsReply)
+    peer.wait_until_subscribed(subscription(m.FetchBatch, store.address))
+    peer.wait_for(m.HeadsReply)
     return peer
 
 
@@ -142,17 +125,17 @@ def test_a_c_node_receives_records_one_by_one_and_heads(
     world: Script, store: ScriptedStore, peer: Peer
 ) -> None:
     store.append(TP, 0, 50)
-    peer.send(ConsumerHello(store.address, peer.address, ("t", "unknown")))
-    assert peer.wait_for(DirectHead) == [DirectHead(peer.address, *TP, 49)]
+    peer.send(m.ConsumerHello(store.address, peer.address, ("t", "unknown")))
+    assert peer.wait_for(m.DirectHead) == [m.DirectHead(peer.address, *TP, 49)]
     peer.received.clear()
     store.append(TP, 50, 50)
-    live = peer.wait_for(RecordMessage, 50)
+    live = peer.wait_for(m.RecordMessage, 50)
     assert [(each.sequence, each.value) for each in live] == [*enumerate(values(50, 50), 50)]
-    assert peer.messages(RecordBatchMessage) == []
-    head = Head(*TP, 99)
-    assert peer.wait_for(Head, 3)[-2:] == [head] * 2  # it is repeated
-    late = world.peer(subscription(Head), name="late")
-    assert late.wait_for(Head)[0] == head
+    assert peer.messages(m.RecordBatchMessage) == []
+    head = m.Head(*TP, 99)
+    assert peer.wait_for(m.Head, 3)[-2:] == [head] * 2  # it is repeated
+    late = world.peer(subscription(m.Head), name="late")
+    assert late.wait_for(m.Head)[0] == head
 
 
 @pytest.mark.parametrize("most", [2, 8_192])
@@ -165,22 +148,22 @@ def test_a_store_answers_get_heads_hello_and_fetch(
     tps = [TopicPartition(topic, f"P{i}") for topic in ("t", "u") for i in range(6)]
     for tp in tps:
         store.append(tp, 0, 10)
-    asked: list[tuple[Message, list[TopicPartition]]] = [
-        (GetHeads("t", peer.address), tps[:6]),
-        (GetHeads("", peer.address), tps),  # as C stores ask: for all topics
-        (ConsumerHello(store.address, peer.address, ("u", "none", "t")), tps[6:] + tps[:6]),
+    asked: list[tuple[m.Message, list[TopicPartition]]] = [
+        (m.GetHeads("t", peer.address), tps[:6]),
+        (m.GetHeads("", peer.address), tps),  # as C stores ask: for all topics
+        (m.ConsumerHello(store.address, peer.address, ("u", "none", "t")), tps[6:] + tps[:6]),
     ]
     for message, expected in asked:
         peer.received.clear()
         peer.send(message)
-        heads = peer.wait_for(DirectHead, len(expected))
-        assert heads == [DirectHead(peer.address, *tp, 9) for tp in expected]
+        heads = peer.wait_for(m.DirectHead, len(expected))
+        assert heads == [m.DirectHead(peer.address, *tp, 9) for tp in expected]
     for sequence, count, numbers in ((3, 4, range(3, 7)), (8, 100_000, (8, 9)), (0, 1, (0,))):
         peer.received.clear()
-        peer.send(Fetch("P1", peer.address, "t", sequence, count))
-        peer.send(GetHeads("t", peer.address))
-        found = peer.wait_for(DirectRecord, len(numbers))
-        assert found == [DirectRecord(peer.address, *tps[1], n, b"%d" % n) for n in numbers]
+        peer.send(m.Fetch("P1", peer.address, "t", sequence, count))
+        peer.send(m.GetHeads("t", peer.address))
+        found = peer.wait_for(m.DirectRecord, len(numbers))
+        assert found == [m.DirectRecord(peer.address, *tps[1], n, b"%d" % n) for n in numbers]
 
 
 @pytest.mark.parametrize(("count", "next_heads"), [(11, 0), (10, 1)])
@@ -190,10 +173,10 @@ def test_a_requestor_of_a_part_receives_the_next_head(
     """C nodes fetch the next block when they receive a head again."""
     store.append(TP, 0, 11)
     peer.received.clear()
-    peer.send(Fetch(TP.partition, peer.address, TP.topic, 0, count))
-    peer.wait_for(DirectRecord, count)
+    peer.send(m.Fetch(TP.partition, peer.address, TP.topic, 0, count))
+    peer.wait_for(m.DirectRecord, count)
     world.run(0.1)
-    assert peer.messages(DirectHead) == [DirectHead(peer.address, *TP, 10)] * next_heads
+    assert peer.messages(m.DirectHead) == [m.DirectHead(peer.address, *TP, 10)] * next_heads
 
 
 def test_a_fetch_batch_is_answered_in_few_messages(world: Script) -> None:
@@ -210,9 +193,9 @@ def test_a_fetch_batch_is_answered_in_few_messages(world: Script) -> None:
     peer = ours(world, store)
     wanted = [PartitionInfo("t", p, 0, len(held[p])) for p in held]
     wanted.append(PartitionInfo("t", "unknown", 0, 1))
-    peer.send(FetchBatch(store.address, peer.address, tuple(wanted)))
-    packed = peer.wait_for(DirectRecordBatch, 2)  # B, which is too large to go with others
-    messages = peer.wait_for(DirectRecordBatches, 3)
+    peer.send(m.FetchBatch(store.address, peer.address, tuple(wanted)))
+    packed = peer.wait_for(m.DirectRecordBatch, 2)  # B, which is too large to go with others
+    messages = peer.wait_for(m.DirectRecordBatches, 3)
     batches = [batch for message in messages for batch in message.batches()]
     found = {batch.tp.partition: batch.values.to_list() for batch in batches}
     assert found == {p: held[p] for p in held if p not in ("B", "P0")}
@@ -231,8 +214,8 @@ def test_damaged_records_are_never_sent(world: Script, caplog: pytest.LogCapture
         store = world.store()
         peer = ours(world, store)
         wanted = tuple(PartitionInfo("t", partition, 0, 1) for partition in ("bad", "good"))
-        peer.send(FetchBatch(store.address, peer.address, wanted))
-        [message] = peer.wait_for(DirectRecordBatches)
+        peer.send(m.FetchBatch(store.address, peer.address, wanted))
+        [message] = peer.wait_for(m.DirectRecordBatches)
         assert [batch.values.to_list() for batch in message.batches()] == [[b"good"]]
         reader = world.reader()
         read = reader.role.read(TopicPartition("t", "bad"), 0, 1)
@@ -240,20 +223,6 @@ def test_damaged_records_are_never_sent(world: Script, caplog: pytest.LogCapture
         world.run(5)
     assert read.delivered == []
     assert "topic 't', partition bad" in caplog.text
-
-
-def test_more_partitions_are_read_than_a_request_may_name(
-    world: Script, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fetch_scheduler, "MAX_FETCH_PARTITIONS", 100)
-    tps = [TopicPartition("t", f"{number:032X}") for number in range(350)]
-    with world.log("a") as log:
-        log.append([RecordBatch.of(tp, 0, [tp.partition.encode()]) for tp in tps])
-    world.checkers.liars.update(tp.partition for tp in tps)
-    world.store()
-    consumer = world.consumer("t")
-    world.until(lambda: len(consumer.values()) == len(tps))
-    assert {*consumer.values()} == {tp.partition.encode() for tp in tps}
 
 
 def test_times_of_a_client_are_kept_and_impossible_ones_replaced(

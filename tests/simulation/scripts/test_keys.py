@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import pytest
 
-from dafka_core.config.node_options import StoreLimitError
 from dafka_core.model.epochs import EpochId
 from dafka_core.model.records import PartitionInfo
 from dafka_core.protocol import messages as m
@@ -20,7 +19,6 @@ from tests.simulation.scripts.script import (
     ScriptedConsumer,
     ScriptedProducer,
     ScriptedStore,
-    tp_of,
     values,
 )
 
@@ -168,20 +166,3 @@ def test_no_node_is_replaced_by_an_announcement(
     producer.publish(5)
     producer.flush()
     assert producer.mesh.limits.letters()["S"] == 1
-
-
-def test_each_key_has_its_own_share_of_a_store(locked: Script) -> None:
-    store = locked.store("limited", max_partitions_per_key=2)
-    keys = {name: locked.network.keys.add(name, PRODUCE) for name in ("greedy", "modest")}
-    tps = [
-        tp_of(f"{name}{at}")._replace(partition=key.made_own(tp_of(f"{at}").partition))
-        for name, key in keys.items()
-        for at in range(3 if name == "greedy" else 2)
-    ]
-    outcomes: list[int | str] = []
-    for tp in tps:
-        try:
-            outcomes.append(store.append(tp, 0, 1))
-        except StoreLimitError as error:
-            outcomes.append(error.option)
-    assert outcomes == [1, 1, "max_partitions_per_key", 1, 1]

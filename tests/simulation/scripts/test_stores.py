@@ -52,22 +52,6 @@ def test_a_store_that_comes_late_fetches_from_the_producer(world: Script) -> Non
     assert store.values(producer.tp) == values(10)
 
 
-def test_two_stores_complete_each_other(world: Script) -> None:
-    stores, producers = [], []
-    for name in ("one", "two"):
-        stores.append(world.store(name))
-        producers.append(world.producer("t", f"p-{name}"))
-        producers[-1].publish(10)
-        producers[-1].flush()
-        producers[-1].stop()
-        stores[-1].stop()
-    for store in stores:
-        store.start()
-    for store in stores:
-        for producer in producers:
-            world.until(lambda: store.values(producer.tp) == values(10))  # noqa: B023
-
-
 @pytest.mark.parametrize(("losing", "winning"), [(4, 4), (4, 5), (5, 4)])
 def test_the_store_with_an_older_history_sets_its_records_aside(
     world: Script, losing: int, winning: int
@@ -87,38 +71,6 @@ def test_the_store_with_an_older_history_sets_its_records_aside(
     assert loser.values(tp) == winner.values(tp) == expected
     [aside] = loser.log.aside()
     assert (aside.start, aside.end, winner.log.aside()) == (min(losing, winning), 9, [])
-
-
-def test_two_acknowledgements_come_from_two_stores(world: Script) -> None:
-    producer, store = world.producer("t", acks=2), world.store()
-    producer.publish(10)
-    for _ in range(3):  # a store that returns is no second store
-        world.until(lambda: producer.role.acked == {store.address: 10})
-        world.run(5)
-        assert producer.durable == 0
-        store.stop()
-        store.start()
-    second = world.store("second")
-    producer.flush()
-    assert second.values(producer.tp) == values(10)
-
-
-def test_a_resumed_producer_continues_and_the_older_one_is_fenced(world: Script) -> None:
-    store, older = world.store(), world.producer("t")
-    older.publish(contents=[b"a"])
-    older.flush()
-    newer = world.producer("t", resume=True, life="again")
-    newer.publish(contents=[b"c"])
-    newer.flush()
-    assert newer.role.epoch.start == 1
-    older.publish(contents=[b"b"])
-    world.until(lambda: older.role.fenced_by)
-    assert older.durable == 1
-    newer.publish(contents=[b"d"])
-    newer.flush()
-    assert store.values(newer.tp) == [b"a", b"c", b"d"]
-    unknown = world.producer("t", "unknown", resume=True)
-    assert unknown.role.next_offset == 0
 
 
 def test_stores_remember_each_other_and_report_it(world: Script) -> None:
@@ -154,15 +106,19 @@ def test_stores_remember_each_other_and_report_it(world: Script) -> None:
     assert first.log.met() == []
 
 
-def test_a_paused_store_receives_what_it_has_missed(world: Script) -> None:
-    first, second, producer = world.store("first"), world.store("second"), world.producer("t")
-    second.mesh.stalled_until = world.world.now + 30
-    producer.publish(500)
-    producer.flush()
-    producer.stop()
-    world.run(10)
-    assert second.address not in first.role.known.here
-    world.until(lambda: second.held(producer.tp) == (0, 500))
+def test_a_record_has_its_producers_timestamp_at_each_store(world: Script) -> None:
+    stores, producer = [world.store("one"), world.store("two")], world.producer("t", acks=2)
+    sent_us: list[int] = []
+    for _ in range(20):
+        sent_us.append(world.now_us())
+        producer.publish(3)
+        producer.flush()
+    stores.append(world.store("late"))
+    world.until(lambda: stores[2].held(producer.tp) == (0, 60))
+    times, *others = (store.log.times(producer.tp, 0, 60) for store in stores)
+    assert others == [times] * 2
+    # The script's clock has milliseconds.
+    assert [us // 1_000 for _, us in times] == [us // 1_000 for us in sent_us]
 
 
 # -- stores with different retention

@@ -6,24 +6,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from dafka_core.errors import FencedError, OffsetConflictError
-from dafka_core.model.log_entries import Discard, TransactionExistsError
+from dafka_core.errors import FencedError
+from dafka_core.model.log_entries import TransactionExistsError
 from dafka_core.model.records import NO_VERSION, Transaction, TransactionState
 from dafka_core.nodes import sockets, store_loop
-from dafka_core.protocol import timing
+from dafka_core.protocol import messages as m
 from dafka_core.protocol.codec import subscription
-from dafka_core.protocol.messages import (
-    Ack,
-    DirectHead,
-    DirectRecord,
-    DirectRecordBatch,
-    Fetch,
-    GetHeads,
-    Head,
-    RecordBatchMessage,
-    RecordMessage,
-    StoreHello,
-)
 from tests.simulation.scripts.script import Peer, Script, ScriptedStore, tp_of, values
 from tests.unit.protocol.strategies import packed
 
@@ -38,17 +26,17 @@ def store(world: Script) -> ScriptedStore:
 @pytest.fixture
 def sender(world: Script, store: ScriptedStore) -> Peer:
     """Another store, that has part of a transaction."""
-    peer = world.peer(subscription(Fetch, TP.partition), subscription(Ack, TP.partition))
-    direct = subscription(DirectRecordBatch, store.address)
-    peer.wait_until_subscribed(subscription(RecordBatchMessage), direct)
+    peer = world.peer(subscription(m.Fetch, TP.partition), subscription(m.Ack, TP.partition))
+    direct = subscription(m.DirectRecordBatch, store.address)
+    peer.wait_until_subscribed(subscription(m.RecordBatchMessage), direct)
     world.checkers.liars.add(TP.partition)
     world.checkers.published[TP] = values(200)
     return peer
 
 
-def batch_of(start: int, end: int, transaction: Transaction | None = None) -> RecordBatchMessage:
+def batch_of(start: int, end: int, transaction: Transaction | None = None) -> m.RecordBatchMessage:
     content = values(end - start, start)
-    return RecordBatchMessage(*TP, start, len(content), packed(content), transaction)
+    return m.RecordBatchMessage(*TP, start, len(content), packed(content), transaction)
 
 
 def state(store: ScriptedStore) -> TransactionState:
@@ -58,9 +46,9 @@ def state(store: ScriptedStore) -> TransactionState:
 def test_staged_records_become_visible_when_they_are_committed(
     world: Script, store: ScriptedStore
 ) -> None:
-    peer = world.peer(subscription(RecordMessage), subscription(Head))
-    peer.subscribe(*(subscription(each, peer.address) for each in (DirectHead, DirectRecord)))
-    peer.wait_until_subscribed(subscription(GetHeads), subscription(Fetch))
+    peer = world.peer(subscription(m.RecordMessage), subscription(m.Head))
+    peer.subscribe(*(subscription(each, peer.address) for each in (m.DirectHead, m.DirectRecord)))
+    peer.wait_until_subscribed(subscription(m.GetHeads), subscription(m.Fetch))
     store.append(TP, 0, 10)
     world.run(1)
     peer.received.clear()
@@ -68,66 +56,21 @@ def test_staged_records_become_visible_when_they_are_committed(
     transaction = store.stage(TP, "A", 60, 100, 4)._replace(start=10)
     other = store.stage(OTHER, "B", 0, 100, 4)
     assert state(store) == TransactionState(10, 100, "A" * 32, None)
-    peer.send(GetHeads("", peer.address))
+    peer.send(m.GetHeads("", peer.address))
     for tp in (TP, OTHER):
-        peer.send(Fetch(tp.partition, peer.address, "t", 0, 100))
+        peer.send(m.Fetch(tp.partition, peer.address, "t", 0, 100))
     world.run(5)
-    assert peer.messages(DirectHead)[:1] == [DirectHead(peer.address, *TP, 9)]
-    assert len(peer.messages(DirectRecord)) == 10
-    assert {*peer.messages(Head)} == {Head(*TP, 9)}
-    assert peer.messages(RecordMessage) == []
+    assert peer.messages(m.DirectHead)[:1] == [m.DirectHead(peer.address, *TP, 9)]
+    assert len(peer.messages(m.DirectRecord)) == 10
+    assert {*peer.messages(m.Head)} == {m.Head(*TP, 9)}
+    assert peer.messages(m.RecordMessage) == []
     store.commit(transaction, other)
     assert state(store) == TransactionState(100, 100, "A" * 32, Transaction(4, 10, 100))
-    live = peer.wait_for(RecordMessage, 190)
+    live = peer.wait_for(m.RecordMessage, 190)
     assert {(each.tp, each.sequence, each.value) for each in live} == {
         (tp, at, b"%d" % at) for tp, start in ((TP, 10), (OTHER, 0)) for at in range(start, 100)
     }
-    world.until(lambda: peer.messages(Head).count(Head(*TP, 99)) > 2, "the head is repeated")
-
-
-def test_partitions_are_committed_together_or_not_at_all(
-    world: Script, store: ScriptedStore
-) -> None:
-    tps = [tp_of(f"p{number}") for number in range(20)]
-    staged = [store.stage(tp, "A", 0, 10 + at, 1) for at, tp in enumerate(tps)]
-    last = staged[-1]
-    for each, error in (
-        (last._replace(attempt="B" * 32), FencedError),
-        (last._replace(start=1), OffsetConflictError),
-        (last._replace(end=60), OffsetConflictError),
-    ):
-        with pytest.raises(error, match=f"partition {last.partition}:"):
-            store.commit(*staged[:-1], each)
-        assert store.log.partitions() == []
-    for _ in range(3):  # its answer may be lost
-        store.commit(*staged)
-    assert sorted(info.end for info in store.log.partitions()) == [*range(10, 30)]
-    store.transact(tps[0], 10, 15, 2)
-    for each in (staged[0], staged[0]._replace(start=9, end=16)):
-        with pytest.raises((FencedError, OffsetConflictError)):
-            store.commit(each)
-
-
-def test_of_two_attempts_the_last_one_to_begin_commits(world: Script, store: ScriptedStore) -> None:
-    old = store.stage(TP, "A", 0, 10, 1)
-    new = store.stage(TP, "B", 0, 7, 1)
-    with pytest.raises(FencedError) as fenced:
-        store.stage(TP, "A", 10, 20, 1)
-    assert (fenced.value.partition, fenced.value.attempt) == (TP.partition, "A" * 32)
-    world.result(store.queue.discard([Discard(TP, "A" * 32)]))  # nothing of its own
-    store.commit(new)
-    for late in (old, old._replace(end=20)):
-        with pytest.raises(FencedError):
-            store.commit(late)
-    for version in (1, 0):
-        with pytest.raises(TransactionExistsError) as exists:
-            store.stage(TP, "C", 7, 9, version)
-        assert exists.value.transaction == Transaction(1, 0, 7)
-    staged = store.stage(TP, "C", 7, 9, 2)
-    assert store.append(TP, 7, 3) == 10  # a client's records fence what is staged
-    with pytest.raises(FencedError):
-        store.commit(staged)
-    assert store.values(TP) == values(10)
+    world.until(lambda: peer.messages(m.Head).count(m.Head(*TP, 99)) > 2, "the head is repeated")
 
 
 @pytest.mark.parametrize("version", [3, NO_VERSION])
@@ -186,37 +129,6 @@ def test_another_store_takes_over(world: Script, store: ScriptedStore) -> None:
         assert each.values(TP) == values(20)
 
 
-def test_part_of_a_transaction_is_neither_shown_nor_acknowledged(
-    world: Script, store: ScriptedStore, sender: Peer
-) -> None:
-    transaction = Transaction(4, 10, 40)
-    sender.send(batch_of(0, 10), batch_of(10, 20, transaction), batch_of(20, 25, transaction))
-    world.until(lambda: state(store).staged_end == 25)
-    sender.send(Head(*TP, 39))
-    fetch = sender.wait_for(Fetch)[0]  # the rest
-    assert (fetch.sequence, fetch.end) == (25, 40)
-    sender.send(batch_of(10, 20, transaction), Head(*TP, 9))
-    world.run(3)
-    assert {ack.end for ack in sender.messages(Ack)} == {10}
-    assert state(store) == TransactionState(10, 25, "", None)
-    store.stop()
-    store.start()
-    assert store.held(TP) == (0, 10)
-    sender.wait_until_subscribed(subscription(RecordBatchMessage))
-    sender.received.clear()
-    sender.send(Head(*TP, 39))
-    for fetch in sender.wait_for(Fetch):
-        rest = batch_of(fetch.sequence, fetch.end)
-        sender.send(
-            DirectRecordBatch(
-                store.address, *TP, rest.sequence, rest.count, rest.value, transaction
-            )
-        )
-    world.until(lambda: 40 in [ack.end for ack in sender.messages(Ack)])
-    assert state(store) == TransactionState(40, 40, "", transaction)
-    assert store.values(TP) == values(40)
-
-
 Sent = Sequence[tuple[int, int, Transaction | None]]
 FIRST = (0, 10, Transaction(1, 0, 20))
 ANY_ORDER: list[Sent] = [
@@ -267,15 +179,3 @@ def test_a_writer_and_another_store_take_over_from_each_other(
         store.commit(fenced)
     assert store.values(TP) == values(50)
     assert state(store).transaction == Transaction(3, 40, 50)
-
-
-def test_heads_of_a_hosted_partition_are_repeated_for_a_while(
-    world: Script, store: ScriptedStore
-) -> None:
-    peer = world.peer(subscription(Head), subscription(StoreHello))
-    peer.wait_until_subscribed(subscription(Fetch))
-    store.transact(TP, 0, 100, 1)
-    world.run(timing.HOSTED_HEADS_S)
-    heads = peer.messages(Head)
-    assert len(heads) > 20
-    assert {*heads} == {Head(*TP, 99)}

@@ -31,8 +31,8 @@ FIGURES = {
 BESIDE_A_BROKER = ["kafka", "kafka_latency"]
 """They need Apache Kafka, and so Maven."""
 
-QUICK = ["read", "mesh"]
-"""One with Spark, and one without."""
+QUICK = ["mesh"]
+"""The one without Spark."""
 
 OTHERS = [row for row in ROWS if row not in (*QUICK, *BESIDE_A_BROKER)]
 

@@ -9,11 +9,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from demo import replay_flights
 
 from dafka_core import EmbeddedCluster, Producer, Reader
 from dafka_core.cli.job_commands import jobs
@@ -21,7 +23,7 @@ from dafka_core.model.records import TopicPartition
 from dafka_core.queries.source_offset import SourceOffset
 from dafka_core.testing import wait_until
 from dafka_spark.job_support import describe_error, ends, grouped, run_job
-from tests.spark.jobs.programs import JOB_TIMEOUT_S, JOBS, ROOT, count, finished
+from tests.spark.jobs.programs import JOB_TIMEOUT_S, JOBS, ROOT, count
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -37,9 +39,10 @@ def run_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
         assert isinstance(ended.value.code, int)
         return ended.value.code, *capsys.readouterr()
 
-    on_interrupt = signal.getsignal(signal.SIGINT)
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
     yield run
-    signal.signal(signal.SIGINT, on_interrupt)
+    for each, handler in before.items():
+        signal.signal(each, handler)
 
 
 @pytest.mark.parametrize("name", jobs())
@@ -143,27 +146,31 @@ def test_an_error_of_java_becomes_the_sentence_of_its_cause(
     assert describe_error(ValueError("a defect")) == ("ValueError", "")
 
 
-def test_a_missing_tower_is_one_sentence() -> None:
-    missing = ("--tower=127.0.0.1:1:2", "--limit=5")
-    done = finished(sys.executable, str(JOBS / "demo" / "replay_flights.py"), *missing)
-    assert done.returncode == 1
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("replay_flights.py: no tower answered at 127.0.0.1:1:2 within 10 s; ")
+def test_a_missing_tower_is_one_sentence(run_here: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay_flights, "Producer", partial(Producer, tower_timeout_s=0.1))
+    monkeypatch.setattr(replay_flights, "on_stop_signals", lambda _: None)
+    name = "demo.replay_flights"
+    code, _, err = run_here(name, "--tower=127.0.0.1:1:2", "--limit=5")
+    assert code == 1
+    (line,) = err.splitlines()
+    assert line.startswith(f"dafka job {name}: no tower answered at 127.0.0.1:1:2 within 0.1 s; ")
 
 
-def test_a_misspelt_topic_is_one_sentence(cluster: EmbeddedCluster, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("session")
+def test_a_misspelt_topic_is_one_sentence(
+    run_here: Run, cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
     copy = ("--to=y", f"--checkpoint={tmp_path}", "--available-now", f"--tower={cluster.tower}")
-    done = finished(sys.executable, str(JOBS / "topic_to_topic.py"), "--topic=fligths", *copy)
-    assert done.returncode == 2
-    lines = done.stderr.splitlines()  # Python workers that Spark ends may print more
-    (line,) = (line for line in lines if line.startswith("topic_to_topic.py"))
-    assert str(JOBS) not in done.stderr, "there is a traceback"
+    code, _, err = run_here("topic_to_topic", "--topic=fligths", *copy)
+    assert code == 2
+    (line,) = err.splitlines()
     assert line.startswith(
-        "topic_to_topic.py: option 'subscribe' = 'fligths': no store has topic 'fligths' (did you "
-        "mean 'flights'?); failOnMissingTopic = false"
+        "dafka job topic_to_topic: option 'subscribe' = 'fligths': no store has topic 'fligths' "
+        "(did you mean 'flights'?); failOnMissingTopic = false"
     )
 
 
+@pytest.mark.nightly
 def test_of_two_runs_of_one_job_one_continues(cluster: EmbeddedCluster, tmp_path: Path) -> None:
     """Both write the same batch, which is written once; the later one reports the other."""
     command = [

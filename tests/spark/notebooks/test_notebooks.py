@@ -31,8 +31,8 @@ from tests.forked import ForkedCluster
 INLINE = "module://matplotlib_inline.backend_inline"
 PATHS = re.compile(r"/(home|root|tmp|Users|work|var)/")
 MAX_BYTES = 250_000
-QUICK = ("explore_topic", "windows_and_late_data")
-"""The notebooks that ``make test`` runs."""
+QUICK = ("explore_topic",)
+"""The notebook that ``make test`` runs."""
 
 
 class _Shown(DisplayHook):

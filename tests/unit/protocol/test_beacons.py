@@ -163,20 +163,17 @@ def test_the_tower_fills_in_the_host_it_sees(host: str, seen: str, endpoint: str
     )
 
 
-@pytest.mark.parametrize("host", BAD_HOSTS, ids=repr)
-def test_bad_hosts_are_refused(host: str) -> None:
-    with pytest.raises(ProtocolError, match="host"):
-        decode_node_beacon(node_frames(host=host))
+@pytest.mark.parametrize(
+    ("part", "bad"),
+    [*(("host", host) for host in BAD_HOSTS), *(("port", port) for port in BAD_PORTS)],
+    ids=repr,
+)
+def test_bad_hosts_and_ports_are_refused(part: str, bad: str) -> None:
+    wrong: dict[str, Any] = {part: bad}
+    with pytest.raises(ProtocolError, match=part):
+        decode_node_beacon(node_frames(**wrong))
     with pytest.raises(ProtocolError, match="tcp://HOST:PORT"):
-        decode_tower_beacon(tower_frames(host=host))
-
-
-@pytest.mark.parametrize("port", BAD_PORTS, ids=repr)
-def test_bad_ports_are_refused(port: str) -> None:
-    with pytest.raises(ProtocolError, match="port"):
-        decode_node_beacon(node_frames(port=port))
-    with pytest.raises(ProtocolError, match="tcp://HOST:PORT"):
-        decode_tower_beacon(tower_frames(port=port))
+        decode_tower_beacon(tower_frames(**wrong))
 
 
 @pytest.mark.parametrize("node", BAD_NODES, ids=repr)

@@ -15,14 +15,6 @@ from dafka_core.protocol import messages as m
 from dafka_core.protocol import timing
 from dafka_core.protocol.consumer_role import ConsumerRole
 from dafka_core.protocol.limits import MAX_FETCH_COUNT, MAX_SEQUENCE
-from dafka_core.protocol.messages import (
-    UNSOLICITED,
-    Fetch,
-    Head,
-    HistoryQuery,
-    HistoryReply,
-    RecordTooLarge,
-)
 from dafka_core.protocol.partition_fetcher import MAX_REORDER_RECORDS
 from dafka_core.protocol.role import Outgoing
 from tests.unit.protocol.model import PARTITION, TOPIC, TP, answer, batch_of, fetches_in, offsets_of
@@ -36,6 +28,12 @@ def consumer(start: Any = "earliest", *topics: str) -> ConsumerRole:
     for topic in topics or (TOPIC,):
         role.subscribe(topic)
     return role
+
+
+@pytest.fixture
+def role() -> ConsumerRole:
+    """A consumer of the topic from its first record on."""
+    return consumer("earliest")
 
 
 def record(role: ConsumerRole, start: int, end: int, now: float = 0.0) -> list[Outgoing]:
@@ -102,21 +100,13 @@ def test_asks_for_the_heads_when_it_subscribes() -> None:
     assert list(role.topics) == [TOPIC]
 
 
-def test_earliest_triggered_by_a_head() -> None:
-    role = consumer("earliest")
+def test_earliest_triggered_by_a_head(role: ConsumerRole) -> None:
     assert head(role, 2) == [fetch(0, 2)]
     assert direct(role, 0, 2) == []
     assert offsets_of(role.delivered) == [0, 1]
 
 
-def test_earliest_triggered_by_a_direct_head() -> None:
-    role = consumer("earliest")
-    message = m.DirectHead(ME, TOPIC, PARTITION, 1)
-    assert role.on_message(0.0, message, STORE) == [fetch(0, 2)]
-
-
-def test_earliest_triggered_by_a_record() -> None:
-    role = consumer("earliest")
+def test_earliest_triggered_by_a_record(role: ConsumerRole) -> None:
     assert record(role, 1, 2) == [fetch(0, 1)]
     assert role.delivered == []
     assert record(role, 0, 1) == []
@@ -164,9 +154,8 @@ def test_begins_at_given_offsets() -> None:
 
 
 @pytest.mark.parametrize("extra", [0, 1])
-def test_replays_a_long_partition_whose_producer_is_gone(extra: int) -> None:
+def test_replays_a_long_partition_whose_producer_is_gone(role: ConsumerRole, extra: int) -> None:
     # C consumers stop after one block; C stores answer with one record too many.
-    role = consumer("earliest")
     total = 350_000
     requests = fetches_in(
         role.on_message(0.0, m.DirectHead(ME, TOPIC, PARTITION, total - 1), STORE)
@@ -209,8 +198,7 @@ def test_topics_match_exactly() -> None:
     assert role.positions() == {}
 
 
-def test_records_for_other_nodes_are_ignored() -> None:
-    role = consumer("earliest")
+def test_records_for_other_nodes_are_ignored(role: ConsumerRole) -> None:
     assert role.on_batch(0.0, ME + "0", batch_of(0, 9)) == []
     assert role.delivered == []
     assert role.positions() == {}
@@ -238,8 +226,7 @@ def test_heads_are_requested_at_an_interval() -> None:
     assert role.on_tick(1.0 + 3 * timing.HEADS_INTERVAL_S) == [m.GetHeads("b", ME)]
 
 
-def test_without_topics_nothing_is_due() -> None:
-    role = consumer("earliest")
+def test_without_topics_nothing_is_due(role: ConsumerRole) -> None:
     role.on_tick(0.0)
     role.unsubscribe(TOPIC)
     late_s = 2 * timing.HEADS_INTERVAL_S
@@ -258,8 +245,7 @@ def test_heads_of_many_partitions_are_requested_less_often(monkeypatch: pytest.M
     assert role.on_tick(3 * timing.HEADS_INTERVAL_S) == [m.GetHeads(TOPIC, ME)]
 
 
-def test_deadline_is_when_to_ask_again() -> None:
-    role = consumer("earliest")
+def test_deadline_is_when_to_ask_again(role: ConsumerRole) -> None:
     assert role.deadline(0.0) == inf
     head(role, 5, now=10.0)
     assert role.deadline(10.0) == 10.0 + timing.FETCH_RETRY_S
@@ -268,8 +254,7 @@ def test_deadline_is_when_to_ask_again() -> None:
     assert role.deadline(11.5) == 10.0 + timing.FETCH_RETRY_S + timing.HEADS_INTERVAL_S  # for heads
 
 
-def test_a_new_subscriber_to_fetches_is_asked_at_once() -> None:
-    role = consumer("earliest")
+def test_a_new_subscriber_to_fetches_is_asked_at_once(role: ConsumerRole) -> None:
     head(role, 5)
     assert role.on_tick(0.0) == []
     role.on_subscribed(0.0, m.Fetch, "P2")
@@ -280,19 +265,10 @@ def test_a_new_subscriber_to_fetches_is_asked_at_once() -> None:
         assert role.on_tick(0.0) == [fetch(0, 5)]
 
 
-def test_overlapping_batches_are_delivered_once() -> None:
-    role = consumer("earliest")
-    record(role, 0, 10)
-    record(role, 5, 15)
-    record(role, 0, 15)
-    assert role.delivered == [batch_of(0, 10), batch_of(10, 15)]
-
-
 # -- room, seek, unsubscribe ----------------------------------------------------------------------
 
 
-def test_without_room_nothing_is_delivered_or_requested() -> None:
-    role = consumer("earliest")
+def test_without_room_nothing_is_delivered_or_requested(role: ConsumerRole) -> None:
     assert record(role, 0, 10) == []
     role.room = False
     assert record(role, 10, 20) == []
@@ -308,8 +284,7 @@ def test_without_room_nothing_is_delivered_or_requested() -> None:
     assert offsets_of(role.delivered) == list(range(30))
 
 
-def test_records_that_arrived_without_room_are_requested_with_room() -> None:
-    role = consumer("earliest")
+def test_records_that_arrived_without_room_are_requested_with_room(role: ConsumerRole) -> None:
     assert head(role, 1_000) == [fetch(0, 1_000)]
     direct(role, 0, 100)
     role.room = False
@@ -327,8 +302,7 @@ def test_latest_without_room_loses_nothing() -> None:
 
 
 @pytest.mark.parametrize("offset", [0, 7, 25, 40])
-def test_seek(offset: int) -> None:
-    role = consumer("earliest")
+def test_seek(role: ConsumerRole, offset: int) -> None:
     record(role, 0, 20)
     record(role, 25, 30)
     role.delivered.clear()
@@ -343,13 +317,6 @@ def test_seek(offset: int) -> None:
     assert offsets_of(role.delivered) == list(range(offset, 50))
 
 
-def test_seek_of_an_unknown_partition() -> None:
-    role = consumer("latest")
-    role.seek(TP, 3)
-    assert role.on_tick(0.0) == []
-    assert head(role, 9) == [fetch(3, 9)]
-
-
 def test_seek_before_subscribing() -> None:
     role = ConsumerRole(ME, "earliest")
     role.seek(TP, 3)
@@ -362,7 +329,7 @@ def test_seek_before_subscribing() -> None:
 def test_unsubscribe_forgets_the_topic() -> None:
     role = consumer("earliest", TOPIC, "b")
     record(role, 3, 9)
-    role.on_message(0.0, Head("b", PARTITION, 3), "")
+    role.on_message(0.0, m.Head("b", PARTITION, 3), "")
     role.unsubscribe(TOPIC)
     assert list(role.topics) == ["b"]
     assert list(role.positions()) == [("b", PARTITION)]
@@ -376,8 +343,7 @@ def test_unsubscribe_forgets_the_topic() -> None:
     assert offsets_of(role.delivered) == [0, 1, 2]
 
 
-def test_unsubscribing_from_what_was_not_subscribed_to_is_no_error() -> None:
-    role = consumer("earliest")
+def test_unsubscribing_from_what_was_not_subscribed_to_is_no_error(role: ConsumerRole) -> None:
     role.unsubscribe("b")
     assert list(role.topics) == [TOPIC]
 
@@ -385,8 +351,7 @@ def test_unsubscribing_from_what_was_not_subscribed_to_is_no_error() -> None:
 # -- limits ---------------------------------------------------------------------------------------
 
 
-def test_a_forged_head_costs_little() -> None:
-    role = consumer("earliest")
+def test_a_forged_head_costs_little(role: ConsumerRole) -> None:
     head(role, MAX_SEQUENCE + 1)
     asked = 0
     for tenth in range(2_000):
@@ -403,8 +368,7 @@ def test_a_forged_head_costs_little() -> None:
     assert len(role.positions()) == len(role.scheduler) == 1
 
 
-def test_requests_for_records_that_no_node_has_cost_little() -> None:
-    role = consumer("earliest")
+def test_requests_for_records_that_no_node_has_cost_little(role: ConsumerRole) -> None:
     # The first ones are lost for ever, and new ones come and come.
     asked = 0
     for i in range(600):
@@ -413,7 +377,7 @@ def test_requests_for_records_that_no_node_has_cost_little() -> None:
     assert role.delivered == []
     assert role.scheduler.budget.records <= MAX_REORDER_RECORDS
     # All that did not fit is asked for when the first ones turn up.
-    requests = [Fetch(PARTITION, ME, TOPIC, 0, 1_000)]
+    requests = [fetch(0, 1_000)]
     while requests:
         for batch in answer(requests.pop(0), 601_000):
             requests.extend(fetches_in(direct(role, batch.offset, batch.end, 60.0)))
@@ -425,18 +389,17 @@ def test_partitions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dafka_core.protocol.consumer_role.MAX_PARTITIONS", 10)
     role = consumer("earliest")
     for i in range(30):
-        role.on_message(0.0, Head(TOPIC, f"P{i}", 5), "")
+        role.on_message(0.0, m.Head(TOPIC, f"P{i}", 5), "")
         role.on_batch(0.0, "", batch_of(0, 1, partition=f"P{i}"))
     assert len(role.positions()) == 10
     assert len(role.delivered) == 10
 
 
-def test_histories_of_other_partitions_are_not_kept() -> None:
-    role = consumer("earliest")
+def test_histories_of_other_partitions_are_not_kept(role: ConsumerRole) -> None:
     record(role, 0, 1)
     history = (Epoch(2, 7, 1, 0, 0),)
     for i in range(100):
-        reply = HistoryReply(ME, UNSOLICITED, "S", TOPIC, f"P{i}", 5, NO_LIFE, history)
+        reply = m.HistoryReply(ME, m.UNSOLICITED, "S", TOPIC, f"P{i}", 5, NO_LIFE, history)
         assert role.on_message(0.0, reply, "") == []
     assert set(role.partitions) == {TP}
     assert len(role.delivered) == 1
@@ -449,7 +412,7 @@ def test_records_of_a_replaced_life_are_ignored_and_the_history_is_requested() -
         role.on_batch(0.0, "", dataclasses.replace(batch_of(start, start + 2), epoch=epoch))
     stale = dataclasses.replace(batch_of(4, 6), epoch=replaced)
     assert role.on_batch(1.0, "", stale) == []
-    assert role.on_batch(1.0, ME, stale) == [HistoryQuery(ME, UNSOLICITED, *TP)]
+    assert role.on_batch(1.0, ME, stale) == [m.HistoryQuery(ME, m.UNSOLICITED, *TP)]
     assert role.on_batch(1.1, ME, stale) == []  # asked a moment ago
     assert offsets_of(role.delivered) == [0, 1, 2, 3]
 
@@ -466,7 +429,7 @@ def limited() -> ConsumerRole:
 
 
 def refuse(role: ConsumerRole, offset: int, size_bytes: int = 100, to: str = ME) -> list[Outgoing]:
-    return role.on_message(0.5, RecordTooLarge(to, *TP, offset, size_bytes), "")
+    return role.on_message(0.5, m.RecordTooLarge(to, *TP, offset, size_bytes), "")
 
 
 def delivered(role: ConsumerRole) -> list[range | int]:
@@ -480,7 +443,7 @@ def delivered(role: ConsumerRole) -> list[range | int]:
 
 def test_the_error_takes_the_place_of_the_record() -> None:
     role = limited()
-    role.on_message(0.0, Head(*TP, 5), "")
+    role.on_message(0.0, m.Head(*TP, 5), "")
     role.on_batch(0.0, ME, batch_of(0, 2))
     role.on_batch(0.0, "", batch_of(3, 6))  # it waits behind the gap
     refuse(role, 2)
@@ -494,33 +457,31 @@ def test_the_error_takes_the_place_of_the_record() -> None:
 
 def test_following_records_are_requested() -> None:
     role = limited()
-    role.on_message(0.0, Head(*TP, 0), "")
+    role.on_message(0.0, m.Head(*TP, 0), "")
     assert refuse(role, 0) == []
-    assert fetches_in(role.on_message(0.5, Head(*TP, 3), "")) == [Fetch(PARTITION, ME, TOPIC, 1, 3)]
+    assert fetches_in(role.on_message(0.5, m.Head(*TP, 3), "")) == [fetch(1, 4)]
 
 
 def test_only_the_next_record_is_skipped_and_only_above_the_limit() -> None:
     role = limited()
-    role.on_message(0.0, Head(*TP, 5), "")
+    role.on_message(0.0, m.Head(*TP, 5), "")
     refuse(role, 1)  # the ones before it were lost on the way
     refuse(role, 0, LIMIT)  # within its limit: the report is wrong
     refuse(role, 0, to="another")
     assert role.delivered == []
-    assert fetches_in(role.on_tick(timing.FETCH_RETRY_S + 0.1)) == [
-        Fetch(PARTITION, ME, TOPIC, 0, 6)
-    ]
+    assert fetches_in(role.on_tick(timing.FETCH_RETRY_S + 0.1)) == [fetch(0, 6)]
 
 
 def test_a_life_that_began_with_a_skipped_record_changes_nothing() -> None:
     """Otherwise it would return to records that no node sends, skip them, and return, for ever."""
     role, old = limited(), Epoch(1, 7, 1, 0, 0)
     role.on_batch(0.0, "", dataclasses.replace(batch_of(0, 2), epoch=old))
-    role.on_message(0.0, Head(*TP, 2), "")
+    role.on_message(0.0, m.Head(*TP, 2), "")
     refuse(role, 2)
 
     def hear(start: int) -> None:
         history = (old, Epoch(start, 8, 1, start, old.digest))
-        role.on_message(1.0, HistoryReply(ME, UNSOLICITED, "S", *TP, 3, NO_LIFE, history), "")
+        role.on_message(1.0, m.HistoryReply(ME, m.UNSOLICITED, "S", *TP, 3, NO_LIFE, history), "")
 
     hear(2)
     assert role.positions() == {TP: (3, 3)}
@@ -531,20 +492,18 @@ def test_a_life_that_began_with_a_skipped_record_changes_nothing() -> None:
 
 def test_without_room_the_record_is_requested_again() -> None:
     role = limited()
-    role.on_message(0.0, Head(*TP, 5), "")
+    role.on_message(0.0, m.Head(*TP, 5), "")
     role.room = False
     refuse(role, 0)
     assert role.delivered == []
     role.room = True
-    assert fetches_in(role.on_tick(timing.FETCH_RETRY_S + 0.1)) == [
-        Fetch(PARTITION, ME, TOPIC, 0, 6)
-    ]
+    assert fetches_in(role.on_tick(timing.FETCH_RETRY_S + 0.1)) == [fetch(0, 6)]
 
 
 def test_reports_of_other_partitions_are_ignored() -> None:
     role = limited()
     assert refuse(role, 0) == []
-    role.on_message(0.0, Head(*TP, 5), "")
+    role.on_message(0.0, m.Head(*TP, 5), "")
     role.unsubscribe(TOPIC)
     refuse(role, 0)
     assert role.delivered == []

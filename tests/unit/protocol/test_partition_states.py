@@ -5,7 +5,10 @@ from __future__ import annotations
 import random
 import re
 from collections import defaultdict
+from collections.abc import Callable
 from typing import NamedTuple
+
+import pytest
 
 from dafka_core.errors import DafkaError, FencedError, OffsetConflictError
 from dafka_core.model.epochs import NO_LIFE
@@ -164,17 +167,6 @@ class StoreWalk:
         return None
 
 
-def test_a_stores_partition_follows_the_state_table() -> None:
-    chance = random.Random(1)
-    seen: Seen = defaultdict(set)
-    for _ in range(WALKS):
-        walk = StoreWalk(chance)
-        for _ in range(STEPS):
-            before = walk.state
-            seen[before, walk.step()].add(walk.state)
-    check(STORE_TABLE, seen)
-
-
 class FetchWalk:
     """A consumer's partition, to which anything happens."""
 
@@ -219,12 +211,19 @@ class FetchWalk:
         return event
 
 
-def test_a_consumers_partition_follows_the_state_table() -> None:
+@pytest.mark.parametrize(
+    ("table", "walk_of"),
+    [(STORE_TABLE, StoreWalk), (FETCH_TABLE, FetchWalk)],
+    ids=["store", "fetch"],
+)
+def test_a_partition_follows_its_state_table(
+    table: Table, walk_of: Callable[[random.Random], StoreWalk | FetchWalk]
+) -> None:
     chance = random.Random(1)
     seen: Seen = defaultdict(set)
     for _ in range(WALKS):
-        walk = FetchWalk(chance)
+        walk = walk_of(chance)
         for _ in range(STEPS):
             before = walk.state
             seen[before, walk.step()].add(walk.state)
-    check(FETCH_TABLE, seen)
+    check(table, seen)

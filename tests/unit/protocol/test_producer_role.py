@@ -36,6 +36,11 @@ def producer(*, acks: int = 1, resume: bool = False) -> ProducerRole:
     return ProducerRole(TP, acks=acks, head_interval_s=1.0, life_id=LIFE.id, resume=resume)
 
 
+@pytest.fixture
+def role() -> ProducerRole:
+    return producer()
+
+
 def publish(role: ProducerRole, count: int, now: float = 0.0) -> RecordBatch:
     """Publish records with identifying values."""
     values = values_of(role.next_offset, role.next_offset + count)
@@ -98,8 +103,7 @@ def test_answers_are_right_after_any_acknowledgements(
         assert role.unacknowledged == role.next_offset - end
 
 
-def test_only_acknowledged_batches_are_deleted() -> None:
-    role = producer()
+def test_only_acknowledged_batches_are_deleted(role: ProducerRole) -> None:
     for _ in range(3):
         publish(role, 10)
     acknowledge(role, 14)
@@ -115,37 +119,12 @@ def test_only_acknowledged_batches_are_deleted() -> None:
     assert fetched(role, 29, 30) == []
 
 
-def test_acknowledgements_of_unpublished_records_do_not_count() -> None:
-    role = producer()
-    acknowledge(role, 1)
+@pytest.mark.parametrize(("stores", "end"), [("SS", 0), ("ST", 10)])
+def test_c_stores_are_distinguished_by_their_connections(stores: str, end: int) -> None:
+    role = producer(acks=2)
     publish(role, 10)
-    for end in (11, 2**40, MAX_SEQUENCE + 1):
-        acknowledge(role, end)
-    assert role.acknowledged == 0
-    assert fetched(role, 0, 100) == [batch_of(0, 10)]
-    # Nor do they count later, when the records exist.
-    publish(role, 1)
-    assert role.acknowledged == 0
-
-
-@pytest.mark.parametrize(
-    ("acks", "acks_received", "end"),
-    [
-        (1, [(9, "", ""), (3, "", "")], 9),  # the second one is late
-        (2, [(10, "S1", ""), (10, "S1", "peer")], 0),  # two of one store are one
-        (2, [(10, "S1", ""), (10, "S1", "peer"), (7, "S2", "")], 7),
-        # C stores do not name themselves: their connections distinguish them.
-        (2, [(10, "", "S1"), (10, "", "S1")], 0),
-        (2, [(10, "", "S1"), (10, "", "S2")], 10),
-    ],
-)
-def test_each_store_counts_once(
-    acks: int, acks_received: list[tuple[int, str, str]], end: int
-) -> None:
-    role = producer(acks=acks)
-    publish(role, 10)
-    for each in acks_received:
-        acknowledge(role, *each)
+    for store in stores:
+        acknowledge(role, 10, peer=store)
     assert role.acknowledged == end
 
 
@@ -201,8 +180,7 @@ def test_an_answer_is_limited_in_bytes_but_has_a_record(monkeypatch: pytest.Monk
         m.Fetch(PARTITION, "C", TOPIC, MAX_SEQUENCE, MAX_FETCH_COUNT),
     ],
 )
-def test_fetches_without_an_answer(fetch: m.Fetch) -> None:
-    role = producer()
+def test_fetches_without_an_answer(role: ProducerRole, fetch: m.Fetch) -> None:
     assert role.on_message(0.0, fetch, "") == []
     publish(role, 10)
     assert role.on_message(0.0, fetch, "") == []
@@ -217,8 +195,7 @@ def heads_at(role: ProducerRole, tenths: range) -> list[float]:
     return times
 
 
-def test_heads_at_the_interval_after_the_first_record() -> None:
-    role = producer()
+def test_heads_at_the_interval_after_the_first_record(role: ProducerRole) -> None:
     assert heads_at(role, range(50)) == []
     assert role.deadline(5.0) == inf
     publish(role, 3, now=5.0)
@@ -242,8 +219,7 @@ def test_heads_come_more_often_while_the_application_waits_for_acknowledgements(
     assert len(heads_at(role, range(20, 40))) <= 3
 
 
-def test_get_heads_is_answered_with_acknowledged_records() -> None:
-    role = producer()
+def test_get_heads_is_answered_with_acknowledged_records(role: ProducerRole) -> None:
     assert role.on_message(0.0, m.GetHeads(TOPIC, "C"), "") == []
     publish(role, 5)
     # It may be gone before a store has its records: only those that can be had are an answer.
@@ -255,8 +231,7 @@ def test_get_heads_is_answered_with_acknowledged_records() -> None:
     assert role.on_message(0.0, m.GetHeads("hell", "C"), "") == []
 
 
-def test_a_new_subscriber_receives_the_head_at_once() -> None:
-    role = producer()
+def test_a_new_subscriber_receives_the_head_at_once(role: ProducerRole) -> None:
     assert role.on_subscribed(0.0, m.RecordBatchMessage, TOPIC) == []
     publish(role, 3)
     # Stores subscribe to all topics, by the empty prefix.
@@ -269,16 +244,14 @@ def test_a_new_subscriber_receives_the_head_at_once() -> None:
     assert role.on_subscribed(0.0, m.StoreHello, TOPIC) == []
 
 
-def test_a_producer_ignores_records() -> None:
-    role = producer()
+def test_a_producer_ignores_records(role: ProducerRole) -> None:
     publish(role, 3)
     for requestor in ("", "C", PARTITION):
         assert role.on_batch(0.0, requestor, batch_of(0, 9)) == []
         assert (role.next_offset, role.acknowledged) == (3, 0)
 
 
-def test_a_fetched_last_record_replaces_a_lost_acknowledgement() -> None:
-    role = producer()
+def test_a_fetched_last_record_replaces_a_lost_acknowledgement(role: ProducerRole) -> None:
     publish(role, 3)
     role.urgent = True
     role.on_tick(0.0)
@@ -298,9 +271,8 @@ def test_a_fetched_last_record_replaces_a_lost_acknowledgement() -> None:
     ]
 
 
-def test_a_different_record_at_its_offset_is_no_acknowledgement() -> None:
+def test_a_different_record_at_its_offset_is_no_acknowledgement(role: ProducerRole) -> None:
     # A C store that was missed when the partition was resumed keeps what it has.
-    role = producer()
     publish(role, 3)
     role.on_batch(0.0, PARTITION, RecordBatch.of(TP, 2, [b"of another life"]))
     role.on_batch(0.0, PARTITION, RecordBatch.of(TP, 7, [b"never published"]))
@@ -552,8 +524,7 @@ def test_a_store_with_more_records_counts_up_to_its_acknowledgement() -> None:
     assert role.acknowledged == 4
 
 
-def test_names_of_stores_that_have_more_are_bounded() -> None:
-    role = producer()
+def test_names_of_stores_that_have_more_are_bounded(role: ProducerRole) -> None:
     for i in range(2 * MAX_ACKING_STORES):
         acknowledge(role, 7, f"S{i}")
     assert len(role.unverified) == MAX_ACKING_STORES

@@ -13,13 +13,14 @@ from dafka_core.protocol import messages as m
 from dafka_core.protocol import timing
 from dafka_core.protocol.reader_role import RangeRead, ReaderRole
 from dafka_core.protocol.role import Outgoing
-from tests.unit.protocol.model import PARTITION, TOPIC, TP, answer, batch_of, fetches_in, offsets_of
+from tests.unit.protocol.model import PARTITION, TOPIC, TP, batch_of, fetches_in, offsets_of
 
 ME = "21962C91115348329557DE71C90C3718"
 STORE = "C907107406D149E897A2DEA4F157F211"
 
 
-def reader() -> ReaderRole:
+@pytest.fixture
+def role() -> ReaderRole:
     role = ReaderRole(ME)
     role.on_tick(0.0)
     return role
@@ -43,8 +44,7 @@ def is_complete(read: RangeRead) -> bool:
     return read.next_offset >= read.end
 
 
-def test_asks_for_the_range_with_the_next_tick() -> None:
-    role = reader()
+def test_asks_for_the_range_with_the_next_tick(role: ReaderRole) -> None:
     read = role.read(TP, 10, 40)
     assert role.on_tick(0.0) == [fetch(10, 40)]
     assert role.on_tick(0.0) == []
@@ -58,15 +58,13 @@ def test_asks_for_the_range_with_the_next_tick() -> None:
     assert role.deadline(99.0) == inf
 
 
-def test_an_empty_range_is_complete() -> None:
-    role = reader()
+def test_an_empty_range_is_complete(role: ReaderRole) -> None:
     read = role.read(TP, 10, 10)
     assert is_complete(read)
     assert role.on_tick(0.0) == []
 
 
-def test_records_beyond_the_range_are_cut_off() -> None:
-    role = reader()
+def test_records_beyond_the_range_are_cut_off(role: ReaderRole) -> None:
     read = role.read(TP, 10, 40)
     role.on_tick(0.0)
     # C stores send one record more than they were asked for.
@@ -80,8 +78,7 @@ def test_records_beyond_the_range_are_cut_off() -> None:
     assert role.reorder_budget.records == 0
 
 
-def test_records_for_other_nodes_are_ignored() -> None:
-    role = reader()
+def test_records_for_other_nodes_are_ignored(role: ReaderRole) -> None:
     read = role.read(TP, 0, 5)
     assert role.on_batch(0.0, "", batch_of(0, 5)) == []
     assert role.on_batch(0.0, ME + "0", batch_of(0, 5)) == []
@@ -90,21 +87,7 @@ def test_records_for_other_nodes_are_ignored() -> None:
     assert read.delivered == []
 
 
-def test_a_long_range_waits_for_nothing_but_answers() -> None:
-    role = reader()
-    total = 300_000
-    read = role.read(TP, 0, total)
-    requests = fetches_in(role.on_tick(0.0))
-    found: list[int] = []
-    while requests:
-        for batch in answer(requests.pop(0), total, at_once=8_192):
-            requests.extend(fetches_in(role.on_batch(0.0, ME, batch)))
-            found.extend(taken(read))
-    assert found == list(range(total))
-
-
-def test_without_room_nothing_more_is_requested() -> None:
-    role = reader()
+def test_without_room_nothing_more_is_requested(role: ReaderRole) -> None:
     read = role.read(TP, 0, 100_000)
     [first] = fetches_in(role.on_tick(0.0))
     read.room = False
@@ -117,8 +100,7 @@ def test_without_room_nothing_more_is_requested() -> None:
     assert [request.sequence for request in fetches_in(role.on_tick(50.0))] == [first.end]
 
 
-def test_a_forgotten_range_releases_its_memory() -> None:
-    role = reader()
+def test_a_forgotten_range_releases_its_memory(role: ReaderRole) -> None:
     read = role.read(TP, 0, 100)
     other = role.read(TP, 0, 50)
     direct(role, 60, 80)
@@ -135,8 +117,7 @@ def test_a_forgotten_range_releases_its_memory() -> None:
     assert role.on_tick(99.0) == []
 
 
-def test_two_reads_of_one_range_are_two() -> None:
-    role = reader()
+def test_two_reads_of_one_range_are_two(role: ReaderRole) -> None:
     reads = [role.read(TP, 0, 5) for _ in range(2)]
     direct(role, 0, 5)
     assert [taken(read) for read in reads] == [[0, 1, 2, 3, 4]] * 2
@@ -146,9 +127,9 @@ def test_two_reads_of_one_range_are_two() -> None:
 
 @pytest.mark.parametrize("kind", [m.Fetch, m.ConsumerHello])
 def test_a_store_that_receives_us_from_now_on_is_asked_at_once(
+    role: ReaderRole,
     kind: type[m.Fetch | m.ConsumerHello],
 ) -> None:
-    role = reader()
     role.read(TP, 0, 5)
     assert role.on_tick(0.0) == [fetch(0, 5)]
     role.on_subscribed(0.0, m.Ack, "")
@@ -157,8 +138,7 @@ def test_a_store_that_receives_us_from_now_on_is_asked_at_once(
     assert role.on_tick(0.0) == [fetch(0, 5)]
 
 
-def test_a_store_that_greets_is_asked_at_once() -> None:
-    role = reader()
+def test_a_store_that_greets_is_asked_at_once(role: ReaderRole) -> None:
     role.read(TP, 0, 5)
     for greeting in (m.StoreHello(ME, STORE), m.HeadsReply(ME, m.UNSOLICITED, STORE, 0, 1, ())):
         assert role.on_tick(0.0) == [fetch(0, 5)]
@@ -167,8 +147,7 @@ def test_a_store_that_greets_is_asked_at_once() -> None:
     assert role.on_tick(0.0) == [fetch(0, 5)]
 
 
-def test_its_directory_asks_the_questions() -> None:
-    role = reader()
+def test_its_directory_asks_the_questions(role: ReaderRole) -> None:
     role.on_message(0.0, m.StoreHello(ME, STORE), STORE)
     role.on_message(0.0, m.HeadsReply(ME, m.UNSOLICITED, STORE, 0, 1, ()), STORE)
     question, messages = role.directory.ask(0.0, m.HeadsQuery, (TOPIC,))
@@ -183,8 +162,8 @@ def test_its_directory_asks_the_questions() -> None:
     assert role.directory.stores == []
 
 
-def test_records_of_a_newer_life_restart_a_range_after_an_error() -> None:
-    role, old = reader(), Epoch(1, 7, 1, 0, 0)
+def test_records_of_a_newer_life_restart_a_range_after_an_error(role: ReaderRole) -> None:
+    old = Epoch(1, 7, 1, 0, 0)
     new = Epoch(2, 8, 1, 2, old.digest)
     read = role.read(TP, 1, 5)
     role.on_batch(0.0, ME, replace(batch_of(1, 4), epoch=old))

@@ -27,6 +27,11 @@ def directory(now: float = 0.0) -> StoreDirectory:
     return made
 
 
+@pytest.fixture
+def stores() -> StoreDirectory:
+    return directory()
+
+
 def greet(of: StoreDirectory, store: str, now: float = 0.0) -> list[Outgoing]:
     """Introduce one of our stores, with both directions open."""
     messages = of.on_message(now, m.StoreHello(ME, store))
@@ -71,8 +76,7 @@ def answered(of: StoreDirectory, question: Question, now: float) -> bool:
 # -- our stores -----------------------------------------------------------------------------------
 
 
-def test_our_stores_greeting() -> None:
-    stores = directory()
+def test_our_stores_greeting(stores: StoreDirectory) -> None:
     assert stores.stores == []
     greet(stores, "S1")
     # A greeting alone is enough, whatever was lost before it.
@@ -123,8 +127,7 @@ def test_no_answer_is_complete_before_the_settle_time() -> None:
     assert answered(stores, question, 10.3)
 
 
-def test_without_a_store_a_question_is_never_answered() -> None:
-    stores = directory()
+def test_without_a_store_a_question_is_never_answered(stores: StoreDirectory) -> None:
     question, messages = stores.ask(0.0, m.HeadsQuery, (TOPIC,))
     for tenth in range(1, 600):
         messages.extend(stores.on_tick(tenth / 10))
@@ -150,9 +153,9 @@ def test_a_store_that_receives_us_from_now_on_is_asked_the_open_questions() -> N
 
 @pytest.mark.parametrize("order", list(permutations(range(3))))
 def test_an_answer_in_parts_is_complete_with_all_of_them_in_any_order(
+    stores: StoreDirectory,
     order: tuple[int, ...],
 ) -> None:
-    stores = directory()
     greet(stores, "S1")
     question = ask(stores, now=1.0)
     for part in order:
@@ -163,8 +166,7 @@ def test_an_answer_in_parts_is_complete_with_all_of_them_in_any_order(
     assert {partition for _, partition in question.heads} == {"P0", "P1", "P2"}
 
 
-def test_parts_of_different_answers_are_not_mixed() -> None:
-    stores = directory()
+def test_parts_of_different_answers_are_not_mixed(stores: StoreDirectory) -> None:
     greet(stores, "S1")
     question = ask(stores, now=1.0)
     reply(stores, question, "S1", entry(7, partition="P0"), part=0, parts=2)
@@ -177,8 +179,7 @@ def test_parts_of_different_answers_are_not_mixed() -> None:
     assert bounds(question)[TopicPartition(TOPIC, "P0")] == (0, 8)
 
 
-def test_a_lost_part_is_requested_again() -> None:
-    stores = directory()
+def test_a_lost_part_is_requested_again(stores: StoreDirectory) -> None:
     greet(stores, "S1")
     question = ask(stores, now=1.0)
     reply(stores, question, "S1", entry(7), now=1.0, part=1, parts=3)
@@ -189,8 +190,7 @@ def test_a_lost_part_is_requested_again() -> None:
     assert answered(stores, question, 2.0)
 
 
-def test_a_long_answer_is_not_requested_again_while_it_arrives() -> None:
-    stores = directory()
+def test_a_long_answer_is_not_requested_again_while_it_arrives(stores: StoreDirectory) -> None:
     greet(stores, "S1")
     question = ask(stores, now=1.0)
     for part in range(100):
@@ -200,9 +200,8 @@ def test_a_long_answer_is_not_requested_again_while_it_arrives() -> None:
     assert answered(stores, question, 31.0)
 
 
-def test_an_answer_replaces_a_lost_greeting() -> None:
+def test_an_answer_replaces_a_lost_greeting(stores: StoreDirectory) -> None:
     # Nobody greets twice on one connection, and PUB sockets drop.
-    stores = directory()
     question = ask(stores, TOPIC)
     assert not answered(stores, question, 5.0)
     reply(stores, question, "S", entry(5), now=5.0)
@@ -212,8 +211,7 @@ def test_an_answer_replaces_a_lost_greeting() -> None:
     assert bounds(question) == {(TOPIC, PARTITION): (0, 5)}
 
 
-def test_an_answer_does_not_wait_for_a_dead_store() -> None:
-    stores = directory()
+def test_an_answer_does_not_wait_for_a_dead_store(stores: StoreDirectory) -> None:
     greet(stores, "S1")
     greet(stores, "S2")
     question = ask(stores, now=1.0)
@@ -230,8 +228,7 @@ def test_an_answer_does_not_wait_for_a_dead_store() -> None:
     assert not answered(stores, question, 2 * LONG_S)
 
 
-def test_replies_to_other_questions_and_late_ones_change_nothing() -> None:
-    stores = directory()
+def test_replies_to_other_questions_and_late_ones_change_nothing(stores: StoreDirectory) -> None:
     greet(stores, "S1")
     question = ask(stores, now=1.0)
     stores.on_message(1.0, m.HeadsReply(ME, 99, "S1", 0, 1, (entry(5),)))
@@ -242,8 +239,7 @@ def test_replies_to_other_questions_and_late_ones_change_nothing() -> None:
     assert bounds(question) == {(TOPIC, PARTITION): (0, 9)}
 
 
-def test_open_questions_have_different_numbers() -> None:
-    stores = directory()
+def test_open_questions_have_different_numbers(stores: StoreDirectory) -> None:
     greet(stores, "S1")
     first, second = ask(stores, "a", now=1.0), ask(stores, "b", now=1.0)
     assert (first.query.query, second.query.query) == (1, 2)
@@ -256,8 +252,7 @@ def test_open_questions_have_different_numbers() -> None:
     assert stores.deadline(LONG_S) == inf
 
 
-def test_the_deadline_is_soon_while_a_question_is_open() -> None:
-    stores = directory()
+def test_the_deadline_is_soon_while_a_question_is_open(stores: StoreDirectory) -> None:
     assert stores.deadline(5.0) == inf
     question = ask(stores, now=5.0)
     due = stores.deadline(5.0)
@@ -271,8 +266,7 @@ def test_the_deadline_is_soon_while_a_question_is_open() -> None:
 # -- times ----------------------------------------------------------------------------------------
 
 
-def test_the_store_with_most_timestamps_counts() -> None:
-    stores = directory()
+def test_the_store_with_most_timestamps_counts(stores: StoreDirectory) -> None:
     greet(stores, "S1")
     greet(stores, "S2")
     question, messages = stores.ask(1.0, m.TimesQuery, *TP, 3, 9)
@@ -285,8 +279,7 @@ def test_the_store_with_most_timestamps_counts() -> None:
     assert question.best_times() == [(3, 80), (6, 90)]
 
 
-def test_times_are_unknown_to_c_stores() -> None:
-    stores = directory()
+def test_times_are_unknown_to_c_stores(stores: StoreDirectory) -> None:
     greet_c_store(stores, "D1")
     question, messages = stores.ask(1.0, m.TimesQuery, *TP, 3, 9)
     assert messages == [question.query]
@@ -297,8 +290,7 @@ def test_times_are_unknown_to_c_stores() -> None:
 # -- limits ---------------------------------------------------------------------------------------
 
 
-def test_stores_are_bounded() -> None:
-    stores = directory()
+def test_stores_are_bounded(stores: StoreDirectory) -> None:
     for i in range(MAX_STORES + 100):
         greet(stores, f"S{i}")
     assert len(stores.stores) == MAX_STORES
@@ -350,8 +342,7 @@ def send_list(of: StoreDirectory, sender: str, *known: KnownStore) -> None:
     assert of.on_message(0.0, m.StoresKnown(ME, sender, known)) == []
 
 
-def test_known_stores_without_a_greeting_are_missing() -> None:
-    stores = directory()
+def test_known_stores_without_a_greeting_are_missing(stores: StoreDirectory) -> None:
     greet(stores, "S1")
     send_list(stores, "S1", AWAY, KnownStore("S2", "tcp://h:2", 7, here=True), KnownStore(ME))
     assert [each.store for each in stores.missing] == ["S2", "S3"]
@@ -363,16 +354,14 @@ def test_known_stores_without_a_greeting_are_missing() -> None:
     assert stores.missing == [AWAY]
 
 
-def test_the_newest_entry_counts() -> None:
-    stores = directory()
+def test_the_newest_entry_counts(stores: StoreDirectory) -> None:
     for sender, seen_us in (("S1", 5), ("S2", 9), ("S4", 7)):
         greet(stores, sender)
         send_list(stores, sender, AWAY._replace(seen_us=seen_us))
     assert stores.missing == [AWAY._replace(seen_us=9)]
 
 
-def test_a_store_is_missing_as_long_as_any_store_knows_it() -> None:
-    stores = directory()
+def test_a_store_is_missing_as_long_as_any_store_knows_it(stores: StoreDirectory) -> None:
     for sender in ("S1", "S2"):
         greet(stores, sender)
         send_list(stores, sender, AWAY)
@@ -385,8 +374,7 @@ def test_a_store_is_missing_as_long_as_any_store_knows_it() -> None:
     assert stores.missing == []
 
 
-def test_without_lists_only_lost_stores_are_missing() -> None:
-    stores = directory()
+def test_without_lists_only_lost_stores_are_missing(stores: StoreDirectory) -> None:
     greet(stores, "S1")
     greet(stores, "S2")
     assert stores.missing == []
@@ -416,9 +404,8 @@ def test_only_other_stores_are_awaited_after_the_greeted_ones_have_answered() ->
 # -- replies that are no answers ------------------------------------------------------------------
 
 
-def test_an_unrequested_history_comes_from_no_store() -> None:
+def test_an_unrequested_history_comes_from_no_store(stores: StoreDirectory) -> None:
     """A producer may send the history of its partition, but never answers for heads."""
-    stores = directory()
     greet(stores, "S1")
     heads = ask(stores, now=1.0)
     history = stores.ask(1.0, m.HistoryQuery, *TP)[0]
@@ -433,8 +420,7 @@ def test_an_unrequested_history_comes_from_no_store() -> None:
     assert answered(stores, history, 1.0)
 
 
-def test_answers_of_c_stores_to_get_heads_end_with_silence() -> None:
-    stores = directory()
+def test_answers_of_c_stores_to_get_heads_end_with_silence(stores: StoreDirectory) -> None:
     greet_c_store(stores, "D1")
     question, messages = stores.ask(1.0, m.HeadsQuery, ("a", "b"))
     assert messages == [m.HeadsQuery(ME, 1, ("a", "b")), m.GetHeads("a", ME), m.GetHeads("b", ME)]
@@ -447,8 +433,7 @@ def test_answers_of_c_stores_to_get_heads_end_with_silence() -> None:
     assert bounds(question) == {("a", PARTITION): (0, 9), ("b", "P2"): (0, 4)}
 
 
-def test_an_empty_topic_asks_c_stores_for_all_topics() -> None:
-    stores = directory()
+def test_an_empty_topic_asks_c_stores_for_all_topics(stores: StoreDirectory) -> None:
     greet_c_store(stores, "D1")
     question, messages = stores.ask(1.0, m.HeadsQuery, ())
     assert messages == [m.HeadsQuery(ME, 1, ()), m.GetHeads("", ME)]
@@ -458,9 +443,8 @@ def test_an_empty_topic_asks_c_stores_for_all_topics() -> None:
 
 
 @pytest.mark.parametrize("latency_s", [0.0, 0.05, 0.15, 0.3, 0.39])
-def test_a_slow_c_store_is_asked_once(latency_s: float) -> None:
+def test_a_slow_c_store_is_asked_once(stores: StoreDirectory, latency_s: float) -> None:
     # Each time of asking ends the silence that ends the answer.
-    stores = directory()
     greet_c_store(stores, "D1")
     question, sent = stores.ask(1.0, m.HeadsQuery, (TOPIC,))
     answers: list[float] = []
@@ -478,8 +462,7 @@ def test_a_slow_c_store_is_asked_once(latency_s: float) -> None:
     assert bounds(question) == {(TOPIC, PARTITION): (0, 9)}
 
 
-def test_an_answer_waits_for_a_c_store_that_does_not_receive_us_yet() -> None:
-    stores = directory()
+def test_an_answer_waits_for_a_c_store_that_does_not_receive_us_yet(stores: StoreDirectory) -> None:
     stores.on_message(0.0, m.StoreHello(ME, "D1"))
     question = ask(stores, now=1.0)
     assert not answered(stores, question, 1.0 + timing.C_STORE_SILENCE_S)
@@ -488,8 +471,7 @@ def test_an_answer_waits_for_a_c_store_that_does_not_receive_us_yet() -> None:
     assert answered(stores, question, 2.0 + timing.C_STORE_SILENCE_S)
 
 
-def test_both_kinds_of_stores_together() -> None:
-    stores = directory()
+def test_both_kinds_of_stores_together(stores: StoreDirectory) -> None:
     greet_c_store(stores, "D1")
     stores.on_message(0.0, m.HeadsReply(ME, m.UNSOLICITED, "S1", 0, 1, ()))
     question, messages = stores.ask(1.0, m.HeadsQuery, (TOPIC,))
@@ -522,9 +504,8 @@ def test_a_new_c_store_is_asked_when_both_directions_are_open(hello_first: bool)
     assert bounds(question) == {("t", PARTITION): (0, 9)}
 
 
-def test_a_lost_c_store_returns_with_a_greeting() -> None:
+def test_a_lost_c_store_returns_with_a_greeting(stores: StoreDirectory) -> None:
     # Its connection to us has lasted, so it does not subscribe a second time.
-    stores = directory()
     greet_c_store(stores, "D1")
     stores.on_peer_lost("D1")
     assert stores.stores == []
@@ -535,8 +516,7 @@ def test_a_lost_c_store_returns_with_a_greeting() -> None:
     assert answered(stores, question, 3.2 + timing.C_STORE_SILENCE_S)
 
 
-def test_c_stores_are_asked_once_in_each_round() -> None:
-    stores = directory()
+def test_c_stores_are_asked_once_in_each_round(stores: StoreDirectory) -> None:
     greet_c_store(stores, "D1")
     question, _ = stores.ask(1.0, m.HeadsQuery, ("t",), rounds=3)
     now, sent = 1.0, []
@@ -547,8 +527,7 @@ def test_c_stores_are_asked_once_in_each_round() -> None:
     assert 1.0 + 3 * timing.C_STORE_SILENCE_S <= now < 1.1 + 3 * timing.C_STORE_SILENCE_S
 
 
-def test_an_answer_in_a_later_round_counts() -> None:
-    stores = directory()
+def test_an_answer_in_a_later_round_counts(stores: StoreDirectory) -> None:
     greet_c_store(stores, "D1")
     question, _ = stores.ask(1.0, m.HeadsQuery, ("t",), rounds=2)
     assert not answered(stores, question, 1.0 + timing.C_STORE_SILENCE_S)

@@ -15,11 +15,22 @@ from dafka_core.protocol.messages import Head, StoreEndpoints, TimesReply
 from dafka_core.protocol.partition_fetcher import FetchState, ReorderBudget
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_partition import StorePartition
+from dafka_core.protocol.store_role import StoreRole
 from tests.unit.protocol.model import PARTITION, TOPIC, TP, batch_of, batches_in
 from tests.unit.protocol.test_store_role import ME, OTHER, Disk, ack, head, store
 
 A = Epoch(1, 0xA, 1, 0, 0)
 B = Epoch(2, 0xB, 1, 5, A.digest)
+
+
+@pytest.fixture
+def disk() -> Disk:
+    return Disk()
+
+
+@pytest.fixture
+def role(disk: Disk) -> StoreRole:
+    return store(disk)
 
 
 def partition(end: int = 9) -> StorePartition:
@@ -62,9 +73,7 @@ def heads_in(messages: list[Outgoing]) -> list[Outgoing]:
     return [message for message in messages if isinstance(message, Head)]
 
 
-def test_a_put_is_published_when_it_is_on_disk() -> None:
-    disk = Disk()
-    role = store(disk)
+def test_a_put_is_published_when_it_is_on_disk(disk: Disk, role: StoreRole) -> None:
     assert isinstance(role.host(0.0, batch_of(0, 10)), RecordBatch)
     assert role.on_tick(0.0) == []
     assert role.pending_bytes == 10 * 9
@@ -78,9 +87,7 @@ def test_a_put_is_published_when_it_is_on_disk() -> None:
     assert disk.offsets() == list(range(10))
 
 
-def test_a_put_must_begin_where_the_partition_ends() -> None:
-    disk = Disk()
-    role = store(disk)
+def test_a_put_must_begin_where_the_partition_ends(disk: Disk, role: StoreRole) -> None:
     assert role.next_offset(TP) == 0
     assert isinstance(role.host(0.0, batch_of(1, 10)), OffsetConflictError)  # a gap
     assert isinstance(role.host(0.0, batch_of(0, 10)), RecordBatch)
@@ -100,17 +107,13 @@ def test_a_put_continues_after_the_records_of_an_earlier_life() -> None:
     assert isinstance(role.host(0.0, batch_of(100, 110)), RecordBatch)
 
 
-def test_records_of_producers_are_not_published() -> None:
-    disk = Disk()
-    role = store(disk)
+def test_records_of_producers_are_not_published(disk: Disk, role: StoreRole) -> None:
     role.on_batch(0.0, "", batch_of(0, 10))
     assert disk.store(role) == [ack(10)]
     assert heads_in(role.on_tick(10.0)) == []
 
 
-def test_the_head_is_repeated_for_a_while() -> None:
-    disk = Disk()
-    role = store(disk)
+def test_the_head_is_repeated_for_a_while(disk: Disk, role: StoreRole) -> None:
     role.host(0.0, batch_of(0, 10))
     assert role.on_tick(0.0) == []  # nothing is on disk yet
     disk.store(role)
@@ -141,9 +144,7 @@ def test_a_partition_with_records_of_a_producer_is_no_longer_hosted() -> None:
     assert heads_in(role.on_tick(3.0)) == []
 
 
-def test_kept_records_follow_a_put() -> None:
-    disk = Disk()
-    role = store(disk)
+def test_kept_records_follow_a_put(disk: Disk, role: StoreRole) -> None:
     role.on_batch(0.0, "", batch_of(10, 20))
     assert isinstance(role.host(0.0, batch_of(0, 10)), RecordBatch)
     disk.store(role)
@@ -157,9 +158,7 @@ def test_a_head_above_the_end_does_not_delay_a_put() -> None:
     assert isinstance(role.host(0.0, batch_of(0, 10)), RecordBatch)
 
 
-def test_hosted_partitions_are_bounded() -> None:
-    disk = Disk()
-    role = store(disk)
+def test_hosted_partitions_are_bounded(disk: Disk, role: StoreRole) -> None:
     for index in range(store_partition.MAX_HOSTED + 10):
         role.host(0.0, batch_of(0, 1, partition=f"P{index}"))
     disk.store(role)

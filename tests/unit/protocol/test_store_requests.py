@@ -34,7 +34,8 @@ ME = "3B6B7CF3E064452E83D012EC823A4DD9"
 Asked = m.Fetch | m.GetHeads | m.ConsumerHello | m.HeadsQuery | m.TimesQuery
 
 
-def store() -> StoreRole:
+@pytest.fixture
+def role() -> StoreRole:
     return StoreRole(ME, lambda tp: PartitionLives(0, (), NO_LIFE), sync_interval_s=30.0)
 
 
@@ -66,8 +67,7 @@ def taken(role: StoreRole) -> list[Request]:
 # -- requests -------------------------------------------------------------------------------------
 
 
-def test_requestors_take_turns() -> None:
-    role = store()
+def test_requestors_take_turns(role: StoreRole) -> None:
     many = [asked(0, partition=f"P{i}") for i in range(1_000)]
     late = [asked(0, partition=f"P{i}", requestor="C2") for i in range(3)]
     queue(role, *many, *late)
@@ -75,9 +75,10 @@ def test_requestors_take_turns() -> None:
     assert taken(role)[:7] == first
 
 
-def test_many_requests_of_one_peer_leave_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_requests_of_one_peer_leave_room_for_others(
+    role: StoreRole, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(store_requests, "MAX_PENDING_REQUESTS", 100)
-    role = store()
     queue(role, *(asked(0, partition=f"P{i}") for i in range(150)))
     assert (len(role.requests), role.requests.refused_count) == (100, 50)
     for requestor in ("C2", "C3"):
@@ -95,9 +96,10 @@ def fetch_batch(*partitions: str, requestor: str = "C", end: int = 5) -> m.Fetch
     return m.FetchBatch(ME, requestor, tuple(PartitionInfo(TOPIC, p, 0, end) for p in partitions))
 
 
-def test_each_partition_of_a_fetch_batch_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_partition_of_a_fetch_batch_counts(
+    role: StoreRole, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(store_requests, "MAX_PENDING_REQUESTS", 100)
-    role = store()
     names = [f"P{i}" for i in range(150)]
     queue(role, fetch_batch(*names[:80]), fetch_batch(*names[40:]))
     # The second one fills the room; repeated requests take none.
@@ -156,14 +158,12 @@ def test_different_requests_of_one_peer_all_wait() -> None:
     assert [queue.take() for _ in requests] == requests
 
 
-def test_a_fetch_batch_for_another_store_is_ignored() -> None:
-    role = store()
+def test_a_fetch_batch_for_another_store_is_ignored(role: StoreRole) -> None:
     queue(role, replace(fetch_batch("P"), store="S2"))
     assert not role.requests
 
 
-def test_a_continued_fetch_batch_is_joined_to_its_rest() -> None:
-    role = store()
+def test_a_continued_fetch_batch_is_joined_to_its_rest(role: StoreRole) -> None:
     queue(role, fetch_batch("P1", "P2", "P3"))
     first, second = packed(role, 2)
     later = PartitionInfo(TOPIC, "P1", 5, 8), PartitionInfo(TOPIC, "P2", 0, 3)
@@ -193,8 +193,7 @@ def test_small_batches_are_answered_in_one_message_and_large_ones_alone() -> Non
     assert fetched_batches("C", []) == []
 
 
-def test_a_requestors_requests_are_served_in_the_order_of_their_arrival() -> None:
-    role = store()
+def test_a_requestors_requests_are_served_in_the_order_of_their_arrival(role: StoreRole) -> None:
     requests: list[Asked] = [
         asked(0),
         m.GetHeads(TOPIC, "C"),
@@ -227,17 +226,15 @@ def test_a_requestors_requests_are_served_in_the_order_of_their_arrival() -> Non
     ],
 )
 def test_the_same_question_is_answered_once_and_the_newer_one_counts(
-    older: Asked, newer: Asked
+    role: StoreRole, older: Asked, newer: Asked
 ) -> None:
-    role = store()
     queue(role, older, asked(7, requestor="C2"), newer)
     assert taken(role) == in_queue(newer, asked(7, requestor="C2"))
     assert len(role.requests) == 0
 
 
-def test_the_next_block_is_joined_to_the_one_before() -> None:
+def test_the_next_block_is_joined_to_the_one_before(role: StoreRole) -> None:
     # Readers ask for the next block while one is under way: neither may push the other out.
-    role = store()
     queue(role, asked(0, 10), asked(10, 20), asked(30, 5))
     assert taken(role) == in_queue(asked(0, 35))
     # Together they are no more than one may ask for.
@@ -245,16 +242,14 @@ def test_the_next_block_is_joined_to_the_one_before() -> None:
     assert taken(role) == in_queue(asked(MAX_FETCH_COUNT, 1))
 
 
-def test_the_rest_of_a_request_is_served_after_others() -> None:
-    role = store()
+def test_the_rest_of_a_request_is_served_after_others(role: StoreRole) -> None:
     queue(role, asked(0, 100), asked(0, requestor="C2"))
     assert role.requests.take() == in_queue(asked(0, 100))[0]
     role.requests.put_back(*in_queue(asked(40, 60)))
     assert taken(role) == in_queue(asked(0, requestor="C2"), asked(40, 60))
 
 
-def test_a_newer_request_replaces_the_rest_of_an_older_one() -> None:
-    role = store()
+def test_a_newer_request_replaces_the_rest_of_an_older_one(role: StoreRole) -> None:
     queue(role, asked(0, 100))
     role.requests.take()
     queue(role, asked(7, 5))
@@ -262,8 +257,7 @@ def test_a_newer_request_replaces_the_rest_of_an_older_one() -> None:
     assert taken(role) == in_queue(asked(7, 5))
 
 
-def test_the_next_block_is_joined_to_the_rest_of_the_one_before() -> None:
-    role = store()
+def test_the_next_block_is_joined_to_the_rest_of_the_one_before(role: StoreRole) -> None:
     queue(role, asked(0, 100))
     role.requests.take()
     queue(role, asked(100, 50))
@@ -276,8 +270,7 @@ def test_the_next_block_is_joined_to_the_rest_of_the_one_before() -> None:
     assert taken(role) == in_queue(asked(40, 110))
 
 
-def test_waiting_requests_are_bounded() -> None:
-    role = store()
+def test_waiting_requests_are_bounded(role: StoreRole) -> None:
     queue(role, *(asked(0, requestor=f"C{i}") for i in range(MAX_PENDING_REQUESTS + 100)))
     assert role.requests.refused_count == 100
     queue(role, m.GetHeads(TOPIC, "C"))

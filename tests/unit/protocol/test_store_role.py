@@ -55,6 +55,16 @@ def store(disk: Disk | None = None) -> StoreRole:
     return role
 
 
+@pytest.fixture
+def disk() -> Disk:
+    return Disk()
+
+
+@pytest.fixture
+def role(disk: Disk) -> StoreRole:
+    return store(disk)
+
+
 def ack(
     end: int, partition: str = PARTITION, topic: str = TOPIC, life: EpochId = NO_LIFE
 ) -> m.EpochAck:
@@ -72,9 +82,7 @@ def head(role: StoreRole, end: int, now: float = 0.0) -> list[Outgoing]:
 # -- acknowledgements -----------------------------------------------------------------------------
 
 
-def test_acknowledges_only_what_is_on_disk() -> None:
-    disk = Disk()
-    role = store(disk)
+def test_acknowledges_only_what_is_on_disk(disk: Disk, role: StoreRole) -> None:
     assert role.on_batch(0.0, "", batch_of(0, 10)) == []
     assert role.on_tick(0.1) == []
     assert head(role, 10) == []
@@ -84,9 +92,7 @@ def test_acknowledges_only_what_is_on_disk() -> None:
     assert role.take_pending() == []
 
 
-def test_one_acknowledgement_for_a_partition_of_a_group() -> None:
-    disk = Disk()
-    role = store(disk)
+def test_one_acknowledgement_for_a_partition_of_a_group(disk: Disk, role: StoreRole) -> None:
     for start in range(0, 100, 10):
         role.on_batch(0.0, "", batch_of(start, start + 10))
         role.on_batch(0.0, "", batch_of(start, start + 10, partition="P2"))
@@ -94,9 +100,7 @@ def test_one_acknowledgement_for_a_partition_of_a_group() -> None:
     assert disk.offsets() == disk.offsets(partition="P2") == list(range(100))
 
 
-def test_acknowledges_again_when_a_record_arrives_again() -> None:
-    disk = Disk()
-    role = store(disk)
+def test_acknowledges_again_when_a_record_arrives_again(disk: Disk, role: StoreRole) -> None:
     role.on_batch(0.0, "", batch_of(0, 10))
     disk.store(role)
     for batch in (batch_of(0, 10), batch_of(3, 4), batch_of(9, 10)):
@@ -110,9 +114,7 @@ def test_acknowledges_again_when_a_record_arrives_again() -> None:
     assert disk.offsets() == list(range(15))
 
 
-def test_a_duplicate_of_a_pending_record_is_not_acknowledged() -> None:
-    disk = Disk()
-    role = store(disk)
+def test_a_duplicate_of_a_pending_record_is_not_acknowledged(disk: Disk, role: StoreRole) -> None:
     role.on_batch(0.0, "", batch_of(0, 10))
     role.on_batch(0.0, "", batch_of(0, 10))
     assert role.on_tick(0.0) == []
@@ -133,9 +135,7 @@ def test_a_head_beyond_the_disk_is_fetched_and_not_acknowledged() -> None:
     assert role.on_tick(0.0) == []
 
 
-def test_acknowledges_again_when_a_producer_subscribes() -> None:
-    disk = Disk()
-    role = store(disk)
+def test_acknowledges_again_when_a_producer_subscribes(disk: Disk, role: StoreRole) -> None:
     role.on_batch(0.0, "", batch_of(0, 10))
     role.on_batch(0.0, "", batch_of(0, 5, "t2"))
     role.on_batch(0.0, "", batch_of(0, 5, "t2", "P2"))
@@ -146,8 +146,7 @@ def test_acknowledges_again_when_a_producer_subscribes() -> None:
     assert role.on_tick(1.0) == []
 
 
-def test_a_partition_without_stored_records_is_not_acknowledged() -> None:
-    role = store()
+def test_a_partition_without_stored_records_is_not_acknowledged(role: StoreRole) -> None:
     head(role, 5)
     role.on_subscribed(0.0, m.Ack, PARTITION)
     assert role.on_tick(0.0) == []
@@ -164,10 +163,8 @@ def test_after_a_restart_it_continues_at_the_end_of_the_log() -> None:
 # -- records --------------------------------------------------------------------------------------
 
 
-def test_fetches_records_published_before_it_started() -> None:
+def test_fetches_records_published_before_it_started(disk: Disk, role: StoreRole) -> None:
     # The C project's scenario: produce two, start the store, produce a third.
-    disk = Disk()
-    role = store(disk)
     assert role.on_batch(0.0, "", batch_of(2, 3)) == [fetch(0, 2)]
     assert disk.store(role) == []
     assert role.on_batch(0.1, ME, batch_of(0, 2)) == []
@@ -175,8 +172,7 @@ def test_fetches_records_published_before_it_started() -> None:
     assert disk.offsets() == [0, 1, 2]
 
 
-def test_a_new_subscriber_to_fetches_is_asked_at_once() -> None:
-    role = store()
+def test_a_new_subscriber_to_fetches_is_asked_at_once(role: StoreRole) -> None:
     head(role, 5)
     role.on_subscribed(0.0, m.Fetch, "P2")
     assert role.on_tick(0.0) == []
@@ -184,8 +180,7 @@ def test_a_new_subscriber_to_fetches_is_asked_at_once() -> None:
     assert role.on_tick(0.0) == [fetch(0, 5)]
 
 
-def test_records_for_other_nodes_are_ignored() -> None:
-    role = store()
+def test_records_for_other_nodes_are_ignored(role: StoreRole) -> None:
     assert role.on_batch(0.0, OTHER, batch_of(0, 9)) == []
     assert role.take_pending() == []
 
@@ -204,8 +199,7 @@ def test_catches_up_with_another_store() -> None:
     assert role.take_pending() == []
 
 
-def test_a_store_that_announces_a_head_is_asked_at_once() -> None:
-    role = store()
+def test_a_store_that_announces_a_head_is_asked_at_once(role: StoreRole) -> None:
     assert head(role, 9) == [fetch(0, 9)]
     assert head(role, 9) == []
     message = m.DirectHead(ME, TOPIC, PARTITION, 8)
@@ -236,8 +230,7 @@ def test_other_stores_are_asked_for_their_heads_at_an_interval() -> None:
     assert role.deadline(99.0) == 120.0
 
 
-def test_a_subscriber_to_hellos_is_greeted() -> None:
-    role = store()
+def test_a_subscriber_to_hellos_is_greeted(role: StoreRole) -> None:
     assert role.on_subscribed(0.0, m.StoreHello, "C") == [m.StoreHello("C", ME)]
     assert role.on_subscribed(0.0, m.StoreHello, ME) == []
     assert role.on_subscribed(0.0, m.StoreHello, "") == []
@@ -250,8 +243,7 @@ def test_a_subscriber_to_hellos_is_greeted() -> None:
     assert role.on_subscribed(0.0, m.RecordMessage, "") == []
 
 
-def test_a_store_that_subscribes_is_asked_for_its_heads() -> None:
-    role = store()
+def test_a_store_that_subscribes_is_asked_for_its_heads(role: StoreRole) -> None:
     assert role.on_subscribed(0.0, m.GetHeads, "") == [m.GetHeads("", ME)]
     assert role.on_subscribed(0.0, m.GetHeads, TOPIC) == []
 

@@ -8,31 +8,6 @@ from dafka_core.config.node_options import C_LAYOUT, RFC46
 from dafka_core.model.epochs import Epoch, EpochId
 from dafka_core.model.records import NO_VERSION, KnownStore, PartitionInfo, Transaction
 from dafka_core.protocol import messages as m
-from dafka_core.protocol.messages import (
-    Ack,
-    ConsumerHello,
-    DirectHead,
-    DirectRecord,
-    DirectRecordBatch,
-    DirectRecordBatches,
-    EpochAck,
-    Fetch,
-    FetchBatch,
-    GetHeads,
-    Head,
-    HeadsQuery,
-    HeadsReply,
-    HistoryQuery,
-    HistoryReply,
-    RecordBatchMessage,
-    RecordMessage,
-    RecordTooLarge,
-    StoreEndpoints,
-    StoreHello,
-    StoresKnown,
-    TimesQuery,
-    TimesReply,
-)
 
 
 class Vector(NamedTuple):
@@ -68,12 +43,14 @@ _BATCH_OF_THREE = b"\3\0\0\0" + b"\0\0\0\0" + b"\2\0\0\0" + b"one" + b"" + b"ab"
 _FIRST_EPOCH = Epoch(1, 0x0102030405060708, 1, 0, 0)
 _EPOCH = Epoch(258, 0x1112131415161718, 2, 5, 0x2122232425262728)
 _ONE_RUN = bytes.fromhex("00401e18240a0600 03000000")
-_RECORD_BATCH = RecordBatchMessage("hello", "P1", 7, 3, _ONE_RUN + _BATCH_OF_THREE, None, _EPOCH, 1)
-_DIRECT_BATCH = DirectRecordBatch("C1", "hello", "P1", 0x0102030405060708, 1, b"\1\0\0\0x")
-_TRANSACTION_BATCH = RecordBatchMessage(
+_RECORD_BATCH = m.RecordBatchMessage(
+    "hello", "P1", 7, 3, _ONE_RUN + _BATCH_OF_THREE, None, _EPOCH, 1
+)
+_DIRECT_BATCH = m.DirectRecordBatch("C1", "hello", "P1", 0x0102030405060708, 1, b"\1\0\0\0x")
+_TRANSACTION_BATCH = m.RecordBatchMessage(
     "hello", "P1", 7, 3, _BATCH_OF_THREE, Transaction(258, 5, 11)
 )
-_DIRECT_TRANSACTION_BATCH = DirectRecordBatch(
+_DIRECT_TRANSACTION_BATCH = m.DirectRecordBatch(
     "C1",
     "hello",
     "P1",
@@ -91,16 +68,18 @@ _NO_EPOCH = "00000000 0000000000000000 00 0000000000000000 0000000000000000"
 _NO_RUNS = "00000000"
 _FIRST_EPOCH_OCTETS = "00000001 0102030405060708 01 0000000000000000 0000000000000000"
 _EPOCH_OCTETS = "00000102 1112131415161718 02 0000000000000005 2122232425262728"
-_HEADS_QUERY = HeadsQuery("C1", 258, ("hello", "b"))
-_TIMES_QUERY = TimesQuery("C1", 258, "hello", "P1", 3, 9)
+_HEADS_QUERY = m.HeadsQuery("C1", 258, ("hello", "b"))
+_TIMES_QUERY = m.TimesQuery("C1", 258, "hello", "P1", 3, 9)
 _HEADS = (PartitionInfo("hello", "P1", 3, 9, _EPOCH.life), PartitionInfo("b", "P2", 0, 0))
-_HEADS_REPLY = HeadsReply("C1", 258, "S1", 1, 3, _HEADS)
+_HEADS_REPLY = m.HeadsReply("C1", 258, "S1", 1, 3, _HEADS)
 _TIMES = ((3, 1_700_000_000_000_000), (5, 0x0102030405060708))
-_TIMES_REPLY = TimesReply("C1", 258, "S1", 0, 1, _TIMES)
+_TIMES_REPLY = m.TimesReply("C1", 258, "S1", 0, 1, _TIMES)
 _RANGES = (PartitionInfo("hello", "P1", 3, 5), PartitionInfo("b", "P2", 0, 1))
-_FETCH_BATCH = FetchBatch("S1", "C1", _RANGES)
+_FETCH_BATCH = m.FetchBatch("S1", "C1", _RANGES)
 _TWO_RUNS = bytes.fromhex("00401e18240a0600 0807060504030201 02000000 01000000")
-_BATCHES = DirectRecordBatches("C1", _RANGES, (_FIRST_EPOCH, None), 2, _TWO_RUNS + _BATCH_OF_THREE)
+_BATCHES = m.DirectRecordBatches(
+    "C1", _RANGES, (_FIRST_EPOCH, None), 2, _TWO_RUNS + _BATCH_OF_THREE
+)
 _ONE_RUN_HEX = "00401e18240a0600 03000000 "
 _TWO_RUNS_HEX = "00401e18240a0600 0807060504030201 02000000 01000000 "
 _THREE_HEX = "03000000 00000000 02000000 6f6e65 6162"
@@ -108,10 +87,10 @@ _RANGES_HEX = (
     "00000002 05 68656c6c6f 02 5031 0000000000000003 0000000000000005"
     " 01 62 02 5032 0000000000000000 0000000000000001"
 )
-_EPOCH_ACK = EpochAck("P1", "hello", 7, "S1", _EPOCH.life)
-_HISTORY_QUERY = HistoryQuery("C1", 258, "hello", "P1")
-_PROMISE_QUERY = HistoryQuery("P1", 258, "hello", "P1", _EPOCH.life)
-_HISTORY_REPLY = HistoryReply(
+_EPOCH_ACK = m.EpochAck("P1", "hello", 7, "S1", _EPOCH.life)
+_HISTORY_QUERY = m.HistoryQuery("C1", 258, "hello", "P1")
+_PROMISE_QUERY = m.HistoryQuery("P1", 258, "hello", "P1", _EPOCH.life)
+_HISTORY_REPLY = m.HistoryReply(
     "P1",
     258,
     "S1",
@@ -123,11 +102,11 @@ _HISTORY_REPLY = HistoryReply(
     ("S2",),
     Transaction(3, 5, 9),
 )
-_STORE_ENDPOINTS = StoreEndpoints("C1", "S1", ("grpc://h:1", "grpc+unix:///s"))
-_STORES_KNOWN = StoresKnown(
+_STORE_ENDPOINTS = m.StoreEndpoints("C1", "S1", ("grpc://h:1", "grpc+unix:///s"))
+_STORES_KNOWN = m.StoresKnown(
     "C1", "S1", (KnownStore("S2", "tcp://h:5556", 1_700_000_000_000_000, True), KnownStore("S3"))
 )
-_TOO_LARGE = RecordTooLarge("C1", "hello", "P1", 7, 0x0102030405060708)
+_TOO_LARGE = m.RecordTooLarge("C1", "hello", "P1", 7, 0x0102030405060708)
 
 EXTENSION_VECTORS = [
     *both(_TOO_LARGE, "4f", "4331", f"{_PLACE} 0000000000000007 0102030405060708"),
@@ -162,7 +141,7 @@ EXTENSION_VECTORS = [
     *both(
         _HEADS_QUERY, "51", "", "02 4331 0000000000000102 00000002 00000005 68656c6c6f 00000001 62"
     ),
-    *both(HeadsQuery("C1", 0, ()), "51", "", "02 4331 0000000000000000 00000000"),
+    *both(m.HeadsQuery("C1", 0, ()), "51", "", "02 4331 0000000000000000 00000000"),
     *both(
         _TIMES_QUERY,
         "54",
@@ -178,7 +157,7 @@ EXTENSION_VECTORS = [
         " 01 62 02 5032 0000000000000000 0000000000000000 00000000 0000000000000000 00",
     ),
     *both(
-        HeadsReply("C1", 258, "S1", 0, 1, ()),
+        m.HeadsReply("C1", 258, "S1", 0, 1, ()),
         "73",
         "4331",
         "0000000000000102 02 5331 00000000 00000001 00000000",
@@ -249,181 +228,111 @@ CONSUMER_2 = "8E1BBB578999443B8818C5851AFC9A3F"
 
 RECORDED_VECTORS = [
     c(
-        ConsumerHello("", CONSUMER_1, ()),
+        m.ConsumerHello("", CONSUMER_1, ()),
         "57 00 01 20 3231393632433931313135333438333239353537444537314339304333373138 00000000",
     ),
     c(
-        GetHeads("hello", CONSUMER_1),
+        m.GetHeads("hello", CONSUMER_1),
         "47 68656c6c6f 00 01 20 3231393632433931313135333438333239353537444537314339304333373138",
     ),
     c(
-        RecordMessage("hello", PRODUCER, 0, b"hello 1"),
+        m.RecordMessage("hello", PRODUCER, 0, b"hello 1"),
         "4d 68656c6c6f 00 01"
         " 20 3634304143313830394337303434464439433445353637334142443142433545 05 68656c6c6f"
         " 0000000000000000",
         "68656c6c6f2031",
     ),
     c(
-        RecordMessage("hello", PRODUCER, 1, b"hello 2"),
-        "4d 68656c6c6f 00 01"
-        " 20 3634304143313830394337303434464439433445353637334142443142433545 05 68656c6c6f"
-        " 0000000000000001",
-        "68656c6c6f2032",
-    ),
-    c(
-        RecordMessage("hello", PRODUCER, 2, b"hello 3"),
-        "4d 68656c6c6f 00 01"
-        " 20 3634304143313830394337303434464439433445353637334142443142433545 05 68656c6c6f"
-        " 0000000000000002",
-        "68656c6c6f2033",
-    ),
-    c(
-        Head("hello", PRODUCER, 2),
+        m.Head("hello", PRODUCER, 2),
         "48 68656c6c6f 00 01"
         " 20 3634304143313830394337303434464439433445353637334142443142433545 05 68656c6c6f"
         " 0000000000000002",
     ),
     c(
-        StoreHello("", STORE_READER),
+        m.StoreHello("", STORE_READER),
         "4c 00 01 20 4339303731303734303644313439453839374132444541344631353746323131",
     ),
     c(
-        StoreHello(CONSUMER_1, STORE_READER),
+        m.StoreHello(CONSUMER_1, STORE_READER),
         "4c 3231393632433931313135333438333239353537444537314339304333373138 00 01"
         " 20 4339303731303734303644313439453839374132444541344631353746323131",
     ),
     c(
-        ConsumerHello(STORE_READER, CONSUMER_1, ("hello",)),
+        m.ConsumerHello(STORE_READER, CONSUMER_1, ("hello",)),
         "57 4339303731303734303644313439453839374132444541344631353746323131 00 01"
         " 20 3231393632433931313135333438333239353537444537314339304333373138"
         " 00000001 00000005 68656c6c6f",
     ),
     c(
-        Fetch(PRODUCER, STORE_WRITER, "hello", 0, 100000),
+        m.Fetch(PRODUCER, STORE_WRITER, "hello", 0, 100000),
         "46 3634304143313830394337303434464439433445353637334142443142433545 00 01"
         " 20 3342364237434633453036343435324538334430313245433832334134444439 05 68656c6c6f"
         " 0000000000000000 000186a0",
     ),
     c(
-        DirectRecord(STORE_WRITER, "hello", PRODUCER, 0, b"hello 1"),
+        m.DirectRecord(STORE_WRITER, "hello", PRODUCER, 0, b"hello 1"),
         "44 3342364237434633453036343435324538334430313245433832334134444439 00 01"
         " 20 3634304143313830394337303434464439433445353637334142443142433545 05 68656c6c6f"
         " 0000000000000000",
         "68656c6c6f2031",
     ),
     c(
-        DirectRecord(STORE_WRITER, "hello", PRODUCER, 1, b"hello 2"),
-        "44 3342364237434633453036343435324538334430313245433832334134444439 00 01"
-        " 20 3634304143313830394337303434464439433445353637334142443142433545 05 68656c6c6f"
-        " 0000000000000001",
-        "68656c6c6f2032",
-    ),
-    c(
-        DirectRecord(STORE_WRITER, "hello", PRODUCER, 2, b"hello 3"),
-        "44 3342364237434633453036343435324538334430313245433832334134444439 00 01"
-        " 20 3634304143313830394337303434464439433445353637334142443142433545 05 68656c6c6f"
-        " 0000000000000002",
-        "68656c6c6f2033",
-    ),
-    c(
-        Ack(PRODUCER, "hello", 2),
+        m.Ack(PRODUCER, "hello", 2),
         "4b 3634304143313830394337303434464439433445353637334142443142433545 00 01"
         " 05 68656c6c6f 0000000000000002",
     ),
     c(
-        ConsumerHello("", CONSUMER_2, ()),
-        "57 00 01 20 3845314242423537383939393434334238383138433538353141464339413346 00000000",
-    ),
-    c(
-        StoreHello(CONSUMER_2, STORE_READER),
-        "4c 3845314242423537383939393434334238383138433538353141464339413346 00 01"
-        " 20 4339303731303734303644313439453839374132444541344631353746323131",
-    ),
-    c(
-        GetHeads("hello", CONSUMER_2),
-        "47 68656c6c6f 00 01 20 3845314242423537383939393434334238383138433538353141464339413346",
-    ),
-    c(
-        ConsumerHello(STORE_READER, CONSUMER_2, ("hello",)),
-        "57 4339303731303734303644313439453839374132444541344631353746323131 00 01"
-        " 20 3845314242423537383939393434334238383138433538353141464339413346"
-        " 00000001 00000005 68656c6c6f",
-    ),
-    c(
-        DirectHead(CONSUMER_2, "hello", PRODUCER, 2),
+        m.DirectHead(CONSUMER_2, "hello", PRODUCER, 2),
         "45 3845314242423537383939393434334238383138433538353141464339413346 00 01"
         " 20 3634304143313830394337303434464439433445353637334142443142433545 05 68656c6c6f"
         " 0000000000000002",
-    ),
-    c(
-        Fetch(PRODUCER, CONSUMER_2, "hello", 0, 100000),
-        "46 3634304143313830394337303434464439433445353637334142443142433545 00 01"
-        " 20 3845314242423537383939393434334238383138433538353141464339413346 05 68656c6c6f"
-        " 0000000000000000 000186a0",
-    ),
-    c(
-        DirectRecord(CONSUMER_2, "hello", PRODUCER, 0, b"hello 1"),
-        "44 3845314242423537383939393434334238383138433538353141464339413346 00 01"
-        " 20 3634304143313830394337303434464439433445353637334142443142433545 05 68656c6c6f"
-        " 0000000000000000",
-        "68656c6c6f2031",
-    ),
-    c(
-        DirectRecord(CONSUMER_2, "hello", PRODUCER, 1, b"hello 2"),
-        "44 3845314242423537383939393434334238383138433538353141464339413346 00 01"
-        " 20 3634304143313830394337303434464439433445353637334142443142433545 05 68656c6c6f"
-        " 0000000000000001",
-        "68656c6c6f2032",
-    ),
-    c(
-        DirectRecord(CONSUMER_2, "hello", PRODUCER, 2, b"hello 3"),
-        "44 3845314242423537383939393434334238383138433538353141464339413346 00 01"
-        " 20 3634304143313830394337303434464439433445353637334142443142433545 05 68656c6c6f"
-        " 0000000000000002",
-        "68656c6c6f2033",
     ),
 ]
 
 RFC46_VECTORS = [
     rfc46(
-        RecordMessage("hello", "P1", 7, b"\x00one"),
+        m.RecordMessage("hello", "P1", 7, b"\x00one"),
         "4d 68656c6c6f",
         "aaa5 4d 01 02 5031 05 68656c6c6f 0000000000000007",
         "006f6e65",
     ),
     rfc46(
-        DirectRecord("C1", "hello", "P1", 0x0102030405060708, b""),
+        m.DirectRecord("C1", "hello", "P1", 0x0102030405060708, b""),
         "44 4331",
         "aaa5 44 01 02 5031 05 68656c6c6f 0102030405060708",
         "",
     ),
     rfc46(
-        Fetch("P1", "C1", "hello", 256, 99),
+        m.Fetch("P1", "C1", "hello", 256, 99),
         "46 5031",
         "aaa5 46 01 02 4331 05 68656c6c6f 0000000000000100 00000063",
     ),
     rfc46(
-        Ack("P1", "hello", 7, "S1"), "4b 5031", "aaa5 4b 01 02 5331 05 68656c6c6f 0000000000000007"
+        m.Ack("P1", "hello", 7, "S1"),
+        "4b 5031",
+        "aaa5 4b 01 02 5331 05 68656c6c6f 0000000000000007",
     ),
-    rfc46(Ack("P1", "hello", 7), "4b 5031", "aaa5 4b 01 00 05 68656c6c6f 0000000000000007"),
+    rfc46(m.Ack("P1", "hello", 7), "4b 5031", "aaa5 4b 01 00 05 68656c6c6f 0000000000000007"),
     rfc46(
-        Head("hello", "P1", 7), "48 68656c6c6f", "aaa5 48 01 02 5031 05 68656c6c6f 0000000000000007"
+        m.Head("hello", "P1", 7),
+        "48 68656c6c6f",
+        "aaa5 48 01 02 5031 05 68656c6c6f 0000000000000007",
     ),
     rfc46(
-        DirectHead("C1", "hello", "P1", 7),
+        m.DirectHead("C1", "hello", "P1", 7),
         "45 4331",
         "aaa5 45 01 02 5031 05 68656c6c6f 0000000000000007",
     ),
-    rfc46(GetHeads("hello", "C1"), "47 68656c6c6f", "aaa5 47 01 02 4331"),
-    rfc46(GetHeads("", "C1"), "47", "aaa5 47 01 02 4331"),
+    rfc46(m.GetHeads("hello", "C1"), "47 68656c6c6f", "aaa5 47 01 02 4331"),
+    rfc46(m.GetHeads("", "C1"), "47", "aaa5 47 01 02 4331"),
     rfc46(
-        ConsumerHello("S1", "C1", ("hello", "b")),
+        m.ConsumerHello("S1", "C1", ("hello", "b")),
         "57 5331",
         "aaa5 57 01 02 4331 00000002 00000005 68656c6c6f 00000001 62",
     ),
-    rfc46(ConsumerHello("", "C1", ()), "57", "aaa5 57 01 02 4331 00000000"),
-    rfc46(StoreHello("C1", "S1"), "4c 4331", "aaa5 4c 01 02 5331"),
-    rfc46(StoreHello("", "S1"), "4c", "aaa5 4c 01 02 5331"),
+    rfc46(m.ConsumerHello("", "C1", ()), "57", "aaa5 57 01 02 4331 00000000"),
+    rfc46(m.StoreHello("C1", "S1"), "4c 4331", "aaa5 4c 01 02 5331"),
+    rfc46(m.StoreHello("", "S1"), "4c", "aaa5 4c 01 02 5331"),
 ]
 
 VECTORS = [*RECORDED_VECTORS, *RFC46_VECTORS, *EXTENSION_VECTORS]
