@@ -24,10 +24,10 @@ from dafka_core.cli.flags import (
     table_options,
 )
 from dafka_core.cli.process import Stopped, serve_until_stopped, stop_when_input_ends
+from dafka_core.cli.store_clients import StoreFinder, parse_uris
 from dafka_core.config.node_options import ReaderOptions, keys_in
 from dafka_core.config.options import check_argument
 from dafka_core.errors import ConfigError, NoStoreError
-from dafka_core.flight.store_location import parse_locations
 from dafka_core.model.name_limits import check_topic
 from dafka_core.model.names import unescape
 
@@ -66,9 +66,7 @@ def top(
     internal: bool,
     once: bool,
     as_json: bool,
-    timeout_s: float,
-    uris: str,
-    **options: Any,
+    finder: StoreFinder,
 ) -> None:
     """Watch a cluster: nodes, stores, topics, partitions, rates, sizes, and lag of queries.
 
@@ -83,13 +81,10 @@ def top(
     if sort not in SORTS.values():
         raise ConfigError("sort", sort, f"must be one of {', '.join(sorted(SORTS.values()))}")
     choice = TopChoice(sort=sort, topic=topic, internal=internal, rows=rows)
-    try:
-        named = located(parse_locations(uris), keys_in(options)) if uris else []
-    except ValueError as error:
-        raise ConfigError("stores", uris, str(error)) from None
+    named = located(parse_uris(finder.uris), keys_in(finder.options))
     ends = nullcontext() if once else suppress(Stopped)  # it has no other end
-    with ends, ClusterView(options, named, interval_s=interval_s) as view:
-        snapshot = _first(view, timeout_s, interval_s, options)
+    with ends, ClusterView(finder.options, named, interval_s=interval_s) as view:
+        snapshot = _first(view, finder.timeout_s, interval_s)
         if once or as_json or not sys.stdout.isatty():
             if once and topic is not None and topic not in snapshot.partitions.topics:
                 raise store_clients.unknown_topic(topic, snapshot.partitions.topics)
@@ -101,9 +96,7 @@ def top(
         _watch(view, choice)
 
 
-def _first(
-    view: ClusterView, timeout_s: float, interval_s: float, options: dict[str, Any]
-) -> Snapshot:
+def _first(view: ClusterView, timeout_s: float, interval_s: float) -> Snapshot:
     deadline = time.monotonic() + timeout_s
     snapshot = view.wait(1, timeout_s)
     while not any(each.here for each in snapshot.stores):
@@ -200,10 +193,7 @@ def console(*, uris: str, exit_with_parent: bool, **options: Any) -> None:
         raise ConfigError("console", error.name, EXTRA) from None
     from dafka_console.cluster_view import located
 
-    try:
-        named = located(parse_locations(uris), keys_in(options)) if uris else []
-    except ValueError as error:
-        raise ConfigError("stores", uris, str(error)) from None
+    named = located(parse_uris(uris), keys_in(options))
     with Console(of_table(ReaderOptions, options), named, **own) as node:
         output.info(f"console at {node.url}; Ctrl-C stops it")
         if node.token:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import click
 
-from dafka_core.cli import output, store_clients
+from dafka_core.cli import output
 from dafka_core.cli.flags import (
     argument,
     directory_option,
@@ -25,6 +25,7 @@ from dafka_core.cli.flags import (
 from dafka_core.cli.keys_command import DEFAULT_ROLES, patterns_of, topics_of, topics_option
 from dafka_core.cli.list_commands import shown
 from dafka_core.cli.node_commands import run_store
+from dafka_core.cli.store_clients import StoreFinder
 from dafka_core.config.node_options import StoreOptions
 from dafka_core.errors import ConfigError, DafkaError
 from dafka_core.model.name_limits import what_there_is
@@ -240,17 +241,15 @@ _PARTITION_COLUMNS: Final = (
     help="A group, to list its partitions and who reads them; all groups without it.",
 )
 @reads_stores
-def groups(
-    group: str | None, *, as_json: bool, timeout_s: float, uris: str, **options: Any
-) -> None:
+def groups(group: str | None, *, as_json: bool, finder: StoreFinder) -> None:
     """List the consumer groups of Kafka's clients, and how far behind they are.
 
     It asks stores, not gateways: it shows the members of each group's last stable generation.
     """
     from dafka_kafka.groups.group_lag import group_lags
 
-    with store_clients.open_clients(timeout_s, uris, options) as asked:
-        found = group_lags(asked, timeout_s=timeout_s)
+    with finder.clients() as asked:
+        found = group_lags(asked, timeout_s=finder.timeout_s)
     if group is None:
         if not found:
             output.info("no consumer group has committed, or has members")

@@ -11,14 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from dafka_core.cli import output, store_clients
-from dafka_core.cli.flags import (
-    option,
-    stores_option,
-    table_options,
-    timeout_option,
-    topic_argument,
-)
-from dafka_core.config.node_options import ReaderOptions
+from dafka_core.cli.flags import option, reads_stores, topic_argument
+from dafka_core.cli.store_clients import StoreFinder
 from dafka_core.config.options import check_argument
 from dafka_core.errors import DafkaError
 from dafka_core.model.epochs import NO_LIFE
@@ -51,29 +45,19 @@ _COLUMNS: Final = ("topic", "files", "records", "bytes")
     help="Only records published before it: 2026-01-31, 2026-01-31T12:00:00Z, or now. "
     "Default: the start of the current day in UTC, so that each archived day is complete.",
 )
-@option("--json", "as_json", is_flag=True, help="Print a JSON object.")
-@timeout_option
-@stores_option
-@table_options(ReaderOptions)
+@reads_stores
 def archive(
-    topic: str,
-    *,
-    archive_directory: str,
-    before: str | None,
-    as_json: bool,
-    timeout_s: float,
-    uris: str,
-    **options: Any,
+    topic: str, *, archive_directory: str, before: str | None, as_json: bool, finder: StoreFinder
 ) -> None:
     """Copy a topic to Parquet files, which Spark reads together with the stores as one topic.
 
     Each record is archived once, however often this runs. The stores delete nothing.
     """
     check_argument("topic", topic, check_topic)
-    before_us = _before_us(before)
+    before_us, timeout_s = _before_us(before), finder.timeout_s
     from dafka_core.archive.archive_writer import ArchiveWriter
 
-    with store_clients.open_clients(timeout_s, uris, options) as clients:
+    with finder.clients() as clients:
         found = [(client, client.heads([topic], timeout_s=timeout_s)) for client in clients]
         heads = merge_heads(info for _, infos in found for info in infos)
         if not heads:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from dafka_core.cli import output, store_clients
+from dafka_core.cli import output
 from dafka_core.cli.flags import argument, json_option, option, reads_stores, result_option
+from dafka_core.cli.store_clients import StoreFinder
 from dafka_core.errors import DafkaError
 from dafka_core.model.positions import parse_time_us
 
@@ -275,9 +276,7 @@ def verify(
     from_batch: int,
     partition: str,
     as_json: bool,
-    timeout_s: float,
-    uris: str,
-    **options: Any,
+    finder: StoreFinder,
 ) -> None:
     """Verify that stores have the rows that a query wrote, or report the first wrong batch.
 
@@ -291,10 +290,12 @@ def verify(
         raise click.BadParameter("cannot be combined with --pass-through", param_hint="'--query'")
     recompute = None
     if query:
-        cluster = {name: str(each) for name, each in options.items() if name in ("tower", "host")}
-        source = cluster | ({"stores": uris} if uris else {}) | _named(source_option)
+        cluster = {n: str(each) for n, each in finder.options.items() if n in ("tower", "host")}
+        uris = {"stores": finder.uris} if finder.uris else {}
+        source = cluster | uris | _named(source_option)
         recompute = _recompute_by(query, found, source, _named(sink_option))
-    with store_clients.open_clients(timeout_s, uris, options) as clients:
+    timeout_s = finder.timeout_s
+    with finder.clients() as clients:
         if pass_through:
             recompute = passed_through(clients, found, timeout_s=timeout_s)
         rows = []

@@ -6,8 +6,6 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import click
-
 from dafka_core.cli import output
 from dafka_core.cli.flags import (
     json_option,
@@ -17,10 +15,11 @@ from dafka_core.cli.flags import (
     table_options,
     timeout_option,
 )
-from dafka_core.config.missing_stores import EVERY_STORE, parse_min_stores
+from dafka_core.cli.store_clients import parse_least, parse_uris
+from dafka_core.config.missing_stores import EVERY_STORE
 from dafka_core.config.node_options import ReaderOptions
 from dafka_core.config.options import check_argument
-from dafka_core.errors import ConfigError, DafkaError
+from dafka_core.errors import DafkaError
 from dafka_core.model.name_limits import check_topic
 from dafka_core.model.names import unescape
 
@@ -60,18 +59,10 @@ def status(
 
     With --min-stores N, N stores are enough. 'dafka doctor' names causes and remedies.
     """
-    from dafka_core.flight.store_location import parse_locations
     from dafka_core.ops.gathering import gathered
 
-    try:
-        least = None if min_stores is None else parse_min_stores(min_stores)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="'--min-stores'") from None
-    try:
-        named = parse_locations(uris) if uris else ()
-    except ValueError as error:
-        raise ConfigError("stores", uris, str(error)) from None
-    states = [*_states(gathered(options, (), named, timeout_s=timeout_s))]
+    least = parse_least(min_stores)
+    states = [*_states(gathered(options, (), parse_uris(uris), timeout_s=timeout_s))]
     output.table(State._fields, states, as_json=as_json)
     if why := _why_not(states, least):
         raise DafkaError(why)
@@ -165,19 +156,13 @@ def doctor(
 
     Exits with 1 if it finds a problem; warnings do not count.
     """
-    from dafka_core.config.node_options import ReaderOptions
-    from dafka_core.flight.store_location import parse_locations
     from dafka_core.ops.checks import check_all, check_security
     from dafka_core.ops.findings import problems
     from dafka_core.ops.gathering import gathered
 
     for each in topic:
         check_argument("topic", each, check_topic)
-    try:
-        named = parse_locations(uris) if uris else ()
-    except ValueError as error:
-        raise ConfigError("stores", uris, str(error)) from None
-    facts = gathered(options, topic, named, timeout_s=timeout_s)
+    facts = gathered(options, topic, parse_uris(uris), timeout_s=timeout_s)
     found = [*check_all(facts), *check_security(ReaderOptions.build(options), facts)]
     rows = [(each.severity.value, *each[1:4]) for each in found]
     output.table(_COLUMNS, rows, as_json=as_json, wrapped=("finding", "remedy"))

@@ -8,7 +8,7 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Thread
@@ -26,10 +26,10 @@ from dafka_core.cli.flags import (
     table_options,
     timeout_option,
     topic_argument,
-    warn_no_metrics,
     watching,
 )
 from dafka_core.cli.process import Stopped
+from dafka_core.cli.store_clients import StoreFinder
 from dafka_core.config.node_options import ConsumerOptions, ReaderOptions
 from dafka_core.config.options import check_argument
 from dafka_core.errors import (
@@ -208,22 +208,10 @@ class StoredRecords:
 
 
 @contextmanager
-def open_stored_records(
-    timeout_s: float, uris: str, options: Mapping[str, Any]
-) -> Iterator[StoredRecords]:
-    """Open clients of the stores; raise as ``store_clients.clients`` does."""
-    with ExitStack() as stack:
-        reader: Reader | None = None
-        if uris:
-            clients = store_clients.clients(timeout_s, uris, options)
-        else:
-            from dafka_core import Reader
-
-            reader = stack.enter_context(Reader(**of_table(ReaderOptions, options)))
-            clients, reader = store_clients.clients_of(reader, timeout_s)
-        for client in clients:
-            stack.enter_context(client)
-        yield StoredRecords(clients, reader, timeout_s)
+def open_stored_records(finder: StoreFinder) -> Iterator[StoredRecords]:
+    """Open clients of the stores; raise as ``StoreFinder`` does."""
+    with finder.clients_and_reader() as (clients, reader):
+        yield StoredRecords(clients, reader, finder.timeout_s)
 
 
 LETTERS: Final[dict[str, tuple[str, Callable[[Record], bytes]]]] = {
@@ -495,8 +483,11 @@ def consume(
         why = "requires --exit-at-end or --until: new records need a tower"
         raise click.BadParameter(why, param_hint="'--stores'")
     check_argument("topic", topic, check_topic)  # before waiting for a tower
+    finder = StoreFinder(uris, timeout_s, of_table(ReaderOptions, options))
     if wanted.ends:
-        with open_stored_records(timeout_s, uris, warn_no_metrics(options)) as stored:
+        if options.get("metrics") is not None:
+            output.info("--metrics is ignored: a command that reads in bulk serves no metrics")
+        with open_stored_records(finder) as stored:
             ranges = wanted.ranges(stored, topic)
             total = sum(each.count for each in ranges)
             with output.progress(total, "records", is_shown=not output.is_screen()) as advance:
@@ -504,7 +495,7 @@ def consume(
                 for records in _limited(count, _matched(batches, matches, advance)):
                     output.write(text(records))
         return
-    _follow(topic, wanted, options, timeout_s, count, matches, text)
+    _follow(topic, wanted, options, finder, count, matches, text)
 
 
 Matcher = Callable[[RecordBatch], "Records"]
@@ -514,7 +505,7 @@ def _follow(
     topic: str,
     wanted: Selection,
     options: Mapping[str, Any],
-    timeout_s: float,
+    finder: StoreFinder,
     count: int | None,
     matches: Matcher | None,
     text: Callable[[Records], bytes],
@@ -523,7 +514,7 @@ def _follow(
 
     start: Any = wanted.start.base
     if not wanted.is_simple:
-        with open_stored_records(timeout_s, "", options) as stored:
+        with open_stored_records(finder) as stored:
             ranges = wanted.ranges(stored, topic)
             others = [] if not wanted.partitions else stored.of_topic(topic)
         start = {each.partition: each.end for each in others}

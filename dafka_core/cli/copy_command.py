@@ -38,6 +38,7 @@ from dafka_core.cli.flags import (
 )
 from dafka_core.cli.process import Stopped
 from dafka_core.cli.produce_command import Publisher, decoder, open_sources
+from dafka_core.cli.store_clients import StoreFinder
 from dafka_core.config.node_options import ProducerOptions, ReaderOptions
 from dafka_core.config.options import check_argument
 from dafka_core.errors import ConfigError, DafkaError
@@ -289,7 +290,8 @@ def copy(
         _file_to_topic(origin, topics[0], given, as_json=as_json)
         return
     wanted = Selection.of(offset, since, until, partition, ends=True)
-    with consume_command.open_stored_records(timeout_s, uris, options) as stored:
+    finder = StoreFinder(uris, timeout_s, of_table(ReaderOptions, options))
+    with consume_command.open_stored_records(finder) as stored:
         if destination.kind:
             _topic_to_file(
                 stored, wanted, topics[0], destination, overwrite=overwrite, as_json=as_json

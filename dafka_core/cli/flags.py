@@ -14,6 +14,7 @@ from click.core import ParameterSource
 
 from dafka_core.cli import output
 from dafka_core.cli.output import LogOptions
+from dafka_core.cli.store_clients import StoreFinder
 from dafka_core.config.node_options import TOWER_ENVIRONMENT, ReaderOptions
 from dafka_core.config.options import DEFAULT_TOWER, MOST, OptionInfo, Options
 from dafka_core.config.options import option as declared
@@ -200,11 +201,18 @@ def table_options(
 
 
 def reads_stores(function: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of a command that lists what stores have."""
-    function = table_options(ReaderOptions)(function)
+    """Add the options of a command that asks stores; it gets them as a ``StoreFinder``."""
+
+    @wraps(function)
+    def run(*, uris: str, timeout_s: float, min_stores: str | None = None, **values: Any) -> None:
+        options = of_table(ReaderOptions, values)
+        others = {name: value for name, value in values.items() if name not in options}
+        function(finder=StoreFinder(uris, timeout_s, options, min_stores), **others)
+
+    command = table_options(ReaderOptions)(run)
     for each in (stores_option, timeout_option, json_option):
-        function = each(function)
-    return function
+        command = each(command)
+    return command
 
 
 def _drop_unused(ctx: click.Context, values: dict[str, Any]) -> None:
@@ -301,13 +309,6 @@ def watching(what: str, options: Mapping[str, Any]) -> Iterator[Watch]:
         endpoint.expect(what)
         output.info(f"metrics at {endpoint.url}/metrics")
         yield Watch(endpoint)
-
-
-def warn_no_metrics(options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the options; warn if they contain ``--metrics``, which a bulk read ignores."""
-    if options.get("metrics") is not None:
-        output.info("--metrics is ignored: a command that reads in bulk serves no metrics")
-    return options
 
 
 _WORDS: Final = {"beginning": EARLIEST, "start": EARLIEST, "end": LATEST}

@@ -12,6 +12,7 @@ import click
 
 from dafka_core.cli import output, store_clients
 from dafka_core.cli.flags import argument, min_stores_option, option, reads_stores, topic_argument
+from dafka_core.cli.store_clients import StoreFinder
 from dafka_core.config.options import check_argument
 from dafka_core.errors import DafkaError
 from dafka_core.model.name_limits import check_topic, what_there_is
@@ -35,12 +36,10 @@ _LAG_COLUMNS: Final = ("run", "topic", "partition", "position", "end", *_BEHIND)
 
 @min_stores_option
 @reads_stores
-def topics(
-    *, min_stores: str | None, as_json: bool, timeout_s: float, uris: str, **options: Any
-) -> None:
+def topics(*, as_json: bool, finder: StoreFinder) -> None:
     """List topics: number of partitions, records and bytes, first and last timestamp."""
     held: dict[str, list[Held]] = defaultdict(list)
-    for each in _held(None, min_stores, timeout_s, uris, options):
+    for each in _held(None, finder):
         held[each.info.topic].append(each)
     if not held:
         output.info("the stores have no records yet")
@@ -60,19 +59,11 @@ def topics(
 @argument("topic", type=unescape, required=False, metavar="[TOPIC]", help="Default: all topics.")
 @min_stores_option
 @reads_stores
-def partitions(
-    topic: str | None,
-    *,
-    min_stores: str | None,
-    as_json: bool,
-    timeout_s: float,
-    uris: str,
-    **options: Any,
-) -> None:
+def partitions(topic: str | None, *, as_json: bool, finder: StoreFinder) -> None:
     """List partitions: offsets, bytes, first and last timestamp, complete stores, and client."""
     if topic is not None:
         check_argument("topic", topic, check_topic)
-    found = _held(topic, min_stores, timeout_s, uris, options)
+    found = _held(topic, finder)
     rows = []
     for info, facts, stores in sorted(found):
         size = None if facts is None else facts.bytes
@@ -95,17 +86,11 @@ class Held(NamedTuple):
     stores: int | None
 
 
-def _held(
-    topic: str | None,
-    min_stores: str | None,
-    timeout_s: float,
-    uris: str,
-    options: dict[str, Any],
-) -> list[Held]:
+def _held(topic: str | None, finder: StoreFinder) -> list[Held]:
     from dafka_core.flight.requests import furthest_facts
 
-    with store_clients.holdings(topic, timeout_s, uris, options, min_stores) as (infos, clients):
-        facts = store_clients.facts(clients, topic, timeout_s) if infos else []
+    with finder.holdings(topic) as (infos, clients):
+        facts = store_clients.facts(clients, topic, finder.timeout_s) if infos else []
     furthest = furthest_facts(facts)
     ends = {info.tp: info.end for info in infos}
     complete = Counter(each.tp for each in facts if each.end >= ends.get(each.tp, 0))
@@ -115,19 +100,11 @@ def _held(
 @topic_argument
 @min_stores_option
 @reads_stores
-def heads(
-    topic: str,
-    *,
-    min_stores: str | None,
-    as_json: bool,
-    timeout_s: float,
-    uris: str,
-    **options: Any,
-) -> None:
+def heads(topic: str, *, as_json: bool, finder: StoreFinder) -> None:
     """List a topic's partitions: the earliest offset in stores, and the next one to write."""
     check_argument("topic", topic, check_topic)  # before waiting for a tower
-    partitions = store_clients.partitions(topic, timeout_s, uris, options, min_stores)
-    rows = sorted((info.partition, info.earliest, info.end) for info in partitions)
+    with finder.holdings(topic) as (infos, _):
+        rows = sorted((info.partition, info.earliest, info.end) for info in infos)
     output.table(("partition", "earliest", "next"), rows, as_json=as_json)
 
 
@@ -140,18 +117,16 @@ def heads(
     help="Only attempts without new records for N hours.",
 )
 @reads_stores
-def staged(
-    *, discard: bool, idle_hours: float, as_json: bool, timeout_s: float, uris: str, **options: Any
-) -> None:
+def staged(*, discard: bool, idle_hours: float, as_json: bool, finder: StoreFinder) -> None:
     """List the staged records at each store: records of uncommitted transactions.
 
     A running writer commits or discards them. Those of a failed writer stay for the store's
     staged_hours, or until --discard.
     """
-    found = []
+    found, timeout_s = [], finder.timeout_s
     before_us = time.time() * 1e6 - idle_hours * 3.6e9
-    for client in store_clients.clients(timeout_s, uris, options):
-        with client:
+    with finder.clients() as clients:
+        for client in clients:
             here = [each for each in client.staged(timeout_s=timeout_s) if each[-1] <= before_us]
             found += [(client.location.store, each) for each in here]
             if discard:
@@ -181,20 +156,20 @@ def _discard(client: StoreClient, found: list[StagedPartition], timeout_s: float
 
 
 @reads_stores
-def stores(*, as_json: bool, timeout_s: float, uris: str, **options: Any) -> None:
+def stores(*, as_json: bool, finder: StoreFinder) -> None:
     """List the stores: size of the log file, free space in it, and readers' leases on it."""
     from msgspec.structs import astuple
 
     rows: list[tuple[Any, ...]] = []
-    clients = store_clients.clients(timeout_s, uris, options)
-    for client in clients:
-        try:
-            with client:
-                rows.append((client.location.store, *astuple(client.space(timeout_s=timeout_s))))
-        except DafkaError as error:
-            if client is clients[-1] and not rows:
-                raise
-            output.error(str(error))
+    with finder.clients() as clients:
+        for client in clients:
+            try:
+                space = client.space(timeout_s=finder.timeout_s)
+                rows.append((client.location.store, *astuple(space)))
+            except DafkaError as error:
+                if client is clients[-1] and not rows:
+                    raise
+                output.error(str(error))
     columns = ("store", "file_bytes", "free_bytes", "leases", "oldest_lease_s")
     output.table(columns, rows, as_json=as_json)
 
@@ -208,15 +183,7 @@ def stores(*, as_json: bool, timeout_s: float, uris: str, **options: Any) -> Non
 )
 @option("--progress-topic", default=QUERIES_TOPIC, metavar="TOPIC", help="Where queries report.")
 @reads_stores
-def lag(
-    query: str | None,
-    *,
-    progress_topic: str,
-    as_json: bool,
-    timeout_s: float,
-    uris: str,
-    **options: Any,
-) -> None:
+def lag(query: str | None, *, progress_topic: str, as_json: bool, finder: StoreFinder) -> None:
     """List the lag of Spark's streaming queries that report it (option queryName).
 
     A query that ended by itself is finished. A query that has missed three reports is late: it was
@@ -224,8 +191,8 @@ def lag(
     """
     from dafka_core.queries.query_lag import RUNNING, query_lags
 
-    with store_clients.open_clients(timeout_s, uris, options) as clients:
-        found = query_lags(clients, progress_topic, timeout_s=timeout_s)
+    with finder.clients() as clients:
+        found = query_lags(clients, progress_topic, timeout_s=finder.timeout_s)
     running = Counter(each.query for each in found if each.state == RUNNING)
     for name in sorted(name for name, count in running.items() if count > 1):
         what = "give each query a unique name (option queryName)"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
 from typing import Any, Final
 
 import click
@@ -20,7 +19,8 @@ from dafka_core.cli.flags import (
     timeout_option,
     topic_argument,
 )
-from dafka_core.config.node_options import ConsumerOptions, ProducerOptions
+from dafka_core.cli.store_clients import StoreFinder
+from dafka_core.config.node_options import ConsumerOptions, ProducerOptions, ReaderOptions
 
 _COLUMNS: Final = ("what", "records", "bytes", "seconds", "records_per_s", "mb_per_s")
 
@@ -82,7 +82,9 @@ def consume(topic: str, *, as_json: bool, timeout_s: float, **options: Any) -> N
     """Read a topic from its earliest record to its current end with a consumer."""
     from dafka_core import Consumer
 
-    total = sum(each.count for each in _all(topic, timeout_s, "", options))
+    finder = StoreFinder("", timeout_s, of_table(ReaderOptions, options))
+    with consume_command.open_stored_records(finder) as stored:
+        total = sum(each.end - each.earliest for each in stored.of_topic(topic))
     count = size = 0
     started_s = time.monotonic()
     given = of_table(ConsumerOptions, options)
@@ -100,10 +102,10 @@ def consume(topic: str, *, as_json: bool, timeout_s: float, **options: Any) -> N
 
 @topic_argument
 @reads_stores
-def store(topic: str, *, as_json: bool, timeout_s: float, uris: str, **options: Any) -> None:
+def store(topic: str, *, as_json: bool, finder: StoreFinder) -> None:
     """Read a topic from stores in bulk, as Spark and 'consume --exit-at-end' do."""
     count = size = 0
-    with consume_command.open_stored_records(timeout_s, uris, options) as stored:
+    with consume_command.open_stored_records(finder) as stored:
         infos = stored.of_topic(topic)
         total = sum(each.end - each.earliest for each in infos)
         started_s = time.monotonic()
@@ -114,11 +116,6 @@ def store(topic: str, *, as_json: bool, timeout_s: float, uris: str, **options: 
                     advance(batch.count)
         took_s = time.monotonic() - started_s
     output.table(_COLUMNS, [_row("read", count, size, took_s)], as_json=as_json)
-
-
-def _all(topic: str, timeout_s: float, uris: str, options: Mapping[str, Any]) -> list[Range]:
-    with consume_command.open_stored_records(timeout_s, uris, options) as stored:
-        return [Range(each, each.earliest, each.end) for each in stored.of_topic(topic)]
 
 
 def _row(what: str, count: int, size: int, took_s: float) -> tuple[object, ...]:

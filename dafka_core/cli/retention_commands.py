@@ -20,6 +20,7 @@ from dafka_core.cli.flags import (
     timeout_option,
     topic_argument,
 )
+from dafka_core.cli.store_clients import StoreFinder
 from dafka_core.config.missing_stores import described, if_gone
 from dafka_core.config.node_options import ReaderOptions
 from dafka_core.config.options import check_argument
@@ -41,9 +42,7 @@ END: Final = "end"
 @argument("rules", nargs=-1, metavar=f"[{RULES}]...")
 @option("--reset", is_flag=True, help="Restore the rules of each store's own options.")
 @reads_stores
-def retain(
-    rules: Sequence[str], *, reset: bool, as_json: bool, timeout_s: float, uris: str, **options: Any
-) -> None:
+def retain(rules: Sequence[str], *, reset: bool, as_json: bool, finder: StoreFinder) -> None:
     """Show the retention rules of stores, or set them.
 
     'flights*=7d,10GiB' keeps a week of these topics, and at most 10 GiB of each; '*=forever' keeps
@@ -61,9 +60,9 @@ def retain(
     rows = []
     missing: list[KnownStore] = []
     away = missing.append if parsed or reset else store_clients.warn_away
-    with store_clients.open_clients(timeout_s, uris, options, away=away) as clients:
+    with finder.clients(away) as clients:
         for client in clients:
-            (active,) = client.ask(RetentionRules, timeout_s, request)
+            (active,) = client.ask(RetentionRules, finder.timeout_s, request)
             by = "set" if active.is_set else "option"
             shown = " ".join(active.rules) or "none"
             rows.append((client.location.store, shown, by, active.given_up))
@@ -83,15 +82,7 @@ def retain(
 @yes_option
 @reads_stores
 def trim(
-    topic: str,
-    *,
-    before: str,
-    partition: str,
-    yes: bool,
-    as_json: bool,
-    timeout_s: float,
-    uris: str,
-    **options: Any,
+    topic: str, *, before: str, partition: str, yes: bool, as_json: bool, finder: StoreFinder
 ) -> None:
     """Delete the records of a topic that are older than a time, or below an offset.
 
@@ -99,9 +90,9 @@ def trim(
     fails if a known store is unreachable, as that store keeps its records.
     """
     check_argument("topic", topic, check_topic)
-    bound = _bound(before)
+    bound, timeout_s = _bound(before), finder.timeout_s
     missing: list[KnownStore] = []
-    with store_clients.open_clients(timeout_s, uris, options, away=missing.append) as clients:
+    with finder.clients(missing.append) as clients:
         wanted = _wanted(clients, topic, partition, bound, missing, timeout_s)
         count = sum(at - info.earliest for each in wanted.values() for info, at in each)
         if count:
@@ -132,8 +123,8 @@ def delete(topic: str, *, yes: bool, as_json: bool, timeout_s: float, **options:
     if topic.startswith(INTERNAL):
         raise DafkaError(f"topic {quoted(topic)} is internal: queries and gateways need it")
     missing: list[KnownStore] = []
-    # min_stores="1": each reachable store must serve Flight.
-    with store_clients.open_clients(timeout_s, "", options, "1", missing.append) as found:
+    finder = StoreFinder("", timeout_s, options)
+    with finder.clients(missing.append, all_serve=True) as found:
         held = [client.heads([topic], timeout_s=timeout_s) for client in found]
         _chosen(found, chain.from_iterable(held), topic, "", missing, timeout_s)
         for each in missing:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,7 +12,7 @@ import click
 
 from dafka_core.cli import output
 from dafka_core.config.missing_stores import check_min_stores, parse_min_stores, warning
-from dafka_core.config.node_options import KeyFiles, keys_in
+from dafka_core.config.node_options import keys_in
 from dafka_core.errors import ConfigError, DafkaError, NoStoreError, StoreUnreachableError
 from dafka_core.model.name_limits import what_there_is
 from dafka_core.model.names import quoted
@@ -40,119 +41,141 @@ def warn_away(store: KnownStore) -> None:
     output.error(warning(store))
 
 
-def clients(
-    timeout_s: float,
-    uris: str,
-    options: Mapping[str, Any],
-    min_stores: str | None = None,
-    away: Away = warn_away,
-) -> list[StoreClient]:
-    """Return a client of each store that serves Flight, or of each one at ``uris``.
+def parse_uris(uris: str) -> tuple[str, ...]:
+    """Parse the option ``stores``; raise ConfigError for an invalid URI."""
+    from dafka_core.flight.store_location import parse_locations
 
-    Raises:
-        ConfigError: a URI is invalid.
-        DafkaError: fewer than ``min_stores`` are reachable, or one of them does not serve Flight.
-        StoreUnreachableError: no store responds at a URI.
-        NoStoreError: no store was discovered.
-    """
-    if uris:
-        return _named(uris, timeout_s, keys_in(options))
-    from dafka_core import Reader
-
-    with Reader(**options) as reader:
-        is_one_way = _merged_partitions(reader, [ANY_TOPIC], timeout_s) is None
-        least = None if min_stores is None else parse_min_stores(min_stores)
-        _report_missing(reader, 0.01 if is_one_way else timeout_s, least, away)
-        for store in sorted(set(reader.stores()) - set(reader.endpoints())):
-            if least is not None:
-                raise DafkaError(f"store {store} does not serve Flight, which this command needs")
-            output.info(f"store {store} is not listed, as it does not serve Flight")
-        return _served(reader)
-
-
-def clients_of(reader: Reader, timeout_s: float) -> tuple[list[StoreClient], Reader | None]:
-    """Return a client of each store that serves Flight, and the reader if others do not.
-
-    Raises:
-        NoStoreError: no store was discovered.
-    """
-    is_one_way = _merged_partitions(reader, [ANY_TOPIC], timeout_s) is None
-    _report_missing(reader, 0.01 if is_one_way else timeout_s)
-    has_others = bool(set(reader.stores()) - set(reader.endpoints()))
-    return _served(reader), reader if has_others and not is_one_way else None
-
-
-@contextmanager
-def open_clients(
-    timeout_s: float,
-    uris: str,
-    options: Mapping[str, Any],
-    min_stores: str | None = None,
-    away: Away = warn_away,
-) -> Iterator[list[StoreClient]]:
-    """Open ``clients`` for a context."""
-    with ExitStack() as stack:
-        found = clients(timeout_s, uris, options, min_stores, away)
-        yield [stack.enter_context(client) for client in found]
-
-
-def partitions(
-    topic: str | None,
-    timeout_s: float,
-    uris: str,
-    options: Mapping[str, Any],
-    min_stores: str | None = None,
-) -> list[PartitionInfo]:
-    """Return the merged partitions of all stores; raise as ``holdings`` does."""
-    with holdings(topic, timeout_s, uris, options, min_stores) as (found, _):
-        return found
-
-
-@contextmanager
-def holdings(
-    topic: str | None,
-    timeout_s: float,
-    uris: str,
-    options: Mapping[str, Any],
-    min_stores: str | None = None,
-) -> Iterator[tuple[list[PartitionInfo], list[StoreClient]]]:
-    """Open the partitions of all stores, or of those at ``uris``, and clients of the stores.
-
-    Args:
-        topic: None for all topics.
-        min_stores: required number of stores, or ``all`` known ones.
-
-    Raises:
-        DafkaError: fewer stores respond, or no store has the topic; and as ``clients`` raises.
-    """
     try:
-        least = None if min_stores is None else parse_min_stores(min_stores)
+        return parse_locations(uris) if uris else ()
+    except ValueError as error:
+        raise ConfigError("stores", uris, str(error)) from None
+
+
+def parse_least(min_stores: str | None) -> int | None:
+    """Parse ``--min-stores``; raise BadParameter if it is invalid."""
+    try:
+        return None if min_stores is None else parse_min_stores(min_stores)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="'--min-stores'") from None
-    from dafka_core.model.records import merge_heads
 
-    topics, names_s = None if topic is None else [topic], min(timeout_s, NAMES_S)
-    found: list[PartitionInfo] | None = None
-    with ExitStack() as stack:
-        if uris:
-            served = _named(uris, timeout_s, keys_in(options))
-            _check_least(least, len(served), [])
+
+@dataclass(frozen=True)
+class StoreFinder:
+    """Finds the stores of a command: those at ``uris``, or those that a tower introduces.
+
+    Its methods open clients of stores that serve Flight, and raise
+        ConfigError: a URI is invalid.
+        StoreUnreachableError: no store responds at a URI.
+        NoStoreError: no store was discovered.
+
+    Attributes:
+        timeout_s: time limit of each request.
+        options: of a ``Reader``.
+        min_stores: required number of stores, or ``all`` known ones, for ``holdings``.
+    """
+
+    uris: str = ""
+    timeout_s: float = 10.0
+    options: Mapping[str, Any] = field(default_factory=dict)
+    min_stores: str | None = None
+
+    @contextmanager
+    def clients(
+        self, away: Away = warn_away, *, all_serve: bool = False
+    ) -> Iterator[list[StoreClient]]:
+        """Open the clients; with ``all_serve`` raise DafkaError if a store serves no Flight."""
+        if self.uris:
+            found = self._named()
         else:
             from dafka_core import Reader
 
-            with Reader(**options) as reader:
-                found = _merged_partitions(reader, topics, timeout_s)
-                _report_missing(reader, 0.01 if found is None else timeout_s, least)
-                if topic is not None and found == []:
-                    raise _unknown(topic, partial(reader.partitions, timeout_s=names_s))
-                served = _served(reader)
-        for client in served:
-            stack.enter_context(client)
-        if found is None:
-            found = [*merge_heads(_heads(served, topics, timeout_s)).values()]
-            if topic is not None and not found:
-                raise _unknown(topic, partial(_heads, served, None, names_s))
-        yield found, served
+            with Reader(**self.options) as reader:
+                self._merged(reader, [ANY_TOPIC], away=away)
+                for store in sorted(set(reader.stores()) - set(reader.endpoints())):
+                    if all_serve:
+                        why = "does not serve Flight, which this command needs"
+                        raise DafkaError(f"store {store} {why}")
+                    output.info(f"store {store} is not listed, as it does not serve Flight")
+                found = _served(reader)
+        with ExitStack() as stack:
+            yield [stack.enter_context(client) for client in found]
+
+    @contextmanager
+    def clients_and_reader(self) -> Iterator[tuple[list[StoreClient], Reader | None]]:
+        """Open the clients, and a reader for stores that serve no Flight, if any exist."""
+        with ExitStack() as stack:
+            others = None
+            if self.uris:
+                found = self._named()
+            else:
+                from dafka_core import Reader
+
+                reader = stack.enter_context(Reader(**self.options))
+                is_connected = self._merged(reader, [ANY_TOPIC]) is not None
+                if is_connected and set(reader.stores()) - set(reader.endpoints()):
+                    others = reader
+                found = _served(reader)
+            yield [stack.enter_context(client) for client in found], others
+
+    @contextmanager
+    def holdings(
+        self, topic: str | None = None
+    ) -> Iterator[tuple[list[PartitionInfo], list[StoreClient]]]:
+        """Open the clients, with all stores' merged partitions of a topic, or of all topics.
+
+        Raises:
+            DafkaError: fewer than ``min_stores`` respond, or no store has the topic.
+        """
+        least = parse_least(self.min_stores)
+        from dafka_core.model.records import merge_heads
+
+        topics, names_s = None if topic is None else [topic], min(self.timeout_s, NAMES_S)
+        found: list[PartitionInfo] | None = None
+        with ExitStack() as stack:
+            if self.uris:
+                served = self._named()
+                _check_least(least, len(served), [])
+            else:
+                from dafka_core import Reader
+
+                with Reader(**self.options) as reader:
+                    found = self._merged(reader, topics, least)
+                    if topic is not None and found == []:
+                        raise _unknown(topic, partial(reader.partitions, timeout_s=names_s))
+                    served = _served(reader)
+            for client in served:
+                stack.enter_context(client)
+            if found is None:
+                found = [*merge_heads(_heads(served, topics, self.timeout_s)).values()]
+                if topic is not None and not found:
+                    raise _unknown(topic, partial(_heads, served, None, names_s))
+            yield found, served
+
+    def _named(self) -> list[StoreClient]:
+        from dafka_core.flight.store_client import StoreClient
+        from dafka_core.flight.store_location import StoreLocation
+
+        found, keys = [], keys_in(self.options)
+        for uri in parse_uris(self.uris):
+            with StoreClient(StoreLocation("", (uri,)), keys) as client:
+                location = client.describe(timeout_s=self.timeout_s)
+            found.append(StoreClient(location.found_at([uri]), keys))
+        return found
+
+    def _merged(
+        self,
+        reader: Reader,
+        topics: Collection[str] | None,
+        least: int | None = None,
+        away: Away = warn_away,
+    ) -> list[PartitionInfo] | None:
+        """Return merged partitions; None if no store can connect here, but all serve Flight."""
+        found = _merged_partitions(reader, topics, self.timeout_s)
+        missing = reader.missing_stores(timeout_s=0.01 if found is None else self.timeout_s)
+        _check_least(least, len(reader.stores()), missing)
+        for each in missing:
+            away(each)
+        return found
 
 
 def _heads(
@@ -215,7 +238,6 @@ def facts(
 def _merged_partitions(
     reader: Reader, topics: Collection[str] | None, timeout_s: float
 ) -> list[PartitionInfo] | None:
-    """Return merged partitions; None if no store can connect here, but all serve Flight."""
     try:
         return reader.partitions(topics, timeout_s=min(timeout_s, ONE_WAY_S))
     except NoStoreError as error:
@@ -228,18 +250,6 @@ def _merged_partitions(
         if timeout_s <= ONE_WAY_S:
             raise
     return reader.partitions(topics, timeout_s=timeout_s - ONE_WAY_S)
-
-
-def _report_missing(
-    reader: Reader,
-    timeout_s: float,
-    least: int | None = None,
-    away: Away = warn_away,
-) -> None:
-    missing = reader.missing_stores(timeout_s=timeout_s)
-    _check_least(least, len(reader.stores()), missing)
-    for each in missing:
-        away(each)
 
 
 def _check_least(least: int | None, present: int, missing: Sequence[KnownStore]) -> None:
@@ -255,19 +265,3 @@ def _served(reader: Reader) -> list[StoreClient]:
 
     found = sorted(reader.endpoints().items())
     return [StoreClient(StoreLocation(*each), reader.keys) for each in found]
-
-
-def _named(uris: str, timeout_s: float, keys: KeyFiles) -> list[StoreClient]:
-    from dafka_core.flight.store_client import StoreClient
-    from dafka_core.flight.store_location import StoreLocation, parse_locations
-
-    try:
-        parsed = parse_locations(uris)
-    except ValueError as error:
-        raise ConfigError("stores", uris, str(error)) from None
-    found = []
-    for uri in parsed:
-        with StoreClient(StoreLocation("", (uri,)), keys) as client:
-            location = client.describe(timeout_s=timeout_s)
-        found.append(StoreClient(location.found_at([uri]), keys))
-    return found

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dafka_core import DafkaError, NoStoreError, Producer, Reader, Store, Tower
-from dafka_core.cli import store_clients
+from dafka_core.cli.store_clients import StoreFinder
 from dafka_core.errors import StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.records import PartitionInfo
@@ -72,8 +72,10 @@ def test_that_a_topic_is_unknown_is_said_though_the_others_cannot_be_found_out(
         monkeypatch.setattr(Reader, "partitions", of_reader)
         monkeypatch.setattr(StoreClient, "heads", of_client)
         for uris in ("", uri_of(store)):
-            with pytest.raises(DafkaError, match=r"^no store has records of topic 'on'$"):
-                store_clients.partitions("on", PATIENCE_S, uris, {"tower": tower.tower})
+            finder = StoreFinder(uris, PATIENCE_S, {"tower": tower.tower})
+            unknown = pytest.raises(DafkaError, match=r"^no store has records of topic 'on'$")
+            with unknown, finder.holdings("on"):
+                pass
             assert looks.pop() is None
 
 
@@ -88,15 +90,17 @@ def test_stores_that_cannot_connect_are_asked_by_flight(
             fill(tower, "one")
             monkeypatch.setattr(mesh, "bound", bound_elsewhere)
             options = {"tower": tower.tower}
-            (info,) = store_clients.partitions(None, PATIENCE_S, "", options)
-            assert (info.topic, info.end) == ("one", COUNT)
+            finder = StoreFinder("", PATIENCE_S, options)
+            with finder.holdings() as ([info], _):
+                assert (info.topic, info.end) == ("one", COUNT)
             assert f"{store.address} cannot connect to tcp://127.0.0.9" in capfd.readouterr().err
-            (client,) = store_clients.clients(PATIENCE_S, "", options)
-            client.close()
+            with finder.clients() as clients:
+                assert len(clients) == 1
             monkeypatch.undo()
         with Store(tmp_path / "e", tower=tower.tower, flight_port="off"):
             monkeypatch.setattr(mesh, "bound", bound_elsewhere)
-            with pytest.raises(NoStoreError, match="cannot connect to this node"):
-                store_clients.partitions(None, 3.0, "", options)
+            failed = pytest.raises(NoStoreError, match="cannot connect to this node")
+            with failed, StoreFinder("", 3.0, options).holdings():
+                pass
         with Reader(**options) as reader, pytest.raises(NoStoreError, match="no store was heard"):
             reader.partitions(timeout_s=0.1)

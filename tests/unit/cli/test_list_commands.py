@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from dafka_core.cli import list_commands, store_clients
+from dafka_core.cli import list_commands
+from dafka_core.cli.store_clients import StoreFinder
 from dafka_core.errors import StoreUnreachableError
 from dafka_core.testing import StoreDouble
 
@@ -18,7 +20,8 @@ def test_stores_of_which_none_answers_are_an_error_and_no_empty_list(
         StoreDouble(tmp_path / "one", "1" * 32) as one,
         StoreDouble(tmp_path / "two", "2" * 32) as two,
     ):
-        monkeypatch.setattr(store_clients, "clients", lambda *_: [one.client(), two.client()])
+        both = nullcontext([one.client(), two.client()])
+        monkeypatch.setattr(StoreFinder, "clients", lambda _: both)
         two.stop()
         list_commands.stores(as_json=False, timeout_s=5.0, uris="")
         assert capsys.readouterr().out.splitlines()[1].startswith("1" * 32)
