@@ -342,12 +342,13 @@ class PartitionWriter:
         self.again: list[Put] = []
         """Puts with lost records; nothing is taken before they are queued again."""
         self._waiting_bytes = 0
+        self._generation = 0  # of groups; the next one begins when none is under way
         self._node = node
         self._states = states
         # The following are used by the store's loop, and by the log writer when a group is done.
         self._last = _done()
         self._in_flight: set[Future[int]] = set()
-        self._has_failed = False  # later groups continue when none is in flight
+        self._failed_in: int | None = None  # the generation whose later groups fail, too
         self._losses: int | None = None
         # Partitions that idempotent producers have written, and those to reload from the log.
         self._used: set[NumberedPartition] = set()
@@ -385,6 +386,7 @@ class PartitionWriter:
                 group.append(put)
                 size_bytes += len(put.octets)
         self.is_taken = bool(group)
+        self._generation += self.is_taken and not self.under_way
         self.under_way += self.is_taken
         return group
 
@@ -420,13 +422,14 @@ class PartitionWriter:
         """Return what the store's loop appends for puts that are decoded, or have errors."""
         parts = [put.records for put in group if put.records is not None]
         columns = joined(parts) if parts else (Values(), None)
-        place = partial(self._place, group, len(parts), columns)
+        place = partial(self._place, self._generation, group, len(parts), columns)
         return Addition(self.tp, columns[0].size_bytes, place)
 
     # -- in the store's loop ---------------------------------------------------------------------
 
     def _place(
         self,
+        generation: int,
         group: Sequence[Put],
         count: int,
         columns: Columns,
@@ -435,35 +438,39 @@ class PartitionWriter:
         written: Future[int],
     ) -> RecordBatch | Future[int]:
         try:
-            self._recover(losses, start)
+            self._recover(generation, losses, start)
             parts, notes = self._new(group, start)
             if not parts:
                 return self._last  # batches that are written already may still be in flight
             contents, times = columns if len(parts) == count else joined(parts)
             batch = noted(RecordBatch(self.tp, start, contents, times=times), notes)
         except Exception as error:  # noqa: BLE001 -- the puts fail with it
-            self._has_failed = True
+            self._failed_in = generation
             return failed(error)
         self._last = written
         self._in_flight.add(written)
-        written.add_done_callback(self._on_done)
+        written.add_done_callback(partial(self._on_done, generation))
         return batch
 
-    def _on_done(self, written: Future[int]) -> None:
+    def _on_done(self, generation: int, written: Future[int]) -> None:
         if written.exception() is not None:  # the store's loop may set it, too
-            self._has_failed = True
+            self._failed_in = generation
         self._in_flight.discard(written)
 
-    def _recover(self, losses: int, start: int) -> None:
-        """Continue from the log after a failure, once nothing is in flight."""
+    def _recover(self, generation: int, losses: int, start: int) -> None:
+        """Continue from the log after a failure, with the next generation of groups.
+
+        The groups that were under way with the one that failed come after its batches.
+        """
         if self._losses is not None and losses != self._losses:
-            self._has_failed = True
+            self._failed_in = generation
         self._losses = losses
-        if self._has_failed and self._in_flight:  # its batches are before these
+        if self._failed_in is None:
+            return
+        if self._failed_in == generation or self._in_flight:
             raise OffsetConflictError(*self.tp, start, start)
-        if self._has_failed:
-            self._has_failed, self._last = False, _done()
-            self._stale |= self._used
+        self._failed_in, self._last = None, _done()
+        self._stale |= self._used
 
     def _new(
         self, group: Sequence[Put], start: int

@@ -156,11 +156,18 @@ def test_a_log_that_cannot_be_read_is_a_storage_error_and_then_all_goes_on(
 def test_lost_batches_are_written_again_in_order_with_those_behind_them(
     store: Store, monkeypatch: pytest.MonkeyPatch, failing: int
 ) -> None:
+    """It fails when those before it are on disk, and those behind it on their way."""
     monkeypatch.setattr(produce, "ROUND_PUTS", 2)
     host, calls = store.role.host, itertools.count()
+    made: list[ProduceRounds] = []
+
+    def are_on_their_way() -> bool:
+        writer = made[0]._writers[TP]
+        return writer.under_way > 2 or not writer.waiting
 
     def lost(now: float, records: RecordBatch) -> Any:
         if records.tp == TP and next(calls) == failing:
+            wait_until(lambda: store.log.end(TP) == records.offset and are_on_their_way())
             return OffsetConflictError(*TP, records.offset, 0)
         return host(now, records)
 
@@ -175,6 +182,7 @@ def test_lost_batches_are_written_again_in_order_with_those_behind_them(
     async def run() -> tuple[list[Outcome], list[Outcome]]:
         with fixed_node(store) as node:
             rounds = ProduceRounds(node, ProducerStates())
+            made.append(rounds)
             return await send(rounds), await send(rounds)
 
     first, second = asyncio.run(run())
