@@ -5,9 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from importlib import import_module
 from itertools import groupby
 from typing import Any, Final
@@ -74,49 +73,25 @@ class Command:
             "epilog": self.epilog,
             "context_settings": {"show_default": True, **self.settings},
         }
-        if self.commands:
-            command["commands"] = _Rows(self.commands)
-            command["invoke_without_command"] = self.runs
-            command["no_args_is_help"] = not self.runs
-        made = (_Group if self.commands else _Command)(**command)
+        made = _Group(self, **command) if self.commands else _Command(**command)
         for name, each in settings_of(made).items():
             each.envvar = PREFIX + name.upper()
         return made
+
+    def full_names(self) -> dict[str, Command]:
+        """Return the commands of a group, and each group that is one, by full name."""
+        found: dict[str, Command] = {}
+        for each in self.commands:
+            if each.runs or not each.commands:
+                found[each.name] = each
+            found |= {f"{each.name} {name}": one for name, one in each.full_names().items()}
+        return found
 
 
 def with_plugins(commands: Iterable[Command]) -> tuple[Command, ...]:
     """Return commands with those of installed packages, by section."""
     found = [*commands, *(each for rows in plugins(PLUGINS) for each in rows)]
     return tuple(sorted(found, key=lambda each: SECTIONS.index(each.section)))
-
-
-class _Rows(Mapping[str, Any]):
-    """The commands of a group by name; each is loaded when it is requested."""
-
-    def __init__(self, rows: tuple[Command, ...]) -> None:
-        self.rows = {each.name: each for each in rows}
-        self._loaded: dict[str, click.Command] = {}
-
-    def __getitem__(self, name: str) -> click.Command:
-        if name not in self._loaded:
-            self._loaded[name] = self.rows[name].load()
-        return self._loaded[name]
-
-    def full_names(self) -> dict[str, Callable[[], Any]]:
-        """Return functions that load each command, and each group that is one, by full name."""
-        found: dict[str, Callable[[], Any]] = {}
-        for name, row in self.rows.items():
-            if row.runs or not row.commands:
-                found[name] = partial(self.__getitem__, name)
-            inner = _Rows(row.commands).full_names()
-            found.update({f"{name} {each}": load for each, load in inner.items()})
-        return found
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.rows)
-
-    def __len__(self) -> int:
-        return len(self.rows)
 
 
 class _Context(click.Context):
@@ -146,7 +121,20 @@ class _Command(click.Command):
 
 
 class _Group(_Command, click.Group):
-    """A group of commands, which may be a command itself, such as ``dafka store``."""
+    """A group of commands, each of which is loaded when it is requested."""
+
+    def __init__(self, row: Command, **more: Any) -> None:
+        super().__init__(invoke_without_command=row.runs, no_args_is_help=not row.runs, **more)
+        self.row = row
+        self._rows = {each.name: each for each in row.commands}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*self._rows]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in self._rows and cmd_name not in self.commands:
+            self.commands[cmd_name] = self._rows[cmd_name].load()
+        return self.commands.get(cmd_name)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args and self.no_args_is_help and not ctx.resilient_parsing:
@@ -154,13 +142,9 @@ class _Group(_Command, click.Group):
             ctx.exit(EXIT_USAGE)
         return super().parse_args(ctx, args)
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*self.commands]
-
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_options(ctx, formatter)
-        rows = self.commands.rows.values()  # type: ignore[attr-defined]
-        for section, each in groupby(rows, lambda row: row.section):
+        for section, each in groupby(self.row.commands, lambda row: row.section):
             with formatter.section(section or "Commands"):
                 formatter.write_dl([(row.name, row.summary) for row in each])
 

@@ -236,8 +236,7 @@ SHARED: Final = (
 def commands(ctx: click.Context) -> Mapping[str, Callable[[], Any]]:
     """Return functions that load each command, and each group that is one, by its full name."""
     root: Any = ctx.find_root().command
-    found: Mapping[str, Callable[[], Any]] = root.commands.full_names()
-    return found
+    return {name: each.load for name, each in root.row.full_names().items()}
 
 
 def read_of(ctx: click.Context) -> Configuration:

@@ -450,7 +450,7 @@ def _usage_sentence(error: click.ClickException) -> str:
             known = [name for each in ctx.command.get_params(ctx) for name in each.opts]
             return f"unknown option {error.option_name}{_hint(error.option_name, known, path)}"
         case click.exceptions.NoSuchCommand() if ctx is not None:
-            known = [*ctx.command.commands]
+            known = ctx.command.list_commands(ctx)
             return f"unknown command {error.command_name!r}{_hint(error.command_name, known, path)}"
     message = re.sub(r"\s+", " ", error.format_message()).rstrip(".")
     return f"{message} (see '{path} --help')"

@@ -7,7 +7,7 @@ number.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from dafka_core.config.node_options import INSECURE_ENVIRONMENT, SecurityOptions
 from dafka_core.errors import ConfigError
@@ -18,8 +18,6 @@ from dafka_core.system.closing import ProcessBound
 from dafka_core.system.hosts import host_port, is_loopback
 
 if TYPE_CHECKING:
-    from starlette.applications import Starlette
-
     from dafka_core.nodes.node import Node
     from dafka_core.ops.http_server import HttpServer
 
@@ -135,34 +133,23 @@ def _door(config: MetricsOptions, security: SecurityOptions) -> Door | None:
 def _served(config: MetricsOptions, door: Door | None, nodes: WatchedNodes) -> HttpServer:
     try:
         # An extra.
-        from dafka_core.ops.http_server import Access, HttpServer, Login  # noqa: PLC0415
-        from dafka_core.ops.node_routes import PROBES  # noqa: PLC0415
+        from starlette.applications import Starlette  # noqa: PLC0415
+        from starlette.middleware import Middleware  # noqa: PLC0415
+        from starlette.middleware.gzip import GZipMiddleware  # noqa: PLC0415
+        from starlette.responses import PlainTextResponse  # noqa: PLC0415
+        from starlette.routing import Route  # noqa: PLC0415
 
-        app = _app(nodes)
+        from dafka_core.ops.http_server import Access, HttpServer, Login  # noqa: PLC0415
+        from dafka_core.ops.node_routes import PROBES, node_routes  # noqa: PLC0415
     except ImportError:
         why = "needs prometheus-client, starlette and uvicorn: pip install 'dafka-spark[metrics]'"
         raise ConfigError("metrics", config.metrics, why) from None
     where = host_port(str(config.metrics))
     server = HttpServer("metrics", "metrics", where, MOST_CONNECTIONS)
-    server.start(Access(app, where.host, Login(door, PROBES), None))
-    return server
-
-
-def _app(nodes: WatchedNodes) -> Starlette:
-    # An extra.
-    from starlette.applications import Starlette  # noqa: PLC0415
-    from starlette.middleware import Middleware  # noqa: PLC0415
-    from starlette.middleware.gzip import GZipMiddleware  # noqa: PLC0415
-    from starlette.responses import PlainTextResponse, Response  # noqa: PLC0415
-    from starlette.routing import Route  # noqa: PLC0415
-
-    from dafka_core.ops.node_routes import node_routes  # noqa: PLC0415
-
-    def missing(request: Any, error: Exception) -> Response:
-        return PlainTextResponse(HELP, 404)
-
-    return Starlette(
+    app = Starlette(
         routes=[Route("/", lambda request: PlainTextResponse(HELP)), *node_routes(nodes)],
         middleware=[Middleware(GZipMiddleware, compresslevel=1)],
-        exception_handlers={404: missing},
+        exception_handlers={404: lambda request, error: PlainTextResponse(HELP, 404)},
     )
+    server.start(Access(app, where.host, Login(door, PROBES), None))
+    return server

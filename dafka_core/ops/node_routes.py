@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import accumulate, chain
+from typing import Any, Final, cast
 
-from prometheus_client import exposition
+from prometheus_client import CollectorRegistry, ProcessCollector, exposition
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.registry import Collector
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from dafka_core.ops.collector import registry_of
+from dafka_core.model.histograms import BOUNDS_S, Counted
 from dafka_core.ops.findings import Finding, Severity
 from dafka_core.ops.health import is_alive, is_ready
+from dafka_core.ops.metric_declarations import Metric, Sample
+from dafka_core.ops.node_metrics import EVERY, TABLE, of_kind
+from dafka_core.ops.store_extension import store_extensions
 from dafka_core.ops.watched_nodes import WatchedNodes
 
 PROBES = ("/healthz", "/readyz")
@@ -59,3 +67,62 @@ def _health(
         if not good or each.severity is not Severity.OK
     ]
     return PlainTextResponse("".join(f"{line}\n" for line in (status, *lines)), code)
+
+
+_FAMILIES: Final[dict[str, Any]] = {
+    "counter": CounterMetricFamily,
+    "gauge": GaugeMetricFamily,
+    "histogram": HistogramMetricFamily,
+}
+
+
+def registry_of(nodes: WatchedNodes) -> CollectorRegistry:
+    """Return a registry of the metrics of nodes and of this process."""
+    registry = CollectorRegistry()
+    registry.register(NodesCollector(nodes))
+    ProcessCollector(registry=registry)
+    return registry
+
+
+class NodesCollector(Collector):
+    """Collects the metrics of a process's nodes, also those without samples."""
+
+    def __init__(self, nodes: WatchedNodes) -> None:
+        self._nodes = nodes
+
+    def describe(self) -> list[Family]:
+        """Return all possible metrics: clients may request some by name."""
+        declared = [each.metrics for each in store_extensions()]
+        declared += [each.metrics for each in self._nodes.nodes]
+        return [_family(metric, []) for metric in dict.fromkeys(chain(*TABLE.values(), *declared))]
+
+    def collect(self) -> Iterator[Family]:
+        """Yield the current metrics."""
+        found: dict[Metric, list[tuple[list[str], Sample]]] = {}
+        nodes = self._nodes.nodes
+        for node in nodes:
+            for metric in (*TABLE[EVERY], *of_kind(node.kind), *node.metrics):
+                found.setdefault(metric, [])
+            for sample in node.samples():
+                labels = [node.kind, node.name, *sample.labels]
+                found[sample.metric].append((labels, sample))
+        for metric in dict.fromkeys(chain(*TABLE.values(), found)):
+            if metric in found:
+                yield _family(metric, found[metric])
+
+
+def _family(metric: Metric, samples: list[tuple[list[str], Sample]]) -> Family:
+    name = metric.name.removesuffix("_total")
+    family: Any = _FAMILIES[metric.kind](name, metric.meaning, labels=list(metric.all_labels))
+    for labels, sample in samples:
+        if isinstance(sample.value, Counted):
+            family.add_metric(labels, _buckets(sample.value), sample.value.sum_s)
+        else:
+            family.add_metric(labels, float(sample.value))
+    return cast("Family", family)
+
+
+def _buckets(counted: Counted) -> list[tuple[str, float]]:
+    """Return cumulative buckets, as Prometheus requires."""
+    names = [*(str(bound) for bound in BOUNDS_S), "+Inf"]
+    return [*zip(names, accumulate(counted.counts), strict=True)]

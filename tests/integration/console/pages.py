@@ -53,12 +53,12 @@ def ask(
 
 
 def post(console: Console, headers: Mapping[str, str] | None = None, **members: Any) -> Answer:
-    """A record that is written by hand."""
+    """Publish a record from the page."""
     return ask(console, "/api/produce", "POST", json.dumps(members).encode(), headers)
 
 
 def seen(*stores: StoreDouble) -> Snapshot:
-    """What a console has read of stores."""
+    """Return a snapshot of a console that has read these stores."""
     table = PartitionTable()
     for store in stores:
         table.hear(store.address, store.log.partitions(), complete=True)

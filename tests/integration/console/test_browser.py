@@ -158,7 +158,7 @@ def test_a_window_of_the_charts_is_chosen_by_keyboard_and_clients_are_named(
         check.sees(f"{label}.includes('last 6 hours: now ')", "the next button is pressed")
         chosen = "document.activeElement.getAttribute('aria-pressed') === 'true'"
         check.sees(chosen, "the button keeps the focus")
-        check.sees("document.querySelector('.chart .line').getAttribute('d')", "there is a line")
+        check.sees("document.querySelector('.chart .line').getAttribute('d')", "the chart's line")
         browser.run("document.activeElement.blur()")
         browser.key("m", "m")
         check.sees("document.querySelectorAll('.chart').length === 2", "the map's charts")
@@ -178,7 +178,7 @@ def test_a_page_says_that_no_store_was_ever_there_and_when_there_are_no_topics(
         check.open("topics", f"{title} === 'No store answers'")
         check.sees("document.querySelector('.live').textContent === 'no store'", "it is not live")
         own.start_store(0)
-        check.sees(f"{title} === 'No topics yet'", "a store is there, with nothing in it")
+        check.sees(f"{title} === 'No topics yet'", "an empty store is found")
         check.sees("document.querySelector('.live').textContent === 'live'", "it is live")
 
 

@@ -82,7 +82,7 @@ def test_a_store_that_is_gone_is_told_and_what_it_had_stays_until_it_is_back(
             assert began_us <= state.since_us <= time.time() * 1e6
             store.start(port)
             store.append(TopicPartition("t", "A" * 32), [b"y"])
-            wait_until(lambda: records(view.snapshot, "t") == 4, "it is back, and goes on")
+            wait_until(lambda: records(view.snapshot, "t") == 4, "the store is back")
             assert view.snapshot.live
             assert not any(view.snapshot.rates.last(RECORDS, POINTS))
 

@@ -29,7 +29,7 @@ def rows(commands: Any, prefix: str = "") -> Iterator[tuple[str, Command]]:
         yield from rows(each.commands, f"{prefix}{each.name} ")
 
 
-ROWS = dict(rows(app.commands.rows.values()))
+ROWS = dict(rows(app.row.commands))
 
 
 @pytest.mark.parametrize("name", ROWS)

@@ -201,8 +201,8 @@ def test_an_object_of_a_page_can_be_read() -> None:
 
 def test_a_settings_file_of_a_page_is_one_that_dafka_takes(tmp_path: Path) -> None:
     known = {
-        name: lambda load=load: frozenset(settings_of(load()))
-        for name, load in DAFKA.commands.full_names().items()
+        name: lambda load=row.load: frozenset(settings_of(load()))
+        for name, row in DAFKA.row.full_names().items()
     }
     [text] = [each.text for each in BLOCKS if each[::2] == ("docs/commands.md", "toml")]
     file = tmp_path / "dafka.toml"
