@@ -164,7 +164,7 @@ def test_records_that_no_store_has_are_a_loss(read: Read, tp: TopicPartition, st
 
 def test_no_store_is_an_error(read: Read, tower: str) -> None:
     reader, tp = read(), TopicPartition("t", "P")
-    assert reader.stores() == []
+    assert (reader.stores(), reader.towers()) == ([], [tower])
     for ask in (
         lambda: reader.partitions(timeout_s=0.1),
         lambda: reader.times(tp, 0, 1, timeout_s=0.1),

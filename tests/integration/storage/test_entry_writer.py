@@ -20,6 +20,7 @@ from dafka_core.model.log_entries import (
     Discard,
     NameClient,
     SetTransaction,
+    TransactionExistsError,
 )
 from dafka_core.model.records import (
     RecordBatch,
@@ -176,6 +177,13 @@ def test_small_transactions_are_merged(store: Log) -> None:
 
 
 # ----------------------------------------------------------------------------
+
+
+def test_a_transaction_that_is_set_is_not_committed_again(store: Log) -> None:
+    put(store, values(4))
+    store.write([stage([b"x"], 4, version=3), SetTransaction(TP, Transaction(3, 0, 4))])
+    (outcome,) = store.write([one(A, 4, 5, 3)])
+    assert facts(outcome) == (TransactionExistsError, "t", "p", Transaction(3, 0, 4))
 
 
 @pytest.mark.parametrize(
