@@ -50,10 +50,11 @@ def main() -> None:
 
 
 def throughput(path: Path, lines: Lines) -> None:
-    """Draw a panel for each row that Kafka has: rates as multiples of Kafka's, by size."""
+    """Draw a panel for each row: rates as multiples of Kafka's, or of the first system's."""
+    beside = KAFKA if any(e["system"] == KAFKA for e in lines) else lines[0]["system"]
     of = {(e["row"], e["size_bytes"], e["partitions"], e["system"]): e for e in lines}
     fewest = {e["row"]: min(o["partitions"] for o in lines if o["row"] == e["row"]) for e in lines}
-    rows = [row for row in fewest if any(e["system"] == KAFKA for e in lines if e["row"] == row)]
+    rows = [row for row in fewest if any(e["system"] == beside for e in lines if e["row"] == row)]
     figure, axes = _panels(len(rows))
     for ax, row in zip(axes, rows, strict=True):
         sizes = _unique(each["size_bytes"] for each in lines if each["row"] == row)
@@ -63,7 +64,7 @@ def throughput(path: Path, lines: Lines) -> None:
             at, ratios, errors = [], [], []
             for index, size in enumerate(sizes):
                 if (each := of.get((row, size, fewest[row], system))) is not None:
-                    rate = of[row, size, fewest[row], KAFKA]["median"]["rate"]
+                    rate = of[row, size, fewest[row], beside]["median"]["rate"]
                     at.append(index + (number - (len(systems) - 1) / 2) * width)
                     ratios.append(each["median"]["rate"] / rate)
                     errors.append(
@@ -76,10 +77,10 @@ def throughput(path: Path, lines: Lines) -> None:
             if at:
                 look = {"color": COLORS[system], "ecolor": "#00000060", "label": system}
                 ax.bar(at, ratios, width, yerr=bars, **look)
-        ax.axhline(1, color=COLORS[KAFKA], linewidth=0.8)
+        ax.axhline(1, color=COLORS[beside], linewidth=0.8)
         ax.set_xticks(range(len(sizes)), [_bytes(size) for size in sizes])
         ax.set_title(row)
-    axes[0].set_ylabel("times as fast as Kafka")
+    axes[0].set_ylabel(f"times as fast as {beside}")
     _saved(figure, axes[0], path)
 
 
