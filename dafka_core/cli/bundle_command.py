@@ -58,7 +58,6 @@ def bundle(
     ctx: click.Context,
     file: str | None,
     *,
-    as_json: bool,
     timeout_s: float,
     uris: str,
     **options: Any,
@@ -79,7 +78,7 @@ def bundle(
         why = f"cannot be written: {error.strerror}"
         raise ConfigError("file", escape(str(path)), why) from None
     text = f"{path}: check its contents before you share it"
-    output.done(text, as_json=as_json, file=escape(str(path)))
+    output.done(text, file=escape(str(path)))
 
 
 def _variables(ctx: click.Context, options: Mapping[str, Any]) -> dict[str, str]:

@@ -540,7 +540,6 @@ def produce(
     separator: str | None,
     key_column: str | None,
     rate: float | None,
-    as_json: bool,
     **options: Any,
 ) -> None:
     """Publish each line of files or of standard input as a record; exit once all are acknowledged.
@@ -582,7 +581,7 @@ def produce(
                 raise
         facts = {"topic": escape(topic), "partition": producer.address, "first_offset": first}
         text = f"{publisher.count} records acknowledged"
-        output.done(text, as_json=as_json, **facts, records=publisher.count)
+        output.done(text, **facts, records=publisher.count)
         if error is not None:
             raise error
 
