@@ -30,7 +30,7 @@ from dafka_core.cli.flags import (
     topic_argument,
     watching,
 )
-from dafka_core.cli.process import Stopped, handle_stop_signals, held_signals
+from dafka_core.cli.process import Stopped, handle_stop_signals, signals
 from dafka_core.config.node_options import ProducerOptions
 from dafka_core.errors import ConfigError, DafkaError, RecordTooLargeError
 from dafka_core.model.envelope import AUTO, Header, Headers
@@ -390,7 +390,7 @@ class Publisher:
         interrupt waiting for input or for the rate only, so that no line that was read is lost.
         """
         try:
-            with held_signals() as signals:
+            with signals:
                 self._let_in = signals.let_in
                 for source in sources:
                     if decoders is None:
