@@ -92,12 +92,7 @@ def restore(directory: str, *, backup: str | None) -> None:
 @json_option
 @table_options(SecurityOptions, without=("insecure",))
 def verify(
-    store: str,
-    *,
-    save: Path | None,
-    against: Path | None,
-    beside: str | None,
-    **options: Any,
+    store: str, *, save: Path | None, against: Path | None, beside: str | None, **options: Any
 ) -> None:
     """Read a whole store, running or not, or a backup, and list what is damaged.
 

@@ -55,12 +55,7 @@ MARGIN_S: Final = 60.0
 @stores_option
 @table_options(ReaderOptions)
 def bundle(
-    ctx: click.Context,
-    file: str | None,
-    *,
-    timeout_s: float,
-    uris: str,
-    **options: Any,
+    ctx: click.Context, file: str | None, *, timeout_s: float, uris: str, **options: Any
 ) -> None:
     """Collect diagnostics for a bug report in one file: versions, settings and cluster state.
 

@@ -324,12 +324,7 @@ def _check_other_cluster(
 
 
 def _topic_to_file(
-    stored: StoredRecords,
-    wanted: Selection,
-    topic: str,
-    place: Place,
-    *,
-    overwrite: bool,
+    stored: StoredRecords, wanted: Selection, topic: str, place: Place, *, overwrite: bool
 ) -> None:
     ranges = wanted.ranges(stored, topic, _refuse_gap)
     total = sum(each.count for each in ranges)
