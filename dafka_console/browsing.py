@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 from dafka_console.cluster_view import ANSWER_S
 from dafka_console.decoding import Decoded, decoded, preview
 from dafka_console.snapshot import Snapshot
-from dafka_core.errors import DafkaError, InvalidRequestError, NoStoreError
+from dafka_core.cli.store_clients import Holder, read_range
+from dafka_core.errors import DafkaError, InvalidRequestError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.envelope_columns import opened_columns
 from dafka_core.model.names import escape, printable, text_of
@@ -174,40 +175,12 @@ def batches(
     Raises:
         DafkaError: no store could be read.
     """
-    row = snapshot.partitions.row_of(tp)
-    stores = snapshot.partitions.stores
-
-    def held(client: StoreClient) -> int:
-        ends = stores.get(client.location.store)
-        return -1 if ends is None or row is None else int(ends[row])
-
-    failure: DafkaError = NoStoreError((), ANSWER_S)
-    for client in sorted(clients, key=held, reverse=True):
-        stop = min(end, held(client))
-        if start >= stop:
-            continue
-        stream = client.read(
-            tp,
-            start,
-            stop,
-            times=True,
-            max_records=SEARCH_RECORDS,
-            max_bytes=SEARCH_BYTES,
-            timeout_s=ANSWER_S,
-        )
-        try:
-            for batch in stream:
-                start = batch.end
-                yield batch
-        except DafkaError as error:
-            failure = error
-        else:
-            if start >= end:
-                return
-        finally:
-            stream.close()
-    if start < end:
-        raise failure
+    row, stores = snapshot.partitions.row_of(tp), snapshot.partitions.stores
+    assert row is not None, "as bounds_of has checked"
+    held = [(client, stores.get(client.location.store)) for client in clients]
+    holders = [Holder(client, 0, int(ends[row])) for client, ends in held if ends is not None]
+    limits = {"max_records": SEARCH_RECORDS, "max_bytes": SEARCH_BYTES, "timeout_s": ANSWER_S}
+    return read_range(tp, start, end, holders, **limits)
 
 
 def _contains(batch: RecordBatch, octets: bytes) -> np.ndarray[Any, np.dtype[np.bool_]]:

@@ -65,7 +65,6 @@ def top(
     interval_s: float,
     internal: bool,
     once: bool,
-    as_json: bool,
     finder: StoreFinder,
 ) -> None:
     """Watch a cluster: nodes, stores, topics, partitions, rates, sizes, and lag of queries.
@@ -85,11 +84,11 @@ def top(
     ends = nullcontext() if once else suppress(Stopped)  # it has no other end
     with ends, ClusterView(finder.options, named, interval_s=interval_s) as view:
         snapshot = _first(view, finder.timeout_s, interval_s)
-        if once or as_json or not sys.stdout.isatty():
+        if once or output.settings.json or not sys.stdout.isatty():
             if once and topic is not None and topic not in snapshot.partitions.topics:
                 raise store_clients.unknown_topic(topic, snapshot.partitions.topics)
             while True:
-                _print(snapshot, choice, as_json=as_json)
+                _print(snapshot, choice)
                 if once:
                     return
                 snapshot = view.wait(snapshot.number + 1)
@@ -106,10 +105,10 @@ def _first(view: ClusterView, timeout_s: float, interval_s: float) -> Snapshot:
     return view.wait(max(snapshot.number, RATED), max(timeout_s, 3 * interval_s))
 
 
-def _print(snapshot: Snapshot, choice: TopChoice, *, as_json: bool) -> None:
+def _print(snapshot: Snapshot, choice: TopChoice) -> None:
     from dafka_console import top_view
 
-    if as_json:
+    if output.settings.json:
         output.write(f"{json.dumps(top_view.as_json(snapshot, choice))}\n".encode())
         return
     from rich.console import Console

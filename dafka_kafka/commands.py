@@ -119,7 +119,7 @@ def remove(name: str, *, users: str) -> None:
 
 @file_option
 @json_option
-def show(*, users: str, as_json: bool) -> None:
+def show(*, users: str) -> None:
     """List a gateway's users, and what each may do."""
     from dafka_kafka.users import USER_ROLES, Users
 
@@ -127,7 +127,7 @@ def show(*, users: str, as_json: bool) -> None:
         (each.name, ", ".join(r for r in USER_ROLES if r in each.roles), topics_of(each))
         for each in Users(users).permissions()
     ]
-    output.table(("name", "roles", "topics"), rows, as_json=as_json)
+    output.table(("name", "roles", "topics"), rows)
 
 
 def _rewrite(users: str, name: str, renew: Callable[[list[str]], list[str]]) -> None:
@@ -241,7 +241,7 @@ _PARTITION_COLUMNS: Final = (
     help="A group, to list its partitions and who reads them; all groups without it.",
 )
 @reads_stores
-def groups(group: str | None, *, as_json: bool, finder: StoreFinder) -> None:
+def groups(group: str | None, *, finder: StoreFinder) -> None:
     """List the consumer groups of Kafka's clients, and how far behind they are.
 
     It asks stores, not gateways: it shows the members of each group's last stable generation.
@@ -254,7 +254,7 @@ def groups(group: str | None, *, as_json: bool, finder: StoreFinder) -> None:
         if not found:
             output.info("no consumer group has committed, or has members")
         rows = [shown((*each[:3], len(each.partitions), *each[3:6])) for each in found]
-        output.table(_GROUP_COLUMNS, rows, as_json=as_json)
+        output.table(_GROUP_COLUMNS, rows)
         return
     of_group = next((each for each in found if each.group == group), None)
     if of_group is None:
@@ -267,7 +267,7 @@ def groups(group: str | None, *, as_json: bool, finder: StoreFinder) -> None:
         if member:
             reader = member.member_id, member.joined.client_id, member.joined.host
         rows.append(shown((topic, number, *behind, *reader)))
-    output.table(_PARTITION_COLUMNS, rows, as_json=as_json)
+    output.table(_PARTITION_COLUMNS, rows)
 
 
 @directory_option()

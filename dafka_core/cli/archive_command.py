@@ -46,9 +46,7 @@ _COLUMNS: Final = ("topic", "files", "records", "bytes")
     "Default: the start of the current day in UTC, so that each archived day is complete.",
 )
 @reads_stores
-def archive(
-    topic: str, *, archive_directory: str, before: str | None, as_json: bool, finder: StoreFinder
-) -> None:
+def archive(topic: str, *, archive_directory: str, before: str | None, finder: StoreFinder) -> None:
     """Copy a topic to Parquet files, which Spark reads together with the stores as one topic.
 
     Each record is archived once, however often this runs. The stores delete nothing.
@@ -77,7 +75,7 @@ def archive(
         output.info("nothing to archive: all records are in the archive, or newer than --before")
     records = sum(file.end - file.start for file in added)
     row = (topic, len(added), records, sum(file.size_bytes for file in added))
-    output.table(_COLUMNS, [row], as_json=as_json)
+    output.table(_COLUMNS, [row])
     for error in failed.values():
         output.error(str(error))
     if failed:

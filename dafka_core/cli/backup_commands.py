@@ -27,7 +27,7 @@ COLUMNS = ("kind", "topic", "partition", "offset", "why")
 )
 @json_option
 @table_options(SecurityOptions, without=("insecure",))
-def backup(store: str, to: str, *, since: str | None, as_json: bool, **options: Any) -> None:
+def backup(store: str, to: str, *, since: str | None, **options: Any) -> None:
     """Back up a store, running or not, to a new directory.
 
     The backup is a snapshot of the whole store; if it fails, no directory is left.
@@ -39,7 +39,7 @@ def backup(store: str, to: str, *, since: str | None, as_json: bool, **options: 
     previous = None if since is None else Backup(Path(since))
     with output.progress(None, "bytes") as advance:
         found = back_up(store, Path(to), previous, advance, keys_in(options))
-    if as_json:
+    if output.settings.json:
         output.write((Path(to) / BACKUP_MANIFEST).read_bytes())
     kind = "incremental" if previous else "full"
     output.info(
@@ -56,7 +56,7 @@ def backup(store: str, to: str, *, since: str | None, as_json: bool, **options: 
     help="Restore this backup to DIR, which must be missing or empty.",
 )
 @result_option
-def restore(directory: str, *, backup: str | None, as_json: bool) -> None:
+def restore(directory: str, *, backup: str | None) -> None:
     """Turn a backup, or a copy of a store's directory in DIR, into a store of its own.
 
     It keeps its records and gets a new address. A running store cannot be restored.
@@ -70,7 +70,7 @@ def restore(directory: str, *, backup: str | None, as_json: bool) -> None:
         with output.progress(None, "partitions") as advance:
             address = store_backup.restore(Path(backup), Path(directory), advance)
     text = f"{directory} is now store {address}"
-    output.done(text, as_json=as_json, directory=directory, store=address)
+    output.done(text, directory=directory, store=address)
 
 
 @argument("store", metavar="DIR|URI|BACKUP")
@@ -92,13 +92,7 @@ def restore(directory: str, *, backup: str | None, as_json: bool) -> None:
 @json_option
 @table_options(SecurityOptions, without=("insecure",))
 def verify(
-    store: str,
-    *,
-    save: Path | None,
-    against: Path | None,
-    beside: str | None,
-    as_json: bool,
-    **options: Any,
+    store: str, *, save: Path | None, against: Path | None, beside: str | None, **options: Any
 ) -> None:
     """Read a whole store, running or not, or a backup, and list what is damaged.
 
@@ -114,18 +108,18 @@ def verify(
         if save or against:
             why = "cannot be combined with --save or --against"
             raise click.BadParameter(why, param_hint="'--beside'")
-        _compare(store, beside, keys, as_json=as_json)
+        _compare(store, beside, keys)
         return
     saved = SavedLinks.read(against) if against else None
     newest = SavedLinks.of(store, keys) if save else None
     done, late = Checked(), Checked()
     with output.progress(None, "partitions") as move:
         for each in checked(store, keys):
-            _print_damage(each.found, as_json=as_json)
+            _print_damage(each.found)
             move(each.partitions)
             done = done.plus(each)
         for each in saved.check(store, keys) if saved else ():
-            _print_damage(each.found, as_json=as_json)
+            _print_damage(each.found)
             late = late.plus(each)
     output.info(
         f"{done.partitions} partitions, {done.records} records in {done.blocks} blocks, "
@@ -150,18 +144,18 @@ def verify(
         output.info(f"{save} has the newest links of {len(newest.links)} partitions")
 
 
-def _print_damage(found: Sequence[Damage], *, as_json: bool) -> None:
-    output.table(COLUMNS, found, as_json=as_json, wrapped={"why"})
+def _print_damage(found: Sequence[Damage]) -> None:
+    output.table(COLUMNS, found, wrapped={"why"})
 
 
-def _compare(store: str, other: str, keys: KeyFiles, *, as_json: bool) -> None:
+def _compare(store: str, other: str, keys: KeyFiles) -> None:
     """Compare two stores by their links; records without a final link are not compared."""
     from dafka_core.nodes.store_backup import compare
     from dafka_core.storage.log_check import DIFFERENT
 
     same = wrong = 0
     for records, found in compare(store, other, keys=keys):
-        _print_damage(found, as_json=as_json)
+        _print_damage(found)
         same, wrong = same + records, wrong + sum(each.kind == DIFFERENT for each in found)
     output.info(
         f"{same} records are identical at both stores by their links: "

@@ -55,13 +55,7 @@ MARGIN_S: Final = 60.0
 @stores_option
 @table_options(ReaderOptions)
 def bundle(
-    ctx: click.Context,
-    file: str | None,
-    *,
-    as_json: bool,
-    timeout_s: float,
-    uris: str,
-    **options: Any,
+    ctx: click.Context, file: str | None, *, timeout_s: float, uris: str, **options: Any
 ) -> None:
     """Collect diagnostics for a bug report in one file: versions, settings and cluster state.
 
@@ -79,7 +73,7 @@ def bundle(
         why = f"cannot be written: {error.strerror}"
         raise ConfigError("file", escape(str(path)), why) from None
     text = f"{path}: check its contents before you share it"
-    output.done(text, as_json=as_json, file=escape(str(path)))
+    output.done(text, file=escape(str(path)))
 
 
 def _variables(ctx: click.Context, options: Mapping[str, Any]) -> dict[str, str]:

@@ -47,7 +47,7 @@ def checkpoint() -> None:
 @path_argument
 @batch_number_option
 @json_option
-def show(path: str, *, batch: int | None, as_json: bool) -> None:
+def show(path: str, *, batch: int | None) -> None:
     """List a checkpoint's batches, or the offset ranges of one batch.
 
     A batch is committed or unfinished. A query that starts repeats an unfinished batch with the
@@ -63,7 +63,7 @@ def show(path: str, *, batch: int | None, as_json: bool) -> None:
         columns, state = _RANGE_COLUMNS, _state(found.batch(batch))
         rows = [(batch, state, source, *each[:4]) for source, each in found.ranges(batch)]
     output.info(_text(found))
-    output.table(columns, rows, as_json=as_json)
+    output.table(columns, rows)
 
 
 @path_argument
@@ -71,9 +71,7 @@ def show(path: str, *, batch: int | None, as_json: bool) -> None:
 @batch_number_option
 @option("--other-batch", type=click.IntRange(0), metavar="N", help="A batch of OTHER.")
 @json_option
-def diff(
-    path: str, other: str | None, *, batch: int | None, other_batch: int | None, as_json: bool
-) -> None:
+def diff(path: str, other: str | None, *, batch: int | None, other_batch: int | None) -> None:
     """List the partitions whose end offsets differ between two checkpoints or two batches.
 
     By default it compares the newest batches of two checkpoints, or the last two batches of one.
@@ -96,13 +94,13 @@ def diff(
             rows.append((*key, a, b, None if a is None or b is None else b - a))
     if not rows:
         output.info("both end at the same offsets")
-    output.table(_DIFF_COLUMNS, rows, as_json=as_json)
+    output.table(_DIFF_COLUMNS, rows)
 
 
 @path_argument
 @target_argument
 @result_option
-def copy(path: str, to: str, *, as_json: bool) -> None:
+def copy(path: str, to: str) -> None:
     """Copy a checkpoint unchanged, with the id of its query, as a backup or to move it.
 
     Run the query from only one of the two: a sink of format dafka refuses different rows under the
@@ -114,13 +112,13 @@ def copy(path: str, to: str, *, as_json: bool) -> None:
     output.info(
         "run the query from only one of the two; for another query use 'dafka checkpoint fork'"
     )
-    _done(made, as_json=as_json)
+    _done(made)
 
 
 @path_argument
 @target_argument
 @result_option
-def fork(path: str, to: str, *, as_json: bool) -> None:
+def fork(path: str, to: str) -> None:
     """Copy a checkpoint for another query, which continues from the same offsets.
 
     A sink of format dafka writes the fork's rows to new partitions. Write to another topic, or the
@@ -132,7 +130,7 @@ def fork(path: str, to: str, *, as_json: bool) -> None:
     made = copied(found, to, is_fork=True)
     what = f"from batch {made.next_batch} on, query {found.query_id} also writes these rows"
     output.info(f"{what}; write to another topic")
-    _done(made, as_json=as_json)
+    _done(made)
 
 
 @path_argument
@@ -144,9 +142,7 @@ def fork(path: str, to: str, *, as_json: bool) -> None:
 )
 @stopped_option
 @result_option
-def rewind(
-    path: str, *, to_batch: int | None, to_time: str | None, stopped: bool, as_json: bool
-) -> None:
+def rewind(path: str, *, to_batch: int | None, to_time: str | None, stopped: bool) -> None:
     """Back up a checkpoint, then remove the batches after an earlier one.
 
     Rows that the query has written since are not removed. A sink of format dafka refuses different
@@ -168,13 +164,13 @@ def rewind(
         "a sink of format dafka refuses different rows under the numbers of batches that it has "
         "written: for such a query rewind a fork, which writes to new partitions"
     )
-    _done(Checkpoint.read(path), as_json=as_json, backup=str(backup))
+    _done(Checkpoint.read(path), backup=str(backup))
 
 
 @path_argument
 @stopped_option
 @result_option
-def reset(path: str, *, stopped: bool, as_json: bool) -> None:
+def reset(path: str, *, stopped: bool) -> None:
     """Reset a query: it restarts as a new query from its option startingOffsets.
 
     The checkpoint is moved to a backup. Rows that the query has written are not removed.
@@ -184,7 +180,7 @@ def reset(path: str, *, stopped: bool, as_json: bool) -> None:
 
     backup = checkpoint.reset(Checkpoint.read(path), is_stopped=stopped)
     text = f"{path} is empty: the query starts anew, with a new id. The backup is {backup}"
-    output.done(text, as_json=as_json, checkpoint=str(path), backup=str(backup))
+    output.done(text, checkpoint=str(path), backup=str(backup))
 
 
 def _time_ms(text: str) -> float:
@@ -194,10 +190,10 @@ def _time_ms(text: str) -> float:
         raise click.BadParameter(str(error), param_hint="'--to-time'") from None
 
 
-def _done(made: Checkpoint, *, as_json: bool, **facts: Any) -> None:
+def _done(made: Checkpoint, **facts: Any) -> None:
     facts = {"checkpoint": str(made.path), "query": made.query_id, **facts}
     facts["next_batch"] = made.next_batch
-    output.done(f"{made.path}: {_text(made)}", as_json=as_json, **facts)
+    output.done(f"{made.path}: {_text(made)}", **facts)
 
 
 def _text(found: Checkpoint) -> str:
@@ -275,7 +271,6 @@ def verify(
     sink_option: Sequence[str],
     from_batch: int,
     partition: str,
-    as_json: bool,
     finder: StoreFinder,
 ) -> None:
     """Verify that stores have the rows that a query wrote, or report the first wrong batch.
@@ -310,7 +305,7 @@ def verify(
             ):
                 rows.append(row)
                 advance(1)
-    output.table(_COLUMNS, rows, as_json=as_json)
+    output.table(_COLUMNS, rows)
     output.info(f"query {found.query_id}: {_verification_text(found, rows, from_batch)}")
 
 

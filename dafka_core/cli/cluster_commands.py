@@ -52,9 +52,7 @@ class State(NamedTuple):
 @timeout_option
 @stores_option
 @table_options(ReaderOptions, without=_WAITING)
-def status(
-    *, min_stores: str | None, as_json: bool, timeout_s: float, uris: str, **options: Any
-) -> None:
+def status(*, min_stores: str | None, timeout_s: float, uris: str, **options: Any) -> None:
     """Exit with 0 if a tower and all known stores respond, else with 1: for probes.
 
     With --min-stores N, N stores are enough. 'dafka doctor' names causes and remedies.
@@ -63,7 +61,7 @@ def status(
 
     least = parse_least(min_stores)
     states = [*_states(gathered(options, (), parse_uris(uris), timeout_s=timeout_s))]
-    output.table(State._fields, states, as_json=as_json)
+    output.table(State._fields, states)
     if why := _why_not(states, least):
         raise DafkaError(why)
 
@@ -114,7 +112,7 @@ def _why_not(states: list[State], least: int | None) -> str:
 
 @json_option
 @table_options(ReaderOptions)
-def nodes(*, as_json: bool, **options: Any) -> None:
+def nodes(**options: Any) -> None:
     """List the towers, and the producers, consumers, stores and readers with their topics.
 
     It takes two seconds: nodes connect to this command and announce themselves.
@@ -132,7 +130,7 @@ def nodes(*, as_json: bool, **options: Any) -> None:
         (each.node, each.kind or "-", each.endpoint, each.connected, ",".join(each.topics))
         for each in found
     ]
-    output.table(_NODES, rows, as_json=as_json)
+    output.table(_NODES, rows)
 
 
 _COLUMNS: Final = ("severity", "about", "finding", "remedy")
@@ -149,9 +147,7 @@ _COLUMNS: Final = ("severity", "about", "finding", "remedy")
 @timeout_option
 @stores_option
 @table_options(ReaderOptions, without=_WAITING)
-def doctor(
-    *, topic: Sequence[str], as_json: bool, timeout_s: float, uris: str, **options: Any
-) -> None:
+def doctor(*, topic: Sequence[str], timeout_s: float, uris: str, **options: Any) -> None:
     """Diagnose a cluster: towers, stores, topics, clocks, versions, locks and connections.
 
     Exits with 1 if it finds a problem; warnings do not count.
@@ -165,6 +161,6 @@ def doctor(
     facts = gathered(options, topic, parse_uris(uris), timeout_s=timeout_s)
     found = [*check_all(facts), *check_security(ReaderOptions.build(options), facts)]
     rows = [(each.severity.value, *each[1:4]) for each in found]
-    output.table(_COLUMNS, rows, as_json=as_json, wrapped=("finding", "remedy"))
+    output.table(_COLUMNS, rows, wrapped=("finding", "remedy"))
     if wrong := problems(found):
         raise DafkaError("1 problem" if len(wrong) == 1 else f"{len(wrong)} problems")

@@ -13,8 +13,9 @@ from typing import Any, Final
 
 import click
 
+from dafka_core.cli import output
 from dafka_core.cli.configuration import SHARED, FileSettings
-from dafka_core.cli.flags import PREFIX, settings_of
+from dafka_core.cli.flags import AS_JSON, PREFIX, settings_of
 from dafka_core.cli.process import EXIT_USAGE
 from dafka_core.system.distribution import plugins
 
@@ -107,6 +108,11 @@ class _Command(click.Command):
     """A command with sections of options."""
 
     context_class = _Context
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Call the command's function; its ``--json`` is a setting of the output."""
+        output.settings.json = bool(ctx.params.pop(AS_JSON, False))
+        return super().invoke(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the arguments, and the options by their sections."""

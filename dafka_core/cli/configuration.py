@@ -295,7 +295,7 @@ _COLUMNS: Final = ("command", "option", "value", "from")
     help="A command, to list only its options, with these flags applied.",
 )
 @json_option
-def config(ctx: click.Context, words: Sequence[str], *, as_json: bool) -> None:
+def config(ctx: click.Context, words: Sequence[str]) -> None:
     """Show the value of each option and its origin: flag, environment, file or default.
 
     Without a command it lists the settings for all commands, then the file's settings for single
@@ -306,7 +306,7 @@ def config(ctx: click.Context, words: Sequence[str], *, as_json: bool) -> None:
     if found.path is not None:
         chosen = f", profile {found.profile}" if found.profile else ""
         output.info(f"configuration file {found.path}{chosen}")
-    output.table(_COLUMNS, rows, as_json=as_json)
+    output.table(_COLUMNS, rows)
 
 
 def _of_all(found: Configuration) -> Iterator[tuple[str, ...]]:

@@ -12,7 +12,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Thread
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 import numpy as np
@@ -29,7 +29,7 @@ from dafka_core.cli.flags import (
     watching,
 )
 from dafka_core.cli.process import Stopped
-from dafka_core.cli.store_clients import StoreFinder
+from dafka_core.cli.store_clients import Holder, StoreFinder, read_range
 from dafka_core.config.node_options import ConsumerOptions, ReaderOptions
 from dafka_core.config.options import check_argument
 from dafka_core.errors import (
@@ -67,11 +67,6 @@ if TYPE_CHECKING:
 _BATCH: Final[Mapping[str, Any]] = {"max_records": 50_000, "max_bytes": 8 << 20}
 
 
-class _Holder(NamedTuple):
-    client: StoreClient
-    info: PartitionInfo
-
-
 @dataclass(frozen=True)
 class Range:
     """A range of a partition's offsets: ``start`` up to ``end`` (exclusive)."""
@@ -102,7 +97,7 @@ class StoredRecords:
         self._clients = clients
         self._reader = reader
         self._timeout_s = timeout_s
-        self._holders: dict[TopicPartition, list[_Holder]] = defaultdict(list)
+        self._holders: dict[TopicPartition, list[Holder]] = defaultdict(list)
 
     @property
     def stores(self) -> set[str]:
@@ -120,6 +115,7 @@ class StoredRecords:
         """
         self._holders.clear()
         failures: list[StoreUnreachableError] = []
+        infos: list[PartitionInfo] = []
         for client in self._clients:
             try:
                 found = client.heads(topics, timeout_s=self._timeout_s)
@@ -127,12 +123,12 @@ class StoredRecords:
                 failures.append(error)
                 continue
             for info in found:
-                self._holders[info.tp].append(_Holder(client, info))
+                self._holders[info.tp].append(Holder(client, info.earliest, info.end))
+            infos += found
         if failures and len(failures) == len(self._clients) and self._reader is None:
             raise failures[0]
         for failure in failures:
             output.error(f"{failure}: records that only this store has are missing")
-        infos = [holder.info for each in self._holders.values() for holder in each]
         if self._reader is not None:
             infos += self._reader.partitions(topics, timeout_s=self._timeout_s)
         return [*merge_heads(infos).values()]
@@ -171,29 +167,17 @@ class StoredRecords:
             DataLossError: no store has some of the records any more.
             StoreUnreachableError: the stores that have them do not respond.
         """
-        tp, offset, failure = wanted.info.tp, wanted.start, None
+        tp, offset = wanted.info.tp, wanted.start
         life = None if wanted.info.life == NO_LIFE else wanted.info.life
-        left = sorted(self._holders[tp], key=lambda each: -each.info.end)
-        while offset < wanted.end:
-            fitting = (each for each in left if each.info.earliest <= offset < each.info.end)
-            if (holder := next(fitting, None)) is None:
-                break
-            left.remove(holder)
-            client, info = holder
-            end = min(info.end, wanted.end)
-            try:
-                for batch in client.read(
-                    tp, offset, end, life=life, times=True, timeout_s=self._timeout_s, **_BATCH
-                ):
-                    offset = batch.end
-                    yield batch
-            except (StoreUnreachableError, DataLossError, InvalidRequestError) as error:
-                failure = error
-        if offset < wanted.end and self._reader is not None:
+        limits = {"life": life, "timeout_s": self._timeout_s, **_BATCH}
+        try:
+            for batch in read_range(tp, offset, wanted.end, self._holders[tp], **limits):
+                offset = batch.end
+                yield batch
+        except (StoreUnreachableError, DataLossError, InvalidRequestError):
+            if self._reader is None:
+                raise
             yield from self._over_mesh(self._reader, tp, offset, wanted.end)
-        elif offset < wanted.end:
-            why = f"no store has all records up to {wanted.end}"
-            raise failure or DataLossError(*tp, offset, None, why)
 
     def _over_mesh(
         self, reader: Reader, tp: TopicPartition, start: int, end: int

@@ -260,7 +260,6 @@ def copy(
     follow: bool,
     to_tower: Sequence[str],
     overwrite: bool,
-    as_json: bool,
     timeout_s: float,
     uris: str,
     **options: Any,
@@ -287,15 +286,13 @@ def copy(
     if to_tower:
         given["tower"] = ",".join(to_tower)
     if origin.kind:
-        _file_to_topic(origin, topics[0], given, as_json=as_json)
+        _file_to_topic(origin, topics[0], given)
         return
     wanted = Selection.of(offset, since, until, partition, ends=True)
     finder = StoreFinder(uris, timeout_s, of_table(ReaderOptions, options))
     with consume_command.open_stored_records(finder) as stored:
         if destination.kind:
-            _topic_to_file(
-                stored, wanted, topics[0], destination, overwrite=overwrite, as_json=as_json
-            )
+            _topic_to_file(stored, wanted, topics[0], destination, overwrite=overwrite)
             return
         if topics[0] == topics[1]:
             _check_other_cluster(stored, of_table(ReaderOptions, given), timeout_s)
@@ -310,7 +307,7 @@ def copy(
         finally:
             mirror.close()
         text = f"{mirror.count} records copied to topic {quoted(topics[1])}"
-        output.done(text, as_json=as_json, records=mirror.count)
+        output.done(text, records=mirror.count)
 
 
 def _check_other_cluster(
@@ -327,13 +324,7 @@ def _check_other_cluster(
 
 
 def _topic_to_file(
-    stored: StoredRecords,
-    wanted: Selection,
-    topic: str,
-    place: Place,
-    *,
-    overwrite: bool,
-    as_json: bool,
+    stored: StoredRecords, wanted: Selection, topic: str, place: Place, *, overwrite: bool
 ) -> None:
     ranges = wanted.ranges(stored, topic, _refuse_gap)
     total = sum(each.count for each in ranges)
@@ -346,10 +337,10 @@ def _topic_to_file(
                 write(batch)
                 advance(batch.count)
     text = f"{total} records copied to {escape(place.name)}"
-    output.done(text, as_json=as_json, records=total)
+    output.done(text, records=total)
 
 
-def _file_to_topic(place: Place, topic: str, options: Mapping[str, Any], *, as_json: bool) -> None:
+def _file_to_topic(place: Place, topic: str, options: Mapping[str, Any]) -> None:
     from dafka_core import Producer
 
     if place.kind == PARQUET:
@@ -361,7 +352,7 @@ def _file_to_topic(place: Place, topic: str, options: Mapping[str, Any], *, as_j
                     advance(len(columns[0]))
             producer.close()
         text = f"{records.count} records copied to topic {quoted(topic)}"
-        output.done(text, as_json=as_json, records=records.count)
+        output.done(text, records=records.count)
         return
     kind = JSON if place.kind == JSON else CSV
     with open_sources([place.name]) as sources, Producer(topic, **options) as producer:
@@ -370,7 +361,7 @@ def _file_to_topic(place: Place, topic: str, options: Mapping[str, Any], *, as_j
             error = publisher.publish(sources, decoder(kind, None, (), b"", None), None, ())
         producer.close()
     text = f"{publisher.count} records copied to topic {quoted(topic)}"
-    output.done(text, as_json=as_json, records=publisher.count)
+    output.done(text, records=publisher.count)
     if error is not None:
         raise error
 

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from dafka_core.ops.endpoint import MetricsEndpoint
 
 
+AS_JSON: Final = "lists_json"
+"""The parameter that becomes the setting ``json`` of the output when a command is called."""
+
 PREFIX: Final = "DAFKA_"
 """Prefix of environment variables: ``DAFKA_ACKS`` for ``--acks``."""
 
@@ -115,10 +118,10 @@ directory_option: Final = partial(
     option, "--dir", "directory", metavar="DIR", help="The store's directory."
 )
 json_option: Final = option(
-    "--json", "as_json", is_flag=True, help="Print a JSON object on each line."
+    "--json", AS_JSON, is_flag=True, help="Print a JSON object on each line."
 )
 result_option: Final = option(
-    "--json", "as_json", is_flag=True, help="Print the result as a JSON object."
+    "--json", AS_JSON, is_flag=True, help="Print the result as a JSON object."
 )
 timeout_option: Final = option(
     "--timeout-s",

@@ -56,9 +56,7 @@ workers cannot import them. Its usage messages begin with ``dafka job NAME``."""
 )
 @json_option
 @table_options(NodeOptions, without=_NODES_OWN)
-def job(
-    name: str | None, arguments: Sequence[str], *, print_submit: bool, as_json: bool, **options: Any
-) -> None:
+def job(name: str | None, arguments: Sequence[str], *, print_submit: bool, **options: Any) -> None:
     """Run one of the package's Spark jobs on this machine, or list the jobs.
 
     Flags after the name go to the job, as in 'dafka job topic_to_parquet --help'.
@@ -66,7 +64,7 @@ def job(
     known = jobs()
     if name is None:
         rows = [(each, _purpose(script)) for each, script in known.items()]
-        output.table(("job", "what it does"), rows, as_json=as_json, wrapped=("what it does",))
+        output.table(("job", "what it does"), rows, wrapped=("what it does",))
         return
     name = name.replace("-", "_")
     if name not in known:
@@ -137,7 +135,7 @@ _SUFFIX: Final = ".ipynb"
 @argument("names", nargs=-1, metavar="NAME", help="Only these; default: all.")
 @option("--force", is_flag=True, help="Replace existing files of these names.")
 @json_option
-def notebooks(directory: str | None, names: Sequence[str], *, force: bool, as_json: bool) -> None:
+def notebooks(directory: str | None, names: Sequence[str], *, force: bool) -> None:
     """Copy the package's notebooks to a directory, or list them.
 
     Each notebook starts its own cluster.
@@ -145,7 +143,7 @@ def notebooks(directory: str | None, names: Sequence[str], *, force: bool, as_js
     found = {name: path.read_bytes() for name, path in shipped_files("notebooks", _SUFFIX).items()}
     if directory is None:
         rows = [(name, _title(text)) for name, text in found.items()]
-        output.table(("notebook", "about"), rows, as_json=as_json, wrapped=("about",))
+        output.table(("notebook", "about"), rows, wrapped=("about",))
         return
     if directory in found and not names and not Path(directory).exists():
         why = f"is a notebook; 'dafka notebooks . {directory}' copies it to this directory"
@@ -168,7 +166,7 @@ def notebooks(directory: str | None, names: Sequence[str], *, force: bool, as_js
     except OSError as error:
         why = f"cannot be written to: {error.strerror}"
         raise ConfigError("dir", escape(directory), why, "argument") from None
-    output.table(("notebook", "file"), [(n, str(p)) for n, p in paths.items()], as_json=as_json)
+    output.table(("notebook", "file"), [(n, str(p)) for n, p in paths.items()])
 
 
 def _title(text: bytes) -> str:

@@ -157,7 +157,7 @@ def token(file: str) -> None:
 
 @keys_option
 @json_option
-def show(*, directory: str, as_json: bool) -> None:
+def show(*, directory: str) -> None:
     """List the keys in a directory: roles, topics, and the state of the secret key file."""
     from dafka_core.security.key_files import PUBLIC, SECRET, read_public, read_secret
 
@@ -180,7 +180,7 @@ def show(*, directory: str, as_json: bool) -> None:
             state = error.why if isinstance(error, ConfigError) else f"{path.name} {error}"
         rows.append((path.stem, roles, topics, key, state))
     columns = ("name", "roles", "topics", "key", "secret")
-    output.table(columns, rows, as_json=as_json, wrapped=("secret",))
+    output.table(columns, rows, wrapped=("secret",))
     if is_wrong:
         raise click.exceptions.Exit(1)
 

@@ -36,7 +36,7 @@ _LAG_COLUMNS: Final = ("run", "topic", "partition", "position", "end", *_BEHIND)
 
 @min_stores_option
 @reads_stores
-def topics(*, as_json: bool, finder: StoreFinder) -> None:
+def topics(*, finder: StoreFinder) -> None:
     """List topics: number of partitions, records and bytes, first and last timestamp."""
     held: dict[str, list[Held]] = defaultdict(list)
     for each in _held(None, finder):
@@ -53,13 +53,13 @@ def topics(*, as_json: bool, finder: StoreFinder) -> None:
         size = sum(sizes) if len(known) == len(parts) else None
         rows.append((topic, len(parts), records, size, _time(first), _time(last)))
     names = ("topic", "partitions", "records", "bytes", "first", "last")
-    output.table(names, rows, as_json=as_json)
+    output.table(names, rows)
 
 
 @argument("topic", type=unescape, required=False, metavar="[TOPIC]", help="Default: all topics.")
 @min_stores_option
 @reads_stores
-def partitions(topic: str | None, *, as_json: bool, finder: StoreFinder) -> None:
+def partitions(topic: str | None, *, finder: StoreFinder) -> None:
     """List partitions: offsets, bytes, first and last timestamp, complete stores, and client."""
     if topic is not None:
         check_argument("topic", topic, check_topic)
@@ -72,7 +72,7 @@ def partitions(topic: str | None, *, as_json: bool, finder: StoreFinder) -> None
         client = None if facts is None else facts.client or None
         rows.append((*info[:4], records, size, _time(first), _time(last), stores, client))
     names = ("topic", "partition", "earliest", "next", "records", "bytes", "first", "last")
-    output.table((*names, "stores", "client"), rows, as_json=as_json)
+    output.table((*names, "stores", "client"), rows)
 
 
 class Held(NamedTuple):
@@ -100,12 +100,12 @@ def _held(topic: str | None, finder: StoreFinder) -> list[Held]:
 @topic_argument
 @min_stores_option
 @reads_stores
-def heads(topic: str, *, as_json: bool, finder: StoreFinder) -> None:
+def heads(topic: str, *, finder: StoreFinder) -> None:
     """List a topic's partitions: the earliest offset in stores, and the next one to write."""
     check_argument("topic", topic, check_topic)  # before waiting for a tower
     with finder.holdings(topic) as (infos, _):
         rows = sorted((info.partition, info.earliest, info.end) for info in infos)
-    output.table(("partition", "earliest", "next"), rows, as_json=as_json)
+    output.table(("partition", "earliest", "next"), rows)
 
 
 @option("--discard", is_flag=True, help="Discard the listed records and fence their writers.")
@@ -117,7 +117,7 @@ def heads(topic: str, *, as_json: bool, finder: StoreFinder) -> None:
     help="Only attempts without new records for N hours.",
 )
 @reads_stores
-def staged(*, discard: bool, idle_hours: float, as_json: bool, finder: StoreFinder) -> None:
+def staged(*, discard: bool, idle_hours: float, finder: StoreFinder) -> None:
     """List the staged records at each store: records of uncommitted transactions.
 
     A running writer commits or discards them. Those of a failed writer stay for the store's
@@ -138,7 +138,7 @@ def staged(*, discard: bool, idle_hours: float, as_json: bool, finder: StoreFind
     if not rows:
         output.info("nothing is staged")
     names = ("store", "topic", "partition", "attempt", "records", "bytes", "last_added")
-    output.table(names, rows, as_json=as_json)
+    output.table(names, rows)
 
 
 def _discard(client: StoreClient, found: list[StagedPartition], timeout_s: float) -> None:
@@ -156,7 +156,7 @@ def _discard(client: StoreClient, found: list[StagedPartition], timeout_s: float
 
 
 @reads_stores
-def stores(*, as_json: bool, finder: StoreFinder) -> None:
+def stores(*, finder: StoreFinder) -> None:
     """List the stores: size of the log file, free space in it, and readers' leases on it."""
     from msgspec.structs import astuple
 
@@ -171,7 +171,7 @@ def stores(*, as_json: bool, finder: StoreFinder) -> None:
                     raise
                 output.error(str(error))
     columns = ("store", "file_bytes", "free_bytes", "leases", "oldest_lease_s")
-    output.table(columns, rows, as_json=as_json)
+    output.table(columns, rows)
 
 
 @argument(
@@ -183,7 +183,7 @@ def stores(*, as_json: bool, finder: StoreFinder) -> None:
 )
 @option("--progress-topic", default=QUERIES_TOPIC, metavar="TOPIC", help="Where queries report.")
 @reads_stores
-def lag(query: str | None, *, progress_topic: str, as_json: bool, finder: StoreFinder) -> None:
+def lag(query: str | None, *, progress_topic: str, finder: StoreFinder) -> None:
     """List the lag of Spark's streaming queries that report it (option queryName).
 
     A query that ended by itself is finished. A query that has missed three reports is late: it was
@@ -200,14 +200,14 @@ def lag(query: str | None, *, progress_topic: str, as_json: bool, finder: StoreF
     if query is None:
         if not found:
             output.info("no query has reported its lag (Spark's option queryName)")
-        output.table(_QUERY_COLUMNS, [shown(each[:-1]) for each in found], as_json=as_json)
+        output.table(_QUERY_COLUMNS, [shown(each[:-1]) for each in found])
         return
     of_query = [each for each in found if each.query == query]
     if not of_query:
         near = what_there_is(query, {each.query for each in found}, "queries that have")
         raise DafkaError(f"query {quoted(query)} has not reported its lag ({near})")
     rows = [shown((each.run, *lag[1:])) for each in of_query for lag in each.lags]
-    output.table(_LAG_COLUMNS, rows, as_json=as_json)
+    output.table(_LAG_COLUMNS, rows)
 
 
 def shown(row: Sequence[object]) -> list[object]:

@@ -113,7 +113,7 @@ stopped_argument: Final = argument("directory", metavar="DIR")
 @option("--export", type=int, metavar="ID", help="Print these records as consume --json does.")
 @option("--discard", type=int, metavar="ID", help="Delete these records.")
 @json_option
-def aside(directory: str, *, export: int | None, discard: int | None, as_json: bool) -> None:
+def aside(directory: str, *, export: int | None, discard: int | None) -> None:
     """List the records that a store has set aside; the store must be stopped.
 
     A newer producer of the partition continued without them (docs/guarantees.md). They are kept
@@ -134,7 +134,7 @@ def aside(directory: str, *, export: int | None, discard: int | None, as_json: b
             output.info(f"deleted {discard}")
         if export is None and discard is None:
             names = ("id", "topic", "partition", "start", "end", "bytes")
-            output.table(names, found, as_json=as_json)
+            output.table(names, found)
             if not found:
                 output.info("nothing is set aside")
 
@@ -146,7 +146,7 @@ _FORGOTTEN: Final = "The store to forget, after the directory of a stopped store
 @result_option
 @timeout_option
 @table_options(ReaderOptions)
-def forget(what: Sequence[str], *, as_json: bool, timeout_s: float, **options: Any) -> None:
+def forget(what: Sequence[str], *, timeout_s: float, **options: Any) -> None:
     """Make all running stores, or the stopped store in DIR, forget a store that is gone for ever.
 
     Until then it is reported as missing, and producers that resume wait for it, as only it may
@@ -160,7 +160,7 @@ def forget(what: Sequence[str], *, as_json: bool, timeout_s: float, **options: A
     else:
         _forget_everywhere(address, timeout_s, options)
     text = f"store {address} is forgotten unless it returns"
-    output.done(text, as_json=as_json, forgotten=address)
+    output.done(text, forgotten=address)
 
 
 def _forget_in(directory: str, address: str) -> None:
@@ -265,9 +265,7 @@ _ADDRESS: Final = re.compile(r"[0-9A-F]{32}")
 @result_option
 @timeout_option
 @table_options(ReaderOptions)
-def replace(
-    directory: str, address: str, *, as_json: bool, timeout_s: float, **options: Any
-) -> None:
+def replace(directory: str, address: str, *, timeout_s: float, **options: Any) -> None:
     """Let the stopped store in DIR replace a store that is gone for ever, and take its address.
 
     With --kafka it accepts writes of Kafka's clients to the partitions that the lost store hosted.
@@ -294,7 +292,7 @@ def replace(
         f"{directory} is now store {address}; start it, and make the others forget its previous "
         f"address: 'dafka store forget {former}'"
     )
-    output.done(text, as_json=as_json, directory=directory, store=address, before=former)
+    output.done(text, directory=directory, store=address, before=former)
 
 
 def _check_gone(reader: Reader, missing: set[str], named: set[str], address: str) -> None:

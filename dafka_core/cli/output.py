@@ -100,6 +100,7 @@ _handler: Final = _Handler()
 @dataclass
 class _Settings:
     headings: bool = True  # of lists
+    json: bool = False  # lists and results
 
 
 settings: Final = _Settings()
@@ -184,10 +185,10 @@ def info(text: str) -> None:
         _print_message(printable(text), "dim")
 
 
-def done(text: str, *, as_json: bool, **facts: Any) -> None:
-    """Print a final message, and with ``as_json`` the facts as a JSON object."""
+def done(text: str, **facts: Any) -> None:
+    """Print a final message, and with ``--json`` the facts as a JSON object."""
     info(text)
-    if as_json:
+    if settings.json:
         write(f"{json.dumps(facts)}\n".encode())
 
 
@@ -223,11 +224,7 @@ def progress(
 
 
 def table(
-    names: Sequence[str],
-    rows: Iterable[Sequence[object]],
-    *,
-    as_json: bool,
-    wrapped: Collection[str] = (),
+    names: Sequence[str], rows: Iterable[Sequence[object]], *, wrapped: Collection[str] = ()
 ) -> None:
     """Print rows in columns with headings, or as JSON lines.
 
@@ -242,7 +239,7 @@ def table(
         ]
         for row in rows
     ]
-    if as_json:
+    if settings.json:
         lines = [json.dumps(dict(zip(names, row, strict=True))) for row in rows]
     elif sys.stdout.isatty():
         _print_table(names, rows, wrapped)

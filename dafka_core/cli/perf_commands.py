@@ -49,9 +49,7 @@ def perf() -> None:
 )
 @json_option
 @table_options(ProducerOptions)
-def produce(
-    topic: str, *, count: int, size: int, batch: int, as_json: bool, **options: Any
-) -> None:
+def produce(topic: str, *, count: int, size: int, batch: int, **options: Any) -> None:
     """Publish random records, and measure the time until stores have acknowledged them."""
     from dafka_core import Producer
     from dafka_core.model.values import Values
@@ -71,14 +69,14 @@ def produce(
         _row("published", count, count * size, published_s - started_s),
         _row("acknowledged", count, count * size, acknowledged_s - started_s),
     ]
-    output.table(_COLUMNS, rows, as_json=as_json)
+    output.table(_COLUMNS, rows)
 
 
 @topic_argument
 @json_option
 @timeout_option
 @table_options(ConsumerOptions)
-def consume(topic: str, *, as_json: bool, timeout_s: float, **options: Any) -> None:
+def consume(topic: str, *, timeout_s: float, **options: Any) -> None:
     """Read a topic from its earliest record to its current end with a consumer."""
     from dafka_core import Consumer
 
@@ -97,12 +95,12 @@ def consume(topic: str, *, as_json: bool, timeout_s: float, **options: Any) -> N
                 if count >= total:
                     break
         took_s = time.monotonic() - started_s
-    output.table(_COLUMNS, [_row("consumed", count, size, took_s)], as_json=as_json)
+    output.table(_COLUMNS, [_row("consumed", count, size, took_s)])
 
 
 @topic_argument
 @reads_stores
-def store(topic: str, *, as_json: bool, finder: StoreFinder) -> None:
+def store(topic: str, *, finder: StoreFinder) -> None:
     """Read a topic from stores in bulk, as Spark and 'consume --exit-at-end' do."""
     count = size = 0
     with consume_command.open_stored_records(finder) as stored:
@@ -115,7 +113,7 @@ def store(topic: str, *, as_json: bool, finder: StoreFinder) -> None:
                     count, size = count + batch.count, size + batch.values.size_bytes
                     advance(batch.count)
         took_s = time.monotonic() - started_s
-    output.table(_COLUMNS, [_row("read", count, size, took_s)], as_json=as_json)
+    output.table(_COLUMNS, [_row("read", count, size, took_s)])
 
 
 def _row(what: str, count: int, size: int, took_s: float) -> tuple[object, ...]:

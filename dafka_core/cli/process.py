@@ -324,11 +324,14 @@ def handle_stop_signals(
     A second Ctrl-C then ends the process at once; a second SIGTERM is ignored, as service managers
     may send several. A command that continues after the first signal calls this again.
     """
-    _signals.handle(numbers)
+    signals.handle(numbers)
 
 
 class _Signals:
-    """The signals received so far; while ``_held``, the first one is deferred."""
+    """The signals received so far.
+
+    As a context it defers the first one to ``let_in`` or to its end, but not a second Ctrl-C.
+    """
 
     def __init__(self) -> None:
         self._received: list[int] = []
@@ -376,15 +379,8 @@ class _Signals:
             self._held = True
 
 
-_signals: Final = _Signals()
-
-
-def held_signals() -> _Signals:
-    """Return a context that defers the first signal to ``let_in`` or to the context's end.
-
-    A second Ctrl-C is not deferred.
-    """
-    return _signals
+signals: Final = _Signals()
+"""The signals of this process."""
 
 
 def _is_importing(frame: FrameType | None) -> bool:

@@ -30,7 +30,7 @@ from dafka_core.cli.flags import (
     topic_argument,
     watching,
 )
-from dafka_core.cli.process import Stopped, handle_stop_signals, held_signals
+from dafka_core.cli.process import Stopped, handle_stop_signals, signals
 from dafka_core.config.node_options import ProducerOptions
 from dafka_core.errors import ConfigError, DafkaError, RecordTooLargeError
 from dafka_core.model.envelope import AUTO, Header, Headers
@@ -390,7 +390,7 @@ class Publisher:
         interrupt waiting for input or for the rate only, so that no line that was read is lost.
         """
         try:
-            with held_signals() as signals:
+            with signals:
                 self._let_in = signals.let_in
                 for source in sources:
                     if decoders is None:
@@ -540,7 +540,6 @@ def produce(
     separator: str | None,
     key_column: str | None,
     rate: float | None,
-    as_json: bool,
     **options: Any,
 ) -> None:
     """Publish each line of files or of standard input as a record; exit once all are acknowledged.
@@ -582,7 +581,7 @@ def produce(
                 raise
         facts = {"topic": escape(topic), "partition": producer.address, "first_offset": first}
         text = f"{publisher.count} records acknowledged"
-        output.done(text, as_json=as_json, **facts, records=publisher.count)
+        output.done(text, **facts, records=publisher.count)
         if error is not None:
             raise error
 

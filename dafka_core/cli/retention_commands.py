@@ -42,7 +42,7 @@ END: Final = "end"
 @argument("rules", nargs=-1, metavar=f"[{RULES}]...")
 @option("--reset", is_flag=True, help="Restore the rules of each store's own options.")
 @reads_stores
-def retain(rules: Sequence[str], *, reset: bool, as_json: bool, finder: StoreFinder) -> None:
+def retain(rules: Sequence[str], *, reset: bool, finder: StoreFinder) -> None:
     """Show the retention rules of stores, or set them.
 
     'flights*=7d,10GiB' keeps a week of these topics, and at most 10 GiB of each; '*=forever' keeps
@@ -66,7 +66,7 @@ def retain(rules: Sequence[str], *, reset: bool, as_json: bool, finder: StoreFin
             by = "set" if active.is_set else "option"
             shown = " ".join(active.rules) or "none"
             rows.append((client.location.store, shown, by, active.given_up))
-    output.table(("store", "rules", "by", "records_given_up"), rows, as_json=as_json)
+    output.table(("store", "rules", "by", "records_given_up"), rows)
     _fail_without(missing, "keeps its previous rules")
 
 
@@ -81,9 +81,7 @@ def retain(rules: Sequence[str], *, reset: bool, as_json: bool, finder: StoreFin
 @option("--partition", default="", show_default=False, metavar="UUID", help="Only this partition.")
 @yes_option
 @reads_stores
-def trim(
-    topic: str, *, before: str, partition: str, yes: bool, as_json: bool, finder: StoreFinder
-) -> None:
+def trim(topic: str, *, before: str, partition: str, yes: bool, finder: StoreFinder) -> None:
     """Delete the records of a topic that are older than a time, or below an offset.
 
     It asks for confirmation, then deletes at all reachable stores, or at those of --stores. It
@@ -99,7 +97,7 @@ def trim(
             question = f"delete {count} records of topic {quoted(topic)} at {len(clients)} stores"
             without = f", but not at {len(missing)} that are away" if missing else ""
             _confirm(f"{question}{without}?", yes=yes)
-            _trim(wanted, timeout_s, as_json=as_json)
+            _trim(wanted, timeout_s)
         else:
             output.info(f"no store has such records of topic {quoted(topic)}")
     _fail_without(missing, "keeps its records")
@@ -110,7 +108,7 @@ def trim(
 @json_option
 @timeout_option
 @table_options(ReaderOptions)
-def delete(topic: str, *, yes: bool, as_json: bool, timeout_s: float, **options: Any) -> None:
+def delete(topic: str, *, yes: bool, timeout_s: float, **options: Any) -> None:
     """Delete all records of a topic at every store, after confirmation.
 
     Unreachable stores delete the topic when they return, and report partitions that no other store
@@ -140,7 +138,7 @@ def delete(topic: str, *, yes: bool, as_json: bool, timeout_s: float, **options:
         for client in found:
             (done,) = client.ask(Deleted, timeout_s, DeleteRequest(topic))
             rows.append((client.location.store, done.partitions, done.records))
-    output.table(("store", "partitions", "records_given_up"), rows, as_json=as_json)
+    output.table(("store", "partitions", "records_given_up"), rows)
 
 
 def _chosen(
@@ -257,7 +255,7 @@ def _confirm(text: str, *, yes: bool) -> None:
         raise click.exceptions.Exit(1)
 
 
-def _trim(wanted: _Bounds, timeout_s: float, *, as_json: bool) -> None:
+def _trim(wanted: _Bounds, timeout_s: float) -> None:
     from dafka_core.flight.limits import MAX_TRANSACTIONS, parts
     from dafka_core.flight.requests import Trimmed, TrimRequest
 
@@ -270,4 +268,4 @@ def _trim(wanted: _Bounds, timeout_s: float, *, as_json: bool) -> None:
             now = zip(done.earliest, part, strict=True)
             count += sum(max(earliest - info.earliest, 0) for earliest, (info, _) in now)
         rows.append((client.location.store, len(each), count))
-    output.table(("store", "partitions", "records_given_up"), rows, as_json=as_json)
+    output.table(("store", "partitions", "records_given_up"), rows)

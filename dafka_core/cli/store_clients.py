@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
 from dafka_core.cli import output
 from dafka_core.config.missing_stores import check_min_stores, parse_min_stores, warning
 from dafka_core.config.node_options import keys_in
-from dafka_core.errors import ConfigError, DafkaError, NoStoreError, StoreUnreachableError
+from dafka_core.errors import (
+    ConfigError,
+    DafkaError,
+    DataLossError,
+    NoStoreError,
+    StoreUnreachableError,
+)
 from dafka_core.model.name_limits import what_there_is
 from dafka_core.model.names import quoted
 
@@ -21,7 +27,7 @@ if TYPE_CHECKING:
     from dafka_core import Reader
     from dafka_core.flight.requests import PartitionFacts
     from dafka_core.flight.store_client import StoreClient
-    from dafka_core.model.records import KnownStore, PartitionInfo
+    from dafka_core.model.records import KnownStore, PartitionInfo, RecordBatch, TopicPartition
 
 ANY_TOPIC: Final = "-"
 """The topic of requests that only discover the stores."""
@@ -220,6 +226,43 @@ def unknown_topic(topic: str, known: Collection[str]) -> DafkaError:
     """Return the error for a topic that no store has, with a suggestion."""
     near = what_there_is(topic, known, "topics")
     return DafkaError(f"no store has records of topic {quoted(topic)} ({near})")
+
+
+class Holder(NamedTuple):
+    """A client of a store, and the offsets of a partition that the store has."""
+
+    client: StoreClient
+    earliest: int
+    end: int
+
+
+def read_range(
+    tp: TopicPartition, start: int, end: int, holders: Iterable[Holder], **limits: Any
+) -> Iterator[RecordBatch]:
+    """Yield records with their times; another store continues where one fails or ends.
+
+    Args:
+        limits: as of ``StoreClient.read``.
+
+    Raises:
+        DafkaError: the last store's failure, or that no store has some records.
+    """
+    left = sorted(holders, key=lambda each: -each.end)
+    failure: DafkaError | None = None
+    while start < end:
+        holder = next((each for each in left if each.earliest <= start < each.end), None)
+        if holder is None:
+            why = f"no store has all records up to {end}"
+            raise failure or DataLossError(*tp, start, None, why)
+        left.remove(holder)
+        stop = min(holder.end, end)
+        try:
+            with closing(holder.client.read(tp, start, stop, times=True, **limits)) as batches:
+                for batch in batches:
+                    start = batch.end
+                    yield batch
+        except DafkaError as error:
+            failure = error
 
 
 def facts(

@@ -19,7 +19,7 @@ from typing import IO, Any, Self
 
 from tests.forked import Forked
 
-# Generous: tests wait as long only on failures, and on busy machines.
+# Generous: only failures and busy machines need all of it.
 PATIENCE_S = 60.0
 
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")

@@ -81,7 +81,7 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
 
 @pytest.fixture
 def own_mesh(tmp_path: Path) -> Iterator[Mesh]:
-    """For a test whose nodes are discovered in the end."""
+    """A mesh for one test, which ends with two stores that know each other."""
     with ExitStack() as nodes:
         yield Mesh(tmp_path, nodes)
 

@@ -1,4 +1,4 @@
-"""``dafka up`` outlives a full disk: it goes on reading, refuses writes by name, and recovers."""
+"""``dafka up`` outlives a full disk: it serves readers, refuses writes by name, and recovers."""
 
 from __future__ import annotations
 

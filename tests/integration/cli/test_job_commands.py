@@ -66,13 +66,13 @@ def test_where_spark_is_missing_a_job_says_what_to_install(monkeypatch: pytest.M
         job_commands, "find_spec", lambda name: None if name == "pyspark" else find_spec(name)
     )
     with pytest.raises(DafkaError, match="needs Spark: pip install 'pyspark>"):
-        job("topic_to_topic", (), print_submit=False, as_json=False)
+        job("topic_to_topic", (), print_submit=False)
 
 
 def test_without_the_jobs_the_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_commands, "find_spec", lambda name: None)
     with pytest.raises(Exception, match="no jobs, as package dafka_spark is not installed"):
-        job("topic_to_topic", (), print_submit=False, as_json=False)
+        job("topic_to_topic", (), print_submit=False)
 
 
 @pytest.mark.parametrize("given", [None, "mimalloc", "system"])
@@ -88,7 +88,7 @@ def test_a_job_has_the_allocator_that_its_user_chose(
     try:
         keep_freed_memory()
         own = subprocess.run(["printenv", ARROW_POOL], stdout=subprocess.PIPE, check=True).stdout
-        job("topic_to_topic", (), print_submit=False, as_json=False)
+        job("topic_to_topic", (), print_submit=False)
     finally:
         os.unsetenv(ARROW_POOL)
     assert own.decode().strip() == (given or "system")

@@ -30,7 +30,7 @@ SHOWN = [escape(text_of(octets)) for octets in OCTETS]
 
 @pytest.fixture(scope="module")
 def odd(tower: str) -> str:
-    """A tower whose store has a record in each topic, from a C producer."""
+    """A tower with a store that has a record in each topic, from a C producer."""
     with RawPeer(tower) as peer:
         for kind in (Ack, StoreHello):
             peer.subscribe(subscription(kind, peer.address))

@@ -83,7 +83,7 @@ def test_stores_that_cannot_connect_are_asked_by_flight(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def bound_elsewhere(*where: object) -> tuple[str, int]:
-        return "127.0.0.9", addresses.bound(*where)[1]  # type: ignore[arg-type] # nobody is there
+        return "127.0.0.9", addresses.bound(*where)[1]  # type: ignore[arg-type] # without a node
 
     with Tower(**ANY_PORTS) as tower:
         with Store(tmp_path / "d", tower=tower.tower) as store:

@@ -207,7 +207,7 @@ def test_other_machines_are_let_in_by_a_token_or_on_purpose(
     assert "are open to the network" in caplog.text
     monkeypatch.setenv("DAFKA_INSECURE", "true")
     with MetricsEndpoint("*:0") as endpoint:
-        # Other machines may use any name of this one.
+        # Other machines may use any name of this machine.
         assert ask(f"{url(endpoint)}/metrics", Host="store-1:9108").status == 200
 
 

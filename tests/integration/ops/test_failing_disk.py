@@ -21,7 +21,7 @@ TP = TopicPartition("t", "A" * 32)
 
 
 class Injected(NamedTuple):
-    """A store whose log waits at a gate before it writes, or raises."""
+    """A store with a log that waits at a gate before it writes, or raises."""
 
     store: Store
     endpoint: MetricsEndpoint

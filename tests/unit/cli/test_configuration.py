@@ -136,7 +136,7 @@ def test_a_file_of_another_user_is_believed_only_where_it_is_named(
     assert read("dafka.toml", None, KNOWN).path == path
     path.chmod(0o600)
     assert read(None, None, KNOWN).path == path
-    if os.geteuid() == 0:  # otherwise nobody can give a file away
+    if os.geteuid() == 0:  # only root can give a file away
         os.chown(path, 65_534, 0)
         with pytest.raises(ConfigError, match="belongs to another user"):
             read(None, None, KNOWN)

@@ -23,8 +23,8 @@ def test_stores_of_which_none_answers_are_an_error_and_no_empty_list(
         both = nullcontext([one.client(), two.client()])
         monkeypatch.setattr(StoreFinder, "clients", lambda _: both)
         two.stop()
-        list_commands.stores(as_json=False, timeout_s=5.0, uris="")
+        list_commands.stores(timeout_s=5.0, uris="")
         assert capsys.readouterr().out.splitlines()[1].startswith("1" * 32)
         one.stop()
         with pytest.raises(StoreUnreachableError, match="2" * 32):
-            list_commands.stores(as_json=False, timeout_s=5.0, uris="")
+            list_commands.stores(timeout_s=5.0, uris="")

@@ -43,35 +43,38 @@ def test_a_node_that_serves_says_so_in_one_line(capsys: pytest.CaptureFixture[st
 def test_programs_get_columns_or_json(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    output.table(NAMES, ROWS, as_json=False)
+    output.table(NAMES, ROWS)
     assert capsys.readouterr().out == "topic  records\nt      12345\nu      7\n"
     monkeypatch.setattr(output.settings, "headings", False)
-    output.table(NAMES, ROWS, as_json=False)
+    output.table(NAMES, ROWS)
     assert capsys.readouterr().out == "t  12345\nu  7\n"
-    output.table(NAMES, ROWS, as_json=True)
+    monkeypatch.setattr(output.settings, "json", True)
+    output.table(NAMES, ROWS)
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert found == [{"topic": "t", "records": 12_345}, {"topic": "u", "records": 7}]
     for as_json in (True, False):
-        output.table(NAMES, [], as_json=as_json)
+        monkeypatch.setattr(output.settings, "json", as_json)
+        output.table(NAMES, [])
         assert capsys.readouterr().out == ""
 
 
 def test_people_get_a_table_with_its_heads() -> None:
     with terminal() as lines:
-        output.table(NAMES, ROWS, as_json=False)
+        output.table(NAMES, ROWS)
     assert [line.split() for line in lines] == [["topic", "records"], ["t", "12345"], ["u", "7"]]
 
 
 @pytest.mark.parametrize("topic", ["[bold]u", "[/bold]", ":smile:"])
 def test_a_name_in_a_table_is_as_it_is(topic: str) -> None:
     with terminal() as lines:
-        output.table(NAMES, [(topic, 7)], as_json=False)
+        output.table(NAMES, [(topic, 7)])
     assert lines[1].split() == [topic, "7"]
 
 
-def test_json_is_json_on_a_terminal_too() -> None:
+def test_json_is_json_on_a_terminal_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output.settings, "json", True)
     with terminal() as lines:
-        output.table(NAMES, ROWS[:1], as_json=True)
+        output.table(NAMES, ROWS[:1])
     assert [json.loads(line) for line in lines] == [{"topic": "t", "records": 12_345}]
 
 

@@ -30,7 +30,7 @@ from dafka_core.ops.port_probe import (
 )
 
 PATIENCE_S = 10.0
-"""Longer than any answer on a loaded machine; only failures wait as long."""
+"""Longer than any answer on a loaded machine takes."""
 
 READY = b"\x04\x19\x05READY\x0bSocket-Type\0\0\0\x04XPUB"
 
