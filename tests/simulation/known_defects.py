@@ -318,7 +318,7 @@ DEFECTS = (
         "two timestamps|lost: .* store-. has",
         changes=lambda: {(store_role, "StorePartition"): LivesOn},
         shape=TAKEOVERS,
-        first=278,
+        first=350,
     ),
     Defect(
         "ACKs count whosever records they are about",

@@ -6,6 +6,7 @@ import re
 import shlex
 from pathlib import Path
 
+import click
 import pytest
 
 from dafka_core.cli.app import app
@@ -22,8 +23,13 @@ def commands() -> dict[str, set[str]]:
     """Each command, and its flags."""
     found: dict[str, set[str]] = {}
 
-    def walk(group: object, prefix: str) -> None:
-        for name, each in getattr(group, "commands", {}).items():
+    def walk(group: click.Command, prefix: str) -> None:
+        if not isinstance(group, click.Group):
+            return
+        within = click.Context(group)
+        for name in group.list_commands(within):
+            each = group.get_command(within, name)
+            assert each is not None
             found[prefix + name] = {
                 flag for option in each.params for flag in (*option.opts, *option.secondary_opts)
             }

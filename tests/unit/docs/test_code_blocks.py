@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import yaml
 
@@ -163,11 +164,11 @@ def lines_for_a_shell() -> Iterator[Any]:
 
 def take(command: Any, name: str, arguments: list[str]) -> None:
     """Has the command, or the one of its group that is named, parse arguments."""
-    commands = getattr(command, "commands", {})
-    if arguments and arguments[0] in commands:
-        take(commands[arguments[0]], f"{name} {arguments[0]}", arguments[1:])
+    is_group, within = isinstance(command, click.Group), click.Context(command)
+    if is_group and arguments and (named := command.get_command(within, arguments[0])):
+        take(named, f"{name} {arguments[0]}", arguments[1:])
     else:
-        assert not commands or command.invoke_without_command, name
+        assert not is_group or command.invoke_without_command, name
         command.make_context(name, list(arguments))
 
 
