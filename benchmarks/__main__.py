@@ -52,7 +52,7 @@ ROWS = {
 Spark."""
 
 RELEASED = Path(__file__).with_name("released.json")
-"""The ratios of the last release, by the figure's name."""
+"""The least ratios of the last release's pairs, by the figure's name."""
 
 QUICK_PAIRS = 3
 QUICK_RECORDS = 500_000
@@ -121,7 +121,7 @@ def main() -> None:
                     figures.append(figure)
     print_table(figures)
     if arguments.release:
-        ratios = {figure.name: figure.ratio for figure in figures}
+        ratios = {figure.name: figure.low for figure in figures}
         RELEASED.write_text(json.dumps(ratios, indent=1) + "\n")
     elif arguments.quick and (worse := regressions(figures, json.loads(RELEASED.read_text()))):
         sys.exit("\n".join(worse))

@@ -21,7 +21,7 @@ SURE = 0.9
 """Confidence of a figure's interval."""
 
 LEAST_OF_RELEASED = 0.85
-"""A smaller share of the last release's ratio is a regression."""
+"""A smaller share of the last release's least ratio is a regression."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ def regressions(figures: Iterable[Figure], released: Mapping[str, float]) -> lis
     """Return a sentence for each figure that is worse than at the last release in every pair."""
     return [
         f"{each.name}: {each.ratio:g} of its reference (at most {each.high:g}); "
-        f"the last release had {released[each.name]:g}"
+        f"the last release had at least {released[each.name]:g}"
         for each in figures
         if each.name in released and each.high < LEAST_OF_RELEASED * released[each.name]
     ]
