@@ -49,7 +49,6 @@ Ends = Mapping[TopicPartition, int]
 
 _log: Final = logging.getLogger("dafka.kafka")
 
-
 _Needed = Mapping[TopicPartition, tuple[int, Epoch | None]]
 """By partition, the end of this store's records, and the epoch of the last one."""
 
@@ -61,10 +60,10 @@ class _Wait:
     missing: _Needed
     future: Future[None] = field(default_factory=Future)
 
-    def is_over(self, log: Log, heads: Mapping[TopicPartition, PartitionInfo]) -> bool:
-        """Return whether a store with these heads has the records; complete the future then.
+    def complete(self, log: Log, heads: Mapping[TopicPartition, PartitionInfo]) -> bool:
+        """Complete the future if a store with these heads has the records; return True then.
 
-        Another life's records at these offsets don't count: a store that was away may have them,
+        Records of another life at these offsets do not count: a store that was away may have them,
         and this store may have received them since.
         """
 
@@ -204,7 +203,7 @@ class _FollowedStore:
                 known |= {head.tp: head for head in news.heads}
                 with self._changed:
                     waits, log = self._waits, self._log
-                    self._waits = [each for each in waits if not each.is_over(log, known)]
+                    self._waits = [each for each in waits if not each.complete(log, known)]
 
     def _wanted(self) -> set[str] | None:
         """Return the awaited topics; None if closed, or idle for ``IDLE_S``."""

@@ -58,12 +58,12 @@ STALLED_MS: Final = 10_000
 # would retry at growing intervals, up to a minute.
 CONNECT_TIMEOUT_MS: Final = 5_000
 
-# Limits on messages received in a round of turns, of all sockets and of one.  The allocator returns
-# larger buffers to the system each time, and the system's zeroing of new ones would cost more than
-# all else here.
+# Limits on messages received in a round: their count from one socket, and their bytes from all,
+# which share them.  The allocator returns larger buffers to the system each time, and the system's
+# zeroing of new ones would cost more than all else here.
 BURST_COUNT: Final = 65_536
 BURST_BYTES: Final = 16 << 20
-MIN_BURST_BYTES: Final = 64 << 10
+MIN_BURST_BYTES: Final = 64 << 10  # of one socket: two packed messages, however many sockets share
 CONTROL_COUNT: Final = 1_000  # other messages received in a turn, each some 50 us of work
 
 # A peer with its own socket needs three, as two monitor it; some 300 peers would reach ZeroMQ's own
@@ -271,7 +271,7 @@ class Subscribers:
 
 
 def share_bytes(senders: int) -> int:
-    """Return the limit of a burst: equal shares, however much each of the senders has sent."""
+    """Return the bytes that each of the sockets with messages may deliver in a round."""
     return max(BURST_BYTES // max(senders, 1), MIN_BURST_BYTES)
 
 

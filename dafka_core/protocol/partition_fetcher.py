@@ -18,7 +18,7 @@ from typing import Final
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.protocol import timing
 
-# The first block has twice this count: it is small, since the size of the records is not known yet.
+# Doubled before each block, also before the first: small, since the records' size is not known yet.
 FETCH_FIRST_COUNT: Final = 1_000
 # At most one and a half of these are in flight, below the count that C nodes request.
 FETCH_BLOCK_COUNT: Final = 50_000

@@ -430,17 +430,17 @@ class ProducerRole:
 
     def _answer(self, fetch: m.Fetch) -> list[Outgoing]:
         """Return records, which "SHALL be send according to their offset in ascending order"."""
-        start = max(fetch.sequence, self.retained[0].offset if self.retained else self.next_offset)
-        if start > fetch.sequence or self.fenced_by:
-            if self.asked_for is None and fetch.sequence < self.acknowledged:
-                self.asked_for = fetch.sequence
-            if self.fenced_by:
-                return []
-        # Stores send earlier records; what they receive just now they would not send before the
-        # requestor's next attempt, a second later.
+        first = self.retained[0].offset if self.retained else self.next_offset
+        lacks_it = fetch.sequence < first or self.fenced_by is not None
+        if lacks_it and self.asked_for is None and fetch.sequence < self.acknowledged:
+            self.asked_for = fetch.sequence
+        if self.fenced_by is not None:
+            return []
+        # Stores send the records before ``first``. Later ones may reach their disks after the
+        # request, which its sender repeats only a second later.
         answer: list[Outgoing] = []
         room_bytes = MAX_ANSWER_BYTES
-        for part in self._parts(start, fetch.end):
+        for part in self._parts(max(fetch.sequence, first), fetch.end):
             fitting = next(part.split(part.count, room_bytes))
             room_bytes -= fitting.values.size_bytes
             answer.append(OutgoingBatch(fitting, fetch.requestor))

@@ -8,7 +8,12 @@ from typing import Any, cast
 import pytest
 
 from dafka_core.cli.consume_command import Range, StoredRecords
-from dafka_core.errors import DafkaError, DataLossError, StoreUnreachableError
+from dafka_core.errors import (
+    DafkaError,
+    DataLossError,
+    NotAllowedError,
+    StoreUnreachableError,
+)
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
 
@@ -16,9 +21,16 @@ from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
 class Store:
     """As a client of a store that has offsets ``start`` to ``end``, and breaks at one of them."""
 
-    def __init__(self, start: int, end: int, breaks_at: int | None = None) -> None:
+    def __init__(
+        self,
+        start: int,
+        end: int,
+        breaks_at: int | None = None,
+        error: DafkaError | None = None,
+    ) -> None:
         self.info = PartitionInfo("topic", "P", start, end)
         self.breaks_at = breaks_at
+        self.error = error or StoreUnreachableError("S", "it is gone")
 
     def heads(self, topics: Any, **_: Any) -> list[PartitionInfo]:
         if self.breaks_at == -1:
@@ -28,7 +40,7 @@ class Store:
     def read(self, tp: TopicPartition, start: int, end: int, **_: Any) -> Iterator[RecordBatch]:
         for offset in range(start, end):
             if offset == self.breaks_at:
-                raise StoreUnreachableError("S", "it is gone")
+                raise self.error
             yield RecordBatch.of(tp, offset, [b"%d" % offset])
 
     def offset_for_times(self, times: Sequence[Any], **_: Any) -> list[int | None]:
@@ -51,6 +63,13 @@ def test_a_range_is_put_together_from_stores_that_have_parts_of_it() -> None:
 
 def test_another_store_goes_on_where_one_has_failed() -> None:
     assert offsets(stored(Store(0, 6, breaks_at=2), Store(0, 5), Store(4, 6))) == [*range(6)]
+
+
+def test_another_store_serves_a_key_that_one_does_not_admit() -> None:
+    refused = NotAllowedError("client", "produce", "consume topic")
+    assert offsets(stored(Store(0, 6, 0, refused), Store(0, 6))) == [*range(6)]
+    with pytest.raises(DafkaError, match="and not consume topic"):
+        offsets(stored(Store(0, 6, 0, refused)))
 
 
 def test_records_that_nobody_can_give_are_an_error() -> None:

@@ -258,7 +258,7 @@ def receive(decoder: BulkDecoder, first: bytes, second: bytes) -> None:
         bucket.values.append(second)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(st.lists(MIXES, min_size=1, max_size=3), st.sampled_from([BulkDecoder.add, receive]))
 def test_decoding_many_equals_decoding_each(mixes: list[list[Frames]], take_in: object) -> None:
     assert callable(take_in)
