@@ -101,7 +101,8 @@ def main() -> None:
         parser.error(f"{RELEASED.name} is missing: write it by --release")
     if arguments.quick or arguments.release:
         arguments.pairs, arguments.records, arguments.sizes = QUICK_PAIRS, QUICK_RECORDS, [100]
-        arguments.only = [name for name in arguments.only if name not in NOT_QUICK]
+        if arguments.only == list(ROWS):
+            arguments.only = [name for name in ROWS if name not in NOT_QUICK]
     rows = {name: importlib.import_module(f"benchmarks.{ROWS[name]}") for name in arguments.only}
     if arguments.list:
         for name, module in rows.items():

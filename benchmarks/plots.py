@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import matplotlib as mpl
 from matplotlib import pyplot as plt
+from matplotlib.ticker import EngFormatter, LogLocator
 
 COLORS: Final = {
     "dafka": "#0b6e4f",
@@ -32,7 +33,7 @@ def main() -> None:
     """Draw what the files have."""
     directory, *files = map(Path, sys.argv[1:])
     mpl.use("svg")
-    mpl.rc("svg", hashsalt="dafka")
+    mpl.rc("svg", hashsalt="dafka", fonttype="none")  # text as text, not as paths
     mpl.rc("font", size=9)
     mpl.rc("legend", frameon=False)
     mpl.rc("axes.spines", top=False, right=False)
@@ -61,22 +62,18 @@ def throughput(path: Path, lines: Lines) -> None:
         systems = _unique(each["system"] for each in lines if each["row"] == row)
         width = 0.8 / len(systems)
         for number, system in enumerate(systems):
-            at, ratios, errors = [], [], []
+            at, ratios = [], []
+            bars: tuple[list[float], list[float]] = ([], [])
             for index, size in enumerate(sizes):
                 if (each := of.get((row, size, fewest[row], system))) is not None:
-                    rate = of[row, size, fewest[row], beside]["median"]["rate"]
+                    unit = of[row, size, fewest[row], beside]["median"]["rate"]
+                    rate = each["median"]["rate"]
                     at.append(index + (number - (len(systems) - 1) / 2) * width)
-                    ratios.append(each["median"]["rate"] / rate)
-                    errors.append(
-                        (
-                            ratios[-1] - each["rate_low"] / rate,
-                            each["rate_high"] / rate - ratios[-1],
-                        )
-                    )
-            bars = [[max(side, 0.0) for side in sides] for sides in zip(*errors, strict=True)]
-            if at:
-                look = {"color": COLORS[system], "ecolor": "#00000060", "label": system}
-                ax.bar(at, ratios, width, yerr=bars, **look)
+                    ratios.append(rate / unit)
+                    bars[0].append(max(rate - each["rate_low"], 0.0) / unit)
+                    bars[1].append(max(each["rate_high"] - rate, 0.0) / unit)
+            look = {"color": COLORS[system], "ecolor": "#00000060", "label": system}
+            ax.bar(at, ratios, width, yerr=bars, **look)
         ax.axhline(1, color=COLORS[beside], linewidth=0.8)
         ax.set_xticks(range(len(sizes)), [_bytes(size) for size in sizes])
         ax.set_title(row)
@@ -99,6 +96,7 @@ def latency(path: Path, lines: Lines) -> None:
                 color = None if situation else COLORS[each["system"]]
                 ax.plot(names, values, "o-", color=color, label=situation or each["system"])
         ax.set_yscale("log")
+        ax.minorticks_off()
         ax.tick_params(axis="x", rotation=60)
         ax.set_title(load)
     axes[0].set_ylabel("ms")
@@ -117,6 +115,12 @@ def growth(path: Path, lines: Lines) -> None:
             label = f"{each['cost']}: {each['exponent']:g}"
             ax.loglog(sizes, [cost / costs[0] for cost in costs], "o-", label=label)
         ax.loglog(sizes, [size / sizes[0] for size in sizes], ":", color="#00000080")
+        ax.minorticks_off()
+        ax.set_xticks(sizes)
+        ax.xaxis.set_major_formatter(EngFormatter(sep=""))
+        if ax.get_ylim()[1] < 10:
+            ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            ax.yaxis.set_major_formatter(EngFormatter())
         ax.set_xlabel(found[0]["unit"])
         ax.set_title(name)
         ax.legend(fontsize=7)

@@ -445,7 +445,7 @@ class SourceOptions(SparkOptions):
         unit="bytes",
     )
     min_offsets_per_trigger: int | None = _records(
-        "for streams: wait for so many records, or for maxTriggerDelay since the last "
+        "for streams: wait for this number of records, or for maxTriggerDelay since the last "
         "micro-batch. `availableNow` ignores it"
     )
     max_trigger_delay: int = _duration(
@@ -455,7 +455,7 @@ class SourceOptions(SparkOptions):
     )
     min_partitions: int | None = _count(
         "approximate minimum number of tasks: large partitions are split, and small ones share "
-        "tasks while so many remain (default 16)",
+        "tasks while this number remains (default 16)",
         unit="tasks",
     )
     max_records_per_partition: int | None = _records(
@@ -506,8 +506,8 @@ class SourceOptions(SparkOptions):
         "themselves, and option assign. Others, and all with false, log a warning and wait for it",
     )
     min_stores: int | None = _stores(
-        "fail unless so many stores, or `all` known ones, answer when a batch is planned or a "
-        "stream starts. Without it a warning names those that do not"
+        "fail unless this number of stores, or `all` known ones, answer when a batch is planned "
+        "or a stream starts. Without it a warning names those that do not"
     )
 
     # Progress reports

@@ -105,9 +105,10 @@ def spark_latency(systems: list[str], given: argparse.Namespace) -> Iterator[Res
     yield from spark_rows.latency(systems, given.sizes, RATES, given.seconds, given.rounds)
 
 
-def under_faults(_: list[str], given: argparse.Namespace) -> Iterator[Result]:
+def under_faults(systems: list[str], given: argparse.Namespace) -> Iterator[Result]:
     """Measure Dafka's latencies while its stores are away or busy."""
-    yield from situations.measure(given.sizes, RATES, given.seconds, given.rounds)
+    if "dafka" in systems:
+        yield from situations.measure(given.sizes, RATES, given.seconds, given.rounds)
 
 
 def records_of(size_bytes: int, given: argparse.Namespace, system: str = "") -> int:

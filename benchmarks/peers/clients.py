@@ -82,10 +82,11 @@ class Client(Protocol):
 class DafkaClient:
     """A producer for each partition, or a consumer."""
 
-    def __init__(self, address: str, topic: str, partitions: int, publishes: bool) -> None:
+    def __init__(
+        self, address: str, topic: str, partitions: int, publishes: bool, acks: int = 1
+    ) -> None:
         from dafka_core import Consumer, Producer
 
-        acks = int(os.environ.get("DAFKA_BENCH_ACKS", "1"))
         self._producers = [
             Producer(topic, tower=address, acks=acks) for _ in range(partitions if publishes else 0)
         ]
@@ -325,7 +326,7 @@ class NatsClient:
         await asyncio.wait_for(all_came.wait(), WAIT_S)
 
 
-KINDS: Final[dict[str, Callable[[str, str, int, bool], Client]]] = {
+KINDS: Final[dict[str, Callable[..., Client]]] = {
     "dafka": DafkaClient,
     "kafka": KafkaClient,
     "nats": NatsClient,
@@ -350,9 +351,11 @@ def main() -> None:
     for number in ("records", "size_bytes", "partitions"):
         parser.add_argument(number, type=int)
     parser.add_argument("--per-second", type=float, default=0.0)
+    parser.add_argument("--acks", type=int, help="of Dafka's producers")
     given = parser.parse_args()
     publishes = given.what in ("many", "each", "paced")
-    client = KINDS[given.kind](given.address, given.topic, given.partitions, publishes)
+    more = {} if given.acks is None else {"acks": given.acks}
+    client = KINDS[given.kind](given.address, given.topic, given.partitions, publishes, **more)
     print("READY", flush=True)
     sys.stdin.readline()
     latencies_ms: list[float] = []

@@ -160,17 +160,23 @@ def paced(
     seconds: float,
     size_bytes: int,
     *,
+    acks: int = 1,
     through: Callable[[str], str] | None = None,
     meanwhile: Callable[[], None] | None = None,
 ) -> Taken:
     """Publish at a rate while another process receives.
 
-    ``through`` copies a topic to the one that it returns, which is received.  ``meanwhile`` runs
-    during the measurement.
+    Args:
+        acks: of Dafka's producer; the defaults of other systems.
+        through: copies a topic to the one that it returns, which is received.
+        meanwhile: runs during the measurement.
     """
     topic, records = new_topic(), int(per_second * seconds)
     numbers = (records, size_bytes, 1)
-    producer = Client(system, "paced", server, topic, *numbers, "--per-second", per_second)
+    paces: list[object] = ["--per-second", per_second]
+    if acks != 1:
+        paces += ["--acks", acks]
+    producer = Client(system, "paced", server, topic, *numbers, *paces)
     received = topic if through is None else through(topic)
     consumer = Client(system, "receive", server, received, *numbers)
     with Cost(lambda: server.pids) as cost:

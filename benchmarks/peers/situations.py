@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from benchmarks import processes
@@ -23,12 +24,14 @@ AWAY_S: Final = 5.0
 
 
 class Situation(NamedTuple):
-    """A number of stores, their settings, and what happens to them during a measurement."""
+    """Stores, the producer's ``acks``, and what happens to the stores during a measurement."""
 
     name: str
     stores: int
-    settings: Mapping[str, str]
+    acks: int = 1
     meanwhile: Callable[[EmbeddedCluster], None] | None = None
+    settings: Mapping[str, str] = MappingProxyType({})
+    """Of the stores, as environment variables."""
 
 
 def pause(cluster: EmbeddedCluster) -> None:
@@ -46,20 +49,18 @@ def kill(cluster: EmbeddedCluster) -> None:
     cluster.start_store(1)
 
 
-BOTH: Final = {"DAFKA_BENCH_ACKS": "2"}
-
 SITUATIONS: Final = (
-    Situation("one store", 1, {}),
-    Situation("two stores", 2, {}),
-    Situation("two stores, acks=2", 2, BOTH),
-    Situation("one of two stores paused for 5 s", 2, {}, pause),
-    Situation("one of two stores paused for 5 s, acks=2", 2, BOTH, pause),
-    Situation("one of two stores killed for 5 s", 2, {}, kill),
-    Situation("one of two stores killed for 5 s, acks=2", 2, BOTH, kill),
+    Situation("one store", 1),
+    Situation("two stores", 2),
+    Situation("two stores, acks=2", 2, 2),
+    Situation("one of two stores paused for 5 s", 2, 1, pause),
+    Situation("one of two stores paused for 5 s, acks=2", 2, 2, pause),
+    Situation("one of two stores killed for 5 s", 2, 1, kill),
+    Situation("one of two stores killed for 5 s, acks=2", 2, 2, kill),
     Situation(
         "merges, compression and retention",
         1,
-        {
+        settings={
             "DAFKA_RETAIN": "*=4MiB",
             "DAFKA_COMPRESS": "*=zstd",
             "DAFKA_COMPRESS_AFTER_S": "1",
@@ -101,6 +102,7 @@ def _measured(situation: Situation, per_second: float, seconds: float, size_byte
             per_second,
             seconds,
             size_bytes,
+            acks=situation.acks,
             meanwhile=None if meanwhile is None else lambda: meanwhile(cluster),
         )
 

@@ -16,6 +16,9 @@ from benchmarks.figures import tell
 from benchmarks.peers.measures import Result, Taken, new_topic, paced, served, summed, turns
 from benchmarks.peers.systems import CLIENTS, Server, disk_bytes
 
+SYSTEMS: Final = ("dafka", "kafka", "kafka-synced")
+"""Those with a connector for Spark."""
+
 TASKS: Final = 2
 """Tasks of a write, and partitions of Kafka's topics."""
 
@@ -32,7 +35,7 @@ def measure(
     systems: list[str], sizes: list[int], records: Callable[[int], int], rounds: int
 ) -> Iterator[Result]:
     """Measure writes, reads, drains and copies of each size."""
-    systems = [system for system in systems if CLIENTS[system] != "nats" and system != "c-dafka"]
+    systems = [system for system in systems if system in SYSTEMS]
     with spark_sessions.session(kafka_broker.sparks_jars()) as spark:
         for size_bytes in sizes:
             count = records(size_bytes)
@@ -56,8 +59,7 @@ def latency(
     rounds: int,
 ) -> Iterator[Result]:
     """Measure records through a streaming query from topic to topic, at some rates."""
-    systems = [system for system in systems if CLIENTS[system] in ("dafka", "kafka")]
-    systems = [system for system in systems if system != "c-dafka"]
+    systems = [system for system in systems if system in SYSTEMS]
     with spark_sessions.session(kafka_broker.sparks_jars()) as spark:
         for size_bytes in sizes:
             taken: dict[tuple[str, float], list[Taken]] = {}
@@ -82,8 +84,7 @@ def _through_a_query(
     seconds: float,
     size_bytes: int,
 ) -> Taken:
-    form = CLIENTS[system]
-    place = {"tower" if form == "dafka" else "kafka.bootstrap.servers": server.address}
+    form, place = _connector(system, server)
     sink = new_topic()
     with contextlib.ExitStack() as stack:
 
@@ -100,11 +101,16 @@ def _through_a_query(
         return paced(system, server, per_second, seconds, size_bytes, through=start)
 
 
+def _connector(system: str, server: Server) -> tuple[str, dict[str, str]]:
+    """Return the format's name, and the option with the server's address."""
+    form = CLIENTS[system]
+    return form, {"tower" if form == "dafka" else "kafka.bootstrap.servers": server.address}
+
+
 def _queries(
     spark: SparkSession, system: str, server: Server, count: int, size_bytes: int
 ) -> Iterator[tuple[str, Taken]]:
-    form = CLIENTS[system]
-    place = {"tower" if form == "dafka" else "kafka.bootstrap.servers": server.address}
+    form, place = _connector(system, server)
     topic = new_topic()
     full = {**place, "subscribe": topic, "startingOffsets": "earliest"}
     frame = bench_write.rows(spark, count, size_bytes, tasks=TASKS)
