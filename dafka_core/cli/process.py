@@ -353,9 +353,10 @@ class _Signals:
             self._stop(again)
 
     def _stop(self, again: bool = False) -> None:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        # Not SIG_IGN: for a pending signal the interpreter would print a traceback.
-        signal.signal(signal.SIGTERM, lambda _number, _frame: None)
+        # Not SIG_IGN and SIG_DFL: for a pending signal the interpreter would print a traceback.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda _number, _frame: None)
+        ctypes.CDLL(None).signal(signal.SIGINT, signal.SIG_DFL)
         self._seen.set()  # last: it takes a lock, on which a nested handler would deadlock
         raise Stopped(self._received[0], again)
 
