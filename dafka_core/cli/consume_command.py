@@ -389,10 +389,7 @@ class Selection:
         )
 
     def ranges(
-        self,
-        stored: StoredRecords,
-        topic: str,
-        on_gap: Callable[[str], None] = output.info,
+        self, stored: StoredRecords, topic: str, on_gap: Callable[[str], None] = output.info
     ) -> list[Range]:
         """Return the range of each partition; raise DafkaError if the topic or one is missing.
 

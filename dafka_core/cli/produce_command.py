@@ -75,9 +75,7 @@ class Columns(NamedTuple):
         """Return the records from ``start`` to ``stop`` (exclusive)."""
         keys, headers = self.keys, self.headers
         return Columns(
-            self.values[start:stop],
-            keys and keys[start:stop],
-            headers and headers[start:stop],
+            self.values[start:stop], keys and keys[start:stop], headers and headers[start:stop]
         )
 
 
