@@ -53,10 +53,7 @@ ALL_B = [f"b{number}" for number in range(5)]
         (["--exit-at-end", "--offset", "latest"], []),
         (["--exit-at-end", "--grep", "^[ab][13]$"], ["a1", "a3", "b1", "b3"]),
         (["--exit-at-end", "--grep", "^[ab][13]$", "--count", "3"], ["a1", "a3", "b1"]),
-        (
-            ["--exit-at-end", "--partition", A, "--format", "%o=%k%v"],
-            KEYED,
-        ),
+        (["--exit-at-end", "--partition", A, "--format", "%o=%k%v"], KEYED),
         (["--exit-at-end", "--since", "1h", "--partition", B], ALL_B),
     ],
 )
