@@ -135,11 +135,7 @@ class StoredRecords:
         return [*merge_heads(infos).values()]
 
     def of_topic(self, topic: str, chosen: Collection[str] = ()) -> list[PartitionInfo]:
-        """Return a topic's partitions, or only the chosen ones.
-
-        Raises:
-            DafkaError: no store has the topic, or a chosen partition.
-        """
+        """Return a topic's partitions, or the chosen ones; raise DafkaError if any is missing."""
         found = self.partitions([topic])
         return store_clients.chosen(found, topic, chosen, lambda: self.partitions(None))
 

@@ -107,11 +107,7 @@ Write = Callable[[RecordBatch], object]
 
 @contextmanager
 def new_file(place: Place, *, overwrite: bool) -> Iterator[Write]:
-    """Yield a function that writes records to a file, which appears once it is complete.
-
-    Raises:
-        ConfigError: the file exists, or cannot be written.
-    """
+    """Yield a function that writes to a new file; raise ConfigError if that is impossible."""
     try:
         with (
             open_new(Path(place.name), replaces=overwrite) as file,

@@ -321,12 +321,7 @@ class Source(NamedTuple):
 
 @contextmanager
 def open_sources(names: Sequence[str]) -> Iterator[list[Source]]:
-    """Open all files for reading.
-
-    Raises:
-        ConfigError: a file cannot be read.
-        StreamError: standard input cannot be read.
-    """
+    """Open all files for reading; raise ConfigError or StreamError if one cannot be read."""
     with ExitStack() as stack:
         sources = []
         for name in names:

@@ -244,12 +244,7 @@ def _fail_without(missing: Sequence[KnownStore], does: str) -> None:
 
 
 def _confirm(text: str, *, yes: bool) -> None:
-    """Ask for confirmation.
-
-    Raises:
-        DafkaError: standard input is not a terminal.
-        Exit: the answer is no.
-    """
+    """Ask for confirmation; raise Exit after a no, and DafkaError without a terminal."""
     if yes:
         return
     if not os.isatty(0):
