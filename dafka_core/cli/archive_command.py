@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -139,14 +138,12 @@ def _note_failures(
 
 
 def _before_us(text: str | None) -> int:
-    """Parse a date (its start in UTC, by default today), ``now``, or as ``parse_time_us``."""
+    """Parse ``now``, or a time; the default is the start of today in UTC."""
     if text is None:
         text = f"{datetime.now(UTC).date()}"
     elif text == NOW:
         text = "0s"
-    with suppress(ValueError):
-        text = f"{date.fromisoformat(text)}T00:00Z"
     try:
         return parse_time_us(text)
     except ValueError as error:
-        raise click.BadParameter(f"{error}, a date, or {NOW}", param_hint="'--before'") from None
+        raise click.BadParameter(f"{error}, or {NOW}", param_hint="'--before'") from None

@@ -315,10 +315,11 @@ offset_option: Final = option(
 since_option: Final = option(
     "--since",
     metavar="TIME",
-    help="Start with records of this time: 2026-11-23T18:00:00Z, or an age such as 15m.",
+    help="Start with records of this time: 2026-11-23T18:00:00Z, a date in UTC, or an age such as "
+    "15m.",
 )
 until_option: Final = option(
-    "--until", metavar="TIME", help="End before records of this time or age."
+    "--until", metavar="TIME", help="End before records of this time, date or age."
 )
 partitions_option: Final = option(
     "--partition",
@@ -421,6 +422,12 @@ class Selection:
     metavar="PATTERN",
     help="Only records with a value that contains a match of this regular expression (RE2).",
 )
+@option(
+    "--where",
+    metavar="CONDITION",
+    help="Only records that match: \"key = 'X'\", \"value LIKE '%late%' AND offset > 9\" "
+    "(docs/spark.md).",
+)
 @option("--format", "form", metavar="TEXT", help=_FORMAT_HELP)
 @option("--json", "as_json", is_flag=True, help=_JSON_HELP)
 @timeout_option
@@ -437,6 +444,7 @@ def consume(
     exit_at_end: bool,
     count: int | None,
     grep: str | None,
+    where: str | None,
     form: str | None,
     as_json: bool,
     timeout_s: float,
@@ -450,7 +458,7 @@ def consume(
     """
     opens = options.get("envelope") != NONE
     text = partial(_formatter(form, as_json), opens=opens)
-    matches = _matcher(grep, opens=opens)
+    matches = _matcher(grep, where, opens=opens)
     if from_beginning:
         if offset is not None or since is not None:
             why = "cannot be combined with --offset or --since"
@@ -536,8 +544,15 @@ def _formatter(form: str | None, as_json: bool) -> Callable[..., bytes]:
     return made
 
 
-def _matcher(pattern: str | None, *, opens: bool) -> Matcher:
-    """Return a function from a batch to its matching records, which are all without a pattern."""
+def _matcher(pattern: str | None, where: str | None, *, opens: bool) -> Matcher:
+    """Return a function from a batch to its matching records; all match without a filter."""
+    if where is not None:
+        if pattern is not None:
+            why = "cannot be combined with --grep; write value LIKE '%text%'"
+            raise click.BadParameter(why, param_hint="'--where'")
+        from dafka_core.model.where import Where, matched
+
+        return partial(matched, where=parsed("--where", Where.parse, where), opens=opens)
     if pattern is None:
         return lambda batch: batch
     import pyarrow as pa
@@ -596,8 +611,11 @@ def _warn_if_missing(consumer: Consumer, topic: str) -> None:
     with suppress(ClosedError, NodeFailedError):  # the consumer has ended
         while True:
             try:
-                if not consumer.held_topics(topic, timeout_s=LOOKUP_S):
-                    near = what_there_is(topic, consumer.held_topics(timeout_s=LOOKUP_S), "topics")
+                if consumer.held_topics(topic, timeout_s=LOOKUP_S):
+                    return
+                held = consumer.held_topics(timeout_s=LOOKUP_S)
+                if topic not in held:  # it may have come in between
+                    near = what_there_is(topic, held, "topics")
                     output.info(f"no store has topic {quoted(topic)} ({near}); waiting for it")
                 return
             except NoStoreError as error:

@@ -139,7 +139,7 @@ def delete(topic: str, *, yes: bool, timeout_s: float, **options: Any) -> None:
         for client in found:
             (done,) = client.ask(Deleted, timeout_s, DeleteRequest(topic))
             rows.append((client.location.store, done.partitions, done.records))
-    output.table(("store", "partitions", "records_given_up"), rows)
+    _list_deleted(rows)
 
 
 def _chosen(
@@ -267,4 +267,9 @@ def _trim(wanted: _Bounds, timeout_s: float) -> None:
             now = zip(done.earliest, part, strict=True)
             count += sum(max(earliest - info.earliest, 0) for earliest, (info, _) in now)
         rows.append((client.location.store, len(each), count))
+    _list_deleted(rows)
+
+
+def _list_deleted(rows: Iterable[Sequence[object]]) -> None:
     output.table(("store", "partitions", "records_given_up"), rows)
+    output.info("new records use the freed space; files do not shrink (docs/retention.md)")
