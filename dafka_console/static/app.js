@@ -71,7 +71,7 @@ function tell() {
       stores,
       h("span", { class: "stat wide" }, h("b", {}, count(news.topics)), news.topics === 1 ? " topic" : " topics"),
       h("span", { class: "stat wide" }, h("b", {}, count(news.partitions)), news.partitions === 1 ? " partition" : " partitions"),
-      h("span", { class: "stat accent" }, h("b", {}, count(news.rate)), " records/s"),
+      h("span", { class: "stat accent" }, h("b", {}, count(news.rate)), h("span", { class: "wide" }, " records"), "/s"),
       h("span", { class: "stat wide" }, byteRate(news.byte_rate)),
     ] : h("span", { class: "stat" }, "connecting …")),
     h("div", { class: "tools" },

@@ -7,9 +7,10 @@ const MARGIN = 12;
 /**
  * columns: [{key, title, kind, width, exact, cell(row)}]; those with a key can be sorted by, and
  * `exact` writes it whole, as it is shown when pointed at.
+ * more(total): what follows the number of rows.
  * load({start, most, sort, down}): a promise of {total, rows}.
  */
-export function list({ columns, load, open, label, sort = "name", down = false, nothing }) {
+export function list({ columns, load, open, label, sort = "name", down = false, nothing, more }) {
   const state = { sort, down, total: null, rows: new Map(), chosen: -1, asking: null };
   const head = h("div", { class: "list-head", role: "row" });
   const body = h("div", { class: "list-body", role: "rowgroup" });
@@ -86,8 +87,7 @@ export function list({ columns, load, open, label, sort = "name", down = false, 
         return made;
       }));
     }
-    const seen = `${(state.total || 0).toLocaleString("en-US")} ${label}`;
-    foot.textContent = seen;
+    foot.textContent = `${(state.total || 0).toLocaleString("en-US")} ${label}${more?.(state.total) || ""}`;
     element.dataset.total = state.total;
   }
 

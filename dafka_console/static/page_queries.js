@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { chart, choice, chosen } from "./chart.js";
 import { badge, empty, failed, h, poll, put, table, tiles } from "./dom.js";
-import { ago, count, moment, plural, short, size, span, whole } from "./format.js";
+import { ago, count, moment, plural, rate, short, size, span, whole } from "./format.js";
 
 const STATES = { running: "good", finished: "", late: "bad" };
 
@@ -35,6 +35,7 @@ export function show(main) {
         ["behind", count(query.records_behind), "records", query.records_behind ? "accent" : "", whole(query.records_behind)],
         ["waiting", span(query.seconds_behind), "the oldest of them"],
         ["size", size(query.bytes_behind), "not read yet"],
+        query.state === "running" && ["reads", rate(query.read), `${rate(query.written)} are written`, query.read < 0.9 * query.written ? "warn" : ""],
       ])),
       chart(query.lags, { shown: count, label: "records behind", width: Math.max(320, main.clientWidth - 84), height: 130 }), more);
   }

@@ -29,7 +29,7 @@ export function show(main, { names }) {
   const [topic, partition, linked] = names;
   let [pages, at, asking, focused] = [[], 0, false, -1];
   const find = h("input", { type: "search", placeholder: "Find a text in keys and values  /", "aria-label": "Find a text" });
-  const condition = h("input", { class: "wide", placeholder: "or a condition: key = 'a' and offset > 100", "aria-label": "Condition", spellcheck: "false" });
+  const condition = h("input", { class: "condition", placeholder: "or a condition: key = 'a'", "aria-label": "Condition", spellcheck: "false" });
   const [since, until] = ["From", "To"].map((label) => h("input", { type: "datetime-local", step: "1", "aria-label": label }));
   const follow = h("input", { type: "checkbox", onchange: () => follow.checked && begin({}, true) });
   const jump = h("input", { class: "jump", inputmode: "numeric", placeholder: "offset", "aria-label": "Offset" });

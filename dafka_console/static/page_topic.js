@@ -32,7 +32,7 @@ export function show(main, { go, names, news }) {
     ],
   });
   main.append(h("div", { class: "head" }, h("h1", {}, h("a", { href: "#/topics", class: "up" }, "Topics"), " / ", h("span", { class: "name" }, topic)),
-    h("a", { class: "button", href: `#/records/${encodeURIComponent(topic)}` }, "Find records"), h("a", { class: "button", href: `#/produce/${encodeURIComponent(topic)}` }, "Produce")), numbers,
+    h("a", { class: "button", href: `#/records/${encodeURIComponent(topic)}` }, "Records"), h("a", { class: "button", href: `#/produce/${encodeURIComponent(topic)}` }, "Produce")), numbers,
   h("div", { class: "head" }, h("h2", {}, "Written"), choice(() => tick())), graph,
   h("div", { class: "head" }, h("h2", {}, "Partitions"), find), rows.element, h("h2", {}, "Newest records"), last);
   const ask = poll(numbers, async () => {
@@ -47,7 +47,7 @@ export function show(main, { go, names, news }) {
       ["last written", ago(found.last_us), `first ${moment(found.first_us)}`, "", moment(found.last_us)],
     ]));
     put(graph, chart(found.rates, { shown: count, label: "records per second", width: Math.max(320, graph.clientWidth - 34), height: 130 }));
-    put(last, !records ? empty("No store that has them answers") : records.rows.length ? recordRows(records.rows, topic, (row) => go("records", topic, row.partition, String(row.offset)), true) : empty(records.total ? "Too many partitions are being written: see “Find records”" : "No records"));
+    put(last, !records ? empty("No store that has them answers") : records.rows.length ? recordRows(records.rows, topic, (row) => go("records", topic, row.partition, String(row.offset)), true) : empty(records.total ? "Too many partitions are being written: see “Records”" : "No records"));
   });
 
   function tick() {

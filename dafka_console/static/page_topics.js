@@ -6,7 +6,7 @@ import { badge, h } from "./dom.js";
 import { ago, byteRate, count, moment, moving, rate, size, whole } from "./format.js";
 import { list, none } from "./list.js";
 
-export function show(main, { go }) {
+export function show(main, { go, news }) {
   const find = h("input", { type: "search", placeholder: "Find a topic  /", "aria-label": "Find a topic", oninput: () => rows.again() });
   const internal = h("input", { type: "checkbox", onchange: () => rows.again() });
   const rows = list({
@@ -16,6 +16,7 @@ export function show(main, { go }) {
     nothing: (live) => (find.value ? none("No topic has this in its name") : none("No topics yet", "dafka produce TOPIC writes to one, or this page: Produce"))(find.value || live),
     load: (window, signal) => get("topics", { ...window, find: find.value, internal: internal.checked ? 1 : 0 }, signal),
     open: (row) => go("topic", row.name),
+    more: (total) => !find.value && news()?.topics > total && `, and ${news().topics - total} of Dafka's own`,
     columns: [
       { key: "name", title: "topic", width: "minmax(120px, 2.4fr)", cell: (row) => [h("a", { class: "name", href: `#/topic/${encodeURIComponent(row.name)}`, tabindex: -1 }, row.name), row.internal && badge("internal"), row.stale > 0 && badge(row.stale < row.partitions ? `${row.stale} of ${row.partitions} away` : "away", "bad")] },
       { key: "partitions", title: "partitions", kind: "number wide", width: "100px", cell: (row) => whole(row.partitions) },
