@@ -69,10 +69,7 @@ class Console(ExtensionNode):
     """
 
     def __init__(
-        self,
-        options: Mapping[str, Any],
-        locations: Sequence[StoreLocation] = (),
-        **console: Any,
+        self, options: Mapping[str, Any], locations: Sequence[StoreLocation] = (), **console: Any
     ) -> None:
         config = ConsoleOptions.build(console)
         security = SecurityOptions.build(of_table(SecurityOptions, options))

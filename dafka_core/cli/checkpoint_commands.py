@@ -6,14 +6,13 @@ import importlib
 import pathlib
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from dafka_core.cli import output
-from dafka_core.cli.flags import argument, json_option, option, reads_stores, result_option
+from dafka_core.cli import flags, output
 from dafka_core.cli.store_clients import StoreFinder
 from dafka_core.errors import DafkaError
 from dafka_core.model.positions import parse_time_us
@@ -23,21 +22,17 @@ if TYPE_CHECKING:
     from dafka_core.queries.checkpoint import Batch, Checkpoint
 
 
-path_argument: Final = argument("path", metavar="PATH")
-target_argument: Final = argument("to", metavar="TO")
-batch_number_option: Final = option(
+path_argument: Final = flags.argument("path", metavar="PATH")
+target_argument: Final = flags.argument("to", metavar="TO")
+batch_number_option: Final = flags.option(
     "--batch", type=click.IntRange(0), metavar="N", help="The batch's number."
 )
 
-stopped_option: Final = option(
+stopped_option: Final = flags.option(
     "--stopped",
     is_flag=True,
     help="The query is stopped, although its checkpoint changed recently.",
 )
-
-_BATCH_COLUMNS: tuple[str, ...] = ("batch", "state", "planned", "partitions", "records")
-_RANGE_COLUMNS: tuple[str, ...] = ("batch", "state", "source", "topic", "partition", "start", "end")
-_DIFF_COLUMNS = ("source", "topic", "partition", "a", "b", "difference")
 
 
 def checkpoint() -> None:
@@ -46,7 +41,7 @@ def checkpoint() -> None:
 
 @path_argument
 @batch_number_option
-@json_option
+@flags.json_option
 def show(path: str, *, batch: int | None) -> None:
     """List a checkpoint's batches, or the offset ranges of one batch.
 
@@ -57,20 +52,25 @@ def show(path: str, *, batch: int | None) -> None:
 
     found = Checkpoint.read(path)
     rows: list[tuple[Any, ...]]
+    columns: tuple[str, ...]
     if batch is None:
-        columns, rows = _BATCH_COLUMNS, [_row(found, found.batch(each)) for each in found.planned]
+        columns = ("batch", "state", "planned", "partitions", "records")
+        rows = [_row(found, found.batch(each)) for each in found.planned]
     else:
-        columns, state = _RANGE_COLUMNS, _state(found.batch(batch))
+        columns = ("batch", "state", "source", "topic", "partition", "start", "end")
+        state = _state(found.batch(batch))
         rows = [(batch, state, source, *each[:4]) for source, each in found.ranges(batch)]
     output.info(_text(found))
     output.table(columns, rows)
 
 
 @path_argument
-@argument("other", required=False, metavar="[OTHER]", help="Another checkpoint; default: PATH.")
+@flags.argument(
+    "other", required=False, metavar="[OTHER]", help="Another checkpoint; default: PATH."
+)
 @batch_number_option
-@option("--other-batch", type=click.IntRange(0), metavar="N", help="A batch of OTHER.")
-@json_option
+@flags.option("--other-batch", type=click.IntRange(0), metavar="N", help="A batch of OTHER.")
+@flags.json_option
 def diff(path: str, other: str | None, *, batch: int | None, other_batch: int | None) -> None:
     """List the partitions whose end offsets differ between two checkpoints or two batches.
 
@@ -82,11 +82,10 @@ def diff(path: str, other: str | None, *, batch: int | None, other_batch: int | 
     two = one if other is None else Checkpoint.read(other)
     if other is None and batch is None and len(one.planned) > 1:
         batch = one.planned[-2]
-    ends = [_ends(each, number) for each, number in ((one, batch), (two, other_batch))]
+    first, second = _ends(one, batch), _ends(two, other_batch)
     if other is not None:
         same = "the same query" if one.query_id == two.query_id else "two queries"
         output.info(f"{same}: {one.query_id} and {two.query_id}")
-    first, second = ends
     rows = []
     for key in sorted(first.keys() | second.keys()):
         a, b = first.get(key), second.get(key)
@@ -94,12 +93,12 @@ def diff(path: str, other: str | None, *, batch: int | None, other_batch: int | 
             rows.append((*key, a, b, None if a is None or b is None else b - a))
     if not rows:
         output.info("both end at the same offsets")
-    output.table(_DIFF_COLUMNS, rows)
+    output.table(("source", "topic", "partition", "a", "b", "difference"), rows)
 
 
 @path_argument
 @target_argument
-@result_option
+@flags.result_option
 def copy(path: str, to: str) -> None:
     """Copy a checkpoint unchanged, with the id of its query, as a backup or to move it.
 
@@ -117,7 +116,7 @@ def copy(path: str, to: str) -> None:
 
 @path_argument
 @target_argument
-@result_option
+@flags.result_option
 def fork(path: str, to: str) -> None:
     """Copy a checkpoint for another query, which continues from the same offsets.
 
@@ -134,14 +133,14 @@ def fork(path: str, to: str) -> None:
 
 
 @path_argument
-@option("--to-batch", type=click.IntRange(0), metavar="N", help="The last batch to keep.")
-@option(
+@flags.option("--to-batch", type=click.IntRange(0), metavar="N", help="The last batch to keep.")
+@flags.option(
     "--to-time",
     metavar="TIME",
     help="Keep batches planned until then: 2026-11-23T18:00:00Z, or an age such as 15m.",
 )
 @stopped_option
-@result_option
+@flags.result_option
 def rewind(path: str, *, to_batch: int | None, to_time: str | None, stopped: bool) -> None:
     """Back up a checkpoint, then remove the batches after an earlier one.
 
@@ -169,7 +168,7 @@ def rewind(path: str, *, to_batch: int | None, to_time: str | None, stopped: boo
 
 @path_argument
 @stopped_option
-@result_option
+@flags.result_option
 def reset(path: str, *, stopped: bool) -> None:
     """Reset a query: it restarts as a new query from its option startingOffsets.
 
@@ -222,24 +221,20 @@ def _row(found: Checkpoint, batch: Batch) -> tuple[Any, ...]:
 
 def _ends(found: Checkpoint, number: int | None) -> dict[tuple[str, str, str], int]:
     batch = found.last if number is None else found.batch(number)
-    return dict(_positions(batch))
-
-
-def _positions(batch: Batch) -> Iterator[tuple[tuple[str, str, str], int]]:
-    for source, end in batch.own_ends.items():
-        yield from (((source, *tp), position) for tp, position in end.positions.items())
-
-
-_COLUMNS = ("batch", "state", "rows", "source", "recomputed", "why")
+    return {
+        (source, *tp): position
+        for source, end in batch.own_ends.items()
+        for tp, position in end.positions.items()
+    }
 
 
 @path_argument
-@option(
+@flags.option(
     "--pass-through",
     is_flag=True,
     help="The query copies its source: compare its rows with the source.",
 )
-@option(
+@flags.option(
     "--query",
     default="",
     show_default=False,
@@ -247,21 +242,23 @@ _COLUMNS = ("batch", "state", "rows", "source", "recomputed", "why")
     help="The function that derives the query's DataFrame from the source's: recompute the "
     "rows with Spark and compare them.",
 )
-@option(
+@flags.option(
     "--source-option", multiple=True, metavar="NAME=VALUE", help="For --query: a source option."
 )
-@option("--sink-option", multiple=True, metavar="NAME=VALUE", help="For --query: a sink option.")
-@option(
+@flags.option(
+    "--sink-option", multiple=True, metavar="NAME=VALUE", help="For --query: a sink option."
+)
+@flags.option(
     "--from-batch", type=click.IntRange(0), default=0, metavar="N", help="The first batch to read."
 )
-@option(
+@flags.option(
     "--partition",
     default="",
     show_default=False,
     metavar="ADDRESS",
     help="The partition of the query's audit records, if several keys have written any.",
 )
-@reads_stores
+@flags.reads_stores
 def verify(
     path: str,
     *,
@@ -305,7 +302,7 @@ def verify(
             ):
                 rows.append(row)
                 advance(1)
-    output.table(_COLUMNS, rows)
+    output.table(("batch", "state", "rows", "source", "recomputed", "why"), rows)
     output.info(f"query {found.query_id}: {_verification_text(found, rows, from_batch)}")
 
 
@@ -345,8 +342,8 @@ def _recompute_by(
     return made
 
 
-def _named(given: Sequence[str] | None) -> dict[str, str]:
-    for each in given or ():
+def _named(given: Sequence[str]) -> dict[str, str]:
+    for each in given:
         if "=" not in each:
             raise click.BadParameter(f"must be NAME=VALUE, not {each!r}")
-    return {name: value for name, _, value in (each.partition("=") for each in given or ())}
+    return {name: value for name, _, value in (each.partition("=") for each in given)}

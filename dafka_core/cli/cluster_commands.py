@@ -6,15 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from dafka_core.cli import output
-from dafka_core.cli.flags import (
-    json_option,
-    min_stores_option,
-    option,
-    stores_option,
-    table_options,
-    timeout_option,
-)
+from dafka_core.cli import flags, output
 from dafka_core.cli.store_clients import parse_least, parse_uris
 from dafka_core.config.missing_stores import EVERY_STORE
 from dafka_core.config.node_options import ReaderOptions
@@ -35,8 +27,6 @@ SETTLE_S: Final = 1.5
 _WAITING: Final = ("tower_timeout_s", "wait_for_tower")
 """Options that probes do not have: they don't wait for a tower."""
 
-_NODES: Final = ("node", "kind", "endpoint", "connected", "topics")
-
 
 class State(NamedTuple):
     """The state of a tower or a store."""
@@ -47,11 +37,11 @@ class State(NamedTuple):
     why: str = ""
 
 
-@min_stores_option
-@json_option
-@timeout_option
-@stores_option
-@table_options(ReaderOptions, without=_WAITING)
+@flags.min_stores_option
+@flags.json_option
+@flags.timeout_option
+@flags.stores_option
+@flags.table_options(ReaderOptions, without=_WAITING)
 def status(*, min_stores: str | None, timeout_s: float, uris: str, **options: Any) -> None:
     """Exit with 0 if a tower and all known stores respond, else with 1: for probes.
 
@@ -110,8 +100,8 @@ def _why_not(states: list[State], least: int | None) -> str:
     return f"{gone} of {len(stores)} stores do not respond{full}"
 
 
-@json_option
-@table_options(ReaderOptions)
+@flags.json_option
+@flags.table_options(ReaderOptions)
 def nodes(**options: Any) -> None:
     """List the towers, and the producers, consumers, stores and readers with their topics.
 
@@ -130,23 +120,20 @@ def nodes(**options: Any) -> None:
         (each.node, each.kind or "-", each.endpoint, each.connected, ",".join(each.topics))
         for each in found
     ]
-    output.table(_NODES, rows)
+    output.table(("node", "kind", "endpoint", "connected", "topics"), rows)
 
 
-_COLUMNS: Final = ("severity", "about", "finding", "remedy")
-
-
-@option(
+@flags.option(
     "--topic",
     multiple=True,
     type=unescape,
     metavar="TOPIC",
     help="A topic to check; may be given several times.",
 )
-@json_option
-@timeout_option
-@stores_option
-@table_options(ReaderOptions, without=_WAITING)
+@flags.json_option
+@flags.timeout_option
+@flags.stores_option
+@flags.table_options(ReaderOptions, without=_WAITING)
 def doctor(*, topic: Sequence[str], timeout_s: float, uris: str, **options: Any) -> None:
     """Diagnose a cluster: towers, stores, topics, clocks, versions, locks and connections.
 
@@ -161,6 +148,7 @@ def doctor(*, topic: Sequence[str], timeout_s: float, uris: str, **options: Any)
     facts = gathered(options, topic, parse_uris(uris), timeout_s=timeout_s)
     found = [*check_all(facts), *check_security(ReaderOptions.build(options), facts)]
     rows = [(each.severity.value, *each[1:4]) for each in found]
-    output.table(_COLUMNS, rows, wrapped=("finding", "remedy"))
+    names = ("severity", "about", "finding", "remedy")
+    output.table(names, rows, wrapped=("finding", "remedy"))
     if wrong := problems(found):
         raise DafkaError("1 problem" if len(wrong) == 1 else f"{len(wrong)} problems")

@@ -134,9 +134,7 @@ stores_option: Final = option(
     help="Stores to query by Arrow Flight, without a tower: grpc://HOST:PORT,...",
 )
 min_stores_option: Final = option(
-    "--min-stores",
-    metavar="N|all",
-    help="Fail unless N stores, or all known stores, respond.",
+    "--min-stores", metavar="N|all", help="Fail unless N stores, or all known stores, respond."
 )
 exit_with_parent_option: Final = option("--exit-with-parent", is_flag=True, hidden=True)
 """For programs that start nodes: the node stops when its standard input ends."""

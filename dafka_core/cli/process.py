@@ -227,10 +227,7 @@ def _notify(address: str, word: str) -> None:
     if address.startswith("@"):  # an abstract socket, which has no file
         address = "\0" + address[1:]
     # A node keeps running without systemd.
-    with (
-        contextlib.suppress(OSError),
-        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender,
-    ):
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.settimeout(PATIENCE_S)
         sender.sendto(word.encode(), address)
 

@@ -135,17 +135,17 @@ class StoreFinder:
         from dafka_core.model.records import merge_heads
 
         topics, names_s = None if topic is None else [topic], min(self.timeout_s, NAMES_S)
-        with self._found(topics, parse_least(self.min_stores)) as (served, reader, found):
+        with self._found(topics, parse_least(self.min_stores)) as (clients, reader, found):
             if reader is not None and topic is not None and found == []:
                 raise _unknown(topic, partial(reader.partitions, timeout_s=names_s))
         with ExitStack() as stack:
-            for client in served:
+            for client in clients:
                 stack.enter_context(client)
             if found is None:
-                found = [*merge_heads(_heads(served, topics, self.timeout_s)).values()]
+                found = [*merge_heads(_heads(clients, topics, self.timeout_s)).values()]
                 if topic is not None and not found:
-                    raise _unknown(topic, partial(_heads, served, None, names_s))
-            yield found, served
+                    raise _unknown(topic, partial(_heads, clients, None, names_s))
+            yield found, clients
 
     @contextmanager
     def _found(
@@ -153,9 +153,9 @@ class StoreFinder:
     ) -> Iterator[_Found]:
         """Find the stores; the reader of a mesh is closed at the end."""
         if self.uris:
-            served = self._named()
-            _check_least(least, len(served), [])
-            yield served, None, None
+            clients = self._named()
+            _check_least(least, len(clients), [])
+            yield clients, None, None
             return
         from dafka_core import Reader
 
@@ -165,7 +165,7 @@ class StoreFinder:
             _check_least(least, len(reader.stores()), missing)
             for each in missing:
                 away(each)
-            yield _served(reader), reader, merged
+            yield served(reader), reader, merged
 
     def _named(self) -> list[StoreClient]:
         from dafka_core.flight.store_client import StoreClient
@@ -175,9 +175,9 @@ class StoreFinder:
 
 
 def _heads(
-    served: Collection[StoreClient], topics: Collection[str] | None, timeout_s: float
+    clients: Collection[StoreClient], topics: Collection[str] | None, timeout_s: float
 ) -> Iterator[PartitionInfo]:
-    return (info for client in served for info in client.heads(topics, timeout_s=timeout_s))
+    return (info for client in clients for info in client.heads(topics, timeout_s=timeout_s))
 
 
 def _unknown(topic: str, known: Callable[[], Iterable[PartitionInfo]]) -> DafkaError:
@@ -256,11 +256,11 @@ def read_range(
 
 
 def facts(
-    served: Collection[StoreClient], topic: str | None, timeout_s: float
+    clients: Collection[StoreClient], topic: str | None, timeout_s: float
 ) -> list[PartitionFacts]:
     """Return each store's facts on the partitions of a topic, or of all; warn on failures."""
     found: list[PartitionFacts] = []
-    for client in served:
+    for client in clients:
         try:
             found += client.facts(topic, timeout_s=timeout_s)
         except StoreUnreachableError as error:
@@ -297,7 +297,8 @@ def _without_flight(reader: Reader | None) -> list[str]:
     return [] if reader is None else sorted(set(reader.stores()) - set(reader.endpoints()))
 
 
-def _served(reader: Reader) -> list[StoreClient]:
+def served(reader: Reader) -> list[StoreClient]:
+    """Return a client of each store that a reader has discovered, if it serves Flight."""
     from dafka_core.flight.store_client import StoreClient
     from dafka_core.flight.store_location import StoreLocation
 

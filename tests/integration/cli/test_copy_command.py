@@ -134,10 +134,7 @@ def test_parquet_of_others_needs_a_column_value(tower: str, tmp_path: Path) -> N
             ["a", "b", "--follow", "--since", "1h"],
             "for '--follow': copies all records of a topic to a topic",
         ),
-        (
-            ["a", "o.xlsx"],
-            "looks like a file, but its suffix is not one of .parquet, .jsonl,",
-        ),
+        (["a", "o.xlsx"], "looks like a file, but its suffix is not one of .parquet, .jsonl,"),
         (["a.parquet", "b"], "option 'file' = 'a.parquet': cannot be read"),
         (["a", ""], "a topic must have 1 to 255 bytes"),
     ],

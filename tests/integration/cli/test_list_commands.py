@@ -76,11 +76,7 @@ def test_partitions_are_listed_with_how_many_stores_have_all_of_them(filled: str
     assert all(row["stores"] == 1 and row["bytes"] > 0 for row in rows)
     assert all(row["first"] <= row["last"] for row in rows)
     everything = listed(run("partitions", "--tower", filled))
-    assert [row[:2] for row in everything] == [
-        ["one", FIRST],
-        ["one", SECOND],
-        ["one-more", FIRST],
-    ]
+    assert [row[:2] for row in everything] == [["one", FIRST], ["one", SECOND], ["one-more", FIRST]]
     missing = run("partitions", "on", "--tower", filled)
     assert sentence(missing) == "no store has records of topic 'on' (there are 'one', 'one-more')"
 

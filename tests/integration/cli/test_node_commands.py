@@ -246,10 +246,7 @@ def test_partitions_of_a_lost_store_are_written_again_by_the_one_in_its_place(
         assert done.returncode == 0, last_line(done)
         assert f"dafka store forget {former}" in done.stderr.decode()
         succeed("store", "forget", former, *where)
-        with (
-            Store(directory, tower=lone_tower) as back,
-            Gateway(back, listen=listen) as again,
-        ):
+        with Store(directory, tower=lone_tower) as back, Gateway(back, listen=listen) as again:
             assert back.address == lost
             assert a.known.names == (lost,)
             wait_until(lambda: len(admin_of(gateway).list_topics(timeout=30).brokers) == 2)
