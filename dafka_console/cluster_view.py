@@ -35,7 +35,6 @@ from dafka_core.flight.requests import (
     PeersRequest,
     RetentionRequest,
     RetentionRules,
-    SpaceUsed,
 )
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
@@ -44,6 +43,7 @@ from dafka_core.model.records import KnownStore, Neighbour
 from dafka_core.nodes.reader import Reader
 from dafka_core.nodes.threads import InterruptibleCondition, NodeThread, weakly
 from dafka_core.queries.query_lag import PartitionLag, QueryLag, query_lags
+from dafka_core.storage.environment import Space
 from dafka_core.system.closing import Closing, ProcessBound
 from dafka_kafka.groups.group_lag import GroupLag
 
@@ -81,7 +81,7 @@ class StoreLink(Closing):
         self.asking_facts: Future[Sequence[PartitionFacts]] | None = None
         self._since_us = 0
         self._cursor = ""
-        self._space: SpaceUsed | None = None
+        self._space: Space | None = None
         self._peers: tuple[Neighbour, ...] | None = None
         self._rules: tuple[str, ...] | None = None
         self._space_due = self._facts_due = self._new_facts_due = 0.0

@@ -39,7 +39,6 @@ from dafka_core.flight.requests import (
     RetentionRules,
     SizesRequest,
     SpaceRequest,
-    SpaceUsed,
     Staged,
     StagedRequest,
     StoresRequest,
@@ -103,11 +102,7 @@ def _number(cursor: str, session: str) -> int | None:
 
 
 def _wait_for_changes(
-    context: ServerContext,
-    known: int,
-    topics: Topics,
-    timeout_s: float,
-    caller: Caller,
+    context: ServerContext, known: int, topics: Topics, timeout_s: float, caller: Caller
 ) -> None:
     deadline = time.monotonic() + timeout_s
     with (
@@ -295,8 +290,7 @@ def _trim(context: ServerContext, request: TrimRequest, caller: Caller) -> Itera
         earliest = []
         for topic, partition, before in request.trims:
             context.check_open()
-            tp = TopicPartition(topic, partition)
-            earliest.append(context.log.retention.trim_at_most(tp, before))
+            earliest.append(context.log.trim(TopicPartition(topic, partition), before))
         yield Trimmed(tuple(earliest))
 
 
@@ -335,7 +329,7 @@ ACTIONS: Final[dict[str, Action]] = {
         Action(LeaseRequest, reads, _lease),
         Action(CheckRequest, administers, check_log),
         Action(LinksRequest, administers, links),
-        Action(SpaceRequest, anything, lambda context, *_: [SpaceUsed(*context.log.space())]),
+        Action(SpaceRequest, anything, lambda context, *_: [context.log.space()]),
         Action(PeersRequest, administers, lambda context, *_: [Peers(tuple(context.peers()))]),
         Action(StoresRequest, anything, lambda context, *_: context.store_locations()),
         Action(DescribeRequest, anything, lambda context, *_: [context.location]),

@@ -53,10 +53,8 @@ T = TypeVar("T")
 class Mesh(ProcessBound):
     """A node of the mesh, which connects to the peers that it needs and runs ``role``.
 
-    Args:
-        kind: the node's kind, one of ``KINDS``.
-        socket_per_peer: receive from each peer through its own socket, so that the role knows
-            the sender of a message.  RFC 46's ACK does not contain it.
+    With ``socket_per_peer`` it receives from each peer through its own socket, so that the role
+    knows the sender of a message.  RFC 46's ACK does not contain it.
     """
 
     def __init__(
@@ -208,9 +206,7 @@ class Mesh(ProcessBound):
         """Make the loop ``ask(now)`` a question of the directory, and wait for the answers.
 
         Waits longer if only distant stores are missing: see ``StoreDirectory.waits_for_others``.
-
-        Raises:
-            NoStoreError: no store has answered within ``timeout_s`` seconds.
+        Raises NoStoreError if none has answered within ``timeout_s`` seconds.
         """
 
         def send(now: float) -> Question:
