@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response, StreamingResponse
-from starlette.routing import Route
+from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from dafka_console import browsing, decoding, newest_first, windows
@@ -59,12 +60,9 @@ def cluster_map(snapshot: Snapshot) -> dict[str, Any]:
         topics, rate, client = writes.get(each.node, _NO_WRITES)
         topics = topics if kind == "producer" else tuple(topic for topic in each.topics if topic)
         shown = [topic for topic in topics if not topic.startswith(INTERNAL)] or list(topics)
-        nodes[each.node] = {
-            "id": escape(each.node),
-            "kind": kind,
+        nodes[each.node] = _node(each.node, kind) | {
             "endpoint": each.endpoint,
             "here": True,
-            "own": False,
             "connected": each.connected,
             "topics": [escape(topic) for topic in shown[:MOST_TOPICS]],
             "topic_count": len(topics),
@@ -152,11 +150,7 @@ MOST_BATCHES: Final = 100
 def audited_queries(
     clients: Sequence[StoreClient], snapshot: Snapshot, *, most: int = MOST_QUERIES
 ) -> list[dict[str, Any]]:
-    """Return the queries with an audit trail: their ids, partitions and last batches.
-
-    Raises:
-        DafkaError: no store could be read.
-    """
+    """Return the queries with an audit trail: their ids, partitions and last batches."""
     columns, found = snapshot.partitions, []
     own = [(int(columns.last_us[row]), tp) for tp, row in _rows(snapshot)]
     for _, tp in sorted(own, reverse=True)[:most]:
@@ -188,47 +182,39 @@ def trail(
 
     ``chain`` tells if a record refers to the stored record before it: ``holds``, ``broken``, or
     ``begins`` for the first one.
-
-    Raises:
-        DafkaError: the partition does not exist, or no store could be read.
     """
     tp = TopicPartition(AUDIT_TOPIC, partition)
     rows: list[dict[str, Any]] = []
     before: bytes | None = None
     for each in newest_first.last(clients, snapshot, tp, most):
         content = each.value or b""
-        record = parsed(content)
-        if record is None:
-            rows.append({"offset": each.offset, "time_us": each.timestamp_us, "chain": "no record"})
+        row: dict[str, Any] = {"offset": each.offset, "time_us": each.timestamp_us}
+        if (record := parsed(content)) is None:
+            row["chain"] = "no record"
         else:
-            if before is None:
-                chain = "begins"
-            else:
+            chain = "begins"
+            if before is not None:
                 chain = "holds" if record.previous == chained(before) else "broken"
-            rows.append(
-                {
-                    "offset": each.offset,
-                    "time_us": each.timestamp_us,
-                    "query": escape(record.query),
-                    "batch": record.batch,
-                    "rows": record.rows,
-                    "source": record.source,
-                    "chain": chain,
-                    "ranges": [
-                        {
-                            "topic": escape(part.topic),
-                            "partition": escape(part.partition),
-                            "start": part.start,
-                            "end": part.end,
-                            "digest": part.digest[:200],
-                        }
-                        for part in record.ranges[:50]
-                    ],
-                }
-            )
+            row |= {
+                "query": escape(record.query),
+                "batch": record.batch,
+                "rows": record.rows,
+                "source": record.source,
+                "chain": chain,
+                "ranges": [
+                    {
+                        "topic": escape(part.topic),
+                        "partition": escape(part.partition),
+                        "start": part.start,
+                        "end": part.end,
+                        "digest": part.digest[:200],
+                    }
+                    for part in record.ranges[:50]
+                ],
+            }
+        rows.append(row)
         before = content
-    rows.reverse()
-    return rows
+    return rows[::-1]
 
 
 def _rows(snapshot: Snapshot) -> list[tuple[TopicPartition, int]]:
@@ -251,20 +237,11 @@ class ConsumerGroups:
         self._lock = threading.Lock()
 
     def listed(self, clients: Sequence[StoreClient]) -> list[dict[str, Any]]:
-        """Return the groups by name.
-
-        Raises:
-            StoreUnreachableError: a store does not answer.
-        """
+        """Return the groups by name."""
         return [_row(each) for each in self._look(clients)[:MOST_GROUPS]]
 
     def partitions(self, clients: Sequence[StoreClient], group: str) -> dict[str, Any]:
-        """Return a group's partitions and members.
-
-        Raises:
-            InvalidRequestError: the group does not exist.
-            StoreUnreachableError: a store does not answer.
-        """
+        """Return a group's partitions and members."""
         for each in self._look(clients):
             if each.group == group:
                 rows = [_partition(part) for part in each.partitions[:MOST_PARTITIONS]]
@@ -314,7 +291,7 @@ HEALTH_S: Final = 15.0
 MOST_LAGS: Final = 1_000
 """Partitions of a query in a list."""
 
-Answer = Callable[["Api", Request], Any]
+_FINDING: Final = ("severity", "about", "sentence", "remedy")
 
 
 class Api:
@@ -353,20 +330,26 @@ class Api:
 
     def app(self) -> Starlette:
         """The application: pages, answers and events."""
+        answers = (
+            *(self.overview, self.map, self.topics, self.topic, self.partitions),
+            *(self.records, self.record, self.queries, self.query, self.audit),
+            *(self.groups, self.group, self.health),
+        )
         routes = [
             Route("/", lambda request: FileResponse(STATIC / "index.html")),
             Route("/events", self.events),
-            Route("/api/value", self._answering(Api.value)),
+            *map(self._route, answers),
+            Route("/api/value", self.value),
             Route("/api/produce", self.produce, methods=["POST"]),
+            Mount("/static", StaticFiles(directory=STATIC)),
         ]
-        routes += [Route(f"/api/{name}", self._answering(f)) for name, f in ANSWERS.items()]
-        app = Starlette(routes=routes)
-        app.mount("/static", StaticFiles(directory=STATIC))
-        return app
+        statuses = {ConfigError: 400, InvalidRequestError: 400, DafkaError: 502}
+        handlers = {kind: partial(_failed, status) for kind, status in statuses.items()}
+        return Starlette(routes=routes, exception_handlers=handlers)
 
     # -- answers ---------------------------------------------------------------------------------
 
-    def overview(self, request: Request) -> Any:
+    def overview(self, request: Request) -> dict[str, Any]:
         """Return totals, stores and the history of rates."""
         found = self.snapshot
         return {
@@ -377,16 +360,16 @@ class Api:
             "byte_rates": found.rates.points(BYTES, _charted(request)),
         }
 
-    def map(self, request: Request) -> Any:
+    def map(self, request: Request) -> dict[str, Any]:
         """Return nodes and their connections."""
         return cluster_map(self.snapshot)
 
-    def topics(self, request: Request) -> Any:
+    def topics(self, request: Request) -> dict[str, Any]:
         """Return a window of the topics."""
         internal = request.query_params.get("internal", "1") != "0"
         return windows.topic_window(self.snapshot, _window(request), internal=internal)
 
-    def topic(self, request: Request) -> Any:
+    def topic(self, request: Request) -> dict[str, Any]:
         """Return one topic."""
         name = _name(request, "topic")
         found = windows.topic_row(self.snapshot, name)
@@ -394,12 +377,12 @@ class Api:
             raise InvalidRequestError("topic", escape(name)[:300], browsing.UNKNOWN)
         return found | {"rates": self.snapshot.rates.points(name, _charted(request))}
 
-    def partitions(self, request: Request) -> Any:
+    def partitions(self, request: Request) -> dict[str, Any]:
         """Return a window of the partitions of a topic, or of all."""
         topic = _name(request, "topic") if "topic" in request.query_params else None
         return windows.partition_window(self.snapshot, topic, _window(request))
 
-    def records(self, request: Request) -> Any:
+    def records(self, request: Request) -> dict[str, Any]:
         """Return records of a topic or a partition, newest first.
 
         With ``pages`` also ``more``, by which the next request continues.
@@ -432,7 +415,7 @@ class Api:
             "offsets": bounds,
         }
 
-    def record(self, request: Request) -> Any:
+    def record(self, request: Request) -> dict[str, Any]:
         """Return a whole record."""
         asked = request.query_params
         found = self._one(request)
@@ -454,7 +437,7 @@ class Api:
         }
         return Response(value, media_type="application/octet-stream", headers=headers)
 
-    def queries(self, request: Request) -> Any:
+    def queries(self, request: Request) -> dict[str, Any]:
         """Return Spark's queries, with their present and past lag."""
         found, window = self.snapshot, _charted(request)
         rows = [
@@ -463,7 +446,7 @@ class Api:
         ]
         return {"queries": rows, "audited": self._audited_queries()}
 
-    def query(self, request: Request) -> Any:
+    def query(self, request: Request) -> dict[str, Any]:
         """Return a query's partitions and positions."""
         name, run = _name(request, "query"), _name(request, "run")
         for each in self.snapshot.queries:
@@ -472,35 +455,27 @@ class Api:
                 return {"rows": [_lag(lag) for lag in rows], "total": len(each.lags)}
         raise InvalidRequestError("query", escape(name)[:300], "it has not reported")
 
-    def audit(self, request: Request) -> Any:
+    def audit(self, request: Request) -> dict[str, Any]:
         """Return the audit trail of a query."""
         partition = _name(request, "partition")
         return {"rows": trail(self.view.clients(), self.snapshot, partition)}
 
-    def groups(self, request: Request) -> Any:
+    def groups(self, request: Request) -> dict[str, Any]:
         """Return Kafka's consumer groups and their lag."""
         return {"rows": self._groups.listed(self.view.clients())}
 
-    def group(self, request: Request) -> Any:
+    def group(self, request: Request) -> dict[str, Any]:
         """Return a group's partitions, commits and members."""
         return self._groups.partitions(self.view.clients(), _name(request, "group"))
 
-    def health(self, request: Request) -> Any:
+    def health(self, request: Request) -> dict[str, Any]:
         """Return stores, and a diagnosis that is repeated at intervals."""
         with self._health_lock:
             made, then, findings = self._health
             here = [each.store for each in self.snapshot.stores if each.here]
             if then != here or time.monotonic() - made > HEALTH_S:
                 found = check_all(gathered(self._options, (), self._uris, timeout_s=5.0))
-                findings = [
-                    {
-                        "severity": each.severity.value,
-                        "about": each.about,
-                        "sentence": each.sentence,
-                        "remedy": each.remedy,
-                    }
-                    for each in found
-                ]
+                findings = [{name: getattr(each, name) for name in _FINDING} for each in found]
                 self._health = time.monotonic(), here, findings
         staged = [
             {
@@ -519,17 +494,7 @@ class Api:
 
     async def produce(self, request: Request) -> Response:
         """Write a record."""
-        body = await request.body()
-
-        def write() -> Any:
-            if self._producers is None:
-                why = "records can be written only where the console is in a mesh, by its towers"
-                raise ConfigError("produce", "", why)
-            topic, value, key, headers = written(body)
-            partition, offset = self._producers.produce(topic, value, key, headers)
-            return {"topic": escape(topic), "partition": partition, "offset": offset}
-
-        return await run_in_threadpool(_answered, write)
+        return _json(await run_in_threadpool(self._write, await request.body()))
 
     async def events(self, request: Request) -> Response:
         """Stream each new snapshot's totals, as server-sent events."""
@@ -559,14 +524,21 @@ class Api:
             self._noted = ends
         return self._audited
 
-    def _answering(self, answer: Answer) -> Callable[[Request], Response]:
-        def told(request: Request) -> Any:
-            found = answer(self, request)
-            if isinstance(found, Response):
-                return found
-            return found | windows.availability(self.snapshot)
+    def _write(self, body: bytes) -> dict[str, Any]:
+        if self._producers is None:
+            why = "records can be written only where the console is in a mesh, by its towers"
+            raise ConfigError("produce", "", why)
+        topic, value, key, headers = written(body)
+        partition, offset = self._producers.produce(topic, value, key, headers)
+        return {"topic": escape(topic), "partition": partition, "offset": offset}
 
-        return lambda request: _answered(lambda: told(request))
+    def _route(self, answer: Callable[[Request], dict[str, Any]]) -> Route:
+        """Return the route of a JSON answer, which also says which stores are away."""
+
+        def told(request: Request) -> Response:
+            return _json(answer(request) | windows.availability(self.snapshot))
+
+        return Route(f"/api/{answer.__name__}", told)
 
     def _one(self, request: Request) -> Record:
         tp = TopicPartition(_name(request, "topic"), _name(request, "partition"))
@@ -574,32 +546,8 @@ class Api:
         return browsing.one(self.view.clients(), self.snapshot, tp, offset)
 
 
-ANSWERS: Final[Mapping[str, Answer]] = {
-    "overview": Api.overview,
-    "map": Api.map,
-    "topics": Api.topics,
-    "topic": Api.topic,
-    "partitions": Api.partitions,
-    "records": Api.records,
-    "record": Api.record,
-    "queries": Api.queries,
-    "query": Api.query,
-    "audit": Api.audit,
-    "groups": Api.groups,
-    "group": Api.group,
-    "health": Api.health,
-}
-"""The JSON answers, by the last part of their path."""
-
-
-def _answered(answer: Callable[[], Any]) -> Response:
-    try:
-        found = answer()
-    except (ConfigError, InvalidRequestError) as error:
-        return _json({"error": str(error)}, 400)
-    except DafkaError as error:
-        return _json({"error": str(error)}, 502)
-    return found if isinstance(found, Response) else _json(found)
+def _failed(status: int, request: Request, error: Exception) -> Response:
+    return _json({"error": str(error)}, status)
 
 
 def _json(found: object, status: int = 200) -> Response:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dafka_console.cluster_view import ANSWER_S
-from dafka_console.decoding import Decoded, decoded, preview
+from dafka_console.decoding import decoded, preview
 from dafka_console.snapshot import Snapshot
 from dafka_core.cli.store_clients import Holder, read_range
 from dafka_core.errors import DafkaError, InvalidRequestError
@@ -55,11 +55,7 @@ class Search(NamedTuple):
     where: str = ""
 
     def matcher(self) -> Matcher | None:
-        """Return a function from a batch to its matching rows; None if all match.
-
-        Raises:
-            InvalidRequestError: the condition is invalid.
-        """
+        """Return a function from a batch to its matching rows; None if all match."""
         if not self.text and not self.where:
             return None
         try:
@@ -84,12 +80,7 @@ class Search(NamedTuple):
 def one(
     clients: Sequence[StoreClient], snapshot: Snapshot, tp: TopicPartition, offset: int
 ) -> Record:
-    """Return one record.
-
-    Raises:
-        InvalidRequestError: it does not exist.
-        DafkaError: no store could be read.
-    """
+    """Return one record."""
     earliest, end = bounds_of(snapshot, tp, offset)
     if not earliest <= offset < end:
         why = f"the partition has offsets {earliest} to {end - 1}"
@@ -117,22 +108,14 @@ def row_of(record: Record) -> dict[str, Any]:
 
 
 def details_of(record: Record, wanted: str, schema: str) -> dict[str, Any]:
-    """Return a whole record as JSON, with its value decoded as requested.
-
-    Raises:
-        ConfigError: the format is unknown.
-    """
-
-    def shown(found: Decoded) -> dict[str, Any]:
-        return found._asdict()
-
+    """Return a whole record as JSON, with its value decoded as requested."""
     return {
         **row_of(record),
         "topic": escape(record.topic),
-        "value": shown(decoded(record.value, wanted, schema)),
-        "key": shown(decoded(record.key)),
+        "value": decoded(record.value, wanted, schema)._asdict(),
+        "key": decoded(record.key)._asdict(),
         "headers": [
-            {"name": _name(name), "value": shown(decoded(value))}
+            {"name": _name(name), "value": decoded(value)._asdict()}
             for name, value in record.headers[:100]
         ],
     }
@@ -170,11 +153,7 @@ def matching(batch: RecordBatch, matcher: Matcher | None) -> Iterator[Record]:
 def batches(
     clients: Sequence[StoreClient], snapshot: Snapshot, tp: TopicPartition, start: int, end: int
 ) -> Iterator[RecordBatch]:
-    """Yield the records of a range, from the stores that have them.
-
-    Raises:
-        DafkaError: no store could be read.
-    """
+    """Yield the records of a range, from the stores that have them."""
     row, stores = snapshot.partitions.row_of(tp), snapshot.partitions.stores
     assert row is not None, "as bounds_of has checked"
     held = [(client, stores.get(client.location.store)) for client in clients]

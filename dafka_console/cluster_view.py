@@ -43,7 +43,6 @@ from dafka_core.model.records import KnownStore, Neighbour
 from dafka_core.nodes.reader import Reader
 from dafka_core.nodes.threads import InterruptibleCondition, NodeThread, weakly
 from dafka_core.queries.query_lag import PartitionLag, QueryLag, query_lags
-from dafka_core.storage.environment import Space
 from dafka_core.system.closing import Closing, ProcessBound
 from dafka_kafka.groups.group_lag import GroupLag
 
@@ -69,6 +68,7 @@ class StoreLink(Closing):
 
     Attributes:
         client: its Flight client.
+        state: the store's state at its last answer; the caller counts partitions.
         heads: the changes since the last question; None without an answer.
         asking, asking_facts: pending questions, for the caller.
     """
@@ -79,63 +79,36 @@ class StoreLink(Closing):
         self.heads: HeadsSince | None = None
         self.asking: Future[None] | None = None
         self.asking_facts: Future[Sequence[PartitionFacts]] | None = None
-        self._since_us = 0
+        self.state = StoreState(location.store, location.locations)
         self._cursor = ""
-        self._space: Space | None = None
-        self._peers: tuple[Neighbour, ...] | None = None
-        self._rules: tuple[str, ...] | None = None
         self._space_due = self._facts_due = self._new_facts_due = 0.0
-        self._failure = ""
-        self._took_s = 0.0
-
-    @property
-    def store(self) -> str:
-        """The store's address."""
-        return self.location.store
 
     def ask(self) -> None:
         """Ask the store; keep its answer, or why it has none."""
         began = time.monotonic()
         try:
-            heads = self._changes()
-            self._took_s = time.monotonic() - began
+            heads = self.client.watch(None, self._cursor, wait_s=0, timeout_s=ANSWER_S)
+            self._cursor = heads.cursor
+            state = self.state._replace(answered_s=time.monotonic() - began)
             if began >= self._space_due:
-                self._space = self.client.space(timeout_s=ANSWER_S)
+                state = state._replace(space=self.client.space(timeout_s=ANSWER_S))
                 with suppress(NotAllowedError):
-                    self._peers = self.client.ask(Peers, ANSWER_S, PeersRequest())[0].peers
+                    (found,) = self.client.ask(Peers, ANSWER_S, PeersRequest())
+                    state = state._replace(peers=found.peers)
                 with suppress(InvalidRequestError):  # it has no rules
-                    found = self.client.ask(RetentionRules, ANSWER_S, RetentionRequest())
-                    self._rules = found[0].rules
+                    (active,) = self.client.ask(RetentionRules, ANSWER_S, RetentionRequest())
+                    state = state._replace(rules=active.rules)
                 self._space_due = began + SPACE_EVERY_S
-            self.heads, self._failure, self._since_us = heads, "", time.time_ns() // 1000
+            self.heads = heads
+            self.state = state._replace(here=True, failure="", since_us=time.time_ns() // 1000)
         except DafkaError as error:
-            self.heads, self._failure, self._cursor = None, str(error), ""
+            self.heads, self._cursor = None, ""
+            self.state = self.state._replace(here=False, failure=str(error))
             self._facts_due = self._new_facts_due = 0.0
-
-    def state(self, partitions: int, behind: int) -> StoreState:
-        """Return the store's state; the caller has compared how far behind it is."""
-        return StoreState(
-            self.store,
-            self.location.locations,
-            self.heads is not None,
-            self._failure,
-            self._space,
-            partitions,
-            behind,
-            self._took_s,
-            self._peers,
-            self._rules,
-            self._since_us,
-        )
 
     def close(self) -> None:
         """Disconnect."""
         self.client.close()
-
-    def _changes(self) -> HeadsSince:
-        found = self.client.watch(None, self._cursor, wait_s=0, timeout_s=ANSWER_S)
-        self._cursor = found.cursor
-        return found
 
     def is_facts_due(self, *, are_new: bool) -> bool:
         """Return whether disk usage is due, possibly for new partitions."""
@@ -226,13 +199,8 @@ class ClusterView(ProcessBound):
     """Asks the stores every ``interval_s`` seconds for changes, and makes a snapshot.
 
     Args:
-        options: how to join the mesh, as for ``Reader``.
+        options: how to join the mesh, as for ``Reader``, whose errors it raises.
         locations: stores to ask instead of those of a mesh.
-        interval_s: the interval.
-
-    Raises:
-        ConfigError: an option is invalid.
-        TowerNotFoundError: no tower answered.
     """
 
     def __init__(
@@ -332,8 +300,9 @@ class ClusterView(ProcessBound):
             self._rates.add(time_s, names, [*rates, *columns.topic_rates])
         found: list[StoreState] = []
         for link in links:
-            behind = columns.behind(link.store) if link.store in columns.stores else 0
-            found.append(link.state(self._table.held(link.store), behind))
+            store = link.location.store
+            behind = columns.behind(store) if store in columns.stores else 0
+            found.append(link.state._replace(partitions=self._table.held(store), behind=behind))
         nodes, towers, own, missing = self._mesh(found)
         self._look_for_queries(answered)
         return Snapshot(
@@ -361,10 +330,10 @@ class ClusterView(ProcessBound):
             if link.asking is not None and link.asking.done():
                 link.asking.result()
                 link.asking = None
-                if link.heads is None:
-                    self._table.drop(link.store)
+                if (heads := link.heads) is None:
+                    self._table.drop(link.location.store)
                 else:
-                    self._table.hear(link.store, link.heads.heads, complete=link.heads.complete)
+                    self._table.hear(link.location.store, heads.heads, complete=heads.complete)
             are_new = self._table.lacks_facts()
             if link.asking_facts is None and link.is_facts_due(are_new=are_new):
                 link.asking_facts = self._pool.submit(link.ask_facts)
@@ -412,17 +381,3 @@ class ClusterView(ProcessBound):
             self._missing = tuple(reader.missing_stores(timeout_s=0.01))
             self._missing_due = now + MISSING_EVERY_S
         return tuple(reader.neighbours()), tuple(reader.towers()), reader.address, self._missing
-
-
-def located(uris: Sequence[str], keys: KeyFiles) -> list[StoreLocation]:
-    """Return the stores at some URIs, as each describes itself.
-
-    Raises:
-        StoreUnreachableError: one does not answer.
-    """
-    found = []
-    for uri in uris:
-        with StoreClient(StoreLocation("", (uri,)), keys) as client:
-            location = client.describe(timeout_s=ANSWER_S)
-        found.append(location.found_at([uri]))
-    return found

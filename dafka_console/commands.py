@@ -24,7 +24,7 @@ from dafka_core.cli.flags import (
     table_options,
 )
 from dafka_core.cli.process import Stopped, serve_until_stopped, stop_when_input_ends
-from dafka_core.cli.store_clients import StoreFinder, parse_uris
+from dafka_core.cli.store_clients import StoreFinder, located
 from dafka_core.config.node_options import ReaderOptions, keys_in
 from dafka_core.config.options import check_argument
 from dafka_core.errors import ConfigError, NoStoreError
@@ -72,7 +72,7 @@ def top(
     If standard output is no terminal, it prints each update; with --json as one JSON object. Keys:
     q ends it, t p n choose topics, partitions or nodes, r b c a the order, i internal topics.
     """
-    from dafka_console.cluster_view import ClusterView, located
+    from dafka_console.cluster_view import ANSWER_S, ClusterView
     from dafka_console.top_view import SORTS, TopChoice
 
     if topic is not None:
@@ -80,7 +80,7 @@ def top(
     if sort not in SORTS.values():
         raise ConfigError("sort", sort, f"must be one of {', '.join(sorted(SORTS.values()))}")
     choice = TopChoice(sort=sort, topic=topic, internal=internal, rows=rows)
-    named = located(parse_uris(finder.uris), keys_in(finder.options))
+    named = located(finder.uris, keys_in(finder.options), ANSWER_S)
     ends = nullcontext() if once else suppress(Stopped)  # it has no other end
     with ends, ClusterView(finder.options, named, interval_s=interval_s) as view:
         snapshot = _first(view, finder.timeout_s, interval_s)
@@ -190,9 +190,9 @@ def console(*, uris: str, exit_with_parent: bool, **options: Any) -> None:
         if package not in ("starlette", "uvicorn", "prometheus_client"):
             raise
         raise ConfigError("console", error.name, EXTRA) from None
-    from dafka_console.cluster_view import located
+    from dafka_console.cluster_view import ANSWER_S
 
-    named = located(parse_uris(uris), keys_in(options))
+    named = located(uris, keys_in(options), ANSWER_S)
     with Console(of_table(ReaderOptions, options), named, **own) as node:
         output.info(f"console at {node.url}; Ctrl-C stops it")
         if node.token:

@@ -65,11 +65,7 @@ def arrow_rows(value: bytes) -> tuple[Any, str]:
 
 
 def _check(stream: bytes) -> None:
-    """Refuse compressed batches, which can expand without limit.
-
-    Raises:
-        ValueError: a batch is compressed.
-    """
+    """Refuse compressed batches, which can expand without limit."""
     for message in pa.ipc.MessageReader.open_stream(io.BytesIO(stream)):
         if message.type in ("record batch", "dictionary") and _is_compressed(message):
             raise ValueError("compressed Arrow is not opened here")
@@ -107,11 +103,7 @@ _ROWS_ONLY: Final = (pa.types.is_null, pa.types.is_dictionary)
 
 
 def _check_type(kind: pa.DataType, depth: int = 0) -> None:
-    """Refuse types in which a few bytes can be many values.
-
-    Raises:
-        ValueError: the type is one of them.
-    """
+    """Refuse types in which a few bytes can be many values."""
     if depth > MAX_DEPTH:
         raise ValueError("types are too deep")
     parts = [kind.field(number).type for number in range(kind.num_fields)]
@@ -191,8 +183,7 @@ def _avro_rows(reader: Any) -> Iterator[Any]:
 def _check_avro(schema: Any, size_bytes: int) -> None:
     """Refuse a schema by which a few bytes could be read without end, or as too much.
 
-    Raises:
-        ValueError: it is recursive, too deep, or has too many values that take no byte.
+    It is recursive, too deep, or has too many values that take no byte.
     """
     named: dict[str, tuple[int, bool] | None] = {}  # None while it is measured
 
@@ -328,9 +319,6 @@ def decoded(value: bytes | None, wanted: str = AUTO, schema: str = "") -> Decode
     Args:
         wanted: one of ``FORMATS``.
         schema: of Avro, as JSON; for values without a schema of their own.
-
-    Raises:
-        ConfigError: the format is unknown.
     """
     if wanted not in FORMATS:
         raise ConfigError("format", wanted[:100], f"must be one of {', '.join(FORMATS)}")

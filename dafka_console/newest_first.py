@@ -99,11 +99,7 @@ class Views:
         return name
 
     def named(self, name: str) -> View:
-        """Return a view.
-
-        Raises:
-            InvalidRequestError: it is no longer kept.
-        """
+        """Return a view."""
         with self._lock:
             found = self._views.get(name)
             if found is None:
@@ -173,9 +169,6 @@ def page(
     """Return the next records of a view, and the rest of it.
 
     The page ends early after ``SEARCH_S`` seconds, perhaps without a record.
-
-    Raises:
-        DafkaError: no store could be read.
     """
     most, matcher = max(1, min(most, browsing.MOST_RECORDS)), view.search.matcher()
     parts, chunks = [*view.parts], dict[int, _Chunk]()

@@ -61,15 +61,7 @@ class ConsoleOptions(Options):
 add_settings(ConsoleOptions)
 
 COMMANDS: Final = (
-    Command(
-        "dafka_console.commands:console",
-        "Serve the console (extra 'console'): the live cluster, its records, queries and health.",
-        INSPECT,
-    ),
-    Command(
-        "dafka_console.commands:top",
-        "Watch a cluster: nodes, stores, topics, partitions, rates, sizes, and lag of queries.",
-        INSPECT,
-    ),
+    Command("dafka_console.commands:console", INSPECT),
+    Command("dafka_console.commands:top", INSPECT),
 )
 """The commands of this package (``dafka_core.cli.commands``)."""

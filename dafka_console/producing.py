@@ -6,6 +6,7 @@ import base64
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, Literal
 
 import msgspec
@@ -57,8 +58,7 @@ class Producers(Closing):
                 producer.flush(ACK_S)
             except DafkaError:
                 # An unacknowledged record may still arrive; the next one gets a new producer.
-                self._producers.pop(topic)
-                _end(producer)
+                self._end(topic)
                 raise
             return producer.address, offset
 
@@ -66,8 +66,8 @@ class Producers(Closing):
         """Close all producers."""
         with self._lock:
             self._closed = True
-            while self._producers:
-                _end(self._producers.popitem()[1])
+            for topic in [*self._producers]:
+                self._end(topic)
 
     def _producer(self, topic: str) -> Producer:
         if self._closed:
@@ -77,17 +77,13 @@ class Producers(Closing):
             found = Producer(topic, **self._options, close_timeout_s=1.0)
             self._producers[topic] = found
             if len(self._producers) > MOST_PRODUCERS:
-                _end(self._producers.popitem(last=False)[1])
+                self._end(next(iter(self._producers)))
         self._producers.move_to_end(topic)
         return found
 
-
-def _end(producer: Producer) -> None:
-    # The user was told that the record is not acknowledged.
-    try:
-        producer.close()
-    except DafkaError:
-        return
+    def _end(self, topic: str) -> None:
+        with suppress(DafkaError):  # the user was told that the record is not acknowledged
+            self._producers.pop(topic).close()
 
 
 def written(body: bytes) -> tuple[str, bytes | None, bytes | None, list[tuple[str, bytes]]]:

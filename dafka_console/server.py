@@ -10,6 +10,7 @@ from dafka_console.api import Api
 from dafka_console.cluster_view import ClusterView
 from dafka_console.options import DEFAULT_PORT, ConsoleOptions
 from dafka_console.producing import Producers
+from dafka_core.cli.flags import of_table
 from dafka_core.config.node_options import SecurityOptions
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.names import escape
@@ -68,15 +69,13 @@ class Console(ExtensionNode):
     """
 
     def __init__(
-        self,
-        options: Mapping[str, Any],
-        locations: Sequence[StoreLocation] = (),
-        **console: Any,
+        self, options: Mapping[str, Any], locations: Sequence[StoreLocation] = (), **console: Any
     ) -> None:
         config = ConsoleOptions.build(console)
+        security = SecurityOptions.build(of_table(SecurityOptions, options))
         where = host_port(config.listen, DEFAULT_PORT)
         is_here = is_loopback(where.host)
-        is_open = not config.token_file and (is_here or _security(options).may_be_open)
+        is_open = not config.token_file and (is_here or security.may_be_open)
         self.admits_all = is_open and not is_here
         """True if other machines may use it without a token."""
         door = None if is_open else Door("the console", "token_file", config.token_file)
@@ -91,7 +90,8 @@ class Console(ExtensionNode):
             self._server.close()
             raise
         can_produce = not (config.read_only or locations)
-        self._producers = Producers(_of_producers(options)) if can_produce else None
+        own = {name: each for name, each in options.items() if name != "max_queued_bytes"}
+        self._producers = Producers(own) if can_produce else None
         uris = [uri for each in locations for uri in each.locations[:1]]
         app = Api(self.view, options, uris, self._producers).app()
         nodes = WatchedNodes(0)
@@ -142,12 +142,3 @@ class Console(ExtensionNode):
         self._server.close()
         if self._producers is not None:
             self._producers.close()
-
-
-def _security(options: Mapping[str, Any]) -> SecurityOptions:
-    names = {row.name for row in SecurityOptions.table()}
-    return SecurityOptions.build({name: options[name] for name in names & options.keys()})
-
-
-def _of_producers(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if name != "max_queued_bytes"}

@@ -53,11 +53,7 @@ class TimeSeries:
                 ring[:, slot % POINTS] = np.where(np.isnan(mean), column, mean + step)
 
     def points(self, name: Hashable, window: str) -> list[tuple[int, float]]:
-        """Return the means of a window, oldest first, each with the time of its beginning.
-
-        Raises:
-            InvalidRequestError: the window is unknown.
-        """
+        """Return the means of a window, oldest first, each with the time of its beginning."""
         if window not in WINDOWS:
             why = f"must be one of {', '.join(WINDOWS)}"
             raise InvalidRequestError("window", window[:100], why)

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dafka_console.snapshot import NO_FLIGHT, Snapshot, TopicColumns
+from dafka_console.snapshot import NO_FLIGHT, PartitionColumns, Snapshot, TopicColumns
 from dafka_core.config.topic_rules import FOREVER, RetentionRule, parse_rules, rule_of
 from dafka_core.errors import InvalidRequestError
 from dafka_core.model.name_limits import nearest_name
@@ -44,11 +44,7 @@ class Window(NamedTuple):
 
 
 def topic_window(snapshot: Snapshot, window: Window, *, internal: bool = True) -> dict[str, Any]:
-    """Return topics: the ``total`` found, and the ``rows`` of the window.
-
-    Raises:
-        InvalidRequestError: the column is unknown.
-    """
+    """Return topics: the ``total`` found, and the ``rows`` of the window."""
     names, topics = snapshot.partitions.topics, snapshot.topics
     shown = [escape(name) for name in names]
     wanted = [internal or not name.startswith(INTERNAL) for name in names]
@@ -63,9 +59,7 @@ def topic_row(snapshot: Snapshot, topic: str) -> dict[str, Any] | None:
     names = snapshot.partitions.topics
     if topic not in names:
         return None
-    row = names.index(topic)
-    found = _topic(snapshot, row, escape(topic))
-    return found | {"kept": kept(snapshot, topic)}
+    return _topic(snapshot, names.index(topic), escape(topic)) | {"kept": kept(snapshot, topic)}
 
 
 def kept(snapshot: Snapshot, topic: str) -> list[str]:
@@ -80,13 +74,10 @@ def kept(snapshot: Snapshot, topic: str) -> list[str]:
 
 
 def partition_window(snapshot: Snapshot, topic: str | None, window: Window) -> dict[str, Any]:
-    """Return partitions of a topic, or of all; ``holders`` are the stores' ends.
-
-    Raises:
-        InvalidRequestError: the column is unknown.
-    """
+    """Return partitions of a topic, or of all; ``holders`` are the stores' ends."""
     columns = snapshot.partitions
-    of_topic = slice(None) if topic is None else columns.topic == _number(columns.topics, topic)
+    number = columns.topics.index(topic) if topic in columns.topics else -1
+    of_topic = slice(None) if topic is None else columns.topic == number
     own = np.arange(len(columns.tps))[of_topic]
     shown = [escape(columns.tps[row].partition) for row in own]
     clients = [columns.clients.get(columns.tps[row], "") for row in own]
@@ -210,10 +201,7 @@ def _topic(snapshot: Snapshot, row: int, shown: str) -> dict[str, Any]:
         "partitions": int(topics.partitions[row]),
         "records": int(topics.records[row]),
         "bytes": _size(topics.bytes[row], topics.records[row], topics.first_us[row]),
-        "rate": round(float(topics.rate[row]), 2),
-        "byte_rate": round(float(topics.byte_rate[row]), 1),
-        "first_us": int(topics.first_us[row]) or None,
-        "last_us": int(topics.last_us[row]) or None,
+        **_activity(topics, row),
         "stale": int(topics.stale[row]),
         "spark": snapshot.rates.last(snapshot.partitions.topics[row], SPARK_POINTS),
     }
@@ -232,16 +220,22 @@ def _partition(snapshot: Snapshot, row: int, shown: str) -> dict[str, Any]:
         "end": int(columns.end[row]),
         "records": records,
         "bytes": _size(columns.bytes[row], records, columns.first_us[row]),
-        "rate": round(float(columns.rate[row]), 2),
-        "byte_rate": round(float(columns.byte_rate[row]), 1),
-        "first_us": int(columns.first_us[row]) or None,
-        "last_us": int(columns.last_us[row]) or None,
+        **_activity(columns, row),
         "stale": bool(columns.end[row] > columns.readable[row]),
         "holders": {
             escape(store): int(ends[row])
             for store, ends in columns.stores.items()
             if ends[row] >= 0
         },
+    }
+
+
+def _activity(columns: TopicColumns | PartitionColumns, row: int) -> dict[str, Any]:
+    return {
+        "rate": round(float(columns.rate[row]), 2),
+        "byte_rate": round(float(columns.byte_rate[row]), 1),
+        "first_us": int(columns.first_us[row]) or None,
+        "last_us": int(columns.last_us[row]) or None,
     }
 
 
@@ -257,7 +251,3 @@ def _rules(texts: tuple[str, ...]) -> tuple[RetentionRule, ...]:
         return parse_rules(texts)
     except ValueError:
         return ()
-
-
-def _number(names: Sequence[str], topic: str) -> int:
-    return names.index(topic) if topic in names else -1

@@ -68,36 +68,15 @@ class GatewayExtension(StoreExtension):
 
 add_settings(KafkaOptions)
 
+_USER: Final = ("add", "change", "remove", "show")
+
 COMMANDS: Final = (
-    Command(
-        "dafka_kafka.commands:kafka",
-        "Run a store to which Kafka's clients connect (extra 'kafka'), as 'dafka store --kafka'.",
-        KAFKA,
-    ),
-    Command(
-        "dafka_kafka.commands:groups",
-        "List the consumer groups of Kafka's clients, and how far behind they are.",
-        KAFKA,
-    ),
+    Command("dafka_kafka.commands:kafka", KAFKA),
+    Command("dafka_kafka.commands:groups", KAFKA),
     Command(
         "dafka_kafka.commands:kafka_user",
-        "Say who may use a gateway for Kafka's clients (extra 'kafka'), and what each may do.",
         KAFKA,
-        commands=(
-            Command(
-                "dafka_kafka.commands:add",
-                "Add a user of a gateway, or change a user's password.",
-            ),
-            Command(
-                "dafka_kafka.commands:change",
-                "Change what a user may do; options that are not given, and the password, stay.",
-            ),
-            Command(
-                "dafka_kafka.commands:remove",
-                "Remove a user of a gateway, and close the user's connections.",
-            ),
-            Command("dafka_kafka.commands:show", "List a gateway's users, and what each may do."),
-        ),
+        commands=tuple(Command(f"dafka_kafka.commands:{each}") for each in _USER),
     ),
 )
 """The commands of this package (``dafka_core.cli.commands``)."""

@@ -21,3 +21,5 @@ pip() {
 pip install --quiet --require-hashes --requirement hashes/build.txt
 pip install --quiet --require-hashes --no-build-isolation --requirement hashes/environment.txt
 pip install --quiet --no-deps --no-build-isolation --editable .
+# Tests start hundreds of Spark's Python processes.
+.venv/bin/python -m dafka_spark.pyspark_bytecode >/dev/null

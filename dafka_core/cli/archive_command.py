@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 NOW: Final = "now"
 
-_COLUMNS: Final = ("topic", "files", "records", "bytes")
-
 
 @topic_argument
 @option(
@@ -75,7 +73,7 @@ def archive(topic: str, *, archive_directory: str, before: str | None, finder: S
         output.info("nothing to archive: all records are in the archive, or newer than --before")
     records = sum(file.end - file.start for file in added)
     row = (topic, len(added), records, sum(file.size_bytes for file in added))
-    output.table(_COLUMNS, [row])
+    output.table(("topic", "files", "records", "bytes"), [row])
     for error in failed.values():
         output.error(str(error))
     if failed:

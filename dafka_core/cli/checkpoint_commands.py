@@ -6,7 +6,7 @@ import importlib
 import pathlib
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -35,10 +35,6 @@ stopped_option: Final = option(
     help="The query is stopped, although its checkpoint changed recently.",
 )
 
-_BATCH_COLUMNS: tuple[str, ...] = ("batch", "state", "planned", "partitions", "records")
-_RANGE_COLUMNS: tuple[str, ...] = ("batch", "state", "source", "topic", "partition", "start", "end")
-_DIFF_COLUMNS = ("source", "topic", "partition", "a", "b", "difference")
-
 
 def checkpoint() -> None:
     """Show, copy, change or verify the checkpoint of one of Spark's streaming queries."""
@@ -57,10 +53,13 @@ def show(path: str, *, batch: int | None) -> None:
 
     found = Checkpoint.read(path)
     rows: list[tuple[Any, ...]]
+    columns: tuple[str, ...]
     if batch is None:
-        columns, rows = _BATCH_COLUMNS, [_row(found, found.batch(each)) for each in found.planned]
+        columns = ("batch", "state", "planned", "partitions", "records")
+        rows = [_row(found, found.batch(each)) for each in found.planned]
     else:
-        columns, state = _RANGE_COLUMNS, _state(found.batch(batch))
+        columns = ("batch", "state", "source", "topic", "partition", "start", "end")
+        state = _state(found.batch(batch))
         rows = [(batch, state, source, *each[:4]) for source, each in found.ranges(batch)]
     output.info(_text(found))
     output.table(columns, rows)
@@ -82,11 +81,10 @@ def diff(path: str, other: str | None, *, batch: int | None, other_batch: int | 
     two = one if other is None else Checkpoint.read(other)
     if other is None and batch is None and len(one.planned) > 1:
         batch = one.planned[-2]
-    ends = [_ends(each, number) for each, number in ((one, batch), (two, other_batch))]
+    first, second = _ends(one, batch), _ends(two, other_batch)
     if other is not None:
         same = "the same query" if one.query_id == two.query_id else "two queries"
         output.info(f"{same}: {one.query_id} and {two.query_id}")
-    first, second = ends
     rows = []
     for key in sorted(first.keys() | second.keys()):
         a, b = first.get(key), second.get(key)
@@ -94,7 +92,7 @@ def diff(path: str, other: str | None, *, batch: int | None, other_batch: int | 
             rows.append((*key, a, b, None if a is None or b is None else b - a))
     if not rows:
         output.info("both end at the same offsets")
-    output.table(_DIFF_COLUMNS, rows)
+    output.table(("source", "topic", "partition", "a", "b", "difference"), rows)
 
 
 @path_argument
@@ -222,15 +220,11 @@ def _row(found: Checkpoint, batch: Batch) -> tuple[Any, ...]:
 
 def _ends(found: Checkpoint, number: int | None) -> dict[tuple[str, str, str], int]:
     batch = found.last if number is None else found.batch(number)
-    return dict(_positions(batch))
-
-
-def _positions(batch: Batch) -> Iterator[tuple[tuple[str, str, str], int]]:
-    for source, end in batch.own_ends.items():
-        yield from (((source, *tp), position) for tp, position in end.positions.items())
-
-
-_COLUMNS = ("batch", "state", "rows", "source", "recomputed", "why")
+    return {
+        (source, *tp): position
+        for source, end in batch.own_ends.items()
+        for tp, position in end.positions.items()
+    }
 
 
 @path_argument
@@ -305,7 +299,7 @@ def verify(
             ):
                 rows.append(row)
                 advance(1)
-    output.table(_COLUMNS, rows)
+    output.table(("batch", "state", "rows", "source", "recomputed", "why"), rows)
     output.info(f"query {found.query_id}: {_verification_text(found, rows, from_batch)}")
 
 
@@ -345,8 +339,8 @@ def _recompute_by(
     return made
 
 
-def _named(given: Sequence[str] | None) -> dict[str, str]:
-    for each in given or ():
+def _named(given: Sequence[str]) -> dict[str, str]:
+    for each in given:
         if "=" not in each:
             raise click.BadParameter(f"must be NAME=VALUE, not {each!r}")
-    return {name: value for name, _, value in (each.partition("=") for each in given or ())}
+    return {name: value for name, _, value in (each.partition("=") for each in given)}

@@ -35,8 +35,6 @@ SETTLE_S: Final = 1.5
 _WAITING: Final = ("tower_timeout_s", "wait_for_tower")
 """Options that probes do not have: they don't wait for a tower."""
 
-_NODES: Final = ("node", "kind", "endpoint", "connected", "topics")
-
 
 class State(NamedTuple):
     """The state of a tower or a store."""
@@ -130,10 +128,7 @@ def nodes(**options: Any) -> None:
         (each.node, each.kind or "-", each.endpoint, each.connected, ",".join(each.topics))
         for each in found
     ]
-    output.table(_NODES, rows)
-
-
-_COLUMNS: Final = ("severity", "about", "finding", "remedy")
+    output.table(("node", "kind", "endpoint", "connected", "topics"), rows)
 
 
 @option(
@@ -161,6 +156,7 @@ def doctor(*, topic: Sequence[str], timeout_s: float, uris: str, **options: Any)
     facts = gathered(options, topic, parse_uris(uris), timeout_s=timeout_s)
     found = [*check_all(facts), *check_security(ReaderOptions.build(options), facts)]
     rows = [(each.severity.value, *each[1:4]) for each in found]
-    output.table(_COLUMNS, rows, wrapped=("finding", "remedy"))
+    names = ("severity", "about", "finding", "remedy")
+    output.table(names, rows, wrapped=("finding", "remedy"))
     if wrong := problems(found):
         raise DafkaError("1 problem" if len(wrong) == 1 else f"{len(wrong)} problems")

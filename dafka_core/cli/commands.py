@@ -1,14 +1,16 @@
 """Commands as rows of a table; a command's module is imported when it is called.
 
-``dafka --help`` shows the rows alone, and imports no command.
+``dafka --help`` reads the first line of each command's docstring, and imports no command.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from itertools import groupby
+from pkgutil import get_data
 from typing import Any, Final
 
 import click
@@ -16,7 +18,6 @@ import click
 from dafka_core.cli import output
 from dafka_core.cli.configuration import SHARED, FileSettings
 from dafka_core.cli.flags import AS_JSON, PREFIX, settings_of
-from dafka_core.cli.process import EXIT_USAGE
 from dafka_core.system.distribution import plugins
 
 RUN: Final = "Run"
@@ -41,7 +42,6 @@ class Command:
     Attributes:
         function: ``module:function``; the function's parameters are the command's own, and its
             docstring is the help.
-        summary: the help's first sentence.
         section: the section of ``dafka --help``.
         commands: the subcommands of a group.
         runs: whether a group is a command itself, such as ``dafka store``.
@@ -50,7 +50,6 @@ class Command:
     """
 
     function: str
-    summary: str
     section: str = ""
     commands: tuple[Command, ...] = ()
     runs: bool = False
@@ -61,6 +60,15 @@ class Command:
     def name(self) -> str:
         """The name by which it is called."""
         return self.function.partition(":")[2].replace("_", "-")
+
+    @property
+    def summary(self) -> str:
+        """The help's first line, from the source of the module, which is not imported."""
+        module, _, function = self.function.partition(":")
+        package, _, file = module.rpartition(".")
+        source = (get_data(package, f"{file}.py") or b"").decode()
+        line: str = re.findall(rf'^def {function}\((?s:.*?)"""([^"\n]+)', source, re.MULTILINE)[0]
+        return line
 
     def load(self) -> click.Command:
         """Import the command's module and make the command."""
@@ -142,17 +150,8 @@ class _Group(_Command, click.Group):
             self.commands[cmd_name] = self._rows[cmd_name].load()
         return self.commands.get(cmd_name)
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if not args and self.no_args_is_help and not ctx.resilient_parsing:
-            click.echo(ctx.get_help(), err=True)
-            ctx.exit(EXIT_USAGE)
-        return super().parse_args(ctx, args)
-
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_options(ctx, formatter)
         for section, each in groupby(self.row.commands, lambda row: row.section):
             with formatter.section(section or "Commands"):
                 formatter.write_dl([(row.name, row.summary) for row in each])
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Do nothing: ``format_options`` has written them."""

@@ -284,9 +284,6 @@ class FileSettings(dict[str, Any]):
         return ",".join(value) if isinstance(value, list) else value
 
 
-_COLUMNS: Final = ("command", "option", "value", "from")
-
-
 @click.pass_context
 @argument(
     "words",
@@ -306,7 +303,7 @@ def config(ctx: click.Context, words: Sequence[str]) -> None:
     if found.path is not None:
         chosen = f", profile {found.profile}" if found.profile else ""
         output.info(f"configuration file {found.path}{chosen}")
-    output.table(_COLUMNS, rows)
+    output.table(("command", "option", "value", "from"), rows)
 
 
 def _of_all(found: Configuration) -> Iterator[tuple[str, ...]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -388,10 +389,7 @@ class Selection:
         )
 
     def ranges(
-        self,
-        stored: StoredRecords,
-        topic: str,
-        on_gap: Callable[[str], None] = output.info,
+        self, stored: StoredRecords, topic: str, on_gap: Callable[[str], None] = output.info
     ) -> list[Range]:
         """Return the range of each partition; raise DafkaError if the topic or one is missing.
 
@@ -456,7 +454,7 @@ def consume(
     """
     opens = options.get("envelope") != NONE
     text = partial(_formatter(form, as_json), opens=opens)
-    matches = None if grep is None else partial(_matching, _checked_pattern(grep), opens=opens)
+    matches = _matcher(grep, opens=opens)
     if from_beginning:
         if offset is not None or since is not None:
             why = "cannot be combined with --offset or --since"
@@ -474,7 +472,7 @@ def consume(
         with open_stored_records(finder) as stored:
             ranges = wanted.ranges(stored, topic)
             total = sum(each.count for each in ranges)
-            with output.progress(total, "records", is_shown=not output.is_screen()) as advance:
+            with output.progress(total, "records", is_shown=not sys.stdout.isatty()) as advance:
                 batches = (batch for each in ranges for batch in stored.read(each))
                 for records in _limited(count, _matched(batches, matches, advance)):
                     output.write(text(records))
@@ -491,7 +489,7 @@ def _follow(
     options: Mapping[str, Any],
     finder: StoreFinder,
     count: int | None,
-    matches: Matcher | None,
+    matches: Matcher,
     text: Callable[[Records], bytes],
 ) -> None:
     from dafka_core import Consumer
@@ -542,36 +540,36 @@ def _formatter(form: str | None, as_json: bool) -> Callable[..., bytes]:
     return made
 
 
-def _checked_pattern(pattern: str) -> str:
+def _matcher(pattern: str | None, *, opens: bool) -> Matcher:
+    """Return a function from a batch to its matching records, which are all without a pattern."""
+    if pattern is None:
+        return lambda batch: batch
     import pyarrow as pa
-    import pyarrow.compute as pc
-
-    try:
-        pc.match_substring_regex(pa.array([b""]), pattern=pattern)
-    except pa.ArrowInvalid as error:
-        raise ConfigError("grep", pattern, str(error)) from None
-    return pattern
-
-
-def _matching(pattern: str, batch: RecordBatch, *, opens: bool) -> Records:
     import pyarrow.compute as pc
 
     from dafka_core.model.envelope_columns import VALUE, opened_columns
     from dafka_core.model.where import matched_by
 
-    opened = opened_columns(batch.values, [VALUE]) if opens else None
-    values = batch.values.to_arrow() if opened is None else opened[VALUE]
-    return matched_by(batch, pc.match_substring_regex(values, pattern=pattern))
+    try:
+        pc.match_substring_regex(pa.array([b""]), pattern=pattern)
+    except pa.ArrowInvalid as error:
+        raise ConfigError("grep", pattern, str(error)) from None
+
+    def matching(batch: RecordBatch) -> Records:
+        opened = opened_columns(batch.values, [VALUE]) if opens else None
+        values = batch.values.to_arrow() if opened is None else opened[VALUE]
+        return matched_by(batch, pc.match_substring_regex(values, pattern=pattern))
+
+    return matching
 
 
 def _matched(
     batches: Iterable[RecordBatch],
-    matches: Matcher | None,
+    matches: Matcher,
     advance: Callable[[int], None] = lambda _: None,
 ) -> Iterator[Records]:
     for batch in batches:
-        records = batch if matches is None else matches(batch)
-        if records.count:
+        if (records := matches(batch)).count:
             yield records
         advance(batch.count)
 

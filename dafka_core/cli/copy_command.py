@@ -102,7 +102,7 @@ CSV_COLUMNS: Final = ("topic", "partition", "offset", "timestamp", "key", "value
 _SCHEMA: Final = pa.schema([pa.field("topic", pa.string(), nullable=False), *SCHEMA])
 _BATCH_ROWS: Final = 50_000
 
-Write = Callable[[RecordBatch], None]
+Write = Callable[[RecordBatch], object]
 
 
 @contextmanager
@@ -113,75 +113,57 @@ def new_file(place: Place, *, overwrite: bool) -> Iterator[Write]:
         ConfigError: the file exists, or cannot be written.
     """
     try:
-        with open_new(Path(place.name), replaces=overwrite) as file:
-            writer = _WRITERS[place.kind](file)
-            yield writer.write
-            writer.close()
+        with (
+            open_new(Path(place.name), replaces=overwrite) as file,
+            _WRITERS[place.kind](file) as write,
+        ):
+            yield write
     except FileExistsError:
         why = "already exists: choose another name, or add --overwrite"
         raise ConfigError("file", escape(place.name), why) from None
     except OSError as error:
-        raise ConfigError(
-            "file", escape(place.name), f"cannot be written: {error.strerror}"
-        ) from None
+        why = f"cannot be written: {error.strerror}"
+        raise ConfigError("file", escape(place.name), why) from None
 
 
-class _Parquet:
-    """Columns as in Spark's rows and the files of ``dafka archive``."""
+@contextmanager
+def _parquet(file: BinaryIO) -> Iterator[Write]:
+    """Write columns as in Spark's rows and the files of ``dafka archive``."""
+    with pq.ParquetWriter(file, _SCHEMA, compression="zstd", compression_level=1) as writer:
 
-    def __init__(self, file: BinaryIO) -> None:
-        self._writer = pq.ParquetWriter(file, _SCHEMA, compression="zstd", compression_level=1)
+        def write(batch: RecordBatch) -> None:
+            topic = pa.repeat(pa.scalar(escape(batch.tp.topic)), batch.count)
+            columns = [topic, *columns_of(batch).columns]
+            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=_SCHEMA))
 
-    def write(self, batch: RecordBatch) -> None:
-        columns = columns_of(batch)
-        topic = pa.repeat(pa.scalar(escape(batch.tp.topic)), batch.count)
-        self._writer.write_batch(
-            pa.RecordBatch.from_arrays([topic, *columns.columns], schema=_SCHEMA)
-        )
-
-    def close(self) -> None:
-        self._writer.close()
+        yield write
 
 
-class _Json:
-    """Objects as printed by ``dafka consume --json``."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-
-    def write(self, batch: RecordBatch) -> None:
-        self._file.write(json_lines(batch))
-
-    def close(self) -> None:
-        """Do nothing: nothing is buffered."""
+@contextmanager
+def _json(file: BinaryIO) -> Iterator[Write]:
+    """Write objects as printed by ``dafka consume --json``."""
+    yield lambda batch: file.write(json_lines(batch))
 
 
-class _Csv:
-    """A line of column names, and rows; keys and values are raw bytes, headers are omitted."""
+@contextmanager
+def _csv(file: BinaryIO) -> Iterator[Write]:
+    """Write column names, then rows; keys and values are raw bytes, headers are omitted."""
+    text = io.TextIOWrapper(file, "utf-8", "surrogateescape", newline="")
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(CSV_COLUMNS)
 
-    def __init__(self, file: BinaryIO) -> None:
-        self._text = io.TextIOWrapper(file, "utf-8", "surrogateescape", newline="")
-        self._rows = csv.writer(self._text, lineterminator="\n")
-        self._rows.writerow(CSV_COLUMNS)
-
-    def write(self, batch: RecordBatch) -> None:
+    def write(batch: RecordBatch) -> None:
         topic, partition = escape(batch.tp.topic), escape(batch.tp.partition)
-        self._rows.writerows(
-            (
-                *(topic, partition, each.offset),
-                each.timestamp.isoformat() if each.timestamp else "",
-                text_of(each.key or b""),
-                text_of(each.value or b""),
-            )
-            for each in opened_records(batch)
-        )
+        for each in opened_records(batch):
+            at = each.timestamp.isoformat() if each.timestamp else ""
+            content = text_of(each.key or b""), text_of(each.value or b"")
+            rows.writerow((topic, partition, each.offset, at, *content))
 
-    def close(self) -> None:
-        self._text.flush()
-        self._text.detach()
+    yield write
+    text.detach()  # after a flush
 
 
-_WRITERS: Final[dict[str, Any]] = {PARQUET: _Parquet, JSON: _Json, CSV: _Csv}
+_WRITERS: Final = {PARQUET: _parquet, JSON: _json, CSV: _csv}
 
 
 class ParquetRecords:
@@ -306,8 +288,11 @@ def copy(
                     mirror.copy(wanted)
         finally:
             mirror.close()
-        text = f"{mirror.count} records copied to topic {quoted(topics[1])}"
-        output.done(text, records=mirror.count)
+        _report(mirror.count, f"topic {quoted(topics[1])}")
+
+
+def _report(count: int, target: str) -> None:
+    output.done(f"{count} records copied to {target}", records=count)
 
 
 def _check_other_cluster(
@@ -336,8 +321,7 @@ def _topic_to_file(
             for batch in stored.read(each):
                 write(batch)
                 advance(batch.count)
-    text = f"{total} records copied to {escape(place.name)}"
-    output.done(text, records=total)
+    _report(total, escape(place.name))
 
 
 def _file_to_topic(place: Place, topic: str, options: Mapping[str, Any]) -> None:
@@ -351,8 +335,7 @@ def _file_to_topic(place: Place, topic: str, options: Mapping[str, Any]) -> None
                     producer.publish_many(*columns)
                     advance(len(columns[0]))
             producer.close()
-        text = f"{records.count} records copied to topic {quoted(topic)}"
-        output.done(text, records=records.count)
+        _report(records.count, f"topic {quoted(topic)}")
         return
     kind = JSON if place.kind == JSON else CSV
     with open_sources([place.name]) as sources, Producer(topic, **options) as producer:
@@ -360,8 +343,7 @@ def _file_to_topic(place: Place, topic: str, options: Mapping[str, Any]) -> None
         with output.progress(None, "records") as publisher.advance:
             error = publisher.publish(sources, decoder(kind, None, (), b"", None), None, ())
         producer.close()
-    text = f"{publisher.count} records copied to topic {quoted(topic)}"
-    output.done(text, records=publisher.count)
+    _report(publisher.count, f"topic {quoted(topic)}")
     if error is not None:
         raise error
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, NamedTuple
 
 import click
 from click.core import ParameterSource
@@ -23,11 +23,6 @@ from dafka_core.model.names import escape, unescape
 from dafka_core.model.positions import EARLIEST, LATEST, OFFSET, Position
 from dafka_core.ops.metrics_options import MetricsOptions
 from dafka_core.ops.store_extension import store_extensions
-
-if TYPE_CHECKING:
-    from dafka_core.nodes.node import Node
-    from dafka_core.ops.endpoint import MetricsEndpoint
-
 
 AS_JSON: Final = "lists_json"
 """The parameter that becomes the setting ``json`` of the output when a command is called."""
@@ -139,9 +134,7 @@ stores_option: Final = option(
     help="Stores to query by Arrow Flight, without a tower: grpc://HOST:PORT,...",
 )
 min_stores_option: Final = option(
-    "--min-stores",
-    metavar="N|all",
-    help="Fail unless N stores, or all known stores, respond.",
+    "--min-stores", metavar="N|all", help="Fail unless N stores, or all known stores, respond."
 )
 exit_with_parent_option: Final = option("--exit-with-parent", is_flag=True, hidden=True)
 """For programs that start nodes: the node stops when its standard input ends."""
@@ -269,21 +262,13 @@ def of_table(table: type[Options], options: Mapping[str, Any]) -> dict[str, Any]
     return {row.name: options[row.name] for row in table.table() if row.name in options}
 
 
-class Watch:
-    """The metrics endpoint of a command's nodes, if it has one."""
+class Watch(NamedTuple):
+    """How a command's nodes are watched: not at all, unless ``--metrics`` names an address."""
 
-    def __init__(self, endpoint: MetricsEndpoint | None = None) -> None:
-        self._endpoint = endpoint
-
-    @property
-    def facts(self) -> dict[str, str]:
-        """Its facts for the READY line."""
-        return {} if self._endpoint is None else {"metrics": self._endpoint.url}
-
-    def add(self, *nodes: Node) -> None:
-        """Serve the metrics of nodes that have started."""
-        if self._endpoint is not None:
-            self._endpoint.add(*nodes)
+    add: Callable[..., object] = lambda *nodes: None
+    """Serves the metrics of nodes that have started."""
+    facts: Mapping[str, str] = {}
+    """For the READY line."""
 
 
 @contextmanager
@@ -311,7 +296,7 @@ def watching(what: str, options: Mapping[str, Any]) -> Iterator[Watch]:
     ) as endpoint:
         endpoint.expect(what)
         output.info(f"metrics at {endpoint.url}/metrics")
-        yield Watch(endpoint)
+        yield Watch(endpoint.add, {"metrics": endpoint.url})
 
 
 _WORDS: Final = {"beginning": EARLIEST, "start": EARLIEST, "end": LATEST}

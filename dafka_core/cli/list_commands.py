@@ -52,8 +52,7 @@ def topics(*, finder: StoreFinder) -> None:
         records = sum(each.info.end - each.info.earliest for each in parts)
         size = sum(sizes) if len(known) == len(parts) else None
         rows.append((topic, len(parts), records, size, _time(first), _time(last)))
-    names = ("topic", "partitions", "records", "bytes", "first", "last")
-    output.table(names, rows)
+    output.table(("topic", "partitions", "records", "bytes", "first", "last"), rows)
 
 
 @argument("topic", type=unescape, required=False, metavar="[TOPIC]", help="Default: all topics.")
@@ -63,9 +62,8 @@ def partitions(topic: str | None, *, finder: StoreFinder) -> None:
     """List partitions: offsets, bytes, first and last timestamp, complete stores, and client."""
     if topic is not None:
         check_argument("topic", topic, check_topic)
-    found = _held(topic, finder)
     rows = []
-    for info, facts, stores in sorted(found):
+    for info, facts, stores in sorted(_held(topic, finder)):
         size = None if facts is None else facts.bytes
         first, last = (None, None) if facts is None else (facts.first_time_us, facts.last_time_us)
         records = info.end - info.earliest
@@ -170,8 +168,7 @@ def stores(*, finder: StoreFinder) -> None:
                 if client is clients[-1] and not rows:
                     raise
                 output.error(str(error))
-    columns = ("store", "file_bytes", "free_bytes", "leases", "oldest_lease_s")
-    output.table(columns, rows)
+    output.table(("store", "file_bytes", "free_bytes", "leases", "oldest_lease_s"), rows)
 
 
 @argument(

@@ -25,6 +25,7 @@ from dafka_core.cli.flags import (
     watching,
 )
 from dafka_core.cli.process import serve_until_stopped, stop_when_input_ends
+from dafka_core.cli.store_clients import served
 from dafka_core.config.node_options import ReaderOptions, StoreOptions, TowerOptions
 from dafka_core.config.options import Options
 from dafka_core.errors import DafkaError
@@ -133,8 +134,7 @@ def aside(directory: str, *, export: int | None, discard: int | None) -> None:
             log.discard_aside(discard)
             output.info(f"deleted {discard}")
         if export is None and discard is None:
-            names = ("id", "topic", "partition", "start", "end", "bytes")
-            output.table(names, found)
+            output.table(("id", "topic", "partition", "start", "end", "bytes"), found)
             if not found:
                 output.info("nothing is set aside")
 
@@ -159,8 +159,7 @@ def forget(what: Sequence[str], *, timeout_s: float, **options: Any) -> None:
         _forget_in(directories[0], address)
     else:
         _forget_everywhere(address, timeout_s, options)
-    text = f"store {address} is forgotten unless it returns"
-    output.done(text, forgotten=address)
+    output.done(f"store {address} is forgotten unless it returns", forgotten=address)
 
 
 def _forget_in(directory: str, address: str) -> None:
@@ -175,22 +174,21 @@ def _forget_in(directory: str, address: str) -> None:
 
 def _forget_everywhere(address: str, timeout_s: float, options: dict[str, Any]) -> None:
     from dafka_core import Reader
-    from dafka_core.flight.store_client import StoreClient
-    from dafka_core.flight.store_location import StoreLocation
 
     with Reader(**options) as reader:
         reader.wait_for_stores(timeout_s=timeout_s)
         found = reader.missing_stores(timeout_s=timeout_s)
-        running, served, keys = reader.stores(), reader.endpoints(), reader.keys
+        running, clients = reader.stores(), served(reader)
+        silent = sorted(set(running) - reader.endpoints().keys())
     missing = {escape(each.store): each.store for each in found}
     if address in map(escape, running):
         raise DafkaError(f"store {address} is running: stop it first, or it becomes known again")
     if address not in missing:
         raise DafkaError(f"no missing store is {address}; {near_address(address, missing)}")
-    failed = [f"store {each} serves no Flight" for each in running if each not in served]
-    for each in sorted(served.items()):
+    failed = [f"store {each} serves no Flight" for each in silent]
+    for client in clients:
         try:
-            with StoreClient(StoreLocation(*each), keys) as client:
+            with client:
                 client.forget(missing[address], timeout_s=timeout_s)
         except DafkaError as error:
             failed.append(str(error))
@@ -317,12 +315,9 @@ def _named_in(log: Log) -> set[str]:
 
 
 def _lacking(log: Log, reader: Reader, timeout_s: float) -> list[PartitionInfo]:
-    from dafka_core.flight.store_client import StoreClient
-    from dafka_core.flight.store_location import StoreLocation
-
     found = []
-    for each in reader.endpoints().items():
-        with StoreClient(StoreLocation(*each), reader.keys) as client:
+    for client in served(reader):
+        with client:
             for info in client.heads(None, timeout_s=timeout_s):
                 own = log.info(info.tp)
                 if info.end and (own is None or (own.life, own.end) < (info.life, info.end)):

@@ -198,11 +198,6 @@ def error(text: str) -> None:
         _print_message(f"dafka: {printable(text)}", "red")
 
 
-def is_screen() -> bool:
-    """Return True if standard output is a terminal."""
-    return sys.stdout.isatty()
-
-
 @contextmanager
 def progress(
     total: int | None, unit: str, *, is_shown: bool = True

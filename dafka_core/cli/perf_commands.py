@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable
 from typing import Any, Final
 
 import click
@@ -21,6 +22,7 @@ from dafka_core.cli.flags import (
 )
 from dafka_core.cli.store_clients import StoreFinder
 from dafka_core.config.node_options import ConsumerOptions, ProducerOptions, ReaderOptions
+from dafka_core.model.records import RecordBatch
 
 _COLUMNS: Final = ("what", "records", "bytes", "seconds", "records_per_s", "mb_per_s")
 
@@ -83,37 +85,35 @@ def consume(topic: str, *, timeout_s: float, **options: Any) -> None:
     finder = StoreFinder("", timeout_s, of_table(ReaderOptions, options))
     with consume_command.open_stored_records(finder) as stored:
         total = sum(each.end - each.earliest for each in stored.of_topic(topic))
-    count = size = 0
     started_s = time.monotonic()
-    given = of_table(ConsumerOptions, options)
-    with Consumer(start="earliest", **given) as consumer:
+    with Consumer(start="earliest", **of_table(ConsumerOptions, options)) as consumer:
         consumer.subscribe(topic)
-        with output.progress(total, "records") as advance:
-            for batch in consumer.batches():
-                count, size = count + batch.count, size + batch.values.size_bytes
-                advance(batch.count)
-                if count >= total:
-                    break
-        took_s = time.monotonic() - started_s
-    output.table(_COLUMNS, [_row("consumed", count, size, took_s)])
+        row = _read("consumed", consumer.batches(), total, started_s)
+    output.table(_COLUMNS, [row])
 
 
 @topic_argument
 @reads_stores
 def store(topic: str, *, finder: StoreFinder) -> None:
     """Read a topic from stores in bulk, as Spark and 'consume --exit-at-end' do."""
-    count = size = 0
     with consume_command.open_stored_records(finder) as stored:
-        infos = stored.of_topic(topic)
-        total = sum(each.end - each.earliest for each in infos)
-        started_s = time.monotonic()
-        with output.progress(total, "records") as advance:
-            for info in infos:
-                for batch in stored.read(Range(info, info.earliest, info.end)):
-                    count, size = count + batch.count, size + batch.values.size_bytes
-                    advance(batch.count)
-        took_s = time.monotonic() - started_s
-    output.table(_COLUMNS, [_row("read", count, size, took_s)])
+        ranges = [Range(each, each.earliest, each.end) for each in stored.of_topic(topic)]
+        batches = (batch for each in ranges for batch in stored.read(each))
+        row = _read("read", batches, sum(each.count for each in ranges), time.monotonic())
+    output.table(_COLUMNS, [row])
+
+
+def _read(
+    what: str, batches: Iterable[RecordBatch], total: int, started_s: float
+) -> tuple[object, ...]:
+    count = size = 0
+    with output.progress(total, "records") as advance:
+        for batch in batches:
+            count, size = count + batch.count, size + batch.values.size_bytes
+            advance(batch.count)
+            if count >= total:
+                break
+    return _row(what, count, size, time.monotonic() - started_s)
 
 
 def _row(what: str, count: int, size: int, took_s: float) -> tuple[object, ...]:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from errno import EBADF
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Final, Protocol, Self, TextIO
 
@@ -79,21 +80,15 @@ def settle() -> None:
     )
 
 
-def wait_for_input() -> None:
-    """Wait until standard input has data or has ended."""
-    select.select([_INPUT], [], [])
-
-
-def read_input(most_bytes: int, wait: Callable[[], None] = wait_for_input) -> bytes:
-    """Return up to ``most_bytes`` of standard input once some arrive; empty at its end.
+def read_input(most_bytes: int, wait: Callable[[], object] = lambda: None) -> bytes:
+    """Return up to ``most_bytes`` of standard input, for which ``wait`` waits; empty at its end.
 
     Raises:
         StreamError: it is closed or cannot be read.
     """
     while True:
         try:
-            if most_bytes:
-                wait()
+            wait()
             return os.read(_INPUT, most_bytes)
         except BlockingIOError:
             continue
@@ -207,11 +202,10 @@ def systemd_notified(node: Served) -> Iterator[None]:
         return
     _notify(address, "READY=1")
     ended = threading.Event()
-    if interval_s := _interval_s(os.environ.get(WATCHDOG, "")):
-        arguments = (address, node, interval_s, ended)
-        threading.Thread(
-            target=_send_heartbeats, args=arguments, name="dafka-watchdog", daemon=True
-        ).start()
+    microseconds = os.environ.get(WATCHDOG, "")
+    if microseconds.isdecimal() and (interval_s := int(microseconds) / 1e6 / SIGNS):
+        heartbeats = partial(_send_heartbeats, address, node, interval_s, ended)
+        threading.Thread(target=heartbeats, name="dafka-watchdog", daemon=True).start()
     try:
         yield
     finally:
@@ -229,18 +223,11 @@ def _send_heartbeats(address: str, node: Served, interval_s: float, ended: threa
             _notify(address, "WATCHDOG=1")
 
 
-def _interval_s(microseconds: str) -> float:
-    return int(microseconds) / 1e6 / SIGNS if microseconds.isdecimal() else 0.0
-
-
 def _notify(address: str, word: str) -> None:
     if address.startswith("@"):  # an abstract socket, which has no file
         address = "\0" + address[1:]
     # A node keeps running without systemd.
-    with (
-        contextlib.suppress(OSError),
-        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender,
-    ):
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.settimeout(PATIENCE_S)
         sender.sendto(word.encode(), address)
 
@@ -286,7 +273,7 @@ def run(arguments: Sequence[str] | None, load_app: Callable[[], click.Command]) 
     raise_limit()  # each peer needs some descriptors
     try:
         check_threads()
-        handle_stop_signals()
+        signals.handle()
         return _run(arguments, load_app)
     except Stopped as stopped:
         return EXIT_SIGNAL + stopped.number
@@ -306,6 +293,9 @@ def _run(arguments: Sequence[str] | None, load_app: Callable[[], click.Command])
 
     try:
         code = load_app().main(args=arguments, prog_name="dafka", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        code = error.exit_code
     except click.ClickException as error:
         output.error(_usage_sentence(error))
         code = error.exit_code
@@ -314,17 +304,6 @@ def _run(arguments: Sequence[str] | None, load_app: Callable[[], click.Command])
         code = EXIT_FAILED
     sys.stdout.flush()  # of the help
     return code if isinstance(code, int) else EXIT_OK
-
-
-def handle_stop_signals(
-    numbers: Collection[signal.Signals] = (signal.SIGINT, signal.SIGTERM),
-) -> None:
-    """Make the first of these signals raise ``Stopped`` in the main thread.
-
-    A second Ctrl-C then ends the process at once; a second SIGTERM is ignored, as service managers
-    may send several. A command that continues after the first signal calls this again.
-    """
-    signals.handle(numbers)
 
 
 class _Signals:
@@ -338,7 +317,12 @@ class _Signals:
         self._seen = threading.Event()
         self._held = False
 
-    def handle(self, numbers: Collection[signal.Signals]) -> None:
+    def handle(self, numbers: Collection[signal.Signals] = (signal.SIGINT, signal.SIGTERM)) -> None:
+        """Make the first of these signals raise ``Stopped`` in the main thread.
+
+        A second Ctrl-C then ends the process at once; a second SIGTERM is ignored, as service
+        managers may send several. A command that continues after the first signal calls this again.
+        """
         self._received, self._seen, self._held = [], threading.Event(), False
         _remind_main_thread(self._seen)
         for number in numbers:
@@ -353,9 +337,10 @@ class _Signals:
             self._stop(again)
 
     def _stop(self, again: bool = False) -> None:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        # Not SIG_IGN: for a pending signal the interpreter would print a traceback.
-        signal.signal(signal.SIGTERM, lambda _number, _frame: None)
+        # Not SIG_IGN and SIG_DFL: for a pending signal the interpreter would print a traceback.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda _number, _frame: None)
+        ctypes.CDLL(None).signal(signal.SIGINT, signal.SIG_DFL)
         self._seen.set()  # last: it takes a lock, on which a nested handler would deadlock
         raise Stopped(self._received[0], again)
 
@@ -368,7 +353,7 @@ class _Signals:
         if kind is None and self._received:
             self._stop()
 
-    def let_in(self, wait: Callable[[], None]) -> None:
+    def let_in(self, wait: Callable[[], object]) -> None:
         """Call ``wait``, which the first signal may interrupt; raise a deferred one before."""
         self._held = False
         try:

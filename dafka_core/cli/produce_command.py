@@ -9,12 +9,13 @@ import os
 import select
 import signal
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 import msgspec
@@ -30,7 +31,7 @@ from dafka_core.cli.flags import (
     topic_argument,
     watching,
 )
-from dafka_core.cli.process import Stopped, handle_stop_signals, signals
+from dafka_core.cli.process import Stopped, signals
 from dafka_core.config.node_options import ProducerOptions
 from dafka_core.errors import ConfigError, DafkaError, RecordTooLargeError
 from dafka_core.model.envelope import AUTO, Header, Headers
@@ -72,11 +73,9 @@ class Columns(NamedTuple):
 
     def part(self, start: int, stop: int) -> Columns:
         """Return the records from ``start`` to ``stop`` (exclusive)."""
-        keys = None if self.keys is None else self.keys[start:stop]
+        keys, headers = self.keys, self.headers
         return Columns(
-            self.values[start:stop],
-            keys,
-            None if self.headers is None else self.headers[start:stop],
+            self.values[start:stop], keys and keys[start:stop], headers and headers[start:stop]
         )
 
 
@@ -88,31 +87,46 @@ class Record(NamedTuple):
     headers: Headers
 
 
-class Decoder(Protocol):
-    """Decodes the lines of an input incrementally."""
+class PartlyError(ValueError):
+    """An invalid line; ``before`` contains the records before it in the same call."""
 
-    @property
-    def line(self) -> int:
-        """The number of the line decoded last, from 1."""
+    def __init__(self, before: Columns, why: str) -> None:
+        super().__init__(why)
+        self.before = before
 
+
+class Decoder(ABC):
+    """Decodes the lines of an input incrementally.
+
+    Args:
+        key: of records without one.
+        headers: of all records, before their own.
+    """
+
+    line = 0
+    """The number of the line decoded last, from 1."""
+
+    def __init__(self, key: bytes | None, headers: Headers) -> None:
+        self._key = key
+        self._headers = headers
+
+    @abstractmethod
     def decode(self, lines: list[bytes]) -> Columns:
         """Return the complete records; raise PartlyError for an invalid line."""
 
-    def end(self) -> None:
+    def end(self) -> None:  # noqa: B027 -- most have nothing left
         """Raise ValueError if the last record is incomplete."""
 
 
-class LineRecords:
+class LineRecords(Decoder):
     """Each line is a value; with a ``separator``, a key, the separator and a value."""
 
     def __init__(self, key: bytes | None, headers: Headers, separator: bytes = b"") -> None:
-        self._key = key
-        self._headers = headers
+        super().__init__(key, headers)
         self._separator = separator
-        self.line = 0
 
     def decode(self, lines: list[bytes]) -> Columns:
-        """See ``Decoder``."""
+        """Return all lines: none is invalid."""
         self.line += len(lines)
         headers = [self._headers] * len(lines) if self._headers else None
         if self._separator:
@@ -122,52 +136,34 @@ class LineRecords:
             return Columns(values, keys, headers)
         return Columns(lines, None if self._key is None else [self._key] * len(lines), headers)
 
-    def end(self) -> None:
-        """See ``Decoder``."""
 
+class _Parsed(Decoder):
+    """Base of decoders of single records."""
 
-class _Parsed:
-    """Base of decoders of single records: an invalid record does not drop those before it."""
-
-    def __init__(self, key: bytes | None, headers: Headers) -> None:
-        self.line = 0
-        self._key = key
-        self._headers = headers
-
-    def _columns(self, records: Iterable[Record]) -> Columns:
+    def decode(self, lines: list[bytes]) -> Columns:
+        """See ``Decoder``: an invalid record does not drop those before it."""
         values, keys, headers = [], [], []
         try:
-            for value, key, pairs in records:
-                values.append(value)
-                keys.append(self._key if key is None else key)
-                headers.append((*self._headers, *pairs))
+            for line in lines:
+                self.line += 1
+                for value, key, pairs in self._records(line):
+                    values.append(value)
+                    keys.append(self._key if key is None else key)
+                    headers.append((*self._headers, *pairs))
         except ValueError as error:
             raise PartlyError(Columns(values, keys, headers), str(error)) from None
         return Columns(values, keys, headers)
 
-
-class PartlyError(ValueError):
-    """An invalid line; ``before`` contains the records before it in the same call."""
-
-    def __init__(self, before: Columns, why: str) -> None:
-        super().__init__(why)
-        self.before = before
+    @abstractmethod
+    def _records(self, line: bytes) -> Iterable[Record]:
+        """Return the record that a line completes; raise ValueError if it is invalid."""
 
 
 class JsonRecords(_Parsed):
     """Each line is an object as printed by ``dafka consume --json``."""
 
-    def decode(self, lines: list[bytes]) -> Columns:
-        """See ``Decoder``."""
-        return self._columns(self._records(lines))
-
-    def end(self) -> None:
-        """See ``Decoder``."""
-
-    def _records(self, lines: Iterable[bytes]) -> Iterator[Record]:
-        for line in lines:
-            self.line += 1
-            yield _of_json(line)
+    def _records(self, line: bytes) -> Iterable[Record]:
+        yield _of_json(line)
 
 
 class CsvRecords(_Parsed):
@@ -186,27 +182,21 @@ class CsvRecords(_Parsed):
         self._is_open = False
         csv.field_size_limit(MAX_ROW_BYTES)
 
-    def decode(self, lines: list[bytes]) -> Columns:
-        """See ``Decoder``."""
-        return self._columns(self._records(lines))
-
     def end(self) -> None:
         """See ``Decoder``."""
         if self._pending:
             raise ValueError("a quotation mark is not closed")
 
-    def _records(self, lines: Iterable[bytes]) -> Iterator[Record]:
-        for line in lines:
-            self.line += 1
-            self._pending.append(line)
-            self._pending_bytes += len(line)
-            self._is_open ^= line.count(_QUOTE) % 2 == 1  # quoted text may contain newlines
-            if not self._is_open:
-                row = text_of(b"\n".join(self._pending))
-                self._pending, self._pending_bytes = [], 0
-                yield from self._of_row(row)
-            elif self._pending_bytes > MAX_ROW_BYTES:
-                self.end()
+    def _records(self, line: bytes) -> Iterable[Record]:
+        self._pending.append(line)
+        self._pending_bytes += len(line)
+        self._is_open ^= line.count(_QUOTE) % 2 == 1  # quoted text may contain newlines
+        if not self._is_open:
+            row = text_of(b"\n".join(self._pending))
+            self._pending, self._pending_bytes = [], 0
+            yield from self._of_row(row)
+        elif self._pending_bytes > MAX_ROW_BYTES:
+            self.end()
 
     def _of_row(self, text: str) -> Iterator[Record]:
         try:
@@ -290,7 +280,7 @@ STANDARD: Final = "-"
 _BATCHES_PER_S: Final = 20
 """With ``--rate``, records are published in about this number of batches per second."""
 
-LetIn = Callable[[Callable[[], None]], None]
+LetIn = Callable[[Callable[[], object]], None]
 """Calls a function that waits, which signals may interrupt."""
 
 
@@ -316,21 +306,17 @@ class Source(NamedTuple):
 
     def chunks(self, let_in: LetIn) -> Iterator[bytes]:
         """Yield the input in pieces as they arrive."""
-        if self.number == 0:
-            read = partial(
-                process.read_input, INPUT_CHUNK_BYTES, lambda: let_in(process.wait_for_input)
-            )
-        else:
-            read = partial(self._read, let_in)
-        while chunk := read():
-            yield chunk
 
-    def _read(self, let_in: LetIn) -> bytes:
-        let_in(self._wait)
-        return os.read(self.number, INPUT_CHUNK_BYTES)
+        def wait() -> None:
+            let_in(partial(select.select, [self.number], [], []))
 
-    def _wait(self) -> None:
-        select.select([self.number], [], [])
+        def read() -> bytes:
+            if self.number == 0:
+                return process.read_input(INPUT_CHUNK_BYTES, wait)
+            wait()
+            return os.read(self.number, INPUT_CHUNK_BYTES)
+
+        yield from iter(read, b"")
 
 
 @contextmanager
@@ -405,7 +391,7 @@ class Publisher:
             if self._waiting:
                 output.info(f"{self._waiting} records were read but are not published")
             # A second Ctrl-C stops waiting for acknowledgements and reports what is lost.
-            handle_stop_signals({signal.SIGINT})
+            signals.handle({signal.SIGINT})
         return None
 
     def _publish_file(self, source: Source, key: bytes | None, headers: Headers) -> None:
@@ -579,9 +565,13 @@ def produce(
                     "others may be lost"
                 )
                 raise
-        facts = {"topic": escape(topic), "partition": producer.address, "first_offset": first}
-        text = f"{publisher.count} records acknowledged"
-        output.done(text, **facts, records=publisher.count)
+        output.done(
+            f"{publisher.count} records acknowledged",
+            topic=escape(topic),
+            partition=producer.address,
+            first_offset=first,
+            records=publisher.count,
+        )
         if error is not None:
             raise error
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
@@ -88,7 +89,7 @@ def trim(topic: str, *, before: str, partition: str, yes: bool, finder: StoreFin
     fails if a known store is unreachable, as that store keeps its records.
     """
     check_argument("topic", topic, check_topic)
-    bound, timeout_s = _bound(before), finder.timeout_s
+    bound, timeout_s = _Bound.parse(before), finder.timeout_s
     missing: list[KnownStore] = []
     with finder.clients(missing.append) as clients:
         wanted = _wanted(clients, topic, partition, bound, missing, timeout_s)
@@ -163,44 +164,55 @@ def _chosen(
         raise
 
 
-Bound = Callable[["StoreClient", list[PartitionInfo], float], list[int]]
-"""Finds the offset of each partition below which records are deleted."""
+@dataclass(frozen=True)
+class _Bound:
+    """The offset below which records are deleted: one, that of a time, or each partition's end."""
+
+    offset: int | None = None
+    time_us: int | None = None
+
+    @classmethod
+    def parse(cls, before: str) -> _Bound:
+        """Parse ``--before``; raise BadParameter if it is invalid."""
+        if before == END:
+            return cls()
+        if before.isdecimal():
+            return cls(offset=int(before))
+        try:
+            time_us = parse_time_us(before)
+        except ValueError:
+            why = (
+                "must be an age such as 7d, a time with a zone such as 2026-01-31T12:00Z, an "
+                f"offset, or {END}; got {before!r}"
+            )
+            raise click.BadParameter(why, param_hint="'--before'") from None
+        if time_us > time.time() * 1e6:
+            why = f"{before} is in the future; {END} deletes all existing records"
+            raise click.BadParameter(why, param_hint="'--before'")
+        return cls(time_us=time_us)
+
+    def find(
+        self, client: StoreClient, infos: Iterable[PartitionInfo], timeout_s: float
+    ) -> list[tuple[PartitionInfo, int]]:
+        """Return the partitions of a store that have records below it, each with its offset."""
+        held = [info for info in infos if info.earliest < info.end]
+        found: Sequence[int | None] = [self.offset] * len(held)
+        if self.time_us is not None:
+            times = [(*info.tp, self.time_us) for info in held]
+            found = client.offset_for_times(times, timeout_s=timeout_s)
+        pairs = zip(held, found, strict=True)
+        ends = ((info, info.end if at is None else min(at, info.end)) for info, at in pairs)
+        return [(info, at) for info, at in ends if at > info.earliest]
+
 
 _Bounds = dict["StoreClient", list[tuple[PartitionInfo, int]]]
-
-
-def _bound(before: str) -> Bound | int | None:
-    """Parse ``--before``: an offset, a time, or the end as None; raise BadParameter."""
-    if before == END:
-        return None
-    if before.isdecimal():
-        return int(before)
-    try:
-        time_us = parse_time_us(before)
-    except ValueError:
-        why = (
-            "must be an age such as 7d, a time with a zone such as 2026-01-31T12:00Z, an offset, "
-            f"or {END}"
-        )
-        raise click.BadParameter(f"{why}; got {before!r}", param_hint="'--before'") from None
-    if time_us > time.time() * 1e6:
-        why = f"{before} is in the future; {END} deletes all existing records"
-        raise click.BadParameter(why, param_hint="'--before'")
-
-    def found(client: StoreClient, infos: list[PartitionInfo], timeout_s: float) -> list[int]:
-        times = [(*info.tp, time_us) for info in infos]
-        offsets = client.offset_for_times(times, timeout_s=timeout_s)
-        ends = zip(offsets, infos, strict=True)
-        return [info.end if offset is None else offset for offset, info in ends]
-
-    return found
 
 
 def _wanted(
     clients: Iterable[StoreClient],
     topic: str,
     partition: str,
-    bound: Bound | int | None,
+    bound: _Bound,
     missing: Iterable[KnownStore],
     timeout_s: float,
 ) -> _Bounds:
@@ -210,25 +222,17 @@ def _wanted(
         DafkaError: no store has the topic, the partition, or records up to the offset.
     """
     held = {client: client.heads([topic], timeout_s=timeout_s) for client in clients}
-    _chosen(held, chain.from_iterable(held.values()), topic, partition, missing, timeout_s)
+    chosen = _chosen(held, chain.from_iterable(held.values()), topic, partition, missing, timeout_s)
+    names = {info.partition for info in chosen}
     held = {
-        client: [info for info in infos if partition in ("", info.partition)]
+        client: [info for info in infos if info.partition in names]
         for client, infos in held.items()
     }
-    last = max(info.end for infos in held.values() for info in infos)
-    if isinstance(bound, int) and bound > last:  # rather a date than an offset
-        why = f"no partition has offset {bound}, the largest end is {last}"
+    last = max(info.end for info in chain.from_iterable(held.values()))
+    if bound.offset is not None and bound.offset > last:  # rather a date than an offset
+        why = f"no partition has offset {bound.offset}, the largest end is {last}"
         raise DafkaError(f"{why}: --before {END} deletes all records")
-    wanted: _Bounds = {}
-    for client, each in held.items():
-        some = [info for info in each if info.earliest < info.end]
-        if callable(bound):
-            found = bound(client, some, timeout_s)
-        else:
-            found = [info.end if bound is None else bound for info in some]
-        pairs = ((info, min(at, info.end)) for info, at in zip(some, found, strict=True))
-        wanted[client] = [(info, at) for info, at in pairs if at > info.earliest]
-    return wanted
+    return {client: bound.find(client, infos, timeout_s) for client, infos in held.items()}
 
 
 def _fail_without(missing: Sequence[KnownStore], does: str) -> None:

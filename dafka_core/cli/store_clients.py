@@ -12,7 +12,7 @@ import click
 
 from dafka_core.cli import output
 from dafka_core.config.missing_stores import check_min_stores, parse_min_stores, warning
-from dafka_core.config.node_options import keys_in
+from dafka_core.config.node_options import KeyFiles, keys_in
 from dafka_core.errors import (
     ConfigError,
     DafkaError,
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from dafka_core import Reader
     from dafka_core.flight.requests import PartitionFacts
     from dafka_core.flight.store_client import StoreClient
+    from dafka_core.flight.store_location import StoreLocation
     from dafka_core.model.records import KnownStore, PartitionInfo, RecordBatch, TopicPartition
 
 ANY_TOPIC: Final = "-"
@@ -40,6 +41,9 @@ ONE_WAY_S: Final = 2.0
 
 Away = Callable[["KnownStore"], object]
 """Called with each known store that is not reachable."""
+
+_Found = tuple[list["StoreClient"], "Reader | None", "list[PartitionInfo] | None"]
+"""Clients, which are not open; the reader that found them, and what it knows of partitions."""
 
 
 def warn_away(store: KnownStore) -> None:
@@ -63,6 +67,18 @@ def parse_least(min_stores: str | None) -> int | None:
         return None if min_stores is None else parse_min_stores(min_stores)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="'--min-stores'") from None
+
+
+def located(uris: str, keys: KeyFiles, timeout_s: float) -> list[StoreLocation]:
+    """Return the stores at the URIs of option ``stores``, as each describes itself."""
+    from dafka_core.flight.store_client import StoreClient
+    from dafka_core.flight.store_location import StoreLocation
+
+    found = []
+    for uri in parse_uris(uris):
+        with StoreClient(StoreLocation("", (uri,)), keys) as client:
+            found.append(client.describe(timeout_s=timeout_s).found_at([uri]))
+    return found
 
 
 @dataclass(frozen=True)
@@ -90,38 +106,22 @@ class StoreFinder:
         self, away: Away = warn_away, *, all_serve: bool = False
     ) -> Iterator[list[StoreClient]]:
         """Open the clients; with ``all_serve`` raise DafkaError if a store serves no Flight."""
-        if self.uris:
-            found = self._named()
-        else:
-            from dafka_core import Reader
-
-            with Reader(**self.options) as reader:
-                self._merged(reader, [ANY_TOPIC], away=away)
-                for store in sorted(set(reader.stores()) - set(reader.endpoints())):
-                    if all_serve:
-                        why = "does not serve Flight, which this command needs"
-                        raise DafkaError(f"store {store} {why}")
-                    output.info(f"store {store} is not listed, as it does not serve Flight")
-                found = _served(reader)
+        with self._found([ANY_TOPIC], away=away) as (found, reader, _):
+            for store in _without_flight(reader):
+                if all_serve:
+                    why = "does not serve Flight, which this command needs"
+                    raise DafkaError(f"store {store} {why}")
+                output.info(f"store {store} is not listed, as it does not serve Flight")
         with ExitStack() as stack:
             yield [stack.enter_context(client) for client in found]
 
     @contextmanager
     def clients_and_reader(self) -> Iterator[tuple[list[StoreClient], Reader | None]]:
         """Open the clients, and a reader for stores that serve no Flight, if any exist."""
-        with ExitStack() as stack:
-            others = None
-            if self.uris:
-                found = self._named()
-            else:
-                from dafka_core import Reader
-
-                reader = stack.enter_context(Reader(**self.options))
-                is_connected = self._merged(reader, [ANY_TOPIC]) is not None
-                if is_connected and set(reader.stores()) - set(reader.endpoints()):
-                    others = reader
-                found = _served(reader)
-            yield [stack.enter_context(client) for client in found], others
+        with self._found([ANY_TOPIC]) as (found, reader, merged), ExitStack() as stack:
+            is_needed = merged is not None and _without_flight(reader)
+            clients = [stack.enter_context(client) for client in found]
+            yield clients, reader if is_needed else None
 
     @contextmanager
     def holdings(
@@ -132,62 +132,52 @@ class StoreFinder:
         Raises:
             DafkaError: fewer than ``min_stores`` respond, or no store has the topic.
         """
-        least = parse_least(self.min_stores)
         from dafka_core.model.records import merge_heads
 
         topics, names_s = None if topic is None else [topic], min(self.timeout_s, NAMES_S)
-        found: list[PartitionInfo] | None = None
+        with self._found(topics, parse_least(self.min_stores)) as (clients, reader, found):
+            if reader is not None and topic is not None and found == []:
+                raise _unknown(topic, partial(reader.partitions, timeout_s=names_s))
         with ExitStack() as stack:
-            if self.uris:
-                served = self._named()
-                _check_least(least, len(served), [])
-            else:
-                from dafka_core import Reader
-
-                with Reader(**self.options) as reader:
-                    found = self._merged(reader, topics, least)
-                    if topic is not None and found == []:
-                        raise _unknown(topic, partial(reader.partitions, timeout_s=names_s))
-                    served = _served(reader)
-            for client in served:
+            for client in clients:
                 stack.enter_context(client)
             if found is None:
-                found = [*merge_heads(_heads(served, topics, self.timeout_s)).values()]
+                found = [*merge_heads(_heads(clients, topics, self.timeout_s)).values()]
                 if topic is not None and not found:
-                    raise _unknown(topic, partial(_heads, served, None, names_s))
-            yield found, served
+                    raise _unknown(topic, partial(_heads, clients, None, names_s))
+            yield found, clients
+
+    @contextmanager
+    def _found(
+        self, topics: Collection[str] | None, least: int | None = None, away: Away = warn_away
+    ) -> Iterator[_Found]:
+        """Find the stores; the reader of a mesh is closed at the end."""
+        if self.uris:
+            clients = self._named()
+            _check_least(least, len(clients), [])
+            yield clients, None, None
+            return
+        from dafka_core import Reader
+
+        with Reader(**self.options) as reader:
+            merged = _merged_partitions(reader, topics, self.timeout_s)
+            missing = reader.missing_stores(timeout_s=0.01 if merged is None else self.timeout_s)
+            _check_least(least, len(reader.stores()), missing)
+            for each in missing:
+                away(each)
+            yield served(reader), reader, merged
 
     def _named(self) -> list[StoreClient]:
         from dafka_core.flight.store_client import StoreClient
-        from dafka_core.flight.store_location import StoreLocation
 
-        found, keys = [], keys_in(self.options)
-        for uri in parse_uris(self.uris):
-            with StoreClient(StoreLocation("", (uri,)), keys) as client:
-                location = client.describe(timeout_s=self.timeout_s)
-            found.append(StoreClient(location.found_at([uri]), keys))
-        return found
-
-    def _merged(
-        self,
-        reader: Reader,
-        topics: Collection[str] | None,
-        least: int | None = None,
-        away: Away = warn_away,
-    ) -> list[PartitionInfo] | None:
-        """Return merged partitions; None if no store can connect here, but all serve Flight."""
-        found = _merged_partitions(reader, topics, self.timeout_s)
-        missing = reader.missing_stores(timeout_s=0.01 if found is None else self.timeout_s)
-        _check_least(least, len(reader.stores()), missing)
-        for each in missing:
-            away(each)
-        return found
+        keys = keys_in(self.options)
+        return [StoreClient(each, keys) for each in located(self.uris, keys, self.timeout_s)]
 
 
 def _heads(
-    served: Collection[StoreClient], topics: Collection[str] | None, timeout_s: float
+    clients: Collection[StoreClient], topics: Collection[str] | None, timeout_s: float
 ) -> Iterator[PartitionInfo]:
-    return (info for client in served for info in client.heads(topics, timeout_s=timeout_s))
+    return (info for client in clients for info in client.heads(topics, timeout_s=timeout_s))
 
 
 def _unknown(topic: str, known: Callable[[], Iterable[PartitionInfo]]) -> DafkaError:
@@ -266,11 +256,11 @@ def read_range(
 
 
 def facts(
-    served: Collection[StoreClient], topic: str | None, timeout_s: float
+    clients: Collection[StoreClient], topic: str | None, timeout_s: float
 ) -> list[PartitionFacts]:
     """Return each store's facts on the partitions of a topic, or of all; warn on failures."""
     found: list[PartitionFacts] = []
-    for client in served:
+    for client in clients:
         try:
             found += client.facts(topic, timeout_s=timeout_s)
         except StoreUnreachableError as error:
@@ -281,10 +271,11 @@ def facts(
 def _merged_partitions(
     reader: Reader, topics: Collection[str] | None, timeout_s: float
 ) -> list[PartitionInfo] | None:
+    """Return merged partitions; None if no store can connect here, but all serve Flight."""
     try:
         return reader.partitions(topics, timeout_s=min(timeout_s, ONE_WAY_S))
     except NoStoreError as error:
-        if error.unconnected and set(reader.stores()) <= set(reader.endpoints()):
+        if error.unconnected and not _without_flight(reader):
             stores = ", ".join(error.unconnected)
             output.info(
                 f"{stores} cannot connect to {error.endpoint}: querying them by Arrow Flight"
@@ -302,7 +293,12 @@ def _check_least(least: int | None, present: int, missing: Sequence[KnownStore])
         raise DafkaError(str(error)) from None
 
 
-def _served(reader: Reader) -> list[StoreClient]:
+def _without_flight(reader: Reader | None) -> list[str]:
+    return [] if reader is None else sorted(set(reader.stores()) - set(reader.endpoints()))
+
+
+def served(reader: Reader) -> list[StoreClient]:
+    """Return a client of each store that a reader has discovered, if it serves Flight."""
     from dafka_core.flight.store_client import StoreClient
     from dafka_core.flight.store_location import StoreLocation
 

@@ -215,9 +215,7 @@ def check_clocks(facts: Facts) -> Iterator[Finding]:
     remedy = "synchronize the clocks (NTP): timestamps must be right within a minute"
     found = [
         warning(
-            "clocks",
-            f"the clocks of {one.name} and {other.name} are {shown_s(gap)} apart",
-            remedy,
+            "clocks", f"the clocks of {one.name} and {other.name} are {shown_s(gap)} apart", remedy
         )
         for one, other in pairwise(at)
         if (gap := _ahead(other) - _ahead(one)) - one.unsure_s - other.unsure_s > CLOCKS_S

@@ -36,10 +36,7 @@ Reply = tuple[StoreFacts, list[PartitionInfo]]
 
 
 def asked(
-    stores: Sequence[StoreFacts],
-    topics: Sequence[str] | None,
-    timeout_s: float,
-    keys: KeyFiles,
+    stores: Sequence[StoreFacts], topics: Sequence[str] | None, timeout_s: float, keys: KeyFiles
 ) -> list[Reply]:
     """Query stores over Arrow Flight; those without it are returned unchanged.
 
@@ -174,8 +171,7 @@ def _discover(facts: Facts, reader: Reader, deadline: float) -> Facts:
     except NoStoreError:
         pass  # stores that cannot connect to the reader are queried by Arrow Flight below
     facts = with_discovered(facts, reader)._replace(
-        away=tuple(reader.missing_stores(timeout_s=0.01)),
-        heads={info.tp: info for info in found},
+        away=tuple(reader.missing_stores(timeout_s=0.01)), heads={info.tp: info for info in found}
     )
     return _with_stores(facts, facts.stores, reader.keys, deadline)
 
@@ -216,7 +212,5 @@ def _with_stores(
             found = [info for _, infos in asked(answered, None, left_s, keys) for info in infos]
         heads |= merge_heads(found)
     return facts._replace(
-        stores=tuple(each for each, _ in answers),
-        heads=heads,
-        asked=facts.asked or bool(answered),
+        stores=tuple(each for each, _ in answers), heads=heads, asked=facts.asked or bool(answered)
     )

@@ -6,18 +6,17 @@ The checks never block: they also run when a node or its disk hangs.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from dafka_core.errors import DafkaError
 from dafka_core.nodes.disk_watch import SLOW_S, Disk
 from dafka_core.ops.checks import clock_doubt, damage
-from dafka_core.ops.findings import LIFE, Finding, Severity, ok, problem, warning
+from dafka_core.ops.findings import LIFE, Finding, ok, problem, problems, warning
 from dafka_core.ops.store_extension import ExtensionNode
 from dafka_core.security.throttles import REPEAT_AFTER_S
 
 if TYPE_CHECKING:
-    from dafka_core.nodes.consumer import Consumer
     from dafka_core.nodes.mesh import Mesh
     from dafka_core.nodes.node import Node
     from dafka_core.nodes.producer import Producer
@@ -46,17 +45,17 @@ def of_node(node: Node) -> Iterator[Finding]:
     if isinstance(node, ExtensionNode):
         yield from node.findings()
     else:
-        yield from _CHECKS[node.kind](node)  # type: ignore[operator]
+        yield from _CHECKS[node.kind](node)
 
 
 def is_alive(findings: list[Finding]) -> bool:
     """Return True unless a restart would cure a problem."""
-    return not any(each.severity is Severity.PROBLEM and each.about == LIFE for each in findings)
+    return all(each.about != LIFE for each in problems(findings))
 
 
 def is_ready(findings: list[Finding]) -> bool:
     """Return True if there is no problem."""
-    return not any(each.severity is Severity.PROBLEM for each in findings)
+    return not problems(findings)
 
 
 def overdue_s(mesh: Mesh) -> float:
@@ -139,10 +138,6 @@ def _of_producer(producer: Producer) -> Iterator[Finding]:
         yield problem("fenced", why, "stop this producer: only one may write", lasts=True)
 
 
-def _of_consumer(consumer: Consumer) -> Iterator[Finding]:
-    yield from _of_mesh(consumer.mesh)
-
-
 def _of_tower(tower: Tower) -> Iterator[Finding]:
     if tower.relay.failure is not None:
         yield problem(
@@ -152,9 +147,9 @@ def _of_tower(tower: Tower) -> Iterator[Finding]:
         yield ok("tower", f"{tower.relay.discovered.count()} nodes use the tower at {tower.tower}")
 
 
-_CHECKS: Final = {
+_CHECKS: Final[Mapping[str, Callable[[Any], Iterator[Finding]]]] = {
     "store": _of_store,
     "producer": _of_producer,
-    "consumer": _of_consumer,
+    "consumer": lambda consumer: _of_mesh(consumer.mesh),
     "tower": _of_tower,
 }

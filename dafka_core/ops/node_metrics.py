@@ -224,18 +224,12 @@ _WITH_TOWERS: Final = (
 
 _OF_STORES: Final = (
     histogram(
-        "store_append",
-        "disk_watch.appends.counted",
-        "time to write and sync a group of records",
+        "store_append", "disk_watch.appends.counted", "time to write and sync a group of records"
     ),
     histogram("store_sync", "log.syncs.counted", "time of syncs of the disk, also of merges"),
     counter("store_appended_records", "disk_watch.records", "records appended or staged on disk"),
     counter("store_appended_bytes", "disk_watch.bytes", "contents of these records"),
-    counter(
-        "store_slow_appends",
-        "disk_watch.slow_count",
-        "writes that took more than 1 s",
-    ),
+    counter("store_slow_appends", "disk_watch.slow_count", "writes that took more than 1 s"),
     counter(
         "store_refused_entries",
         lambda n: dict.fromkeys(REFUSALS, 0) | n.disk_watch.refused,

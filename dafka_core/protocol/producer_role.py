@@ -25,13 +25,13 @@ from dafka_core.model.epochs import (
     last_life,
     with_epoch,
 )
-from dafka_core.model.records import RecordBatch, TopicPartition
+from dafka_core.model.records import RecordBatch, TopicPartition, coalesce
 from dafka_core.model.timestamps import stamped_once
 from dafka_core.model.values import Values
 from dafka_core.protocol import messages as m
 from dafka_core.protocol import timing
 from dafka_core.protocol.codec import subscription
-from dafka_core.protocol.limits import MAX_ANSWER_BYTES
+from dafka_core.protocol.limits import DIRECT_BATCH_BYTES, MAX_ANSWER_BYTES, MAX_BATCH_COUNT
 from dafka_core.protocol.role import Outgoing, OutgoingBatch, PeerNews
 from dafka_core.protocol.store_directory import Query, Question, StoreDirectory
 
@@ -462,7 +462,8 @@ class ProducerRole:
         # request, which its sender repeats only a second later.
         answer: list[Outgoing] = []
         room_bytes = MAX_ANSWER_BYTES
-        for part in self._parts(max(fetch.sequence, first), fetch.end):
+        parts = self._parts(max(fetch.sequence, first), fetch.end)
+        for part in coalesce(parts, MAX_BATCH_COUNT, DIRECT_BATCH_BYTES):
             fitting = next(part.split(part.count, room_bytes))
             room_bytes -= fitting.values.size_bytes
             answer.append(OutgoingBatch(fitting, fetch.requestor))

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
+from subprocess import CompletedProcess
 from types import TracebackType
 from typing import IO, Any, Self
 
@@ -34,7 +35,7 @@ def environment(**more: str) -> dict[str, str]:
     return kept | {"DAFKA_CONFIG": os.devnull} | more
 
 
-def listed(done: subprocess.CompletedProcess[bytes]) -> list[list[str]]:
+def listed(done: CompletedProcess[bytes]) -> list[list[str]]:
     """The cells of a list's lines, without its headings."""
     lines = done.stdout.decode().splitlines()
     return [re.split(" {2,}", line) for line in lines[1:]]
@@ -49,7 +50,7 @@ def run(
     given: bytes = b"",
     streams: Mapping[int, str | None] | None = None,
     **variables: str,
-) -> subprocess.CompletedProcess[bytes]:
+) -> CompletedProcess[bytes]:
     """Runs a command to its end; ``given`` is its standard input, ``streams`` as ``Forked``'s."""
     with tempfile.TemporaryFile() as errors:
         with Forked(arguments, errors, environment(**variables), streams=streams) as process:
@@ -62,7 +63,26 @@ def run(
             late.cancel()
             feeding.join()
         errors.seek(0)
-        return subprocess.CompletedProcess(command(arguments), code, said, errors.read())
+        return CompletedProcess(command(arguments), code, said, errors.read())
+
+
+def succeed(*arguments: str, **more: Any) -> CompletedProcess[bytes]:
+    """Run a command that must succeed, as ``run`` does."""
+    done = run(*arguments, **more)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def json_lines(*arguments: str, **more: Any) -> list[dict[str, Any]]:
+    """Return the rows of a list that a command prints as JSON."""
+    return [json.loads(line) for line in succeed(*arguments, **more).stdout.splitlines()]
+
+
+def refusal(code: int, *arguments: str, **more: Any) -> str:
+    """Return the sentence in which a command complains before it exits with this code."""
+    done = run(*arguments, **more)
+    assert done.returncode == code, done.stderr
+    return sentence(done)
 
 
 def shown(*arguments: str) -> str:
@@ -84,7 +104,7 @@ def _feed(pipe: IO[bytes], given: bytes) -> None:
         pipe.write(given)
 
 
-def sentence(process: subprocess.CompletedProcess[bytes]) -> str:
+def sentence(process: CompletedProcess[bytes]) -> str:
     """The one line in which a command complained."""
     [line] = process.stderr.decode().splitlines()
     assert line.startswith("dafka: ")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dafka_core.nodes.store_identity import new_identity
 from dafka_core.testing import wait_until
-from tests.integration.cli.processes import Dafka, run, sentence
+from tests.integration.cli.processes import Dafka, refusal, run, sentence, succeed
 from tests.integration.nodes.test_store_backup import forge, linked
 from tests.integration.storage.damage import erase, tamper, trees
 from tests.integration.storage.processes import TP
@@ -21,31 +21,25 @@ def test_a_running_store_is_backed_up_verified_and_restored(
     directory, first, second = (str(tmp_path / name) for name in ("store", "b1", "b2"))
     with Dafka("store", "--dir", directory, "--tower", lone_tower) as running:
         address = running.ready()["address"]
-        made = run("store", "backup", directory, first)
-        assert made.returncode == 0
+        made = succeed("store", "backup", directory, first)
         assert f"{first} is a backup of store {address} (full)" in made.stderr.decode()
-        made = run("store", "backup", directory, second, "--since", first, "--json")
-        assert made.returncode == 0
+        made = succeed("store", "backup", directory, second, "--since", first, "--json")
         manifest = json.loads(made.stdout)
         assert (manifest["store"], manifest["previous_at"]) == (address, "../b1")
         assert "(incremental)" in made.stderr.decode()
-        refused = run("store", "backup", directory, first)
-        assert refused.returncode == 1
-        assert "not empty: name another directory" in sentence(refused)
-        checked = run("store", "verify", directory)
-        assert checked.returncode == 0
+        refused = refusal(1, "store", "backup", directory, first)
+        assert "not empty: name another directory" in refused
+        checked = succeed("store", "verify", directory)
         assert b"0 records in 0 blocks, 0 bytes: no damage" in checked.stderr
-    restored = run("store", "restore", str(tmp_path / "new"), "--from", second, "--json")
-    assert restored.returncode == 0
+    restored = succeed("store", "restore", str(tmp_path / "new"), "--from", second, "--json")
     assert address not in restored.stderr.decode()
     with Dafka("store", "--dir", str(tmp_path / "new"), "--tower", lone_tower) as again:
         own = again.ready()["address"]
         assert f"is now store {own}" in restored.stderr.decode()
         told = json.loads(restored.stdout)
         assert told == {"directory": str(tmp_path / "new"), "store": own}
-    refused = run("store", "--dir", first, "--tower", lone_tower)
-    assert refused.returncode == 1
-    assert "it is a backup, which a store must not change" in sentence(refused)
+    refused = refusal(1, "store", "--dir", first, "--tower", lone_tower)
+    assert "it is a backup, which a store must not change" in refused
     (tmp_path / "b1" / "backup.mdb").write_bytes(b"")
     damaged = run("store", "verify", second, "--json")
     assert damaged.returncode == 1
@@ -57,14 +51,12 @@ def test_a_change_at_rest_is_named_and_a_forged_chain_by_a_saved_link(tmp_path: 
     directory, other, file = (str(tmp_path / name) for name in ("store", "other", "links"))
     every = linked(tmp_path / "store")
     linked(tmp_path / "other")
-    saved = run("store", "verify", directory, "--save", file)
-    assert saved.returncode == 0
+    saved = succeed("store", "verify", directory, "--save", file)
     assert b"300 records match their links" in saved.stderr
     assert b"has the newest links of 1 partitions" in saved.stderr
-    same = run("store", "verify", directory, "--against", file, "--save", file)
-    assert same.returncode == 0
+    same = succeed("store", "verify", directory, "--against", file, "--save", file)
     assert f"300 records, and all links before them, match {file}" in same.stderr.decode()
-    assert run("store", "verify", directory, "--beside", other).returncode == 0
+    succeed("store", "verify", directory, "--beside", other)
     tamper(tmp_path / "store", every[7], every[7][:-1] + b"!")
     changed = run("store", "verify", directory, "--json", "--save", str(tmp_path / "none"))
     assert changed.returncode == 1
@@ -72,7 +64,7 @@ def test_a_change_at_rest_is_named_and_a_forged_chain_by_a_saved_link(tmp_path: 
     assert (found["kind"], found["partition"], found["offset"]) == ("changed", TP.partition, 0)
     assert not (tmp_path / "none").exists()
     forge(tmp_path / "store", every[8], every[8][:-1] + b"!")
-    assert run("store", "verify", directory).returncode == 0
+    succeed("store", "verify", directory)
     forged = run("store", "verify", directory, "--against", file, "--json")
     assert forged.returncode == 1
     assert json.loads(forged.stdout)["kind"] == "changed"
@@ -80,9 +72,8 @@ def test_a_change_at_rest_is_named_and_a_forged_chain_by_a_saved_link(tmp_path: 
     different = run("store", "verify", directory, "--beside", other, "--json")
     assert different.returncode == 1
     assert json.loads(different.stdout)["kind"] == "different"
-    refused = run("store", "verify", directory, "--beside", other, "--save", file)
-    assert refused.returncode == 2
-    assert "cannot be combined with --save or --against" in sentence(refused)
+    refused = refusal(2, "store", "verify", directory, "--beside", other, "--save", file)
+    assert "cannot be combined with --save or --against" in refused
     nothing = run("store", "verify", directory, "--against", other)
     assert "must be a file that 'dafka store verify --save' has written" in sentence(nothing)
 

@@ -7,7 +7,7 @@ import tarfile
 from pathlib import Path
 
 from dafka_core.cli.bundle_command import COMMANDS
-from tests.integration.cli.processes import run, sentence
+from tests.integration.cli.processes import run, sentence, succeed
 
 
 def test_a_bundle_has_what_the_cluster_says_and_no_record_and_no_secret(
@@ -16,8 +16,7 @@ def test_a_bundle_has_what_the_cluster_says_and_no_record_and_no_secret(
     run("produce", "orders", "--tower", tower, given=b"do not show\n")
     path = tmp_path / "b.tar.gz"
     asked = ("bundle", str(path), "--tower", tower, "--json")
-    done = run(*asked, DAFKA_SASL_PASSWORD="hunter2", DAFKA_HOST="127.0.0.1")
-    assert done.returncode == 0, done.stderr
+    done = succeed(*asked, DAFKA_SASL_PASSWORD="hunter2", DAFKA_HOST="127.0.0.1")
     assert json.loads(done.stdout) == {"file": str(path)}
     with tarfile.open(path) as archive:
         files = {
@@ -41,7 +40,7 @@ def test_a_bundle_has_what_the_cluster_says_and_no_record_and_no_secret(
 def test_a_cluster_that_does_not_answer_is_told_of(tmp_path: Path) -> None:
     path = tmp_path / "b.tar.gz"
     at = ("--tower", "127.0.0.1:1:2", "--tower-timeout-s", "0.2", "--timeout-s", "0.5")
-    assert run("bundle", str(path), *at).returncode == 0
+    succeed("bundle", str(path), *at)
     with tarfile.open(path) as archive:
         said = archive.extractfile("b/topics.errors.txt")
         assert said is not None

@@ -12,15 +12,14 @@ import pytest
 
 from dafka_core.queries.source_offset import SourceOffset
 from dafka_core.testing import StoreDouble
-from tests.integration.cli.processes import run, sentence, shown
+from tests.integration.cli.processes import run, sentence, shown, succeed
 from tests.integration.cluster.audited_query import OUT, AuditedQuery
 from tests.unit.queries.test_checkpoint import ENDS, QUERY, A, B, checkpoint
 
 
 def rows(*arguments: object, text: str = "") -> list[dict[str, Any]]:
     """Return the printed rows; standard error has the text."""
-    ran = run("checkpoint", *map(str, arguments), "--json")
-    assert ran.returncode == 0, ran.stderr
+    ran = succeed("checkpoint", *map(str, arguments), "--json")
     assert text in ran.stderr.decode()
     return [json.loads(line) for line in ran.stdout.splitlines()]
 

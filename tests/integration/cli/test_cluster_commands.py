@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dafka_core import Consumer, Producer
-from tests.integration.cli.processes import Dafka, listed, run, sentence
+from tests.integration.cli.processes import Dafka, listed, refusal, run, sentence, succeed
 
 
 def states(*arguments: str) -> tuple[int, list[tuple[str, str]], str]:
@@ -60,8 +60,7 @@ def test_nodes_say_what_they_are_and_follow(tower: str) -> None:
         consumer.subscribe("followed")
         rows: dict[str, dict[str, object]] = {}
         while not {producer.address, consumer.address} <= rows.keys():  # until they have met
-            done = run("nodes", "--tower", tower, "--json")
-            assert done.returncode == 0, done.stderr
+            done = succeed("nodes", "--tower", tower, "--json")
             rows = {row["node"]: row for row in map(json.loads, done.stdout.splitlines())}
         assert rows[""] == {
             "node": "",
@@ -77,13 +76,12 @@ def test_nodes_say_what_they_are_and_follow(tower: str) -> None:
 
 @pytest.fixture(scope="module")
 def filled(tower: str) -> str:
-    assert run("produce", "flights", "--tower", tower, given=b"1\n2\n").returncode == 0
+    succeed("produce", "flights", "--tower", tower, given=b"1\n2\n")
     return tower
 
 
 def test_all_is_well(filled: str) -> None:
-    asked = run("doctor", "--tower", filled, "--topic", "flights")
-    assert asked.returncode == 0, asked.stderr
+    asked = succeed("doctor", "--tower", filled, "--topic", "flights")
     assert asked.stderr == b""
     rows = listed(asked)
     assert {row[0] for row in rows} == {"ok"}
@@ -135,6 +133,4 @@ def test_stores_that_are_named(filled: str) -> None:
     ],
 )  # fmt: skip
 def test_what_is_refused(arguments: tuple[str, ...], says: str) -> None:
-    asked = run("doctor", *arguments)
-    assert asked.returncode == 2
-    assert says in sentence(asked)
+    assert says in refusal(2, "doctor", *arguments)

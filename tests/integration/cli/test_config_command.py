@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.integration.cli.processes import run, sentence
+from tests.integration.cli.processes import refusal, run, sentence, succeed
 
 
 def rows(*arguments: str, file: Path) -> dict[tuple[str, str], tuple[str, str]]:
-    shown = run("config", *arguments, "--json", DAFKA_CONFIG=str(file), DAFKA_TIMEOUT_S="3")
-    assert shown.returncode == 0, shown.stderr
+    shown = succeed("config", *arguments, "--json", DAFKA_CONFIG=str(file), DAFKA_TIMEOUT_S="3")
     lines = map(json.loads, shown.stdout.splitlines())
     return {(each["command"], each["option"]): (each["value"], each["from"]) for each in lines}
 
@@ -37,6 +36,5 @@ def test_a_command_or_a_flag_that_is_not_there_gets_a_sentence() -> None:
     assert "unknown command 'prodcue' (did you mean 'produce'?)" in sentence(
         run("config", "prodcue")
     )
-    refused = run("config", "produce", "--akcs", "2")
-    assert refused.returncode == 2
-    assert "unknown option --akcs; did you mean --acks?" in sentence(refused)
+    refused = refusal(2, "config", "produce", "--akcs", "2")
+    assert "unknown option --akcs; did you mean --acks?" in refused

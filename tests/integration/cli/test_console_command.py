@@ -11,7 +11,7 @@ import pytest
 
 from dafka_console.commands import console
 from dafka_core.errors import ConfigError
-from tests.integration.cli.processes import PATIENCE_S, Dafka, run, sentence
+from tests.integration.cli.processes import PATIENCE_S, Dafka, refusal
 
 
 def test_it_serves_until_it_is_stopped(tower: str) -> None:
@@ -48,9 +48,7 @@ def test_where_other_machines_reach_it_a_token_is_printed_once(tower: str) -> No
     ],
 )
 def test_what_it_cannot_do_is_refused(arguments: tuple[str, ...], expected: str) -> None:
-    done = run("console", *arguments)
-    assert done.returncode == 2
-    assert expected in sentence(done)
+    assert expected in refusal(2, "console", *arguments)
 
 
 def test_who_lacks_the_libraries_is_told_which(monkeypatch: pytest.MonkeyPatch) -> None:

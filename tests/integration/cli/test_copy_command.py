@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dafka_core import Producer
-from tests.integration.cli.processes import ANY_PORTS, PATIENCE_S, Dafka, run, sentence
+from tests.integration.cli.processes import ANY_PORTS, PATIENCE_S, Dafka, refusal, run, succeed
 
 A, B = "A" * 32, "B" * 32
 
@@ -30,16 +30,14 @@ def source(tower: str) -> str:
 
 
 def shown(tower: str, topic: str, *without: str) -> list[dict[str, object]]:
-    done = run("consume", topic, "--tower", tower, "--exit-at-end", "--json")
-    assert done.returncode == 0, done.stderr
+    done = succeed("consume", topic, "--tower", tower, "--exit-at-end", "--json")
     rows = map(json.loads, done.stdout.splitlines())
     left = {"topic", *without}
     return [{name: each[name] for name in each if name not in left} for each in rows]
 
 
 def copied(tower: str, *arguments: str) -> str:
-    done = run("copy", *arguments, "--tower", tower, "--json")
-    assert done.returncode == 0, done.stderr
+    done = succeed("copy", *arguments, "--tower", tower, "--json")
     said = done.stderr.decode().splitlines()[-1]
     assert json.loads(done.stdout) == {"records": int(said.split()[0])}
     return said
@@ -66,9 +64,8 @@ def test_a_file_and_back(source: str, tmp_path: Path, suffix: str) -> None:
     assert copied(source, path, back) == f"5003 records copied to topic '{back}'"
     left = ("partition", "offset", "timestamp")
     assert by_value(shown(source, back, *left)) == by_value(shown(source, "source", *left))
-    refused = run("copy", "source", path, "--tower", source)
-    assert refused.returncode == 2
-    assert "already exists: choose another name, or add --overwrite" in sentence(refused)
+    refused = refusal(2, "copy", "source", path, "--tower", source)
+    assert "already exists: choose another name, or add --overwrite" in refused
     copied(source, "source", path, "--overwrite")
 
 
@@ -99,17 +96,15 @@ def test_another_cluster_is_mirrored_and_gone_on_with(source: str, tmp_path: Pat
             assert run(*waiting, "--partition", A).stdout == b"later\n"
             assert following.stop(signal.SIGINT) == 0
         run("produce", "source", "--tower", there, "--address", A, given=b"own\n")
-        failed = run("copy", *mirror, "--resume", "--tower", source)
-        assert failed.returncode == 1
-        assert "and its copy at 5: another producer has written to" in sentence(failed)
+        failed = refusal(1, "copy", *mirror, "--resume", "--tower", source)
+        assert "and its copy at 5: another producer has written to" in failed
 
 
 def test_a_topic_is_not_copied_to_itself_by_another_name_of_its_tower(source: str) -> None:
     there = source.replace("127.0.0.1", "localhost")
     before = run("heads", "source", "--tower", source).stdout
-    refused = run("copy", "source", "source", "--tower", source, "--to-tower", there)
-    assert refused.returncode == 2
-    assert "for '--to-tower': leads to the same topic: store" in sentence(refused)
+    refused = refusal(2, "copy", "source", "source", "--tower", source, "--to-tower", there)
+    assert "for '--to-tower': leads to the same topic: store" in refused
     assert run("heads", "source", "--tower", source).stdout == before
 
 
@@ -126,9 +121,7 @@ def test_parquet_of_others_needs_a_column_value(tower: str, tmp_path: Path) -> N
         ({"value": [1]}, "its column value must be binary or string, and is int64"),
     ):
         pq.write_table(pa.table(columns), path)
-        refused = run("copy", path, "t", "--tower", tower)
-        assert refused.returncode == 2
-        assert says in sentence(refused)
+        assert says in refusal(2, "copy", path, "t", "--tower", tower)
 
 
 @pytest.mark.parametrize(
@@ -141,15 +134,10 @@ def test_parquet_of_others_needs_a_column_value(tower: str, tmp_path: Path) -> N
             ["a", "b", "--follow", "--since", "1h"],
             "for '--follow': copies all records of a topic to a topic",
         ),
-        (
-            ["a", "o.xlsx"],
-            "looks like a file, but its suffix is not one of .parquet, .jsonl,",
-        ),
+        (["a", "o.xlsx"], "looks like a file, but its suffix is not one of .parquet, .jsonl,"),
         (["a.parquet", "b"], "option 'file' = 'a.parquet': cannot be read"),
         (["a", ""], "a topic must have 1 to 255 bytes"),
     ],
 )
 def test_what_cannot_be_copied_is_refused_at_once(arguments: list[str], says: str) -> None:
-    refused = run("copy", *arguments, "--tower", "127.0.0.1:1:2")
-    assert refused.returncode == 2
-    assert says in sentence(refused)
+    assert says in refusal(2, "copy", *arguments, "--tower", "127.0.0.1:1:2")

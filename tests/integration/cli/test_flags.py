@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dafka_core.testing import wait_until
-from tests.integration.cli.processes import ANY_PORTS, Dafka, run
+from tests.integration.cli.processes import ANY_PORTS, Dafka, run, succeed
 from tests.integration.ops.conftest import ask
 
 
@@ -61,7 +61,6 @@ def test_who_produces_and_who_follows_are_watched_as_well(tower: str) -> None:
 
 
 def test_what_ends_by_itself_says_that_it_is_not_watched(tower: str) -> None:
-    assert run("produce", "ends", "--tower", tower, given=b"a\n").returncode == 0
-    done = run("consume", "ends", "--tower", tower, "--exit-at-end", "--metrics", "0")
-    assert done.returncode == 0, done.stderr
+    succeed("produce", "ends", "--tower", tower, given=b"a\n")
+    done = succeed("consume", "ends", "--tower", tower, "--exit-at-end", "--metrics", "0")
     assert b"--metrics is ignored" in done.stderr

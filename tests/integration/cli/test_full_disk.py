@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 from dafka_core.testing import wait_until
-from tests.integration.cli.processes import ANY_PORTS, Dafka, command, environment, run
+from tests.integration.cli.processes import ANY_PORTS, Dafka, command, environment, run, succeed
 from tests.integration.ops.conftest import ask
 from tests.integration.storage.containers import beside, can_contain, contained
 
@@ -57,7 +57,7 @@ def test_up_goes_on_while_the_disk_of_its_store_is_full(tmp_path: Path) -> None:
             ready = json.loads(process.stdout.readline().removeprefix("READY "))
             tower, url = ("--tower", ready["tower"]), ready["metrics"]
             disk = FullDisk(process, tmp_path)
-            assert run("produce", "t", *tower, given=FIRST).returncode == 0
+            succeed("produce", "t", *tower, given=FIRST)
             disk.fill()
             with Dafka("produce", "t", *tower) as producer:
                 producer.input.write(LATER)
@@ -74,7 +74,7 @@ def test_up_goes_on_while_the_disk_of_its_store_is_full(tmp_path: Path) -> None:
                 disk.empty()
                 assert producer.wait() == 0
                 assert b"300 records acknowledged" in producer.err.rest()
-            assert run("status", *tower).returncode == 0
+            succeed("status", *tower)
             read = run("consume", "t", "--exit-at-end", *tower)
             assert sorted(read.stdout.splitlines()) == sorted((FIRST + LATER).splitlines())
         finally:

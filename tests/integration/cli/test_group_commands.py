@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from dafka_core.testing import StoreDouble
-from tests.integration.cli.processes import listed, run, sentence
+from tests.integration.cli.processes import listed, refusal, run, succeed
 from tests.integration.kafka.groups.kept import FIRST, keep
 
 
@@ -17,8 +17,7 @@ def test_groups_and_the_partitions_of_one(tmp_path: Path) -> None:
         assert (none.returncode, none.stdout) == (0, b"")
         assert b"no consumer group has committed, or has members" in none.stderr
         keep(store)
-        asked = run("groups", *at, "--json")
-        assert asked.returncode == 0, asked.stderr
+        asked = succeed("groups", *at, "--json")
         group, idle = map(json.loads, asked.stdout.splitlines())
         assert group.pop("seconds_behind") >= 0
         assert 600 <= group.pop("bytes_behind") < 800
@@ -30,6 +29,4 @@ def test_groups_and_the_partitions_of_one(tmp_path: Path) -> None:
         assert first[:6] == ["t", "0", FIRST.partition, "4", "10", "6"]
         assert first[-3:] == ["app-1", "app", "10.0.0.7"]
         assert last == ["t", "7", *["-"] * 9]
-        wrong = run("groups", "gg", *at)
-        assert wrong.returncode == 1
-        assert "unknown group 'gg' (there are 'g', 'idle')" in sentence(wrong)
+        assert "unknown group 'gg' (there are 'g', 'idle')" in refusal(1, "groups", "gg", *at)

@@ -15,14 +15,13 @@ from dafka_core.cli import job_commands
 from dafka_core.cli.job_commands import job
 from dafka_core.cli.process import ARROW_POOL, keep_freed_memory
 from dafka_core.errors import DafkaError
-from tests.integration.cli.processes import run, sentence
+from tests.integration.cli.processes import run, sentence, succeed
 
 JOBS = Path(__file__).parents[3] / "jobs"
 
 
 def test_jobs_are_listed_with_what_they_do() -> None:
-    shown = run("job", "--json")
-    assert shown.returncode == 0, shown.stderr
+    shown = succeed("job", "--json")
     found = {
         each["job"]: each["what it does"] for each in map(json.loads, shown.stdout.splitlines())
     }
@@ -31,8 +30,7 @@ def test_jobs_are_listed_with_what_they_do() -> None:
 
 
 def test_a_job_runs_with_its_own_arguments() -> None:
-    shown = run("job", "topic_to_topic", "--help")
-    assert shown.returncode == 0, shown.stderr
+    shown = succeed("job", "topic_to_topic", "--help")
     assert shown.stdout.startswith(b"usage: dafka job topic_to_topic ")
     refused = run("job", "lag-report", "--format=csv", DAFKA_TOWER="127.0.0.1:1:2")
     assert refused.returncode == 2
@@ -52,8 +50,7 @@ def test_how_spark_submit_runs_a_job_is_told(place: str, tmp_path: Path) -> None
     file.write_text("tower = 'far.example'\n", encoding="utf-8")
     words = ["topic_to_topic", "--topic", "a b"]
     words.insert(0 if place == "before" else 1, "--print-submit")
-    shown = run("job", *words, DAFKA_CONFIG=str(file))
-    assert shown.returncode == 0, shown.stderr
+    shown = succeed("job", *words, DAFKA_CONFIG=str(file))
     program, flag, logging, path, *arguments = shlex.split(shown.stdout.decode())
     assert (program, flag) == ("spark-submit", "--driver-java-options")
     assert Path(logging.partition("=file://")[2]).is_file()
@@ -103,7 +100,7 @@ def test_they_are_listed_and_copied_and_never_replaced_unasked(tmp_path: Path) -
         json.loads(line)["notebook"] for line in run("notebooks", "--json").stdout.splitlines()
     }
     there = tmp_path / "new" / "here"
-    assert run("notebooks", str(there)).returncode == 0
+    succeed("notebooks", str(there))
     assert {path.stem for path in there.iterdir()} == listed
     copied = (there / NAME).read_bytes()
     assert json.loads(copied)["nbformat"] == 4
@@ -115,7 +112,7 @@ def test_they_are_listed_and_copied_and_never_replaced_unasked(tmp_path: Path) -
     assert "--force" in sentence(refused)
     assert not (there / "windows_and_late_data.ipynb").exists()
     assert (there / NAME).read_text() == "mine"
-    assert run("notebooks", str(there), "explore_topic", "--force").returncode == 0
+    succeed("notebooks", str(there), "explore_topic", "--force")
     assert (there / NAME).read_bytes() == copied
 
 

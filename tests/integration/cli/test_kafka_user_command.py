@@ -68,11 +68,7 @@ def test_what_a_user_may_do_changes_without_another_password(kafka_user: Command
     assert kafka_user("change", "alice", "--role", "consume")[0] == 0
     # Another password leaves what the user may do.
     assert kafka_user("add", "alice", password="q\n")[0] == 0
-    assert kafka_user.listed()[0] == {
-        "name": "alice",
-        "roles": "consume",
-        "topics": "consume news",
-    }
+    assert kafka_user.listed()[0] == {"name": "alice", "roles": "consume", "topics": "consume news"}
     users = Users(str(kafka_user.file))
     assert users.knows("alice", "q")
     assert users.knows("bob", "b")

@@ -7,13 +7,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.integration.cli.processes import run
+from tests.integration.cli.processes import run, succeed
 
 
 def produce(tower: str, values: list[bytes], *arguments: str) -> None:
     lines = b"".join(value + b"\n" for value in values)
-    done = run("produce", "keyed", "--tower", tower, *arguments, given=lines)
-    assert done.returncode == 0, done.stderr
+    succeed("produce", "keyed", "--tower", tower, *arguments, given=lines)
 
 
 def test_keys_and_headers(tower: str) -> None:

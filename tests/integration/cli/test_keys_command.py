@@ -11,19 +11,17 @@ import pytest
 
 from dafka_core import EmbeddedCluster, Tower
 from dafka_core.security.key_files import read_public
-from tests.integration.cli.processes import run, sentence
+from tests.integration.cli.processes import json_lines, refusal, run, succeed
 from tests.integration.nodes.peers import ANY_PORTS
 
 
 def test_keys_are_made_and_listed_and_let_their_owners_in(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     for name, roles in (("hub", "tower"), ("me", "produce,consume"), ("all", "store")):
-        made = run("keys", "new", name, "--role", roles, "--keys", str(keys))
-        assert made.returncode == 0
+        made = succeed("keys", "new", name, "--role", roles, "--keys", str(keys))
         assert f"{keys / name}.key_secret is for its owner only" in made.stderr.decode()
     (keys / "all.key_secret").unlink()
-    listed = run("keys", "show", "--keys", str(keys), "--json")
-    rows = [json.loads(line) for line in listed.stdout.splitlines()]
+    rows = json_lines("keys", "show", "--keys", str(keys), "--json")
     assert [(row["name"], row["roles"], row["secret"]) for row in rows] == [
         ("all", "store", "elsewhere"),
         ("hub", "tower", "here"),
@@ -44,18 +42,17 @@ def test_keys_are_made_and_listed_and_let_their_owners_in(tmp_path: Path) -> Non
 def test_a_key_is_for_topics_of_its_roles(tmp_path: Path) -> None:
     own = ("--keys", str(tmp_path))
     limited = ("--produce", "orders.*,x", "--consume", "y", "--addresses", "A*")
-    assert run("keys", "new", "n", *own, *limited).returncode == 0
+    succeed("keys", "new", "n", *own, *limited)
     made = read_public(tmp_path / "n.key").permissions
     assert (made.produce, made.consume, made.addresses) == (("orders.*", "x"), ("y",), ("A*",))
     listed = run("keys", "show", *own, "--json")
     assert json.loads(listed.stdout)["topics"] == "produce orders.*, x; consume y"
-    refused = run("keys", "new", "m", *own, "--role", "consume", "--produce", "x")
-    assert refused.returncode == 2
-    assert "is for keys with role produce only: add it to --role" in sentence(refused)
+    refused = refusal(2, "keys", "new", "m", *own, "--role", "consume", "--produce", "x")
+    assert "is for keys with role produce only: add it to --role" in refused
 
 
 def test_a_file_written_by_hand_gets_what_flight_needs(tmp_path: Path) -> None:
-    assert run("keys", "new", "c", "--role", "consume", "--keys", str(tmp_path)).returncode == 0
+    succeed("keys", "new", "c", "--role", "consume", "--keys", str(tmp_path))
     public = tmp_path / "c.key"
     made = public.read_text()
     kept = [line for line in made.splitlines() if "certificate =" not in line]
@@ -69,7 +66,7 @@ def test_a_file_written_by_hand_gets_what_flight_needs(tmp_path: Path) -> None:
 
 
 def test_what_is_wrong_with_keys_is_an_exit_code(tmp_path: Path) -> None:
-    assert run("keys", "new", "n", "--keys", str(tmp_path)).returncode == 0
+    succeed("keys", "new", "n", "--keys", str(tmp_path))
     (tmp_path / "n.key_secret").chmod(0o644)
     listed = run("keys", "show", "--keys", str(tmp_path))
     assert listed.returncode == 1
@@ -91,21 +88,16 @@ def test_what_is_wrong_with_keys_is_an_exit_code(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_is_said(arguments: tuple[str, ...], expected: str) -> None:
-    refused = run("keys", *arguments)
-    assert refused.returncode == 2
-    assert expected in sentence(refused)
+    assert expected in refusal(2, "keys", *arguments)
 
 
 def test_a_token_is_made_for_its_owner_alone_and_one_that_is_there_is_kept(tmp_path: Path) -> None:
     file = tmp_path / "token"
-    made = run("keys", "token", str(file))
-    assert made.returncode == 0
+    made = succeed("keys", "token", str(file))
     token = file.read_text().strip()
     assert token not in made.stderr.decode() + made.stdout.decode()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    again = run("keys", "token", str(file))
-    assert again.returncode == 2
-    assert "File exists" in sentence(again)
+    assert "File exists" in refusal(2, "keys", "token", str(file))
     assert file.read_text().strip() == token
 
 

@@ -17,7 +17,17 @@ from dafka_core.model.records import TopicPartition
 from dafka_core.queries.query_progress import QueryProgress, publish
 from dafka_core.testing import wait_until
 from tests.forked import ForkedCluster
-from tests.integration.cli.processes import ANY_PORTS, PATIENCE_S, Dafka, listed, run, sentence
+from tests.integration.cli.processes import (
+    ANY_PORTS,
+    PATIENCE_S,
+    Dafka,
+    json_lines,
+    listed,
+    refusal,
+    run,
+    sentence,
+    succeed,
+)
 
 FIRST, SECOND = "A" * 32, "B" * 32
 
@@ -31,13 +41,12 @@ def filled(tower: str) -> str:
         ("one-more", FIRST, b"1\n2\n"),
     ]:
         at = ("--tower", tower, "--address", address)
-        assert run("produce", topic, *at, given=values).returncode == 0
+        succeed("produce", topic, *at, given=values)
     return tower
 
 
 def test_topics_are_listed_with_their_totals(filled: str) -> None:
-    asked = run("topics", "--tower", filled)
-    assert asked.returncode == 0
+    asked = succeed("topics", "--tower", filled)
     rows = listed(asked)
     assert asked.stdout.decode().split()[:3] == ["topic", "partitions", "records"]
     bare = run("topics", "--tower", filled, "--no-headings").stdout.splitlines()
@@ -47,8 +56,7 @@ def test_topics_are_listed_with_their_totals(filled: str) -> None:
 
 
 def test_topics_as_json(filled: str) -> None:
-    asked = run("topics", "--tower", filled, "--json")
-    rows = [json.loads(line) for line in asked.stdout.splitlines()]
+    rows = json_lines("topics", "--tower", filled, "--json")
     for row in rows:
         first, last = (datetime.fromisoformat(row.pop(name)) for name in ("first", "last"))
         assert datetime.now(UTC) - timedelta(hours=1) < first <= last
@@ -60,8 +68,7 @@ def test_topics_as_json(filled: str) -> None:
 
 
 def test_partitions_are_listed_with_how_many_stores_have_all_of_them(filled: str) -> None:
-    asked = run("partitions", "one", "--tower", filled, "--json")
-    rows = [json.loads(line) for line in asked.stdout.splitlines()]
+    rows = json_lines("partitions", "one", "--tower", filled, "--json")
     assert [(row["partition"], row["earliest"], row["next"], row["records"]) for row in rows] == [
         (FIRST, 0, 1, 1),
         (SECOND, 0, 3, 3),
@@ -69,11 +76,7 @@ def test_partitions_are_listed_with_how_many_stores_have_all_of_them(filled: str
     assert all(row["stores"] == 1 and row["bytes"] > 0 for row in rows)
     assert all(row["first"] <= row["last"] for row in rows)
     everything = listed(run("partitions", "--tower", filled))
-    assert [row[:2] for row in everything] == [
-        ["one", FIRST],
-        ["one", SECOND],
-        ["one-more", FIRST],
-    ]
+    assert [row[:2] for row in everything] == [["one", FIRST], ["one", SECOND], ["one-more", FIRST]]
     missing = run("partitions", "on", "--tower", filled)
     assert sentence(missing) == "no store has records of topic 'on' (there are 'one', 'one-more')"
 
@@ -82,7 +85,7 @@ def test_what_no_store_tells_is_left_open(lone_tower: str, tmp_path: Path) -> No
     at = ("--tower", lone_tower)
     with Dafka("store", "--dir", str(tmp_path), *at, "--flight-port", "off") as store:
         store.ready()
-        assert run("produce", "t", *at, "--address", FIRST, given=b"1\n").returncode == 0
+        succeed("produce", "t", *at, "--address", FIRST, given=b"1\n")
         assert listed(run("topics", *at)) == [["t", "1", "1", "-", "-", "-"]]
         [row] = run("partitions", *at, "--json").stdout.splitlines()
         assert json.loads(row)["bytes"] is None
@@ -91,8 +94,7 @@ def test_what_no_store_tells_is_left_open(lone_tower: str, tmp_path: Path) -> No
 
 def test_heads_are_those_of_the_topic_alone(filled: str) -> None:
     for _ in range(5):  # each time another node asks, which the store has to meet first
-        asked = run("heads", "one", "--tower", filled)
-        assert asked.returncode == 0, asked.stderr
+        asked = succeed("heads", "one", "--tower", filled)
         assert listed(asked) == [[FIRST, "0", "1"], [SECOND, "0", "3"]]
 
 
@@ -102,9 +104,7 @@ def test_heads_as_json(filled: str) -> None:
 
 
 def test_stores_as_json(filled: str) -> None:
-    asked = run("stores", "--tower", filled, "--json")
-    assert asked.returncode == 0, asked.stderr
-    (store,) = [json.loads(line) for line in asked.stdout.splitlines()]
+    (store,) = json_lines("stores", "--tower", filled, "--json")
     assert len(store.pop("store")) == 32
     assert store.pop("file_bytes") > store.pop("free_bytes") >= 0
     assert store == {"leases": 0, "oldest_lease_s": 0.0}
@@ -120,8 +120,7 @@ def test_heads_of_an_unknown_topic_are_an_error(filled: str) -> None:
 def test_a_store_that_is_away_is_named_once_where_a_topic_is_unknown() -> None:
     with ForkedCluster(stores=2) as cluster:
         tower = ("--tower", cluster.tower)
-        published = run("produce", "one", "--acks", "2", *tower, given=b"1\n")
-        assert published.returncode == 0, published.stderr
+        succeed("produce", "one", "--acks", "2", *tower, given=b"1\n")
         cluster.kill_store(1)
         for command in ("heads", "partitions"):
             said = run(command, "on", *tower).stderr.decode()
@@ -131,16 +130,14 @@ def test_a_store_that_is_away_is_named_once_where_a_topic_is_unknown() -> None:
 
 @pytest.mark.parametrize("arguments", [("topics",), ("heads", "one")])
 def test_without_a_store_they_say_so(arguments: tuple[str, ...], lone_tower: str) -> None:
-    asked = run(*arguments, "--tower", lone_tower, "--timeout-s", "0.5")
-    assert asked.returncode == 1
-    assert sentence(asked).startswith(f"no store was heard of through {lone_tower} within 0.5 s")
+    asked = refusal(1, *arguments, "--tower", lone_tower, "--timeout-s", "0.5")
+    assert asked.startswith(f"no store was heard of through {lone_tower} within 0.5 s")
 
 
 @pytest.mark.parametrize("arguments", [("topics",), ("heads", "one")])
 def test_without_a_tower_they_say_so(arguments: tuple[str, ...]) -> None:
-    asked = run(*arguments, "--tower", "127.0.0.1:1:2", "--tower-timeout-s", "0.2")
-    assert asked.returncode == 1
-    assert sentence(asked).startswith("no tower answered at 127.0.0.1:1:2 within 0.2 s")
+    asked = refusal(1, *arguments, "--tower", "127.0.0.1:1:2", "--tower-timeout-s", "0.2")
+    assert asked.startswith("no tower answered at 127.0.0.1:1:2 within 0.2 s")
 
 
 def test_what_a_dead_writer_has_staged_is_listed_and_discarded(tmp_path: Path) -> None:

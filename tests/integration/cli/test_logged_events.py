@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dafka_core.testing import wait_until
-from tests.integration.cli.processes import ANY_PORTS, Dafka, run
+from tests.integration.cli.processes import ANY_PORTS, Dafka, succeed
 
 
 def test_a_store_tells_programs_who_comes_and_that_it_ends(tmp_path: Path) -> None:
@@ -24,8 +24,7 @@ def test_a_store_tells_programs_who_comes_and_that_it_ends(tmp_path: Path) -> No
         where = store.ready()["tower"]
         wait_until(lambda: has(store, "store_started"))
         assert told[-1]["facts"]["directory"] == directory
-        done = run("produce", "t", "--tower", where, given=b"a\nb\n", DAFKA_LOG_LEVEL="debug")
-        assert done.returncode == 0, done.stderr
+        succeed("produce", "t", "--tower", where, given=b"a\nb\n", DAFKA_LOG_LEVEL="debug")
         wait_until(lambda: has(store, "peer_came"))
         assert store.stop() == 0
         rest = [json.loads(line)["event"] for line in store.err.rest()]

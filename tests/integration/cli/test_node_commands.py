@@ -25,7 +25,7 @@ from dafka_core.storage import Log
 from dafka_core.testing import wait_until
 from dafka_kafka.gateway import Gateway
 from dafka_kafka.gateways import node_id
-from tests.integration.cli.processes import ANY_PORTS, Dafka, run, sentence
+from tests.integration.cli.processes import ANY_PORTS, Dafka, refusal, run, sentence, succeed
 from tests.integration.cli.processes import PATIENCE_S as PROCESSES_PATIENCE_S
 
 STOP_SIGNALS = [signal.SIGINT, signal.SIGTERM]
@@ -80,7 +80,7 @@ def test_up_is_a_cluster(tmp_path: Path) -> None:
         facts = cluster.ready()
         assert facts["dir"] == str(tmp_path)
         at = ("--tower", facts["tower"])
-        assert run("produce", "t", *at, given=b"1\n2\n").returncode == 0
+        succeed("produce", "t", *at, given=b"1\n2\n")
         assert run("consume", "t", *at, "--from-beginning", "--count", "2").stdout == b"1\n2\n"
         assert cluster.stop(signal.SIGINT) == 0
 
@@ -94,7 +94,7 @@ def test_records_outlive_their_store(lone_tower: str, tmp_path: Path) -> None:
     at = ("--tower", lone_tower)
     with Dafka("store", "--dir", str(tmp_path), *at) as store:
         store.ready()
-        assert run("produce", "kept", *at, given=b"1\n").returncode == 0
+        succeed("produce", "kept", *at, given=b"1\n")
         assert store.stop() == 0
     with Dafka("store", "--dir", str(tmp_path), *at) as store:
         store.ready()
@@ -113,8 +113,7 @@ def test_a_store_ends_when_its_directory_is_gone(
             with Dafka(*arguments) as other:
                 other.ready()
                 assert store.wait() == 1
-                produced = run("produce", "t", "--tower", lone_tower, given=b"1\n")
-                assert produced.returncode == 0
+                succeed("produce", "t", "--tower", lone_tower, given=b"1\n")
         assert store.wait() == 1
         line = store.err.rest()[-1].decode()
         assert line.startswith(f"dafka: store at {tmp_path / 'data'}: the directory or a file in")
@@ -144,11 +143,9 @@ def test_a_directory_that_cannot_be_one_is_named(
 
 
 def test_a_store_without_a_tower_says_so(tmp_path: Path) -> None:
-    refused = run(
-        "store", "--dir", str(tmp_path), "--tower", "127.0.0.1:1:2", "--tower-timeout-s", "0.2"
-    )
-    assert refused.returncode == 1
-    assert sentence(refused).startswith("no tower answered at 127.0.0.1:1:2 within 0.2 s")
+    at = ("--tower", "127.0.0.1:1:2", "--tower-timeout-s", "0.2")
+    refused = refusal(1, "store", "--dir", str(tmp_path), *at)
+    assert refused.startswith("no tower answered at 127.0.0.1:1:2 within 0.2 s")
 
 
 @pytest.mark.parametrize("number", STOP_SIGNALS)
@@ -248,11 +245,8 @@ def test_partitions_of_a_lost_store_are_written_again_by_the_one_in_its_place(
         done = run("store", "replace", directory, lost, *where)
         assert done.returncode == 0, last_line(done)
         assert f"dafka store forget {former}" in done.stderr.decode()
-        assert run("store", "forget", former, *where).returncode == 0
-        with (
-            Store(directory, tower=lone_tower) as back,
-            Gateway(back, listen=listen) as again,
-        ):
+        succeed("store", "forget", former, *where)
+        with Store(directory, tower=lone_tower) as back, Gateway(back, listen=listen) as again:
             assert back.address == lost
             assert a.known.names == (lost,)
             wait_until(lambda: len(admin_of(gateway).list_topics(timeout=30).brokers) == 2)
@@ -266,24 +260,18 @@ def test_a_copy_is_refused_until_it_is_restored(lone_tower: str, tmp_path: Path)
     with Dafka("store", "--dir", directory, "--tower", lone_tower) as original:
         address = original.ready()["address"]
         shutil.copytree(directory, copy, ignore=shutil.ignore_patterns("*.sock"))
-        refused = run("store", "--dir", copy, "--tower", lone_tower)
-        assert refused.returncode == 1
-        assert f"copy of those of store {address}" in sentence(refused)
-        restored = run("store", "restore", copy)
-        assert restored.returncode == 0
+        refused = refusal(1, "store", "--dir", copy, "--tower", lone_tower)
+        assert f"copy of those of store {address}" in refused
+        restored = succeed("store", "restore", copy)
         with Dafka("store", "--dir", copy, "--tower", lone_tower) as second:
             own = second.ready()["address"]
         assert own != address
         assert restored.stderr.decode() == f"{copy} is now store {own}\n"
-        running = run("store", "restore", directory)
-        assert running.returncode == 1
-        assert "has it open for writing" in sentence(running)
+        assert "has it open for writing" in refusal(1, "store", "restore", directory)
 
 
 def test_there_is_nothing_to_restore_in_an_empty_directory(tmp_path: Path) -> None:
-    refused = run("store", "restore", str(tmp_path))
-    assert refused.returncode == 1
-    assert "there is no store here" in sentence(refused)
+    assert "there is no store here" in refusal(1, "store", "restore", str(tmp_path))
 
 
 def test_what_is_set_aside_is_listed_exported_and_deleted(tmp_path: Path) -> None:
@@ -292,9 +280,7 @@ def test_what_is_set_aside_is_listed_exported_and_deleted(tmp_path: Path) -> Non
         log.append([RecordBatch(tp, 0, Values.of([b"a", b"b", b"c"]), epoch=old)])
         log.write([SetAside(tp, 1)])
         (aside,) = log.aside()
-        refused = run("store", "aside", str(tmp_path))
-        assert refused.returncode == 1
-        assert "has it open for writing" in sentence(refused)
+        assert "has it open for writing" in refusal(1, "store", "aside", str(tmp_path))
     listed = run("store", "aside", str(tmp_path), "--json")
     assert json.loads(listed.stdout) == {
         "id": aside.id,
@@ -308,7 +294,7 @@ def test_what_is_set_aside_is_listed_exported_and_deleted(tmp_path: Path) -> Non
     records = [json.loads(line) for line in exported.stdout.splitlines()]
     assert [(each["offset"], each["value"]) for each in records] == [(1, "b"), (2, "c")]
     assert run("store", "aside", str(tmp_path), "--discard", "999").returncode == 1
-    assert run("store", "aside", str(tmp_path), "--discard", str(aside.id)).returncode == 0
+    succeed("store", "aside", str(tmp_path), "--discard", str(aside.id))
     nothing = run("store", "aside", str(tmp_path))
     assert (nothing.stdout, nothing.stderr) == (b"", b"nothing is set aside\n")
 
@@ -320,9 +306,7 @@ def test_a_store_that_is_gone_is_forgotten(tmp_path: Path) -> None:
     assert json.loads(done.stdout) == {"forgotten": "B" * 32}
     with Log(tmp_path) as log:
         assert log.met() == [StoreSeen("C" * 32)]
-    refused = run("store", "forget", str(tmp_path), "B" * 32)
-    assert refused.returncode == 1
-    assert f"known: {'C' * 32}" in sentence(refused)
+    assert f"known: {'C' * 32}" in refusal(1, "store", "forget", str(tmp_path), "B" * 32)
 
 
 def test_stores_that_run_forget_one_that_is_gone(lone_tower: str, tmp_path: Path) -> None:
@@ -332,15 +316,11 @@ def test_stores_that_run_forget_one_that_is_gone(lone_tower: str, tmp_path: Path
     with Dafka("store", "--dir", str(tmp_path), "--tower", lone_tower) as store:
         address = store.ready()["address"]
         named = f"store {gone} (tcp://10.0.0.7:1, last seen 2023-11-14T22:13:20Z) is away"
-        listed = run("topics", "--tower", lone_tower)
-        assert listed.returncode == 0
+        listed = succeed("topics", "--tower", lone_tower)
         assert named in listed.stderr.decode()
         assert named in run("stores", "--tower", lone_tower).stderr.decode()
-        refused = run("topics", "--tower", lone_tower, "--min-stores", "all")
-        assert refused.returncode == 1
-        assert f"'min_stores' = 'all': 1 store has answered; away: store {gone}" in sentence(
-            refused
-        )
+        refused = refusal(1, "topics", "--tower", lone_tower, "--min-stores", "all")
+        assert f"'min_stores' = 'all': 1 store has answered; away: store {gone}" in refused
         assert run("heads", "t", "--tower", lone_tower, "--min-stores", "0").returncode == 2
         for wrong, why in [
             (slip, f"did you mean {gone}?"),
@@ -349,8 +329,8 @@ def test_stores_that_run_forget_one_that_is_gone(lone_tower: str, tmp_path: Path
         ]:
             assert why in sentence(run("store", "forget", wrong, "--tower", lone_tower))
         assert run("store", "forget", "a", "b", "c", "--tower", lone_tower).returncode == 2
-        assert run("store", "forget", gone, "--tower", lone_tower).returncode == 0
-        assert run("topics", "--tower", lone_tower, "--min-stores", "all").returncode == 0
+        succeed("store", "forget", gone, "--tower", lone_tower)
+        succeed("topics", "--tower", lone_tower, "--min-stores", "all")
         assert gone not in run("topics", "--tower", lone_tower).stderr.decode()
     with Log(tmp_path) as log:
         assert log.met() == []

@@ -14,7 +14,15 @@ from dafka_core.model.names import escape, text_of
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import Ack, ConsumerHello, RecordMessage, StoreHello
 from dafka_core.testing import wait_until
-from tests.integration.cli.processes import command, environment, listed, run, sentence
+from tests.integration.cli.processes import (
+    command,
+    environment,
+    listed,
+    refusal,
+    run,
+    sentence,
+    succeed,
+)
 from tests.integration.nodes.peers import RawPeer
 
 OCTETS = (
@@ -78,8 +86,7 @@ def test_a_terminal_gets_no_control_character_of_a_name(odd: str) -> None:
 
 @pytest.mark.parametrize(("octets", "shown"), [*zip(OCTETS, SHOWN, strict=True)])
 def test_what_is_listed_names_the_topic(odd: str, octets: bytes, shown: str) -> None:
-    asked = run("heads", shown, "--tower", odd)
-    assert asked.returncode == 0, asked.stderr
+    asked = succeed("heads", shown, "--tower", odd)
     assert listed(asked)[0][1:] == ["0", "1"]
     options = ("--tower", odd, "--from-beginning", "--count", "1")
     read = run("consume", shown, *options)
@@ -90,14 +97,12 @@ def test_what_is_listed_names_the_topic(odd: str, octets: bytes, shown: str) -> 
 
 
 def test_octets_may_be_given_as_they_are(odd: str) -> None:
-    asked = run("heads", text_of(b"bad\xff"), "--tower", odd)
-    assert asked.returncode == 0, asked.stderr
+    succeed("heads", text_of(b"bad\xff"), "--tower", odd)
 
 
 def test_an_unknown_topic_is_shown_as_it_was_written(odd: str) -> None:
-    asked = run("heads", r"worse\x0a\xff", "--tower", odd)
-    assert asked.returncode == 1
-    assert sentence(asked).startswith(r"no store has records of topic 'worse\x0a\xff' (there are ")
+    asked = refusal(1, "heads", r"worse\x0a\xff", "--tower", odd)
+    assert asked.startswith(r"no store has records of topic 'worse\x0a\xff' (there are ")
     assert run("heads", r"a\x00", "--tower", odd).returncode == 2
 
 
@@ -109,8 +114,7 @@ def test_no_such_topic_is_created_unless_told_to(odd: str) -> None:
         r"option 'topic' = 'a\x0ab': has control characters, or bytes that are not UTF-8: use "
         "another name, or set option allow_control_characters to true"
     )
-    done = run("produce", r"a\x0ab", *at, "--allow-control-characters", given=b"1\n")
-    assert done.returncode == 0, done.stderr
+    done = succeed("produce", r"a\x0ab", *at, "--allow-control-characters", given=b"1\n")
     assert rb"topic a\x0ab, partition" in done.stderr
     assert listed(run("heads", r"a\x0ab", *at))[0][1:] == ["0", "1"]
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 
-from tests.integration.cli.processes import run, sentence
+from tests.integration.cli.processes import refusal, run, succeed
 
 
 def rows(*arguments: str) -> dict[str, dict[str, float]]:
-    done = run("perf", *arguments, "--json")
-    assert done.returncode == 0, done.stderr
+    done = succeed("perf", *arguments, "--json")
     return {row.pop("what"): row for row in map(json.loads, done.stdout.splitlines())}
 
 
@@ -29,6 +28,5 @@ def test_records_are_timed_in_and_out(tower: str) -> None:
 
 def test_a_topic_that_is_not_there_is_an_error(tower: str) -> None:
     run("produce", "there", "--tower", tower, given=b"1\n")
-    failed = run("perf", "consume", "ther", "--tower", tower)
-    assert failed.returncode == 1
-    assert "no store has records of topic 'ther' (did you mean 'there'?)" in sentence(failed)
+    failed = refusal(1, "perf", "consume", "ther", "--tower", tower)
+    assert "no store has records of topic 'ther' (did you mean 'there'?)" in failed

@@ -35,7 +35,7 @@ def send():
     signal.pthread_kill(threading.get_ident(), int(sys.argv[1]))
     threading.Event().wait()
 
-process.handle_stop_signals()
+process.signals.handle()
 threading.Thread(target=send, daemon=True).start()
 try:
     %s

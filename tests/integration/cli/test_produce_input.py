@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.cli.processes import Dafka, run, sentence
+from tests.integration.cli.processes import Dafka, refusal, run, succeed
 
 
 def published(tower: str, topic: str, *arguments: str, given: bytes = b"") -> list[str]:
     """Publish records to a topic; return its content."""
-    done = run("produce", topic, *arguments, "--tower", tower, given=given)
-    assert done.returncode == 0, done.stderr
+    succeed("produce", topic, *arguments, "--tower", tower, given=given)
     shown = run("consume", topic, "--tower", tower, "--exit-at-end", "--format", "%k=%v;%h")
     return shown.stdout.decode().splitlines()
 
@@ -97,6 +96,4 @@ def test_records_before_a_line_that_is_none_are_published(tower: str) -> None:
     ],
 )
 def test_what_cannot_be_read_is_refused_at_once(arguments: list[str], says: str) -> None:
-    refused = run("produce", "t", *arguments, "--tower", "127.0.0.1:1:2")
-    assert refused.returncode == 2
-    assert says in sentence(refused)
+    assert says in refusal(2, "produce", "t", *arguments, "--tower", "127.0.0.1:1:2")

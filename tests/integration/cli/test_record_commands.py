@@ -20,7 +20,15 @@ import pytest
 from dafka_core import Consumer, Producer
 from dafka_core.cli import consume_command, output
 from dafka_core.testing import wait_until
-from tests.integration.cli.processes import PATIENCE_S, Dafka, environment, listed, run, sentence
+from tests.integration.cli.processes import (
+    PATIENCE_S,
+    Dafka,
+    environment,
+    listed,
+    run,
+    sentence,
+    succeed,
+)
 
 VALUES = [b"a", b"", b"with \r", b"\xff\x00\xfe", "ünï".encode(), b"last"]
 ADDRESS = "0123456789ABCDEF0123456789ABCDEF"
@@ -30,10 +38,15 @@ STOP_SIGNALS = [signal.SIGINT, signal.SIGTERM]
 def produce(topic: str, tower: str, values: list[bytes], *arguments: str) -> str:
     """Produce ``values`` until acknowledged; return the command's messages."""
     given = b"".join(value + b"\n" for value in values)
-    process = run("produce", topic, "--tower", tower, *arguments, given=given)
-    assert process.returncode == 0, process.stderr
+    process = succeed("produce", topic, "--tower", tower, *arguments, given=given)
     assert process.stdout == b""
     return process.stderr.decode()
+
+
+def consume(topic: str, tower: str, count: int, *arguments: str) -> bytes:
+    """Return what ``consume`` prints of a topic's first records."""
+    at = ("--tower", tower, "--from-beginning", "--count", str(count))
+    return succeed("consume", topic, *at, *arguments).stdout
 
 
 def unread_bytes(pipe: IO[bytes]) -> int:
@@ -49,16 +62,12 @@ def full(tower: str) -> str:
 
 
 def test_bytes_are_kept_as_they_are(tower: str, full: str) -> None:
-    count = str(len(VALUES))
-    consumed = run("consume", full, "--tower", tower, "--from-beginning", "--count", count)
-    assert consumed.returncode == 0
-    assert consumed.stdout == b"\n".join(VALUES) + b"\n"
+    assert consume(full, tower, len(VALUES)) == b"\n".join(VALUES) + b"\n"
 
 
 def test_a_last_line_needs_no_newline(tower: str) -> None:
     run("produce", "open-ended", "--tower", tower, given=b"1\n2")
-    consumed = run("consume", "open-ended", "--tower", tower, "--from-beginning", "--count", "2")
-    assert consumed.stdout == b"1\n2\n"
+    assert consume("open-ended", tower, 2) == b"1\n2\n"
 
 
 def test_no_input_is_no_record(tower: str) -> None:
@@ -66,17 +75,11 @@ def test_no_input_is_no_record(tower: str) -> None:
 
 
 def test_count_ends_in_the_middle_of_a_batch(tower: str, full: str) -> None:
-    consumed = run("consume", full, "--tower", tower, "--from-beginning", "--count", "2")
-    assert consumed.returncode == 0
-    assert consumed.stdout == b"a\n\n"
+    assert consume(full, tower, 2) == b"a\n\n"
 
 
 def test_json_tells_where_each_record_is(tower: str, full: str) -> None:
-    count = str(len(VALUES))
-    consumed = run(
-        "consume", full, "--tower", tower, "--from-beginning", "--count", count, "--json"
-    )
-    records = [json.loads(line) for line in consumed.stdout.splitlines()]
+    records = [*map(json.loads, consume(full, tower, len(VALUES), "--json").splitlines())]
     assert [record["offset"] for record in records] == list(range(len(VALUES)))
     assert {record["topic"] for record in records} == {full}
     assert {record["partition"] for record in records} == {ADDRESS}
@@ -90,25 +93,20 @@ def test_json_tells_where_each_record_is(tower: str, full: str) -> None:
 def test_large_input_arrives_in_order(tower: str) -> None:
     values = [b"%06d" % number * 20 for number in range(30_000)]  # some chunks of input
     produce("large", tower, values)
-    consumed = run("consume", "large", "--tower", tower, "--from-beginning", "--count", "30000")
-    assert consumed.stdout.splitlines() == values
+    assert consume("large", tower, 30_000).splitlines() == values
 
 
 def test_a_line_longer_than_a_chunk_of_input_is_one_record(tower: str) -> None:
     value = bytes(range(11, 256)) * 12_000
     produce("long", tower, [b"before", value, b"after"])
-    consumed = run("consume", "long", "--tower", tower, "--from-beginning", "--count", "3")
-    assert consumed.stdout == b"before\n" + value + b"\nafter\n"
+    assert consume("long", tower, 3) == b"before\n" + value + b"\nafter\n"
 
 
 def test_an_address_resumes_its_partition(tower: str) -> None:
     address = ADDRESS[::-1]
     assert "from offset 0" in produce("resumed", tower, [b"1", b"2"], "--address", address)
     assert "from offset 2" in produce("resumed", tower, [b"3"], "--address", address)
-    consumed = run(
-        "consume", "resumed", "--tower", tower, "--from-beginning", "--count", "3", "--json"
-    )
-    records = [json.loads(line) for line in consumed.stdout.splitlines()]
+    records = map(json.loads, consume("resumed", tower, 3, "--json").splitlines())
     assert [(r["partition"], r["offset"], r["value"]) for r in records] == [
         (address, 0, "1"),
         (address, 1, "2"),
@@ -120,8 +118,7 @@ def test_lines_are_published_as_they_come(tower: str) -> None:
     with Dafka("produce", "typed", "--tower", tower) as producer:
         producer.input.write(b"first\nunfinished")
         producer.input.flush()
-        consumed = run("consume", "typed", "--tower", tower, "--from-beginning", "--count", "1")
-        assert consumed.stdout == b"first\n"
+        assert consume("typed", tower, 1) == b"first\n"
         # Ctrl-C ends the input; an unfinished line is dropped.
         assert producer.stop(signal.SIGINT) == 0
         assert producer.err.rest()[-1] == b"1 records acknowledged"

@@ -14,7 +14,7 @@ from dafka_core import EmbeddedCluster
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.testing import StoreDouble, wait_until
 from tests.forked import ForkedCluster
-from tests.integration.cli.processes import run, sentence
+from tests.integration.cli.processes import json_lines, refusal, run, sentence, succeed
 
 
 @pytest.fixture
@@ -31,15 +31,12 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreDouble]:
 
 
 def asked(cluster: EmbeddedCluster, *arguments: str) -> list[dict[str, Any]]:
-    done = run(*arguments, "--json", "--tower", cluster.tower)
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return json_lines(*arguments, "--json", "--tower", cluster.tower)
 
 
 def published(cluster: EmbeddedCluster, topic: str, count: int) -> None:
     given = b"".join(b"%d\n" % number for number in range(count))
-    done = run("produce", topic, "--acks", "2", "--tower", cluster.tower, given=given)
-    assert done.returncode == 0, done.stderr
+    succeed("produce", topic, "--acks", "2", "--tower", cluster.tower, given=given)
 
 
 def held(cluster: EmbeddedCluster, topic: str) -> list[tuple[int, int]]:
@@ -74,9 +71,8 @@ def test_rules_are_shown_and_set_at_all_stores_and_kept(cluster: EmbeddedCluster
 def test_a_topic_is_trimmed_and_deleted_at_all_stores(cluster: EmbeddedCluster) -> None:
     published(cluster, "t", 100)
     published(cluster, "other", 10)
-    refused = run("trim", "t", "--before", "40", "--tower", cluster.tower)
-    assert refused.returncode == 1
-    assert "delete 80 records of topic 't' at 2 stores? Standard input is not" in sentence(refused)
+    refused = refusal(1, "trim", "t", "--before", "40", "--tower", cluster.tower)
+    assert "delete 80 records of topic 't' at 2 stores? Standard input is not" in refused
     assert held(cluster, "t") == [(0, 100)] * 2
     rows = asked(cluster, "trim", "t", "--before", "40", "--yes")
     assert [row["records_given_up"] for row in rows] == [40, 40]
@@ -136,8 +132,7 @@ def test_an_offset_counts_that_one_store_has_come_to_though_another_catches_up(
         uris = ",".join(stores[index].location.locations[0] for index in order)
         beyond = run("trim", "t", "--yes", "--stores", uris, "--before", "11")
         assert "no partition has offset 11, the largest end is 10" in sentence(beyond)
-        done = run("trim", "t", "--yes", "--stores", uris, "--before", "8")
-        assert done.returncode == 0, done.stderr
+        succeed("trim", "t", "--yes", "--stores", uris, "--before", "8")
         found = [info for store in stores for info in store.log.partitions()]
         assert [(info.earliest, info.end) for info in found] == [(8, 10), (5, 5)]
 

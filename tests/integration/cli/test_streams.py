@@ -18,6 +18,7 @@ from tests.integration.cli.processes import (
     listed,
     run,
     sentence,
+    succeed,
 )
 from tests.integration.cli.processes import command as dafka
 
@@ -31,7 +32,7 @@ RESULTS = ["--help", "topics", "heads", "stores", "staged", "consume", "tower", 
 @pytest.fixture(scope="module")
 def numbers(tower: str) -> str:
     """A tower with a store that has the topic ``numbers``."""
-    assert run("produce", "numbers", "--tower", tower, given=RECORDS).returncode == 0
+    succeed("produce", "numbers", "--tower", tower, given=RECORDS)
     return tower
 
 
@@ -68,8 +69,7 @@ def test_results_that_nobody_takes_are_an_error(
 def test_a_command_goes_on_when_nobody_can_be_told_of_it(
     name: str, path: str | None, numbers: str, tmp_path: Path
 ) -> None:
-    process = run(*with_results(name, numbers, tmp_path), streams={ERRORS: path})
-    assert process.returncode == 0
+    process = succeed(*with_results(name, numbers, tmp_path), streams={ERRORS: path})
     assert len(process.stdout.splitlines()) > 0
     refused = run("topics", "--tower", "a:b", streams={ERRORS: path})
     assert (refused.returncode, refused.stdout) == (2, b"")
@@ -82,8 +82,7 @@ def test_records_are_published_though_nobody_is_told(
     streams: dict[int, str | None], tower: str
 ) -> None:
     topic = f"told-{len(streams)}-{streams[ERRORS] is None}"
-    process = run("produce", topic, "--tower", tower, given=RECORDS, streams=streams)
-    assert process.returncode == 0
+    succeed("produce", topic, "--tower", tower, given=RECORDS, streams=streams)
     assert listed(run("heads", topic, "--tower", tower))[0][1:] == ["0", "3"]
 
 
@@ -104,7 +103,7 @@ def test_a_reader_that_is_slow_and_does_not_block_gets_all(tower: str) -> None:
     """A pipe that another process has made non-blocking, as some terminals' programs do."""
     values = [b"x" * 1_000] * 1_000  # more than a pipe holds
     lines = b"".join(value + b"\n" for value in values)
-    assert run("produce", "slow", "--tower", tower, given=lines).returncode == 0
+    succeed("produce", "slow", "--tower", tower, given=lines)
     taken, its_output = os.pipe()
     os.set_blocking(its_output, False)
     arguments = ["consume", "slow", "--tower", tower, "--from-beginning", "--count", "1000"]

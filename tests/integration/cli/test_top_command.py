@@ -12,14 +12,21 @@ import subprocess
 import pytest
 
 from dafka_core.testing import wait_until
-from tests.integration.cli.processes import Dafka, command, environment, run, sentence
+from tests.integration.cli.processes import (
+    Dafka,
+    command,
+    environment,
+    refusal,
+    run,
+    sentence,
+    succeed,
+)
 
 
 @pytest.fixture(scope="module")
 def flights(tower: str) -> str:
     """A topic with three records."""
-    done = run("produce", "flights", "--tower", tower, given=b"a\nb\nc\n")
-    assert done.returncode == 0, done.stderr
+    succeed("produce", "flights", "--tower", tower, given=b"a\nb\nc\n")
     return "flights"
 
 
@@ -37,8 +44,7 @@ def test_once_as_json_has_everything(tower: str, flights: str) -> None:
 
 
 def test_once_for_people(tower: str, flights: str) -> None:
-    done = run("top", "--once", "--tower", tower, "--interval-s", "0.1", "--sort", "name")
-    assert done.returncode == 0
+    done = succeed("top", "--once", "--tower", tower, "--interval-s", "0.1", "--sort", "name")
     text = done.stdout.decode()
     assert "1 store" in text
     assert any(line.split()[:3] == [flights, "1", "3"] for line in text.splitlines())
@@ -82,9 +88,8 @@ def test_a_topic_that_is_not_there_is_an_error(tower: str, flights: str) -> None
 
 
 def test_without_stores_it_says_so(lone_tower: str) -> None:
-    done = run("top", "--once", "--tower", lone_tower, "--timeout-s", "0.5")
-    assert done.returncode == 1
-    assert "no store was heard of" in sentence(done)
+    done = refusal(1, "top", "--once", "--tower", lone_tower, "--timeout-s", "0.5")
+    assert "no store was heard of" in done
 
 
 @pytest.mark.parametrize(
@@ -96,6 +101,4 @@ def test_without_stores_it_says_so(lone_tower: str) -> None:
     ],
 )
 def test_what_it_cannot_do_is_refused(arguments: tuple[str, ...], expected: str) -> None:
-    done = run("top", "--once", *arguments)
-    assert done.returncode == 2
-    assert expected in sentence(done)
+    assert expected in refusal(2, "top", "--once", *arguments)

@@ -14,7 +14,7 @@ from dafka_core.config.node_options import (
 )
 from dafka_core.config.options import Options
 from dafka_kafka.options import KafkaOptions
-from tests.integration.cli.processes import run, sentence
+from tests.integration.cli.processes import refusal, run, sentence, succeed
 
 TABLES: dict[str, list[type[Options]]] = {
     "up": [TowerOptions, StoreOptions],
@@ -43,15 +43,13 @@ TABLES: dict[str, list[type[Options]]] = {
 
 
 def test_help_lists_the_commands() -> None:
-    shown = run("--help")
-    assert shown.returncode == 0
+    shown = succeed("--help")
     assert all(name in shown.stdout.decode() for name in TABLES)
 
 
 @pytest.mark.parametrize("name", TABLES)
 def test_help_of_a_command_lists_every_option_of_its_table(name: str) -> None:
-    shown = run(name, "--help", COLUMNS="160")
-    assert shown.returncode == 0
+    shown = succeed(name, "--help", COLUMNS="160")
     expected = {row.name for table in TABLES[name] for row in table.table()}
     if name == "up":  # it has a tower of its own
         expected -= {"tower", "join"}
@@ -115,9 +113,7 @@ def test_a_mistyped_command_gets_a_sentence(arguments: tuple[str, ...], expected
 def test_a_value_that_cannot_be_used_gets_a_sentence(
     arguments: tuple[str, ...], expected: str
 ) -> None:
-    refused = run(*arguments)
-    assert refused.returncode == 2
-    assert expected in sentence(refused)
+    assert expected in refusal(2, *arguments)
 
 
 @pytest.mark.parametrize("value", ["a:b", "h:1:70000", " ", ","])

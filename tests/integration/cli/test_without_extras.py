@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.cli.processes import PATIENCE_S, environment
+from tests.integration.cli.processes import ANY_PORTS, PATIENCE_S, environment
 
 PYPROJECT = Path(__file__).parents[3] / "pyproject.toml"
 
@@ -72,7 +72,11 @@ def test_all_commands_explain_themselves() -> None:
 
 @pytest.mark.parametrize(
     ("command", "extra"),
-    [("console", "console"), ("up --kafka 127.0.0.1:0", "kafka"), ("up --metrics 0", "metrics")],
+    [
+        ("console", "console"),
+        (f"up {' '.join(ANY_PORTS)} --kafka 127.0.0.1:0", "kafka"),
+        ("up --metrics 0", "metrics"),
+    ],
 )
 def test_a_command_that_needs_an_extra_names_it(
     command: str, extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -197,12 +197,7 @@ def test_a_page_of_another_site_cannot_log_in_or_guess(locked: Locked, site: str
     assert locked.log_in(locked.token, **{"Sec-Fetch-Site": site}).status == 403
     assert locked.log_in(locked.token, Origin="http://evil.example").status == 403
     for _ in range(MOST_WRONG + 1):
-        asked = ask(
-            locked.console,
-            "/",
-            headers={"Sec-Fetch-Site": site},
-            token="wrong",
-        )
+        asked = ask(locked.console, "/", headers={"Sec-Fetch-Site": site}, token="wrong")
         assert asked.status == 401
     assert locked.log_in(locked.token).status == 303
 

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from dafka_console import cluster_view
-from dafka_console.cluster_view import ClusterView, StoreLink, located
+from dafka_console.cluster_view import ANSWER_S, ClusterView, StoreLink
 from dafka_console.snapshot import RECORDS, Snapshot
 from dafka_console.time_series import POINTS
 from dafka_console.windows import topic_row
 from dafka_core import Consumer, EmbeddedCluster, Producer
+from dafka_core.cli.store_clients import located
 from dafka_core.config.node_options import NO_KEYS
 from dafka_core.errors import TowerNotFoundError
 from dafka_core.flight.requests import RetentionRequest, RetentionRules
@@ -69,7 +70,7 @@ def test_a_store_that_is_gone_is_told_and_what_it_had_stays_until_it_is_back(
     with StoreDouble(tmp_path) as store:
         began_us = time.time() * 1e6
         store.append(TopicPartition("t", "A" * 32), [b"x"] * 3)
-        (location,) = located([store.location.locations[-1]], NO_KEYS)
+        (location,) = located(store.location.locations[-1], NO_KEYS, ANSWER_S)
         with ClusterView({}, [location], interval_s=QUICK_S) as view:
             wait_until(lambda: records(view.snapshot, "t") == 3, "the records are counted")
             assert [client.location.store for client in view.clients()] == [store.address]
@@ -166,7 +167,7 @@ def test_what_has_changed_is_told_and_what_all_takes_seldom(tmp_path: Path) -> N
         # A new partition is asked for sooner.
         wait_until(lambda: link.is_facts_due(are_new=True))
         assert not link.is_facts_due(are_new=False)
-        state = link.state(1, 0)
+        state = link.state
         assert state.here
         assert state.space is not None
         assert state.space.file_bytes > 0
@@ -185,7 +186,7 @@ def test_a_store_that_is_gone_is_said_and_asked_for_everything_when_it_is_back(
         port = store.port
         store.stop()
         link.ask()
-        state = link.state(0, 0)
+        state = link.state
         assert (state.here, link.heads, link.ask_facts()) == (False, None, [])
         assert state.store in state.failure
         store.start(port)
@@ -197,4 +198,4 @@ def test_a_store_that_is_gone_is_said_and_asked_for_everything_when_it_is_back(
         wait_until(answers, "gRPC connects again")
         assert link.heads is not None
         assert link.heads.complete
-        assert link.state(1, 0).failure == ""
+        assert link.state.failure == ""

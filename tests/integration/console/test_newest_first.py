@@ -282,10 +282,7 @@ def test_what_only_a_silent_store_has_is_counted_and_the_rest_is_read(
         [("A", n) for n in (3, 2, 1)],
         2,
     )
-    for read in (
-        lambda: page(clients, snapshot, begun, 3),
-        lambda: one(clients, snapshot, TP, 5),
-    ):
+    for read in (lambda: page(clients, snapshot, begun, 3), lambda: one(clients, snapshot, TP, 5)):
         with pytest.raises(DafkaError, match="no store that has offsets 4 to 9 answers"):
             read()
     with pytest.raises(DafkaError, match="no store that has offsets 0 to 0 answers"):

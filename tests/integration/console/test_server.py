@@ -5,9 +5,11 @@ from __future__ import annotations
 import http.client
 import socket
 import threading
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -18,6 +20,16 @@ from dafka_core.model.records import TopicPartition
 from dafka_core.ops import http_server
 from dafka_core.testing import PATIENCE_S, StoreDouble, wait_until
 from tests.integration.console.pages import ask, post
+
+
+@contextmanager
+def serving(
+    directory: Path, options: Mapping[str, Any] = MappingProxyType({}), **console: Any
+) -> Iterator[Console]:
+    """Serve the console of one store."""
+    settings = {"listen": "127.0.0.1:0", **console}
+    with StoreDouble(directory) as store, Console(options, [store.location], **settings) as made:
+        yield made
 
 
 def test_stores_that_are_named_are_shown_and_nobody_writes(tmp_path: Path) -> None:
@@ -32,10 +44,7 @@ def test_stores_that_are_named_are_shown_and_nobody_writes(tmp_path: Path) -> No
 
 
 def test_read_only_lets_nobody_write(tmp_path: Path) -> None:
-    with (
-        StoreDouble(tmp_path) as store,
-        Console({}, [store.location], listen="127.0.0.1:0", read_only=True) as console,
-    ):
+    with serving(tmp_path, read_only=True) as console:
         refused = post(console, topic="t", value="x")
         assert (refused.status, "--read-only" in refused.json["error"]) == (403, True)
 
@@ -57,11 +66,7 @@ def test_it_ends_while_pages_wait_for_news(tmp_path: Path) -> None:
 
 
 def test_clients_that_ask_for_nothing_shut_nobody_out(tmp_path: Path) -> None:
-    with (
-        StoreDouble(tmp_path) as store,
-        Console({}, [store.location], listen="127.0.0.1:0") as console,
-        ExitStack() as stack,
-    ):
+    with serving(tmp_path) as console, ExitStack() as stack:
         for _ in range(MOST_CONNECTIONS + 1):
             silent = socket.create_connection(("127.0.0.1", console.port), PATIENCE_S)
             stack.enter_context(silent).sendall(b"GET /")
@@ -73,10 +78,7 @@ def test_a_request_has_its_time_in_all_however_often_a_piece_of_it_comes(
 ) -> None:
     monkeypatch.setattr(http_server, "REQUEST_S", 0.1)
     whole = b"GET /api/overview HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
-    with (
-        StoreDouble(tmp_path) as store,
-        Console({}, [store.location], listen="127.0.0.1:0") as console,
-    ):
+    with serving(tmp_path) as console:
         for asked in (
             b"",
             whole,
@@ -112,10 +114,7 @@ def test_where_it_cannot_listen_is_said(options: dict[str, Any], expected: str) 
 
 
 def test_from_other_machines_a_token_is_needed(tmp_path: Path) -> None:
-    with (
-        StoreDouble(tmp_path) as store,
-        Console({}, [store.location], listen="0.0.0.0:0") as console,
-    ):
+    with serving(tmp_path, listen="0.0.0.0:0") as console:
         assert not console.admits_all
         assert ask(console, "/api/overview").status == 401
         said = {"Authorization": f"Bearer {console.token}"}
@@ -124,10 +123,7 @@ def test_from_other_machines_a_token_is_needed(tmp_path: Path) -> None:
 
 def test_from_other_machines_without_a_token_only_if_that_is_meant(tmp_path: Path) -> None:
     options: dict[str, Any] = {"listen": "0.0.0.0:0", "names": "console.example"}
-    with (
-        StoreDouble(tmp_path) as store,
-        Console({"insecure": True}, [store.location], **options) as console,
-    ):
+    with serving(tmp_path, {"insecure": True}, **options) as console:
         assert console.admits_all
         assert not console.token
         for name, status in (
@@ -141,11 +137,8 @@ def test_from_other_machines_without_a_token_only_if_that_is_meant(tmp_path: Pat
 
 
 def test_a_port_in_use_and_a_tower_that_is_not_there(tmp_path: Path) -> None:
-    with (
-        StoreDouble(tmp_path) as store,
-        Console({}, [store.location], listen="127.0.0.1:0") as console,
-        pytest.raises(ConfigError, match="cannot listen there: Address already in use"),
-    ):
-        Console({}, [store.location], listen=f"127.0.0.1:{console.port}")
+    in_use = "cannot listen there: Address already in use"
+    with serving(tmp_path) as console, pytest.raises(ConfigError, match=in_use):
+        Console({}, listen=f"127.0.0.1:{console.port}")
     with pytest.raises(TowerNotFoundError):
         Console({"tower": "127.0.0.1:1:2", "tower_timeout_s": 0.1}, listen="127.0.0.1:0")

@@ -14,11 +14,10 @@ from pathlib import Path
 import pytest
 
 from dafka_core import ConfigError, MetricsEndpoint, Reader, Tower, serve_metrics
-from dafka_core.ops import http_server
 from dafka_core.ops.endpoint import MOST_CONNECTIONS
 from dafka_core.security.throttles import MOST_WRONG
 from dafka_core.security.web_access import write_token
-from dafka_core.testing import PATIENCE_S, wait_until
+from dafka_core.testing import PATIENCE_S
 from tests.integration.ops.conftest import ANY_PORTS, Nodes, ask
 
 
@@ -90,22 +89,6 @@ def test_who_has_most_connections_makes_room() -> None:
         assert greedy[0].recv(1) == b""
         slow.sendall(b"GET /healthz HTTP/1.1\r\nHost: store-1\r\n\r\n")
         assert b"200 OK" in slow.recv(100)
-
-
-def test_a_request_has_its_time_in_all_however_often_a_piece_of_it_comes(
-    endpoint: MetricsEndpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(http_server, "REQUEST_S", 0.1)
-    with socket.create_connection(endpoint.address) as client:
-
-        def is_ended() -> bool:
-            try:
-                client.sendall(b"G")
-            except ConnectionError:
-                return True
-            return False
-
-        wait_until(is_ended)
 
 
 def test_what_cannot_be_is_refused_before_anything_is_served(

@@ -22,7 +22,7 @@ def command(*, count: int | None, **options: Any) -> None:
 
 
 def call(*words: str) -> dict[str, Any]:
-    row = Command(f"{__name__}:command", "")
+    row = Command(f"{__name__}:command")
     row.load().main(list(words), standalone_mode=False)
     return CALLS.pop()
 

@@ -78,9 +78,7 @@ def test_json_is_json_on_a_terminal_too(monkeypatch: pytest.MonkeyPatch) -> None
     assert [json.loads(line) for line in lines] == [{"topic": "t", "records": 12_345}]
 
 
-def test_what_people_are_told_is_not_among_the_results(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_what_people_are_told_is_not_among_the_results(capsys: pytest.CaptureFixture[str]) -> None:
     output.info("topic t, from latest")
     output.error("no tower answered")
     said = capsys.readouterr()

@@ -40,13 +40,7 @@ def test_json_is_what_consume_prints() -> None:
 
 def test_a_row_of_csv_has_a_value_or_is_an_object() -> None:
     valued = CsvRecords(None, (), None)
-    lines = [
-        b"\xef\xbb\xbfkey,value\r",
-        b'k,"a ""quoted""',
-        b'text, two lines"\r',
-        b"",
-        b"l,\xff",
-    ]
+    lines = [b"\xef\xbb\xbfkey,value\r", b'k,"a ""quoted""', b'text, two lines"\r', b"", b"l,\xff"]
     assert valued.decode(lines[:2]) == ([], [], [])
     values, keys, _ = valued.decode(lines[2:])
     assert values == [b'a "quoted"\ntext, two lines', b"\xff"]

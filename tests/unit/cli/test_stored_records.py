@@ -8,12 +8,7 @@ from typing import Any, cast
 import pytest
 
 from dafka_core.cli.consume_command import Range, StoredRecords
-from dafka_core.errors import (
-    DafkaError,
-    DataLossError,
-    NotAllowedError,
-    StoreUnreachableError,
-)
+from dafka_core.errors import DafkaError, DataLossError, NotAllowedError, StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
 
@@ -22,11 +17,7 @@ class Store:
     """As a client of a store that has offsets ``start`` to ``end``, and breaks at one of them."""
 
     def __init__(
-        self,
-        start: int,
-        end: int,
-        breaks_at: int | None = None,
-        error: DafkaError | None = None,
+        self, start: int, end: int, breaks_at: int | None = None, error: DafkaError | None = None
     ) -> None:
         self.info = PartitionInfo("topic", "P", start, end)
         self.breaks_at = breaks_at

@@ -22,10 +22,7 @@ def made(peers: tuple[Neighbour, ...] | None = ()) -> Snapshot:
         Neighbour(TWO, "store", "tcp://h:4", True),
     )
     all_of = tuple(each._replace(connected=True) for each in nodes)
-    stores = (
-        StoreState(ONE, here=True, peers=all_of),
-        StoreState(TWO, here=True, peers=peers),
-    )
+    stores = (StoreState(ONE, here=True, peers=all_of), StoreState(TWO, here=True, peers=peers))
     return Snapshot(1, 0.0, 0.0, table.columns(), stores, nodes, ("h:1:2",), "9" * 32)
 
 

@@ -265,17 +265,10 @@ def test_a_value_needs_one_and_may_have_a_registrys_header() -> None:
     ("schema", "expected"),
     [
         ({"type": "array", "items": "null"}, "take no byte"),
-        (
-            {"type": "array", "items": {"type": "record", "name": "e", "fields": []}},
-            "take no byte",
-        ),
+        ({"type": "array", "items": {"type": "record", "name": "e", "fields": []}}, "take no byte"),
         ({"type": "array", "items": {"type": "fixed", "name": "f", "size": 0}}, "take no byte"),
         (
-            {
-                "type": "record",
-                "name": "L",
-                "fields": [{"name": "n", "type": ["null", "L"]}],
-            },
+            {"type": "record", "name": "L", "fields": [{"name": "n", "type": ["null", "L"]}]},
             "L is within itself",
         ),
         (

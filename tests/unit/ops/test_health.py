@@ -28,10 +28,7 @@ class FakeStore:
         self.heard_at = {"h:1:2": now}
         self.towers = SimpleNamespace(known=["h:1:2"], heard_at=self.heard_at)
         self.peers = SimpleNamespace(
-            tower_found=True,
-            towers=self.towers,
-            table=["peer"],
-            beacon_due=now + 1.0,
+            tower_found=True, towers=self.towers, table=["peer"], beacon_due=now + 1.0
         )
         self.mesh = SimpleNamespace(kind="store", failure=None, peers=self.peers)
         self.disk_watch = DiskWatch(directory)

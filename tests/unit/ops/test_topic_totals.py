@@ -33,9 +33,7 @@ def test_totals_are_of_what_is_held_and_looked_up_when_something_has_changed(
         assert totals.current() == {"t": Total(2, 5), "u": Total(1, 5)}
 
 
-def test_looking_costs_a_limited_share_of_the_time(
-    tmp_path: Path,
-) -> None:
+def test_looking_costs_a_limited_share_of_the_time(tmp_path: Path) -> None:
     clock = iter([100.0, 101.0, 150.0, 201.5, 201.6])  # the first look takes one second
     with Log(tmp_path) as log:
         totals = TopicTotals(log, lambda: next(clock))
