@@ -440,10 +440,14 @@ class Api:
     def queries(self, request: Request) -> dict[str, Any]:
         """Return Spark's queries, with their present and past lag."""
         found, window = self.snapshot, _charted(request)
-        rows = [
-            query_row(each) | {"lags": found.lags.points((each.query, each.run), window)}
-            for each in found.queries
-        ]
+        rates = dict(zip(found.partitions.topics, found.topics.rate.tolist(), strict=True))
+        rows = []
+        for each in found.queries:
+            name = (each.query, each.run)
+            written = sum(rates.get(topic, 0.0) for topic in {lag.topic for lag in each.lags})
+            read = max(0.0, written - found.lags.slope(name))
+            row = query_row(each) | {"lags": found.lags.points(name, window)}
+            rows.append(row | {"written": round(written, 2), "read": round(read, 2)})
         return {"queries": rows, "audited": self._audited_queries()}
 
     def query(self, request: Request) -> dict[str, Any]:

@@ -14,15 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from dafka_console.options import ConsoleOptions
-from dafka_core.cli import output, store_clients
-from dafka_core.cli.flags import (
-    exit_with_parent_option,
-    of_table,
-    option,
-    reads_stores,
-    stores_option,
-    table_options,
-)
+from dafka_core.cli import flags, output, store_clients
 from dafka_core.cli.process import Stopped, serve_until_stopped, stop_when_input_ends
 from dafka_core.cli.store_clients import StoreFinder, located
 from dafka_core.config.node_options import ReaderOptions, keys_in
@@ -44,19 +36,21 @@ KEY_S: Final = 0.1
 """Polling interval of the keyboard."""
 
 
-@option("--topic", type=unescape, metavar="TOPIC", help="Show this topic's partitions.")
-@option("--sort", default="rate", metavar="COLUMN", help="name, rate, records or bytes.")
-@option("--rows", type=click.IntRange(1, 500), default=20, metavar="N", help="How many to list.")
-@option(
+@flags.option("--topic", type=unescape, metavar="TOPIC", help="Show this topic's partitions.")
+@flags.option("--sort", default="rate", metavar="COLUMN", help="name, rate, records or bytes.")
+@flags.option(
+    "--rows", type=click.IntRange(1, 500), default=20, metavar="N", help="How many to list."
+)
+@flags.option(
     "--interval-s",
     type=click.FloatRange(0.1, 3600),
     default=1.0,
     metavar="NUMBER",
     help="How often to look.",
 )
-@option("--internal", is_flag=True, help="List Dafka's own topics, too.")
-@option("--once", is_flag=True, help="Print the state once, and exit.")
-@reads_stores
+@flags.option("--internal", is_flag=True, help="List Dafka's own topics, too.")
+@flags.option("--once", is_flag=True, help="Print the state once, and exit.")
+@flags.reads_stores
 def top(
     *,
     topic: str | None,
@@ -171,9 +165,9 @@ def _pressed(keyboard: int | None) -> str:
 EXTRA: Final = "its packages are missing: pip install 'dafka-spark[console]'"
 
 
-@stores_option
-@exit_with_parent_option
-@table_options(ConsoleOptions, ReaderOptions)
+@flags.stores_option
+@flags.exit_with_parent_option
+@flags.table_options(ConsoleOptions, ReaderOptions)
 def console(*, uris: str, exit_with_parent: bool, **options: Any) -> None:
     """Serve the console (extra 'console'): the live cluster, its records, queries and health.
 
@@ -181,7 +175,7 @@ def console(*, uris: str, exit_with_parent: bool, **options: Any) -> None:
     """
     if exit_with_parent:
         stop_when_input_ends()
-    own = of_table(ConsoleOptions, options)
+    own = flags.of_table(ConsoleOptions, options)
     ConsoleOptions.build(own)
     try:
         from dafka_console.server import Console
@@ -193,7 +187,7 @@ def console(*, uris: str, exit_with_parent: bool, **options: Any) -> None:
     from dafka_console.cluster_view import ANSWER_S
 
     named = located(uris, keys_in(options), ANSWER_S)
-    with Console(of_table(ReaderOptions, options), named, **own) as node:
+    with Console(flags.of_table(ReaderOptions, options), named, **own) as node:
         output.info(f"console at {node.url}; Ctrl-C stops it")
         if node.token:
             output.info(f"the page asks for this token: {node.url}?token={node.token}")

@@ -40,11 +40,7 @@ def is_arrow(value: bytes) -> bool:
 
 
 def arrow_rows(value: bytes) -> tuple[Any, str]:
-    """Return the first rows, and a note.
-
-    Raises:
-        Exception: of any type: the value is not Arrow, or not safe to read.
-    """
+    """Return the first rows and a note; raise any Exception for what is not safe to read."""
     if not is_arrow(value):
         raise ValueError("no Arrow stream, and no file")
     stream = value[len(FILE) :] if value.startswith(FILE) else value

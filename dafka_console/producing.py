@@ -87,11 +87,7 @@ class Producers(Closing):
 
 
 def written(body: bytes) -> tuple[str, bytes | None, bytes | None, list[tuple[str, bytes]]]:
-    """Parse topic, value, key and headers of a record.
-
-    Raises:
-        InvalidRequestError: it is invalid; the error names the member.
-    """
+    """Parse a record; raise InvalidRequestError, which names the member, if it is invalid."""
     try:
         found = msgspec.json.decode(body, type=_Written)
     except msgspec.MsgspecError as error:

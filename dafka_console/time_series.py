@@ -70,6 +70,14 @@ class TimeSeries:
         """Return the last means of the shortest window, up to ``count``."""
         return [mean for _, mean in self.points(name, next(iter(WINDOWS)))[-count:]]
 
+    def slope(self, name: Hashable) -> float:
+        """Return the growth per second over the last minute; 0 without two points."""
+        points = self.points(name, "10m")[-21:]
+        if len(points) < 2:
+            return 0.0
+        (first_s, first), *_, (last_s, last) = points
+        return (last - first) / (last_s - first_s)
+
     def _name(self, names: list[Hashable]) -> None:
         if names == self._names:
             return

@@ -160,14 +160,8 @@ def _headline(snapshot: Snapshot) -> Text:
     if known > found["stores"]:
         text.append(f" of {known}", "bold red")
     text.append(" stores" if known != 1 else " store", "dim")
-    parts = (
-        (found["nodes"], "nodes"),
-        (found["topics"], "topics"),
-        (found["partitions"], "partitions"),
-    )
-    for number, noun in parts:
-        text.append(f"   {count(number)}").append(f" {noun}", "dim")
-    text.append(f"   {count(found['records'])}").append(" records", "dim")
+    for name in ("nodes", "topics", "partitions", "records"):
+        text.append(f"   {count(found[name])}").append(f" {name}", "dim")
     text.append(f"   {size(found['bytes'])}")
     text.append(f"   {count(found['rate'])}", "bold cyan").append(" records/s", "dim")
     text.append(f"   {size(found['byte_rate'])}/s", "cyan")

@@ -26,13 +26,13 @@ A, B, C = "A" * 32, "B" * 32, "C" * 32
 QUERY = "dafka job topic_to_topic --topic numbers --to doubled --max-offsets-per-trigger 3"
 QUERY += " --available-now"
 
-SERVING = {
-    "A tower, alone": f"dafka tower {ANY}",
-    "A store": "dafka store --dir second",
-    "A store for Kafka's clients": "dafka kafka --dir third --listen 127.0.0.1:0",
-    "The console": "dafka console --listen 127.0.0.1:0",
-}
-"""Commands that run until they are stopped: what they say until then."""
+SERVING = (
+    f"dafka tower {ANY}",
+    "dafka store --dir second",
+    "dafka kafka --dir third --listen 127.0.0.1:0",
+    "dafka console --listen 127.0.0.1:0",
+)
+"""Commands that run until they are stopped, shown until they serve."""
 
 STEPS = {
     "Publish": [
@@ -42,19 +42,19 @@ STEPS = {
     "Read": [
         "dafka consume numbers --exit-at-end --offset -2",
         "dafka consume numbers --since 1h --exit-at-end --grep '[24]' --format '%t %o %v'",
-        f"dafka consume people --exit-at-end --partition {B} --json",
+        "dafka consume people --exit-at-end --where \"key = 'ada'\" --json",
     ],
     "Nodes, stores and topics": [
         "dafka status",
         "dafka nodes",
         "dafka stores",
         "dafka topics",
-        "dafka partitions numbers --json",
+        "dafka partitions people",
         "dafka heads numbers",
         "dafka staged",
         "dafka lag",
         "dafka groups",
-        "dafka doctor --topic nmbers",
+        "dafka doctor --topic nmbers | grep -v ^ok",
         "dafka top --once | head -1",
     ],
     "Copy": [
@@ -63,19 +63,18 @@ STEPS = {
     ],
     "Measure": [
         "dafka perf produce perf --count 200000 --size 100",
-        "dafka perf consume perf",
-        "dafka perf store perf",
+        "dafka perf consume perf | tail -1",
+        "dafka perf store perf | tail -1",
     ],
     "A query, and its checkpoint": [
-        "dafka job | head -3",
-        f"{QUERY} --checkpoint checkpoint",
+        f"{QUERY} --checkpoint checkpoint 2> log | tail -1",
         "dafka checkpoint show checkpoint",
         "dafka checkpoint verify checkpoint --pass-through",
         "dafka checkpoint diff checkpoint --batch 0 --other-batch 1",
-        "dafka checkpoint fork checkpoint forked",
-        "dafka checkpoint copy forked kept",
-        "dafka checkpoint rewind forked --to-batch 0 --stopped",
-        "dafka checkpoint reset forked --stopped",
+        "dafka checkpoint fork checkpoint forked 2> log",
+        "dafka checkpoint copy forked kept 2> log",
+        "dafka checkpoint rewind forked --to-batch 0 --stopped 2> log",
+        "dafka checkpoint reset forked --stopped 2> log",
     ],
     "Retention": [
         "dafka retain",
@@ -89,8 +88,8 @@ STEPS = {
         "dafka store backup data backup",
         "dafka store restore restored --from backup",
         "dafka store aside restored",
-        f"dafka store forget {C}; echo exit code $?",
-        f"dafka store replace restored {C}; echo exit code $?",
+        f"dafka store forget {C}",
+        f"dafka store replace restored {C}",
     ],
     "Keys, and users of Kafka's clients": [
         "dafka keys new tower --role tower",
@@ -103,8 +102,7 @@ STEPS = {
         "dafka kafka-user remove alice --kafka-users users",
     ],
     "The command itself": [
-        "dafka --version",
-        "dafka config produce --acks 2 | head -3",
+        "dafka config produce --acks 2 | head -2",
         "dafka completion bash | head -1",
         "dafka notebooks mine explore_topic",
         "dafka bundle report.tar.gz",
@@ -167,9 +165,11 @@ def transcripts() -> str:
             for title, steps in STEPS.items():
                 told = [(step, output(step, directory, environment)) for step in steps]
                 parts.append(_part(title, told))
-            for title, command in SERVING.items():
+            told = []
+            for command in SERVING:
                 with served(command, directory, environment) as text:
-                    parts.append(_part(title, [(command, text)]))
+                    told.append((command, text))
+            parts.append(_part("A tower, a store, a gateway, the console", told))
         return re.sub(re.escape(str(directory)), "/srv/dafka", "\n".join(parts))
 
 

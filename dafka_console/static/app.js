@@ -1,7 +1,7 @@
 // The frame around the pages: which one is shown, what the keyboard does, and news.
 
 import { h, put } from "./dom.js";
-import { byteRate, count, moment, rate, short } from "./format.js";
+import { byteRate, count, moment, short } from "./format.js";
 import * as groups from "./page_groups.js";
 import * as health from "./page_health.js";
 import * as overview from "./page_overview.js";
@@ -71,7 +71,7 @@ function tell() {
       stores,
       h("span", { class: "stat wide" }, h("b", {}, count(news.topics)), news.topics === 1 ? " topic" : " topics"),
       h("span", { class: "stat wide" }, h("b", {}, count(news.partitions)), news.partitions === 1 ? " partition" : " partitions"),
-      h("span", { class: "stat accent" }, h("b", {}, rate(news.rate))),
+      h("span", { class: "stat accent" }, h("b", {}, count(news.rate)), h("span", { class: "wide" }, " records"), "/s"),
       h("span", { class: "stat wide" }, byteRate(news.byte_rate)),
     ] : h("span", { class: "stat" }, "connecting …")),
     h("div", { class: "tools" },

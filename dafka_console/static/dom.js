@@ -44,6 +44,9 @@ export function tiles(rows) {
   return rows.filter(Boolean).map(([name, value, more, kind, exact]) => h("div", { class: `tile ${kind || ""}`, title: exact }, h("span", {}, name), h("b", {}, value), h("small", {}, more)));
 }
 
+/** Whether a button of the mouse is down on the page: a click needs its element until it is released. */
+export const pressed = () => document.querySelector("#page :active");
+
 /** A function that asks, one request at a time, and draws the answer, or in `place` the error. */
 export function poll(place, load, draw) {
   let [asking, again] = [false, false];
@@ -53,7 +56,7 @@ export function poll(place, load, draw) {
     asking = true;
     try {
       const found = await load();
-      if (place.isConnected) draw(found);
+      if (place.isConnected && !pressed()) draw(found);
     } catch (error) {
       put(place, failed(error));
     }

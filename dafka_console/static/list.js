@@ -1,16 +1,16 @@
 // A list of any length: only the rows that can be seen are asked for, and made.
 
-import { empty, failed, h, put } from "./dom.js";
-import { whole } from "./format.js";
+import { empty, failed, h, pressed, put } from "./dom.js";
 
 const MARGIN = 12;
 
 /**
  * columns: [{key, title, kind, width, exact, cell(row)}]; those with a key can be sorted by, and
- * exact ones show all digits of it when pointed at.
+ * `exact` writes it whole, as it is shown when pointed at.
+ * more(total): what follows the number of rows.
  * load({start, most, sort, down}): a promise of {total, rows}.
  */
-export function list({ columns, load, open, label, sort = "name", down = false, nothing }) {
+export function list({ columns, load, open, label, sort = "name", down = false, nothing, more }) {
   const state = { sort, down, total: null, rows: new Map(), chosen: -1, asking: null };
   const head = h("div", { class: "list-head", role: "row" });
   const body = h("div", { class: "list-body", role: "rowgroup" });
@@ -58,7 +58,7 @@ export function list({ columns, load, open, label, sort = "name", down = false, 
     const most = visible() + 2 * MARGIN;
     try {
       const found = await load({ start, most, sort: state.sort, down: state.down ? 1 : 0 }, asking.signal);
-      if (asking.signal.aborted) return;
+      if (asking.signal.aborted || pressed()) return;
       state.total = found.total;
       state.live = found.live;
       state.rows = new Map(found.rows.map((row, n) => [start + n, row]));
@@ -80,15 +80,14 @@ export function list({ columns, load, open, label, sort = "name", down = false, 
     } else {
       put(body, [...state.rows].map(([number, row]) => {
         const made = h("div", { class: row.stale && row.stale === (row.partitions ?? true) ? "list-row stale" : "list-row", role: "row", "aria-rowindex": number + 1, "data-row": number },
-          columns.map((each) => h("div", { class: `cell ${each.kind || ""}`, role: "cell", title: each.exact && whole(row[each.key]) }, each.cell(row))));
+          columns.map((each) => h("div", { class: `cell ${each.kind || ""}`, role: "cell", title: each.exact?.(row[each.key]) }, each.cell(row))));
         made.style.transform = `translateY(${number * height}px)`;
         made.classList.toggle("chosen", number === state.chosen);
-        if (open) made.addEventListener("click", () => open(row));
+        if (open) made.addEventListener("click", (event) => event.target.closest("a") || open(row));
         return made;
       }));
     }
-    const seen = `${(state.total || 0).toLocaleString("en-US")} ${label}`;
-    foot.textContent = seen;
+    foot.textContent = `${(state.total || 0).toLocaleString("en-US")} ${label}${more?.(state.total) || ""}`;
     element.dataset.total = state.total;
   }
 

@@ -128,12 +128,14 @@ function box(place, files) {
   const { node } = place;
   const kind = place.more ? "more" : node.own ? "console" : node.kind;
   const group = s("g", { class: `node ${kind}${node.here ? "" : " away"}`, transform: `translate(${place.x} ${place.y})` });
-  const room = Math.max(6, Math.floor((place.w - 24) / 7.6));
-  const fit = (text) => (text.length > room ? `${text.slice(0, room - 1)}…` : text);
+  const fit = (text, letter) => {
+    const room = Math.max(6, Math.floor((place.w - 24) / letter));
+    return text.length > room ? `${text.slice(0, room - 1)}…` : text;
+  };
   group.append(s("rect", { width: place.w, height: place.h, rx: 10 }));
   const lines = place.more ? [`${place.more} more ${place.noun}`, place.rate ? rate(place.rate) : ""] : words(node, files, place.w);
   const top = place.h / 2 - (lines.length - 1) * 9 + 4;
-  lines.forEach((text, n) => group.append(s("text", { class: n ? "small" : "strong", x: 14, y: top + n * 18 }, fit(text))));
+  lines.forEach((text, n) => group.append(s("text", { class: n ? "small" : "strong", x: 14, y: top + n * 18 }, fit(text, n ? 6.8 : 7.6))));
   if (node.rate >= 0.05 && node.here && !place.more) group.append(s("circle", { class: "pulse", cx: place.w - 14, cy: 14, r: 4 }));
   if (node.behind) group.append(s("circle", { class: "behind", cx: place.w - 14, cy: 14, r: 4 }));
   group.append(s("title", {}, [node.client, node.id, node.endpoint, node.failure].filter(Boolean).join("\n")));

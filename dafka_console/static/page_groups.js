@@ -18,7 +18,7 @@ export function show(main, { go, names }) {
     load: async (window, signal) => { const found = await get("groups", {}, signal); return { ...part(found.rows, window), live: found.live }; },
     open: (row) => go("groups", row.name),
     columns: [
-      { key: "name", title: "group", width: "minmax(110px, 2.4fr)", cell: (row) => h("span", { class: "name" }, row.name) },
+      { key: "name", title: "group", width: "minmax(110px, 2.4fr)", cell: (row) => h("a", { class: "name", href: `#/groups/${encodeURIComponent(row.name)}`, tabindex: -1 }, row.name) },
       { key: "state", title: "state", width: "76px", cell: (row) => badge(row.state, row.members ? "good" : "") },
       { key: "members", title: "members", kind: "number wide", width: "92px", cell: (row) => whole(row.members) },
       { key: "partitions", title: "partitions", kind: "number wide", width: "100px", cell: (row) => whole(row.partitions) },

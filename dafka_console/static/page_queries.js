@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { chart, choice, chosen } from "./chart.js";
 import { badge, empty, failed, h, poll, put, table, tiles } from "./dom.js";
-import { ago, count, moment, plural, short, size, span, whole } from "./format.js";
+import { ago, count, moment, plural, rate, short, size, span, whole } from "./format.js";
 
 const STATES = { running: "good", finished: "", late: "bad" };
 
@@ -14,7 +14,7 @@ export function show(main) {
   const state = { trail: null, last: "" };
   const tick = poll(queries, () => get("queries", { window: chosen() }), (found) => {
     put(queries, found.queries.length ? found.queries.map(card)
-      : found.live ? empty("No query has said how far it is", "Spark's queries with option queryName report to topic __dafka.queries") : empty("No store answers"));
+      : found.live ? empty("No query reports its lag", "Spark's queries with option queryName report to topic __dafka.queries") : empty("No store answers"));
     const text = JSON.stringify([found.audited, found.live]);
     if (text !== state.last) {
       state.last = text;
@@ -35,6 +35,7 @@ export function show(main) {
         ["behind", count(query.records_behind), "records", query.records_behind ? "accent" : "", whole(query.records_behind)],
         ["waiting", span(query.seconds_behind), "the oldest of them"],
         ["size", size(query.bytes_behind), "not read yet"],
+        query.state === "running" && ["reads", rate(query.read), `${rate(query.written)} are written`, query.read < 0.9 * query.written ? "warn" : ""],
       ])),
       chart(query.lags, { shown: count, label: "records behind", width: Math.max(320, main.clientWidth - 84), height: 130 }), more);
   }
@@ -43,7 +44,7 @@ export function show(main) {
     try {
       const found = await get("query", { query: query.query, run: query.run });
       put(element, table([["topic"], ["partition"], ["reads on at", "number"], ["next", "number"], ["behind", "number"], ["waiting", "number"]],
-        found.rows.slice(0, 100).map((row) => [row.topic, h("code", {}, row.partition.slice(0, 18)), whole(row.position), whole(row.end), whole(row.records_behind), span(row.seconds_behind)]), "partitions"));
+        found.rows.slice(0, 100).map((row) => [row.topic, h("a", { class: "mono", href: `#/records/${[row.topic, row.partition, row.position].map(encodeURIComponent).join("/")}`, title: row.partition }, short(row.partition)), whole(row.position), whole(row.end), whole(row.records_behind), span(row.seconds_behind)]), "partitions"));
     } catch (error) {
       put(element, failed(error));
     }
@@ -53,10 +54,10 @@ export function show(main) {
     put(audited, found.length ? found.map((each) => {
       const trail = h("div", {});
       const more = h("details", { class: "card", open: state.trail === each.partition, ontoggle: () => { if (more.open) { state.trail = each.partition; draw(each, trail); } else if (state.trail === each.partition) state.trail = null; } },
-        h("summary", {}, h("code", {}, each.query), ` · batch ${whole(each.batch)} · ${whole(each.batches)} noted · ${ago(each.time_us)}`), trail);
+        h("summary", {}, h("code", {}, each.query), ` · batch ${whole(each.batch)} · ${whole(each.batches)} in the trail · ${ago(each.time_us)}`), trail);
       if (state.trail === each.partition) draw(each, trail);
       return more;
-    }) : !live ? empty("No store answers") : empty("No query notes its batches", "Spark's sink does so with option audit; dafka checkpoint verify proves the rows by it"));
+    }) : !live ? empty("No store answers") : empty("No query has an audit trail", "Spark's sink writes one with option audit, and dafka checkpoint verify checks it"));
   }
 
   async function draw(query, element) {

@@ -10,7 +10,7 @@ const FORMATS = ["auto", "text", "json", "avro", "arrow", "hex"];
 /** A table of records; rows are as the API has them. */
 export function recordRows(rows, topic, open, mixed = false) {
   const heads = [["time", "time"], mixed && ["partition wide", "partition"], ["offset", "offset"], ["key", "key"], ["value", "value"], ["meta", "format, size"]].filter(Boolean);
-  return h("div", { class: mixed ? "records mixed" : "records", role: "table", "aria-label": "records" }, h("div", { class: "record-head", role: "row" }, heads.map(([kind, title]) => h("span", { class: kind, role: "columnheader" }, title))), rows.map((row) => {
+  return h("div", { class: mixed ? "records mixed" : "records", role: "table", "aria-label": "records" }, h("div", { class: "record-head", role: "row" }, heads.map(([kind, title]) => h("span", { class: kind, role: "columnheader", title: kind === "time" && `in ${Intl.DateTimeFormat().resolvedOptions().timeZone}` }, title))), rows.map((row) => {
     const value = row.format === "null" ? h("i", { class: "faint" }, "null")
       : row.format === "image" ? h("img", { class: "thumb", loading: "lazy", alt: row.media, src: url("value", { topic, partition: row.partition, offset: row.offset }) })
         : row.value ? h("span", { class: row.format === "hex" ? "mono" : "" }, row.value) : h("i", { class: "faint" }, row.bytes ? `${row.format}, opened when you open it` : "empty");
@@ -29,7 +29,7 @@ export function show(main, { names }) {
   const [topic, partition, linked] = names;
   let [pages, at, asking, focused] = [[], 0, false, -1];
   const find = h("input", { type: "search", placeholder: "Find a text in keys and values  /", "aria-label": "Find a text" });
-  const condition = h("input", { class: "wide", placeholder: "or a condition: key = 'a' and offset > 100", "aria-label": "Condition", spellcheck: "false" });
+  const condition = h("input", { class: "condition", placeholder: "or a condition: key = 'a'", "aria-label": "Condition", spellcheck: "false" });
   const [since, until] = ["From", "To"].map((label) => h("input", { type: "datetime-local", step: "1", "aria-label": label }));
   const follow = h("input", { type: "checkbox", onchange: () => follow.checked && begin({}, true) });
   const jump = h("input", { class: "jump", inputmode: "numeric", placeholder: "offset", "aria-label": "Offset" });
@@ -151,7 +151,7 @@ export function show(main, { names }) {
         found.client && facts("client", found.client), facts("written", moment(found.time_us)), facts("size", `${size(found.bytes)} (${whole(found.bytes)})`),
         facts("key", found.key.format === "null" ? "–" : h("code", {}, found.key.text))),
       found.headers.length > 0 && [h("h3", {}, "Headers"), h("dl", { class: "facts" }, found.headers.map((each) => facts(each.name, each.value.text)))],
-      h("div", { class: "head" }, h("h3", {}, "Value"), badge(value.format), choose,
+      h("div", { class: "head" }, h("h3", {}, "Value"), badge(value.format), choose, navigator.clipboard && h("button", { onclick: () => navigator.clipboard.writeText(value.text) }, "Copy"),
         h("a", { class: "button", href: url("value", { ...place, download: 1 }), download: `${place.offset}.bin` }, "Download")),
       value.note && h("p", { class: "note" }, value.note),
       format === "avro" && [schemaInput, h("button", { onclick: () => open(place, "avro", schemaInput.value) }, "Decode")],

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from dafka_core.cli import output, store_clients
-from dafka_core.cli.flags import option, reads_stores, topic_argument
+from dafka_core.cli import flags, output, store_clients
 from dafka_core.cli.store_clients import StoreFinder
 from dafka_core.config.options import check_argument
 from dafka_core.errors import DafkaError
@@ -28,8 +26,8 @@ if TYPE_CHECKING:
 NOW: Final = "now"
 
 
-@topic_argument
-@option(
+@flags.topic_argument
+@flags.option(
     "--dir",
     "archive_directory",
     is_setting=False,  # in a file, `dir` is a store's
@@ -37,13 +35,13 @@ NOW: Final = "now"
     metavar="DIR",
     help="The archive's directory.",
 )
-@option(
+@flags.option(
     "--before",
     metavar="TIME",
     help="Only records published before it: 2026-01-31, 2026-01-31T12:00:00Z, or now. "
     "Default: the start of the current day in UTC, so that each archived day is complete.",
 )
-@reads_stores
+@flags.reads_stores
 def archive(topic: str, *, archive_directory: str, before: str | None, finder: StoreFinder) -> None:
     """Copy a topic to Parquet files, which Spark reads together with the stores as one topic.
 
@@ -139,14 +137,12 @@ def _note_failures(
 
 
 def _before_us(text: str | None) -> int:
-    """Parse a date (its start in UTC, by default today), ``now``, or as ``parse_time_us``."""
+    """Parse ``now``, or a time; the default is the start of today in UTC."""
     if text is None:
         text = f"{datetime.now(UTC).date()}"
     elif text == NOW:
         text = "0s"
-    with suppress(ValueError):
-        text = f"{date.fromisoformat(text)}T00:00Z"
     try:
         return parse_time_us(text)
     except ValueError as error:
-        raise click.BadParameter(f"{error}, a date, or {NOW}", param_hint="'--before'") from None
+        raise click.BadParameter(f"{error}, or {NOW}", param_hint="'--before'") from None

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dafka_core.cli import output
-from dafka_core.cli.flags import argument, json_option, option, result_option, table_options
+from dafka_core.cli import flags, output
 from dafka_core.config.node_options import KeyFiles, SecurityOptions, keys_in
 
 if TYPE_CHECKING:
@@ -18,15 +17,15 @@ if TYPE_CHECKING:
 COLUMNS = ("kind", "topic", "partition", "offset", "why")
 
 
-@argument("store", metavar="DIR|URI")
-@argument("to", metavar="BACKUP")
-@option(
+@flags.argument("store", metavar="DIR|URI")
+@flags.argument("to", metavar="BACKUP")
+@flags.option(
     "--since",
     metavar="BACKUP",
     help="An earlier backup: back up only what is new since then. Restoring needs both.",
 )
-@json_option
-@table_options(SecurityOptions, without=("insecure",))
+@flags.json_option
+@flags.table_options(SecurityOptions, without=("insecure",))
 def backup(store: str, to: str, *, since: str | None, **options: Any) -> None:
     """Back up a store, running or not, to a new directory.
 
@@ -48,14 +47,14 @@ def backup(store: str, to: str, *, since: str | None, **options: Any) -> None:
     )
 
 
-@argument("directory", metavar="DIR")
-@option(
+@flags.argument("directory", metavar="DIR")
+@flags.option(
     "--from",
     "backup",
     metavar="BACKUP",
     help="Restore this backup to DIR, which must be missing or empty.",
 )
-@result_option
+@flags.result_option
 def restore(directory: str, *, backup: str | None) -> None:
     """Turn a backup, or a copy of a store's directory in DIR, into a store of its own.
 
@@ -73,24 +72,24 @@ def restore(directory: str, *, backup: str | None) -> None:
     output.done(text, directory=directory, store=address)
 
 
-@argument("store", metavar="DIR|URI|BACKUP")
-@option(
+@flags.argument("store", metavar="DIR|URI|BACKUP")
+@flags.option(
     "--save",
     type=Path,
     metavar="FILE",
     help="Write the store's newest links to FILE if nothing is damaged. Keep FILE where "
     "users with access to the store's disk cannot write.",
 )
-@option(
+@flags.option(
     "--against", type=Path, metavar="FILE", help="Also compare with the links that --save wrote."
 )
-@option(
+@flags.option(
     "--beside",
     metavar="DIR|URI",
     help="Read no records, and compare the store's links with those of another store.",
 )
-@json_option
-@table_options(SecurityOptions, without=("insecure",))
+@flags.json_option
+@flags.table_options(SecurityOptions, without=("insecure",))
 def verify(
     store: str, *, save: Path | None, against: Path | None, beside: str | None, **options: Any
 ) -> None:

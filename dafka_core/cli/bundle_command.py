@@ -17,16 +17,8 @@ from typing import Any, Final
 
 import click
 
-from dafka_core.cli import output
+from dafka_core.cli import flags, output
 from dafka_core.cli.configuration import CONFIG, PROFILE
-from dafka_core.cli.flags import (
-    PREFIX,
-    argument,
-    result_option,
-    stores_option,
-    table_options,
-    timeout_option,
-)
 from dafka_core.cli.version_command import versions
 from dafka_core.config.node_options import ReaderOptions
 from dafka_core.errors import HIDDEN, ConfigError, is_secret
@@ -44,16 +36,16 @@ MARGIN_S: Final = 60.0
 
 
 @click.pass_context
-@argument(
+@flags.argument(
     "file",
     required=False,
     metavar="[FILE]",
     help="A new .tar.gz file; by default named after the current time.",
 )
-@result_option
-@timeout_option
-@stores_option
-@table_options(ReaderOptions)
+@flags.result_option
+@flags.timeout_option
+@flags.stores_option
+@flags.table_options(ReaderOptions)
 def bundle(
     ctx: click.Context, file: str | None, *, timeout_s: float, uris: str, **options: Any
 ) -> None:
@@ -78,7 +70,7 @@ def bundle(
 
 def _variables(ctx: click.Context, options: Mapping[str, Any]) -> dict[str, str]:
     given = {CONFIG: ctx.meta.get("dafka.config"), PROFILE: ctx.meta.get("dafka.profile")}
-    given |= {PREFIX + name.upper(): value for name, value in options.items()}
+    given |= {flags.PREFIX + name.upper(): value for name, value in options.items()}
     return {name: _text(value) for name, value in given.items() if value not in (None, "")}
 
 
@@ -129,7 +121,7 @@ def _environment() -> dict[str, str]:
     return {
         name: HIDDEN if is_secret(name) else value
         for name, value in sorted(os.environ.items())
-        if name.startswith(PREFIX)
+        if name.startswith(flags.PREFIX)
     }
 
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from dafka_core.cli import output
-from dafka_core.cli.flags import argument, json_option, option, reads_stores, result_option
+from dafka_core.cli import flags, output
 from dafka_core.cli.store_clients import StoreFinder
 from dafka_core.errors import DafkaError
 from dafka_core.model.positions import parse_time_us
@@ -23,13 +22,13 @@ if TYPE_CHECKING:
     from dafka_core.queries.checkpoint import Batch, Checkpoint
 
 
-path_argument: Final = argument("path", metavar="PATH")
-target_argument: Final = argument("to", metavar="TO")
-batch_number_option: Final = option(
+path_argument: Final = flags.argument("path", metavar="PATH")
+target_argument: Final = flags.argument("to", metavar="TO")
+batch_number_option: Final = flags.option(
     "--batch", type=click.IntRange(0), metavar="N", help="The batch's number."
 )
 
-stopped_option: Final = option(
+stopped_option: Final = flags.option(
     "--stopped",
     is_flag=True,
     help="The query is stopped, although its checkpoint changed recently.",
@@ -42,7 +41,7 @@ def checkpoint() -> None:
 
 @path_argument
 @batch_number_option
-@json_option
+@flags.json_option
 def show(path: str, *, batch: int | None) -> None:
     """List a checkpoint's batches, or the offset ranges of one batch.
 
@@ -66,10 +65,12 @@ def show(path: str, *, batch: int | None) -> None:
 
 
 @path_argument
-@argument("other", required=False, metavar="[OTHER]", help="Another checkpoint; default: PATH.")
+@flags.argument(
+    "other", required=False, metavar="[OTHER]", help="Another checkpoint; default: PATH."
+)
 @batch_number_option
-@option("--other-batch", type=click.IntRange(0), metavar="N", help="A batch of OTHER.")
-@json_option
+@flags.option("--other-batch", type=click.IntRange(0), metavar="N", help="A batch of OTHER.")
+@flags.json_option
 def diff(path: str, other: str | None, *, batch: int | None, other_batch: int | None) -> None:
     """List the partitions whose end offsets differ between two checkpoints or two batches.
 
@@ -97,7 +98,7 @@ def diff(path: str, other: str | None, *, batch: int | None, other_batch: int | 
 
 @path_argument
 @target_argument
-@result_option
+@flags.result_option
 def copy(path: str, to: str) -> None:
     """Copy a checkpoint unchanged, with the id of its query, as a backup or to move it.
 
@@ -115,7 +116,7 @@ def copy(path: str, to: str) -> None:
 
 @path_argument
 @target_argument
-@result_option
+@flags.result_option
 def fork(path: str, to: str) -> None:
     """Copy a checkpoint for another query, which continues from the same offsets.
 
@@ -132,14 +133,14 @@ def fork(path: str, to: str) -> None:
 
 
 @path_argument
-@option("--to-batch", type=click.IntRange(0), metavar="N", help="The last batch to keep.")
-@option(
+@flags.option("--to-batch", type=click.IntRange(0), metavar="N", help="The last batch to keep.")
+@flags.option(
     "--to-time",
     metavar="TIME",
     help="Keep batches planned until then: 2026-11-23T18:00:00Z, or an age such as 15m.",
 )
 @stopped_option
-@result_option
+@flags.result_option
 def rewind(path: str, *, to_batch: int | None, to_time: str | None, stopped: bool) -> None:
     """Back up a checkpoint, then remove the batches after an earlier one.
 
@@ -167,7 +168,7 @@ def rewind(path: str, *, to_batch: int | None, to_time: str | None, stopped: boo
 
 @path_argument
 @stopped_option
-@result_option
+@flags.result_option
 def reset(path: str, *, stopped: bool) -> None:
     """Reset a query: it restarts as a new query from its option startingOffsets.
 
@@ -228,12 +229,12 @@ def _ends(found: Checkpoint, number: int | None) -> dict[tuple[str, str, str], i
 
 
 @path_argument
-@option(
+@flags.option(
     "--pass-through",
     is_flag=True,
     help="The query copies its source: compare its rows with the source.",
 )
-@option(
+@flags.option(
     "--query",
     default="",
     show_default=False,
@@ -241,21 +242,23 @@ def _ends(found: Checkpoint, number: int | None) -> dict[tuple[str, str, str], i
     help="The function that derives the query's DataFrame from the source's: recompute the "
     "rows with Spark and compare them.",
 )
-@option(
+@flags.option(
     "--source-option", multiple=True, metavar="NAME=VALUE", help="For --query: a source option."
 )
-@option("--sink-option", multiple=True, metavar="NAME=VALUE", help="For --query: a sink option.")
-@option(
+@flags.option(
+    "--sink-option", multiple=True, metavar="NAME=VALUE", help="For --query: a sink option."
+)
+@flags.option(
     "--from-batch", type=click.IntRange(0), default=0, metavar="N", help="The first batch to read."
 )
-@option(
+@flags.option(
     "--partition",
     default="",
     show_default=False,
     metavar="ADDRESS",
     help="The partition of the query's audit records, if several keys have written any.",
 )
-@reads_stores
+@flags.reads_stores
 def verify(
     path: str,
     *,

@@ -6,15 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from dafka_core.cli import output
-from dafka_core.cli.flags import (
-    json_option,
-    min_stores_option,
-    option,
-    stores_option,
-    table_options,
-    timeout_option,
-)
+from dafka_core.cli import flags, output
 from dafka_core.cli.store_clients import parse_least, parse_uris
 from dafka_core.config.missing_stores import EVERY_STORE
 from dafka_core.config.node_options import ReaderOptions
@@ -45,11 +37,11 @@ class State(NamedTuple):
     why: str = ""
 
 
-@min_stores_option
-@json_option
-@timeout_option
-@stores_option
-@table_options(ReaderOptions, without=_WAITING)
+@flags.min_stores_option
+@flags.json_option
+@flags.timeout_option
+@flags.stores_option
+@flags.table_options(ReaderOptions, without=_WAITING)
 def status(*, min_stores: str | None, timeout_s: float, uris: str, **options: Any) -> None:
     """Exit with 0 if a tower and all known stores respond, else with 1: for probes.
 
@@ -108,8 +100,8 @@ def _why_not(states: list[State], least: int | None) -> str:
     return f"{gone} of {len(stores)} stores do not respond{full}"
 
 
-@json_option
-@table_options(ReaderOptions)
+@flags.json_option
+@flags.table_options(ReaderOptions)
 def nodes(**options: Any) -> None:
     """List the towers, and the producers, consumers, stores and readers with their topics.
 
@@ -131,17 +123,17 @@ def nodes(**options: Any) -> None:
     output.table(("node", "kind", "endpoint", "connected", "topics"), rows)
 
 
-@option(
+@flags.option(
     "--topic",
     multiple=True,
     type=unescape,
     metavar="TOPIC",
     help="A topic to check; may be given several times.",
 )
-@json_option
-@timeout_option
-@stores_option
-@table_options(ReaderOptions, without=_WAITING)
+@flags.json_option
+@flags.timeout_option
+@flags.stores_option
+@flags.table_options(ReaderOptions, without=_WAITING)
 def doctor(*, topic: Sequence[str], timeout_s: float, uris: str, **options: Any) -> None:
     """Diagnose a cluster: towers, stores, topics, clocks, versions, locks and connections.
 

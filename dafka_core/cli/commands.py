@@ -123,12 +123,11 @@ class _Command(click.Command):
         return super().invoke(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the arguments, and the options by their sections."""
+        """Write the options by their sections."""
         written: dict[str, list[tuple[str, str]]] = {}
         for each in self.get_params(ctx):
-            if record := each.get_help_record(ctx):
-                plain = "Arguments" if each.param_type_name == "argument" else "Options"
-                written.setdefault(getattr(each, "section", plain), []).append(record)
+            if isinstance(each, click.Option) and (record := each.get_help_record(ctx)):
+                written.setdefault(getattr(each, "section", "Options"), []).append(record)
         for section, records in written.items():
             with formatter.section(section):
                 formatter.write_dl(records)

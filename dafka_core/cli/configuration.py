@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,10 +46,8 @@ class Found(NamedTuple):
     origin: str
 
 
-class _Section(NamedTuple):
-    where: str
-    command: str
-    values: Mapping[str, Any]
+_Setting = tuple[str, str, Found]
+"""A command, or empty for all commands; the setting's name, and its value."""
 
 
 @dataclass(frozen=True)
@@ -59,26 +57,17 @@ class Configuration:
     Attributes:
         path: the file, if one was found.
         profile: the chosen profile, or empty.
-        sections: the applicable sections of the file in order of precedence.
+        settings: of the applicable sections of the file, in order of precedence.
     """
 
     path: Path | None = None
     profile: str = ""
-    sections: tuple[_Section, ...] = ()
+    settings: tuple[_Setting, ...] = ()
 
     def find(self, name: str, command: str = "") -> Found | None:
         """Return the file's value for a command, or for all commands without one."""
-        for section in self.sections:
-            if section.command in ("", command) and name in section.values:
-                return Found(section.values[name], section.where)
-        return None
-
-    def of_commands(self) -> Iterator[tuple[str, str, Found]]:
-        """Yield the file's settings for single commands: command, setting and value."""
-        for section in self.sections:
-            if section.command:
-                for name, value in section.values.items():
-                    yield section.command, name, Found(value, section.where)
+        found = (each for of, own, each in self.settings if own == name and of in ("", command))
+        return next(found, None)
 
 
 def read(config: str | None, profile: str | None, known: Known) -> Configuration:
@@ -95,17 +84,17 @@ def read(config: str | None, profile: str | None, known: Known) -> Configuration
     content = {} if path is None else _content(path)
     chosen = profile or os.environ.get(PROFILE) or content.get(_PROFILE, "")
     profiles = _table(path, "", content, _PROFILES)
-    sections = [*_sections(path, "", content, known)]
+    settings = [*_settings(path, "", content, known)]
     for name in profiles:
         of_profile = _table(path, f"{_PROFILES}.", profiles, name)
-        found = [*_sections(path, f"{_PROFILES}.{name}", of_profile, known)]
+        found = [*_settings(path, f"{_PROFILES}.{name}", of_profile, known)]
         if name == chosen:
-            sections = [*found, *sections]
+            settings = [*found, *settings]
     if chosen and chosen not in profiles:
         near = what_there_is(str(chosen), {*map(str, profiles)}, "profiles")
         where = f"{path} does not define it" if path else "no configuration file was found"
         raise ConfigError("profile", chosen, f"{where}; {near}")
-    return Configuration(path, str(chosen), tuple(sections))
+    return Configuration(path, str(chosen), tuple(settings))
 
 
 def misspelt_variables() -> list[str]:
@@ -145,9 +134,9 @@ def _content(path: Path) -> dict[str, Any]:
         raise ConfigError("config", str(path), f"is not TOML: {error}") from None
 
 
-def _sections(
+def _settings(
     path: Path | None, where: str, content: Mapping[str, Any], known: Known
-) -> Iterator[_Section]:
+) -> Iterator[_Setting]:
     inside = f"{where}." if where else ""
     commands = _table(path, inside, content, _COMMANDS)
     for name in commands:
@@ -156,18 +145,20 @@ def _sections(
             raise ConfigError(name, "{...}", f"is not a command; {near}", f"{path} section")
         at = f"{path} [{inside}{_COMMANDS}.{name}]"
         own = _table(path, f"{inside}{_COMMANDS}.", commands, name)
-        yield _Section(at, name, _values(at, own, known[name]()))
+        yield from _checked_all(at, name, own, known[name]())
     at = f"{path} [{where}]" if where else f"{path}"
     reserved = {_COMMANDS} if where else {_COMMANDS, _PROFILE, _PROFILES}
     general = {name: value for name, value in content.items() if name not in reserved}
-    yield _Section(at, "", _values(at, general, frozenset(SETTINGS)))
+    yield from _checked_all(at, "", general, SETTINGS)
 
 
-def _values(where: str, given: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:
+def _checked_all(
+    where: str, command: str, given: Mapping[str, Any], names: Collection[str]
+) -> Iterator[_Setting]:
     for name, value in given.items():
         if name not in names:
             raise ConfigError(name, value, unknown(name, names), f"{where} setting")
-    return {name: _checked(name, value, name, f"{where} setting") for name, value in given.items()}
+        yield command, name, Found(_checked(name, value, name, f"{where} setting"), where)
 
 
 def _checked(name: str, value: Any, shown: str, kind: str) -> Any:
@@ -314,8 +305,7 @@ def _of_all(found: Configuration) -> Iterator[tuple[str, ...]]:
             yield _row("", name, Found(checked, PREFIX + name.upper()))
         else:
             yield _row("", name, found.find(name) or Found(row.default, DEFAULT))
-    for command, name, each in found.of_commands():
-        yield _row(command, name, each)
+    yield from (_row(*each) for each in found.settings if each[0])
 
 
 def _of_command(ctx: click.Context, words: Sequence[str]) -> Iterator[tuple[str, ...]]:

@@ -18,17 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import numpy as np
 
-from dafka_core.cli import output, store_clients
-from dafka_core.cli.flags import (
-    of_table,
-    option,
-    parse_offset,
-    stores_option,
-    table_options,
-    timeout_option,
-    topic_argument,
-    watching,
-)
+from dafka_core.cli import flags, output, store_clients
 from dafka_core.cli.process import Stopped
 from dafka_core.cli.store_clients import Holder, StoreFinder, read_range
 from dafka_core.config.node_options import ConsumerOptions, ReaderOptions
@@ -135,11 +125,7 @@ class StoredRecords:
         return [*merge_heads(infos).values()]
 
     def of_topic(self, topic: str, chosen: Collection[str] = ()) -> list[PartitionInfo]:
-        """Return a topic's partitions, or only the chosen ones.
-
-        Raises:
-            DafkaError: no store has the topic, or a chosen partition.
-        """
+        """Return a topic's partitions, or the chosen ones; raise DafkaError if any is missing."""
         found = self.partitions([topic])
         return store_clients.chosen(found, topic, chosen, lambda: self.partitions(None))
 
@@ -311,20 +297,21 @@ _FORMAT_HELP: Final = (
     + r"; \\n, \\t, \\0, \\x1f. A newline is added unless it ends in an escape."
 )
 
-offset_option: Final = option(
+offset_option: Final = flags.option(
     "--offset",
     metavar="earliest|latest|N|+N|-N",
     help="The first offset to read in each partition; -N: the last N records of each.",
 )
-since_option: Final = option(
+since_option: Final = flags.option(
     "--since",
     metavar="TIME",
-    help="Start with records of this time: 2026-11-23T18:00:00Z, or an age such as 15m.",
+    help="Start with records of this time: 2026-11-23T18:00:00Z, a date in UTC, or an age such as "
+    "15m.",
 )
-until_option: Final = option(
-    "--until", metavar="TIME", help="End before records of this time or age."
+until_option: Final = flags.option(
+    "--until", metavar="TIME", help="End before records of this time, date or age."
 )
-partitions_option: Final = option(
+partitions_option: Final = flags.option(
     "--partition",
     multiple=True,
     type=unescape,
@@ -365,7 +352,7 @@ class Selection:
         """Parse flags; raise BadParameter for invalid ones."""
         if offset is not None and since is not None:
             raise click.BadParameter("cannot be combined with --offset", param_hint="'--since'")
-        found = parsed("--offset", parse_offset, offset)
+        found = parsed("--offset", flags.parse_offset, offset)
         since_us, until_us = (
             parsed(flag, parse_time_us, text)
             for flag, text in (("--since", since), ("--until", until))
@@ -412,24 +399,30 @@ class Selection:
         return [Range(each, max(starts[each.tp], each.earliest), ends[each.tp]) for each in infos]
 
 
-@topic_argument
-@option("--from-beginning", is_flag=True, help="Start with the earliest records.")
+@flags.topic_argument
+@flags.option("--from-beginning", is_flag=True, help="Start with the earliest records.")
 @offset_option
 @since_option
 @until_option
 @partitions_option
-@option("--exit-at-end", is_flag=True, help="Exit after the last record that exists now.")
-@option("--count", type=click.IntRange(1), metavar="N", help="Exit after N records.")
-@option(
+@flags.option("--exit-at-end", is_flag=True, help="Exit after the last record that exists now.")
+@flags.option("--count", type=click.IntRange(1), metavar="N", help="Exit after N records.")
+@flags.option(
     "--grep",
     metavar="PATTERN",
     help="Only records with a value that contains a match of this regular expression (RE2).",
 )
-@option("--format", "form", metavar="TEXT", help=_FORMAT_HELP)
-@option("--json", "as_json", is_flag=True, help=_JSON_HELP)
-@timeout_option
-@stores_option
-@table_options(ConsumerOptions, MetricsOptions)
+@flags.option(
+    "--where",
+    metavar="CONDITION",
+    help="Only records that match: \"key = 'X'\", \"value LIKE '%late%' AND offset > 9\" "
+    "(docs/spark.md).",
+)
+@flags.option("--format", "form", metavar="TEXT", help=_FORMAT_HELP)
+@flags.option("--json", "as_json", is_flag=True, help=_JSON_HELP)
+@flags.timeout_option
+@flags.stores_option
+@flags.table_options(ConsumerOptions, MetricsOptions)
 def consume(
     topic: str,
     *,
@@ -441,6 +434,7 @@ def consume(
     exit_at_end: bool,
     count: int | None,
     grep: str | None,
+    where: str | None,
     form: str | None,
     as_json: bool,
     timeout_s: float,
@@ -454,7 +448,7 @@ def consume(
     """
     opens = options.get("envelope") != NONE
     text = partial(_formatter(form, as_json), opens=opens)
-    matches = _matcher(grep, opens=opens)
+    matches = _matcher(grep, where, opens=opens)
     if from_beginning:
         if offset is not None or since is not None:
             why = "cannot be combined with --offset or --since"
@@ -465,7 +459,7 @@ def consume(
         why = "requires --exit-at-end or --until: new records need a tower"
         raise click.BadParameter(why, param_hint="'--stores'")
     check_argument("topic", topic, check_topic)  # before waiting for a tower
-    finder = StoreFinder(uris, timeout_s, of_table(ReaderOptions, options))
+    finder = StoreFinder(uris, timeout_s, flags.of_table(ReaderOptions, options))
     if wanted.ends:
         if options.get("metrics") is not None:
             output.info("--metrics is ignored: a command that reads in bulk serves no metrics")
@@ -502,8 +496,8 @@ def _follow(
         start = {each.partition: each.end for each in others}
         start = {topic: start | {each.info.partition: each.start for each in ranges}}
     with (
-        watching("consumer", options) as watch,
-        Consumer(start=start, **of_table(ConsumerOptions, options)) as consumer,
+        flags.watching("consumer", options) as watch,
+        Consumer(start=start, **flags.of_table(ConsumerOptions, options)) as consumer,
     ):
         watch.add(consumer)
         consumer.subscribe(topic)
@@ -540,8 +534,15 @@ def _formatter(form: str | None, as_json: bool) -> Callable[..., bytes]:
     return made
 
 
-def _matcher(pattern: str | None, *, opens: bool) -> Matcher:
-    """Return a function from a batch to its matching records, which are all without a pattern."""
+def _matcher(pattern: str | None, where: str | None, *, opens: bool) -> Matcher:
+    """Return a function from a batch to its matching records; all match without a filter."""
+    if where is not None:
+        if pattern is not None:
+            why = "cannot be combined with --grep; write value LIKE '%text%'"
+            raise click.BadParameter(why, param_hint="'--where'")
+        from dafka_core.model.where import Where, matched
+
+        return partial(matched, where=parsed("--where", Where.parse, where), opens=opens)
     if pattern is None:
         return lambda batch: batch
     import pyarrow as pa
@@ -600,8 +601,11 @@ def _warn_if_missing(consumer: Consumer, topic: str) -> None:
     with suppress(ClosedError, NodeFailedError):  # the consumer has ended
         while True:
             try:
-                if not consumer.held_topics(topic, timeout_s=LOOKUP_S):
-                    near = what_there_is(topic, consumer.held_topics(timeout_s=LOOKUP_S), "topics")
+                if consumer.held_topics(topic, timeout_s=LOOKUP_S):
+                    return
+                held = consumer.held_topics(timeout_s=LOOKUP_S)
+                if topic not in held:  # it may have come in between
+                    near = what_there_is(topic, held, "topics")
                     output.info(f"no store has topic {quoted(topic)} ({near}); waiting for it")
                 return
             except NoStoreError as error:

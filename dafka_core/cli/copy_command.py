@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dafka_core.archive.record_files import SCHEMA, columns_of
-from dafka_core.cli import consume_command, output
+from dafka_core.cli import consume_command, flags, output
 from dafka_core.cli.consume_command import (
     Range,
     Selection,
@@ -26,15 +26,6 @@ from dafka_core.cli.consume_command import (
     partitions_option,
     since_option,
     until_option,
-)
-from dafka_core.cli.flags import (
-    argument,
-    of_table,
-    option,
-    result_option,
-    stores_option,
-    table_options,
-    timeout_option,
 )
 from dafka_core.cli.process import Stopped
 from dafka_core.cli.produce_command import Publisher, decoder, open_sources
@@ -107,11 +98,7 @@ Write = Callable[[RecordBatch], object]
 
 @contextmanager
 def new_file(place: Place, *, overwrite: bool) -> Iterator[Write]:
-    """Yield a function that writes records to a file, which appears once it is complete.
-
-    Raises:
-        ConfigError: the file exists, or cannot be written.
-    """
+    """Yield a function that writes to a new file; raise ConfigError if that is impossible."""
     try:
         with (
             open_new(Path(place.name), replaces=overwrite) as file,
@@ -206,30 +193,30 @@ POLL_S: Final = 1.0
 _PLACE: Final = "a topic (topic:NAME), or a file (file:PATH) with suffix .parquet, .jsonl or .csv."
 
 
-@argument("source", metavar="FROM", help=f"The source: {_PLACE}")
-@argument("target", metavar="TO", help=f"The target: {_PLACE}")
+@flags.argument("source", metavar="FROM", help=f"The source: {_PLACE}")
+@flags.argument("target", metavar="TO", help=f"The target: {_PLACE}")
 @offset_option
 @since_option
 @until_option
 @partitions_option
-@option(
+@flags.option(
     "--resume",
     is_flag=True,
     help="Topic to topic: keep the partitions' names and offsets, and continue at the end of "
     "the target.",
 )
-@option("--follow", is_flag=True, help="As --resume, then copy new records until Ctrl-C.")
-@option(
+@flags.option("--follow", is_flag=True, help="As --resume, then copy new records until Ctrl-C.")
+@flags.option(
     "--to-tower",
     multiple=True,
     metavar="HOST[:SUB_PORT:PUB_PORT]",
     help="A tower of the target's cluster, if it differs from the source's.",
 )
-@option("--overwrite", is_flag=True, help="Replace an existing file.")
-@result_option
-@timeout_option
-@stores_option
-@table_options(ReaderOptions, ProducerOptions, without=("envelope",))
+@flags.option("--overwrite", is_flag=True, help="Replace an existing file.")
+@flags.result_option
+@flags.timeout_option
+@flags.stores_option
+@flags.table_options(ReaderOptions, ProducerOptions, without=("envelope",))
 def copy(
     source: str,
     target: str,
@@ -264,20 +251,20 @@ def copy(
     if len(topics) == 2 and topics[0] == topics[1] and not to_tower:
         why = "is the same topic: name another topic, or another cluster (--to-tower)"
         raise click.BadParameter(why, param_hint="'TO'")
-    given = {**of_table(ProducerOptions, options)}
+    given = {**flags.of_table(ProducerOptions, options)}
     if to_tower:
         given["tower"] = ",".join(to_tower)
     if origin.kind:
         _file_to_topic(origin, topics[0], given)
         return
     wanted = Selection.of(offset, since, until, partition, ends=True)
-    finder = StoreFinder(uris, timeout_s, of_table(ReaderOptions, options))
+    finder = StoreFinder(uris, timeout_s, flags.of_table(ReaderOptions, options))
     with consume_command.open_stored_records(finder) as stored:
         if destination.kind:
             _topic_to_file(stored, wanted, topics[0], destination, overwrite=overwrite)
             return
         if topics[0] == topics[1]:
-            _check_other_cluster(stored, of_table(ReaderOptions, given), timeout_s)
+            _check_other_cluster(stored, flags.of_table(ReaderOptions, given), timeout_s)
         mirror = _Mirror(stored, topics[0], topics[1], given, keeps_offsets=keeps_offsets)
         try:
             # With --follow a signal is the normal end.

@@ -18,8 +18,7 @@ from typing import Any, Final
 
 import click
 
-from dafka_core.cli import output
-from dafka_core.cli.flags import argument, json_option, option, table_options
+from dafka_core.cli import flags, output
 from dafka_core.config.node_options import NodeOptions
 from dafka_core.errors import ConfigError, DafkaError
 from dafka_core.model.name_limits import what_there_is
@@ -46,16 +45,18 @@ exec(code)
 workers cannot import them. Its usage messages begin with ``dafka job NAME``."""
 
 
-@argument("name", required=False, metavar="[NAME]", help="A job; without it, a list.")
-@argument("arguments", nargs=-1, metavar="[ARGUMENTS]", help="The job's arguments; see its --help.")
-@option(
+@flags.argument("name", required=False, metavar="[NAME]", help="A job; without it, a list.")
+@flags.argument(
+    "arguments", nargs=-1, metavar="[ARGUMENTS]", help="The job's arguments; see its --help."
+)
+@flags.option(
     _PRINT_SUBMIT,
     "print_submit",
     is_flag=True,
     help="Print the command that runs the job with spark-submit instead.",
 )
-@json_option
-@table_options(NodeOptions, without=_NODES_OWN)
+@flags.json_option
+@flags.table_options(NodeOptions, without=_NODES_OWN)
 def job(name: str | None, arguments: Sequence[str], *, print_submit: bool, **options: Any) -> None:
     """Run one of the package's Spark jobs on this machine, or list the jobs.
 
@@ -126,15 +127,15 @@ def _submitted(script: Path, arguments: Sequence[str]) -> str:
 _SUFFIX: Final = ".ipynb"
 
 
-@argument(
+@flags.argument(
     "directory",
     required=False,
     metavar="DIR",
     help="The target directory, created if missing; without it the notebooks are listed.",
 )
-@argument("names", nargs=-1, metavar="NAME", help="Only these; default: all.")
-@option("--force", is_flag=True, help="Replace existing files of these names.")
-@json_option
+@flags.argument("names", nargs=-1, metavar="NAME", help="Only these; default: all.")
+@flags.option("--force", is_flag=True, help="Replace existing files of these names.")
+@flags.json_option
 def notebooks(directory: str | None, names: Sequence[str], *, force: bool) -> None:
     """Copy the package's notebooks to a directory, or list them.
 

@@ -9,8 +9,7 @@ from typing import Final
 
 import click
 
-from dafka_core.cli import output
-from dafka_core.cli.flags import argument, json_option, option
+from dafka_core.cli import flags, output
 from dafka_core.errors import ConfigError
 from dafka_core.model.names import escape, unescape
 from dafka_core.security.permissions import (
@@ -29,7 +28,7 @@ DEFAULT_ROLES: Final = f"{PRODUCE},{CONSUME}"
 """Roles of a new key, and of a new user of a gateway."""
 
 # Not --dir, which in a settings file is a store's directory.
-keys_option: Final = option(
+keys_option: Final = flags.option(
     "--keys",
     "directory",
     default=DEFAULT_DIRECTORY,
@@ -38,7 +37,7 @@ keys_option: Final = option(
 )
 
 topics_option: Final = partial(
-    option,
+    flags.option,
     multiple=True,
     metavar="PATTERN",
     help="The topics of the role with this name; several separated by commas, or given "
@@ -50,8 +49,8 @@ def keys() -> None:
     """Create and list keys of towers and nodes, and tokens."""
 
 
-@argument("name", type=unescape, metavar="NAME")
-@option(
+@flags.argument("name", type=unescape, metavar="NAME")
+@flags.option(
     "--role",
     multiple=True,
     metavar="|".join(ROLES),
@@ -60,7 +59,7 @@ def keys() -> None:
 )
 @topics_option("--produce")
 @topics_option("--consume")
-@option(
+@flags.option(
     "--addresses",
     multiple=True,
     metavar="PATTERN",
@@ -119,7 +118,7 @@ def patterns_of(
     return patterns
 
 
-@argument("name", type=unescape, metavar="NAME")
+@flags.argument("name", type=unescape, metavar="NAME")
 @keys_option
 def renew(name: str, *, directory: str) -> None:
     """Write the certificate for Arrow Flight into a file NAME.key that was written by hand.
@@ -137,7 +136,7 @@ def renew(name: str, *, directory: str) -> None:
     output.info(f"wrote the certificate into {path}.key: copy it to all nodes that admit this key")
 
 
-@argument("file", metavar="FILE")
+@flags.argument("file", metavar="FILE")
 def token(file: str) -> None:
     """Create a file with a token for HTTP requests to the console or for metrics.
 
@@ -156,7 +155,7 @@ def token(file: str) -> None:
 
 
 @keys_option
-@json_option
+@flags.json_option
 def show(*, directory: str) -> None:
     """List the keys in a directory: roles, topics, and the state of the secret key file."""
     from dafka_core.security.key_files import PUBLIC, SECRET, read_public, read_secret

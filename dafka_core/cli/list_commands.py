@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
-from dafka_core.cli import output, store_clients
-from dafka_core.cli.flags import argument, min_stores_option, option, reads_stores, topic_argument
+from dafka_core.cli import flags, output, store_clients
 from dafka_core.cli.store_clients import StoreFinder
 from dafka_core.config.options import check_argument
 from dafka_core.errors import DafkaError
@@ -34,8 +33,8 @@ _QUERY_COLUMNS: Final = ("query", "run", "state", "partitions", *_BEHIND, "repor
 _LAG_COLUMNS: Final = ("run", "topic", "partition", "position", "end", *_BEHIND)
 
 
-@min_stores_option
-@reads_stores
+@flags.min_stores_option
+@flags.reads_stores
 def topics(*, finder: StoreFinder) -> None:
     """List topics: number of partitions, records and bytes, first and last timestamp."""
     held: dict[str, list[Held]] = defaultdict(list)
@@ -55,9 +54,11 @@ def topics(*, finder: StoreFinder) -> None:
     output.table(("topic", "partitions", "records", "bytes", "first", "last"), rows)
 
 
-@argument("topic", type=unescape, required=False, metavar="[TOPIC]", help="Default: all topics.")
-@min_stores_option
-@reads_stores
+@flags.argument(
+    "topic", type=unescape, required=False, metavar="[TOPIC]", help="Default: all topics."
+)
+@flags.min_stores_option
+@flags.reads_stores
 def partitions(topic: str | None, *, finder: StoreFinder) -> None:
     """List partitions: offsets, bytes, first and last timestamp, complete stores, and client."""
     if topic is not None:
@@ -95,9 +96,9 @@ def _held(topic: str | None, finder: StoreFinder) -> list[Held]:
     return [Held(each, furthest.get(each.tp), complete[each.tp] or None) for each in infos]
 
 
-@topic_argument
-@min_stores_option
-@reads_stores
+@flags.topic_argument
+@flags.min_stores_option
+@flags.reads_stores
 def heads(topic: str, *, finder: StoreFinder) -> None:
     """List a topic's partitions: the earliest offset in stores, and the next one to write."""
     check_argument("topic", topic, check_topic)  # before waiting for a tower
@@ -106,15 +107,15 @@ def heads(topic: str, *, finder: StoreFinder) -> None:
     output.table(("partition", "earliest", "next"), rows)
 
 
-@option("--discard", is_flag=True, help="Discard the listed records and fence their writers.")
-@option(
+@flags.option("--discard", is_flag=True, help="Discard the listed records and fence their writers.")
+@flags.option(
     "--idle-hours",
     type=click.FloatRange(0),
     default=0.0,
     metavar="N",
     help="Only attempts without new records for N hours.",
 )
-@reads_stores
+@flags.reads_stores
 def staged(*, discard: bool, idle_hours: float, finder: StoreFinder) -> None:
     """List the staged records at each store: records of uncommitted transactions.
 
@@ -153,7 +154,7 @@ def _discard(client: StoreClient, found: list[StagedPartition], timeout_s: float
         output.info(f"left at store {store}: {count} that another store is copying to it")
 
 
-@reads_stores
+@flags.reads_stores
 def stores(*, finder: StoreFinder) -> None:
     """List the stores: size of the log file, free space in it, and readers' leases on it."""
     from msgspec.structs import astuple
@@ -171,15 +172,17 @@ def stores(*, finder: StoreFinder) -> None:
     output.table(("store", "file_bytes", "free_bytes", "leases", "oldest_lease_s"), rows)
 
 
-@argument(
+@flags.argument(
     "query",
     type=unescape,
     required=False,
     metavar="[QUERY]",
     help="A query, to list its partitions; default: list all queries.",
 )
-@option("--progress-topic", default=QUERIES_TOPIC, metavar="TOPIC", help="Where queries report.")
-@reads_stores
+@flags.option(
+    "--progress-topic", default=QUERIES_TOPIC, metavar="TOPIC", help="Where queries report."
+)
+@flags.reads_stores
 def lag(query: str | None, *, progress_topic: str, finder: StoreFinder) -> None:
     """List the lag of Spark's streaming queries that report it (option queryName).
 

@@ -9,21 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from dafka_core.cli import output
+from dafka_core.cli import flags, output
 from dafka_core.cli.consume_command import json_lines
-from dafka_core.cli.flags import (
-    argument,
-    directory_option,
-    exit_with_parent_option,
-    json_option,
-    needed,
-    of_table,
-    option,
-    result_option,
-    table_options,
-    timeout_option,
-    watching,
-)
 from dafka_core.cli.process import serve_until_stopped, stop_when_input_ends
 from dafka_core.cli.store_clients import served
 from dafka_core.config.node_options import ReaderOptions, StoreOptions, TowerOptions
@@ -50,7 +37,7 @@ STORE_TABLES: Final[tuple[type[Options], ...]] = (
 def check_extensions(options: Mapping[str, Any]) -> None:
     """Raise ConfigError for an option of an extension that is off."""
     for each in store_extensions():
-        each.check(of_table(each.options, options))
+        each.check(flags.of_table(each.options, options))
 
 
 @contextmanager
@@ -62,7 +49,7 @@ def extended(
         nodes = []
         for each in store_extensions():
             if each.switch in options:
-                node = stack.enter_context(each.start(store, of_table(each.options, options)))
+                node = stack.enter_context(each.start(store, flags.of_table(each.options, options)))
                 nodes.append(node)
                 if node.notice:
                     output.info(node.notice)
@@ -72,9 +59,9 @@ def extended(
 
 
 @click.pass_context
-@directory_option()
-@exit_with_parent_option
-@table_options(*STORE_TABLES)
+@flags.directory_option()
+@flags.exit_with_parent_option
+@flags.table_options(*STORE_TABLES)
 def store(
     ctx: click.Context, *, directory: str | None, exit_with_parent: bool, **options: Any
 ) -> None:
@@ -84,7 +71,7 @@ def store(
     """
     if ctx.invoked_subcommand is not None:
         return
-    run_store(needed(directory), options, exit_with_parent=exit_with_parent)
+    run_store(flags.needed(directory), options, exit_with_parent=exit_with_parent)
 
 
 def run_store(directory: str, options: dict[str, Any], *, exit_with_parent: bool) -> None:
@@ -95,8 +82,8 @@ def run_store(directory: str, options: dict[str, Any], *, exit_with_parent: bool
         stop_when_input_ends()
     check_extensions(options)
     with (
-        watching("store", options) as watch,
-        Store(directory, announce=False, **of_table(StoreOptions, options)) as node,
+        flags.watching("store", options) as watch,
+        Store(directory, announce=False, **flags.of_table(StoreOptions, options)) as node,
         extended(node, options) as (nodes, facts),
     ):
         watch.add(node, *nodes)
@@ -106,14 +93,16 @@ def run_store(directory: str, options: dict[str, Any], *, exit_with_parent: bool
         serve_until_stopped(node, **where, flight=node.locations, **facts, **watch.facts)
 
 
-stopped_argument: Final = argument("directory", metavar="DIR")
+stopped_argument: Final = flags.argument("directory", metavar="DIR")
 """The directory of a stopped store."""
 
 
 @stopped_argument
-@option("--export", type=int, metavar="ID", help="Print these records as consume --json does.")
-@option("--discard", type=int, metavar="ID", help="Delete these records.")
-@json_option
+@flags.option(
+    "--export", type=int, metavar="ID", help="Print these records as consume --json does."
+)
+@flags.option("--discard", type=int, metavar="ID", help="Delete these records.")
+@flags.json_option
 def aside(directory: str, *, export: int | None, discard: int | None) -> None:
     """List the records that a store has set aside; the store must be stopped.
 
@@ -142,10 +131,10 @@ def aside(directory: str, *, export: int | None, discard: int | None) -> None:
 _FORGOTTEN: Final = "The store to forget, after the directory of a stopped store if DIR is given."
 
 
-@argument("what", nargs=-1, required=True, metavar="[DIR] ADDRESS", help=_FORGOTTEN)
-@result_option
-@timeout_option
-@table_options(ReaderOptions)
+@flags.argument("what", nargs=-1, required=True, metavar="[DIR] ADDRESS", help=_FORGOTTEN)
+@flags.result_option
+@flags.timeout_option
+@flags.table_options(ReaderOptions)
 def forget(what: Sequence[str], *, timeout_s: float, **options: Any) -> None:
     """Make all running stores, or the stopped store in DIR, forget a store that is gone for ever.
 
@@ -208,8 +197,8 @@ def near_address(address: str, known: Collection[str]) -> str:
 DESK_DIRECTORY: Final = "dafka-data"
 
 
-@exit_with_parent_option
-@table_options(TowerOptions, MetricsOptions)
+@flags.exit_with_parent_option
+@flags.table_options(TowerOptions, MetricsOptions)
 def tower(*, exit_with_parent: bool, **options: Any) -> None:
     """Run a tower, through which nodes discover each other.
 
@@ -219,16 +208,19 @@ def tower(*, exit_with_parent: bool, **options: Any) -> None:
 
     if exit_with_parent:
         stop_when_input_ends()
-    with watching("tower", options) as watch, Tower(**of_table(TowerOptions, options)) as node:
+    with (
+        flags.watching("tower", options) as watch,
+        Tower(**flags.of_table(TowerOptions, options)) as node,
+    ):
         watch.add(node)
         output.info(f"tower at {node.tower}; Ctrl-C stops it")
         where = {"sub_port": node.sub_port, "pub_port": node.pub_port, "tower": node.tower}
         serve_until_stopped(node, **where, **watch.facts)
 
 
-@directory_option(default=DESK_DIRECTORY)
-@exit_with_parent_option
-@table_options(*STORE_TABLES, TowerOptions, without=("tower",))
+@flags.directory_option(default=DESK_DIRECTORY)
+@flags.exit_with_parent_option
+@flags.table_options(*STORE_TABLES, TowerOptions, without=("tower",))
 def up(*, directory: str, exit_with_parent: bool, **options: Any) -> None:
     """Run a tower and a store in one process: a cluster for development.
 
@@ -239,10 +231,10 @@ def up(*, directory: str, exit_with_parent: bool, **options: Any) -> None:
     if exit_with_parent:
         stop_when_input_ends()
     check_extensions(options)
-    stored = of_table(StoreOptions, options) | {"announce": False}
+    stored = flags.of_table(StoreOptions, options) | {"announce": False}
     with (
-        watching("tower and store", options) as watch,
-        Tower(**of_table(TowerOptions, options)) as hub,
+        flags.watching("tower and store", options) as watch,
+        Tower(**flags.of_table(TowerOptions, options)) as hub,
         Store(directory, **stored | {"tower": hub.tower}) as node,
         extended(node, options) as (nodes, facts),
     ):
@@ -259,10 +251,10 @@ _ADDRESS: Final = re.compile(r"[0-9A-F]{32}")
 
 
 @stopped_argument
-@argument("address", metavar="ADDRESS")
-@result_option
-@timeout_option
-@table_options(ReaderOptions)
+@flags.argument("address", metavar="ADDRESS")
+@flags.result_option
+@flags.timeout_option
+@flags.table_options(ReaderOptions)
 def replace(directory: str, address: str, *, timeout_s: float, **options: Any) -> None:
     """Let the stopped store in DIR replace a store that is gone for ever, and take its address.
 

@@ -9,17 +9,8 @@ from typing import Any, Final
 
 import click
 
-from dafka_core.cli import consume_command, output
+from dafka_core.cli import consume_command, flags, output
 from dafka_core.cli.consume_command import Range
-from dafka_core.cli.flags import (
-    json_option,
-    of_table,
-    option,
-    reads_stores,
-    table_options,
-    timeout_option,
-    topic_argument,
-)
 from dafka_core.cli.store_clients import StoreFinder
 from dafka_core.config.node_options import ConsumerOptions, ProducerOptions, ReaderOptions
 from dafka_core.model.records import RecordBatch
@@ -31,26 +22,26 @@ def perf() -> None:
     """Measure a cluster's throughput: publish, consume, read in bulk."""
 
 
-@topic_argument
-@option(
+@flags.topic_argument
+@flags.option(
     "--count",
     type=click.IntRange(1),
     default=1_000_000,
     metavar="N",
     help="Number of records to publish.",
 )
-@option(
+@flags.option(
     "--size", type=click.IntRange(0, 1 << 20), default=100, metavar="N", help="Bytes per value."
 )
-@option(
+@flags.option(
     "--batch",
     type=click.IntRange(1, 100_000),
     default=1_000,
     metavar="N",
     help="Records per call of the producer.",
 )
-@json_option
-@table_options(ProducerOptions)
+@flags.json_option
+@flags.table_options(ProducerOptions)
 def produce(topic: str, *, count: int, size: int, batch: int, **options: Any) -> None:
     """Publish random records, and measure the time until stores have acknowledged them."""
     from dafka_core import Producer
@@ -74,26 +65,26 @@ def produce(topic: str, *, count: int, size: int, batch: int, **options: Any) ->
     output.table(_COLUMNS, rows)
 
 
-@topic_argument
-@json_option
-@timeout_option
-@table_options(ConsumerOptions)
+@flags.topic_argument
+@flags.json_option
+@flags.timeout_option
+@flags.table_options(ConsumerOptions)
 def consume(topic: str, *, timeout_s: float, **options: Any) -> None:
     """Read a topic from its earliest record to its current end with a consumer."""
     from dafka_core import Consumer
 
-    finder = StoreFinder("", timeout_s, of_table(ReaderOptions, options))
+    finder = StoreFinder("", timeout_s, flags.of_table(ReaderOptions, options))
     with consume_command.open_stored_records(finder) as stored:
         total = sum(each.end - each.earliest for each in stored.of_topic(topic))
     started_s = time.monotonic()
-    with Consumer(start="earliest", **of_table(ConsumerOptions, options)) as consumer:
+    with Consumer(start="earliest", **flags.of_table(ConsumerOptions, options)) as consumer:
         consumer.subscribe(topic)
         row = _read("consumed", consumer.batches(), total, started_s)
     output.table(_COLUMNS, [row])
 
 
-@topic_argument
-@reads_stores
+@flags.topic_argument
+@flags.reads_stores
 def store(topic: str, *, finder: StoreFinder) -> None:
     """Read a topic from stores in bulk, as Spark and 'consume --exit-at-end' do."""
     with consume_command.open_stored_records(finder) as stored:

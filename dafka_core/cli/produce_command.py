@@ -20,17 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import click
 import msgspec
 
-from dafka_core.cli import output, process
-from dafka_core.cli.flags import (
-    argument,
-    of_table,
-    option,
-    parse_address,
-    result_option,
-    table_options,
-    topic_argument,
-    watching,
-)
+from dafka_core.cli import flags, output, process
 from dafka_core.cli.process import Stopped, signals
 from dafka_core.config.node_options import ProducerOptions
 from dafka_core.errors import ConfigError, DafkaError, RecordTooLargeError
@@ -321,12 +311,7 @@ class Source(NamedTuple):
 
 @contextmanager
 def open_sources(names: Sequence[str]) -> Iterator[list[Source]]:
-    """Open all files for reading.
-
-    Raises:
-        ConfigError: a file cannot be read.
-        StreamError: standard input cannot be read.
-    """
+    """Open all files for reading; raise ConfigError or StreamError if one cannot be read."""
     with ExitStack() as stack:
         sources = []
         for name in names:
@@ -476,22 +461,22 @@ class Publisher:
             yield [last]
 
 
-@topic_argument
-@argument("files", nargs=-1, metavar="[FILE]...", help="Files; - or none is standard input.")
-@option(
+@flags.topic_argument
+@flags.argument("files", nargs=-1, metavar="[FILE]...", help="Files; - or none is standard input.")
+@flags.option(
     "--address",
-    callback=lambda ctx, parameter, value: parse_address(value),
+    callback=lambda ctx, parameter, value: flags.parse_address(value),
     metavar="UUID",
     help="The partition to continue, 32 hexadecimal digits. Default: a new partition.",
 )
-@option("--key", metavar="TEXT", help="The key of all records.")
-@option(
+@flags.option("--key", metavar="TEXT", help="The key of all records.")
+@flags.option(
     "--header",
     multiple=True,
     metavar="NAME=VALUE",
     help="A header of all records; may be given several times.",
 )
-@option(
+@flags.option(
     "--input",
     "kind",
     default=LINES,
@@ -500,21 +485,21 @@ class Publisher:
     "consume --json (json), a row of CSV after one with column names: value and key, or all "
     "columns as an object (csv), or a whole file (file).",
 )
-@option(
+@flags.option(
     "--key-separator",
     "separator",
     metavar="TEXT",
     help="Separates the key from the value in a line.",
 )
-@option("--key-column", metavar="NAME", help="The CSV column with the keys.")
-@option(
+@flags.option("--key-column", metavar="NAME", help="The CSV column with the keys.")
+@flags.option(
     "--rate",
     type=click.FloatRange(0.001),
     metavar="N",
     help="Publish at most N records per second.",
 )
-@result_option
-@table_options(ProducerOptions, MetricsOptions)
+@flags.result_option
+@flags.table_options(ProducerOptions, MetricsOptions)
 def produce(
     topic: str,
     files: Sequence[str],
@@ -542,8 +527,8 @@ def produce(
     decoders = decoder(kind, *parts, octets_of(separator or ""), key_column)
     with (
         open_sources(files or [STANDARD]) as sources,
-        watching("producer", options) as watch,
-        Producer(topic, address=address, **of_table(ProducerOptions, options)) as producer,
+        flags.watching("producer", options) as watch,
+        Producer(topic, address=address, **flags.of_table(ProducerOptions, options)) as producer,
     ):
         watch.add(producer)
         first = producer.next_offset

@@ -11,16 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from dafka_core.cli import output, store_clients
-from dafka_core.cli.flags import (
-    argument,
-    json_option,
-    option,
-    reads_stores,
-    table_options,
-    timeout_option,
-    topic_argument,
-)
+from dafka_core.cli import flags, output, store_clients
 from dafka_core.cli.store_clients import StoreFinder
 from dafka_core.config.missing_stores import described, if_gone
 from dafka_core.config.node_options import ReaderOptions
@@ -35,14 +26,14 @@ from dafka_core.model.records import KnownStore, PartitionInfo
 if TYPE_CHECKING:
     from dafka_core.flight.store_client import StoreClient
 
-yes_option: Final = option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+yes_option: Final = flags.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 
 END: Final = "end"
 
 
-@argument("rules", nargs=-1, metavar=f"[{RULES}]...")
-@option("--reset", is_flag=True, help="Restore the rules of each store's own options.")
-@reads_stores
+@flags.argument("rules", nargs=-1, metavar=f"[{RULES}]...")
+@flags.option("--reset", is_flag=True, help="Restore the rules of each store's own options.")
+@flags.reads_stores
 def retain(rules: Sequence[str], *, reset: bool, finder: StoreFinder) -> None:
     """Show the retention rules of stores, or set them.
 
@@ -71,17 +62,19 @@ def retain(rules: Sequence[str], *, reset: bool, finder: StoreFinder) -> None:
     _fail_without(missing, "keeps its previous rules")
 
 
-@topic_argument
-@option(
+@flags.topic_argument
+@flags.option(
     "--before",
     required=True,
     metavar="AGE|TIME|OFFSET|end",
     help="Delete records older than an age (7d) or a time (2026-01-31T12:00Z), or below "
     "an offset; end deletes all.",
 )
-@option("--partition", default="", show_default=False, metavar="UUID", help="Only this partition.")
+@flags.option(
+    "--partition", default="", show_default=False, metavar="UUID", help="Only this partition."
+)
 @yes_option
-@reads_stores
+@flags.reads_stores
 def trim(topic: str, *, before: str, partition: str, yes: bool, finder: StoreFinder) -> None:
     """Delete the records of a topic that are older than a time, or below an offset.
 
@@ -104,11 +97,11 @@ def trim(topic: str, *, before: str, partition: str, yes: bool, finder: StoreFin
     _fail_without(missing, "keeps its records")
 
 
-@topic_argument
+@flags.topic_argument
 @yes_option
-@json_option
-@timeout_option
-@table_options(ReaderOptions)
+@flags.json_option
+@flags.timeout_option
+@flags.table_options(ReaderOptions)
 def delete(topic: str, *, yes: bool, timeout_s: float, **options: Any) -> None:
     """Delete all records of a topic at every store, after confirmation.
 
@@ -139,7 +132,7 @@ def delete(topic: str, *, yes: bool, timeout_s: float, **options: Any) -> None:
         for client in found:
             (done,) = client.ask(Deleted, timeout_s, DeleteRequest(topic))
             rows.append((client.location.store, done.partitions, done.records))
-    output.table(("store", "partitions", "records_given_up"), rows)
+    _list_deleted(rows)
 
 
 def _chosen(
@@ -244,12 +237,7 @@ def _fail_without(missing: Sequence[KnownStore], does: str) -> None:
 
 
 def _confirm(text: str, *, yes: bool) -> None:
-    """Ask for confirmation.
-
-    Raises:
-        DafkaError: standard input is not a terminal.
-        Exit: the answer is no.
-    """
+    """Ask for confirmation; raise Exit after a no, and DafkaError without a terminal."""
     if yes:
         return
     if not os.isatty(0):
@@ -272,4 +260,9 @@ def _trim(wanted: _Bounds, timeout_s: float) -> None:
             now = zip(done.earliest, part, strict=True)
             count += sum(max(earliest - info.earliest, 0) for earliest, (info, _) in now)
         rows.append((client.location.store, len(each), count))
+    _list_deleted(rows)
+
+
+def _list_deleted(rows: Iterable[Sequence[object]]) -> None:
     output.table(("store", "partitions", "records_given_up"), rows)
+    output.info("new records use the freed space; files do not shrink (docs/retention.md)")

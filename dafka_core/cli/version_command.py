@@ -7,8 +7,7 @@ from typing import Final
 
 import click
 
-from dafka_core.cli import output
-from dafka_core.cli.flags import argument, option
+from dafka_core.cli import flags, output
 
 PACKAGE: Final = "dafka-spark"
 
@@ -37,7 +36,7 @@ def _print_version(ctx: click.Context, parameter: click.Parameter, is_requested:
         ctx.exit()
 
 
-@option(
+@flags.option(
     "--version",
     is_flag=True,
     help="Print versions and exit.",
@@ -50,7 +49,7 @@ def dafka() -> None:
 
 
 @click.pass_context
-@argument("shell", type=click.Choice(["bash", "zsh", "fish"]), metavar="bash|zsh|fish")
+@flags.argument("shell", type=click.Choice(["bash", "zsh", "fish"]), metavar="bash|zsh|fish")
 def completion(ctx: click.Context, shell: str) -> None:
     """Print a completion script for a shell.
 

@@ -105,14 +105,16 @@ def parse_duration_us(value: Any, unit: str = "") -> int:
 
 
 def parse_time_us(text: str) -> int:
-    """Parse a time in ISO 8601, or how long ago it was, as microseconds since 1970 UTC."""
+    """Parse a time, a date (its start in UTC), or an age, as microseconds since 1970 UTC."""
     word = text.strip()
+    if re.fullmatch(r"\d{4}-\d\d-\d\d", word, re.ASCII):
+        word += "T00:00Z"
     if IS_DATE.match(word):
         return parse_moment_us(word)
     try:
         return time.time_ns() // 1_000 - parse_duration_us(word)
     except ValueError:
-        raise ValueError(f"must be {ISO_FORM}, or how long ago it was, like 15m") from None
+        raise ValueError(f"must be {ISO_FORM}, a date, or an age like 15m") from None
 
 
 def parse_moment_us(text: str) -> int:

@@ -60,11 +60,7 @@ class MetricsEndpoint(ProcessBound):
         return self.address.url
 
     def add(self, *nodes: Node) -> None:
-        """Serve the metrics of further nodes.
-
-        Raises:
-            ConfigError: a node's kind has no metrics.
-        """
+        """Serve the metrics of further nodes; raise ConfigError for a kind that has none."""
         self._nodes.add(*nodes)
 
     def expect(self, what: str) -> None:

@@ -277,11 +277,7 @@ class HttpServer(ProcessBound):
         self._failure = ""
 
     def start(self, app: ASGIApp) -> None:
-        """Serve an application.
-
-        Raises:
-            NodeFailedError: the server has not started.
-        """
+        """Serve an application; raise NodeFailedError if the server has not started."""
         config = uvicorn.Config(
             app,
             log_config=None,

@@ -208,10 +208,10 @@ def test_two_stores_are_archived_once(tmp_path: Path) -> None:
         (
             ("flights", "--dir", "{made}", "--before", "noon"),
             2,
-            "or how long ago it was, like 15m, a date, or now",
+            "must be a time like 2026-01-01T00:00:00Z, a date, or an age like 15m, or now",
         ),
         (("flights", "--dir", "{made}", "--before", "2026-01-02T06:00"), 2, "has no time zone"),
-        (("flights", "--dir", "{made}", "--before", ""), 2, "like 15m, a date, or now"),
+        (("flights", "--dir", "{made}", "--before", ""), 2, "an age like 15m, or now"),
         (("flights", "--dir", "{file}"), 1, "is a file: name a directory"),
         (("flights", "--dir", "{made}/not/there"), 1, "No such file or directory"),
         (("flights",), 2, "Missing option '--dir'"),

@@ -53,6 +53,9 @@ ALL_B = [f"b{number}" for number in range(5)]
         (["--exit-at-end", "--offset", "latest"], []),
         (["--exit-at-end", "--grep", "^[ab][13]$"], ["a1", "a3", "b1", "b3"]),
         (["--exit-at-end", "--grep", "^[ab][13]$", "--count", "3"], ["a1", "a3", "b1"]),
+        (["--exit-at-end", "--where", "key = 'k' AND offset > 2"], ["a3", "a4"]),
+        (["--exit-at-end", "--where", "value LIKE '_1'", "--count", "1"], ["a1"]),
+        (["--until", "1970-01-02"], []),
         (["--exit-at-end", "--partition", A, "--format", "%o=%k%v"], KEYED),
         (["--exit-at-end", "--since", "1h", "--partition", B], ALL_B),
     ],
@@ -152,6 +155,8 @@ def test_what_is_not_there_is_an_error(
         (["--until", "2999-01-01T00:00:00Z"], "for '--until': is in the future; --exit-at-end"),
         (["--format", "%x"], "for '--format': '%x': %x is unknown; known are %t, %p"),
         (["--format", "%v", "--json"], "for '--format': cannot be combined with --json"),
+        (["--where", "key"], "for '--where': 'key': "),
+        (["--where", "key = 'k'", "--grep", "a"], "for '--where': cannot be combined with --grep"),
         (["--grep", "(a"], "option 'grep' = '(a': Invalid regular expression: missing )"),
     ],
 )

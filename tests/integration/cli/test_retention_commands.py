@@ -92,6 +92,8 @@ def test_a_topic_is_trimmed_and_deleted_at_all_stores(cluster: EmbeddedCluster) 
     nothing = run("delete", "t", "--yes", "--tower", cluster.tower)
     assert "no store has records" in nothing.stderr.decode()
     assert held(cluster, "other") == [(0, 10)] * 2
+    whole = run("trim", "other", "--before", "end", "--yes", "--tower", cluster.tower)
+    assert "new records use the freed space; files do not shrink" in whole.stderr.decode()
     internal = run("delete", "__dafka.queries", "--yes", "--tower", cluster.tower)
     assert "is internal" in sentence(internal)
 

@@ -119,6 +119,25 @@ def test_a_query_without_reports_is_late_and_one_that_ended_by_itself_is_finishe
     assert metrics() == []
 
 
+def test_a_query_that_reads_nothing_is_told_from_what_is_written(
+    console: Console, cluster: EmbeddedCluster, dafka_topic: str
+) -> None:
+    name = f"of {dafka_topic}"
+    location = StoreLocation(cluster.stores[0], cluster.locations())
+    with Producer(dafka_topic, tower=cluster.tower) as producer, StoreClient(location) as client:
+        start = {TopicPartition(dafka_topic, producer.address): 0}
+        progress = QueryProgress(name, "r", 3600.0, ()).at(start)
+        publish([client], QUERIES_TOPIC, progress, timeout_s=PATIENCE_S)
+
+        def is_behind() -> bool:
+            producer.publish_many([b"x"] * 100)
+            found = ask(console, "/api/queries").json["queries"]
+            rows = [each for each in found if each["query"] == name]
+            return any(0 <= each["read"] < 0.5 * each["written"] for each in rows)
+
+        wait_until(is_behind, "the query reads less than is written")
+
+
 def test_the_map_has_all_nodes_and_who_is_connected(console: Console) -> None:
     def complete() -> bool:
         found = ask(console, "/api/map").json

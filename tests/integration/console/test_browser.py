@@ -151,7 +151,16 @@ def test_a_window_of_the_charts_is_chosen_by_keyboard_and_clients_are_named(
         browser.size(1400, 900)
         label = "document.querySelector('.chart')?.getAttribute('aria-label')"
         check.open(f"topic/{dafka_topic}", f"{label}?.includes('last 10 minutes: now ')")
-        check.sees("document.querySelector('.list-row').textContent.includes('a <b>feed</b>')", "")
+        check.sees("document.querySelector('.list-row')?.textContent.includes('a <b>feed</b>')", "")
+        last = "document.querySelector('.list-row .cell:last-child')"
+        exact = r"/^20\d\d-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}$/"
+        check.sees(f"{exact}.test({last}.title)", "when its producer wrote last")
+        mark = "document.querySelector('.list-row .badge').getBoundingClientRect()"
+        first = "document.querySelector('.list-row .cell').getBoundingClientRect()"
+        check.sees(f"{mark}.right <= {first}.right", "the badge of its producer is not cut off")
+        browser.size(390, 844)
+        check.sees(f"{last}.offsetWidth && {last}.title", "also on a phone")
+        browser.size(1400, 900)
         browser.run("document.querySelector('.choice button').focus()")
         browser.key("Tab")
         browser.key("Enter", "\r")
@@ -165,6 +174,30 @@ def test_a_window_of_the_charts_is_chosen_by_keyboard_and_clients_are_named(
         check.sees(f"{label}.includes('records per second, last 6 hours')", "on each page")
         producers = "[...document.querySelectorAll('.node.producer title')]"
         check.sees(f"{producers}.some((each) => each.textContent.startsWith('a <b>feed'))", "named")
+
+
+def test_a_click_that_lasts_longer_than_the_news_opens_a_row(
+    browser: Browser, own: EmbeddedCluster, dafka_topic: str
+) -> None:
+    with (
+        Producer(dafka_topic, tower=own.tower) as producer,
+        Console({"tower": own.tower}, listen="127.0.0.1:0", interval_ms=100) as console,
+    ):
+        producer.publish(b"value")
+        producer.flush(PATIENCE_S)
+        check = Checks(browser, console.url)
+        browser.size(1280, 800)
+        check.open("topics", "document.querySelector('.list-row')")
+        row = "document.querySelector('.list-row').getBoundingClientRect()"
+        place = browser.run(f"(({{x, y}}) => ({{x, y}}))({row})")
+        mouse = {"x": place["x"] + 300, "y": place["y"] + 9, "button": "left", "clickCount": 1}
+        loads = "performance.getEntriesByType('resource')"
+        asked = f"{loads}.filter((each) => each.name.includes('api/topics')).length"
+        before = browser.run(asked)
+        browser.call("Input.dispatchMouseEvent", type="mousePressed", **mouse)
+        check.sees(f"{asked} > {before + 3}", "the list is loaded again")
+        browser.call("Input.dispatchMouseEvent", type="mouseReleased", **mouse)
+        check.sees(f"location.hash === '#/topic/{dafka_topic}'", "the row is opened")
 
 
 def test_a_page_says_that_no_store_was_ever_there_and_when_there_are_no_topics(

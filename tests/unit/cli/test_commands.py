@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any
 
+import click
 import pytest
 
 from dafka_core.cli.app import app
@@ -37,6 +39,13 @@ def test_a_summary_is_the_first_sentence_of_the_commands_help(name: str) -> None
     loaded = ROWS[name].load()
     assert inspect.cleandoc(loaded.help or "").split("\n\n")[0] == ROWS[name].summary
     assert ROWS[name].section in (SECTIONS if " " not in name else "")
+
+
+@pytest.mark.parametrize("name", ["produce", "partitions"])
+def test_arguments_are_listed_once(name: str) -> None:
+    command = ROWS[name].load()
+    shown = command.get_help(click.Context(command))
+    assert re.findall("(?m)^.*rguments:$", shown) == ["Positional arguments:"]
 
 
 def test_the_directory_of_an_archive_is_not_the_one_of_a_store_in_a_file() -> None:

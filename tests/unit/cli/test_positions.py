@@ -33,6 +33,7 @@ def test_what_is_no_offset_is_refused(text: str) -> None:
 def test_a_time_is_absolute_or_so_long_ago() -> None:
     assert parse_time_us("1970-01-01T00:00:01.5Z") == 1_500_000
     assert parse_time_us("1970-01-01T01:00:01+01:00") == 1_000_000
+    assert parse_time_us("1970-01-02") == 86_400_000_000
     now = time.time() * 1e6
     for text, seconds in (
         ("500ms", 0.5),
@@ -44,7 +45,9 @@ def test_a_time_is_absolute_or_so_long_ago() -> None:
         assert abs(parse_time_us(text) + seconds * 1e6 - now) < 60e6
 
 
-@pytest.mark.parametrize("text", ["", "yesterday", "15", "15x", "2026-13-01T00:00:00Z"])
+@pytest.mark.parametrize(
+    "text", ["", "yesterday", "15", "15x", "2026-13-01T00:00:00Z", "2026-13-01"]
+)
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="must be a time like 2026"):
         parse_time_us(text)

@@ -48,3 +48,24 @@ def test_what_a_module_imports_by_name_is_exported() -> None:
         for names, module in found:
             wanted = {name.strip() for name in names.split(",") if name.strip()}
             assert wanted <= exported[module], f"{path.name}: {wanted - exported[module]}"
+
+
+def test_texts_have_the_contrast_of_wcag_aa() -> None:
+    """At least 4.5 between each colour of texts and each background that it is shown on."""
+
+    def light(colour: str) -> float:
+        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        linear = (x / 12.92 if x <= 0.04 else ((x + 0.055) / 1.055) ** 2.4 for x in parts)
+        red, green, blue = linear
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    themes = re.findall(r"--bg:.*?}", (STATIC / "style.css").read_text("utf-8"), re.DOTALL)
+    assert len(themes) == 3
+    for theme in themes:
+        of = dict(re.findall(r"--([\w-]+): (#\w{6})", theme))
+        pairs = [(each, f"{each}-soft") for each in ("accent", "good", "warn", "bad")]
+        pairs += [(each, on) for each in ("ink", "soft", "faint") for on in ("bg", "card")]
+        pairs += [("accent", "card"), ("ink", "hover"), ("soft", "hover")]
+        for text, on in pairs:
+            dark, bright = sorted((light(of[text]), light(of[on])))
+            assert (bright + 0.05) / (dark + 0.05) >= 4.5, (text, on, theme)

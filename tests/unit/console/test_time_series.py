@@ -24,6 +24,7 @@ def test_each_window_has_the_means_of_its_steps() -> None:
     ((at, mean),) = made.points("b", "7d")
     assert (at, round(mean)) == (START, 1_199)
     assert made.last("a", 2) == [1_195, 1_198]
+    assert (made.slope("a"), made.slope("b"), made.slope("none")) == (1, 2, 0)
 
 
 def test_memory_does_not_grow_with_time_and_old_means_go() -> None:

@@ -94,6 +94,7 @@ PROGRAMS = {
         "cat",
         "echo",
         "export",
+        "grep",
         "head",
         "pip",
         "printf",
@@ -102,6 +103,7 @@ PROGRAMS = {
         "python3.11",
         "rm",
         "seq",
+        "tail",
     ),
     *("export", "jupyter", "spark-submit", "tar"),
     *("cp", "docker", "install", "kubectl", "systemctl", "systemd-sysusers"),
@@ -148,6 +150,8 @@ def simple_commands(line: str) -> Iterator[list[str]]:
             command, is_target = [], False
         elif word == ">" or is_target:
             is_target = word == ">"
+            if is_target and command[-1:] == ["2"]:
+                command.pop()
         elif command or not re.fullmatch(r"[A-Z_]+=.*", word):
             command.append(word)
 
