@@ -82,14 +82,12 @@ def batches(entries: Iterable[Entry]) -> Iterator[pa.RecordBatch]:
     pending: list[tuple[int, bytes, bytes]] = []
     size_bytes = 0
     for table, key, value in entries:
-        if pending and size_bytes + len(value) > BATCH_BYTES:
+        is_full = size_bytes + len(value) > BATCH_BYTES or len(pending) == BATCH_ENTRIES
+        if pending and is_full:
             yield _batch(pending)
             pending, size_bytes = [], 0
         pending.append((table, key, bytes(value)))
         size_bytes += len(key) + len(value)
-        if len(pending) == BATCH_ENTRIES:
-            yield _batch(pending)
-            pending, size_bytes = [], 0
     if pending:
         yield _batch(pending)
 

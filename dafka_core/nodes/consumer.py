@@ -228,10 +228,7 @@ class Consumer(Node):
 
         Raises NoStoreError if no store was discovered within ``timeout_s`` seconds.
         """
-        directory = self.role.directory
-        query = self.mesh.query(
-            directory, lambda now: directory.ask(now, HeadsQuery, topics), timeout_s
-        )
+        query = self.mesh.query(self.role.directory, timeout_s, HeadsQuery, topics)
         held = {tp.topic for tp in query.heads}
         return held.intersection(topics) if topics else held
 

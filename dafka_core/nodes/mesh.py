@@ -40,7 +40,7 @@ from dafka_core.protocol.limits import MAX_HEADER_BYTES, max_taken_bytes
 from dafka_core.protocol.messages import DirectRecord, DirectRecordBatches, EpochAck, RecordMessage
 from dafka_core.protocol.record_limits import RecordLimits, announcement
 from dafka_core.protocol.role import Outgoing, OutgoingBatch, PeerNews, Role
-from dafka_core.protocol.store_directory import Question, StoreDirectory
+from dafka_core.protocol.store_directory import Query, Question, StoreDirectory
 from dafka_core.security.permissions import Permissions
 from dafka_core.system.closing import ProcessBound, check_process
 from dafka_core.system.process_limits import raise_limit
@@ -200,17 +200,18 @@ class Mesh(ProcessBound):
     def query(
         self,
         directory: StoreDirectory,
-        ask: Callable[[float], tuple[Question, list[Outgoing]]],
         timeout_s: float,
+        kind: Callable[..., Query],
+        *content: object,
     ) -> Question:
-        """Make the loop ``ask(now)`` a question of the directory, and wait for the answers.
+        """Ask the stores a question by the directory, and wait for the answers.
 
         Waits longer if only distant stores are missing: see ``StoreDirectory.waits_for_others``.
         Raises NoStoreError if none has answered within ``timeout_s`` seconds.
         """
 
         def send(now: float) -> Question:
-            question, messages = ask(now)
+            question, messages = directory.ask(now, kind, *content)
             self.send(messages)
             return question
 

@@ -113,10 +113,8 @@ class Reader(Node):
             raise ConfigError("topics", topics, "must be a list of topics")
         for topic in topics or ():
             check_argument("topic", topic, check_topic)
-        directory = self.role.directory
-        query = self.mesh.query(
-            directory, lambda now: directory.ask(now, HeadsQuery, tuple(topics or ())), timeout_s
-        )
+        directory, names = self.role.directory, tuple(topics or ())
+        query = self.mesh.query(directory, timeout_s, HeadsQuery, names)
         wanted = {tp.topic for tp in query.heads} if topics is None else set(topics)
         return [info for info in sorted(query.heads.values()) if info.topic in wanted]
 
@@ -133,10 +131,7 @@ class Reader(Node):
         """
         _check_range(tp, start, end)
         directory = self.role.directory
-        query = self.mesh.query(
-            directory, lambda now: directory.ask(now, TimesQuery, *tp, start, end), timeout_s
-        )
-        return query.best_times()
+        return self.mesh.query(directory, timeout_s, TimesQuery, *tp, start, end).best_times()
 
     def read(
         self, tp: TopicPartition, start: int, end: int, *, timeout_s: float

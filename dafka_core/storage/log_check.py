@@ -327,7 +327,7 @@ def _rows(open_tables: OpenTables) -> tuple[list[TopicPartition], list[Damage]]:
         for key, value in tables.entries(1):
             tp = tp_of_key(key)
             try:
-                PartitionRow.parse(key, value)
+                PartitionRow.parse(tp, key, value)
                 good.append(tp)
             except ValueError as error:
                 damaged.append(Damage(ROW, *tp, 0, str(error)))

@@ -96,7 +96,7 @@ class PartitionRow(NamedTuple):
         return PartitionInfo(*self.tp, self.earliest, self.end, life)
 
     @classmethod
-    def parse(cls, key: bytes, value: memoryview) -> Self:
+    def parse(cls, tp: TopicPartition, key: bytes, value: memoryview) -> Self:
         """Parse ``packed``; raise ValueError if the row is damaged, or of an unknown form."""
         row = bytes(value[:-CHECKSUM_BYTES])
         at = _ROW.size
@@ -106,7 +106,7 @@ class PartitionRow(NamedTuple):
             raise ValueError(f"a partition's row cannot have {len(value)} bytes")
         if value[-CHECKSUM_BYTES:] != checksum(key, row):
             raise ValueError("its row does not match its checksum")
-        facts = [tp_of_key(key), *facts]
+        facts = [tp, *facts]
         epoch, client = None, row[end:].decode()
         if (end - at) % _TRANSACTIONS.size == EPOCH_BYTES:
             at += EPOCH_BYTES

@@ -247,13 +247,13 @@ class Tables:
         start = b"" if after is None else rows.partition_key(after)
         for key, value in self.txn.scan(self._partitions, prefix, start):
             if key != start:
-                yield self._parsed(key, value)
+                yield self._parsed(rows.tp_of_key(key), key, value)
 
     def row(self, tp: TopicPartition) -> PartitionRow | None:
         """Return a partition's row; None if the partition is unknown."""
         key = rows.partition_key(tp)
         found = self.txn.get(key, db=self._partitions)
-        return None if found is None else self._parsed(key, found)
+        return None if found is None else self._parsed(tp, key, found)
 
     def visible_row(self, tp: TopicPartition) -> PartitionRow | None:
         """Return a partition's row for readers; None if unknown, or with only staged records."""
@@ -567,11 +567,11 @@ class Tables:
         for first in firsts:
             self.txn.delete(BLOCK_KEY.pack(partition_id, first), db=self._blocks)
 
-    def _parsed(self, key: bytes, value: memoryview) -> PartitionRow:
+    def _parsed(self, tp: TopicPartition, key: bytes, value: memoryview) -> PartitionRow:
         try:
-            return PartitionRow.parse(key, value)
+            return PartitionRow.parse(tp, key, value)
         except ValueError as error:
-            raise damaged(self.directory, f"{rows.tp_of_key(key)}: {error}") from error
+            raise damaged(self.directory, f"{tp}: {error}") from error
 
 
 def _staged_key(partition_id: int) -> bytes:
