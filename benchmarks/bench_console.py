@@ -21,7 +21,7 @@ STORES = 2
 RECORDS = 5
 
 LOOKS = 20
-LIMIT_S = 0.2
+LIMIT_S = 0.05
 """Limit of an answer, below what users notice."""
 
 ANSWERS = (

@@ -1,7 +1,7 @@
 """Row 7: the memory for one large partition, written and read back through Spark.
 
 Each measurement has new workers, so that none keeps earlier memory. A worker's whole resident
-memory counts.
+memory counts. Last, several workers at once, each with its share of the memory that they share.
 """
 
 from __future__ import annotations
@@ -14,11 +14,15 @@ from benchmarks.bench_read import source_options
 from benchmarks.bench_write import rows
 from benchmarks.figures import Figure, compared, tell
 from benchmarks.harness import TOPIC, Bench, empty
-from benchmarks.processes import Peaks
+from benchmarks.processes import Peaks, below_this_one, shared_mb
 
 FULL_BYTES = 5_000_000_000
 
 LIMIT_MB = 400.0
+
+TASKS = 4
+RECORDS = 400_000
+TASK_WORKER = "spark.daemon pyspark.worker"
 
 
 def run(bench: Bench) -> Iterator[Figure]:
@@ -36,6 +40,23 @@ def run(bench: Bench) -> Iterator[Figure]:
             peaks = reading(records, source_options(cluster, fetch="local"))
             yield figure(f"worker that reads, {size_bytes} B, local", peaks.worker_mb)
             tell(f"{peaks.worker_private_mb:.0f} MB of the last one are private")
+    yield shared_modules()
+
+
+def shared_modules() -> Figure:
+    """Measure the memory of a query's workers with the connector's daemon, beside Spark's."""
+    used_mb: dict[str, float] = {}
+    for daemon in ("dafka_spark.daemon", "pyspark.daemon"):
+        master = f"local[{TASKS}]"
+        with empty() as cluster, spark_sessions.session(master=master, daemon=daemon) as spark:
+            sink = {"tower": cluster.tower, "topic": TOPIC}
+            spark_sessions.rate(RECORDS, rows(spark, RECORDS, 100, tasks=TASKS), "dafka", sink)
+            of_tasks = [each.pid for each in below_this_one() if TASK_WORKER in each.command]
+            used_mb[daemon] = sum(map(shared_mb, of_tasks))
+            tell(f"memory, {daemon}: {len(of_tasks)} processes have {used_mb[daemon]:.0f} MB")
+    own, spark_own = ([each] for each in used_mb.values())
+    name = f"memory of {TASKS} workers and their daemon, with the connector's daemon"
+    return compared(name, own, spark_own, unit="MB", goal=2.0, smaller_is_better=True)
 
 
 def writing(records: int, size_bytes: int, sink: dict[str, Any]) -> Peaks:

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
-WORKER = "pyspark.daemon"
+WORKER = "spark.daemon pyspark."
 STORE = "dafka_core.cli store"
 
 _OF_ALL_THREADS = 2
@@ -76,14 +76,19 @@ def cpu_s(pid: int) -> float:
     return 0.0
 
 
-def memory_mb(pid: int, field: str) -> float:
+def memory_mb(pid: int, field: str, file: str = "status") -> float:
     """Return a field of ``/proc/PID/status`` in MB; 0 if the process has ended."""
     with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        for line in Path(f"/proc/{pid}/{file}").read_text().splitlines():
             name, _, value = line.partition(":")
             if name == field:
                 return int(value.split()[0]) * 1024 / 1e6
     return 0.0
+
+
+def shared_mb(pid: int) -> float:
+    """Return a process's memory in MB; of shared memory, its share."""
+    return memory_mb(pid, "Pss", "smaps_rollup")
 
 
 def open_files(pid: int) -> int:

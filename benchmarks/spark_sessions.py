@@ -23,7 +23,9 @@ _ROOT = str(Path(__file__).parents[1])
 
 
 @contextlib.contextmanager
-def session(jars: Iterable[Path] = (), master: str = f"local[{SLOTS}]") -> Iterator[SparkSession]:
+def session(
+    jars: Iterable[Path] = (), master: str = f"local[{SLOTS}]", daemon: str = "pyspark.daemon"
+) -> Iterator[SparkSession]:
     """Yield a session with its own Python workers and the stubs; or the shared one."""
     if (there := SparkSession.getActiveSession()) is not None:
         yield there
@@ -40,6 +42,7 @@ def session(jars: Iterable[Path] = (), master: str = f"local[{SLOTS}]") -> Itera
         .config("spark.driver.memory", "2g")
         .config("spark.jars", ",".join(map(str, jars)))
         .config("spark.pyspark.python", sys.executable)
+        .config("spark.python.daemon.module", daemon)
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")

@@ -150,6 +150,7 @@ _LOCAL_DEFAULTS = {
     # Each partition of a shuffle costs a file per batch in the state store.
     "spark.sql.shuffle.partitions": "2",
     "spark.pyspark.python": sys.executable,
+    "spark.python.daemon.module": "dafka_spark.daemon",
     # A node that still contacts a stopped peer could reach one of Spark's ports instead.
     "spark.python.unix.domain.socket.enabled": "true",
 }

@@ -93,7 +93,7 @@ function between(groups, places) {
     const x = (Math.min(...all.map((each) => each.x)) + Math.max(...all.map((each) => each.x + each.w))) / 2;
     made.push(s("path", { class: `link group ${kind}`, d: `M${x} ${bottom(above) + 4}V${top(below) - 4}` }));
   };
-  join(groups.left, groups.middle, groups.left.some((item) => (item.rate ?? item.node.rate) > 0) ? "busy" : "");
+  join(groups.left, groups.middle, groups.left.some((item) => (item.rate ?? item.node.rate) >= 0.05) ? "busy" : "");
   join(groups.middle, groups.right, "reads");
   return made;
 }
@@ -101,7 +101,7 @@ function between(groups, places) {
 function line(store, node, link, narrow) {
   const isStore = node.node.kind === "store";
   const bad = link.connected === false;
-  const busy = !bad && node.node.kind === "producer" && (node.rate ?? node.node.rate) > 0;
+  const busy = !bad && node.node.kind === "producer" && (node.rate ?? node.node.rate) >= 0.05;
   const reads = !bad && node.node.kind === "consumer";
   const kind = bad ? "link bad" : busy ? "link busy" : reads ? "link reads" : "link";
   const middle = (place) => [place.x + place.w / 2, place.y + place.h / 2];

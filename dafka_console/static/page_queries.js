@@ -43,7 +43,7 @@ export function show(main) {
   async function partitions(query, element) {
     try {
       const found = await get("query", { query: query.query, run: query.run });
-      put(element, table([["topic"], ["partition"], ["reads on at", "number"], ["next", "number"], ["behind", "number"], ["waiting", "number"]],
+      put(element, table([["topic"], ["partition"], ["position", "number"], ["next", "number"], ["behind", "number"], ["waiting", "number"]],
         found.rows.slice(0, 100).map((row) => [row.topic, h("a", { class: "mono", href: `#/records/${[row.topic, row.partition, row.position].map(encodeURIComponent).join("/")}`, title: row.partition }, short(row.partition)), whole(row.position), whole(row.end), whole(row.records_behind), span(row.seconds_behind)]), "partitions"));
     } catch (error) {
       put(element, failed(error));

@@ -148,7 +148,7 @@ export function show(main, { names }) {
     put(detail,
       h("div", { class: "head" }, h("h2", {}, `Offset ${whole(found.offset)}`), h("button", { "aria-label": "Close", onclick: () => { detail.hidden = true; } }, "✕")),
       h("dl", { class: "facts" }, !partition && facts("partition", h("a", { href: `#/records/${[topic, place.partition, place.offset].map(encodeURIComponent).join("/")}` }, place.partition)),
-        found.client && facts("client", found.client), facts("written", moment(found.time_us)), facts("size", `${size(found.bytes)} (${whole(found.bytes)})`),
+        found.client && facts("client", found.client), facts("written", moment(found.time_us)), facts("size", found.bytes < 1024 ? size(found.bytes) : `${size(found.bytes)} (${whole(found.bytes)})`),
         facts("key", found.key.format === "null" ? "–" : h("code", {}, found.key.text))),
       found.headers.length > 0 && [h("h3", {}, "Headers"), h("dl", { class: "facts" }, found.headers.map((each) => facts(each.name, each.value.text)))],
       h("div", { class: "head" }, h("h3", {}, "Value"), badge(value.format), choose, navigator.clipboard && h("button", { onclick: () => navigator.clipboard.writeText(value.text) }, "Copy"),

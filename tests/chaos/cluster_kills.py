@@ -163,7 +163,7 @@ class _Round(Round):
         return self._for_a_while(site, self.chance.choice(WORKERS), "a worker's host")
 
     def _executor(self, site: SparkHosts, driver: Driver) -> Heal:
-        program = self.chance.choice(("CoarseGrainedExecutorBackend", "pyspark.daemon"))
+        program = self.chance.choice(("CoarseGrainedExecutorBackend", "spark.daemon pyspark."))
         heal = site.kill(self.chance.choice(WORKERS), program)
         self.chaos.fault(f"{program} killed")
         return heal

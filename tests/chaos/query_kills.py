@@ -31,7 +31,7 @@ SOURCE, SINK = "numbers", "counts"
 ROUND_RECORDS = 1_500
 BATCH_RECORDS = 500
 
-WORKER = "pyspark.daemon"
+WORKER = "spark.daemon pyspark."
 EXECUTOR = "CoarseGrainedExecutorBackend"
 
 KINDS = ("executor", "python worker", "driver", "zombie executor")

@@ -1,8 +1,6 @@
-"""Spark's daemon of Python workers in tests.
+"""Spark's daemon of Python workers in tests: that of the connector.
 
-It has imported the modules of the connector, which forked workers share.  Otherwise each new worker
-spends half a second of CPU on imports: one for each query, for some steps of a query, and for each
-failed task.  The workers log warnings to a file, and treat each reused plan as an old one.
+The workers log warnings to a file, and treat each reused plan as an old one.
 """
 
 from __future__ import annotations
@@ -10,12 +8,9 @@ from __future__ import annotations
 import logging
 import os
 
-import pandas  # noqa: F401, ICN001 -- imported by each of Spark's workers
 from pyspark.daemon import manager
 
-import dafka_spark.sink.writer
-import dafka_spark.source.batch_reader
-import dafka_spark.source.micro_batch_stream  # noqa: F401
+import dafka_spark.daemon  # noqa: F401
 from dafka_spark.cluster import worker_process
 from tests.spark.jvm import WORKER_LOG
 
