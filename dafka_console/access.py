@@ -35,13 +35,13 @@ _FORM: Final = """<!doctype html>
 <link rel="icon" href="static/icon.svg" type="image/svg+xml">
 <link rel="stylesheet" href="static/style.css">
 </head><body><main id="page"><h1>Dafka</h1>
-<form method="post" action="login">
-<p role="alert">{why}</p>
-<p><label for="token">Token</label>
-<input id="token" name="token" type="password" autocomplete="current-password" required></p>
-<p><button type="submit">Log in</button></p></form>
-<p>The console has printed it when it started, or it is in the file of its option
-<code>--token-file</code>.</p></main></body></html>
+<form class="card form" method="post" action="login">
+<p class="note bad" role="alert">{why}</p>
+<label class="field"><span>Token</span>
+<input id="token" name="token" type="password" autocomplete="current-password" required></label>
+<p><button type="submit" class="primary">Log in</button></p>
+<p class="faint">The console printed it when it started, or it is in the file of its option
+<code>--token-file</code>.</p></form></main></body></html>
 """
 
 _OF_FORM: Final = {"referrer-policy": "same-origin", "connection": "close"}

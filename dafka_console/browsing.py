@@ -38,7 +38,7 @@ SEARCH_BYTES: Final = 8 << 20
 MOST_AT_A_TIME: Final = 4
 """Pages made at a time: each may hold a large record."""
 
-UNKNOWN: Final = "no store has records of it (of those that answer)"
+UNKNOWN: Final = "no store that answers has records of it"
 
 turns: Final = threading.BoundedSemaphore(MOST_AT_A_TIME)
 """Held while a page is made."""

@@ -10,7 +10,8 @@ async function answer(promise) {
   }
   const body = await found.json().catch(() => ({ error: `the console answered with ${found.status}` }));
   if (found.status === 401) location.reload(); // it asks for the token
-  if (!found.ok) throw new Error(body.error || `the console answered with ${found.status}`);
+  // A page names no members of the API.
+  if (!found.ok) throw new Error(body.error?.replace(/^member '\w+' = /, "") || `the console answered with ${found.status}`);
   return body;
 }
 

@@ -9,7 +9,7 @@ export function show(main, { go, names }) {
   const [chosen] = names;
   const find = h("input", { type: "search", placeholder: "Find a group  /", "aria-label": "Find a group", oninput: () => rows.again() });
   const parts = h("div", { class: "stack" });
-  const nothing = none("No consumer group", "A group is there once clients of Kafka with its group.id have joined, or committed, by a store's gateway");
+  const nothing = none("No consumer group", "Groups of Kafka's clients appear once they join or commit at a store's gateway");
   const rows = list({
     label: "groups",
     sort: "records_behind",

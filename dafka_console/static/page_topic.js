@@ -17,7 +17,7 @@ export function show(main, { go, names, news }) {
     label: "partitions",
     sort: "last_us",
     down: true,
-    nothing: none("No partition has this in its name"),
+    nothing: (live) => none(find.value ? "No partition has this in its name" : "No partitions")(find.value || live),
     load: (window, signal) => get("partitions", { ...window, topic, find: find.value }, signal),
     open: (row) => go("records", topic, row.name),
     columns: [

@@ -13,7 +13,7 @@ export function show(main, { go, news }) {
     label: "topics",
     sort: "rate",
     down: true,
-    nothing: (live) => (find.value ? none("No topic has this in its name") : none("No topics yet", "dafka produce TOPIC writes to one, or this page: Produce"))(find.value || live),
+    nothing: (live) => (find.value ? none("No topic has this in its name") : none("No topics yet", "Write to one with dafka produce TOPIC, or on the page Produce"))(find.value || live),
     load: (window, signal) => get("topics", { ...window, find: find.value, internal: internal.checked ? 1 : 0 }, signal),
     open: (row) => go("topic", row.name),
     more: (total) => !find.value && news()?.topics > total && `, and ${news().topics - total} of Dafka's own`,

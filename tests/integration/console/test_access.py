@@ -130,7 +130,7 @@ PATHS = ("/api/overview", "/api/health", "/api/value", "/events", "/static/app.j
 def test_without_a_token_there_is_a_form_and_nothing_else(locked: Locked) -> None:
     page = ask(locked.console, "/")
     assert (page.status, page.headers["content-type"]) == (401, "text/html; charset=utf-8")
-    assert b'<form method="post" action="login">' in page.body
+    assert b'<form class="card form" method="post" action="login">' in page.body
     # By a page without a referrer the form would come from nowhere, and be refused.
     assert page.headers["referrer-policy"] == "same-origin"
     assert "default-src 'self'" in page.headers["content-security-policy"]

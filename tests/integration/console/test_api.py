@@ -213,17 +213,17 @@ def test_one_record_is_decoded_and_its_value_is_never_a_page(
     ("path", "parameters", "expected"),
     [
         ("topic", {}, "'topic' = None: is required"),
-        ("topic", {"topic": "no such\n"}, "no store has records of it"),
+        ("topic", {"topic": "no such\n"}, "no store that answers has records of it"),
         ("topics", {"sort": "recrods"}, "did you mean 'records'"),
         ("overview", {"window": "1h"}, "must be one of 10m, 6h, 7d"),
         ("topics", {"start": "x"}, "must be a whole number"),
         ("topics", {"start": "9" * 50}, "must be a whole number"),
-        ("records", {"topic": "none"}, "no store has records of it"),
+        ("records", {"topic": "none"}, "no store that answers has records of it"),
         ("records", {"topic": "t", "more": "gone"}, "search again"),
-        ("records", {"topic": "t", "partition": "none"}, "no store has records of it"),
-        ("record", {"topic": "t", "partition": "none", "offset": 1}, "no store has records"),
+        ("records", {"topic": "t", "partition": "none"}, "no store that answers has records of it"),
+        ("record", {"topic": "t", "partition": "none", "offset": 1}, "no store that answers has"),
         ("query", {"query": "q", "run": "r"}, "it has not reported"),
-        ("audit", {"partition": "none"}, "no store has records of it"),
+        ("audit", {"partition": "none"}, "no store that answers has records of it"),
     ],
 )
 def test_what_is_not_there_is_said(

@@ -212,6 +212,12 @@ def test_a_page_says_that_no_store_was_ever_there_and_when_there_are_no_topics(
         check.sees("document.querySelector('.live').textContent === 'no store'", "it is not live")
         own.start_store(0)
         check.sees(f"{title} === 'No topics yet'", "an empty store is found")
+        note = "document.querySelector('#page .note.bad')?.textContent"
+        says = "'none': no store that answers has records of it"
+        for page in ("topic/none", "records/none"):
+            check.open(page, f'{note} === "{says}"')
+        browser.errors = [each for each in browser.errors if "400 (Bad Request)" not in each]
+        check.open("topics", f"{title} === 'No topics yet'")
         check.sees("document.querySelector('.live').textContent === 'live'", "it is live")
 
 
