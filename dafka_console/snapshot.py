@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dafka_console.time_series import TimeSeries
-from dafka_core.flight.requests import PartitionFacts, SpaceUsed
+from dafka_core.flight.requests import PartitionFacts
 from dafka_core.model.records import (
     KnownStore,
     Neighbour,
@@ -20,6 +20,7 @@ from dafka_core.model.records import (
     merge_heads,
 )
 from dafka_core.queries.query_lag import QueryLag
+from dafka_core.storage.environment import Space
 
 SETTLE_S: Final = 4.0
 """Time constant of the smoothed rates."""
@@ -277,7 +278,7 @@ class StoreState(NamedTuple):
     locations: tuple[str, ...] = ()
     here: bool = False
     failure: str = ""
-    space: SpaceUsed | None = None
+    space: Space | None = None
     partitions: int = 0
     behind: int = 0
     answered_s: float = 0.0

@@ -18,6 +18,8 @@ from zipfile import ZIP_DEFLATED, ZipFile
 
 from pyspark.find_spark_home import _find_spark_home
 
+from dafka_core.system.files import move
+
 _TESTS: Final = re.compile("/tests/")
 
 
@@ -56,7 +58,7 @@ def add_bytecode(archive: Path) -> int:
             ]
             for path, name in missing:
                 zipped.write(path, name)
-        new.replace(archive)
+        move((new, archive))
     return len(missing)
 
 

@@ -18,12 +18,9 @@ Held = dict[TopicPartition, tuple[ArchivedFile, ...]]
 
 
 class Archive:
-    """The archive in a directory, for reading.
+    """The archive in a directory, for reading; ArchiveError if that has none.
 
     Missing files of the manifest have *expired*: they were removed to make the archive smaller.
-
-    Raises:
-        ArchiveError: the directory has none, or it cannot be read.
     """
 
     def __init__(self, directory: Path | str) -> None:
@@ -63,11 +60,7 @@ def info_of(tp: TopicPartition, files: Sequence[ArchivedFile]) -> PartitionInfo:
 
 
 def read(
-    directory: Path | str,
-    tp: TopicPartition,
-    files: Sequence[ArchivedFile],
-    start: int,
-    end: int,
+    directory: Path | str, tp: TopicPartition, files: Sequence[ArchivedFile], start: int, end: int
 ) -> Iterator[RecordBatch]:
     """Yield records ``start`` to ``end`` (exclusive) of a partition, in order and complete.
 

@@ -61,9 +61,7 @@ class Added(NamedTuple):
 class ArchiveWriter:
     """Writes to the archive of one topic.  For one thread; there may be any number of writers.
 
-    Raises:
-        ArchiveError: the directory cannot be read or written, is not an archive, or has damaged
-            files.
+    Raises ArchiveError if the directory is not an archive, cannot be used, or has damaged files.
     """
 
     def __init__(self, directory: Path | str, topic: str) -> None:

@@ -10,12 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from dafka_core.audit.audit_record import (
-    AuditRecord,
-    chained,
-    parsed,
-    read_contents,
-)
+from dafka_core.audit.audit_record import AuditRecord, chained, parsed, read_contents
 from dafka_core.errors import DafkaError, DataLossError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.names import AUDIT_TOPIC, escape
@@ -79,17 +74,10 @@ def verified(
 ) -> Iterator[VerifiedBatch]:
     """Verify the batches of a query in order, up to the first one that is wrong.
 
-    Args:
-        clients: the stores.
-        checkpoint: the query's.
-        recompute: computes rows again, to compare them.
-        from_batch: rows of earlier batches are not read.
-        partition: the partition of the query's records, if several keys have written records of it.
-        timeout_s: how long a store may take to answer.
+    Rows of batches before ``from_batch`` are not read; ``recompute`` computes the others again, to
+    compare them.  ``partition`` is that of the query's records, if several keys have written some.
 
-    Raises:
-        DafkaError: the stores have no record of the query, or rows cannot be recomputed.
-        StoreUnreachableError: a store does not answer.
+    Raises DafkaError without a record of the query, or if rows cannot be recomputed.
     """
     stores = _Stores(clients, timeout_s)
     chain = _Chain(checkpoint, stores)

@@ -236,8 +236,6 @@ def _ends(found: Checkpoint, number: int | None) -> dict[tuple[str, str, str], i
 )
 @flags.option(
     "--query",
-    default="",
-    show_default=False,
     metavar="MODULE:FUNCTION",
     help="The function that derives the query's DataFrame from the source's: recompute the "
     "rows with Spark and compare them.",
@@ -253,8 +251,6 @@ def _ends(found: Checkpoint, number: int | None) -> dict[tuple[str, str, str], i
 )
 @flags.option(
     "--partition",
-    default="",
-    show_default=False,
     metavar="ADDRESS",
     help="The partition of the query's audit records, if several keys have written any.",
 )
@@ -263,11 +259,11 @@ def verify(
     path: str,
     *,
     pass_through: bool,
-    query: str,
+    query: str | None,
     source_option: Sequence[str],
     sink_option: Sequence[str],
     from_batch: int,
-    partition: str,
+    partition: str | None,
     finder: StoreFinder,
 ) -> None:
     """Verify that stores have the rows that a query wrote, or report the first wrong batch.
@@ -297,7 +293,7 @@ def verify(
                 found,
                 recompute,
                 from_batch=from_batch,
-                partition=partition,
+                partition=partition or "",
                 timeout_s=timeout_s,
             ):
                 rows.append(row)

@@ -297,27 +297,34 @@ _FORMAT_HELP: Final = (
     + r"; \\n, \\t, \\0, \\x1f. A newline is added unless it ends in an escape."
 )
 
-offset_option: Final = flags.option(
-    "--offset",
-    metavar="earliest|latest|N|+N|-N",
-    help="The first offset to read in each partition; -N: the last N records of each.",
+_SELECTION: Final = (
+    flags.option(
+        "--offset",
+        metavar="earliest|latest|N|+N|-N",
+        help="The first offset to read in each partition; -N: the last N records of each.",
+    ),
+    flags.option(
+        "--since",
+        metavar="TIME",
+        help="Start with records of this time: 2026-11-23T18:00:00Z, a date in UTC, or an age such "
+        "as 15m.",
+    ),
+    flags.option("--until", metavar="TIME", help="End before records of this time, date or age."),
+    flags.option(
+        "--partition",
+        multiple=True,
+        type=unescape,
+        metavar="NAME",
+        help="Only this partition; may be given several times.",
+    ),
 )
-since_option: Final = flags.option(
-    "--since",
-    metavar="TIME",
-    help="Start with records of this time: 2026-11-23T18:00:00Z, a date in UTC, or an age such as "
-    "15m.",
-)
-until_option: Final = flags.option(
-    "--until", metavar="TIME", help="End before records of this time, date or age."
-)
-partitions_option: Final = flags.option(
-    "--partition",
-    multiple=True,
-    type=unescape,
-    metavar="NAME",
-    help="Only this partition; may be given several times.",
-)
+
+
+def selects_records(function: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that select records of a topic: the arguments of ``Selection.of``."""
+    for each in _SELECTION[::-1]:
+        function = each(function)
+    return function
 
 
 @dataclass(frozen=True)
@@ -401,10 +408,7 @@ class Selection:
 
 @flags.topic_argument
 @flags.option("--from-beginning", is_flag=True, help="Start with the earliest records.")
-@offset_option
-@since_option
-@until_option
-@partitions_option
+@selects_records
 @flags.option("--exit-at-end", is_flag=True, help="Exit after the last record that exists now.")
 @flags.option("--count", type=click.IntRange(1), metavar="N", help="Exit after N records.")
 @flags.option(

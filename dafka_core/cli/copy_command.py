@@ -17,16 +17,7 @@ import pyarrow.parquet as pq
 
 from dafka_core.archive.record_files import SCHEMA, columns_of
 from dafka_core.cli import consume_command, flags, output
-from dafka_core.cli.consume_command import (
-    Range,
-    Selection,
-    StoredRecords,
-    json_lines,
-    offset_option,
-    partitions_option,
-    since_option,
-    until_option,
-)
+from dafka_core.cli.consume_command import Range, Selection, StoredRecords, json_lines
 from dafka_core.cli.process import Stopped
 from dafka_core.cli.produce_command import Publisher, decoder, open_sources
 from dafka_core.cli.store_clients import StoreFinder
@@ -195,10 +186,7 @@ _PLACE: Final = "a topic (topic:NAME), or a file (file:PATH) with suffix .parque
 
 @flags.argument("source", metavar="FROM", help=f"The source: {_PLACE}")
 @flags.argument("target", metavar="TO", help=f"The target: {_PLACE}")
-@offset_option
-@since_option
-@until_option
-@partitions_option
+@consume_command.selects_records
 @flags.option(
     "--resume",
     is_flag=True,

@@ -70,12 +70,10 @@ def retain(rules: Sequence[str], *, reset: bool, finder: StoreFinder) -> None:
     help="Delete records older than an age (7d) or a time (2026-01-31T12:00Z), or below "
     "an offset; end deletes all.",
 )
-@flags.option(
-    "--partition", default="", show_default=False, metavar="UUID", help="Only this partition."
-)
+@flags.option("--partition", metavar="UUID", help="Only this partition.")
 @yes_option
 @flags.reads_stores
-def trim(topic: str, *, before: str, partition: str, yes: bool, finder: StoreFinder) -> None:
+def trim(topic: str, *, before: str, partition: str | None, yes: bool, finder: StoreFinder) -> None:
     """Delete the records of a topic that are older than a time, or below an offset.
 
     It asks for confirmation, then deletes at all reachable stores, or at those of --stores. It
@@ -118,7 +116,7 @@ def delete(topic: str, *, yes: bool, timeout_s: float, **options: Any) -> None:
     finder = StoreFinder("", timeout_s, options)
     with finder.clients(missing.append, all_serve=True) as found:
         held = [client.heads([topic], timeout_s=timeout_s) for client in found]
-        _chosen(found, chain.from_iterable(held), topic, "", missing, timeout_s)
+        _chosen(found, chain.from_iterable(held), topic, None, missing, timeout_s)
         for each in missing:
             output.error(f"{described(each)} is away: it deletes the topic when it comes back")
         count = max(sum(info.end - info.earliest for info in infos) for infos in held)
@@ -139,7 +137,7 @@ def _chosen(
     clients: Iterable[StoreClient],
     infos: Iterable[PartitionInfo],
     topic: str,
-    partition: str,
+    partition: str | None,
     missing: Iterable[KnownStore],
     timeout_s: float,
 ) -> list[PartitionInfo]:
@@ -204,7 +202,7 @@ _Bounds = dict["StoreClient", list[tuple[PartitionInfo, int]]]
 def _wanted(
     clients: Iterable[StoreClient],
     topic: str,
-    partition: str,
+    partition: str | None,
     bound: _Bound,
     missing: Iterable[KnownStore],
     timeout_s: float,

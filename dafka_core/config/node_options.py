@@ -131,9 +131,7 @@ class SecurityOptions(Options):
         kind="FILE",
     )
     allowed_keys: str = option(
-        "",
-        "directory of admitted public keys, NAME.key; reread when it changes",
-        kind="DIR",
+        "", "directory of admitted public keys, NAME.key; reread when it changes", kind="DIR"
     )
     insecure: bool = option(
         False,
@@ -232,8 +230,7 @@ def _tower(word: str) -> TowerAddress:
 def towers_of_environment() -> tuple[TowerAddress, ...]:
     """Return the towers that ``DAFKA_TOWER`` names, or the default.
 
-    Raises:
-        ConfigError: one is invalid, or a Spark session in this process has other ones.
+    Raises ConfigError if one is invalid, or a Spark session in this process has other ones.
     """
     value = os.environ.get(TOWER_ENVIRONMENT) or DEFAULT_TOWER
     why = ""

@@ -19,7 +19,7 @@ from dafka_core.flight.store_client import Chunks
 from dafka_core.model.json_message import JsonMessage, Natural
 from dafka_core.model.records import TopicPartition
 from dafka_core.storage.backup import FACTS, Entry
-from dafka_core.storage.log_check import Damage, PartitionLink
+from dafka_core.storage.log_check import PartitionLink
 
 SCHEMA: Final = pa.schema(
     [
@@ -56,7 +56,6 @@ class BackupRequest(Request, frozen=True):
 class CheckRequest(ActionRequest, frozen=True):
     """Read all records of these partitions, or all data beside records, and compare checksums."""
 
-    action: ClassVar[str] = "dafka.check.v1"
     rows: ClassVar[tuple[str, ...]] = ("partitions", "saved")
 
     partitions: Annotated[tuple[TopicPartition, ...], Meta(max_length=limits.MAX_CHECKED)] = ()
@@ -66,7 +65,6 @@ class CheckRequest(ActionRequest, frozen=True):
 class LinksRequest(ActionRequest, frozen=True):
     """Return the links of these partitions' records: a chain of digests (docs/backup.md)."""
 
-    action: ClassVar[str] = "dafka.links.v1"
     rows: ClassVar[tuple[str, ...]] = ("partitions",)
 
     partitions: Annotated[tuple[TopicPartition, ...], Meta(max_length=limits.MAX_CHECKED)]
@@ -79,30 +77,17 @@ class FoundLinks(JsonMessage, frozen=True):
     links: tuple[PartitionLink, ...]
 
 
-class LogChecked(JsonMessage, frozen=True):
-    """The result of a check."""
-
-    partitions: Natural
-    records: Natural
-    blocks: Natural
-    bytes: Natural
-    found: tuple[Damage, ...] = ()
-    linked: Natural = 0
-
-
 def batches(entries: Iterable[Entry]) -> Iterator[pa.RecordBatch]:
     """Encode entries as batches; each is copied before the next one is read."""
     pending: list[tuple[int, bytes, bytes]] = []
     size_bytes = 0
     for table, key, value in entries:
-        if pending and size_bytes + len(value) > BATCH_BYTES:
+        is_full = size_bytes + len(value) > BATCH_BYTES or len(pending) == BATCH_ENTRIES
+        if pending and is_full:
             yield _batch(pending)
             pending, size_bytes = [], 0
         pending.append((table, key, bytes(value)))
         size_bytes += len(key) + len(value)
-        if len(pending) == BATCH_ENTRIES:
-            yield _batch(pending)
-            pending, size_bytes = [], 0
     if pending:
         yield _batch(pending)
 

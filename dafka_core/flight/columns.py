@@ -52,10 +52,7 @@ def schema_of(names: Sequence[str]) -> pa.Schema:
 
 
 def batch_of(batches: Sequence[Records], schema: pa.Schema) -> pa.RecordBatch:
-    """Return the columns of ``schema`` for batches of any partitions, concatenated.
-
-    If times are among the columns, the batches must have them.
-    """
+    """Return batches' columns of ``schema``, concatenated; for its times, all must have them."""
     arrays = [_column(name, batches) for name in schema.names]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 

@@ -72,10 +72,7 @@ _log = logging.getLogger("dafka.store")
 
 @dataclass(eq=False)
 class UnavailableError(DafkaError):
-    """The request is valid, and this store does not serve it now.
-
-    ``waited_s`` and ``moves`` are those of ``StoreBusyError``.
-    """
+    """A valid request that this store does not serve now; the rest as in ``StoreBusyError``."""
 
     sentence = "{why}"
     code: str
@@ -133,7 +130,8 @@ def translated(error: BaseException, store: str) -> DafkaError:
     if kind is not None:
         with suppress(msgspec.ValidationError):  # with unknown facts the sentence remains
             return msgspec.convert(facts, kind)
-    why = str(facts.get("message") or _TLS_ERRORS.get(_tls_reason(error)) or _reason(error))
+    tls_error = next((_TLS_ERRORS[reason] for reason in _TLS_ERRORS if reason in str(error)), "")
+    why = str(facts.get("message") or tls_error or _reason(error))
     if facts.get("error") == BUSY:
         with suppress(msgspec.ValidationError):
             return msgspec.convert({**facts, "store": store, "why": why}, StoreBusyError)
@@ -159,10 +157,6 @@ def _facts(error: BaseException) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) and found.get("v") == VERSION else {}
-
-
-def _tls_reason(error: BaseException) -> str:
-    return next((reason for reason in _TLS_ERRORS if reason in str(error)), "")
 
 
 def _cut(sentence: str) -> str:

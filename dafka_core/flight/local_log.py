@@ -14,18 +14,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from dafka_core.errors import (
-    ClosedError,
-    DafkaError,
-    LeaseEndedError,
-    StoreError,
-)
-from dafka_core.flight.requests import (
-    GetRequest,
-    LeaseGranted,
-    LeaseRequest,
-    RecordRange,
-)
+from dafka_core.errors import ClosedError, DafkaError, LeaseEndedError, StoreError
+from dafka_core.flight.requests import GetRequest, LeaseGranted, LeaseRequest, RecordRange
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import SESSION_FILE, StoreLocation
 from dafka_core.model.records import RecordBatch, coalesce
@@ -62,9 +52,6 @@ class LocalLogs(ProcessBound):
 
         The right one has the location's session in its directory: a directory on another machine,
         or in another container, may have the same name.  A network file system is not opened.
-
-        Raises:
-            ClosedError: after ``close``.
         """
         self.check_process()
         directory = location.directory

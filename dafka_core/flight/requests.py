@@ -161,8 +161,10 @@ class GetRequest(Request, frozen=True):
     def fitted(self) -> Self:
         """Return the request with batch sizes cut to the limits."""
         most = {"max_records": limits.MAX_BATCH_RECORDS, "max_bytes": limits.MAX_BATCH_BYTES}
-        sizes = {name: _at_most(most[name], getattr(self, name)) for name in most}
-        return replace(self, **sizes).checked()
+        # Other types than integers are refused with the member's name.
+        sizes = {name: getattr(self, name) for name in most}
+        cut = {name: min(most[name], size) for name, size in sizes.items() if type(size) is int}
+        return replace(self, **cut).checked()
 
     def check(self) -> None:
         """Check the condition."""
@@ -203,10 +205,7 @@ class PutRequest(_PartitionRequest, frozen=True):
 
 
 class InfoRequest(Request, frozen=True):
-    """The descriptor of a topic, or of one of its partitions.
-
-    The other members become those of the tickets in the answer.
-    """
+    """The descriptor of a topic or partition; other members become the answered tickets'."""
 
     topic: str
     partition: str | None = None
@@ -227,18 +226,20 @@ class Criteria(Request, frozen=True):
 class ActionRequest(Request, frozen=True):
     """The body of an action, with its result in docs/flight.md.
 
-    A subclass's docstring is its description in ListActions.
+    A subclass's docstring is its description in ListActions, and its name is the action's: that of
+    ``HeadsRequest`` is ``dafka.heads.v1``.
     """
 
     what: ClassVar[str] = "body"
     largest_bytes: ClassVar[int] = limits.MAX_ACTION_BYTES
     action: ClassVar[str]
 
+    def __init_subclass__(cls) -> None:
+        cls.action = f"dafka.{cls.__name__.removesuffix('Request').lower()}.v1"
+
 
 class HeadsRequest(ActionRequest, frozen=True):
     """Return the store's partitions of these topics, or all."""
-
-    action: ClassVar[str] = "dafka.heads.v1"
 
     topics: Annotated[tuple[str, ...], Meta(max_length=limits.MAX_NAMES)] | None = None
 
@@ -249,7 +250,6 @@ class OffsetsRequest(ActionRequest, frozen=True):
     With ``after_all``, all records from each returned offset on have its time or a later one.
     """
 
-    action: ClassVar[str] = "dafka.offsets.v1"
     rows: ClassVar[tuple[str, ...]] = ("times",)
 
     times: Annotated[tuple[tuple[str, str, TimeUs], ...], Meta(max_length=limits.MAX_TIMES)]
@@ -258,8 +258,6 @@ class OffsetsRequest(ActionRequest, frozen=True):
 
 class WaitRequest(ActionRequest, _PartitionRequest, frozen=True):
     """Wait until records are on disk, and a transaction or a newer one is the partition's last."""
-
-    action: ClassVar[str] = "dafka.wait.v1"
 
     end: Offset
     timeout_s: Annotated[float, Meta(ge=0, le=limits.MAX_WAIT_S)]
@@ -278,8 +276,6 @@ class WaitRequest(ActionRequest, _PartitionRequest, frozen=True):
 class WatchRequest(ActionRequest, frozen=True):
     """Return changes of these topics, or of all, since an answer; wait until there are some."""
 
-    action: ClassVar[str] = "dafka.watch.v1"
-
     timeout_s: Annotated[float, Meta(ge=0, le=limits.MAX_WAIT_S)]
     topics: Annotated[tuple[str, ...], Meta(max_length=limits.MAX_NAMES)] | None = None
     cursor: Annotated[str, Meta(max_length=limits.MAX_CURSOR_CHARS)] = ""
@@ -288,7 +284,6 @@ class WatchRequest(ActionRequest, frozen=True):
 class TransactionsRequest(ActionRequest, frozen=True):
     """Return the progress of partitions' transactions."""
 
-    action: ClassVar[str] = "dafka.transactions.v1"
     rows: ClassVar[tuple[str, ...]] = ("partitions",)
     largest_bytes: ClassVar[int] = limits.MAX_TRANSACTIONS_BYTES
 
@@ -298,7 +293,6 @@ class TransactionsRequest(ActionRequest, frozen=True):
 class CommitRequest(ActionRequest, frozen=True):
     """Make staged records visible, all or none."""
 
-    action: ClassVar[str] = "dafka.commit.v1"
     rows: ClassVar[tuple[str, ...]] = ("transactions",)
     largest_bytes: ClassVar[int] = limits.MAX_TRANSACTIONS_BYTES
 
@@ -335,7 +329,6 @@ class DigestRange(NamedTuple):
 class DigestsRequest(ActionRequest, frozen=True):
     """Return digests of rows, in any order: their number and the sum of their hashes."""
 
-    action: ClassVar[str] = "dafka.digests.v1"
     rows: ClassVar[tuple[str, ...]] = ("ranges",)
     largest_bytes: ClassVar[int] = limits.MAX_TRANSACTIONS_BYTES
 
@@ -345,14 +338,12 @@ class DigestsRequest(ActionRequest, frozen=True):
 class StagedRequest(ActionRequest, frozen=True):
     """Return staged records, which are invisible to readers and in no other list."""
 
-    action: ClassVar[str] = "dafka.staged.v1"
     may_be_empty: ClassVar[bool] = True
 
 
 class DiscardRequest(ActionRequest, frozen=True):
     """Discard attempts' staged records."""
 
-    action: ClassVar[str] = "dafka.discard.v1"
     rows: ClassVar[tuple[str, ...]] = ("stages",)
     largest_bytes: ClassVar[int] = limits.MAX_TRANSACTIONS_BYTES
 
@@ -363,8 +354,6 @@ class DiscardRequest(ActionRequest, frozen=True):
 
 class ForgetRequest(ActionRequest, frozen=True):
     """Forget another store until it appears again."""
-
-    action: ClassVar[str] = "dafka.forget.v1"
 
     address: str
 
@@ -380,7 +369,6 @@ class LeaseRequest(ActionRequest, frozen=True):
     ``done`` is a lease to end; without ranges no new one is requested.
     """
 
-    action: ClassVar[str] = "dafka.lease.v1"
     rows: ClassVar[tuple[str, ...]] = ("ranges",)
     largest_bytes: ClassVar[int] = limits.MAX_TICKET_BYTES
 
@@ -392,7 +380,6 @@ class LeaseRequest(ActionRequest, frozen=True):
 class SizesRequest(ActionRequest, frozen=True):
     """Return approximate sizes of the records of ranges, by samples of the log's blocks."""
 
-    action: ClassVar[str] = "dafka.sizes.v1"
     rows: ClassVar[tuple[str, ...]] = ("ranges",)
     largest_bytes: ClassVar[int] = limits.MAX_TICKET_BYTES
 
@@ -402,21 +389,18 @@ class SizesRequest(ActionRequest, frozen=True):
 class SpaceRequest(ActionRequest, frozen=True):
     """Return the size of the store's file, and the space that readers pin."""
 
-    action: ClassVar[str] = "dafka.space.v1"
     may_be_empty: ClassVar[bool] = True
 
 
 class StoresRequest(ActionRequest, frozen=True):
     """Return the locations of all known stores, this one included."""
 
-    action: ClassVar[str] = "dafka.stores.v1"
     may_be_empty: ClassVar[bool] = True
 
 
 class DescribeRequest(ActionRequest, frozen=True):
     """Return this store's location."""
 
-    action: ClassVar[str] = "dafka.describe.v1"
     may_be_empty: ClassVar[bool] = True
 
 
@@ -445,15 +429,8 @@ def _check_columns(names: Sequence[str]) -> None:
             raise InvalidRequestError("columns", name, "is there twice")
 
 
-def _at_most(most: int, size: int) -> int:
-    # Other types are refused with the member's name.
-    return min(most, size) if type(size) is int else size
-
-
 class RetentionRequest(ActionRequest, frozen=True):
     """Return the store's retention rules, after replacing them if the request has some."""
-
-    action: ClassVar[str] = "dafka.retention.v1"
 
     rules: Annotated[tuple[str, ...], Meta(max_length=limits.MAX_NAMES)] | None = None
     reset: bool = False
@@ -482,7 +459,6 @@ class RetentionRules(JsonMessage, frozen=True):
 class TrimRequest(ActionRequest, frozen=True):
     """Delete records below offsets, of partitions that the store has; at most to their ends."""
 
-    action: ClassVar[str] = "dafka.trim.v1"
     rows: ClassVar[tuple[str, ...]] = ("trims",)
 
     trims: Annotated[tuple[tuple[str, str, Offset], ...], Meta(max_length=limits.MAX_TRANSACTIONS)]
@@ -496,8 +472,6 @@ class Trimmed(JsonMessage, frozen=True):
 
 class DeleteRequest(ActionRequest, frozen=True):
     """Delete a topic, and note that for stores that are away."""
-
-    action: ClassVar[str] = "dafka.delete.v1"
 
     topic: str
 
@@ -518,7 +492,6 @@ class Deleted(JsonMessage, frozen=True):
 class PeersRequest(ActionRequest, frozen=True):
     """Return the nodes discovered by this store, and its connections."""
 
-    action: ClassVar[str] = "dafka.peers.v1"
     may_be_empty: ClassVar[bool] = True
 
 
@@ -545,10 +518,7 @@ class Heads(JsonMessage, frozen=True):
 
 
 class HeadsSince(JsonMessage, frozen=True):
-    """Changes of some topics; all of their partitions if ``complete``.
-
-    ``cursor`` stands for this moment in the next request.
-    """
+    """Changes of topics (all partitions if ``complete``) up to ``cursor``, for the next request."""
 
     cursor: str
     complete: bool
@@ -612,15 +582,6 @@ class LeaseGranted(JsonMessage, frozen=True, omit_defaults=True):
     ] = ()
 
 
-class SpaceUsed(JsonMessage, frozen=True):
-    """The size of a store's file, its free part, and the readers' leases."""
-
-    file_bytes: int
-    free_bytes: int
-    leases: int
-    oldest_lease_s: float
-
-
 class Done(JsonMessage, frozen=True):
     """A commit or a discard is on disk."""
 
@@ -644,9 +605,7 @@ class PartitionFacts(JsonMessage, frozen=True):
         return TopicPartition(self.topic, self.partition)
 
 
-def furthest_facts(
-    facts: Iterable[PartitionFacts],
-) -> dict[TopicPartition, PartitionFacts]:
+def furthest_facts(facts: Iterable[PartitionFacts]) -> dict[TopicPartition, PartitionFacts]:
     """Return the facts of each partition from the store with its last and most records.
 
     Not every store knows the name of its client.

@@ -358,12 +358,7 @@ class FlightService(ProcessBound):
     """
 
     def __init__(
-        self,
-        context: ServerContext,
-        *,
-        bind_host: str,
-        port: int,
-        socket_path: str | None,
+        self, context: ServerContext, *, bind_host: str, port: int, socket_path: str | None
     ) -> None:
         self.context = context
         self._close_lock = threading.Lock()

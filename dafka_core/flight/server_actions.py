@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
+from contextlib import nullcontext
 from inspect import cleandoc
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -39,7 +40,6 @@ from dafka_core.flight.requests import (
     RetentionRules,
     SizesRequest,
     SpaceRequest,
-    SpaceUsed,
     Staged,
     StagedRequest,
     StoresRequest,
@@ -103,11 +103,7 @@ def _number(cursor: str, session: str) -> int | None:
 
 
 def _wait_for_changes(
-    context: ServerContext,
-    known: int,
-    topics: Topics,
-    timeout_s: float,
-    caller: Caller,
+    context: ServerContext, known: int, topics: Topics, timeout_s: float, caller: Caller
 ) -> None:
     deadline = time.monotonic() + timeout_s
     with (
@@ -140,6 +136,7 @@ class Action(NamedTuple):
     request: type[ActionRequest]
     need: Need
     answers: Callable[[ServerContext, Any, Caller], Iterable[JsonMessage]]
+    changes: bool = False  # the store: it waits for its turn among commits
 
 
 def descriptions() -> list[tuple[str, str]]:
@@ -155,8 +152,9 @@ def act(context: ServerContext, name: str, body: bytes, caller: Caller) -> Itera
     if action is None:
         raise InvalidRequestError("action", short(name), nearest(name, ACTIONS))
     request = context.parse(action.request, action.need, body, caller)
-    for answer in action.answers(context, request, caller):
-        yield answer.packed()
+    with context.commits.take(caller.is_gone) if action.changes else nullcontext():
+        for answer in action.answers(context, request, caller):
+            yield answer.packed()
 
 
 def _parts(found: Sequence[T]) -> Iterable[tuple[T, ...]]:
@@ -213,9 +211,8 @@ def _transaction_states(
 
 
 def _commit(context: ServerContext, request: CommitRequest, caller: Caller) -> Iterator[Done]:
-    with context.commits.take(caller.is_gone):
-        staged = [StagedTransaction(*row) for row in request.transactions]
-        yield _done(context, context.backend.commit(staged))
+    staged = [StagedTransaction(*row) for row in request.transactions]
+    yield _done(context, context.backend.commit(staged))
 
 
 def _digests(context: ServerContext, request: DigestsRequest, caller: Caller) -> Iterator[Digests]:
@@ -232,17 +229,15 @@ def _digests(context: ServerContext, request: DigestsRequest, caller: Caller) ->
 
 
 def _discard(context: ServerContext, request: DiscardRequest, caller: Caller) -> Iterator[Done]:
-    with context.commits.take(caller.is_gone):
-        discards = [
-            Discard(TopicPartition(topic, partition), attempt)
-            for topic, partition, attempt in request.stages
-        ]
-        yield _done(context, context.backend.discard(discards))
+    discards = [
+        Discard(TopicPartition(topic, partition), attempt)
+        for topic, partition, attempt in request.stages
+    ]
+    yield _done(context, context.backend.discard(discards))
 
 
 def _forget(context: ServerContext, request: ForgetRequest, caller: Caller) -> Iterator[Done]:
-    with context.commits.take(caller.is_gone):
-        yield _done(context, context.backend.forget(request.address))
+    yield _done(context, context.backend.forget(request.address))
 
 
 def _lease(context: ServerContext, request: LeaseRequest, caller: Caller) -> Iterator[LeaseGranted]:
@@ -280,31 +275,27 @@ def _retention(
     control = context.retention
     if control is None:
         raise InvalidRequestError("rules", list(request.rules or ()), "this store keeps all")
-    with context.commits.take(caller.is_gone):
-        if request.reset or request.rules is not None:
-            control.replace(None if request.reset else request.parsed())
-        rules = control.rules
-        if not caller.owner.knows_all:  # rules name topics
-            topics = {info.topic for info in context.held(None, caller)}
-            rules = tuple(rule for rule in rules if any(map(rule.fits, topics)))
-        yield RetentionRules(tuple(map(str, rules)), control.is_set, control.given_up)
+    if request.reset or request.rules is not None:
+        control.replace(None if request.reset else request.parsed())
+    rules = control.rules
+    if not caller.owner.knows_all:  # rules name topics
+        topics = {info.topic for info in context.held(None, caller)}
+        rules = tuple(rule for rule in rules if any(map(rule.fits, topics)))
+    yield RetentionRules(tuple(map(str, rules)), control.is_set, control.given_up)
 
 
 def _trim(context: ServerContext, request: TrimRequest, caller: Caller) -> Iterator[Trimmed]:
-    with context.commits.take(caller.is_gone):
-        earliest = []
-        for topic, partition, before in request.trims:
-            context.check_open()
-            tp = TopicPartition(topic, partition)
-            earliest.append(context.log.retention.trim_at_most(tp, before))
-        yield Trimmed(tuple(earliest))
+    earliest = []
+    for topic, partition, before in request.trims:
+        context.check_open()
+        earliest.append(context.log.trim(TopicPartition(topic, partition), before))
+    yield Trimmed(tuple(earliest))
 
 
 def _delete(context: ServerContext, request: DeleteRequest, caller: Caller) -> Iterator[Deleted]:
     if context.delete_topic is None:
         raise InvalidRequestError("topic", request.topic, "this store deletes nothing")
-    with context.commits.take(caller.is_gone):
-        yield Deleted(*context.delete_topic(request.topic))
+    yield Deleted(*context.delete_topic(request.topic))
 
 
 def _done(context: ServerContext, future: Future[None]) -> Done:
@@ -324,18 +315,18 @@ ACTIONS: Final[dict[str, Action]] = {
         Action(WaitRequest, knows, _wait),
         Action(WatchRequest, knows, watch),
         Action(TransactionsRequest, knows, _transaction_states),
-        Action(CommitRequest, writes, _commit),
+        Action(CommitRequest, writes, _commit, changes=True),
         Action(DigestsRequest, reads_or_writes, _digests),
-        Action(DiscardRequest, discards, _discard),
-        Action(ForgetRequest, administers, _forget),
-        Action(RetentionRequest, sets_rules, _retention),
-        Action(TrimRequest, administers, _trim),
-        Action(DeleteRequest, administers, _delete),
+        Action(DiscardRequest, discards, _discard, changes=True),
+        Action(ForgetRequest, administers, _forget, changes=True),
+        Action(RetentionRequest, sets_rules, _retention, changes=True),
+        Action(TrimRequest, administers, _trim, changes=True),
+        Action(DeleteRequest, administers, _delete, changes=True),
         Action(StagedRequest, knows, _staged),
         Action(LeaseRequest, reads, _lease),
         Action(CheckRequest, administers, check_log),
         Action(LinksRequest, administers, links),
-        Action(SpaceRequest, anything, lambda context, *_: [SpaceUsed(*context.log.space())]),
+        Action(SpaceRequest, anything, lambda context, *_: [context.log.space()]),
         Action(PeersRequest, administers, lambda context, *_: [Peers(tuple(context.peers()))]),
         Action(StoresRequest, anything, lambda context, *_: context.store_locations()),
         Action(DescribeRequest, anything, lambda context, *_: [context.location]),

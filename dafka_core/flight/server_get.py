@@ -22,7 +22,6 @@ from dafka_core.flight.backup_requests import (
     CheckRequest,
     FoundLinks,
     LinksRequest,
-    LogChecked,
     batches,
 )
 from dafka_core.flight.columns import Part, batch_of, packed_parts, schema_of
@@ -53,9 +52,7 @@ Batches = Iterator[tuple[pa.RecordBatch, bytes]]
 """Batches with their metadata."""
 
 
-def check_log(
-    context: ServerContext, request: CheckRequest, caller: Caller
-) -> Iterator[LogChecked]:
+def check_log(context: ServerContext, request: CheckRequest, caller: Caller) -> Iterator[Checked]:
     """Yield the damage of some partitions, or of data beside records."""
     open_tables = partial(_open_tables, context)
     done = Checked()
@@ -67,7 +64,7 @@ def check_log(
             for each in part:
                 context.check_wanted(caller)
                 done = done.plus(each)
-    yield LogChecked(*done)
+    yield done
 
 
 def links(context: ServerContext, request: LinksRequest, caller: Caller) -> Iterator[FoundLinks]:
@@ -239,7 +236,8 @@ class _Get:
                     self._number, self._at = part.number, found.offset
                     break
                 held.append(part)
-                if is_large(found) or self._has_scanned_enough:
+                is_small = self._scanned_bytes < MAX_SCANNED_BYTES and not is_large(found)
+                if not is_small or self._scanned_blocks >= MAX_SCANNED_BLOCKS:
                     self._number, self._at = part.number, found.end
                     break
             else:
@@ -275,8 +273,3 @@ class _Get:
             self._context.check_wanted(self._caller)
             self._scanned_bytes += piece.values.size_bytes
             yield matched(piece, where, opens=request.envelope == AUTO)
-
-    @property
-    def _has_scanned_enough(self) -> bool:
-        is_small = self._scanned_bytes < MAX_SCANNED_BYTES
-        return not (is_small and self._scanned_blocks < MAX_SCANNED_BLOCKS)

@@ -173,10 +173,7 @@ class _NamedKey(flight.ServerMiddleware):  # type: ignore[misc]
 
 
 class Caller:
-    """The client of one request: its name in gRPC, and its permissions during the request.
-
-    Without ``keys`` all clients may do everything.
-    """
+    """One request's client, its name in gRPC and permissions; without ``keys`` all are allowed."""
 
     def __init__(self, context: Any, keys: ServerKeys | None) -> None:
         self.peer: str = context.peer()

@@ -24,35 +24,10 @@ from pyarrow import flight
 from dafka_core.config.node_options import NO_KEYS, KeyFiles
 from dafka_core.errors import ClosedError, ConfigError, DafkaError, StoreUnreachableError
 from dafka_core.flight import grpc_workarounds, limits, requests
-from dafka_core.flight.columns import (
-    OFFSET,
-    TYPES,
-    VALUE,
-    VALUES_SCHEMA,
-    parse_parts,
-    schema_of,
-)
+from dafka_core.flight.columns import OFFSET, TYPES, VALUE, VALUES_SCHEMA, parse_parts, schema_of
 from dafka_core.flight.flight_errors import FLIGHT_ERRORS, translated, translating
 from dafka_core.flight.grpc_workarounds import LOST_MS, CallDeadline, Watchdog
 from dafka_core.flight.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS
-from dafka_core.flight.requests import (
-    DigestRange,
-    Digests,
-    Done,
-    DurableEnd,
-    GetRequest,
-    Heads,
-    HeadsSince,
-    LeaseGranted,
-    Offsets,
-    PartitionFacts,
-    PutRequest,
-    RecordRange,
-    RecordSizes,
-    SpaceUsed,
-    Staged,
-    TransactionStates,
-)
 from dafka_core.flight.store_location import (
     TLS_SCHEME,
     StoreLocation,
@@ -82,6 +57,7 @@ from dafka_core.security.allowed_keys import AllowedKeys
 from dafka_core.security.credentials import KEY_HEADER, SERVER_NAME, pem, tls_pair
 from dafka_core.security.key_files import read_secret
 from dafka_core.security.permissions import STORE
+from dafka_core.storage.environment import Space
 from dafka_core.system.closing import ProcessBound
 
 # Authentication of Flight clients by TLS, and options of gRPC.
@@ -217,7 +193,7 @@ class PutStream(ProcessBound):
     def __init__(
         self,
         client: flight.FlightClient,
-        request: PutRequest,
+        request: requests.PutRequest,
         call: CallDeadline,
         options: Any,
         origin: tuple[StoreLocation, KeyFiles],
@@ -269,10 +245,7 @@ class PutStream(ProcessBound):
             self.end = part.end
 
     def finish(self, timeout_s: float) -> int:
-        """Wait until everything is on disk, at most ``timeout_s`` seconds without progress.
-
-        Returns the partition's end on disk.
-        """
+        """Wait for the disk, at most ``timeout_s`` without progress; return the end there."""
         self._call.timeout_s = timeout_s
         with self._step() as writer:
             writer.done_writing()
@@ -334,7 +307,7 @@ class PutStream(ProcessBound):
     def _read_acks(self, reader: Any) -> None:
         try:
             while (metadata := reader.read()) is not None:
-                ack = DurableEnd.parse(metadata.to_pybytes())
+                ack = requests.DurableEnd.parse(metadata.to_pybytes())
                 self._note(ack.end, is_over=ack.failed)
         except (*FLIGHT_ERRORS, ValueError) as error:
             self._acks_failure = error
@@ -422,7 +395,7 @@ def chunks(stream: Any, call: CallDeadline) -> Chunks:
         yield columns, metadata
 
 
-def records_of(request: GetRequest, received: Chunks) -> Iterator[Records]:
+def records_of(request: requests.GetRequest, received: Chunks) -> Iterator[Records]:
     """Yield the records of a get, which asks for the values, and with ``where`` for offsets.
 
     Each range's are in order and without gaps from its start on, and complete unless the request is
@@ -511,25 +484,25 @@ class StoreClient(ProcessBound):
     def heads(self, topics: Collection[str] | None, *, timeout_s: float) -> list[PartitionInfo]:
         """Return its offsets of these topics, or of all (None)."""
         parts = [None] if topics is None else limits.parts(list(topics), limits.MAX_NAMES)
-        answers = self.ask(Heads, timeout_s, *map(requests.HeadsRequest, parts))
+        answers = self.ask(requests.Heads, timeout_s, *map(requests.HeadsRequest, parts))
         return [head for answer in answers for head in answer.heads]
 
-    def facts(self, topic: str | None, *, timeout_s: float) -> list[PartitionFacts]:
+    def facts(self, topic: str | None, *, timeout_s: float) -> list[requests.PartitionFacts]:
         """Return size and times of the partitions of a topic, or of all."""
         with self._asking(timeout_s) as (client, options):
             found = client.list_flights(requests.Criteria(topic).packed(), options)
-            return [PartitionFacts.parse(each.app_metadata) for each in found]
+            return [requests.PartitionFacts.parse(each.app_metadata) for each in found]
 
     def watch(
         self, topics: Collection[str] | None, cursor: str, *, wait_s: float, timeout_s: float
-    ) -> HeadsSince:
+    ) -> requests.HeadsSince:
         """Return changes of these topics, at most 10,000, or of all, since an answer's cursor.
 
         Without a cursor it returns all of the store's partitions of them.  The store waits up to
         ``wait_s`` seconds for a change; the answer may be up to ``timeout_s`` later.
         """
         request = requests.WatchRequest(wait_s, None if topics is None else tuple(topics), cursor)
-        answers = self.ask(HeadsSince, wait_s + timeout_s, request)
+        answers = self.ask(requests.HeadsSince, wait_s + timeout_s, request)
         heads = tuple(head for answer in answers for head in answer.heads)
         return replace(answers[-1], heads=heads)
 
@@ -544,16 +517,18 @@ class StoreClient(ProcessBound):
         """
         parts = limits.parts(times, limits.MAX_TIMES)
         wanted = [requests.OffsetsRequest(part, after_all) for part in parts]
-        answers = self.ask(Offsets, timeout_s, *wanted)
+        answers = self.ask(requests.Offsets, timeout_s, *wanted)
         return self._complete([each for answer in answers for each in answer.offsets], times)
 
-    def record_sizes(self, ranges: Sequence[RecordRange], *, timeout_s: float) -> RecordSizes:
+    def record_sizes(
+        self, ranges: Sequence[requests.RecordRange], *, timeout_s: float
+    ) -> requests.RecordSizes:
         """Return approximate sizes of the records of up to 1,000 ranges, in their order."""
-        return self.ask(RecordSizes, timeout_s, requests.SizesRequest(tuple(ranges)))[0]
+        return self.ask(requests.RecordSizes, timeout_s, requests.SizesRequest(tuple(ranges)))[0]
 
     def clock_us(self, *, timeout_s: float) -> int:
         """Return the store's clock, in microseconds since the epoch UTC."""
-        return self.ask(Offsets, timeout_s, requests.OffsetsRequest(()))[0].now_us
+        return self.ask(requests.Offsets, timeout_s, requests.OffsetsRequest(()))[0].now_us
 
     def wait(
         self,
@@ -570,15 +545,15 @@ class StoreClient(ProcessBound):
         ``timeout_s`` seconds.
         """
         request = requests.WaitRequest(*tp, end, timeout_s, transaction)
-        return self.ask(DurableEnd, timeout_s + WAIT_MARGIN_S, request)[0].end
+        return self.ask(requests.DurableEnd, timeout_s + WAIT_MARGIN_S, request)[0].end
 
-    def lease(self, request: requests.LeaseRequest, *, timeout_s: float) -> LeaseGranted:
+    def lease(self, request: requests.LeaseRequest, *, timeout_s: float) -> requests.LeaseGranted:
         """Lease blocks of ranges in the store's file, or end a lease; see ``LocalLog``."""
-        return self.ask(LeaseGranted, timeout_s, request)[0]
+        return self.ask(requests.LeaseGranted, timeout_s, request)[0]
 
-    def space(self, *, timeout_s: float) -> SpaceUsed:
+    def space(self, *, timeout_s: float) -> Space:
         """Return the size of its file, and the readers' leases."""
-        return self.ask(SpaceUsed, timeout_s, requests.SpaceRequest())[0]
+        return self.ask(Space, timeout_s, requests.SpaceRequest())[0]
 
     def read(
         self,
@@ -593,15 +568,14 @@ class StoreClient(ProcessBound):
         max_bytes: int,
         timeout_s: float,
     ) -> Generator[RecordBatch]:
-        """Yield the records from ``start`` to ``end`` (exclusive) as ``records``.
-
-        Lives are as those of ``RecordRange``.
-        """
-        ranges = (RecordRange(*tp, start, end, life, after),)
-        request = GetRequest(ranges, times=times, max_records=max_records, max_bytes=max_bytes)
+        """Yield the records from ``start`` to ``end`` (exclusive); lives as in ``RecordRange``."""
+        ranges = (requests.RecordRange(*tp, start, end, life, after),)
+        request = requests.GetRequest(
+            ranges, times=times, max_records=max_records, max_bytes=max_bytes
+        )
         return self.records(request, timeout_s=timeout_s)
 
-    def records(self, request: GetRequest, *, timeout_s: float) -> Generator[Any]:
+    def records(self, request: requests.GetRequest, *, timeout_s: float) -> Generator[Any]:
         """Yield the records of a get in order and complete, with ``where`` as MatchedRecords.
 
         Each batch has at most ``max_records``, and at most ``max_bytes`` of values unless it is one
@@ -623,7 +597,9 @@ class StoreClient(ProcessBound):
     ) -> list[TransactionState]:
         """Return the progress of these partitions and their transactions; zeros if unknown."""
         parts = limits.parts(partitions, limits.MAX_TRANSACTIONS)
-        answers = self.ask(TransactionStates, timeout_s, *map(requests.TransactionsRequest, parts))
+        answers = self.ask(
+            requests.TransactionStates, timeout_s, *map(requests.TransactionsRequest, parts)
+        )
         return self._complete([x for answer in answers for x in answer.transactions], partitions)
 
     def commit(self, transactions: Sequence[StagedTransaction], *, timeout_s: float) -> None:
@@ -636,7 +612,7 @@ class StoreClient(ProcessBound):
             FencedError: an attempt's staged records are gone, or others.
             OffsetConflictError: a transaction does not begin at its partition's end.
         """
-        self.ask(Done, timeout_s, requests.CommitRequest(tuple(transactions)))
+        self.ask(requests.Done, timeout_s, requests.CommitRequest(tuple(transactions)))
 
     def digests(
         self, ranges: Sequence[tuple[str, str, str, int, int]], *, timeout_s: float
@@ -650,24 +626,26 @@ class StoreClient(ProcessBound):
             FencedError: another attempt has replaced the named one.
         """
         parts = limits.parts(ranges, limits.MAX_TRANSACTIONS)
-        wanted = [requests.DigestsRequest(tuple(starmap(DigestRange, part))) for part in parts]
-        answers = self.ask(Digests, timeout_s, *wanted)
+        wanted = [
+            requests.DigestsRequest(tuple(starmap(requests.DigestRange, part))) for part in parts
+        ]
+        answers = self.ask(requests.Digests, timeout_s, *wanted)
         found = [RowDigest.parse(text) for answer in answers for text in answer.digests]
         return self._complete(found, ranges)
 
     def forget(self, store: str, *, timeout_s: float) -> None:
         """Forget another store, until that one appears again."""
-        self.ask(Done, timeout_s, requests.ForgetRequest(store))
+        self.ask(requests.Done, timeout_s, requests.ForgetRequest(store))
 
     def staged(self, *, timeout_s: float) -> list[StagedPartition]:
         """Return the store's staged records of every partition with some."""
-        answers = self.ask(Staged, timeout_s, requests.StagedRequest())
+        answers = self.ask(requests.Staged, timeout_s, requests.StagedRequest())
         return [each for answer in answers for each in answer.staged]
 
     def discard(self, discards: Sequence[Discard], *, timeout_s: float) -> None:
         """Discard attempts' staged records; not those of others."""
         rows = tuple((*each.tp, each.attempt) for each in discards)
-        self.ask(Done, timeout_s, requests.DiscardRequest(rows))
+        self.ask(requests.Done, timeout_s, requests.DiscardRequest(rows))
 
     def put(
         self,

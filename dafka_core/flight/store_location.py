@@ -116,10 +116,7 @@ def path_of(location: str) -> str | None:
 
 
 def host_of(location: str) -> tuple[str, int] | None:
-    """Return a location's host and port; None if it has none, or if it is link-local.
-
-    Arrow cannot connect to link-local addresses.
-    """
+    """Return a location's host and port; None without one, or for a link-local, unusable one."""
     with suppress(ValueError):
         parts = urlsplit(location)
         host, is_tcp = parts.hostname or "", parts.scheme in (*TCP_SCHEMES, TLS_SCHEME)

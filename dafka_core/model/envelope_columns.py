@@ -310,9 +310,7 @@ def close_columns(
     """Encode contents as binary without nulls, in envelopes where needed.
 
     Values and keys are binary or string; headers are lists of pairs, where null means empty.
-
-    Raises:
-        ValueError: a header has no name, or a record has too many headers.
+    Raises ValueError if a header has no name, or a record has too many.
     """
     values = as_binary(values)
     columns, present = [values], [valid(values)]

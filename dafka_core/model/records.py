@@ -176,10 +176,7 @@ class PartitionLives(NamedTuple):
 
 
 class PartitionInfo(NamedTuple):
-    """The records of a partition at one store: offsets ``earliest`` to ``end`` (exclusive).
-
-    ``life`` belongs to the newest producer of these records.
-    """
+    """A store's records ``earliest`` to ``end`` (exclusive), and their newest producer's life."""
 
     topic: str
     partition: str

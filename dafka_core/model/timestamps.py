@@ -52,9 +52,7 @@ class WallClock:
     """
 
     def __init__(
-        self,
-        wall_us: Callable[[], int] = machine_us,
-        steady_us: Callable[[], int] = boot_us,
+        self, wall_us: Callable[[], int] = machine_us, steady_us: Callable[[], int] = boot_us
     ) -> None:
         self._wall_us = wall_us
         self._steady_us = steady_us

@@ -153,11 +153,7 @@ def _routes(towers: Iterable[TowerAddress]) -> list[tuple[TowerAddress, str, str
 
 
 def _own_towards(host: str, port: int) -> tuple[str, str]:
-    """Return a host's address, and this machine's address on the way there.
-
-    Raises:
-        OSError: the name does not resolve, or no route leads there.
-    """
+    """Return a host's address, and this machine's on the way there; raise OSError without one."""
     failure = OSError(0, "no address")
     for family, *_, address in resolve(host, port):
         # Connecting a datagram socket sends nothing: the system only chooses a route.
@@ -176,10 +172,8 @@ def _own_towards(host: str, port: int) -> tuple[str, str]:
 def bound(socket: Socket, config: NodeOptions) -> tuple[str, int]:
     """Bind a node's socket to ``own_host`` and one of its ports; return both.
 
-    With ``wait_for_tower`` it retries while the network is down or names do not resolve.
-
-    Raises:
-        ConfigError: the host or all of the ports cannot be bound.
+    With ``wait_for_tower`` it retries while the network is down or names do not resolve.  Raises
+    ConfigError if the host or all of the ports cannot be bound.
     """
     is_logged = False
     while True:
@@ -213,11 +207,7 @@ def _bound_port(socket: Socket, host: str, config: NodeOptions) -> int:
 
 
 def bind(socket: Socket, host: str, port: int) -> int:
-    """Bind a socket; return its port.
-
-    Raises:
-        zmq.ZMQError: the port is in use, or the host is not this machine's.
-    """
+    """Bind a socket, and return its port; raise ZMQError if that or the host is not available."""
     socket.set(zmq.IPV6, is_ipv6(host))
     socket.bind(f"tcp://{host}:{port or '*'}")
     return _bound_at(socket).port
@@ -248,8 +238,7 @@ def check_trusted(
 ) -> None:
     """Check that a port without keys is on loopback, or open by intention, and log an open one.
 
-    Raises:
-        ConfigError: it is open to other machines; ``cure`` is the remedy in the message.
+    Raises ConfigError with the remedy ``cure`` if it is open to other machines otherwise.
     """
     if is_loopback(host):
         return

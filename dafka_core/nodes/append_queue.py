@@ -135,10 +135,7 @@ class AppendQueue(ProcessBound):
 
         Blocks while the queue is full.  The future returns the partition's end when the batch is on
         disk; it fails with OffsetConflictError if the batch begins elsewhere, and no note is
-        written then.  Records without times have the time of their arrival.
-
-        Raises:
-            ValueError: a note or its name is too large, or the notes are too many.
+        written then.  Records without times have the time of their arrival.  Raises as ``noted``.
         """
         return self._submit(noted(batch, notes or {}))[0]
 

@@ -146,10 +146,7 @@ class ConnectionQuotas:
             self._add(Connection(descriptor, address, limit_bytes, endpoint, owner))
 
     def sender(self, frame: zmq.Frame) -> Connection | None:
-        """Return the accepted connection of a frame; None if ZeroMQ made the frame.
-
-        ZeroMQ itself removes the subscriptions of a peer that has gone.
-        """
+        """Return a frame's accepted connection; None if ZeroMQ made it, as its peer has gone."""
         descriptor = descriptor_of(frame)
         return None if descriptor < 0 else self.accepted(descriptor, ends_of(descriptor)[1])
 
@@ -183,11 +180,7 @@ class ConnectionQuotas:
         self.skip(socket)
 
     def skip(self, socket: Socket) -> None:
-        """Skip frames of an invalid message.
-
-        Raises:
-            zmq.Again: more remain than fit into one turn of the loop.
-        """
+        """Skip frames of an invalid message; raise zmq.Again if too many remain for one turn."""
         if socket in self.unfinished:
             for _ in range(SKIPPED_FRAMES):
                 if not socket.recv(copy=False).more:

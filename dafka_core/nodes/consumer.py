@@ -74,18 +74,11 @@ class RecordQueue:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Return the number of queued records, and the bytes of their values.
-
-        The batch that is being taken record by record does not count.
-        """
+        """Return the number and bytes of queued records, without the batch that is being taken."""
         return self.added[0] - self._left[0], self.added[1] - self._left[1]
 
     def add(self, items: Iterable[_Item]) -> None:
-        """Queue batches and errors.
-
-        Takes no lock: a thread that holds it may be in a signal's handler that waits for the loop's
-        end.
-        """
+        """Queue batches and errors, without a lock: its holder may wait for the loop's end."""
         for item in items:
             self.added = _plus(self.added, item)
             self._items.append(item)
@@ -105,11 +98,7 @@ class RecordQueue:
         return record
 
     def next_records(self) -> Iterator[Record] | None:
-        """Return an iterator of the rest of the open batch, or else of the next one.
-
-        It is the queue's own iterator, not a copy: records not taken from it remain for the next
-        caller.
-        """
+        """Return the queue's iterator of the open or next batch: it keeps what is not taken."""
         with self._lock:
             if not length_hint(self._open_rest):
                 batch = self._pop()
@@ -237,13 +226,9 @@ class Consumer(Node):
     def held_topics(self, *topics: str, timeout_s: float) -> set[str]:
         """Return the topics with records in stores, among ``topics`` or all.
 
-        Raises:
-            NoStoreError: no store was discovered within ``timeout_s`` seconds.
+        Raises NoStoreError if no store was discovered within ``timeout_s`` seconds.
         """
-        directory = self.role.directory
-        query = self.mesh.query(
-            directory, lambda now: directory.ask(now, HeadsQuery, topics), timeout_s
-        )
+        query = self.mesh.query(self.role.directory, timeout_s, HeadsQuery, topics)
         held = {tp.topic for tp in query.heads}
         return held.intersection(topics) if topics else held
 

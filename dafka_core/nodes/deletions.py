@@ -79,12 +79,10 @@ class Deletions:
         for info in self._log.partitions(DELETIONS_TOPIC):
             start = self._read.get(info.tp, info.earliest)
             start = start if start <= info.end else info.earliest
-            while start < info.end and (batches := self._log.read(info.tp, start, info.end)):
-                for batch in batches:
-                    for offset, content in enumerate(batch.values, batch.offset):
-                        for each in _parsed(info.tp, offset, content):
-                            self._add(each)
-                start = batches[-1].end
+            for batch in self._log.batches(info.tp, start, info.end):
+                for offset, content in enumerate(batch.values, batch.offset):
+                    for each in _parsed(info.tp, offset, content):
+                        self._add(each)
             self._read[info.tp] = info.end
 
     def _add(self, deletion: Deletion) -> None:
@@ -107,7 +105,7 @@ class Deletions:
         count = 0
         for start in range(0, len(wanted), TRIM_PARTITIONS):
             part = wanted[start : start + TRIM_PARTITIONS]
-            now = self._log.retention.trim_deleted([each for _, each in part])
+            now = self._log.trim_deleted([each for _, each in part])
             reached = zip(part, now, strict=True)
             count += sum(max(earliest - info.earliest, 0) for (info, _), earliest in reached)
         if count:

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from dafka_core.archive.archive_writer import GROUP_BYTES, GROUP_RECORDS, ArchiveWriter, Wanted
+from dafka_core.archive.archive_writer import ArchiveWriter, Wanted
 from dafka_core.archive.layout import DAY_US, ArchiveError, make_archive
 from dafka_core.archive.manifest import Manifest
 from dafka_core.config.node_options import NO_KEYS, STAGED_HOURS, KeyFiles
@@ -30,7 +30,7 @@ from dafka_core.errors import (
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.epochs import MAX_EPOCHS, EpochId, History, known_until
-from dafka_core.model.names import QUERIES_TOPIC
+from dafka_core.model.names import QUERIES_TOPIC, octets_of, text_of
 from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.nodes.deletions import Deletions
 from dafka_core.nodes.threads import NodeThread
@@ -59,10 +59,8 @@ class LogThread(ProcessBound):
     """A thread that works on a log beside its store, in small steps, until the log is closed.
 
     It calls each function of ``jobs`` in turn, then pauses for the longest time that one of them
-    has returned.  It logs an error of the disk or of archiving, and retries after ``RETRY_S``.
-
-    Attributes:
-        failed_count: number of errors.
+    has returned.  It logs an error of the disk or of archiving, counts it, and retries after
+    ``RETRY_S``.
     """
 
     def __init__(
@@ -126,11 +124,7 @@ LATE_SHARE: Final = 0.1
 
 
 class MergeThread(LogThread):
-    """Merges small blocks, compresses cold ones, makes links, and discards old staged records.
-
-    Attributes:
-        merged_count, merged_s: number and total duration of merges.
-    """
+    """Merges small blocks, compresses cold ones, makes links, and discards old staged records."""
 
     def __init__(
         self,
@@ -165,10 +159,7 @@ class MergeThread(LogThread):
             _log.warning(text, count, self._staged_s / 3600)
 
     def _step(self) -> float:
-        """Merge, compress or make links once.
-
-        While appends keep arriving it merges only if many blocks are small.
-        """
+        """Merge, compress or link once; while appends arrive, merge only many small blocks."""
         busy = self._is_busy()
         started_s = time.monotonic()
         if (not busy or self._log.small_blocks >= PILED_UP) and self._log.merge_step():
@@ -187,13 +178,7 @@ class HealThread(LogThread):
     """Replaces damaged records by those of other stores (``storage/healing.py``).
 
     After ``RETRY_S``, or when another store appears, it retries those that no store has had.
-
-    Args:
-        others: returns the other present stores.
-        keys: for their clients.
-
-    Attributes:
-        healed_count: number of records replaced.
+    ``others`` returns the other present stores.
     """
 
     def __init__(
@@ -301,6 +286,9 @@ class HealThread(LogThread):
         return damaged
 
 
+RULES: Final = "retention"
+"""The name of the note with rules set while the store ran."""
+
 INTERVAL_S: Final = 10.0
 """Interval of retention passes."""
 
@@ -334,10 +322,10 @@ class RetentionThread(LogThread):
         self._clocks_us = clocks_us
         self._compare_at = 0.0
         self._option_rules = retention.rules
-        kept = log.retention.kept_rules()
+        kept = log.notes(RULES).get(RULES)
         self.is_set = kept is not None
         if kept is not None:
-            retention.rules = _parsed(kept)
+            retention.rules = _parsed(text_of(kept))
         jobs: list[Callable[[], float | None]] = [self._pass]
         if deletions is not None:
             jobs.insert(0, deletions.apply)
@@ -358,7 +346,8 @@ class RetentionThread(LogThread):
 
     def replace(self, rules: tuple[RetentionRule, ...] | None) -> None:
         """Replace the rules, also in the log; None restores those of its option."""
-        self._log.retention.keep_rules(None if rules is None else " ".join(map(str, rules)))
+        text = None if rules is None else octets_of(" ".join(map(str, rules)))
+        self._log.put_notes({RULES: text})
         self.is_set = rules is not None
         self._retention.rules = self._option_rules if rules is None else rules
         _log_rules("retention goes by these rules from now on: %(rules)s", self.rules)
@@ -528,7 +517,7 @@ class LogArchiver:
         self._stopped.set()
 
     def archive(self, tp: TopicPartition, before: int) -> int:
-        """See ``Archiver``; a partition that fails is reported once, and kept.
+        """See ``Archive``; a partition that fails is reported once, and kept.
 
         Raises:
             ArchiveError: the archive cannot be written to.
@@ -602,18 +591,16 @@ class LogArchiver:
         """Read from the log's history, which must be the one archived before."""
         history = self._log.lives(wanted.tp).history
         _check_history(wanted.tp, history, wanted.after, wanted.start)
-        at = wanted.start
-        while at < wanted.end:
+        at, why = wanted.start, "they were given up meanwhile"
+        for batch in self._log.batches(wanted.tp, at, wanted.end):
             if self._stopped.is_set():
                 raise ClosedError("archiver")
-            found = self._log.read(
-                wanted.tp, at, wanted.end, max_records=GROUP_RECORDS, max_bytes=GROUP_BYTES
-            )
-            if not found or found[0].offset != at:
-                available = found[0].offset if found else None
-                raise DataLossError(*wanted.tp, at, available, "they were given up meanwhile")
-            yield from found
-            at = found[-1].end
+            if batch.offset != at:
+                raise DataLossError(*wanted.tp, at, batch.offset, why)
+            yield batch
+            at = batch.end
+        if at < wanted.end:
+            raise DataLossError(*wanted.tp, at, None, why)
 
 
 def _check_history(tp: TopicPartition, history: History, life: EpochId, end: int) -> None:
@@ -648,9 +635,7 @@ class ProtectedQueries:
 
     All records count as unread by a query named in full which has never reported.  Keys that
     report of the same query count each, so none can release records that another one still needs.
-
-    Args:
-        names: of queries, or shell patterns.
+    ``names`` may be shell patterns.
     """
 
     def __init__(self, log: Log, names: Sequence[str]) -> None:

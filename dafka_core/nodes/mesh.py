@@ -40,7 +40,7 @@ from dafka_core.protocol.limits import MAX_HEADER_BYTES, max_taken_bytes
 from dafka_core.protocol.messages import DirectRecord, DirectRecordBatches, EpochAck, RecordMessage
 from dafka_core.protocol.record_limits import RecordLimits, announcement
 from dafka_core.protocol.role import Outgoing, OutgoingBatch, PeerNews, Role
-from dafka_core.protocol.store_directory import Question, StoreDirectory
+from dafka_core.protocol.store_directory import Query, Question, StoreDirectory
 from dafka_core.security.permissions import Permissions
 from dafka_core.system.closing import ProcessBound, check_process
 from dafka_core.system.process_limits import raise_limit
@@ -53,10 +53,8 @@ T = TypeVar("T")
 class Mesh(ProcessBound):
     """A node of the mesh, which connects to the peers that it needs and runs ``role``.
 
-    Args:
-        kind: the node's kind, one of ``KINDS``.
-        socket_per_peer: receive from each peer through its own socket, so that the role knows
-            the sender of a message.  RFC 46's ACK does not contain it.
+    With ``socket_per_peer`` it receives from each peer through its own socket, so that the role
+    knows the sender of a message.  RFC 46's ACK does not contain it.
     """
 
     def __init__(
@@ -202,19 +200,18 @@ class Mesh(ProcessBound):
     def query(
         self,
         directory: StoreDirectory,
-        ask: Callable[[float], tuple[Question, list[Outgoing]]],
         timeout_s: float,
+        kind: Callable[..., Query],
+        *content: object,
     ) -> Question:
-        """Make the loop ``ask(now)`` a question of the directory, and wait for the answers.
+        """Ask the stores a question by the directory, and wait for the answers.
 
         Waits longer if only distant stores are missing: see ``StoreDirectory.waits_for_others``.
-
-        Raises:
-            NoStoreError: no store has answered within ``timeout_s`` seconds.
+        Raises NoStoreError if none has answered within ``timeout_s`` seconds.
         """
 
         def send(now: float) -> Question:
-            question, messages = ask(now)
+            question, messages = directory.ask(now, kind, *content)
             self.send(messages)
             return question
 

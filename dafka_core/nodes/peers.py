@@ -88,11 +88,7 @@ class _Connection:
 
 
 class Peers:
-    """The peers that a node needs, and the connections to them.
-
-    Args:
-        socket_per_peer: whether each peer has its own socket, so that senders are known.
-    """
+    """The peers that a node needs, connected; with ``socket_per_peer`` senders are known."""
 
     def __init__(
         self,

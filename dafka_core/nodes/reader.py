@@ -46,10 +46,7 @@ _GIVEN_UP: Final = (
 
 
 class Reader(Node):
-    """Reads heads, times and ranges from the stores.  Several threads may use one reader.
-
-    Args:
-        options: see ``ReaderOptions``.
+    """Reads heads, times and ranges from the stores (``ReaderOptions``).  Thread-safe.
 
     Raises:
         ConfigError: an option is invalid.
@@ -89,8 +86,7 @@ class Reader(Node):
     def wait_for_stores(self, *, timeout_s: float) -> None:
         """Wait until every possible store has answered, or was given up with a warning.
 
-        Raises:
-            NoStoreError: no store was discovered within ``timeout_s`` seconds.
+        Raises NoStoreError if none was discovered within ``timeout_s`` seconds.
         """
         self.partitions([_ANY_TOPIC], timeout_s=timeout_s)
 
@@ -117,12 +113,8 @@ class Reader(Node):
             raise ConfigError("topics", topics, "must be a list of topics")
         for topic in topics or ():
             check_argument("topic", topic, check_topic)
-        directory = self.role.directory
-        query = self.mesh.query(
-            directory,
-            lambda now: directory.ask(now, HeadsQuery, tuple(topics or ())),
-            timeout_s,
-        )
+        directory, names = self.role.directory, tuple(topics or ())
+        query = self.mesh.query(directory, timeout_s, HeadsQuery, names)
         wanted = {tp.topic for tp in query.heads} if topics is None else set(topics)
         return [info for info in sorted(query.heads.values()) if info.topic in wanted]
 
@@ -139,10 +131,7 @@ class Reader(Node):
         """
         _check_range(tp, start, end)
         directory = self.role.directory
-        query = self.mesh.query(
-            directory, lambda now: directory.ask(now, TimesQuery, *tp, start, end), timeout_s
-        )
-        return query.best_times()
+        return self.mesh.query(directory, timeout_s, TimesQuery, *tp, start, end).best_times()
 
     def read(
         self, tp: TopicPartition, start: int, end: int, *, timeout_s: float

@@ -64,8 +64,7 @@ class Claims:
     def take(self, now: float, endpoint: str, key: str) -> bool:
         """Note the announced key of an endpoint; return True if it replaces a different key.
 
-        Raises:
-            ProtocolError: a different key is proved at the endpoint, or may still be proved.
+        Raises ProtocolError if a different key is proved there, or may still be proved.
         """
         claim = self._at.setdefault(endpoint, _Claim(key, now))
         if claim.key == key:

@@ -216,10 +216,7 @@ class Subscribers:
         self._forms: dict[str, list[bool]] = {}  # of one topic, until a subscription changes them
 
     def apply(self, frame: bytes) -> tuple[bool, type[m.Message] | None, str]:
-        """Apply a subscription right after it was received: ZeroMQ applies it to its sender.
-
-        Returns the parsed subscription.
-        """
+        """Apply and return a subscription, at once: ZeroMQ applies it to its sender."""
         subscribed, kind, topic = parsed = parse_subscription(frame)
         prefix = frame[1:]
         if not subscribed:

@@ -35,11 +35,7 @@ from dafka_core.nodes.maintenance import (
 )
 from dafka_core.nodes.mesh import Mesh
 from dafka_core.nodes.node import Node
-from dafka_core.nodes.store_identity import (
-    check_directory,
-    copied,
-    kept_address,
-)
+from dafka_core.nodes.store_identity import check_directory, copied, kept_address
 from dafka_core.nodes.store_loop import LogWriter, Outcomes, StoreLoop
 from dafka_core.nodes.threads import weakly
 from dafka_core.protocol.beacons import endpoint_of
@@ -127,7 +123,8 @@ class Store(Node):
             if until_read:
                 names = [name.strip() for name in config.protected_queries.split(",")]
                 queries = ProtectedQueries(log, names)
-            self.retention = Retention(log, config.retain, self.archiver, until_read, queries)
+            archive = self.archiver.archive if self.archiver else None
+            self.retention = Retention(log, config.retain, archive, until_read, queries)
             self.deletions = Deletions(log, self.address, self.append_queue)
             self.compressor = log.compressor(config.compress, config.compress_after_s)
             linker = log.linker if config.tamper_evidence else None

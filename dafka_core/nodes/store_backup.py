@@ -17,7 +17,6 @@ from typing import Annotated, Final, Self
 
 import msgspec
 from msgspec import Meta
-from msgspec.structs import astuple
 
 from dafka_core.config.node_options import NO_KEYS, KeyFiles
 from dafka_core.errors import ConfigError, StoreError
@@ -27,7 +26,6 @@ from dafka_core.flight.backup_requests import (
     CheckRequest,
     FoundLinks,
     LinksRequest,
-    LogChecked,
     entries_of,
 )
 from dafka_core.flight.grpc_workarounds import accepts
@@ -135,9 +133,7 @@ def restore(backup: Path, directory: Path, advance: Advance = lambda _: None) ->
     """Create a store's directory from a backup, and return its new address.
 
     Everything is read again before the directory gets its name; ``advance`` receives partitions.
-
-    Raises:
-        StoreError: the directory is not empty, or a backup is damaged or missing.
+    Raises StoreError if the directory is not empty, or a backup is damaged or missing.
     """
     found: list[Damage] = []
     with restored(Backup(backup).chain(), directory) as made:
@@ -205,7 +201,7 @@ class _RunningStore:
     def check(self) -> Iterator[Checked]:
         """Check the store's log."""
         for part in [(), *limits.parts(self.partitions(), PART)]:
-            yield from self._checked(CheckRequest(part))
+            yield from self._client.ask(Checked, CHECK_S, CheckRequest(part))
 
     def partitions(self) -> list[TopicPartition]:
         return [head.tp for head in self._client.heads(None, timeout_s=ANSWER_S)]
@@ -218,11 +214,7 @@ class _RunningStore:
 
     def check_saved(self, saved: Sequence[PartitionLink]) -> Iterator[Checked]:
         """Compare the records with saved links."""
-        return self._checked(CheckRequest(saved=tuple(saved)))
-
-    def _checked(self, request: CheckRequest) -> Iterator[Checked]:
-        (answer,) = self._client.ask(LogChecked, CHECK_S, request)
-        yield Checked(*astuple(answer))
+        yield from self._client.ask(Checked, CHECK_S, CheckRequest(saved=tuple(saved)))
 
 
 class _StoppedStore:
@@ -287,11 +279,7 @@ class SavedLinks(msgspec.Struct, frozen=True):
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read links from a file.
-
-        Raises:
-            ConfigError: the file cannot be read, or was not made by ``write``.
-        """
+        """Read links from a file; raise ConfigError if ``write`` did not make it."""
         try:
             return msgspec.convert(json.loads(path.read_bytes()), cls)
         except (OSError, ValueError) as error:
@@ -305,10 +293,7 @@ class SavedLinks(msgspec.Struct, frozen=True):
             replace_file(path, text.encode(), mode_within(path.parent) & OTHERS_READ)
 
     def check(self, store: str, keys: KeyFiles = NO_KEYS) -> Iterator[Checked]:
-        """Compare a store with them, some partitions at a time.
-
-        Raises StoreError if they are another store's.
-        """
+        """Compare a store with them in steps; StoreError if they are another store's."""
         with opened(store, keys) as source:
             if source.address != self.store:
                 why = f"the file has links of store {self.store}, and this is {source.address}"

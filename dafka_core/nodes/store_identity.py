@@ -31,8 +31,7 @@ move or rename of the directory within its file system preserves them."""
 def kept_address(directory: Path, config: SecurityOptions | None = None) -> str:
     """Return the address of the store in ``directory``; create it if missing.
 
-    Raises:
-        StoreError: the files are a copy of a store's, or have no valid address.
+    Raises StoreError if the files are a copy of a store's, or have no valid address.
     """
     with _translated(directory):
         found, origin = _read(directory / ADDRESS_FILE), _read(directory / ORIGIN_FILE)

@@ -19,13 +19,7 @@ from dafka_core.nodes.disk_watch import DiskWatch
 from dafka_core.nodes.mesh import Mesh
 from dafka_core.nodes.threads import NodeThread
 from dafka_core.protocol import store_requests
-from dafka_core.protocol.messages import (
-    HEADS,
-    HeadsQuery,
-    HeadsReply,
-    TimesQuery,
-    TimesReply,
-)
+from dafka_core.protocol.messages import HEADS, HeadsQuery, HeadsReply, TimesQuery, TimesReply
 from dafka_core.protocol.role import Outgoing, OutgoingBatch
 from dafka_core.protocol.store_requests import FetchRange, HeadsRequest, PublishCommitted, Request
 from dafka_core.protocol.store_role import StoreRole
@@ -146,14 +140,10 @@ class LogWriter(ProcessBound):
 
 
 class StoreLoop:
-    """A store's actions in each round of its loop.
-
-    Attributes:
-        damaged_count: unanswered requests for damaged parts of the log.
-    """
+    """A store's actions in each round of its loop."""
 
     def __init__(self, role: StoreRole, log: Log, log_writer: LogWriter, mesh: Mesh) -> None:
-        self.damaged_count = 0
+        self.damaged_count = 0  # unanswered requests for damaged parts of the log
         self._role = role
         self._log = log
         self._log_writer = log_writer

@@ -126,8 +126,7 @@ class NodeThread:
     def join(self, timeout_s: float | None = None) -> bool:
         """Wait for the thread's end; return True if it has ended; in the thread itself False.
 
-        Raises:
-            ForkedError: it is a thread of this forked child's parent.
+        Raises ForkedError in a forked child of its process.
         """
         check_process(self._thread.name, self._process)
         if self._thread is threading.current_thread():

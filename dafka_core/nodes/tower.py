@@ -21,11 +21,7 @@ from dafka_core.nodes.addresses import bind, check_closed, network_host, why_unb
 from dafka_core.nodes.connection_quotas import ConnectionQuotas
 from dafka_core.nodes.node import Node
 from dafka_core.nodes.security import Security
-from dafka_core.nodes.sockets import (
-    new_socket,
-    received_frames,
-    received_subscriptions,
-)
+from dafka_core.nodes.sockets import new_socket, received_frames, received_subscriptions
 from dafka_core.nodes.threads import NodeThread
 from dafka_core.protocol import beacons
 from dafka_core.protocol.beacons import MAX_PEERS
@@ -69,11 +65,7 @@ class DiscoveredNodes:
 
 
 class Tower(Node):
-    """A tower in its own thread, from construction until ``close``.
-
-    Args:
-        options: see ``TowerOptions``.
-    """
+    """A tower in its own thread, from construction until ``close``; see ``TowerOptions``."""
 
     def __init__(self, **options: Any) -> None:
         self.relay = relay = Relay(TowerOptions.build(options))
@@ -94,8 +86,7 @@ class Tower(Node):
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the tower has stopped; return True if it has.
 
-        Raises:
-            NodeFailedError: an error has ended it.
+        Raises NodeFailedError if an error has ended it.
         """
         ended = self._thread.join(timeout_s)
         if self.relay.failure is not None:

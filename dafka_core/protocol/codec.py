@@ -38,10 +38,7 @@ BATCH_NUMBERS_BYTES: Final = _BATCH_NUMBERS.size
 
 
 def subscription(message: type[m.Message], topic: str = "") -> bytes:
-    """Return the prefix to subscribe to.
-
-    ZeroMQ compares prefixes: compare the whole topic later.
-    """
+    """Return the prefix to subscribe to.  ZeroMQ compares prefixes: compare the topic later."""
     return message.command.id + octets_of(topic)
 
 

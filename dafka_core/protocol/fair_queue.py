@@ -12,11 +12,7 @@ V = TypeVar("V")
 
 
 class FairQueue(Generic[K, V]):
-    """Values by owner and key; the oldest of the next owner is next.
-
-    Attributes:
-        taken_from: the owner of the last value taken.
-    """
+    """Values by owner and key.  The next one is the oldest of the owner after ``taken_from``."""
 
     def __init__(self) -> None:
         self.taken_from = ""

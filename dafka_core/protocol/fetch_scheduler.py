@@ -138,13 +138,7 @@ class FetchScheduler:
         if state is FetchState.UP_TO_DATE:
             self.forget(tp)
             return None
-        unanswered_s = fetcher.unanswered_s(now)
-        is_due = state is not FetchState.FETCHING or unanswered_s >= timing.FETCH_RETRY_S
-        if is_due and self._waiting and unanswered_s > 0:
-            self._under_way.pop(tp, None)  # perhaps no node has it: the others first
-        # A new partition queues behind those that wait.
-        is_full = tp not in self._under_way and len(self) >= MAX_UNDER_WAY and not in_turn
-        if state is FetchState.NO_ROOM or is_full:
+        if state is FetchState.NO_ROOM or (not in_turn and self._must_wait(now, fetcher, state)):
             self.enqueue(fetcher)
             self._due = min(self._due, now + timing.FETCH_RETRY_S)
             return None
@@ -154,6 +148,15 @@ class FetchScheduler:
         turn_s = timing.FETCH_RETRY_S if self._waiting else inf
         self._due = min(self._due, fetcher.deadline(), now + turn_s)
         return offsets
+
+    def _must_wait(self, now: float, fetcher: PartitionFetcher, state: FetchState) -> bool:
+        """Return True if it is the turn of other partitions."""
+        if fetcher.tp not in self._under_way:
+            return len(self) >= MAX_UNDER_WAY  # a new one queues behind those that wait
+        # Perhaps no node has it.
+        unanswered_s = fetcher.unanswered_s(now)
+        is_due = state is not FetchState.FETCHING or unanswered_s >= timing.FETCH_RETRY_S
+        return is_due and unanswered_s > 0 and len(self) > MAX_UNDER_WAY
 
 
 def _owner(tp: TopicPartition) -> str:

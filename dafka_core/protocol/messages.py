@@ -12,15 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from struct import Struct
-from typing import (
-    ClassVar,
-    Final,
-    NamedTuple,
-    Self,
-    TypeVar,
-    dataclass_transform,
-    get_type_hints,
-)
+from typing import ClassVar, Final, NamedTuple, Self, TypeVar, dataclass_transform, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -54,10 +46,7 @@ _MAX_RANGES_BYTES: Final = limits.MAX_HEADER_BYTES + limits.MAX_FETCH_PARTITIONS
 
 
 class PackedRecords(NamedTuple):
-    """A packed message's records: their lengths, and their concatenated values.
-
-    ``times`` has their timestamps, as in a ``RecordBatch``.
-    """
+    """A packed message's records: lengths, ``times`` of a ``RecordBatch``, concatenated values."""
 
     lengths: npt.NDArray[np.uint32]
     records: memoryview
@@ -323,10 +312,7 @@ class DirectHead(UpTo):
 
 @command(b"G", "topic")
 class GetHeads(Message):
-    """GET-HEADS: asks for the heads of a topic's partitions.
-
-    An empty topic asks for those of every topic, as C stores compare topics by prefix.
-    """
+    """GET-HEADS: asks for the heads of a topic; empty: of all, as C stores compare prefixes."""
 
     topic: f.AnyTopic
     requestor: f.Address
@@ -425,10 +411,7 @@ class DirectRecordBatches(Message):
         self._columns()
 
     def batches(self) -> Iterator[RecordBatch]:
-        """Yield the records, each partition's in a buffer of its own.
-
-        Otherwise a kept record would retain the others.
-        """
+        """Yield each partition's records in an own buffer: a kept one would retain the others."""
         (lengths, records, times), run_ends = self._columns()
         ends = np.zeros(len(lengths) + 1, np.int64)
         lengths.cumsum(out=ends[1:], dtype=np.int64)

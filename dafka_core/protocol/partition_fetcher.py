@@ -95,10 +95,7 @@ class PartitionFetcher:
         self._count = FETCH_FIRST_COUNT
 
     def state(self, now: float, room: bool = True) -> FetchState:
-        """Return the partition's state, which follows from its data: no step can forget to set it.
-
-        ``room``: the role accepts records.
-        """
+        """Return the state, which follows from its data; ``room``: the role accepts records."""
         if not room:
             return FetchState.NO_ROOM
         if self.next_offset >= self.head:

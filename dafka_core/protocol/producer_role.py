@@ -190,6 +190,43 @@ class Takeover:
         return question
 
 
+class Acknowledgements:
+    """The stores' ACKs of one partition.
+
+    Attributes:
+        by_store: the end of each store's records on disk.
+        unverified: likewise, of stores with more than was published.  Such an ACK is forged, or the
+            store has an earlier producer's records: it was absent when this one asked where to
+            continue.  It may have other records at these offsets, so its ACK does not count yet,
+            and it will not send a smaller one.  With the next HEAD the producer fetches its last
+            record from it, and compares.
+    """
+
+    def __init__(self) -> None:
+        self.by_store: dict[str, int] = {}
+        self.unverified: dict[str, int] = {}
+
+    def add(self, store: str, end: int, published: int) -> None:
+        """Note a store's ACK of all records before ``end``; ``published`` is the end of all."""
+        ends = self.by_store if end <= published else self.unverified
+        if ends is self.by_store:
+            self.unverified.pop(store, None)
+            end = max(end, ends.get(store, 0))
+        if store in ends or len(ends) < MAX_ACKING_STORES:
+            ends[store] = end
+
+    def verify(self, end: int) -> None:
+        """Count the unverified ACKs up to ``end``: their stores have the record before it."""
+        unverified, self.unverified = self.unverified, {}
+        for store, its_end in unverified.items():
+            self.add(store, min(its_end, end), end)
+
+    def reached_by(self, count: int) -> int:
+        """Return the end that ``count`` stores have reached; 0 if fewer have acknowledged."""
+        ends = sorted(self.by_store.values(), reverse=True)
+        return ends[count - 1] if len(ends) >= count else 0
+
+
 class ProducerRole:
     """The only writer of one partition."""
 
@@ -225,8 +262,7 @@ class ProducerRole:
         self.asked_for: int | None = None
         """A deleted record that stores have requested since the last ACK."""
         self.urgent = False  # the application waits for the acknowledgements
-        self.acked: dict[str, int] = {}  # by store: the end of its records on disk
-        self.unverified: dict[str, int] = {}  # likewise, with more than was published
+        self.acknowledgements = Acknowledgements()
         self.retained: list[RecordBatch] = []  # unacknowledged; the first one perhaps in part
         self._history: History = (Epoch.first(new_life(1, life_id, acks)),)
         self._acks = acks
@@ -261,10 +297,7 @@ class ProducerRole:
         self.takeover = None
 
     def publish(self, now: float, values: Values, time_us: int) -> list[Outgoing]:
-        """Append records.  RFC 46: the first offset is 0, and each further one is one more.
-
-        ``time_us`` is their timestamp.
-        """
+        """Append records at a time.  RFC 46: offsets begin at 0, and each is one more."""
         times = stamped_once(len(values), time_us)
         batch = RecordBatch(self.tp, self.next_offset, values, times=times, epoch=self.epoch)
         if not self._head_due:
@@ -307,12 +340,11 @@ class ProducerRole:
             and batch.epoch in (None, self.epoch)
             and any(part.values == batch.values[-1:] for part in self._parts(last, batch.end))
         ):
-            unverified, self.unverified = self.unverified, {}
-            for store, end in unverified.items():
-                self._on_ack(store, min(end, batch.end))
+            self.acknowledgements.verify(batch.end)
             # The sending store is unknown, so the record counts only if any store is enough.
             if self._acks == 1:
-                self._on_ack("", batch.end)
+                self.acknowledgements.add("", batch.end, self.next_offset)
+            self._release()
         return []
 
     def on_subscribed(self, now: float, kind: type[m.Message], topic: str) -> list[Outgoing]:
@@ -354,9 +386,8 @@ class ProducerRole:
         self._head_due = now + interval_s
         self._urgent_heads = self._urgent_heads + 1 if self.urgent else 0
         messages = self._head()
-        if self._urgent_heads == URGENT_HEADS_PER_FETCH or (
-            self.unverified and self.unacknowledged
-        ):
+        verifies = self.acknowledgements.unverified and self.unacknowledged
+        if verifies or self._urgent_heads == URGENT_HEADS_PER_FETCH:
             self._urgent_heads = 0
             last = self.next_offset - 1
             messages.append(m.Fetch(self.address, self.address, self.topic, last, 1))
@@ -397,28 +428,19 @@ class ProducerRole:
         return [m.Head(*self.tp, self.next_offset - 1)] if has_any else []
 
     def _on_ack(self, store: str, end: int) -> None:
-        if end > self.next_offset:
-            # Forged, or of an earlier producer: the store was absent when this one asked where to
-            # continue.  It may have other records at these offsets, so its ACK does not count yet,
-            # and it will not send a smaller one.  With the next HEAD the producer fetches its last
-            # record from it, and compares.
-            if store in self.unverified or len(self.unverified) < MAX_ACKING_STORES:
-                self.unverified[store] = end
+        self.acknowledgements.add(store, end, self.next_offset)
+        self._release()
+
+    def _release(self) -> None:
+        """Release the records that ``acks`` stores have: RFC 46 demands "at least one ACK"."""
+        before, end = self.acknowledged, self.acknowledgements.reached_by(self._acks)
+        if end <= before:
             return
-        self.unverified.pop(store, None)
-        if store not in self.acked and len(self.acked) >= MAX_ACKING_STORES:
-            return
-        self.acked[store] = max(end, self.acked.get(store, 0))
-        ends = sorted(self.acked.values(), reverse=True)
-        if len(ends) < self._acks or ends[self._acks - 1] <= self.acknowledged:
-            return
-        before, self.acknowledged = self.acknowledged, ends[self._acks - 1]
+        self.acknowledged = end
         self.asked_for = None
         self._urgent_heads = 0
-        acknowledged = self._parts(before, self.acknowledged)
-        self.acknowledged_bytes += sum(part.values.size_bytes for part in acknowledged)
-        # RFC 46: records are kept until "at least one ACK", here until ``acks`` stores have them.
-        del self.retained[: bisect_right(self.retained, self.acknowledged, key=_END)]
+        self.acknowledged_bytes += sum(part.values.size_bytes for part in self._parts(before, end))
+        del self.retained[: bisect_right(self.retained, end, key=_END)]
 
     def _parts(self, start: int, end: int) -> Iterator[RecordBatch]:
         """Yield the retained records from ``start`` to ``end`` (exclusive)."""

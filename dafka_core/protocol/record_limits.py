@@ -69,11 +69,7 @@ def error_of(record: RecordTooLarge, limit_bytes: int, node: str) -> RecordTooLa
 
 
 class RecordLimits:
-    """The limits of the peers that are connected to a node.
-
-    Attributes:
-        smallest_store: the store with the smallest limit, if any.
-    """
+    """The limits of a node's peers; ``smallest_store`` is the store with the smallest, if any."""
 
     def __init__(self) -> None:
         self.smallest_store: Announcement | None = None
@@ -83,10 +79,7 @@ class RecordLimits:
         self._changed = False
 
     def apply(self, frame: bytes) -> Announcement | None:
-        """Process an XPUB socket's subscription frame, effective from ``refresh`` on.
-
-        Returns a new announcement, if the frame has one.
-        """
+        """Process a subscription frame for the next ``refresh``; return a new announcement."""
         if frame[1:2] != _ID or (found := parse_announcement(frame[1:])) is None:
             return None
         self._changed = True
@@ -118,10 +111,7 @@ class RecordLimits:
         return store.limit_bytes, f"store {store.node}"
 
     def letters(self) -> Counter[str]:
-        """Return the number of connected nodes by the first letter of their kind.
-
-        Any thread may call this.
-        """
+        """Return the number of nodes by their kind's first letter.  Any thread may call this."""
         nodes = {(each.letter, each.node) for each in [*self._announced]}
         return Counter(letter for letter, _ in nodes)
 

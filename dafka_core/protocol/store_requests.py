@@ -157,10 +157,7 @@ class RequestQueue(FairQueue[object, Request]):
         self.refused_count = 0
 
     def add(self, request: Request, peer: str = "") -> bool:
-        """Add a request, merged with an older one with its key; return False if the queue is full.
-
-        ``peer`` is its sender, if known.
-        """
+        """Add a request from ``peer``, or merge it by key; return False if the queue is full."""
         peer, key = peer or request.requestor, _KEYS[type(request)](request)
         queue: dict[object, Request] = self._queues.get(peer, {})
         if (older := queue.get(key)) is not None:

@@ -398,10 +398,7 @@ class StoreRole:
     def on_stored(
         self, entries: Sequence[LogEntry], outcomes: Sequence[DafkaError | None] = ()
     ) -> list[Outgoing]:
-        """Process the log's outcomes: entries are durable, or failed with an error.
-
-        Returns the acknowledgements, and hosted records to publish.
-        """
+        """Process durable and failed entries; return ACKs, and hosted records to publish."""
         published: list[Outgoing] = []
         for entry, error in zip_longest(entries, outcomes):
             if self.limits.counts_bytes:

@@ -163,8 +163,7 @@ class Checkpoint:
     def source_digest(self, number: int) -> str:
         """Return the SHA-256 of the start and end offsets of a batch in all sources.
 
-        Raises:
-            ConfigError: the batch or the one before it is missing.
+        Raises ConfigError if the batch or the one before it is missing.
         """
         if number and number - 1 not in self.planned:
             raise refused(self.path, f"no longer has the offsets where batch {number} began")
@@ -376,10 +375,7 @@ _VERSION: Final = re.compile(r"(\d{1,18})(_[^.]+)?\.(snapshot|zip|delta|changelo
 def rewind(checkpoint: Checkpoint, batch: int, *, is_stopped: bool = False) -> Path:
     """Make a committed batch the last one of its query; return the path of the backup.
 
-    Args:
-        checkpoint: the query's.
-        batch: its number.
-        is_stopped: the caller knows that the query does not run.
+    With ``is_stopped`` the caller knows that the query does not run.
 
     Raises:
         ConfigError: the query may run; the batch is missing or not committed; the query has a

@@ -99,12 +99,9 @@ def partition_lags(
     *,
     timeout_s: float,
 ) -> list[list[PartitionLag]]:
-    """Return the lag of each reader in each of its partitions that stores hold.
+    """Return the lag of each reader (name and positions) in its partitions that stores hold.
 
-    Args:
-        clients: the stores.
-        heads: what they hold of all partitions together.
-        readers: the name and the positions of each reader.
+    ``heads`` are what the stores hold of all partitions together.
     """
     facts = furthest_facts(
         each for client in clients for each in client.facts(None, timeout_s=timeout_s)

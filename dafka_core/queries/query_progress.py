@@ -140,11 +140,7 @@ def publish(
 
 
 def reports(clients: Sequence[StoreClient], topic: str, *, timeout_s: float) -> list[Report]:
-    """Return the last report of each run, without runs that a newer one of the same key follows.
-
-    Raises:
-        StoreUnreachableError: a store does not answer.
-    """
+    """Return the last report of each run, without runs that a newer one of the same key follows."""
     holders: dict[TopicPartition, tuple[PartitionInfo, StoreClient]] = {}
     for client in clients:
         for info in client.heads([topic], timeout_s=timeout_s):
@@ -189,9 +185,7 @@ def _read(
 def of_runs(last: Sequence[tuple[int, QueryProgress]], now_us: int) -> list[Report]:
     """Return the last report of each run, without runs that a newer one follows.
 
-    Args:
-        last: the last reports of one query in order, each with its time.
-        now_us: the time now, by the same clock.
+    ``last`` are the last reports of one query in order, each with its time by the clock of now.
     """
     first: dict[str, int] = {}
     newest: dict[str, int] = {}

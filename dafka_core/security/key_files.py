@@ -20,12 +20,7 @@ from dafka_core.config.node_options import SecurityOptions
 from dafka_core.errors import HIDDEN, ConfigError
 from dafka_core.model.names import escape
 from dafka_core.security.credentials import check_certificate, new_certificate
-from dafka_core.security.permissions import (
-    Permissions,
-    address_prefix,
-    parse_patterns,
-    parse_roles,
-)
+from dafka_core.security.permissions import Permissions, address_prefix, parse_patterns, parse_roles
 from dafka_core.security.private_file import PrivateFile
 from dafka_core.system.files import make_directory, open_new, replace_file
 

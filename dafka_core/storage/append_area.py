@@ -95,10 +95,8 @@ def pack_group(blocks: Sequence[GroupedBlock]) -> bytearray:
 class Group:
     """A group over the buffer it was parsed from, without copies.
 
-    The contents of its blocks are not checked, only that each is the packed one.
-
-    Raises:
-        ValueError: the buffer is not a group; from methods, a block does not match its directory.
+    The contents of its blocks are not checked, only that each is the packed one.  Raises ValueError
+    if the buffer is not a group, and from methods if a block does not match its directory.
     """
 
     __slots__ = ("_blocks_at", "_buffer", "_directory")
@@ -212,8 +210,7 @@ class AppendArea:
     def find(self, partition_id: int, offset: int) -> list[GroupedBlock]:
         """Return the block with a record and those after it; empty if the area has none.
 
-        Raises:
-            ValueError: a group that may have it is damaged, and no other one has it.
+        Raises ValueError if a group that may have it is damaged, and no other one has it.
         """
         found: list[GroupedBlock] = []
         blocks, damage = self._blocks_of(partition_id)
@@ -226,11 +223,7 @@ class AppendArea:
         return found
 
     def of_partition(self, partition_id: int) -> list[GroupedBlock]:
-        """Return a partition's blocks, by offset.
-
-        Raises:
-            ValueError: a group that may have some is damaged.
-        """
+        """Return a partition's blocks, by offset; raise ValueError if a group of it is damaged."""
         blocks, damage = self._blocks_of(partition_id)
         if damage is not None:
             raise damage
@@ -340,15 +333,13 @@ class AppendArea:
             held = (block for block in of_partition if block.end > earliest)
             for stretch in _stretches(held):
                 for block in _joined(stretch):
-                    if len(block.packed) >= MOVED_BYTES or self._is_followed(block):
+                    after = BLOCK_KEY.pack(partition_id, block.end)
+                    is_followed = self._txn.cursor(self._blocks).set_key(after)
+                    if is_followed or len(block.packed) >= MOVED_BYTES:
                         self._move(block)
                     else:
                         left.append(block)
         return left
-
-    def _is_followed(self, block: GroupedBlock) -> bool:
-        cursor = self._txn.cursor(self._blocks)
-        return cursor.set_key(BLOCK_KEY.pack(block.partition_id, block.end))
 
     def _move(self, block: GroupedBlock) -> None:
         partition_id, first, _, packed = block

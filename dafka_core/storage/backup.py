@@ -75,16 +75,12 @@ class Known(NamedTuple):
 def entries(
     tables: Tables, known: Mapping[int, Known], facts: Mapping[str, Any]
 ) -> Iterator[Entry]:
-    """Yield the entries for a backup; ``facts`` are added to the first entry.
-
-    Raises:
-        StoreError: a row is damaged.
-    """
+    """Yield the entries for a backup; ``facts`` are added to the first entry."""
     count, starts = 0, {}
-    for tp, row in tables.all_rows():
+    for row in tables.all_rows():
         if row.id in known:
             end = known[row.id].end
-            same = history_text(prefix(tables.lives.history(tp, row), end)) == known[row.id].history
+            same = history_text(prefix(tables.lives.history(row), end)) == known[row.id].history
             starts[row.id] = end if same and end <= row.end else 0
     whole = sorted(each for each, start in starts.items() if start < known[each].end)
     yield _fact(FIRST_KEY, {**facts, "format": FORMAT, "whole": whole})
@@ -102,12 +98,12 @@ def entries(
 def known_of(tables: Tables) -> list[Known]:
     """Return a backup's records of each partition, for the next one."""
     found = []
-    for tp, row in tables.all_rows():
+    for row in tables.all_rows():
         grouped = [
             each.first for each in tables.area.of_partition(row.id) if each.end > row.earliest
         ]
         end = min([*grouped, row.end])
-        found.append(Known(row.id, end, history_text(prefix(tables.lives.history(tp, row), end))))
+        found.append(Known(row.id, end, history_text(prefix(tables.lives.history(row), end))))
     return found
 
 
@@ -117,11 +113,7 @@ def history_text(history: History) -> str:
 
 
 def fact(entry: Entry) -> dict[str, Any]:
-    """Parse the first or the last entry.
-
-    Raises:
-        ValueError: it is another entry.
-    """
+    """Parse the first or the last entry; raise ValueError if it is another one."""
     found = json.loads(bytes(entry.value))
     if entry.table != FACTS or not isinstance(found, dict):
         raise ValueError("it does not begin, or end, as a store's entries do")
@@ -165,11 +157,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Backup:
-    """An existing backup.
-
-    Raises:
-        StoreError: the directory has none, or this program cannot read it.
-    """
+    """An existing backup; StoreError if the directory has none that this program can read."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -202,8 +190,7 @@ class Backup:
     def chain(self) -> list[Self]:
         """Return this backup and its predecessors, the complete one first.
 
-        Raises:
-            StoreError: one is neither at its path nor beside the one that continues it.
+        Raises StoreError if one is neither at its path nor beside the one that continues it.
         """
         found = [self]
         while found[0].manifest.previous:
@@ -247,8 +234,7 @@ def write_backup(
 ) -> Manifest:
     """Write a backup from a log's entries; the directory is complete afterwards or does not exist.
 
-    Raises:
-        StoreError: the directory is not empty, the disk is full, or the entries are invalid.
+    Raises StoreError if it is not empty, the disk is full, or the entries are invalid.
     """
     with made_whole(directory) as made, translated(directory):
         with _opened(made / BACKUP_FILE) as opened:
@@ -283,8 +269,7 @@ def write_backup(
 def restored(chain: list[Backup], directory: Path) -> Iterator[Path]:
     """Create a log's directory from a chain of backups; the end of the block gives it its name.
 
-    Raises:
-        StoreError: the directory is not empty, a backup is damaged, or the disk is full.
+    Raises StoreError if it is not empty, a backup is damaged, or the disk is full.
     """
     for each in chain:
         each.check_file()
@@ -301,8 +286,7 @@ def restored(chain: list[Backup], directory: Path) -> Iterator[Path]:
 def made_whole(directory: Path) -> Iterator[Path]:
     """Yield a temporary directory, which becomes ``directory`` at the end, or is removed.
 
-    Raises:
-        StoreError: the directory is not empty, or it cannot be created.
+    Raises StoreError if ``directory`` is not empty, or cannot be created.
     """
     directory = directory.absolute()
     made = directory.with_name(f".{directory.name}.{secrets.token_hex(4)}.partial")
@@ -407,7 +391,7 @@ def _go_on(opened: Opened, known: list[Known], after: Backup) -> None:
 
 
 def _earliest(tables: Tables) -> dict[int, int]:
-    earliest = {row.id: row.earliest for _, row in tables.all_rows()}
+    earliest = {row.id: row.earliest for row in tables.all_rows()}
     return earliest | {each.id: each.start for each in AsideArea(tables).listed()}
 
 

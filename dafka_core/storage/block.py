@@ -54,11 +54,7 @@ def compress(number: int, body: Bytes) -> memoryview:
 
 
 def decompress(number: int, body: Bytes, size_bytes: int) -> memoryview:
-    """Decompress to ``size_bytes`` bytes.
-
-    Raises:
-        ValueError: they were compressed by another codec or damaged, or the codec is unknown.
-    """
+    """Decompress to ``size_bytes`` bytes; raise ValueError if they are not of a known codec."""
     if number not in _ARROW:
         raise ValueError(f"it is compressed by codec {number}, which this program does not know")
     if not 0 < size_bytes <= MAX_BODY_BYTES:
@@ -100,11 +96,7 @@ def aligned(size_bytes: int) -> int:
 
 
 def peek_times(packed: Bytes) -> Longs:
-    """Return the ``times`` of a packed block, without checking its checksum.
-
-    Raises:
-        ValueError: it cannot be a block.
-    """
+    """Return the ``times`` of a packed block, without checking its checksum; as ``header_of``."""
     view = memoryview(packed)
     return _times(view, header_of(view))
 
@@ -137,11 +129,7 @@ class Header(NamedTuple):
 
 
 def header_of(packed: Bytes) -> Header:
-    """Return the header of a packed block, without checking its checksum.
-
-    Raises:
-        ValueError: it cannot be a block.
-    """
+    """Return a packed block's header, unchecked; raise ValueError if it cannot be a block."""
     view = memoryview(packed)
     if len(view) < HEADER.size:
         raise ValueError(f"{len(view)} bytes are too few for a block")
@@ -201,22 +189,15 @@ class Block:
 
     @classmethod
     def parse(cls, buffer: Bytes) -> Block:
-        """Parse the block in ``buffer``, which must contain it exactly.
-
-        Raises:
-            ValueError: with a sentence about the damage.
-        """
+        """Parse the block in ``buffer``, which has nothing else; raise ValueError at damage."""
         view = memoryview(buffer)
         return cls._checked(view, xxhash.xxh3_64_intdigest(view[CHECKED_FROM:]))
 
     @classmethod
     def copied(cls, buffer: Bytes) -> Block:
-        """Parse a copy of the block, which does not refer to ``buffer``.
+        """Parse a copy of the block, which does not refer to ``buffer``, as ``parse``.
 
         It is copied and checked in one pass, so the map is read once.
-
-        Raises:
-            ValueError: see ``parse``.
         """
         if len(buffer) <= PIECE_BYTES:
             return cls.parse(bytes(buffer))
@@ -230,13 +211,10 @@ class Block:
 
     @classmethod
     def read(cls, buffer: Bytes, read_into: Callable[[memoryview, int], None]) -> Block:
-        """Parse a block that ``read_into`` reads into a writable ``buffer``, in pieces.
+        """Parse, as ``parse``, a block that ``read_into`` reads in pieces into a ``buffer``.
 
         ``read_into`` receives a piece of the buffer and its position.  Each piece is checked while
         it is in the processor's cache.
-
-        Raises:
-            ValueError: see ``parse``.
         """
         view = memoryview(buffer).cast("B")
         checksum = xxhash.xxh3_64()
@@ -389,11 +367,7 @@ def pack(values: Values, times: Longs, newest_us: int) -> memoryview:
 
 
 def merge(blocks: Sequence[Block], into: bytearray | None = None) -> memoryview:
-    """Merge blocks into one, in ``into`` if it has room.
-
-    Raises:
-        ValueError: no block, or a result above ``MAX_BLOCK_BYTES`` or ``MAX_BLOCK_RECORDS``.
-    """
+    """Merge blocks, in ``into`` if it has room; raise ValueError for none, or above the limits."""
     if not blocks:
         raise ValueError("there is no block to merge")
     size_bytes = sum(block.size_bytes for block in blocks)

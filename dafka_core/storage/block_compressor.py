@@ -39,11 +39,8 @@ class _Cold(NamedTuple):
 class BlockCompressor:
     """Compresses by ``rules``, ``after_s`` seconds after a block's last record was written.
 
-    For one thread, which calls ``step`` repeatedly.
-
-    Attributes:
-        blocks: number of compressed blocks.
-        before_bytes, after_bytes: their size before and after compression.
+    For one thread, which calls ``step`` repeatedly.  It has compressed ``blocks`` blocks, of
+    ``before_bytes`` to ``after_bytes``.
     """
 
     def __init__(
@@ -87,11 +84,11 @@ class BlockCompressor:
 
     def _scan(self) -> None:
         with self._env.reading() as tables:
-            for tp, row in tables.all_rows():
-                if row.end and codec_of(tp.topic, self.rules) != NONE:
+            for row in tables.all_rows():
+                if row.end and codec_of(row.tp.topic, self.rules) != NONE:
                     mark = max(tables.cold.get(row.id), self._marks.get(row.id, 0))
                     if mark < row.end:
-                        self._waiting.append((tp, mark))
+                        self._waiting.append((row.tp, mark))
 
     def _compress(self, tp: TopicPartition, mark: int) -> int | None:
         """Examine the partition's next block; return its end, or None if it has no cold one."""
@@ -134,11 +131,7 @@ class BlockCompressor:
         return end
 
     def _cold(self, number: int, packed: memoryview) -> _Cold | None:
-        """Return the block, if it is cold, compressed if that is worthwhile.
-
-        Raises:
-            ValueError: it is damaged.
-        """
+        """Return the block, if it is cold, compressed if that is worthwhile."""
         head, size_bytes = header_of(packed), plain_size(packed)
         if head.newest_us > self._now_us() - self._after_us:
             return None

@@ -67,8 +67,7 @@ class BlockCache:
 class BlockReader:
     """Reads blocks of one directory, for any number of threads.
 
-    Raises:
-        StoreError: from methods, a block is damaged (topic, partition and offset are named).
+    Its methods raise StoreError for a damaged block (topic, partition and offset are named).
     """
 
     def __init__(self, env: Environment) -> None:
@@ -90,7 +89,7 @@ class BlockReader:
                 row = tables.visible_row(tp)
                 if row is None:
                     return
-                now = tables.lives.history(tp, row)
+                now = tables.lives.history(row)
                 if history is None:
                     offset, end = max(start, row.earliest), min(end, row.end)
                 elif prefix(now, offset) != prefix(history, offset):
@@ -99,7 +98,7 @@ class BlockReader:
                 # Trimmed or set aside meanwhile; records yielded before remain valid.
                 if not row.earliest <= offset < min(end, row.end):
                     return
-                found = self.batches_at(tables, tp, row, offset, end, asides)
+                found = self.batches_at(tables, row, offset, end, asides)
             for batch in found:
                 part = batch.between(offset, min(batch.end, end))
                 yield from split_by_epoch(part, history)
@@ -130,40 +129,34 @@ class BlockReader:
         self, tables: Tables, wanted: PartitionInfo, asides: int, max_records: int, max_bytes: int
     ) -> RecordBatch | None:
         """Return the first adjacent records of a range; None if the first is not held."""
-        tp, start, end = wanted.tp, wanted.earliest, wanted.end
-        row = tables.visible_row(tp)
+        start, end = wanted.earliest, wanted.end
+        row = tables.visible_row(wanted.tp)
         if row is None or not row.earliest <= start < min(end, row.end):
             return None
-        found = concat(self.batches_at(tables, tp, row, start, end, asides))
+        found = concat(self.batches_at(tables, row, start, end, asides))
         count = found.count
         if count > max_records or found.values.size_bytes > max_bytes:
             fitting = found.values.fitting(start - found.offset, max_bytes)
             count = max(1, min(fitting, max_records))
         found = found.between(start, min(end, found.end, start + count))
-        return split_by_epoch(found, tables.lives.history(tp, row))[0]
+        return split_by_epoch(found, tables.lives.history(row))[0]
 
     def batches_at(
-        self,
-        tables: Tables,
-        tp: TopicPartition,
-        row: PartitionRow,
-        offset: int,
-        end: int,
-        asides: int,
+        self, tables: Tables, row: PartitionRow, offset: int, end: int, asides: int
     ) -> list[RecordBatch]:
         """Return the records before ``end`` of the blocks found with ``offset``.
 
         ``row`` shows that the store has it.  ``asides`` is its value before ``tables`` was opened.
         """
         batches: list[RecordBatch] = []
-        for found in tables.blocks_of(tp, row, offset):
+        for found in tables.blocks_of(row, offset):
             # A cached one may have fewer records than its successor.
             if found.first >= end or (batches and batches[-1].end < found.first):
                 break
             key = asides.to_bytes(8) + found.key
             block = self._cache.get(key)
             if block is None or offset >= found.first + block.count:
-                block = tables.read_block(tp, found, Block.copied)
+                block = tables.read_block(row.tp, found, Block.copied)
                 self._cache.put(key, block)
-            batches.append(RecordBatch(tp, found.first, block.values, times=block.times))
+            batches.append(RecordBatch(row.tp, found.first, block.values, times=block.times))
         return batches

@@ -57,19 +57,19 @@ def write_batch(
 
 
 def _extended(tables: Tables, batch: RecordBatch, row: PartitionRow, floor: int) -> Block | None:
-    last = tables.last_block(row.id, LAST_OFFSET)
+    tp, last = row.tp, tables.last_block(row.id, LAST_OFFSET)
     if last is None or last.first < floor:
         return None
     try:
-        end = tables.end_of(batch.tp, last)
-        if end < batch.offset and tables.grouped(batch.tp, row, batch.offset - 1):
+        end = tables.end_of(tp, last)
+        if end < batch.offset and tables.grouped(row, batch.offset - 1):
             return None  # the batch's predecessor is in the append area
         if plain_size(last.packed) >= SMALL_BLOCK_BYTES:
             return None
-        block = tables.read_block(batch.tp, last, Block.copied)
+        block = tables.read_block(tp, last, Block.copied)
     except StoreError:
         return None  # noted for ``healing.py``
     if end != batch.offset:
         why = f"it ends at offset {end}, not at {batch.offset}"
-        raise tables.damaged_block(batch.tp, last.first, why)
+        raise tables.damaged_block(tp, last.first, why)
     return block

@@ -45,9 +45,6 @@ from dafka_core.storage.tables import Tables
 MAX_VERSION = 2**63 - 1
 """Of transactions: a row has eight bytes for it, and Spark numbers micro-batches with a Long."""
 
-_NEW_ROW = PartitionRow(-1, 0, 0, rows.NEVER_US, 0)
-"""Of an unknown partition; it gets an id with its first records."""
-
 _Owner = tuple[bytes, Transaction]  # of staged records: their attempt and their transaction
 
 
@@ -101,7 +98,7 @@ class EntryWriter:
     def _name_client(self, entry: NameClient) -> None:
         row = self._tables.row(entry.tp)
         if row is not None and row.client != entry.client:
-            self._tables.put_row(entry.tp, row._replace(client=entry.client))
+            self._tables.put_row(row._replace(client=entry.client))
 
     def discard_stale(self, before_us: int, *, replicas: bool) -> int:
         """Discard staged records without additions since a time; return the partition count."""
@@ -194,35 +191,34 @@ class EntryWriter:
         for tp, row in after.items():
             if row != before[tp]:
                 self._finish_staged(before[tp])
-                self._tables.put_row(tp, self._with_epoch(tp, row, epochs[tp]))
+                self._tables.put_row(self._with_epoch(row, epochs[tp]))
         return None
 
     def _discard(self, tp: TopicPartition, attempt: bytes) -> None:
         row = self._row(tp)
         if row.staged and row.staged.attempt == attempt:
-            self._tables.put_row(tp, self._without_staged(row))
+            self._tables.put_row(self._without_staged(row))
 
     def _set_aside(self, entry: SetAside | RestartPartition) -> None:
-        tp, start = entry[:2]
-        before = self._row(tp)
+        start, before = entry.start, self._row(entry.tp)
         row = self._without_staged(before)
         if isinstance(entry, SetAside) and start < row.end:
-            row = AsideArea(self._tables).take(tp, row, start)
+            row = AsideArea(self._tables).take(row, start)
         elif isinstance(entry, RestartPartition) and start > row.end:
             row = self._restarted(entry, row)
         if row != before:
-            self._tables.put_row(tp, row)
+            self._tables.put_row(row)
 
     def _restarted(self, entry: RestartPartition, row: PartitionRow) -> PartitionRow:
         """Return the row of an empty partition that begins at an offset, unwritten."""
-        tp, start, history, transaction = entry
+        _, start, history, transaction = entry
         if row.id < 0:
             row = row._replace(id=self._tables.new_id())
         else:
-            row = AsideArea(self._tables).take(tp, row, row.earliest)
+            row = AsideArea(self._tables).take(row, row.earliest)
             # The trimmed rest of its first block remains, which the next records do not follow.
             self._tables.delete_blocks(row.id, list(self._tables.firsts(row.id, 0)))
-        row = self._tables.lives.replace(tp, row, history)
+        row = self._tables.lives.replace(row, history)
         return row._replace(earliest=start, end=start, last_transaction=transaction)
 
     def _set_transaction(self, entry: SetTransaction) -> DafkaError | None:
@@ -236,19 +232,20 @@ class EntryWriter:
             return TransactionExistsError(*tp, last)
         changed = row.with_transaction(transaction)
         if changed != row:
-            self._tables.put_row(tp, changed)
+            self._tables.put_row(changed)
         return None
 
     # -- rows and blocks -------------------------------------------------------------------------
 
     def _row(self, tp: TopicPartition) -> PartitionRow:
-        return self._tables.row(tp) or _NEW_ROW
+        # An unknown partition gets an id with its first records.
+        return self._tables.row(tp) or PartitionRow(tp, -1, 0, 0, rows.NEVER_US, 0)
 
     def _put(self, batch: RecordBatch, row: PartitionRow, owner: _Owner | None = None) -> None:
         """Stage a batch for an owner; or append it for readers, where nothing is staged."""
         if row.id < 0:
             row = row._replace(id=self._tables.new_id())
-        row = self._with_epoch(batch.tp, row, batch.epoch)
+        row = self._with_epoch(row, batch.epoch)
         batch = self._stamped(batch)
         assert batch.times is not None
         before = row.staged or row
@@ -261,7 +258,7 @@ class EntryWriter:
         else:
             times = newest_us, late_us, self._now_us
             row = row._replace(staged=rows.StagedRecords(batch.end, *times, *owner))
-        self._tables.put_row(batch.tp, row)
+        self._tables.put_row(row)
 
     def _stamped(self, batch: RecordBatch) -> RecordBatch:
         """Return the batch with its final times."""
@@ -273,13 +270,11 @@ class EntryWriter:
         times = kept_times(batch.times, batch.count, self._now_us, self._latest_us)
         return replace(batch, times=times)
 
-    def _with_epoch(
-        self, tp: TopicPartition, row: PartitionRow, epoch: Epoch | None
-    ) -> PartitionRow:
+    def _with_epoch(self, row: PartitionRow, epoch: Epoch | None) -> PartitionRow:
         """Return the row for records of an epoch; those without one continue the last."""
         if epoch is None or epoch == row.epoch:
             return row
-        return self._tables.lives.begin(tp, row, epoch)
+        return self._tables.lives.begin(row, epoch)
 
     def _without_staged(self, row: PartitionRow) -> PartitionRow:
         """Return the row without staged records, unwritten."""

@@ -17,12 +17,13 @@ import time
 from collections.abc import Callable, Iterator
 from io import FileIO
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import lmdb
 
 from dafka_core.errors import ClosedError, StoreError
 from dafka_core.model.histograms import Durations
+from dafka_core.model.json_message import JsonMessage
 from dafka_core.storage.head_changes import HeadChanges
 from dafka_core.storage.leases import Lease, LeaseTable
 from dafka_core.storage.mapped_file import FilePositions
@@ -39,7 +40,7 @@ grow.  It is half of ext4's largest file, and a sixteenth of a process's address
 T = TypeVar("T")
 
 
-class Space(NamedTuple):
+class Space(JsonMessage, frozen=True):
     """The size of a directory's file, and the part that readers pin.
 
     The file does not shrink: ``free_bytes`` of ``file_bytes`` are free for later records.  During
@@ -115,10 +116,7 @@ class Environment(ProcessBound):
             return done
 
     def lease(self, work: Callable[[Tables, FilePositions], T]) -> tuple[T, Lease | None]:
-        """Return the result of ``work`` for a moment of the log, and a lease of its pages.
-
-        None beyond the limit of leases.
-        """
+        """Return ``work``'s result for a moment of the log, and a lease of its pages, if any."""
         with self._using() as opened:
             txn = opened.env.begin(buffers=True)
             try:

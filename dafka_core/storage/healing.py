@@ -26,10 +26,7 @@ from dafka_core.storage.tables import Tables
 
 
 class DamagedRange(NamedTuple):
-    """Records ``start`` to ``end`` (exclusive), which cannot be read.
-
-    ``history`` is that of the partition's records before ``end``.
-    """
+    """Unreadable records ``start`` to ``end`` (exclusive), and the history before ``end``."""
 
     tp: TopicPartition
     start: int
@@ -55,10 +52,7 @@ class Healer:
         self.damaged = env.damaged
 
     def damaged_ranges(self, tp: TopicPartition) -> Iterator[DamagedRange | None]:
-        """Check the records of a partition in steps; yield each damaged range, None between them.
-
-        A range ends before the next block that can be read.
-        """
+        """Check records in steps; yield damaged ranges, up to a readable block, or None."""
         for checked in check_records(self._env.reading, tp):
             for damage in checked.found:
                 with self._env.reading() as tables:
@@ -66,7 +60,7 @@ class Healer:
                     if row is None:
                         return
                     end = next_start(tables, row, damage.offset)
-                    history = prefix(tables.lives.history(tp, row), end)
+                    history = prefix(tables.lives.history(row), end)
                 yield DamagedRange(tp, damage.offset, end, history)
             yield None
 
@@ -78,7 +72,7 @@ class Healer:
         with self._env.reading() as tables:
             row = tables.visible_row(tp)
             groups = tables.area.damaged(row.id) if row else []
-            ids = {each: row.id for each, row in tables.all_rows()} if groups else {}
+            ids = {each.tp: each.id for each in tables.all_rows()} if groups else {}
         for key, bucket in groups:
             held = [each for each, number in ids.items() if number in bucket]
             if not [each for each in held if not self._is_complete(each)]:
@@ -87,17 +81,15 @@ class Healer:
     def _is_complete(self, tp: TopicPartition) -> bool:
         with suppress(StoreError), self._env.reading() as tables:
             if row := tables.visible_row(tp):
-                deque(tables.blocks_between(tp, row, 0, row.end), maxlen=0)
+                deque(tables.blocks_between(row, 0, row.end), maxlen=0)
             return True
         return False
 
     def replace(self, damaged: DamagedRange, batch: RecordBatch) -> bool:
         """Replace the first records of a range by a batch, and merge it later as other blocks.
 
-        Returns False, without effect, if the range has been trimmed or set aside meanwhile.
-
-        Raises:
-            StoreError: the block before it is damaged, or pages of the damaged block are.
+        Returns False, without effect, if the range has been trimmed or set aside meanwhile.  Raises
+        StoreError if the block before it is damaged, or pages of the damaged block are.
         """
         return self._merger.write(lambda tables: self._replace(tables, damaged, batch))
 
@@ -107,10 +99,10 @@ class Healer:
         if (
             row is None
             or not row.earliest <= start < batch.end <= next_start(tables, row, start)
-            or prefix(tables.lives.history(tp, row), damaged.end) != damaged.history
+            or prefix(tables.lives.history(row), damaged.end) != damaged.history
         ):
             return False
-        newest_us = _newest_us(tables, tp, row, start)
+        newest_us = _newest_us(tables, row, start)
         old = tables.last_block(row.id, start)
         if old is not None and (start in (old.first, row.earliest)):
             if not self._env.positions.is_whole(old.packed):
@@ -129,11 +121,11 @@ def _rewrite(key: bytes, tables: Tables) -> None:
     tables.area.rewrite(key)
 
 
-def _newest_us(tables: Tables, tp: TopicPartition, row: PartitionRow, start: int) -> int:
+def _newest_us(tables: Tables, row: PartitionRow, start: int) -> int:
     """Return the greatest timestamp up to the block that ends at an offset."""
     if start == row.earliest:
         return rows.NEVER_US
-    with tables.naming(tp, start - 1):
+    with tables.naming(row.tp, start - 1):
         found = tables.last_block(row.id, start - 1)
         if found is None or found.end != start:
             grouped = tables.area.readable(row.id)

@@ -81,8 +81,7 @@ class _Held(NamedTuple):
 class LeaseTable:
     """The leases of the process that writes a directory.  Thread-safe.
 
-    Raises:
-        StoreError: the directory cannot be written.
+    Raises StoreError if the directory cannot be written.
     """
 
     def __init__(self, directory: Path, clock: Callable[[], float] = time.monotonic) -> None:

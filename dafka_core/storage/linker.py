@@ -107,7 +107,7 @@ class Linker:
         waiting, self._tails = self._tails, {}
         with self._env.reading() as tables:
             if changed is None:
-                changed = [tp for tp, _ in tables.all_rows()]
+                changed = [row.tp for row in tables.all_rows()]
             for tp in {*changed, *waiting}:
                 row = tables.visible_row(tp)
                 last = row and tables.links.last(row.id)
@@ -127,7 +127,7 @@ class Linker:
         row = tables.visible_row(tp)
         if row is None:
             return 0, []
-        history = tables.lives.history(tp, row)
+        history = tables.lives.history(row)
         last = tables.links.last(row.id)
         if last and last.end > row.end:
             self._report_changed(tp, last)
@@ -139,7 +139,7 @@ class Linker:
             start, chain = last.start, previous.chain if previous else GENESIS
         elif last:
             start, chain = max(last.end, row.earliest), last.chain
-        records, links, size_bytes = LinkedRecords(tables, tp, row, start), list[Link](), 0
+        records, links, size_bytes = LinkedRecords(tables, row, start), list[Link](), 0
         while start < row.end and size_bytes < STEP_BYTES:
             digest = LinkDigest(tp, start, chain)
             if grown:
@@ -169,17 +169,13 @@ class Linker:
 class LinkedRecords:
     """A partition's records from an offset on, for digests; each block is read once."""
 
-    def __init__(self, tables: Tables, tp: TopicPartition, row: PartitionRow, start: int) -> None:
+    def __init__(self, tables: Tables, row: PartitionRow, start: int) -> None:
         # Not copied: no block is kept.
-        self._batches = tables.batches(tp, row, start, row.end, Block.parse)
+        self._batches = tables.batches(row, start, row.end, Block.parse)
         self._rest: RecordBatch | None = None
 
     def fill(self, made: LinkDigest, end: int, *, full: bool = True) -> None:
-        """Add records up to an offset; with ``full`` at most those of a full link.
-
-        Raises:
-            StoreError: a block is damaged.
-        """
+        """Add records up to an offset; with ``full`` at most those of a full link."""
         while made.end < end and not (full and made.is_full):
             batch = self._rest or next(self._batches)
             stop = min(end, made.reach(batch) if full else batch.end)

@@ -36,14 +36,21 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from itertools import islice
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from dafka_core.config.topic_rules import CompressionRule
 from dafka_core.errors import DafkaError, StoreError
 from dafka_core.model.epochs import History
-from dafka_core.model.log_entries import Deletion, LogEntry, RestartPartition, SetAside, StoreSeen
-from dafka_core.model.names import octets_of, text_of
+from dafka_core.model.log_entries import (
+    Deletion,
+    LogEntry,
+    Notes,
+    RestartPartition,
+    SetAside,
+    StoreSeen,
+)
 from dafka_core.model.records import (
     PartitionInfo,
     PartitionLives,
@@ -68,56 +75,6 @@ from dafka_core.storage.set_aside import AsideArea, AsideRecords
 from dafka_core.storage.snapshot import PartitionStatistics, Snapshot, times_of
 from dafka_core.storage.tables import Tables
 from dafka_core.system.closing import Closing
-
-RULES: Final = "retention"
-"""The name of the note with rules set while the store ran."""
-
-
-class RetentionLog:
-    """The part of a log that only retention uses."""
-
-    def __init__(self, env: Environment) -> None:
-        self._env = env
-
-    def trim_each(self, wanted: Iterable[tuple[PartitionInfo, int]]) -> list[int]:
-        """Trim partitions in one step, as ``Log.trim``; return their earliest offsets afterwards.
-
-        A partition with another producer since then stays unchanged.
-        """
-        return self._env.write(lambda tables: [tables.trim_held(*each) for each in wanted])
-
-    def trim_at_most(self, tp: TopicPartition, before: int) -> int:
-        """Trim a partition, at most to its end; return its earliest offset afterwards."""
-
-        def work(tables: Tables) -> int:
-            row = tables.row(tp)
-            return tables.trim(tp, min(before, row.end if row else 0))
-
-        return self._env.write(work)
-
-    def trim_deleted(self, deletions: Iterable[Deletion]) -> list[int]:
-        """Trim deleted records of partitions; return their earliest offsets afterwards."""
-
-        def work(tables: Tables) -> list[int]:
-            earliest = []
-            for each in deletions:
-                lives = tables.lives.of(each.tp, tables.row(each.tp))
-                earliest.append(tables.trim(each.tp, each.reaches(lives)))
-            return earliest
-
-        return self._env.write(work)
-
-    def kept_rules(self) -> str | None:
-        """Return the rules set while the store ran, if any."""
-        with self._env.reading() as tables:
-            kept = tables.notes.named(RULES).get(RULES)
-        return None if kept is None else text_of(kept)
-
-    def keep_rules(self, rules: str | None) -> None:
-        """Write rules, replacing earlier ones; None removes them."""
-        encoded = None if rules is None else octets_of(rules)
-        self._env.write(lambda tables: tables.notes.put({RULES: encoded}))
-
 
 Range = tuple[TopicPartition, int, int]
 """A partition, and the start and end (exclusive) of a range of offsets."""
@@ -152,11 +109,11 @@ def places_of(
             continue
         places = [
             BlockPlace(each.first, positions.of(each.packed), len(each.packed))
-            for each in tables.blocks_between(tp, row, start, end, max_blocks, max_bytes)
+            for each in tables.blocks_between(row, start, end, max_blocks, max_bytes)
         ]
         max_blocks -= len(places)
         max_bytes -= sum(place.size_bytes for place in places)
-        found.append(PlacedRange(row.info(tp), tables.lives.history(tp, row), places))
+        found.append(PlacedRange(row.info, tables.lives.history(row), places))
     return found
 
 
@@ -203,8 +160,8 @@ class Log(Closing):
         self.changes, self.syncs = self._env.changes, self._env.syncs
         """The partitions changed since opening, and the durations of syncs."""
         self._reader = BlockReader(self._env)
-        self.retention, self.linker = RetentionLog(self._env), Linker(self._env, self._reader)
-        """The data of retention; and the creator of links, for the merging thread."""
+        self.linker = Linker(self._env, self._reader)
+        """The creator of links, for the merging thread."""
         self._merger = BlockMerger(self._env)
         self.healer = Healer(self._env, self._merger)
         """Replaces damaged records."""
@@ -217,7 +174,7 @@ class Log(Closing):
                 if noted is not None:
                     self._noted_us = agreed_us = int(noted)
                 else:
-                    stamps = (row.newest_us for _, row in tables.all_rows() if row.end)
+                    stamps = (row.newest_us for row in tables.all_rows() if row.end)
                     agreed_us = max(stamps, default=None)
             if clock_us is None:
                 self.clock = StoreClock(agreed_us, max_ahead_us=max_ahead_us)
@@ -311,11 +268,27 @@ class Log(Closing):
 
         Returns the partition's earliest offset from now on, which is higher than ``before`` if it
         was already.
-
-        Raises:
-            ValueError: ``before`` is above the partition's end.
         """
         return self._env.write(lambda tables: tables.trim(tp, before))
+
+    def trim_each(self, wanted: Iterable[tuple[PartitionInfo, int]]) -> list[int]:
+        """Trim partitions in one step, as ``trim``; return their earliest offsets afterwards.
+
+        A partition with another producer since then stays unchanged.
+        """
+        return self._env.write(lambda tables: [tables.trim_held(*each) for each in wanted])
+
+    def trim_deleted(self, deletions: Iterable[Deletion]) -> list[int]:
+        """Trim deleted records of partitions; return their earliest offsets afterwards."""
+
+        def work(tables: Tables) -> list[int]:
+            earliest = []
+            for each in deletions:
+                lives = tables.lives.of(each.tp, tables.row(each.tp))
+                earliest.append(tables.trim(each.tp, each.reaches(lives)))
+            return earliest
+
+        return self._env.write(work)
 
     def merge_step(self) -> bool:
         """Merge some small blocks into one; return False if idle.
@@ -359,7 +332,7 @@ class Log(Closing):
     ) -> list[PartitionInfo]:
         """Return at most ``most`` partitions after another; some may have only staged records."""
         with self._env.reading() as tables:
-            return tables.infos_after(topic, after, most)
+            return [row.info for row in islice(tables.all_rows(topic, after), most)]
 
     def info(self, tp: TopicPartition) -> PartitionInfo | None:
         """Return the available offsets of a partition; None if it is unknown."""
@@ -384,6 +357,10 @@ class Log(Closing):
         """Return the notes whose names have a prefix (``log_entries.NotedBatch``)."""
         with self._env.reading() as tables:
             return tables.notes.named(prefix)
+
+    def put_notes(self, notes: Notes) -> None:
+        """Write notes, or delete those that are None."""
+        self._env.write(lambda tables: tables.notes.put(notes))
 
     def aside(self) -> list[AsideRecords]:
         """Return the records set aside, oldest first."""
@@ -437,6 +414,10 @@ class Log(Closing):
                 break
         return batches
 
+    def batches(self, tp: TopicPartition, start: int, end: int) -> Iterator[RecordBatch]:
+        """Yield the available records as ``read``, one block at a time, read on demand."""
+        return self._reader.batches(tp, start, end)
+
     def read_each(
         self, ranges: Sequence[PartitionInfo], *, max_records: int, max_bytes: int
     ) -> list[RecordBatch | StoreError | None]:
@@ -448,19 +429,13 @@ class Log(Closing):
         return self._reader.read_each(ranges, max_records=max_records, max_bytes=max_bytes)
 
     def snapshot(self) -> AbstractContextManager[Snapshot]:
-        """Return a context with a consistent view of the log.
-
-        It pins space of the store, and ``close`` of the log waits for its end.
-        """
+        """Return a context with a consistent view.  It pins space; ``close`` waits for its end."""
         return self._env.reading()
 
     def lease(
         self, ranges: Sequence[Range], *, max_blocks: int, max_bytes: int
     ) -> tuple[list[PlacedRange], Lease | None]:
-        """Lease the blocks of ranges of records; see ``places_of``.
-
-        There is no lease if too many are held.
-        """
+        """Lease the blocks of ranges, as ``places_of``; return None if too many are held."""
         return self._env.lease(
             lambda tables, positions: places_of(tables, positions, ranges, max_blocks, max_bytes)
         )
@@ -495,9 +470,9 @@ class Log(Closing):
             if row is None:
                 return None
             timestamp_us += row.late_us if after_all else 0
-            offset = tables.offset_of_time(tp, row, timestamp_us)
+            offset = tables.offset_of_time(row, timestamp_us)
             if offset is not None:
-                self._reader.batches_at(tables, tp, row, offset, offset + 1, self._reader.asides)
+                self._reader.batches_at(tables, row, offset, offset + 1, self._reader.asides)
         return offset
 
     def statistics(self, tp: TopicPartition) -> PartitionStatistics | None:

@@ -17,8 +17,10 @@ from typing import Annotated, Final, NamedTuple, Self
 
 import lmdb
 from msgspec import Meta
+from msgspec.structs import astuple
 
 from dafka_core.errors import StoreError
+from dafka_core.model.json_message import JsonMessage, Natural
 from dafka_core.model.records import TopicPartition
 from dafka_core.storage.block import Block
 from dafka_core.storage.linker import LinkedRecords
@@ -65,20 +67,20 @@ class Damage(NamedTuple):
     why: str
 
 
-class Checked(NamedTuple):
-    """The result of one transaction's checks."""
+class Checked(JsonMessage, frozen=True, rename={"size_bytes": "bytes"}):
+    """The result of one transaction's checks, or of several."""
 
-    partitions: int = 0
-    records: int = 0
-    blocks: int = 0
-    size_bytes: int = 0
+    partitions: Natural = 0
+    records: Natural = 0
+    blocks: Natural = 0
+    size_bytes: Natural = 0
     found: tuple[Damage, ...] = ()
-    linked: int = 0
+    linked: Natural = 0
     """Records that match their links."""
 
     def plus(self, other: Checked) -> Checked:
         """Return the sum of both."""
-        return Checked(*map(operator.add, self, other))
+        return Checked(*map(operator.add, astuple(self), astuple(other)))
 
 
 OpenTables = Callable[[], AbstractContextManager[Tables]]
@@ -133,10 +135,6 @@ class PartitionLink(NamedTuple):
         """Describe its records for a sentence."""
         return f"records {self.start} to {self.end - 1}"
 
-    def has_parted(self, life: str) -> bool:
-        """Return True if its records are known to have another history than those of ``life``."""
-        return life != self.life and bool(int(life, 16) and int(self.life, 16))
-
 
 def links_of(open_tables: OpenTables, tp: TopicPartition, *, newest: bool) -> list[PartitionLink]:
     """Return the links of a partition, or only the last one."""
@@ -156,18 +154,16 @@ def check_links(open_tables: OpenTables, tp: TopicPartition) -> Iterator[Checked
         try:
             with open_tables() as tables:
                 row = tables.visible_row(tp)
-                at, checked = (None, Checked()) if row is None else _some(tables, tp, row, at)
+                at, checked = (None, Checked()) if row is None else _some(tables, row, at)
         except StoreError as error:
             at, checked = None, _found(LINKS, tp, 0, error.why)
         yield checked
 
 
-def _some(
-    tables: Tables, tp: TopicPartition, row: PartitionRow, at: int
-) -> tuple[int | None, Checked]:
+def _some(tables: Tables, row: PartitionRow, at: int) -> tuple[int | None, Checked]:
     """Check some links from an offset on; return the start of the next ones, None at the end."""
     previous, size_bytes, linked = tables.links.before(row.id, at), 0, 0
-    found: list[Damage] = []
+    tp, found = row.tp, list[Damage]()
     records: LinkedRecords | None = None
     for link in tables.links.starting(row.id, at):
         if size_bytes >= STEP_BYTES:
@@ -177,9 +173,9 @@ def _some(
             why = f"it ends here, but has a link of records up to {link.end - 1}"
             found.append(Damage(CHANGED, *tp, row.end, f"{why}: {_CURE}"))
             break
-        damage = _out_of_chain(tp, row, link, previous)
+        damage = _out_of_chain(row, link, previous)
         if damage is None and link.start >= row.earliest:
-            records = records or LinkedRecords(tables, tp, row, link.start)
+            records = records or LinkedRecords(tables, row, link.start)
             try:
                 damage = _changed(records, tp, link)
             except StoreError:
@@ -193,19 +189,17 @@ def _some(
     return None, Checked(found=tuple(found), linked=linked)
 
 
-def _out_of_chain(
-    tp: TopicPartition, row: PartitionRow, link: Link, previous: Link | None
-) -> Damage | None:
+def _out_of_chain(row: PartitionRow, link: Link, previous: Link | None) -> Damage | None:
     """Return the damage of a link itself.  The predecessor of trimmed records' link is deleted."""
     if link.start < row.earliest:
         return None
     end, chain = (previous.end, previous.chain) if previous else (0, GENESIS)
     if link.start != end and not end <= link.start == row.earliest:
         why = f"the link of records before {link.start} is missing: it was removed"
-        return Damage(LINKS, *tp, end, f"{why}; {_CURE}")
+        return Damage(LINKS, *row.tp, end, f"{why}; {_CURE}")
     if not link.follows(chain):
         why = f"the link of records {link.start} to {link.end - 1}, or the previous, was changed"
-        return Damage(LINKS, *tp, link.start, f"{why}; {_CURE}")
+        return Damage(LINKS, *row.tp, link.start, f"{why}; {_CURE}")
     return None
 
 
@@ -221,10 +215,7 @@ def _changed(records: LinkedRecords, tp: TopicPartition, link: Link) -> Damage |
 
 
 def check_saved(open_tables: OpenTables, saved: PartitionLink) -> Checked:
-    """Compare a partition with a saved link.
-
-    Nothing was compared (``linked`` is 0) if its first record has been trimmed since.
-    """
+    """Compare a saved link; ``linked`` is 0 if the partition's first record was trimmed since."""
     tp = saved.tp
     with open_tables() as tables:
         row = tables.visible_row(tp)
@@ -232,7 +223,7 @@ def check_saved(open_tables: OpenTables, saved: PartitionLink) -> Checked:
             return Checked()
         life = 0
         with suppress(StoreError):  # of a damaged history, which is reported elsewhere
-            life = life_at(tables.lives.history(tp, row), saved.end) if row else 0
+            life = life_at(tables.lives.history(row), saved.end) if row else 0
         asides = (each for each in AsideArea(tables).listed() if each[1:3] == tp)
         is_other = f"{life:016x}" != saved.life or any(each.start < saved.end for each in asides)
         why = f"it ends here, but had {saved.range}"
@@ -240,7 +231,7 @@ def check_saved(open_tables: OpenTables, saved: PartitionLink) -> Checked:
             previous = tables.links.before(row.id, saved.start)
             digest = LinkDigest(tp, saved.start, previous.chain if previous else GENESIS)
             try:
-                LinkedRecords(tables, tp, row, saved.start).fill(digest, saved.end, full=False)
+                LinkedRecords(tables, row, saved.start).fill(digest, saved.end, full=False)
             except StoreError as error:
                 return _found(BLOCK, tp, saved.start, error.why)
             made = PartitionLink.of(tp, digest.link(int(saved.life, 16)))
@@ -273,7 +264,7 @@ def differences(
             continue
         if link.records == other.records:
             same += link.end - link.start
-        elif link.has_parted(other.life):
+        elif link.life != other.life and int(link.life, 16) and int(other.life, 16):
             why = f"{link.range} are of different producers: the stores resolve this on contact"
             found[link.tp] = Damage(PARTED, *link.tp, link.start, why)
         else:
@@ -336,7 +327,7 @@ def _rows(open_tables: OpenTables) -> tuple[list[TopicPartition], list[Damage]]:
         for key, value in tables.entries(1):
             tp = tp_of_key(key)
             try:
-                PartitionRow.parse(key, value)
+                PartitionRow.parse(tp, key, value)
                 good.append(tp)
             except ValueError as error:
                 damaged.append(Damage(ROW, *tp, 0, str(error)))
@@ -352,8 +343,8 @@ def check_partition(open_tables: OpenTables, tp: TopicPartition) -> Iterator[Che
         row = tables.row(tp)
         if row is None:
             return
-        found.extend(_epochs(tables, tp, row))
-        found.extend(_staged(tables, tp, row))
+        found.extend(_epochs(tables, row))
+        found.extend(_staged(tables, row))
     yield Checked(partitions=1, found=tuple(found))
     yield from check_links(open_tables, tp)
 
@@ -370,7 +361,7 @@ def check_records(open_tables: OpenTables, tp: TopicPartition) -> Iterator[Check
                 offset = max(offset, row.earliest)
                 if offset >= row.end:
                     return
-                following, checked = _stretch(tables, tp, row, offset)
+                following, checked = _stretch(tables, row, offset)
         except StoreError as error:
             following, checked = None, Checked(found=(Damage(BLOCK, *tp, offset, error.why),))
         yield checked
@@ -395,13 +386,11 @@ def _after_damage(open_tables: OpenTables, tp: TopicPartition, offset: int) -> i
     return start
 
 
-def _stretch(
-    tables: Tables, tp: TopicPartition, row: PartitionRow, offset: int
-) -> tuple[int | None, Checked]:
+def _stretch(tables: Tables, row: PartitionRow, offset: int) -> tuple[int | None, Checked]:
     """Check some blocks from an offset on; return the next start, None if LMDB failed."""
-    start, blocks, size_bytes = offset, 0, 0
+    tp, start, blocks, size_bytes = row.tp, offset, 0, 0
     try:
-        between = tables.blocks_between(tp, row, offset, row.end, STEP_BLOCKS, STEP_BYTES)
+        between = tables.blocks_between(row, offset, row.end, STEP_BLOCKS, STEP_BYTES)
         for found in between:
             block = tables.read_block(tp, found, Block.copied)
             offset, blocks = found.first + block.count, blocks + 1
@@ -449,9 +438,10 @@ def next_start(tables: Tables, row: PartitionRow, offset: int) -> int:
     return min(next(tables.firsts(row.id, offset + 1), row.end), *starts, row.end)
 
 
-def _epochs(tables: Tables, tp: TopicPartition, row: PartitionRow) -> Iterator[Damage]:
+def _epochs(tables: Tables, row: PartitionRow) -> Iterator[Damage]:
+    tp = row.tp
     try:
-        history = tables.lives.history(tp, row)
+        history = tables.lives.history(row)
     except StoreError as error:
         yield Damage(EPOCHS, *tp, 0, error.why)
         return
@@ -464,7 +454,7 @@ def _epochs(tables: Tables, tp: TopicPartition, row: PartitionRow) -> Iterator[D
         yield Damage(EPOCHS, *tp, history[-1].start, why)
 
 
-def _staged(tables: Tables, tp: TopicPartition, row: PartitionRow) -> Iterator[Damage]:
+def _staged(tables: Tables, row: PartitionRow) -> Iterator[Damage]:
     if row.staged is None:
         return
     offset = row.end
@@ -476,16 +466,16 @@ def _staged(tables: Tables, tp: TopicPartition, row: PartitionRow) -> Iterator[D
                 raise ValueError(f"the next staged block begins at {first}")
             offset += Block.copied(packed).count
         except ValueError as error:
-            yield Damage(STAGED, *tp, offset, str(error))
+            yield Damage(STAGED, *row.tp, offset, str(error))
             return
     if offset != row.staged.end:
         why = f"staged records end at {offset}, not at {row.staged.end}"
-        yield Damage(STAGED, *tp, offset, why)
+        yield Damage(STAGED, *row.tp, offset, why)
 
 
 def _unknown(tables: Tables) -> Iterator[Damage]:
     """Yield blocks under ids without a row: they take space, and no reader finds them."""
-    known = {row.id for _, row in tables.all_rows()}
+    known = {row.id for row in tables.all_rows()}
     known |= {each.id for each in AsideArea(tables).listed()}
     for partition_id in tables.ids_with_blocks():
         if partition_id not in known:

@@ -63,11 +63,7 @@ class FilePositions:
         self._mapped = range(0), 0
 
     def of(self, packed: memoryview) -> int:
-        """Return the position of the bytes in the file.
-
-        Raises:
-            StoreError: the system does not report where the file is mapped.
-        """
+        """Return the bytes' position in the file; StoreError if the system does not report it."""
         address = int(np.frombuffer(packed, np.uint8).__array_interface__["data"][0])
         region, shift = self._mapped
         if address not in region:

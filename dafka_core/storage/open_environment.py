@@ -123,10 +123,8 @@ def open_environment(directory: Path, *, map_size_bytes: int) -> Opened:
     """Open the directory's database, which is created if missing.
 
     It maps ``map_size_bytes``, or twice the file's size if that is more, as far as the process may
-    map this much; LMDB itself maps at least the used part of the file.
-
-    Raises:
-        StoreError: it is damaged, or is not a store's.
+    map this much; LMDB itself maps at least the used part of the file.  Raises StoreError if it is
+    damaged, or is not a store's.
     """
     data = directory / DATA_FILE
     with translated(directory, opening=True):
@@ -202,11 +200,7 @@ def _can_map(size_bytes: int) -> bool:
 
 
 def files_at(directory: Path) -> tuple[tuple[int, int], ...]:
-    """Return device and inode of each open file of a store at a directory's path.
-
-    Raises:
-        OSError: one is missing, or cannot be examined.
-    """
+    """Return device and inode of each open file of a store at a path; raise OSError without one."""
     found = ((directory / name).stat() for name in OPEN_FILES)
     return tuple((each.st_dev, each.st_ino) for each in found)
 
@@ -245,8 +239,7 @@ def _check_map(directory: Path, name: str) -> None:
 def lock_writer(directory: Path) -> int:
     """Return a descriptor that holds the directory for this process until it is closed.
 
-    Raises:
-        StoreError: another process holds it, or it cannot be created.
+    Raises StoreError if another process holds it, or it cannot be created.
     """
     _make(directory)
     try:
@@ -330,8 +323,7 @@ def _complete(env: lmdb.Environment, directory: Path) -> None:
 def open_tables(env: lmdb.Environment, directory: Path) -> Opened:
     """Open the tables of a database, and create them in an empty one.
 
-    Raises:
-        StoreError: it is not a store's, or of a format that this program does not read.
+    Raises StoreError if they are not a store's, or of a format that this program does not read.
     """
     handle_faults()
     if env.stat()["entries"] == 0:

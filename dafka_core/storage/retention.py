@@ -30,20 +30,12 @@ from dafka_core.model.timestamps import (
 from dafka_core.storage.rows import PartitionRow
 from dafka_core.storage.tables import FoundBlock, Tables
 
+Archive = Callable[[TopicPartition, int], int]
+"""Archives a partition's records below an offset, synced, as far as they are not archived yet.
 
-class Archiver(Protocol):
-    """Copies records before a store deletes them."""
-
-    def archive(self, tp: TopicPartition, before: int) -> int:
-        """Archive the partition's records below ``before`` that are not archived yet.
-
-        Returns the offset below which all the store's records are archived, synced: at most
-        ``before``. The store deletes records below that offset only.
-
-        Raises:
-            DafkaError: it failed; the store deletes nothing now, and retries later.
-        """
-        ...
+Returns the offset below which all of the store's records are archived, at most the given one: the
+store deletes only these.  After a DafkaError it deletes nothing now, and retries later.
+"""
 
 
 class Unread(NamedTuple):
@@ -57,11 +49,7 @@ class Readers(Protocol):
     """Readers for which a store keeps records that its rules would delete."""
 
     def look(self) -> None:
-        """Read their positions again.
-
-        Raises:
-            DafkaError: the log is closed, or damaged.
-        """
+        """Read their positions again; raise DafkaError if the log is closed, or damaged."""
         ...
 
     def unread(self, tp: TopicPartition) -> Unread | None:
@@ -117,20 +105,17 @@ class PartitionBlocks(Sequence[HeldBlock]):
     """The blocks with a partition's records, in one transaction.
 
     Their first offsets are cheap.  Examining one touches its pages, as LMDB's Python binding does,
-    which reads old records from the disk.
-
-    Raises:
-        StoreError: at damage; only the heads of blocks are examined.
+    which reads old records from the disk.  Only heads are examined, and raise StoreError at damage.
     """
 
-    def __init__(self, tables: Tables, tp: TopicPartition, row: PartitionRow) -> None:
-        self._tables, self._tp, self._row = tables, tp, row
-        self.info = row.info(tp)
+    def __init__(self, tables: Tables, row: PartitionRow) -> None:
+        self._tables, self._row = tables, row
+        self.info = row.info
         """The available offsets of the partition."""
         table = list(takewhile(lambda first: first < row.end, tables.firsts(row.id, 0)))
         self._grouped: dict[int, memoryview] = {}
         if row.earliest < row.end:
-            with tables.naming(tp, row.earliest):
+            with tables.naming(row.tp, row.earliest):
                 held = (
                     each for each in tables.area.of_partition(row.id) if each.end > row.earliest
                 )
@@ -149,9 +134,9 @@ class PartitionBlocks(Sequence[HeldBlock]):
         if packed is None:
             packed = self._tables.packed_block(self._row.id, first)
         if packed is None:
-            raise self._tables.damaged_block(self._tp, first, "the block is missing")
+            raise self._tables.damaged_block(self._row.tp, first, "the block is missing")
         found = FoundBlock(self._row.id, first, packed)
-        newest_us = self._tables.header_of(self._tp, found).newest_us
+        newest_us = self._tables.header_of(self._row.tp, found).newest_us
         return HeldBlock(first, end, len(packed), newest_us)
 
 
@@ -238,10 +223,7 @@ class StoreClock:
                 _log.warning(text, {"why": self._apart}, extra={"event": "retention_clock"})
 
     def compare(self, time_us: int) -> int:
-        """Compare the clock with a timestamp of records that arrive, if the log was new.
-
-        Return the newest right time, for the next start.
-        """
+        """Compare the clock with a new record's, if the log is new; return the newest right one."""
         with self._lock:
             wall_us, _ = self._read_clocks()
             is_new = self._is_new and self._steady_us() - self._began_us < DOUBTED_US

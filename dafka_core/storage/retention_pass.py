@@ -16,7 +16,7 @@ from dafka_core.model.names import quoted
 from dafka_core.model.records import PartitionInfo, TopicPartition
 from dafka_core.storage.log import Log
 from dafka_core.storage.retention import (
-    Archiver,
+    Archive,
     HeldBlock,
     Readers,
     Unread,
@@ -29,11 +29,7 @@ STEP_BYTES: Final = 64 << 20
 
 
 class HeldBlocks:
-    """Examines blocks in small steps, and none again while its offsets are unchanged.
-
-    Args:
-        log: any thread may read it.
-    """
+    """Examines blocks in small steps, and none again while its offsets are unchanged."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -63,9 +59,6 @@ class HeldBlocks:
         """Examine the blocks of partitions, a few in each step; return them.
 
         With ``damaged``, which receives their errors, damaged partitions are as last seen.
-
-        Raises:
-            DafkaError: the log is closed, or damaged.
         """
         infos = list(partitions)
         for info in infos:
@@ -135,7 +128,7 @@ class Retention:
     Args:
         log: it is read beside appends, and trimmed between them.
         rules: they may be replaced at any time, for the next pass.
-        archiver: copies records before they are deleted.
+        archive: copies records before they are deleted.
         until_read: limits up to which records of a topic unread by ``readers`` are kept.
         readers: the protected readers.
     """
@@ -144,14 +137,14 @@ class Retention:
         self,
         log: Log,
         rules: Sequence[RetentionRule] = (),
-        archiver: Archiver | None = None,
+        archive: Archive | None = None,
         until_read: Sequence[RetentionRule] = (),
         readers: Readers | None = None,
     ) -> None:
         self.rules = tuple(rules)
         self.counts = RetentionCounts()
         self._log = log
-        self._archiver = archiver
+        self._archive = archive
         self._until_read = until_read
         self._readers = readers
         self._waits: dict[str, str] = {}  # topics with kept records, and their reader
@@ -164,12 +157,7 @@ class Retention:
         self._earliest: dict[TopicPartition, int] = {}
 
     def steps(self) -> Iterator[None]:
-        """Make one pass over the log, in small steps.
-
-        Raises:
-            DafkaError: the log is closed, damaged, or cannot be written, or archiving has failed.
-                The next pass starts over.
-        """
+        """Make one pass in steps.  After a DafkaError, also of archiving, the next starts over."""
         rules, now_us = self.rules, self._log.now_us()
         self._doomed, self._doomed_blocks, self._earliest = [], 0, {}
         waits, self._waits = self._waits, {}
@@ -243,8 +231,8 @@ class Retention:
                 return
             before = bounds[-1]
             self._count_unread(info, before, unread)
-        if self._archiver is not None:
-            before = self._archiver.archive(info.tp, before)
+        if self._archive is not None:
+            before = self._archive(info.tp, before)
             yield
         bounds = bounds[: bisect_right(bounds, before)]
         for start in range(0, len(bounds) - 1, TRIM_BLOCKS):
@@ -299,7 +287,7 @@ class Retention:
     def _trim(self) -> Iterator[None]:
         doomed, self._doomed, self._doomed_blocks = self._doomed, [], 0
         if doomed:
-            now = self._log.retention.trim_each(doomed)
+            now = self._log.trim_each(doomed)
             for (info, _), earliest in zip(doomed, now, strict=True):
                 self.counts.records += earliest - self._earliest.get(info.tp, info.earliest)
                 self._earliest[info.tp] = earliest

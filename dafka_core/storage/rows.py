@@ -68,13 +68,14 @@ _NO_TRANSACTION = Transaction(NO_VERSION, 0, 0)
 
 
 class PartitionRow(NamedTuple):
-    """The log's row of a partition with offsets ``earliest`` to ``end`` (exclusive).
+    """The log's row of partition ``tp`` with offsets ``earliest`` to ``end`` (exclusive).
 
     ``newest_us`` is the greatest timestamp that one of its records has had, and ``late_us`` the
     most by which one was below an earlier record's.  ``last_transaction`` was committed last, here
     or at another store.
     """
 
+    tp: TopicPartition
     id: int
     earliest: int
     end: int
@@ -88,18 +89,15 @@ class PartitionRow(NamedTuple):
     client: str = ""
     """The name of the client that writes the partition, if it has one."""
 
-    def info(self, tp: TopicPartition) -> PartitionInfo:
+    @property
+    def info(self) -> PartitionInfo:
         """Return the available offsets of the partition."""
         life = self.epoch.life if self.epoch else NO_LIFE
-        return PartitionInfo(*tp, self.earliest, self.end, life)
+        return PartitionInfo(*self.tp, self.earliest, self.end, life)
 
     @classmethod
-    def parse(cls, key: bytes, value: memoryview) -> Self:
-        """Parse ``packed``.
-
-        Raises:
-            ValueError: the row is damaged, or of an unknown form.
-        """
+    def parse(cls, tp: TopicPartition, key: bytes, value: memoryview) -> Self:
+        """Parse ``packed``; raise ValueError if the row is damaged, or of an unknown form."""
         row = bytes(value[:-CHECKSUM_BYTES])
         at = _ROW.size
         *facts, name_bytes = _ROW.unpack_from(row) if len(row) >= at else (0,)
@@ -108,6 +106,7 @@ class PartitionRow(NamedTuple):
             raise ValueError(f"a partition's row cannot have {len(value)} bytes")
         if value[-CHECKSUM_BYTES:] != checksum(key, row):
             raise ValueError("its row does not match its checksum")
+        facts = [tp, *facts]
         epoch, client = None, row[end:].decode()
         if (end - at) % _TRANSACTIONS.size == EPOCH_BYTES:
             at += EPOCH_BYTES
@@ -123,7 +122,7 @@ class PartitionRow(NamedTuple):
     def packed(self, key: bytes) -> bytes:
         """Encode the row for the table, under its key."""
         client = self.client.encode()
-        row = _ROW.pack(*self[:5], len(client))
+        row = _ROW.pack(*self[1:6], len(client))
         row += b"" if self.epoch is None else self.epoch.packed()
         if any((self.staged, self.committed, self.last_transaction)):
             *staged, transaction = self.staged or _NOT_STAGED
@@ -151,11 +150,7 @@ class PartitionRow(NamedTuple):
 
 
 def partition_key(tp: TopicPartition) -> bytes:
-    """Return the key of a partition's row.
-
-    Raises:
-        ValueError: the names are too long, or contain the separator.
-    """
+    """Return the key of a partition's row; raise ValueError if it cannot have one."""
     key = topic_prefix(tp.topic) + _encoded(tp.partition)
     if len(key) > MAX_KEY_BYTES:
         raise ValueError(

@@ -13,10 +13,10 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from dafka_core.model.records import RecordBatch, TopicPartition
-from dafka_core.storage.block import Block, pack
+from dafka_core.model.records import RecordBatch
+from dafka_core.storage.block import pack
 from dafka_core.storage.rows import NEVER_US, PartitionRow, partition_key, tp_of_key
-from dafka_core.storage.tables import FoundBlock, Tables
+from dafka_core.storage.tables import Tables
 from dafka_core.storage.transaction import CheckedTable
 
 _ID = struct.Struct(">Q")
@@ -49,11 +49,11 @@ class AsideArea:
             lambda name: f"entry {int.from_bytes(name)} of the list of set-aside records",
         )
 
-    def take(self, tp: TopicPartition, row: PartitionRow, start: int) -> PartitionRow:
+    def take(self, row: PartitionRow, start: int) -> PartitionRow:
         """Move the records from ``start`` on out of a partition; return its row, unwritten."""
         offset = max(start, row.earliest)
         aside_id = self._tables.new_id()
-        for batch in self._blocks(tp, row, offset):
+        for batch in self._blocks(row, offset):
             self._tables.delete_blocks(row.id, [batch.offset])
             if batch.offset < offset == start:  # and not trimmed
                 self._put(row.id, batch.between(batch.offset, offset), row.newest_us)
@@ -64,9 +64,10 @@ class AsideArea:
         self._tables.area.trim(row.id, min(row.earliest, start))
         self._tables.links.cut(row.id, start)
         if offset < row.end:
-            self._list.put(_ID.pack(aside_id), _OFFSETS.pack(offset, row.end) + partition_key(tp))
+            content = _OFFSETS.pack(offset, row.end) + partition_key(row.tp)
+            self._list.put(_ID.pack(aside_id), content)
         last, committed = row.last_transaction, row.committed
-        return self._tables.lives.cut(tp, row, start)._replace(
+        return self._tables.lives.cut(row, start)._replace(
             earliest=min(row.earliest, start),
             end=start,
             last_transaction=last if last and last.end <= start else None,
@@ -77,9 +78,9 @@ class AsideArea:
         """Return the records set aside, oldest first."""
         found = []
         for name, content in self._list.scan(b""):
-            tp, row = _parsed(name, content)
+            row = _parsed(name, content)
             size_bytes = self._tables.size_bytes(row.id, 0, row.end)
-            found.append(AsideRecords(row.id, *tp, row.earliest, row.end, size_bytes))
+            found.append(AsideRecords(row.id, *row.tp, row.earliest, row.end, size_bytes))
         return found
 
     def read(self, aside_id: int, offset: int) -> RecordBatch | None:
@@ -88,8 +89,8 @@ class AsideArea:
         content = self._list.get(name)
         if content is None:
             return None
-        tp, row = _parsed(name, content)
-        return next(self._blocks(tp, row, max(offset, row.earliest)), None)
+        row = _parsed(name, content)
+        return next(self._blocks(row, max(offset, row.earliest)), None)
 
     def discard(self, aside_id: int) -> bool:
         """Delete the records set aside under an id; return False if it is unknown."""
@@ -98,17 +99,14 @@ class AsideArea:
         self._tables.delete_blocks(aside_id, list(self._tables.firsts(aside_id, 0)))
         return True
 
-    def _blocks(self, tp: TopicPartition, row: PartitionRow, offset: int) -> Iterator[RecordBatch]:
+    def _blocks(self, row: PartitionRow, offset: int) -> Iterator[RecordBatch]:
         while offset < row.end:
             # LMDB: results are valid until the transaction's next write, which may follow when a
             # batch is yielded.  So all are copied first.
-            batches = [self._batch(tp, found) for found in self._tables.blocks_of(tp, row, offset)]
+            found = self._tables.blocks_of(row, offset)
+            batches = [self._tables.batch_of(row.tp, each) for each in found]
             yield from batches
             offset = batches[-1].end
-
-    def _batch(self, tp: TopicPartition, found: FoundBlock) -> RecordBatch:
-        block = self._tables.read_block(tp, found, Block.copied)
-        return RecordBatch(tp, found.first, block.values, times=block.times)
 
     def _put(self, partition_id: int, batch: RecordBatch, newest_us: int) -> None:
         assert batch.times is not None  # a block has its records' times
@@ -116,7 +114,7 @@ class AsideArea:
         self._tables.put_block(partition_id, batch.offset, packed)
 
 
-def _parsed(name: bytes, content: bytes) -> tuple[TopicPartition, PartitionRow]:
+def _parsed(name: bytes, content: bytes) -> PartitionRow:
     start, end = _OFFSETS.unpack_from(content)
-    row = PartitionRow(int.from_bytes(name), start, end, NEVER_US, 0)
-    return tp_of_key(content[_OFFSETS.size :]), row
+    tp = tp_of_key(content[_OFFSETS.size :])
+    return PartitionRow(tp, int.from_bytes(name), start, end, NEVER_US, 0)

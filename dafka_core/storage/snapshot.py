@@ -68,24 +68,21 @@ class Snapshot(Tables):
     def held(self, tp: TopicPartition, attempt: str = "") -> tuple[PartitionInfo | None, History]:
         """Return the available offsets of a partition, and their history.
 
-        Staged records of ``attempt`` are included.
-
-        Raises:
-            FencedError: another attempt has taken its place.
+        Staged records of ``attempt`` are included; FencedError if another has taken its place.
         """
         row = self._row_of(tp, attempt)
-        return (row.info(tp), self.lives.history(tp, row)) if row else (None, ())
+        return (row.info, self.lives.history(row)) if row else (None, ())
 
     def blocks(self, tp: TopicPartition) -> PartitionBlocks | None:
         """Return a partition's blocks, while the snapshot is open; None if it is unknown."""
         row = self.visible_row(tp)
-        return PartitionBlocks(self, tp, row) if row else None
+        return PartitionBlocks(self, row) if row else None
 
     def newest_us(self, tp: TopicPartition, before: int) -> int:
         """Return the greatest timestamp up to the block with the last record below an offset."""
         row = self.visible_row(tp)
         assert row is not None
-        return self.header_of(tp, self.blocks_of(tp, row, before - 1)[0]).newest_us
+        return self.header_of(tp, self.blocks_of(row, before - 1)[0]).newest_us
 
     def read(
         self, tp: TopicPartition, start: int, end: int, attempt: str = ""
@@ -101,27 +98,22 @@ class Snapshot(Tables):
             StoreError: a block is damaged (topic, partition and offset are named).
         """
         row = self._row_of(tp, attempt)
-        return iter(()) if row is None else self.batches(tp, row, start, end)
+        return iter(()) if row is None else self.batches(row, start, end)
 
-    def offset_of_time(
-        self, tp: TopicPartition, row: PartitionRow, timestamp_us: int
-    ) -> int | None:
-        """Return the first available record with this timestamp or a later one, if any.
-
-        A search over blocks, without checking their checksums.
-        """
+    def offset_of_time(self, row: PartitionRow, timestamp_us: int) -> int | None:
+        """Return the first available record at a time or later, if any; checksums are unchecked."""
         if row.newest_us < timestamp_us:
             return None
         low, high = row.earliest, row.end
         while low < high:
-            found = self.blocks_of(tp, row, (low + high) // 2)[0]
-            if self.header_of(tp, found).newest_us < timestamp_us:
-                low = self.end_of(tp, found)
+            found = self.blocks_of(row, (low + high) // 2)[0]
+            if self.header_of(row.tp, found).newest_us < timestamp_us:
+                low = self.end_of(row.tp, found)
             else:
                 high = max(low, found.first)
         # The first block that is new enough has the record, unless that was trimmed.
         while low < row.end:
-            first, runs = self._times_at(tp, row, low)
+            first, runs = self._times_at(row, low)
             ends = first + runs[:, 0].cumsum()
             for number in np.flatnonzero((runs[:, 1] >= timestamp_us) & (ends > low))[:1]:
                 return max(low, int(ends[number] - runs[number, 0]))
@@ -143,7 +135,7 @@ class Snapshot(Tables):
                 found = FoundBlock(row.id, grouped[0].first, memoryview(grouped[0].packed))
                 first, runs = found.first, self.read_block(tp, found, peek_times)
             else:
-                first, runs = self._times_at(tp, row, row.earliest)
+                first, runs = self._times_at(row, row.earliest)
             ends = runs[:, 0].cumsum()
             first_us = int(runs[ends.searchsorted(row.earliest - first, side="right"), 1])
             last_us = row.newest_us
@@ -169,15 +161,15 @@ class Snapshot(Tables):
         for number in range(SIZE_SAMPLES):
             at = start + (end - start) * number // SIZE_SAMPLES
             if at >= block_end:
-                found = self.blocks_of(tp, row, at)[0]
+                found = self.blocks_of(row, at)[0]
                 block_end = max(self.end_of(tp, found), found.first + 1)
                 size = -(-plain_size(found.packed) // (block_end - found.first))
             sizes.append(size)
         return sizes
 
-    def _times_at(self, tp: TopicPartition, row: PartitionRow, offset: int) -> tuple[int, Longs]:
-        found = self.blocks_of(tp, row, offset)[0]
-        return found.first, self.read_block(tp, found, peek_times)
+    def _times_at(self, row: PartitionRow, offset: int) -> tuple[int, Longs]:
+        found = self.blocks_of(row, offset)[0]
+        return found.first, self.read_block(row.tp, found, peek_times)
 
     def _row_of(self, tp: TopicPartition, attempt: str) -> PartitionRow | None:
         if not attempt:

@@ -6,7 +6,7 @@ import contextlib
 import math
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import islice, takewhile
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import xxhash
@@ -66,11 +66,7 @@ class Notes:
             self._table.put(octets_of(name), content)
 
     def named(self, prefix: str) -> dict[str, bytes]:
-        """Return those whose names begin with ``prefix``, in the order of their names.
-
-        Raises:
-            StoreError: one is damaged.
-        """
+        """Return those whose names begin with ``prefix``, in the order of their names."""
         found = self._table.scan(octets_of(prefix))
         return {text_of(name): content for name, content in found}
 
@@ -98,28 +94,24 @@ class Lives:
         )
 
     def of(self, tp: TopicPartition, row: PartitionRow | None) -> PartitionLives:
-        """Return the lives of a partition's producer.
-
-        Raises:
-            StoreError: they are damaged.
-        """
+        """Return the lives of a partition's producer."""
         end, last = (row.end, row.last_transaction) if row is not None else (0, None)
         promised, history = self._until(tp, row, end)
         return PartitionLives(end, history, promised, last)
 
-    def history(self, tp: TopicPartition, row: PartitionRow) -> History:
+    def history(self, row: PartitionRow) -> History:
         """Return the history of a partition's records."""
         newest = row.epoch
         if newest is None or not (newest.parent or newest.start):
             return () if newest is None else (newest,)
-        return (*self._older(tp)[1], newest)
+        return (*self._older(row.tp)[1], newest)
 
-    def begin(self, tp: TopicPartition, row: PartitionRow, epoch: Epoch) -> PartitionRow:
+    def begin(self, row: PartitionRow, epoch: Epoch) -> PartitionRow:
         """Return the row after its partition continues with an epoch."""
         # An epoch without records was abandoned: its staged records are gone.
-        promised, history = self._until(tp, row, row.end)
+        promised, history = self._until(row.tp, row, row.end)
         history = with_epoch(history, epoch)
-        self._put(tp, promised, history[:-1])
+        self._put(row.tp, promised, history[:-1])
         return row._replace(epoch=epoch)
 
     def promise(self, tp: TopicPartition, life: EpochId) -> None:
@@ -147,16 +139,16 @@ class Lives:
         """Forget another store; return False if it is unknown."""
         return self._txn.delete(_MET + octets_of(store), db=self._meta)
 
-    def cut(self, tp: TopicPartition, row: PartitionRow, end: int) -> PartitionRow:
+    def cut(self, row: PartitionRow, end: int) -> PartitionRow:
         """Return the row without the epochs that begin at ``end`` or later."""
-        promised, history = self._until(tp, row, end)
-        self._put(tp, promised, history[:-1])
+        promised, history = self._until(row.tp, row, end)
+        self._put(row.tp, promised, history[:-1])
         return row._replace(epoch=history[-1] if history else None)
 
-    def replace(self, tp: TopicPartition, row: PartitionRow, history: History) -> PartitionRow:
+    def replace(self, row: PartitionRow, history: History) -> PartitionRow:
         """Return the row with another history; promises stay."""
-        promised, _ = self._older(tp)
-        self._put(tp, promised, history[:-1])
+        promised, _ = self._older(row.tp)
+        self._put(row.tp, promised, history[:-1])
         return row._replace(epoch=history[-1] if history else None)
 
     def _until(
@@ -205,11 +197,7 @@ class FoundBlock(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Return the offset after its last record.
-
-        Raises:
-            ValueError: it is damaged.
-        """
+        """Return the offset after its last record; raise ValueError if it is damaged."""
         return self.first + header_of(self.packed).records
 
 
@@ -253,33 +241,33 @@ class Tables:
 
     def all_rows(
         self, topic: str | None = None, after: TopicPartition | None = None
-    ) -> Iterator[tuple[TopicPartition, PartitionRow]]:
+    ) -> Iterator[PartitionRow]:
         """Yield every partition's row, or those of a topic, or those after a partition."""
         prefix = b"" if topic is None else rows.topic_prefix(topic)
         start = b"" if after is None else rows.partition_key(after)
         for key, value in self.txn.scan(self._partitions, prefix, start):
             if key != start:
-                yield rows.tp_of_key(key), self._parsed(key, value)
+                yield self._parsed(rows.tp_of_key(key), key, value)
 
     def row(self, tp: TopicPartition) -> PartitionRow | None:
         """Return a partition's row; None if the partition is unknown."""
         key = rows.partition_key(tp)
         found = self.txn.get(key, db=self._partitions)
-        return None if found is None else self._parsed(key, found)
+        return None if found is None else self._parsed(tp, key, found)
 
     def visible_row(self, tp: TopicPartition) -> PartitionRow | None:
         """Return a partition's row for readers; None if unknown, or with only staged records."""
         row = self.row(tp)
         return row if row is not None and row.end else None
 
-    def put_row(self, tp: TopicPartition, row: PartitionRow) -> None:
+    def put_row(self, row: PartitionRow) -> None:
         """Write a partition's row, and list the partition if it has staged records.
 
         A partition without records is forgotten when its staged records are deleted.
         """
-        key, staged_key = rows.partition_key(tp), _staged_key(row.id)
-        if row.end or self.visible_row(tp):
-            self.changed.add(tp)
+        key, staged_key = rows.partition_key(row.tp), _staged_key(row.id)
+        if row.end or self.visible_row(row.tp):
+            self.changed.add(row.tp)
         if row.end or row.staged:
             self.txn.put(key, row.packed(key), db=self._partitions)
         else:
@@ -305,19 +293,19 @@ class Tables:
     def tp_of_id(self, partition_id: int) -> TopicPartition:
         """Return the partition with an id, by a search of all partitions."""
         unknown = TopicPartition("unknown", f"with id {partition_id}")
-        return next((tp for tp, row in self.all_rows() if row.id == partition_id), unknown)
+        return next((row.tp for row in self.all_rows() if row.id == partition_id), unknown)
 
     def info(self, tp: TopicPartition) -> PartitionInfo | None:
         """Return the available offsets of a partition; None if it is unknown."""
         row = self.visible_row(tp)
-        return row.info(tp) if row else None
+        return row.info if row else None
 
     def infos(self, topic: str | None) -> list[PartitionInfo]:
         """Return the available offsets of all partitions, or of a topic's, in name order."""
         found = list(self.all_rows(topic))
         if topic is None:
             self.check_count(len(found))
-        return [row.info(tp) for tp, row in found if row.end]
+        return [row.info for row in found if row.end]
 
     def check_count(self, found: int) -> None:
         """Raise StoreError if the partitions have more or fewer rows than ``found``."""
@@ -325,12 +313,6 @@ class Tables:
         if found != expected:
             why = f"the table of partitions has {found} rows instead of {expected}"
             raise damaged(self.directory, why)
-
-    def infos_after(
-        self, topic: str | None, after: TopicPartition | None, most: int
-    ) -> list[PartitionInfo]:
-        """Return at most ``most`` partitions after ``after``; the end of some may be 0."""
-        return [row.info(tp) for tp, row in islice(self.all_rows(topic, after), most)]
 
     def transaction_state(self, tp: TopicPartition) -> TransactionState:
         """Return the progress of a partition's transactions; all zero if it is unknown."""
@@ -367,60 +349,55 @@ class Tables:
 
     # -- blocks ----------------------------------------------------------------------------------
 
-    def blocks_of(self, tp: TopicPartition, row: PartitionRow, offset: int) -> list[FoundBlock]:
+    def blocks_of(self, row: PartitionRow, offset: int) -> list[FoundBlock]:
         """Return the block with a record that the partition's row includes.
 
         One of the append area comes with those that follow it there: all are found at once.
         """
-        found = self.last_block(row.id, offset)
+        tp, found = row.tp, self.last_block(row.id, offset)
         end = self.end_of(tp, found) if found else 0
         if found is None or offset >= end:
-            if grouped := self.grouped(tp, row, offset):
+            if grouped := self.grouped(row, offset):
                 return grouped  # the directories of their groups prove that they belong there
             raise self.damaged_block(tp, offset, "the block is missing")
         # Its checksum covers its content, not its place.  Read by its exact key: in a damaged tree
         # LMDB ends the process in ``next``.  With a cursor: ``get`` would read every page of the
         # next block.
         following, key = self.txn.cursor(self._blocks), BLOCK_KEY.pack(row.id, end)
-        in_place = end == row.end or following.set_key(key) or self.grouped(tp, row, end)
+        in_place = end == row.end or following.set_key(key) or self.grouped(row, end)
         if end > row.end or not in_place:
             why = f"it ends at offset {end}, where no other block begins"
             raise self.damaged_block(tp, found.first, why)
         return [found]
 
-    def grouped(self, tp: TopicPartition, row: PartitionRow, offset: int) -> list[FoundBlock]:
+    def grouped(self, row: PartitionRow, offset: int) -> list[FoundBlock]:
         """Return the block of the append area with a record, and those that follow it there."""
-        with self.naming(tp, offset):
+        with self.naming(row.tp, offset):
             found = self.area.find(row.id, offset)
         return [FoundBlock(row.id, first, memoryview(packed)) for _, first, _, packed in found]
 
     def blocks_between(
         self,
-        tp: TopicPartition,
         row: PartitionRow,
         start: int,
         end: int,
         most: float = math.inf,
         most_bytes: float = math.inf,
     ) -> Iterator[FoundBlock]:
-        """Yield the blocks with the available records from ``start`` to ``end``, in order.
-
-        At most ``most``, and none after those that have ``most_bytes``.
-        """
+        """Yield available records' blocks in order: at most ``most``, none after ``most_bytes``."""
         at, end = max(start, row.earliest), min(end, row.end)
         found: list[FoundBlock] = []
         while at < end and most > 0 and most_bytes > 0:
-            found = found or self.blocks_of(tp, row, at)
+            found = found or self.blocks_of(row, at)
             block = found.pop(0)
             yield block
-            offset, at = at, self.end_of(tp, block)
+            offset, at = at, self.end_of(row.tp, block)
             if at <= offset:  # a group's directory does not check a block's record count
-                raise self.damaged_block(tp, block.first, f"it does not hold offset {offset}")
+                raise self.damaged_block(row.tp, block.first, f"it does not hold offset {offset}")
             most, most_bytes = most - 1, most_bytes - len(block.packed)
 
     def batches(
         self,
-        tp: TopicPartition,
         row: PartitionRow,
         start: int,
         end: int,
@@ -428,11 +405,20 @@ class Tables:
     ) -> Iterator[RecordBatch]:
         """Yield the available records from ``start`` to ``end``, one batch per block."""
         at, end = max(start, row.earliest), min(end, row.end)
-        for found in self.blocks_between(tp, row, at, end):
-            block = self.read_block(tp, found, read)
-            batch = RecordBatch(tp, found.first, block.values, times=block.times)
+        for found in self.blocks_between(row, at, end):
+            batch = self.batch_of(row.tp, found, read)
             yield batch.between(at, min(batch.end, end))
             at = batch.end
+
+    def batch_of(
+        self,
+        tp: TopicPartition,
+        found: FoundBlock,
+        read: Callable[[memoryview], Block] = Block.copied,
+    ) -> RecordBatch:
+        """Return the records of a block."""
+        block = self.read_block(tp, found, read)
+        return RecordBatch(tp, found.first, block.values, times=block.times)
 
     def last_block(self, partition_id: int, offset: int) -> FoundBlock | None:
         """Return a partition's last block that begins at or before ``offset``, if any."""
@@ -524,19 +510,11 @@ class Tables:
         self.delete_blocks(row.id, list(self.firsts(row.id, row.end)))
 
     def trim(self, tp: TopicPartition, before: int) -> int:
-        """Trim the records below ``before``; return the partition's earliest offset from now on.
-
-        Raises:
-            ValueError: ``before`` is above the partition's end.
-        """
+        """Trim the records below ``before``; return the partition's earliest offset from now on."""
         row = self.row(tp)
-        earliest, end = (row.earliest, row.end) if row else (0, 0)
-        if before > end:
-            raise ValueError(
-                f"{tp}: cannot trim before offset {before}, the partition ends at {end}"
-            )
-        if row is None or before <= earliest:
-            return earliest
+        if row is None or min(before, row.end) <= row.earliest:
+            return row.earliest if row else 0
+        before, end = min(before, row.end), row.end
         # At the end, staged blocks may begin.
         last = min(before, end - 1)
         doomed = list(takewhile(lambda first: first <= last, self.firsts(row.id, 0)))
@@ -547,13 +525,13 @@ class Tables:
         self.delete_blocks(row.id, doomed[:-1] if held else doomed)
         self.area.trim(row.id, before)
         self.links.trim(row.id, before)
-        self.put_row(tp, row._replace(earliest=before))
+        self.put_row(row._replace(earliest=before))
         return before
 
     def trim_held(self, held: PartitionInfo, before: int) -> int:
         """Trim records of a known producer, unless another producer has replaced it."""
         row = self.row(held.tp)
-        info = row.info(held.tp) if row else held._replace(earliest=0, end=0)
+        info = row.info if row else held._replace(earliest=0, end=0)
         is_same = info.life == held.life and before <= info.end
         return self.trim(held.tp, before) if is_same else info.earliest
 
@@ -575,10 +553,7 @@ class Tables:
             raise self.damaged_block(tp, offset, str(error)) from error
 
     def firsts(self, partition_id: int, start: int) -> Iterator[int]:
-        """Yield the first offsets of a partition's blocks from an offset on.
-
-        No page of them is touched.
-        """
+        """Yield the first offsets of a partition's blocks from an offset on, touching no page."""
         cursor = self.txn.cursor(self._blocks)
         if cursor.set_range(BLOCK_KEY.pack(partition_id, start)):
             for key in cursor.iternext(keys=True, values=False):
@@ -592,11 +567,11 @@ class Tables:
         for first in firsts:
             self.txn.delete(BLOCK_KEY.pack(partition_id, first), db=self._blocks)
 
-    def _parsed(self, key: bytes, value: memoryview) -> PartitionRow:
+    def _parsed(self, tp: TopicPartition, key: bytes, value: memoryview) -> PartitionRow:
         try:
-            return PartitionRow.parse(key, value)
+            return PartitionRow.parse(tp, key, value)
         except ValueError as error:
-            raise damaged(self.directory, f"{rows.tp_of_key(key)}: {error}") from error
+            raise damaged(self.directory, f"{tp}: {error}") from error
 
 
 def _staged_key(partition_id: int) -> bytes:

@@ -58,10 +58,8 @@ class CountedTransaction:
 class CheckedTable:
     """The entries of a table whose keys begin with a prefix; each value ends with a checksum.
 
-    ``description`` returns the words for an entry in errors.
-
-    Raises:
-        StoreError: from methods, an entry does not match its checksum.
+    ``description`` returns the words for an entry in errors.  Its methods raise StoreError if an
+    entry does not match its checksum.
     """
 
     def __init__(

@@ -349,7 +349,8 @@ class Checkers:
             case ProducerRole():
                 self.never_backwards(mesh.name, (mesh.number, "durable"), role.acknowledged)
                 self.most(mesh, "durable", role.acknowledged, role.next_offset)
-                self.most(mesh, "acking stores", len(role.acked), MAX_ACKING_STORES)
+                acking = role.acknowledgements.by_store
+                self.most(mesh, "acking stores", len(acking), MAX_ACKING_STORES)
                 kept = sum(len(batch.values) for batch in role.retained)
                 partly = len(role.retained[0].values) if role.retained else 0
                 self.most(mesh, "kept records", kept, role.unacknowledged + partly)

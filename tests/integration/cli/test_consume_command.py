@@ -115,7 +115,7 @@ def test_an_offset_that_is_given_up_or_to_come_is_told(tmp_path: Path) -> None:
     with StoreDouble(tmp_path / "store", "1" * 32) as store:
         tp = TopicPartition("t", A)
         store.log.append([RecordBatch.of(tp, 0, [b"%d" % number for number in range(10)])])
-        store.log.retention.trim_at_most(tp, 8)
+        store.log.trim(tp, 8)
         at = ("--stores", store.location.locations[0])
         said = f"topic 't', partition {A} begins at 8: no store has offsets 5 to 8 (exclusive)"
         early = run("consume", "t", "--exit-at-end", "--offset", "5", *at)

@@ -23,6 +23,12 @@ TP = TopicPartition("t", "A" * 32)
 OTHER = TopicPartition("t", "B" * 32)
 
 
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no page end early on a busy machine."""
+    monkeypatch.setattr(browsing, "SEARCH_S", PATIENCE_S)
+
+
 def write(store: StoreDouble, tp: TopicPartition, *times_us: int) -> None:
     """Append records whose values are their times."""
     start = next((each.end for each in store.log.partitions() if each.tp == tp), 0)

@@ -45,7 +45,7 @@ def has_acknowledged(producer: Producer, end: int) -> bool:
 
 def acknowledged_by(producer: Producer) -> dict[str, int]:
     """By store: up to where it has acknowledged."""
-    return producer.role.acked
+    return producer.role.acknowledgements.by_store
 
 
 def stored(store: Store, topic: str, partition: str) -> list[bytes]:

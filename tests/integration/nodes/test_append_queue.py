@@ -14,12 +14,7 @@ import numpy as np
 import pytest
 
 from dafka_core import Store
-from dafka_core.errors import (
-    ClosedError,
-    InvalidRequestError,
-    OffsetConflictError,
-    StoreError,
-)
+from dafka_core.errors import ClosedError, InvalidRequestError, OffsetConflictError, StoreError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.records import RecordBatch, TopicPartition

@@ -40,10 +40,7 @@ def test_a_store_keeps_the_names_of_producers_that_have_ended(
         for producer in (named, plain):
             producer.publish(b"x")
             producer.close()
-        expected = {
-            named.address: "été 7",
-            plain.address: f"{socket.gethostname()}:{os.getpid()}",
-        }
+        expected = {named.address: "été 7", plain.address: f"{socket.gethostname()}:{os.getpid()}"}
         wait_until(lambda: clients_at(store) == expected)
     with Store(tmp_path, tower=tower) as store:
         assert clients_at(store) == expected

@@ -22,7 +22,7 @@ from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.nodes import maintenance
 from dafka_core.nodes import maintenance as module
 from dafka_core.nodes.deletions import Deletions
-from dafka_core.nodes.maintenance import HealThread, ProtectedQueries, RetentionThread
+from dafka_core.nodes.maintenance import RULES, HealThread, ProtectedQueries, RetentionThread
 from dafka_core.queries.query_progress import QueryProgress, partition_of
 from dafka_core.storage import Log, block_writer
 from dafka_core.storage.retention import Unread
@@ -92,7 +92,7 @@ def test_rules_that_were_set_are_kept_until_they_are_reset(
         assert (thread.rules, thread.is_set) == (other, True)
         thread.replace(None)
         assert (thread.rules, thread.is_set) == (own, False)
-    log.retention.keep_rules("t=7parsecs")
+    log.put_notes({RULES: b"t=7parsecs"})
     with RetentionThread(log, Retention(log, own)) as thread:
         assert (thread.rules, thread.is_set) == ((), True)
     assert "nothing goes until others are" in caplog.text

@@ -130,8 +130,8 @@ def test_a_store_keeps_and_serves_the_last_record_there_can_be(
     first = MAX_SEQUENCE - 9
     with Log(tmp_path) as log:
         # As if all before had been trimmed.
-        row = PartitionRow(0, first, first, 0, 0)
-        log._env.write(lambda tables: tables.put_row(tp, row._replace(id=tables.new_id())))
+        row = PartitionRow(tp, 0, first, first, 0, 0)
+        log._env.write(lambda tables: tables.put_row(row._replace(id=tables.new_id())))
         log.append([RecordBatch.of(tp, first, [b"before"] * 5)])
     with Store(tmp_path, tower=tower) as store:
         producer = produce(LONGEST, address=tp.partition)

@@ -15,11 +15,7 @@ import pytest
 
 from dafka_core.errors import StoreError
 from dafka_core.model.log_entries import SetAside
-from dafka_core.model.records import (
-    PartitionInfo,
-    RecordBatch,
-    TopicPartition,
-)
+from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.storage import Log, block, block_merger, block_writer
 from dafka_core.storage.block import Block
 from dafka_core.storage.environment import Environment

@@ -230,11 +230,8 @@ def test_trimming(store: Log) -> None:
     assert values_of(store.read(TP, 0, 300)) == values[150:]
     assert store.trim(TP, 20) == 150
     assert store.times(TP, 0, 300)[0][0] == 150
-    with pytest.raises(ValueError, match="before offset 301, the partition ends at 300"):
-        store.trim(TP, 301)
-    with pytest.raises(ValueError, match="before offset 1, the partition ends at 0"):
-        store.trim(TopicPartition("t", "unknown"), 1)
-    assert store.trim(TP, 300) == 300
+    assert store.trim(TopicPartition("t", "unknown"), 1) == 0
+    assert store.trim(TP, 301) == 300
     assert store.read(TP, 0, 300) == []
     assert store.offset_for_time(TP, 0) is None
     put(store, [b"next"])

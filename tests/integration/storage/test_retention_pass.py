@@ -155,13 +155,13 @@ def test_a_pass_goes_on_in_small_steps(
 ) -> None:
     monkeypatch.setattr(retention_pass, "STEP_BYTES", 40_000)
     trims: list[int] = []
-    trim_each = store.retention.trim_each
+    trim_each = store.trim_each
 
     def counted(wanted: list[tuple[PartitionInfo, int]]) -> list[int]:
         trims.append(len(wanted))
         return trim_each(wanted)
 
-    monkeypatch.setattr(store.retention, "trim_each", counted)
+    monkeypatch.setattr(store, "trim_each", counted)
     for _ in range(100):
         put(store, A)
     retention = Retention(store, parse_rules("flights=1kB"))
@@ -193,7 +193,7 @@ def test_nothing_goes_that_is_not_archived(store: Log, clock: Clock) -> None:
         put(store, A)
     clock.now_us = 100 * S
     archive = Archive()
-    retention = Retention(store, parse_rules("*=1s"), archive)
+    retention = Retention(store, parse_rules("*=1s"), archive.archive)
     once(retention)
     assert archive.archived == [(A, 50)]
     assert held(store)[A] == (20, 50)
@@ -215,8 +215,8 @@ def test_records_of_a_producer_that_took_over_meanwhile_stay(store: Log, clock: 
         assert blocks is not None
         info = blocks.info
     store.write([SetAside(A, 20)])
-    assert store.retention.trim_each([(info, 40)]) == [0]
-    assert store.retention.trim_each([(info, 10), (info._replace(topic="unknown"), 10)]) == [10, 0]
+    assert store.trim_each([(info, 40)]) == [0]
+    assert store.trim_each([(info, 10), (info._replace(topic="unknown"), 10)]) == [10, 0]
     once(Retention(store, parse_rules("*=1s")))
     assert held(store)[A] == (20, 20)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dafka_console.snapshot import RECORDS, PartitionTable, Snapshot, StoreState
 from dafka_console.time_series import TimeSeries
-from dafka_core.flight.requests import PartitionFacts, SpaceUsed
+from dafka_core.flight.requests import PartitionFacts
 from dafka_core.model.records import KnownStore, Neighbour, PartitionInfo
+from dafka_core.storage.environment import Space
 
 ONE, TWO, GONE = "1" * 32, "2" * 32, "3" * 32
 A, B = "A" * 32, "B" * 32
@@ -45,7 +46,7 @@ def snapshot() -> Snapshot:
         0.01,
         columns,
         (
-            StoreState(ONE, ("grpc://h:1",), True, "", SpaceUsed(4096, 1024, 1, 2.5), 3, 0, 0.002),
+            StoreState(ONE, ("grpc://h:1",), True, "", Space(4096, 1024, 1, 2.5), 3, 0, 0.002),
             StoreState(TWO, ("grpc://h:2",), True, "", None, 1, columns.behind(TWO)),
         ),
         (Neighbour(A, "producer", "tcp://h:3", True), Neighbour(ONE, "store", "tcp://h:4", True)),

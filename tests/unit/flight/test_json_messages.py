@@ -15,12 +15,12 @@ from dafka_core.flight.requests import (
     Heads,
     LeaseGranted,
     Offsets,
-    SpaceUsed,
     TransactionStates,
 )
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.json_message import JsonMessage, short
 from dafka_core.model.records import PartitionInfo, Transaction, TransactionState
+from dafka_core.storage.environment import Space
 from dafka_core.storage.leases import MAX_LEASES
 
 
@@ -42,7 +42,7 @@ def test_members_that_a_later_version_has_are_passed_over() -> None:
         DurableEnd(5, failed=True),
         LeaseGranted(),
         LeaseGranted("9" * 32, MAX_LEASES - 1, 9, ((8, 0, 2**62, 2**31),) * MAX_LEASED_BLOCKS),
-        SpaceUsed(7, 5, 1, 0.5),
+        Space(7, 5, 1, 0.5),
     ],
 )
 def test_answers_are_read_as_they_were(answer: JsonMessage) -> None:

@@ -9,14 +9,7 @@ import pytest
 
 from dafka_core.errors import DafkaError, FencedError, OffsetConflictError
 from dafka_core.model.epochs import NO_LIFE, Epoch, EpochId, History, epoch_at, prefix, with_epoch
-from dafka_core.model.log_entries import (
-    Commit,
-    LogEntry,
-    NameClient,
-    Promise,
-    SetAside,
-    StoreSeen,
-)
+from dafka_core.model.log_entries import Commit, LogEntry, NameClient, Promise, SetAside, StoreSeen
 from dafka_core.model.records import (
     PartitionInfo,
     PartitionLives,

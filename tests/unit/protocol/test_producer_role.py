@@ -150,7 +150,7 @@ def test_names_of_stores_are_bounded() -> None:
     publish(role, 10)
     for i in range(MAX_ACKING_STORES + 100):
         acknowledge(role, 1, store=f"S{i}")
-    assert len(role.acked) == MAX_ACKING_STORES
+    assert len(role.acknowledgements.by_store) == MAX_ACKING_STORES
     # Known ones still count.
     acknowledge(role, 10, store="S1")
     acknowledge(role, 10, store="S2")
@@ -527,7 +527,7 @@ def test_a_store_with_more_records_counts_up_to_its_acknowledgement() -> None:
 def test_names_of_stores_that_have_more_are_bounded(role: ProducerRole) -> None:
     for i in range(2 * MAX_ACKING_STORES):
         acknowledge(role, 7, f"S{i}")
-    assert len(role.unverified) == MAX_ACKING_STORES
+    assert len(role.acknowledgements.unverified) == MAX_ACKING_STORES
 
 
 def test_a_store_with_another_history_receives_the_producers_until_records_follow() -> None:

@@ -127,8 +127,7 @@ def test_two_reads_of_one_range_are_two(role: ReaderRole) -> None:
 
 @pytest.mark.parametrize("kind", [m.Fetch, m.ConsumerHello])
 def test_a_store_that_receives_us_from_now_on_is_asked_at_once(
-    role: ReaderRole,
-    kind: type[m.Fetch | m.ConsumerHello],
+    role: ReaderRole, kind: type[m.Fetch | m.ConsumerHello]
 ) -> None:
     role.read(TP, 0, 5)
     assert role.on_tick(0.0) == [fetch(0, 5)]

@@ -153,8 +153,7 @@ def test_a_store_that_receives_us_from_now_on_is_asked_the_open_questions() -> N
 
 @pytest.mark.parametrize("order", list(permutations(range(3))))
 def test_an_answer_in_parts_is_complete_with_all_of_them_in_any_order(
-    stores: StoreDirectory,
-    order: tuple[int, ...],
+    stores: StoreDirectory, order: tuple[int, ...]
 ) -> None:
     greet(stores, "S1")
     question = ask(stores, now=1.0)
