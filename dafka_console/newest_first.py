@@ -132,8 +132,8 @@ def opened(
         raise InvalidRequestError("topic", escape(topic)[:100], browsing.UNKNOWN)
     is_own = (columns.topic == columns.topics.index(topic)) & (columns.end > columns.earliest)
     if partition:
-        browsing.bounds_of(snapshot, TopicPartition(topic, partition))
-        is_own &= np.array([tp.partition == partition for tp in columns.tps], bool)
+        browsing.bounds_of(snapshot, tp := TopicPartition(topic, partition))
+        is_own &= np.arange(len(columns.tps)) == columns.row_of(tp)
     own = np.flatnonzero(is_own & (columns.readable > columns.earliest)).tolist()
     if not own and is_own.any():
         raise DafkaError(f"no store that has records of topic {quoted(topic)} answers")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from threading import Thread
 from typing import Any, Final
+
+import pyarrow as pa
 
 from dafka_console.access import ConsoleLogin
 from dafka_console.api import Api
@@ -89,6 +92,8 @@ class Console(ExtensionNode):
         except BaseException:
             self._server.close()
             raise
+        # Arrow imports pandas, if installed, at its first use: do so before a search waits for it.
+        Thread(target=pa.array, args=([0],), daemon=True).start()
         can_produce = not (config.read_only or locations)
         own = {name: each for name, each in options.items() if name != "max_queued_bytes"}
         self._producers = Producers(own) if can_produce else None

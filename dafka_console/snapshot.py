@@ -38,6 +38,7 @@ class PartitionColumns:
 
     Attributes:
         tps: the partition of each row.
+        rows: the row of each partition; also those of partitions that were found since.
         topic: its topic's index in ``topics``.
         earliest, end: its bounds over all stores; ``end`` is the last known one.
         readable: the end at the stores that answer; -1 if none has it.
@@ -52,6 +53,7 @@ class PartitionColumns:
     """
 
     tps: list[TopicPartition]
+    rows: Mapping[TopicPartition, int]
     topic: Ints
     earliest: Ints
     end: Ints
@@ -68,7 +70,8 @@ class PartitionColumns:
 
     def row_of(self, tp: TopicPartition) -> int | None:
         """Return the row of a partition; None if no store has it."""
-        return self.tps.index(tp) if tp in self.tps else None
+        row = self.rows.get(tp, len(self.tps))
+        return row if row < len(self.tps) else None
 
     def behind(self, store: str) -> int:
         """Return the number of records that a store lacks."""
@@ -162,6 +165,7 @@ class PartitionTable:
         ints, size = self._ints, self._record_bytes()
         return PartitionColumns(
             tps=list(self._tps),
+            rows=self._rows,
             topic=ints["topic"].copy(),
             earliest=ints["earliest"].copy(),
             end=ints["end"].copy(),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.client
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -47,6 +49,19 @@ def test_read_only_lets_nobody_write(tmp_path: Path) -> None:
     with serving(tmp_path, read_only=True) as console:
         refused = post(console, topic="t", value="x")
         assert (refused.status, "--read-only" in refused.json["error"]) == (403, True)
+
+
+def test_the_first_search_does_not_wait_for_pandas() -> None:
+    program = (
+        "import sys\n"
+        "from dafka_console.server import Console\n"
+        "from dafka_core.flight.store_location import StoreLocation\n"
+        "from dafka_core.testing import wait_until\n"
+        "away = [StoreLocation('', ('grpc://127.0.0.1:1',))]\n"
+        "with Console({}, away, listen='127.0.0.1:0'):\n"
+        "    wait_until(lambda: 'pyarrow.pandas_compat' in sys.modules, 'it is imported')\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_it_ends_while_pages_wait_for_news(tmp_path: Path) -> None:

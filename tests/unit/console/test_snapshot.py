@@ -118,6 +118,20 @@ def test_what_is_gone_is_shown_no_more_and_the_rest_is_as_it_was() -> None:
     assert made.tick(1.0, US) == (0, 0)
 
 
+def test_a_snapshot_has_the_rows_of_its_moment() -> None:
+    made = table()
+    before = made.columns()
+    added = TopicPartition("t", "C" * 32)
+    made.hear(TWO, [info(*added, 5)], complete=False)
+    assert (before.row_of(added), made.columns().row_of(added)) == (None, 3)
+    made.hear(ONE, [info("t", B, 10)], complete=True)
+    after = made.columns()
+    for found in (before, after):
+        assert [found.row_of(tp) for tp in found.tps] == [*range(len(found.tps))]
+    assert after.row_of(TopicPartition("__dafka.q", A)) is None
+    assert before.row_of(TopicPartition("__dafka.q", A)) == 0
+
+
 def test_facts_of_partitions_that_nobody_has_heard_of_are_passed_over() -> None:
     made = PartitionTable()
     made.learn([fact("t", A, 5, 50)])
