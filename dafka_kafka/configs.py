@@ -33,7 +33,7 @@ from dafka_kafka.api import (
     serves,
 )
 from dafka_kafka.errors import KafkaError, RefusedError
-from dafka_kafka.gateway_node import GatewayNode
+from dafka_kafka.gateway_node import MIN_STORES, GatewayNode
 from dafka_kafka.options import KafkaOptions
 from dafka_kafka.users import Operation as Permitted
 
@@ -172,7 +172,6 @@ RETENTION: Final = (AGE, SIZE)
 """Configs that clients may change, and retention rules keep."""
 
 MAX_BATCH: Final = "max.message.bytes"
-MIN_STORES: Final = "min.insync.replicas"
 REGISTERED: Final = (MAX_BATCH, MIN_STORES)
 """Configs that clients may change, and the partition registry keeps."""
 

@@ -92,11 +92,20 @@ class LogWatch:
         """Unsubscribe from the log."""
         self._watching.close()
 
+    def note(self, changed: Collection[TopicPartition]) -> None:
+        """Note that other stores have more of these partitions; any thread may call it."""
+        if not self._waits.keys().isdisjoint(changed):
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._wake, tuple(changed))
+
     def _look(self) -> None:
         self._is_due = False  # first, so that changes during the read are read again
         since, self._number = self._number, self._changes.number
         changed = self._changes.since(since, None)
-        for tp in self._waits if changed is None else changed:
+        self._wake(self._waits if changed is None else changed)
+
+    def _wake(self, changed: Iterable[TopicPartition]) -> None:
+        for tp in changed:
             for wait in self._waits.get(tp, ()):
                 wait.changed.add(tp)
                 wait.woken.set()
@@ -215,7 +224,8 @@ def readable(
         return KafkaError.UNKNOWN_TOPIC_OR_PARTITION
     own = node.gateways.own.address
     # The common case; a client may ask for hundreds of partitions.
-    if partition.gateway != own and node.gateways.leader(partition).address != own:
+    leader = node.gateways.leader_of(partition.gateway) or partition.gateway
+    if leader != own and node.gateways.leader(partition).address != own:
         return KafkaError.NOT_LEADER_OR_FOLLOWER
     if leader_epoch > UNKNOWN_EPOCH:
         # The client's epoch comes from another cluster.
@@ -244,8 +254,8 @@ Encode = Callable[[RecordBatch], bytes]
 class WantedRecords:
     """The records a client wants of one partition, from ``offset`` on, and the result.
 
-    ``tp`` is None for an error. ``earliest`` and ``end`` are the partition's. ``counted`` estimates
-    the bytes up to offset ``counted_end``.
+    ``tp`` is None for an error. ``earliest`` is the partition's, and ``end`` its high watermark,
+    or -1 while that is unknown. ``counted`` estimates the bytes up to offset ``counted_end``.
     """
 
     tp: TopicPartition | None
@@ -282,6 +292,10 @@ class WantedRecords:
         }
 
 
+Watermark = Callable[[TopicPartition, int], int | None]
+"""Returns the high watermark of a partition that has this end here (``GatewayNode.watermark``)."""
+
+
 class LogReading:
     """Reads the records of one Fetch, in one thread at a time."""
 
@@ -289,6 +303,7 @@ class LogReading:
         self,
         log: Log,
         beyond_end: BeyondEnd,
+        watermark: Watermark,
         wanted: Sequence[WantedRecords],
         *,
         min_bytes: int,
@@ -296,6 +311,7 @@ class LogReading:
     ) -> None:
         self._log = log
         self._beyond_end = beyond_end
+        self._watermark = watermark
         self._max_bytes = min(max_bytes, MAX_FETCH_BYTES)
         self._min_bytes = min(min_bytes, self._max_bytes)
         self._wanted = wanted
@@ -350,7 +366,9 @@ class LogReading:
     def _place(self, wanted: WantedRecords, held: PartitionInfo) -> None:
         if wanted.error:
             return
-        wanted.earliest, wanted.end = held.earliest, held.end
+        end = self._watermark(held.tp, held.end)
+        wanted.earliest = held.earliest
+        wanted.end = -1 if end is None else max(end, held.earliest)
         if wanted.offset < held.earliest or (
             wanted.offset > held.end and not self._beyond_end.may_come(held.tp, wanted.offset)
         ):
@@ -423,6 +441,8 @@ class Fetch(Feature):
     async def start(self) -> None:
         """Subscribe to the log's changes."""
         self._watch = LogWatch(self._log.changes)
+        readable, note = self._node.leaders.readable, self._watch.note
+        self._node.replication.on_reported = lambda changed: note(readable(changed))
 
     async def close(self) -> None:
         """Unsubscribe."""
@@ -453,6 +473,7 @@ class Fetch(Feature):
         reading = LogReading(
             self._log,
             self._beyond_end,
+            self._node.watermark,
             wanted,
             min_bytes=request.min_bytes,
             max_bytes=request.max_bytes,

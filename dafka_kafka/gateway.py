@@ -90,6 +90,9 @@ class Gateway(ExtensionNode):
             self._server.start()
             gateways.announce()
             undo.callback(_retract, gateways)
+            undo.callback(node.leaders.close)
+            self._leaders = node.leaders
+            self._leaders.start()
             self._undo = undo.pop_all()
         self.is_open = True
 
@@ -109,8 +112,9 @@ class Gateway(ExtensionNode):
         return f"Kafka's clients connect to {self.advertised}"
 
     def findings(self) -> Iterator[Finding]:
-        """Yield whether it serves."""
-        return gateway_metrics.findings(self._server, self.listens)
+        """Yield whether it serves, and which gateway writes its partitions."""
+        yield from gateway_metrics.findings(self._server, self.listens)
+        yield from self._leaders.findings()
 
     @property
     def invalid_count(self) -> int:

@@ -3,218 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from math import inf
 from typing import Final, ParamSpec, TypeVar
 
-from dafka_core.config.node_options import NO_KEYS, KeyFiles
-from dafka_core.errors import DafkaError
-from dafka_core.flight.store_client import StoreClient
-from dafka_core.flight.store_location import StoreLocation
-from dafka_core.model.epochs import Epoch, epoch_at, known_until
-from dafka_core.model.records import PartitionInfo, TopicPartition
+from dafka_core.model.records import TopicPartition
 from dafka_core.nodes.store import Store
-from dafka_core.storage import Log
 from dafka_kafka.gateways import Gateways
+from dafka_kafka.leaders import Leaders
 from dafka_kafka.options import KafkaOptions, Limits
 from dafka_kafka.partition_registry import PartitionRegistry
-
-# Replication: wait until the other stores have what was written here, for ``acks=all``.
-#
-# Each reachable store that serves Arrow Flight is long-polled for changed partition ends, in a
-# thread of its own while a request waits. One answer covers many batches and partitions.
-
-
-POLL_S: Final = 1.0
-"""Long-poll time of a store; also the delay until an abandoned wait is noticed."""
-
-ANSWER_S: Final = 5.0
-"""Time for the answer after the long poll has ended."""
-
-TRY_AGAIN_S: Final = 0.2
-"""Pause before a store that did not answer is asked again, and while too few are reachable."""
-
-IDLE_S: Final = 30.0
-"""Time for which a thread outlasts the last wait for its store."""
-
-Ends = Mapping[TopicPartition, int]
-"""The end offset up to which each partition must be on disk."""
+from dafka_kafka.replication import Replication
 
 _log: Final = logging.getLogger("dafka.kafka")
-
-_Needed = Mapping[TopicPartition, tuple[int, Epoch | None]]
-"""By partition, the end of this store's records, and the epoch of the last one."""
-
-
-@dataclass(slots=True, eq=False)
-class _Wait:
-    """A wait for partitions at one store."""
-
-    missing: _Needed
-    future: Future[None] = field(default_factory=Future)
-
-    def complete(self, log: Log, heads: Mapping[TopicPartition, PartitionInfo]) -> bool:
-        """Complete the future if a store with these heads has the records; return True then.
-
-        Records of another life at these offsets do not count: a store that was away may have them,
-        and this store may have received them since.
-        """
-
-        def has(tp: TopicPartition, end: int, epoch: Epoch | None) -> bool:
-            head = heads.get(tp)
-            if head is None or head.end < end:
-                return False
-            history = log.lives(tp).history
-            is_same = (known_until(history, head.life) or 0) >= end
-            return is_same and epoch_at(history, end - 1) == epoch
-
-        self.missing = {tp: each for tp, each in self.missing.items() if not has(tp, *each)}
-        if not self.missing:
-            with contextlib.suppress(InvalidStateError):
-                self.future.set_result(None)
-        return not self.missing
-
-
-class Replication:
-    """Waits for what other stores have on disk.
-
-    Args:
-        log: this store's log.
-        endpoints: returns the Flight locations of the reachable stores, by address.
-        keys: the keys that authenticate this store to them.
-    """
-
-    def __init__(
-        self,
-        log: Log,
-        endpoints: Callable[[], Mapping[str, tuple[str, ...]]],
-        keys: KeyFiles = NO_KEYS,
-    ) -> None:
-        self._log = log
-        self._endpoints = endpoints
-        self._keys = keys
-        self._followed: dict[str, _FollowedStore] = {}
-
-    async def wait(self, ends: Ends, timeout_s: float, copies: int = 1) -> bool:
-        """Wait until all reachable stores have the records; return False on a timeout.
-
-        A store that goes away meanwhile is no longer waited for, like a Kafka replica that leaves
-        the ISR, unless fewer than ``copies`` stores, with this one, would have the records.
-        """
-        deadline = time.monotonic() + timeout_s
-        # Keyed by location, too: a restarted store is asked at its new location.
-        waits: dict[tuple[str, tuple[str, ...]], asyncio.Future[None]] = {}
-        needed: _Needed = {}
-        if copies > 1 or self._endpoints():
-            lives = {tp: self._log.lives(tp).history for tp in ends}
-            needed = {tp: (end, epoch_at(lives[tp], end - 1)) for tp, end in ends.items()}
-        while True:
-            endpoints = self._endpoints().items()
-            for each in endpoints - waits.keys():
-                waits[each] = self._follow(*each, needed)
-            pending = {waits[each] for each in endpoints if not waits[each].done()}
-            have = {store for (store, _), wait in waits.items() if wait.done()}
-            is_enough = not pending and len(have) + 1 >= copies
-            left_s = deadline - time.monotonic()
-            if is_enough or left_s <= 0:
-                break
-            if pending:
-                await asyncio.wait(pending, timeout=min(left_s, POLL_S))
-            else:
-                await asyncio.sleep(min(left_s, TRY_AGAIN_S))
-        for wait in waits.values():
-            wait.cancel()
-        return is_enough
-
-    def close(self) -> None:
-        """Close all threads without waiting for them."""
-        for each in self._followed.values():
-            each.close()
-
-    def _follow(
-        self, store: str, locations: tuple[str, ...], needed: _Needed
-    ) -> asyncio.Future[None]:
-        followed = self._followed.get(store)
-        if followed is None or not followed.is_at(locations):
-            if followed is not None:
-                followed.close()
-            followed = _FollowedStore(store, locations, self._keys, self._log)
-            self._followed[store] = followed
-        return asyncio.wrap_future(followed.wait(needed))
-
-
-class _FollowedStore:
-    """One other store and the waits for it."""
-
-    def __init__(self, store: str, locations: tuple[str, ...], keys: KeyFiles, log: Log) -> None:
-        self._log = log
-        self._store = store
-        self._keys = keys
-        self._locations = locations
-        self._changed = threading.Condition()
-        self._waits: list[_Wait] = []
-        self._thread: threading.Thread | None = None
-        self._closed = False
-
-    def is_at(self, locations: tuple[str, ...]) -> bool:
-        return self._locations == locations and not self._closed
-
-    def wait(self, needed: _Needed) -> Future[None]:
-        wait = _Wait(needed)
-        with self._changed:
-            self._waits.append(wait)
-            self._changed.notify_all()
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name=f"dafka-kafka-acks-{self._store[:6]}", daemon=True
-                )
-                self._thread.start()
-        return wait.future
-
-    def close(self) -> None:
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-
-    def _run(self) -> None:
-        with StoreClient(StoreLocation(self._store, self._locations), self._keys) as client:
-            topics: set[str] = set()
-            cursor = ""
-            known: dict[TopicPartition, PartitionInfo] = {}
-            while (wanted := self._wanted()) is not None:
-                if not wanted <= topics:
-                    topics, cursor = topics | wanted, ""  # a new topic needs a complete list again
-                try:
-                    news = client.watch(topics, cursor, wait_s=POLL_S, timeout_s=ANSWER_S)
-                except DafkaError as error:
-                    cursor = ""
-                    _log.debug("store %s did not report its partitions: %s", self._store, error)
-                    time.sleep(TRY_AGAIN_S)
-                    continue
-                cursor = news.cursor
-                known = {} if news.complete else known
-                known |= {head.tp: head for head in news.heads}
-                with self._changed:
-                    waits, log = self._waits, self._log
-                    self._waits = [each for each in waits if not each.complete(log, known)]
-
-    def _wanted(self) -> set[str] | None:
-        """Return the awaited topics; None if closed, or idle for ``IDLE_S``."""
-        with self._changed:
-            self._waits = [each for each in self._waits if not each.future.cancelled()]
-            if not self._waits and not self._closed:
-                self._changed.wait_for(lambda: self._waits or self._closed, IDLE_S)
-            if self._closed or not self._waits:
-                self._thread = None
-                return None
-            return {tp.topic for each in self._waits for tp in each.missing}
 
 
 SAY_AGAIN_S: Final = 10.0
@@ -298,6 +104,9 @@ MAX_THREADS: Final = 8
 """Threads for work that would block the loop. They mostly wait for the disk or for other stores;
 more would only take CPU from the store."""
 
+MIN_STORES: Final = "min.insync.replicas"
+"""The topic config that sets the number of stores that must have a record with ``acks=all``."""
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -318,12 +127,16 @@ class GatewayNode:
     """The lock for changes of retention rules, which are read and written as a whole."""
     replication: Replication = field(init=False)
     """Replication waits, shared by all features; closed by the gateway."""
+    leaders: Leaders = field(init=False)
+    """The leaders of partitions; started and closed by the gateway."""
 
     def __post_init__(self) -> None:
         store = self.store
-        keys = store.options.keys
-        replication = Replication(store.log, lambda: store.known.endpoints, keys)
+        registry, keys = self.registry, store.options.keys
+        replication = Replication(store.log, lambda: store.known, keys, registry.log)
         object.__setattr__(self, "replication", replication)
+        leaders = Leaders(store, registry, self.gateways, replication)
+        object.__setattr__(self, "leaders", leaders)
 
     @property
     def default_copies(self) -> int:
@@ -333,6 +146,21 @@ class GatewayNode:
         """
         known = 1 + len(self.store.known.names)
         return known // 2 + 1 if known > 2 else 1
+
+    def copies(self, topic: str) -> int:
+        """Return the number of stores that must have a topic's records with ``acks=all``."""
+        return self.registry.configs(topic).get(MIN_STORES, self.default_copies)
+
+    def watermark(self, tp: TopicPartition, end: int) -> int | None:
+        """Return the end of the records that consumers may read, or None while it is unknown.
+
+        Kafka's high watermark: no other leader will set them aside.
+        """
+        number = self.registry.number(tp)
+        found = None if number is None else self.registry.get(tp.topic, number)
+        if found is not None and found.hosted and (lead := self.leaders.lead(found.gateway)):
+            return self.leaders.watermark(tp, end, lead)
+        return end
 
     async def in_thread(self, work: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
         """Run blocking work, such as log reads, in a thread."""

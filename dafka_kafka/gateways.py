@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, ClassVar, Final, NamedTuple
 from zlib import crc32
 
@@ -93,6 +93,8 @@ class Gateways:
 
     def __init__(self, store: Store, host: str, port: int) -> None:
         self.own = GatewayInfo(store.address, node_id(store.address), host, port)
+        self.leader_of: Callable[[str], str | None] = lambda owner: None
+        """Returns the leader of an owner's partitions, if another gateway can follow it."""
         self._store = store
         self._log = store.log
         self._lock = threading.Lock()
@@ -102,13 +104,13 @@ class Gateways:
         # By store that was away: the end of its announcements when it left, and when to trust them.
         self._returning: dict[str, tuple[int, float]] = {}
 
-    def announce(self) -> None:
-        """Announce this gateway, durably.
+    def announce(self, *, again: bool = False) -> None:
+        """Announce this gateway, durably; ``again`` for others that believe it is away.
 
         Raises:
             DafkaError: the store has ended, or does not write.
         """
-        self._say(Announcement(self.own.host, self.own.port))
+        self._say(Announcement(self.own.host, self.own.port), again=again)
 
     def retract(self) -> None:
         """Announce that this gateway has closed; raises as ``announce``."""
@@ -136,12 +138,15 @@ class Gateways:
         return [live[address] for address in ranked(key, tuple(live))]
 
     def leader(self, partition: NumberedPartition) -> GatewayInfo:
-        """Return a partition's leader: its owner, or a substitute while that is away."""
+        """Return a partition's leader, or a substitute while that is away."""
+        leader = self.leader_of(partition.gateway)
         for each in (live := self.live()):
-            if each.address == partition.gateway:
+            if each.address == (leader or partition.gateway):
                 return each
         if len(live) == 1:
             return live[0]
+        if leader is not None:  # the next one
+            return self.chosen(partition.gateway)
         return self.chosen(f"{partition.topic}/{partition.number}")
 
     def _look(self, here: frozenset[str]) -> None:
@@ -189,8 +194,8 @@ class Gateways:
                     continue
         return found[::-1]
 
-    def _say(self, what: Announcement) -> None:
-        if self._said(self.own.address)[:1] != [what]:
+    def _say(self, what: Announcement, *, again: bool = False) -> None:
+        if again or self._said(self.own.address)[:1] != [what]:
             tp = TopicPartition(GATEWAYS_TOPIC, self.own.address)
             append = self._store.append_queue.append
             append(tp, [what.packed()], timeout_s=ANNOUNCE_TIMEOUT_S)

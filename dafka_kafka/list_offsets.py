@@ -48,6 +48,9 @@ FEW: Final = 8
 """Up to this many partitions, reading the bounds is quicker than starting a thread. Spark's
 connector asks for the bounds of one partition twice for each 500 records."""
 
+OFFSET_NOT_AVAILABLE_SINCE: Final = 5
+"""The first version with this error, for an unknown high watermark."""
+
 UNKNOWN: Final = -1
 """Reported where there is no such offset or time."""
 
@@ -89,45 +92,47 @@ class ListOffsets(Feature):
         return readable(self._node, topic, asked.partition_index, asked.current_leader_epoch)
 
     def _answer(self, topics: Sequence[tuple[str, Sequence[Any]]], version: int) -> list[Answer]:
-        log = self._node.store.log
+        answered = partial(self._answered, version)
         return [
-            {
-                "name": name,
-                "partitions": [_answered(log, each, tp, version) for each, tp in asked],
-            }
+            {"name": name, "partitions": [answered(each, tp) for each, tp in asked]}
             for name, asked in topics
         ]
 
+    def _answered(self, version: int, asked: Any, tp: TopicPartition | KafkaError) -> Answer:
+        log = self._node.store.log
+        error, found, old = KafkaError.NONE, FoundOffset(), list[int]()
+        if isinstance(tp, KafkaError):
+            error = tp
+        else:
+            try:
+                end = self._node.watermark(tp, log.end(tp))
+                if end is None:
+                    error = KafkaError.OFFSET_NOT_AVAILABLE
+                    if version < OFFSET_NOT_AVAILABLE_SINCE:
+                        error = KafkaError.LEADER_NOT_AVAILABLE
+                elif version == 0:
+                    old = old_style_offsets(log, tp, end, asked.timestamp, asked.max_num_offsets)
+                else:
+                    found = offset_of(log, tp, end, asked.timestamp)
+            except StoreError as damage:
+                error = say_damaged(damage)
+        number = asked.partition_index
+        told = {"partition_index": number, "error_code": error, "old_style_offsets": old}
+        return told | found._asdict()
 
-def _answered(log: Log, asked: Any, tp: TopicPartition | KafkaError, version: int) -> Answer:
-    error, found, old = KafkaError.NONE, FoundOffset(), list[int]()
-    if isinstance(tp, KafkaError):
-        error = tp
-    else:
-        try:
-            if version == 0:
-                old = old_style_offsets(log, tp, asked.timestamp, asked.max_num_offsets)
-            else:
-                found = offset_of(log, tp, asked.timestamp)
-        except StoreError as damage:
-            error = say_damaged(damage)
-    number = asked.partition_index
-    told = {"partition_index": number, "error_code": error, "old_style_offsets": old}
-    return told | found._asdict()
 
-
-def offset_of(log: Log, tp: TopicPartition, timestamp: int) -> FoundOffset:
+def offset_of(log: Log, tp: TopicPartition, end: int, timestamp: int) -> FoundOffset:
     """Return the offset for a time in milliseconds, or for a special timestamp.
 
-    For a time, it is the first record at or after it.
+    For a time, it is the first record at or after it. ``end`` is the partition's high watermark.
 
     Raises:
         StoreError: the log is damaged there.
     """
+    held = log.info(tp)
+    earliest = held.earliest if held else 0
     if timestamp in BOUNDS:
-        held = log.info(tp)
-        earliest, end = (held.earliest, held.end) if held else (0, 0)
-        return FoundOffset(end if timestamp == LATEST else earliest)
+        return FoundOffset(max(end, earliest) if timestamp == LATEST else earliest)
     time_us = timestamp * 1000
     if timestamp == MAX_TIMESTAMP:
         found = log.statistics(tp)
@@ -137,17 +142,19 @@ def offset_of(log: Log, tp: TopicPartition, timestamp: int) -> FoundOffset:
     elif timestamp < 0:
         return FoundOffset()
     offset = log.offset_for_time(tp, time_us)
-    if offset is None and timestamp == MAX_TIMESTAMP:  # the greatest one was trimmed
-        held = log.info(tp)
-        assert held is not None
-        offset = max(log.times(tp, held.earliest, held.end), key=itemgetter(1))[0]
-    if offset is None:
+    is_readable = offset is not None and offset < end
+    if timestamp == MAX_TIMESTAMP and not is_readable and earliest < end:
+        # The greatest one was trimmed, or is beyond the high watermark.
+        offset = max(log.times(tp, earliest, end), key=itemgetter(1))[0]
+    if offset is None or offset >= end:
         return FoundOffset()
     times = log.times(tp, offset, offset + 1)
     return FoundOffset(offset, milliseconds(times[0][1]) if times else UNKNOWN)
 
 
-def old_style_offsets(log: Log, tp: TopicPartition, timestamp: int, most: int) -> list[int]:
+def old_style_offsets(
+    log: Log, tp: TopicPartition, end: int, timestamp: int, most: int
+) -> list[int]:
     """Return at most ``most`` offsets of version 0: the one for the time, then the earliest.
 
     Kafka's brokers listed the starts of their segments, newest first; this log has one segment.
@@ -155,10 +162,10 @@ def old_style_offsets(log: Log, tp: TopicPartition, timestamp: int, most: int) -
     Raises:
         StoreError: the log is damaged there.
     """
-    earliest = offset_of(log, tp, EARLIEST).offset
-    found = offset_of(log, tp, timestamp).offset
+    earliest = offset_of(log, tp, end, EARLIEST).offset
+    found = offset_of(log, tp, end, timestamp).offset
     if found == UNKNOWN:
-        found = offset_of(log, tp, LATEST).offset
+        found = offset_of(log, tp, end, LATEST).offset
     return sorted({earliest, max(earliest, found)}, reverse=True)[: max(most, 0)]
 
 

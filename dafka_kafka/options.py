@@ -136,9 +136,10 @@ class Limits:
     closed, as Kafka's clients expect; if none is idle, the new one. With users, it is the oldest
     unauthenticated one."""
 
-    max_pipelined: int = 5
-    """Produce requests of one connection that overlap: as many as an idempotent producer sends. All
-    other requests wait for the previous one, as in Kafka."""
+    max_pipelined: int = 100
+    """Produce requests of one connection that overlap: with ``acks=all`` each takes as long as the
+    slowest store, and librdkafka sends a small one every few milliseconds. All other requests wait
+    for the previous one, as in Kafka."""
 
     arrival_s: float = 30.0
     """Time for a request to arrive, and for a response to be read, in addition to its size by

@@ -63,6 +63,7 @@ from dafka_kafka.gateways import Gateways, ranked
 from dafka_kafka.registry_table import (
     MAX_PARTITIONS,
     REGISTRY,
+    Lead,
     NumberedPartition,
     RegistryLog,
     RegistryRecord,
@@ -413,6 +414,17 @@ class PendingChanges:
         self._names: set[TopicPartition] = set()
         self._deleted: dict[str, Mapping[str, int]] = {}
         self._configs: dict[str, Mapping[str, int]] = {}
+        self._leads: dict[str, Lead] = {}
+
+    def lead(self, lead: Lead, previous: Lead | None) -> None:
+        """Replace the previous leader of a gateway's partitions; refuse if that is another one."""
+        known = self._leads.get(lead.owner, self._table.leads.get(lead.owner))
+        if known is not None and known.life == lead.life:  # proposed by an interrupted lease
+            return
+        if known != previous:
+            why = f"the partitions of gateway {lead.owner} have a new leader"
+            raise RefusedError(KafkaError.NOT_CONTROLLER, why)
+        self._leads[lead.owner] = lead
 
     def partitions(self, topic: str) -> Sequence[NumberedPartition]:
         """Return a topic's partitions, with pending ones."""
@@ -467,7 +479,11 @@ class PendingChanges:
         deleted = (deletion_records(*each) for each in self._deleted.items())
         added = (assignment_records(*each) for each in self._added.items())
         configs = [RegistryRecord(topic=topic, configs={**c}) for topic, c in self._configs.items()]
-        return [record for records in (*deleted, *added, configs) for record in records]
+        leads = [
+            RegistryRecord(owner=each.owner, leader=each.leader, life=each.life, stores=each.stores)
+            for each in self._leads.values()
+        ]
+        return [record for records in (*deleted, *added, configs, leads) for record in records]
 
     def _add(self, topic: str, number: int, address: str, gateway: str, *, hosted: bool) -> None:
         if len(self._table) + len(self._names) >= MAX_PARTITIONS:
@@ -572,6 +588,51 @@ class PartitionRegistry:
     def number(self, tp: TopicPartition) -> int | None:
         """Return the number of a Dafka partition, or None."""
         return self._records.table.number(tp)
+
+    @property
+    def leads(self) -> Mapping[str, Lead]:
+        """The leaders by owner (``RegistryTable.leads``)."""
+        return self._records.table.leads
+
+    @property
+    def log(self) -> RegistryLog:
+        """The registry in this gateway's store."""
+        return self._records
+
+    def owned(self, gateway: str) -> list[NumberedPartition]:
+        """Return all partitions of an owner."""
+        found = (each for topic in self.topics() for each in self.partitions(topic))
+        return [each for each in found if each.gateway == gateway]
+
+    def written(self, partition: NumberedPartition) -> TopicPartition | None:
+        """Return the partition that stores what Kafka's clients send to this number.
+
+        Only its own producer writes to a Dafka producer's partition: other records go to a
+        partition that the owner hosts, always the same one.
+        """
+        if partition.hosted:
+            return partition.tp
+        hosted = [
+            each
+            for each in self.partitions(partition.topic)
+            if each.hosted and each.gateway == partition.gateway
+        ]
+        return hosted[partition.number % len(hosted)].tp if hosted else None
+
+    def state_name(self, partition: NumberedPartition) -> str:
+        """Return the name under which the states of a number's idempotent producers are kept."""
+        if partition.hosted:
+            return partition.address
+        # A Dafka producer may resume its partition, which then has a number again.
+        return f"{partition.number}.{self.deleted_end(partition.tp)}"
+
+    def lead(self, lead: Lead, previous: Lead | None) -> Future[None]:
+        """Propose a leader in place of the previous one."""
+        proposal = Proposal(lambda pending: pending.lead(lead, previous), time.monotonic())
+        with self._changed:
+            self._lease.propose(proposal)
+            self._changed.notify_all()
+        return proposal.future
 
     def deleted_end(self, tp: TopicPartition) -> int:
         """Return the end of a partition in a deleted topic of this name, or 0."""

@@ -16,11 +16,14 @@ import numpy as np
 
 from dafka_core.config.node_options import StoreLimitError
 from dafka_core.errors import DafkaError, InvalidRequestError, OffsetConflictError
+from dafka_core.model.epochs import last_life
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.model.values import Longs, Values
 from dafka_core.nodes.append_queue import Addition, noted
 from dafka_kafka.errors import CorruptRecordsError, KafkaError, RefusedError
 from dafka_kafka.gateway_node import GatewayNode
+from dafka_kafka.journal import Entry
+from dafka_kafka.leaders import Term
 from dafka_kafka.producer_states import (
     ProducerKey,
     ProducerStates,
@@ -39,7 +42,7 @@ from dafka_kafka.records.record_batch import (
     open_record_batch,
 )
 from dafka_kafka.records.record_columns import decode_together
-from dafka_kafka.registry_table import NumberedPartition
+from dafka_kafka.registry_table import Lead, NumberedPartition
 
 _log: Final = logging.getLogger("dafka.kafka")
 
@@ -291,11 +294,15 @@ LAST_OFFSET: Final = 2**63
 
 
 class Written(NamedTuple):
-    """A batch that is synced to disk, with its offsets and the partition's first one."""
+    """A batch that is synced to disk, with its offsets and the partition's first one.
+
+    ``lead`` is the leader that has written it, if its partitions can move.
+    """
 
     offset: int
     end: int
     log_start: int = 0
+    lead: Lead | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -329,11 +336,15 @@ class PartitionWriter:
     store's loop assigns offsets to a group, and decides which of its batches are written already.
 
     Args:
+        owner: of the partition, which writes it unless it has another leader.
         states: the idempotent producers of all partitions.
     """
 
-    def __init__(self, node: GatewayNode, tp: TopicPartition, states: ProducerStates) -> None:
+    def __init__(
+        self, node: GatewayNode, tp: TopicPartition, owner: str, states: ProducerStates
+    ) -> None:
         self.tp = tp
+        self._owner = owner
         self.waiting: deque[Put] = deque()
         self.is_taken = False
         """A group is being decoded."""
@@ -350,6 +361,8 @@ class PartitionWriter:
         self._in_flight: set[Future[int]] = set()
         self._failed_in: int | None = None  # the generation whose later groups fail, too
         self._losses: int | None = None
+        self._term: Term | None = None
+        self._begin: int | None = None  # where the term's life begins, until it has
         # Partitions that idempotent producers have written, and those to reload from the log.
         self._used: set[NumberedPartition] = set()
         self._stale: set[NumberedPartition] = set()
@@ -418,11 +431,14 @@ class PartitionWriter:
 
     # -- in a thread -----------------------------------------------------------------------------
 
-    def addition(self, group: Sequence[Put]) -> Addition:
-        """Return what the store's loop appends for puts that are decoded, or have errors."""
+    def addition(self, group: Sequence[Put], entries: list[Entry] | None) -> Addition:
+        """Return what the store's loop appends for puts that are decoded, or have errors.
+
+        ``entries`` receives the journal's record about them.
+        """
         parts = [put.records for put in group if put.records is not None]
         columns = joined(parts) if parts else (Values(), None)
-        place = partial(self._place, self._generation, group, len(parts), columns)
+        place = partial(self._place, self._generation, group, len(parts), columns, entries)
         return Addition(self.tp, columns[0].size_bytes, place)
 
     # -- in the store's loop ---------------------------------------------------------------------
@@ -433,21 +449,29 @@ class PartitionWriter:
         group: Sequence[Put],
         count: int,
         columns: Columns,
+        entries: list[Entry] | None,
         start: int,
         losses: int,
         written: Future[int],
     ) -> RecordBatch | Future[int]:
         try:
             self._recover(generation, losses, start)
+            if self._begin is not None:
+                start = min(start, self._begin)  # other gateways may have written behind it
             parts, notes = self._new(group, start)
             if not parts:
                 return self._last  # batches that are written already may still be in flight
             contents, times = columns if len(parts) == count else joined(parts)
-            batch = noted(RecordBatch(self.tp, start, contents, times=times), notes)
+            epoch = None
+            if (term := self._term) is not None:
+                end = start + len(contents)
+                _needed(entries).extend(term.entries(self.tp, end, notes, written))
+                epoch = term.epoch(start)
+            batch = noted(RecordBatch(self.tp, start, contents, None, times, epoch), notes)
         except Exception as error:  # noqa: BLE001 -- the puts fail with it
             self._failed_in = generation
             return failed(error)
-        self._last = written
+        self._last, self._begin = written, None
         self._in_flight.add(written)
         written.add_done_callback(partial(self._on_done, generation))
         return batch
@@ -458,11 +482,13 @@ class PartitionWriter:
         self._in_flight.discard(written)
 
     def _recover(self, generation: int, losses: int, start: int) -> None:
-        """Continue from the log after a failure, with the next generation of groups.
+        """Continue from the log after a failure or in a new term, with the next generation.
 
         The groups that were under way with the one that failed come after its batches.
         """
-        if self._losses is not None and losses != self._losses:
+        term = self._node.leaders.term(self._owner)
+        is_new = term is not self._term and self._failed_in is None
+        if is_new or (self._losses is not None and losses != self._losses):
             self._failed_in = generation
         self._losses = losses
         if self._failed_in is None:
@@ -471,6 +497,10 @@ class PartitionWriter:
             raise OffsetConflictError(*self.tp, start, start)
         self._failed_in, self._last = None, _done()
         self._stale |= self._used
+        if term is not self._term:
+            self._term, self._stale, self._used = term, set(), set()
+        last = last_life(self._node.store.log.lives(self.tp).history)
+        self._begin = None if term is None or last == term.lead.life else term.start(self.tp)
 
     def _new(
         self, group: Sequence[Put], start: int
@@ -485,6 +515,7 @@ class PartitionWriter:
         age_ms = 0 if log.clock.doubt() else now_ms  # producers expire by age
         notes: dict[str, bytes | None] = {}
         parts: list[ProducedRecords] = []
+        lead = self._term.lead if self._term else None
         end = start
         for put in group:
             records = put.records
@@ -497,36 +528,37 @@ class PartitionWriter:
                 continue
             if records.sequenced is not None:
                 self._refresh(put.partition, start)
-                name = self._name(put.partition)
+                name = self._node.registry.state_name(put.partition)
                 key = ProducerKey(put.partition.topic, name, records.producer_id)
                 verdict = self._states.verdict(key, records.sequenced, age_ms)
                 if isinstance(verdict, WrittenBatch):
-                    put.result = Written(verdict.offset, verdict.end, earliest)
+                    put.result = Written(verdict.offset, verdict.end, earliest, lead)
                     continue
                 if verdict is not None:
                     put.result = RefusedError(verdict, _why(verdict, records))
                     continue
                 notes |= self._states.append(key, records.sequenced, end, now_ms, age_ms)
-            put.result = Written(end, end + records.record_count, earliest)
+            put.result = Written(end, end + records.record_count, earliest, lead)
             parts.append(records)
             end += records.record_count
         return parts, notes
 
     def _refresh(self, partition: NumberedPartition, end: int) -> None:
         """Reload a partition's producer states from the log if they may be stale."""
+        is_new = self._term is not None and partition not in self._used
         self._used.add(partition)
-        if partition in self._stale:
-            self._stale.remove(partition)
+        if is_new or partition in self._stale:
+            self._stale.discard(partition)
             end = end if partition.hosted else LAST_OFFSET
-            name = self._name(partition)
+            name = self._node.registry.state_name(partition)
             notes = self._node.store.log.notes(notes_of(partition.topic, name))
             self._states.reset(partition.topic, name, end, notes)
 
-    def _name(self, partition: NumberedPartition) -> str:
-        if partition.hosted:
-            return partition.address
-        # A Dafka producer may resume its partition, which then has a number again.
-        return f"{partition.number}.{self._node.registry.deleted_end(partition.tp)}"
+
+def _needed(entries: list[Entry] | None) -> list[Entry]:
+    if entries is None:  # the term has begun since the round was taken
+        raise RefusedError(KafkaError.NOT_LEADER_OR_FOLLOWER, "the leader has just changed")
+    return entries
 
 
 def _done() -> Future[int]:

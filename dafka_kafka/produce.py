@@ -34,9 +34,9 @@ from dafka_kafka.api import (
     refuse_partitions,
     serves,
 )
-from dafka_kafka.configs import MAX_BATCH, MIN_STORES
+from dafka_kafka.configs import MAX_BATCH
 from dafka_kafka.errors import KafkaError, RefusedError
-from dafka_kafka.gateway_node import GatewayNode
+from dafka_kafka.gateway_node import MIN_STORES, GatewayNode
 from dafka_kafka.partition_writer import (
     BATCH_VERSION,
     NO_TRANSACTIONS,
@@ -49,7 +49,7 @@ from dafka_kafka.partition_writer import (
 )
 from dafka_kafka.producer_states import NOTES, ProducerStates
 from dafka_kafka.records.record_batch import is_plain, largest_batch
-from dafka_kafka.registry_table import NumberedPartition
+from dafka_kafka.registry_table import Lead
 from dafka_kafka.requests import PartitionAnswer, encoded_answers
 from dafka_kafka.users import Operation
 
@@ -127,7 +127,9 @@ class ProduceRounds:
         if writer is None:
             if len(self._writers) >= self._most_writers:
                 self._forget_deleted()
-            writer = self._writers[put.tp] = PartitionWriter(self._node, put.tp, self._states)
+            owner = put.partition.gateway
+            writer = PartitionWriter(self._node, put.tp, owner, self._states)
+            self._writers[put.tp] = writer
         writer.put(put)
         if not writer.again:
             self._check(writer)
@@ -234,8 +236,9 @@ class ProduceRounds:
         self._check(*(writer for writer, _ in taken))
 
     def _on_written(self, groups: _Round, futures: Sequence[Future[int]]) -> None:
-        for (writer, group), future in zip(groups, futures, strict=True):
-            writer.on_written(group, future.exception())
+        unknown = [future.exception() for future in futures[len(groups) :]]  # the journal's
+        for (writer, group), future in zip(groups, futures, strict=False):
+            writer.on_written(group, next(filter(None, (future.exception(), *unknown)), None))
         self._under_way -= 1
         if not self._under_way:
             self._ended, self._until = asyncio.get_running_loop().time(), None
@@ -253,7 +256,10 @@ class ProduceRounds:
                 groups.append((writer, group[:left]))
             left -= len(group)
         try:
-            additions = [writer.addition(group) for writer, group in groups]
+            entries = self._node.leaders.entries()
+            additions = [writer.addition(group, entries) for writer, group in groups]
+            if entries is not None:  # behind the records that it describes
+                additions.append(self._node.leaders.addition(entries))
             futures = self._node.store.append_queue.put_next(additions)
         except Exception as error:  # noqa: BLE001 -- the requests fail with it
             futures = [failed(error) for _ in groups]
@@ -298,6 +304,10 @@ clients retry, and each attempt would write to the registry."""
 
 ELSEWHERE: Final = -1
 """Base offset of records that were written to another partition than the requested one."""
+
+
+TOO_FEW: Final = RefusedError(KafkaError.REQUEST_TIMED_OUT, "too few stores have it in time")
+MOVED: Final = RefusedError(KafkaError.NOT_LEADER_OR_FOLLOWER, "another gateway has become leader")
 
 
 class _Part(NamedTuple):
@@ -424,57 +434,43 @@ class Produce(Feature):
             if topic.startswith(INTERNAL):
                 error = KafkaError.INVALID_TOPIC_EXCEPTION
             return RefusedError(error, f"partition {part.index} does not exist")
-        if partition.gateway != self._node.gateways.own.address:
-            why = f"gateway {partition.gateway} takes what is written there"
-            return RefusedError(KafkaError.NOT_LEADER_OR_FOLLOWER, why)
-        if refusal := self._refused_by_configs(topic, part.records, acks):
+        try:
+            term = self._node.leaders.term(partition.gateway)
+        except RefusedError as refused:
+            return refused
+        lead = term.lead if term else None
+        if refusal := self._refused_by_configs(topic, part.records, acks, lead):
             return refusal
-        tp = self._hosted(partition)
+        tp = self._node.registry.written(partition)
         if tp is None:
-            return self._host(topic)
+            return self._host(topic, partition.gateway)
         put = Put(partition, tp, memoryview(part.records), version)
         self._rounds.put(put)
         return put
 
-    def _refused_by_configs(self, topic: str, records: bytes, acks: int) -> RefusedError | None:
+    def _refused_by_configs(
+        self, topic: str, records: bytes, acks: int, lead: Lead | None
+    ) -> RefusedError | None:
         configs = self._node.registry.configs(topic)
         most = configs.get(MAX_BATCH)
         if most is not None and (size_bytes := largest_batch(records)) > most:
             why = f"a batch has {size_bytes} bytes; {MAX_BATCH} of {topic!r} is {most}"
             return RefusedError(KafkaError.MESSAGE_TOO_LARGE, why)
-        known, copies = self._node.store.known, self._copies(topic)
-        if acks == ALL and 1 + len(known.endpoints) < copies:
+        known, copies = self._node.store.known, self._node.copies(topic)
+        here = {self._node.store.address, *known.endpoints}
+        is_cut_off = lead is not None and len(here & set(lead.stores)) < lead.majority
+        if is_cut_off or (acks == ALL and len(here) < copies):
             away = ", ".join(sorted(set(known.names) - known.endpoints.keys()))
             why = (
-                f"{MIN_STORES} of {topic!r} is {copies}, and these stores are away, or have no "
+                f"{max(copies, lead.majority if lead else 1)} stores must have records of "
+                f"{topic!r} ({MIN_STORES}), and these are away, or have no "
                 f"Arrow Flight: {away}; start them, or if they are gone for ever, say so by "
                 "'dafka store forget'"
             )
             return RefusedError(KafkaError.NOT_ENOUGH_REPLICAS, why)
         return None
 
-    def _copies(self, topic: str) -> int:
-        """Return the number of stores that must have a topic's records with ``acks=all``."""
-        configs = self._node.registry.configs(topic)
-        return configs.get(MIN_STORES, self._node.default_copies)
-
-    def _hosted(self, partition: NumberedPartition) -> TopicPartition | None:
-        """Return the partition that stores what is sent to this number.
-
-        Only its own producer writes to a Dafka producer's partition: its records go to a partition
-        that this gateway hosts, always the same one.
-        """
-        if partition.hosted:
-            return partition.tp
-        own = self._node.gateways.own.address
-        hosted = [
-            each
-            for each in self._node.registry.partitions(partition.topic)
-            if each.hosted and each.gateway == own
-        ]
-        return hosted[partition.number % len(hosted)].tp if hosted else None
-
-    def _host(self, topic: str) -> RefusedError:
+    def _host(self, topic: str, owner: str) -> RefusedError:
         """Host partitions of a topic that only Dafka producers have written; the client retries."""
         if not self._node.options.auto_create_topics:
             why = "it is a Dafka producer's, and this gateway hosts no other one of the topic"
@@ -483,15 +479,15 @@ class Produce(Feature):
         if tried is not None and time.monotonic() < tried[0] + ASK_AGAIN_S:
             return tried[1]
         if topic not in self._hosting:
-            self._hosting[topic] = asyncio.create_task(self._extend(topic))
+            self._hosting[topic] = asyncio.create_task(self._extend(topic, owner))
         why = "it is a Dafka producer's, and one is made beside it to which clients write"
         return RefusedError(KafkaError.NOT_LEADER_OR_FOLLOWER, why)
 
-    async def _extend(self, topic: str) -> None:
-        registry, own = self._node.registry, self._node.gateways.own.address
+    async def _extend(self, topic: str, owner: str) -> None:
+        registry = self._node.registry
         count = len(registry.partitions(topic)) + self._node.options.num_partitions
         try:
-            await registry.extend(topic, count, gateways=[own])
+            await registry.extend(topic, count, gateways=[owner])
             self._not_hosted.pop(topic, None)
         except RefusedError as refused:
             self._not_hosted[topic] = time.monotonic(), refused
@@ -503,21 +499,30 @@ class Produce(Feature):
         self, parts: list[_Part], outcomes: list[Written | RefusedError | None], deadline: float
     ) -> list[Written | RefusedError | None]:
         """Replace outcomes by a timeout if the other stores do not have the records in time."""
-        copies = [self._copies(part.topic) for part in parts]
-        ends: dict[int, dict[TopicPartition, int]] = {each: {} for each in copies}
-        for part, outcome, each in zip(parts, outcomes, copies, strict=True):
+        ends: dict[tuple[int, Lead | None], dict[TopicPartition, int]] = {}
+        journal = self._node.leaders.journal
+        for part, outcome in zip(parts, outcomes, strict=True):
             if isinstance(part.put, Put) and isinstance(outcome, Written):
-                ends[each][part.put.tp] = max(ends[each].get(part.put.tp, 0), outcome.end)
-        late: set[int] = set()
-        for least, wanted in ends.items():
+                wanted = ends.setdefault(self._needs(part, outcome), {})
+                wanted[part.put.tp] = max(wanted.get(part.put.tp, 0), outcome.end)
+                if outcome.lead is not None:
+                    wanted[journal.tp] = journal.end
+        late: dict[tuple[int, Lead | None], RefusedError] = {}
+        for each, wanted in ends.items():
             left_s = deadline - asyncio.get_running_loop().time()
-            if wanted and not await self._replication.wait(wanted, left_s, least):
-                late.add(least)
-        refusal = RefusedError(KafkaError.REQUEST_TIMED_OUT, "too few stores have it in time")
+            if not await self._replication.wait(wanted, left_s, *each):
+                late[each] = TOO_FEW if self._replication.is_current(each[1]) else MOVED
         return [
-            refusal if isinstance(outcome, Written) and each in late else outcome
-            for outcome, each in zip(outcomes, copies, strict=True)
+            late.get(self._needs(part, outcome), outcome)
+            if isinstance(outcome, Written)
+            else outcome
+            for part, outcome in zip(parts, outcomes, strict=True)
         ]
+
+    def _needs(self, part: _Part, written: Written) -> tuple[int, Lead | None]:
+        """Return how many stores must have a batch, and the leader that they must confirm."""
+        copies, lead = self._node.copies(part.topic), written.lead
+        return max(copies, lead.majority) if lead else copies, lead
 
     @serves(Api.INIT_PRODUCER_ID, range(6), Rule(on_cluster(Operation.IDEMPOTENT_WRITE)))
     async def _init_producer_id(self, request: Any, client: Client) -> Answer:

@@ -8,6 +8,7 @@ are JSON objects in the single partition of internal topic ``__dafka.kafka.parti
     {"v": 1, "topic": "flights", "first": 0, "partitions": [["EB0A...", "77D2...", true], ...]}
     {"v": 1, "topic": "flights", "configs": {"max.message.bytes": 200000}}
     {"v": 1, "topic": "flights", "deleted": [["EB0A...", 5000], ...]}
+    {"v": 1, "owner": "77D2...", "leader": "91B0...", "life": [...], "stores": ["77D2...", ...]}
     {"v": 1, "committed": 2}
 
 ``lease``: a gateway has become the registry's producer, and others should wait for its commit. The
@@ -15,10 +16,11 @@ value is random. ``partitions`` get the numbers from ``first`` on; each row is t
 address, the address of its owner (the gateway that takes the writes of Kafka clients), and whether
 the owner hosts it (otherwise a Dafka producer does). ``configs`` replaces the configs of a topic.
 ``deleted`` removes them and all numbers of a topic: its partitions get new ones only for records
-from these offsets on, and those that a gateway hosted never do. ``committed``: a majority of the
-stores has all records before that offset, so they can't be lost; only committed records count. Any
-producer can write to the topic, so records that are invalid, or don't fit the previous ones, are
-skipped deterministically: all gateways skip the same ones.
+from these offsets on, and those that a gateway hosted never do. ``leader`` writes the partitions of
+``owner`` in this life, and a majority of ``stores`` acknowledges them (``leaders``). ``committed``:
+a majority of the stores has all records before that offset, so they can't be lost; only committed
+records count. Any producer can write to the topic, so records that are invalid, or don't fit the
+previous ones, are skipped deterministically: all gateways skip the same ones.
 """
 
 from __future__ import annotations
@@ -29,17 +31,30 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import ClassVar, Final, NamedTuple
 
 from dafka_core.errors import InvalidRequestError, ProtocolError
-from dafka_core.model.epochs import MAX_END, NO_LIFE, EpochId, History, divergence, last_life
+from dafka_core.model.epochs import (
+    LIFE_ID_BITS,
+    MAX_END,
+    MAX_NUMBER,
+    NO_LIFE,
+    EpochId,
+    History,
+    divergence,
+    known_until,
+    last_life,
+)
 from dafka_core.model.json_message import JsonMessage, Natural
 from dafka_core.model.name_limits import check_address, check_node_address, check_topic
 from dafka_core.model.names import INTERNAL
-from dafka_core.model.records import TopicPartition
+from dafka_core.model.records import PartitionInfo, TopicPartition
 from dafka_core.security.permissions import SHARED_BY_STORES
 from dafka_core.storage import Log
 
 MAX_PARTITIONS: Final = 200_000
 """In all topics together: about 60 MB, and seconds to describe to a client. Kafka's own clusters
 had as many before KRaft."""
+
+MAX_ACKS: Final = 256
+"""Limit of a life's acknowledgements, one byte."""
 
 MAX_RECORD_BYTES: Final = 1 << 20
 """Longer records are invalid."""
@@ -60,6 +75,10 @@ class RegistryRecord(JsonMessage, frozen=True, omit_defaults=True):
     partitions: tuple[tuple[str, str, bool], ...] = ()
     configs: dict[str, Natural] | None = None
     deleted: tuple[tuple[str, Natural], ...] = ()
+    owner: str = ""
+    leader: str = ""
+    life: EpochId = NO_LIFE
+    stores: tuple[str, ...] = ()
 
 
 class NumberedPartition(NamedTuple):
@@ -80,6 +99,45 @@ class NumberedPartition(NamedTuple):
     def tp(self) -> TopicPartition:
         """The partition's name in Dafka."""
         return TopicPartition(self.topic, self.address)
+
+
+LEAST_STORES: Final = 3
+"""Of two stores none can tell whether it has the majority."""
+
+
+class Lead(NamedTuple):
+    """A leader record: the gateway that writes an owner's partitions, usually the owner itself.
+
+    It writes in ``life``, and a majority of ``stores`` acknowledges. ``offset`` is the record's.
+    """
+
+    owner: str
+    leader: str
+    life: EpochId
+    stores: tuple[str, ...]
+    offset: int = -1
+
+    @property
+    def majority(self) -> int:
+        """The number of stores that must have each record."""
+        return len(self.stores) // 2 + 1
+
+    @property
+    def is_movable(self) -> bool:
+        """True if another gateway may become the leader."""
+        return len(self.stores) >= LEAST_STORES
+
+    @classmethod
+    def parse(cls, record: RegistryRecord, offset: int) -> Lead | None:
+        """Return the leader record at an offset of the registry; None if it is another one."""
+        owner, leader, life, stores = record.owner, record.leader, record.life, record.stores
+        is_valid = (
+            all(_is_valid(check_node_address, each) for each in (owner, leader, *stores))
+            and 0 < life.number < MAX_NUMBER
+            and 0 <= life.id < 2**LIFE_ID_BITS
+            and 0 <= life.acks < MAX_ACKS
+        )
+        return cls(owner, leader, life, stores, offset) if is_valid else None
 
 
 def is_numbered(topic: str) -> bool:
@@ -123,12 +181,14 @@ class RegistryTable:
         applied: the offset of the next record to apply.
         skipped: the number of invalid records, and of invalid partitions in records.
         cluster_id: a random id from the first lease; None before it.
+        leads: the leaders by owner; an owner that is missing writes its partitions itself.
     """
 
     def __init__(self) -> None:
         self.applied = 0
         self.skipped = 0
         self.cluster_id: str | None = None
+        self.leads: Mapping[str, Lead] = {}
         # Lists only grow, so another thread reads at worst a part of one.
         self._topics: dict[str, list[NumberedPartition]] = {}
         self._numbers: dict[TopicPartition, int] = {}
@@ -191,6 +251,13 @@ class RegistryTable:
             self._configs.pop(record.topic, None)
         if record.configs is not None and record.topic in self._topics:
             self._configs[record.topic] = record.configs
+        if record.owner:
+            lead = Lead.parse(record, self.applied - 1)
+            previous = self.leads.get(record.owner)
+            if lead is not None and (previous is None or lead.life > previous.life):
+                self.leads = {**self.leads, lead.owner: lead}  # other threads read it
+            else:
+                self.skipped += 1
         for number, row in enumerate(record.partitions, record.first):
             if not self._add(NumberedPartition(record.topic, number, *row)):
                 self.skipped += 1
@@ -260,6 +327,7 @@ class RegistryLog:
         self._history: History = ()
         self._promised = NO_LIFE
         self._ends_committed = True
+        self._lives: dict[str, EpochId] = {}  # the newest of each owner's leaders, uncommitted, too
 
     def is_committed_by(self, majority: int) -> bool:
         """Return whether everything is committed, by ``majority`` stores."""
@@ -275,15 +343,38 @@ class RegistryLog:
         lives = self._log.lives(REGISTRY)
         return max(lives.promised, last_life(lives.history))[:2] > life[:2]
 
+    def life(self, owner: str) -> EpochId:
+        """Return the life of an owner's newest leader, which need not be committed."""
+        return self._lives.get(owner, NO_LIFE)
+
+    def confirms(self, lead: Lead, head: PartitionInfo | None) -> bool:
+        """Return whether neither this store nor another one knows a newer leader.
+
+        ``head`` is the other one's registry. If this store's is behind, nothing is confirmed.
+        """
+        self.read()
+        with self._lock:
+            is_newest = self.life(lead.owner) == lead.life
+            return is_newest and (head is None or head.end <= self._same(head))
+
+    def is_at(self, lead: Lead, head: PartitionInfo | None) -> bool:
+        """Return whether a store with this registry knows a leader."""
+        with self._lock:
+            return head is not None and min(head.end, self._same(head)) > lead.offset
+
+    def _same(self, head: PartitionInfo) -> int:
+        """Return the end of the records that are this store's, too."""
+        return min(self._scanned, known_until(self._history, head.life) or 0)
+
     def read(self, committed: int = 0) -> RegistryTable:
         """Read new records; those before ``committed`` are known to be committed."""
         with self._lock:
-            lives = self._log.lives(REGISTRY)
+            table, leads, lives = self.table, self._lives, self._log.lives(REGISTRY)
             parted = divergence(self._history, lives.history)
             if lives.end < self._scanned or (parted is not None and parted < self._scanned):
                 # Committed records stay, unless an operator started stores that lack them without
                 # the stores that have them. Read everything again.
-                self.table, self._scanned, self._committed = RegistryTable(), 0, 0
+                table, leads, self._scanned, self._committed = RegistryTable(), {}, 0, 0
             is_changed = lives.promised != self._promised
             self._history, self._promised = lives.history, lives.promised
             self._committed = max(self._committed, committed)
@@ -291,15 +382,18 @@ class RegistryLog:
                 self._scanned = offset + 1
                 self._committed = max(self._committed, committed_end(record, offset))
                 self._ends_committed = record is not None and record.committed > 0
+                if record is not None and (lead := Lead.parse(record, offset)):
+                    leads[lead.owner] = max(lead.life, leads.get(lead.owner, NO_LIFE))
                 is_changed = True
             if self._ends_committed and lives.promised[:2] <= last_life(lives.history)[:2]:
                 self.unsettled_since = None
             elif is_changed:
                 self.unsettled_since = self._clock()
-            table = self.table
             for offset, record in self._records(table.applied, min(self._committed, self._scanned)):
                 if offset == table.applied:  # otherwise the registry has lost its beginning
                     table.apply(record)
+            # Complete: without a leader's record its owner would write.
+            self._lives, self.table = leads, table
             return table
 
     def _records(self, start: int, end: int) -> list[tuple[int, RegistryRecord | None]]:

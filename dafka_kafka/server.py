@@ -35,6 +35,9 @@ SCRATCH_BYTES: Final = 16 << 10
 """Read size for small requests. A connection buffers at most this many bytes of requests that wait
 for the previous one, and as many of a partial one; no more is accounted for."""
 
+SMALL_BYTES: Final = 5 * SCRATCH_BYTES
+"""Small requests of a connection that overlap: the memory budget does not account for them."""
+
 _SIZE: Final = struct.Struct(">i")
 
 _GONE: Final = getattr(select, "POLLRDHUP", 0)
@@ -112,7 +115,7 @@ class Connection(asyncio.BufferedProtocol):
         for task, size_bytes, _ in self._works:
             task.cancel()
             # A handler that shields its work keeps its request until it ends.
-            task.add_done_callback(partial(self._on_ended, size_bytes))
+            task.add_done_callback(partial(self._on_ended, _counted(size_bytes)))
         if self._request is not None:
             held += _counted(len(self._request))
         if self._waiting is not None:
@@ -296,6 +299,7 @@ class Connection(asyncio.BufferedProtocol):
             is_produce
             and all(each for _, _, each in self._works)
             and len(self._works) < self._shared.limits.max_pipelined
+            and sum(size for _, size, _ in self._works if not _counted(size)) < SMALL_BYTES
         ):
             return
         self._waiting = None
@@ -303,7 +307,7 @@ class Connection(asyncio.BufferedProtocol):
             head, octets, self.host, lambda: self.is_gone, self._sasl
         )
         task = asyncio.get_running_loop().create_task(answer)
-        self._works.append((task, _counted(len(octets)), is_produce))
+        self._works.append((task, len(octets), is_produce))
         task.add_done_callback(self._on_answered)
 
     def _on_answered(self, answered: asyncio.Task[Pieces]) -> None:
@@ -313,7 +317,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         while self._works and self._works[0][0].done() and not self.is_gone:
             task, size_bytes, _ = self._works.popleft()
-            self._shared.room.give_back(size_bytes)
+            self._shared.room.give_back(_counted(size_bytes))
             if task.cancelled():
                 self.end()
             elif (error := task.exception()) is not None:

@@ -351,7 +351,9 @@ class Topics(Feature):
         if gateways.leader(found) != gateways.own:
             return -1, KafkaError.NOT_LEADER_OR_FOLLOWER
         log = self._node.store.log
-        end = log.end(found.tp)
+        end = self._node.watermark(found.tp, log.end(found.tp))
+        if end is None:
+            return -1, KafkaError.NOT_ENOUGH_REPLICAS
         before = end if before == HIGH_WATERMARK else before
         if not 0 <= before <= end:
             return -1, KafkaError.OFFSET_OUT_OF_RANGE

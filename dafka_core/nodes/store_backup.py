@@ -8,18 +8,14 @@ StoreUnreachableError for a store that runs and does not answer.
 from __future__ import annotations
 
 import datetime as dt
-import json
 import mmap
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import Annotated, Final, Self
-
-import msgspec
-from msgspec import Meta
+from typing import Final, Self
 
 from dafka_core.config.node_options import NO_KEYS, KeyFiles
-from dafka_core.errors import ConfigError, StoreError
+from dafka_core.errors import ConfigError, InvalidRequestError, StoreError
 from dafka_core.flight import limits
 from dafka_core.flight.backup_requests import (
     BackupRequest,
@@ -37,6 +33,7 @@ from dafka_core.flight.store_location import (
     this_machine,
     unix_location,
 )
+from dafka_core.model.json_message import JsonMessage
 from dafka_core.model.records import TopicPartition
 from dafka_core.nodes.store_identity import address_of, log_of, new_identity
 from dafka_core.storage import Log
@@ -252,21 +249,12 @@ class _StoppedStore:
 # the newest link of each partition in a file elsewhere; each covers all links before it.
 
 
-VERSION = 1
-
-
-class SavedLinks(msgspec.Struct, frozen=True):
+class SavedLinks(JsonMessage, frozen=True):
     """The newest link of each partition of a store at one time."""
 
-    v: Annotated[int, Meta(ge=VERSION, le=VERSION)]
     store: str
     time: str
     links: tuple[PartitionLink, ...]
-
-    def __post_init__(self) -> None:
-        for each in self.links:
-            if each.start >= each.end:
-                raise ValueError(f"a link of {each.tp} has no records")
 
     @classmethod
     def of(cls, store: str, keys: KeyFiles = NO_KEYS) -> Self:
@@ -275,22 +263,25 @@ class SavedLinks(msgspec.Struct, frozen=True):
         with opened(store, keys) as source:
             parts = limits.parts(source.partitions(), PART)
             found = [link for part in parts for link in source.links(part, newest=True)]
-            return cls(VERSION, source.address, time, tuple(found))
+            return cls(source.address, time, tuple(found))
 
     @classmethod
     def read(cls, path: Path) -> Self:
         """Read links from a file; raise ConfigError if ``write`` did not make it."""
         try:
-            return msgspec.convert(json.loads(path.read_bytes()), cls)
-        except (OSError, ValueError) as error:
+            found = cls.parse(path.read_bytes())
+            for each in found.links:
+                if each.start >= each.end:
+                    raise ValueError(f"a link of {each.tp} has no records")
+        except (OSError, ValueError, InvalidRequestError) as error:
             why = f"must be a file that 'dafka store verify --save' has written ({error})"
             raise ConfigError("against", str(path), why) from None
+        return found
 
     def write(self, path: Path) -> None:
         """Write them to a file, replacing it."""
-        text = f"{json.dumps(msgspec.to_builtins(self))}\n"
         with translated(path.parent):
-            replace_file(path, text.encode(), mode_within(path.parent) & OTHERS_READ)
+            replace_file(path, self.packed() + b"\n", mode_within(path.parent) & OTHERS_READ)
 
     def check(self, store: str, keys: KeyFiles = NO_KEYS) -> Iterator[Checked]:
         """Compare a store with them in steps; StoreError if they are another store's."""

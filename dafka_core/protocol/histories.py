@@ -98,6 +98,12 @@ class Histories:
         if epoch is not None and epoch not in partition.history[-1:]:
             partition.history = with_epoch(partition.history, epoch)
 
+    def next_epoch(self, partition: StorePartition, given: Epoch) -> Epoch | None:
+        """Return the epoch that begins a client's life at an offset; None if a newer one has."""
+        if partition.newest > given.life:
+            return None
+        return given._replace(parent=digest(prefix(partition.history, given.start)))
+
     def client_epoch(self, partition: StorePartition, offset: int) -> Epoch:
         """Return the epoch of clients' records from ``offset`` on, in this store's own life."""
         newest = partition.newest

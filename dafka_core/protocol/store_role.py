@@ -284,6 +284,10 @@ class StoreRole:
             if each.winner and each.winner.store == peer:
                 each.winner = None
 
+    def sync(self) -> None:
+        """Ask other stores for their heads soon, instead of at the next interval."""
+        self._sync_due = 0.0
+
     def on_tick(self, now: float) -> list[Outgoing]:
         """Request missing records, and other stores' heads."""
         self.known.on_tick(now)
@@ -318,15 +322,31 @@ class StoreRole:
         return known.losses if (known := self.partitions.get(tp)) else 0
 
     def host(self, now: float, batch: RecordBatch) -> RecordBatch | DafkaError:
-        """Accept a client's records if they are the partition's next; return the log's entry."""
+        """Accept a client's records if they are the partition's next; return the log's entry.
+
+        A batch with an epoch begins or continues its life, for which the client has made sure that
+        the store's records before it are the partition's: the others are set aside first.
+        """
         partition = self._admit_client(batch.tp)
         if isinstance(partition, StoreLimitError):
             return partition
+        epoch, last = batch.epoch, partition.history[-1:]
+        if epoch is not None and last and last[0].life == epoch.life:
+            epoch = last[0]
+        elif epoch is not None and not partition.is_committing:
+            epoch = self.histories.next_epoch(partition, epoch)
+            if epoch is None:
+                return OffsetConflictError(*batch.tp, batch.offset, partition.visible_end)
+            if batch.offset < partition.visible_end:
+                self._set_aside(partition, epoch.start, epoch.start, epoch)
+                self.histories.begin(partition, epoch)
         if batch.offset != partition.visible_end or partition.is_committing:
             return OffsetConflictError(*batch.tp, batch.offset, partition.visible_end)
         self._give_up_part(partition)
         self.hosted.begin(now, batch.tp)
-        entry = replace(batch, epoch=self.histories.client_epoch(partition, batch.offset))
+        if epoch is None:
+            epoch = self.histories.client_epoch(partition, batch.offset)
+        entry = replace(batch, epoch=epoch)
         self._write_taken(partition, partition.take(now, entry))
         return entry
 

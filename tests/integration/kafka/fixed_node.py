@@ -6,20 +6,26 @@ import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import Any, ClassVar, cast
 
 from dafka_core import Store
+from dafka_core.model.epochs import NO_LIFE
 from dafka_core.model.records import TopicPartition
 from dafka_kafka.api import Api, Client, Feature
 from dafka_kafka.gateway_node import GatewayNode
 from dafka_kafka.gateways import GatewayInfo, Gateways
 from dafka_kafka.options import KafkaOptions
 from dafka_kafka.partition_registry import PartitionRegistry
-from dafka_kafka.registry_table import NumberedPartition
+from dafka_kafka.registry_table import Lead, NumberedPartition
 from tests.unit.kafka.messages import NEWEST, request, versions
 
 OWN = GatewayInfo("0" * 32, 1, "127.0.0.1", 9092)
 ELSEWHERE = GatewayInfo("E" * 32, 7, "other.example.org", 9092)
+
+
+NO_LEADERS: Any = SimpleNamespace(life=lambda owner: NO_LIFE)
+"""A registry without leader records."""
 
 
 class FixedNumbers:
@@ -29,6 +35,15 @@ class FixedNumbers:
         if topic != "t" or not 0 <= number < 10:
             return None
         return NumberedPartition(topic, number, "ABCDEFGHIJ"[number], "")
+
+    leads: ClassVar[dict[str, Lead]] = {}
+    log = NO_LEADERS
+
+    def configs(self, topic: str) -> dict[str, int]:
+        return {}
+
+    def state_name(self, partition: NumberedPartition) -> str:
+        return partition.address
 
     def number(self, tp: TopicPartition) -> int | None:
         number = "ABCDEFGHIJ".find(tp.partition)

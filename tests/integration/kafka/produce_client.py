@@ -6,7 +6,7 @@ import socket
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from dafka_core import Store
 from dafka_core.model.records import TopicPartition
@@ -15,10 +15,11 @@ from dafka_core.system.hosts import HostPort, listen
 from dafka_kafka import schemas
 from dafka_kafka.api import Api
 from dafka_kafka.gateways import GatewayInfo
+from dafka_kafka.partition_registry import PartitionRegistry
 from dafka_kafka.produce import Produce
-from dafka_kafka.registry_table import NumberedPartition
+from dafka_kafka.registry_table import Lead, NumberedPartition
 from dafka_kafka.server import BACKLOG, Server
-from tests.integration.kafka.fixed_node import fixed_node
+from tests.integration.kafka.fixed_node import NO_LEADERS, fixed_node
 from tests.unit.kafka.messages import request, rows
 
 VERSION = 8
@@ -28,6 +29,11 @@ PRODUCERS, OTHERS = 4, 5
 
 class FixedNumbers:
     """Topic t: four partitions hosted by the store, a Dafka producer's, another gateway's."""
+
+    leads: ClassVar[dict[str, Lead]] = {}
+    log = NO_LEADERS
+    written = PartitionRegistry.written
+    state_name = PartitionRegistry.state_name
 
     def __init__(self, store: Store) -> None:
         gateways = [*[store.address] * 5, "E" * 32]

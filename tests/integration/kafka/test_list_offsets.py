@@ -52,22 +52,37 @@ def test_what_is_asked_for_by_time_or_by_name(log: Log) -> None:
         **dict.fromkeys((EARLIEST, EARLIEST_LOCAL), (0, -1)),
         LATEST: (6, -1),
     }
-    assert {each: offset_of(log, TP, each) for each in expected} == expected
+    assert {each: offset_of(log, TP, 6, each) for each in expected} == expected
     oldest = {(LATEST, 10): [6, 0], (LATEST, 1): [6], (LATEST, 0): [], (LATEST, -1): []}
     oldest |= {(EARLIEST, 10): [0], (1_002, 10): [4, 0], (5_000, 1): [6], (0, 10): [0]}
-    assert {each: old_style_offsets(log, TP, *each) for each in oldest} == oldest
+    assert {each: old_style_offsets(log, TP, 6, *each) for each in oldest} == oldest
     empty = TopicPartition("t", "B")
-    found = [offset_of(log, empty, each) for each in (EARLIEST, LATEST, 1_000, MAX_TIMESTAMP)]
+    found = [offset_of(log, empty, 0, each) for each in (EARLIEST, LATEST, 1_000, MAX_TIMESTAMP)]
     assert found == [(0, -1), (0, -1), NONE, NONE]
 
 
 def test_what_is_trimmed_is_not_found(log: Log) -> None:
     log.trim(TP, 2)
-    assert offset_of(log, TP, EARLIEST) == (2, -1)
-    assert offset_of(log, TP, 0) == (2, 1_001)
+    assert offset_of(log, TP, 6, EARLIEST) == (2, -1)
+    assert offset_of(log, TP, 6, 0) == (2, 1_001)
     log.trim(TP, 6)
-    assert offset_of(log, TP, EARLIEST) == (6, -1)
-    assert [offset_of(log, TP, each) for each in (MAX_TIMESTAMP, 0)] == [NONE, NONE]
+    assert offset_of(log, TP, 6, EARLIEST) == (6, -1)
+    assert [offset_of(log, TP, 6, each) for each in (MAX_TIMESTAMP, 0)] == [NONE, NONE]
+
+
+def test_what_is_beyond_the_high_watermark_is_not_found(log: Log) -> None:
+    expected = {
+        LATEST: (3, -1),
+        EARLIEST: (0, -1),
+        MAX_TIMESTAMP: (2, 1_001),
+        1_001: (1, 1_001),
+        1_002: NONE,
+    }
+    assert {each: offset_of(log, TP, 3, each) for each in expected} == expected
+    assert offset_of(log, TP, 0, MAX_TIMESTAMP) == NONE
+    assert old_style_offsets(log, TP, 3, 1_002, 10) == [3, 0]
+    log.trim(TP, 4)
+    assert offset_of(log, TP, 3, LATEST) == (4, -1)
 
 
 def answered(

@@ -11,7 +11,14 @@ from dafka_core.model.log_entries import StoreSeen
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log
 from dafka_kafka.errors import KafkaError
-from dafka_kafka.fetch import MAX_BATCH_BYTES, MAX_FETCH_BYTES, BeyondEnd, LogReading, WantedRecords
+from dafka_kafka.fetch import (
+    MAX_BATCH_BYTES,
+    MAX_FETCH_BYTES,
+    BeyondEnd,
+    LogReading,
+    WantedRecords,
+    Watermark,
+)
 
 A, B, C = (TopicPartition("t", name) for name in "ABC")
 
@@ -42,8 +49,14 @@ def wanted(tp: TopicPartition | None, offset: int, max_bytes: int = 1 << 20) -> 
 
 @pytest.fixture
 def reading(log: Log) -> Callable[..., LogReading]:
-    def made(*of: WantedRecords, min_bytes: int = 1, max_bytes: int = 1 << 20) -> LogReading:
-        return LogReading(log, BeyondEnd(log), of, min_bytes=min_bytes, max_bytes=max_bytes)
+    def made(
+        *of: WantedRecords,
+        min_bytes: int = 1,
+        max_bytes: int = 1 << 20,
+        watermark: Watermark = lambda tp, end: end,
+    ) -> LogReading:
+        beyond = BeyondEnd(log)
+        return LogReading(log, beyond, watermark, of, min_bytes=min_bytes, max_bytes=max_bytes)
 
     return made
 
@@ -77,6 +90,23 @@ def test_nothing_is_due_until_something_is_written(log: Log, reading: Reading) -
     assert not look.look([B])
     read(look, [A])
     assert offsets(one) == [5]
+
+
+def test_records_beyond_the_high_watermark_are_waited_for(log: Log, reading: Reading) -> None:
+    hundreds(log, A, 50)
+    known: dict[TopicPartition, int] = {}
+    one, beyond = wanted(A, 20), wanted(A, 40)
+    look = reading(one, beyond, watermark=lambda tp, end: known.get(tp))
+    assert not look.look()
+    assert (one.error, one.end, one.answer["high_watermark"]) == (KafkaError.NONE, -1, -1)
+    known[A] = 30
+    read(look, [A])
+    assert offsets(one) == list(range(20, 30))
+    assert (one.end, beyond.end, beyond.error, beyond.records) == (30, 30, KafkaError.NONE, b"")
+    log.trim(A, 35)
+    last = wanted(A, 35)
+    assert not reading(last, watermark=lambda tp, end: 30).look()
+    assert (last.earliest, last.end) == (35, 35)
 
 
 def test_so_many_octets_are_waited_for(log: Log, reading: Reading) -> None:

@@ -26,11 +26,11 @@ from dafka_kafka.producer_states import (
 )
 from dafka_kafka.records import record_batch
 from dafka_kafka.registry_table import NumberedPartition
-from tests.integration.kafka.fixed_node import fixed_node
+from tests.integration.kafka.fixed_node import OWN, fixed_node
 from tests.unit.kafka.records.batches import batch
 
 TP = TopicPartition("t", "A")
-PARTITION = NumberedPartition("t", 0, TP.partition, "", True)
+PARTITION = NumberedPartition("t", 0, TP.partition, OWN.address, True)
 Outcome = Written | RefusedError
 
 

@@ -29,7 +29,7 @@ from dafka_kafka.produce import ProduceRounds
 from dafka_kafka.producer_states import ProducerStates
 from dafka_kafka.registry_table import NumberedPartition
 from tests.integration.kafka.admin import make
-from tests.integration.kafka.fixed_node import fixed_node
+from tests.integration.kafka.fixed_node import OWN, fixed_node
 from tests.integration.kafka.produce_client import (
     OTHERS,
     PRODUCERS,
@@ -373,7 +373,7 @@ LARGE = batch([bytes(MUCH_BYTES)])
 
 def put(letter: str, octets: bytes) -> Put:
     tp = TopicPartition("t", letter)
-    partition = NumberedPartition("t", ord(letter) - ord("A"), letter, "", True)
+    partition = NumberedPartition("t", ord(letter) - ord("A"), letter, OWN.address, True)
     return Put(partition, tp, memoryview(octets), 8)
 
 

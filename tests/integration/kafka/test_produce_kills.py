@@ -31,7 +31,9 @@ PATIENCE_S = 120.0
 class Application:
     """Writes numbers, and records their acknowledgements."""
 
-    def __init__(self, servers: str, *, idempotent: bool, partitions: int = 2) -> None:
+    def __init__(
+        self, servers: str, *, idempotent: bool, partitions: int = 2, **options: object
+    ) -> None:
         self.sent = 0
         self.acknowledged: dict[int, tuple[int, int]] = {}
         self.acknowledged_s: dict[int, float] = {}
@@ -49,6 +51,7 @@ class Application:
                 "message.timeout.ms": int(PATIENCE_S * 1000),
                 "log_level": 0,
             }
+            | options
         )
 
     def write(self, until: int) -> None:
@@ -98,10 +101,10 @@ def stored(directory: Path) -> list[list[int]]:
         ]
 
 
-def ends(cluster: ForkedCluster, index: int) -> dict[str, int]:
-    """Return the ends of the topic's partitions in a store."""
+def ends(cluster: ForkedCluster, index: int, topic: str = "t") -> dict[str, int]:
+    """Return the ends of a topic's partitions in a store."""
     with StoreClient(StoreLocation("", cluster.locations(index))) as client:
-        return {each.partition: each.end for each in client.heads(["t"], timeout_s=PATIENCE_S)}
+        return {each.partition: each.end for each in client.heads([topic], timeout_s=PATIENCE_S)}
 
 
 def test_what_was_written_and_not_answered_is_written_once(tmp_path: Path) -> None:

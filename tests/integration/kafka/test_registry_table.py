@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from dafka_core.model.epochs import Epoch, EpochId
+from dafka_core.model.epochs import NO_LIFE, Epoch, EpochId
 from dafka_core.model.log_entries import Promise, SetAside
-from dafka_core.model.records import RecordBatch
+from dafka_core.model.records import PartitionInfo, RecordBatch
 from dafka_core.model.values import Values
 from dafka_core.storage import Log
-from dafka_kafka.registry_table import REGISTRY, RegistryLog, RegistryRecord
+from dafka_kafka.registry_table import REGISTRY, Lead, RegistryLog, RegistryRecord
 
 
 @pytest.fixture
@@ -86,3 +86,36 @@ def test_a_list_without_its_beginning_says_nothing_wrong(log: Log) -> None:
     write(log, RegistryRecord(lease="AB"), topic("t", "P"), RegistryRecord(committed=2))
     log.trim(REGISTRY, 2)
     assert len(RegistryLog(log).read()) == 0
+
+
+def test_a_store_confirms_a_leader_unless_it_knows_a_newer_one(log: Log) -> None:
+    lives = [EpochId(number, 7, 2) for number in (5, 6)]
+    records = [RegistryRecord(owner="G", leader="G", life=each, stores=("G",)) for each in lives]
+    write(log, records[0], RegistryRecord(committed=1))
+    found = RegistryLog(log)
+    found.read()
+    old, new = (Lead("G", "G", life, ("G",), at) for at, life in zip((0, 2), lives, strict=True))
+    assert found.table.leads == {"G": old}
+
+    def head(end: int, life: EpochId = FIRST.life) -> PartitionInfo:
+        return PartitionInfo(*REGISTRY, 0, end, life)
+
+    assert all(found.confirms(old, each) for each in (None, head(1), head(2)))
+    assert not found.confirms(old, head(3))  # it knows something that this store does not
+    assert not found.confirms(old, head(2, EpochId(9, 9, 1)))
+    assert not found.confirms(new, None)
+    assert found.is_at(old, head(1))
+    assert not found.is_at(old, head(1, EpochId(9, 9, 1)))
+    assert not found.is_at(new, head(2))
+    write(log, records[1])  # which is not committed, and counts all the same
+    assert not any(found.confirms(old, each) for each in (None, head(1), head(3)))
+    assert found.confirms(new, head(3))
+    assert (found.table.leads, found.life("G")) == ({"G": old}, new.life)
+    assert found.is_at(new, head(3))
+    log.write([SetAside(REGISTRY, 2)])
+    assert found.confirms(old, head(2))
+    assert (found.table.leads, found.life("G")) == ({"G": old}, old.life)
+    invalid = RegistryRecord(owner="G", leader="", life=EpochId(9, 9, 2))
+    write(log, invalid, RegistryRecord(committed=3))
+    assert found.confirms(old, head(2))  # any producer may write there
+    assert (found.read().skipped, found.life("H")) == (1, NO_LIFE)

@@ -1,19 +1,27 @@
-"""``acks=all`` waits for all reachable stores, and for a majority of three or more."""
+"""``acks=all`` waits for all reachable stores, and for a majority of three or more.
+
+Consumers read what enough stores have.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from dafka_core import Store, Tower
-from dafka_core.model.records import RecordBatch, TopicPartition
+from dafka_core.model.epochs import EpochId
+from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.testing import wait_until
-from dafka_kafka.gateway_node import Replication
+from dafka_kafka import replication as replication_module
+from dafka_kafka.registry_table import REGISTRY, Lead
+from dafka_kafka.replication import Replication
 
 TP = TopicPartition("t", "A" * 32)
 OTHER = TopicPartition("other", "B" * 32)
@@ -32,13 +40,18 @@ def second(store: Store, tower: str, tmp_path: Path, nodes: ExitStack) -> Store:
     return second
 
 
+def known_at(where: dict[str, tuple[str, ...]]) -> Callable[[], Any]:
+    """Return a function that returns stores at these locations."""
+    return lambda: SimpleNamespace(endpoints=where, names=tuple(where))
+
+
 def put(store: Store, tp: TopicPartition, count: int = 1) -> int:
     batch = RecordBatch.of(tp, store.log.end(tp), [b"v"] * count)
     return store.append_queue.put(batch).result(30)
 
 
 def test_records_are_at_the_other_store_when_the_wait_ends(store: Store, second: Store) -> None:
-    replication = Replication(store.log, lambda: store.known.endpoints)
+    replication = Replication(store.log, lambda: store.known)
 
     async def write(tp: TopicPartition, count: int) -> None:
         for _ in range(count):
@@ -54,11 +67,11 @@ def test_records_are_at_the_other_store_when_the_wait_ends(store: Store, second:
 
 
 def test_without_another_store_nothing_is_waited_for(store: Store) -> None:
-    assert asyncio.run(Replication(store.log, lambda: store.known.endpoints).wait({TP: 1}, 0))
+    assert asyncio.run(Replication(store.log, lambda: store.known).wait({TP: 1}, 0))
 
 
 def test_what_is_not_there_in_time_is_told(store: Store, second: Store) -> None:
-    replication = Replication(store.log, lambda: store.known.endpoints)
+    replication = Replication(store.log, lambda: store.known)
     began = time.monotonic()
     assert not asyncio.run(replication.wait({TP: put(store, TP) + 1}, 0.3))
     assert time.monotonic() - began < 5
@@ -80,7 +93,7 @@ def test_other_records_at_the_same_offsets_are_no_copies(
     ):
         put(alone, TP, 3)
     newer = put(store, TP)
-    replication = Replication(store.log, lambda: store.known.endpoints)
+    replication = Replication(store.log, lambda: store.known)
 
     async def wait() -> bool:
         waiting = asyncio.create_task(replication.wait({TP: newer}, 10, 2))
@@ -95,7 +108,7 @@ def test_other_records_at_the_same_offsets_are_no_copies(
 
 def test_a_store_that_starts_anew_elsewhere_is_asked_there(store: Store, second: Store) -> None:
     where: dict[str, tuple[str, ...]] = {second.address: ("grpc://127.0.0.1:1",)}
-    replication = Replication(store.log, lambda: where)
+    replication = Replication(store.log, known_at(where))
 
     async def wait() -> bool:
         end = await asyncio.to_thread(put, store, TP)
@@ -112,7 +125,7 @@ def test_a_store_that_starts_anew_elsewhere_is_asked_there(store: Store, second:
 def test_a_store_that_goes_away_is_not_waited_for_any_more(
     store: Store, second: Store, nodes: ExitStack
 ) -> None:
-    replication = Replication(store.log, lambda: store.known.endpoints)
+    replication = Replication(store.log, lambda: store.known)
 
     async def wait() -> bool:
         waiting = asyncio.create_task(replication.wait({TP: 1_000}, 60))
@@ -129,7 +142,7 @@ def test_too_few_copies_are_waited_for_until_more_stores_are_reachable(
     store: Store, second: Store
 ) -> None:
     where: dict[str, tuple[str, ...]] = {}
-    replication = Replication(store.log, lambda: where)
+    replication = Replication(store.log, known_at(where))
 
     async def wait() -> bool:
         end = await asyncio.to_thread(put, store, TP)
@@ -149,7 +162,7 @@ def test_a_copy_counts_although_its_store_has_gone_away_since(
     store: Store, second: Store, nodes: ExitStack
 ) -> None:
     locations = {**store.known.endpoints, "C" * 32: ("grpc://127.0.0.1:1",)}
-    replication = Replication(store.log, lambda: locations)
+    replication = Replication(store.log, known_at(locations))
 
     async def wait() -> bool:
         end = await asyncio.to_thread(put, store, TP)
@@ -161,4 +174,93 @@ def test_a_copy_counts_although_its_store_has_gone_away_since(
         return await waiting
 
     assert asyncio.run(wait())
+    replication.close()
+
+
+def test_consumers_read_what_enough_stores_have(
+    store: Store, second: Store, tower: str, tmp_path: Path, nodes: ExitStack
+) -> None:
+    third = Store(tmp_path / "third", tower=tower)
+    nodes.callback(third.close)
+    wait_until(lambda: len(store.known.endpoints) == 2)
+    reported: set[TopicPartition] = set()
+    replication = Replication(store.log, lambda: store.known)
+    replication.on_reported = reported.update
+
+    def watermark(copies: int) -> int | None:
+        return replication.watermark(TP, store.log.end(TP), copies)
+
+    put(store, TP, 5)
+    assert watermark(1) == 5
+    wait_until(lambda: watermark(2) == watermark(3) == 5)
+    assert watermark(4) is None
+    assert reported >= {TP}
+    third.close()
+    wait_until(lambda: len(store.known.endpoints) == 1)
+    put(store, TP, 2)
+    wait_until(lambda: watermark(2) == 7)
+    assert watermark(3) == 5  # the third one's disk still has them
+    nodes.close()
+    wait_until(lambda: not store.known.endpoints)
+    put(store, TP)
+    assert [watermark(copies) for copies in (1, 2, 3)] == [8, 7, 5]
+    back = nodes.enter_context(Store(tmp_path / "third", tower=tower))
+    wait_until(lambda: watermark(2) == 8)
+    assert back.log.end(TP) == 8
+    replication.close()
+
+
+def test_consumers_do_not_read_records_of_which_other_stores_have_others(
+    store: Store, second: Store
+) -> None:
+    wait_until(lambda: store.address in second.known.endpoints)
+    replication = Replication(store.log, lambda: store.known)
+    end = put(store, TP, 5)
+    wait_until(lambda: replication.watermark(TP, end, 2) == 5)
+    heads = replication._followed[second.address].heads
+    with replication._followed[second.address].lock:
+        heads[TP] = heads[TP]._replace(end=9, life=EpochId(1, 1, 1))  # of an older life
+    assert replication.watermark(TP, end, 2) == 0
+    replication.close()
+
+
+def test_copies_count_for_a_leader_if_voting_stores_know_no_newer_one(
+    store: Store, second: Store
+) -> None:
+    newer_at: list[PartitionInfo | None] = []  # this store's registry is None there
+    registry: Any = SimpleNamespace(confirms=lambda lead, head: head not in newer_at)
+    replication = Replication(store.log, lambda: store.known, registry=registry)
+    lead = Lead(store.address, store.address, EpochId(5, 5, 2), (store.address, second.address))
+    end = put(store, TP)
+
+    def is_acknowledged(lead: Lead) -> bool:
+        return asyncio.run(replication.wait({TP: end}, 0.5, 2, lead))
+
+    assert is_acknowledged(lead)
+    assert replication.watermark(TP, end, 2, lead) == end
+    others = lead._replace(stores=("B" * 32, second.address))
+    assert not is_acknowledged(others)
+    assert replication.watermark(TP, end, 2, others) is None
+    put(second, REGISTRY)
+    wait_until(lambda: store.log.end(REGISTRY) == 1)
+    head = second.log.info(REGISTRY)
+    assert head is not None
+    wait_until(lambda: replication._followed[second.address].heads.get(REGISTRY) == head)
+    newer_at.append(head)
+    assert not is_acknowledged(lead)
+    assert replication.watermark(TP, end, 2, lead) is None
+    replication.close()
+
+
+def test_an_unused_thread_ends_and_begins_again(
+    store: Store, second: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replication_module, "IDLE_S", 0.1)
+    replication = Replication(store.log, lambda: store.known)
+    for count in range(1, 4):
+        end = put(store, TP)
+        wait_until(lambda: second.log.end(TP) == end)  # noqa: B023 -- it is called now
+        wait_until(lambda: replication.watermark(TP, end, 2) == count)  # noqa: B023
+        followed = replication._followed[second.address]
+        wait_until(lambda: followed._thread is None)  # noqa: B023
     replication.close()

@@ -26,7 +26,7 @@ from dafka_core.testing import wait_until
 from dafka_kafka.api import Api, Client, EncodedResponse, Feature, Rule, serves
 from dafka_kafka.gateway import Gateway
 from dafka_kafka.options import Limits
-from dafka_kafka.server import BACKLOG, MALFORMED, TOO_MANY, TOO_SLOW, Server
+from dafka_kafka.server import BACKLOG, MALFORMED, SCRATCH_BYTES, TOO_MANY, TOO_SLOW, Server
 from dafka_kafka.users import Users
 from tests.integration.kafka.locked import NAME, PASSWORD, Locked, write_users
 
@@ -157,6 +157,18 @@ def test_requests_with_records_are_worked_on_side_by_side_and_answered_in_order(
         let_go(server, slow)
         numbers = [struct.unpack(">i", response(client)[:4])[0] for _ in range(12)]
         assert numbers == [*range(10), 8, 7]
+
+
+def test_few_requests_overlap_that_the_memory_budget_does_not_know() -> None:
+    with served(max_pipelined=100) as (server, connect, slow):
+        client = connect()
+        small = [produce(bytes(SCRATCH_BYTES - 100), number) for number in range(10)]
+        client.sendall(b"".join(small))
+        wait_until(lambda: slow.working == 6)
+        assert server.room.taken_bytes == 0
+        let_go(server, slow)
+        numbers = [struct.unpack(">i", response(client)[:4])[0] for _ in range(10)]
+        assert numbers == [*range(10)]
 
 
 def test_what_a_client_has_asked_for_is_given_up_when_it_goes() -> None:

@@ -208,7 +208,7 @@ def test_a_file_with_something_else_is_refused(tmp_path: Path, content: bytes | 
     with pytest.raises(ConfigError, match="must be a file that 'dafka store verify --save'"):
         SavedLinks.read(path)
     with pytest.raises(StoreError):
-        SavedLinks(1, "", "", ()).write(tmp_path / "missing" / "links.json")
+        SavedLinks("", "", ()).write(tmp_path / "missing" / "links.json")
 
 
 def test_two_stores_are_compared_and_the_first_range_is_named(tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ def test_links_that_are_saved_are_on_the_disk_before_the_old_ones_are_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, synced = tmp_path / "links.json", []
-    saved = SavedLinks(1, "A" * 32, "2026-01-01T00:00:00+00:00", ())
+    saved = SavedLinks("A" * 32, "2026-01-01T00:00:00+00:00", ())
     saved.write(path)
     real, before = os.fsync, path.stat().st_ino
 

@@ -17,9 +17,12 @@ from dafka_kafka.gateway_node import Complaints, GatewayNode, Room
 
 def test_work_that_takes_long_is_done_in_another_thread() -> None:
     nothing: Any = None
-    store: Any = SimpleNamespace(endpoints={}, options=SimpleNamespace(keys=None), log=None)
+    options = SimpleNamespace(keys=None)
+    store: Any = SimpleNamespace(endpoints={}, options=options, log=None, address="A")
+    registry: Any = SimpleNamespace(log=None)
+    gateways: Any = SimpleNamespace(own=SimpleNamespace(address="A"))
     with ThreadPoolExecutor(1, "beside") as threads:
-        node = GatewayNode(store, nothing, nothing, nothing, threads)
+        node = GatewayNode(store, nothing, registry, gateways, threads)
         work = node.in_thread(lambda: threading.current_thread().name)
         assert asyncio.run(work).startswith("beside")
 

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dafka_core.model.epochs import MAX_END
+from dafka_core.model.epochs import MAX_END, MAX_NUMBER, EpochId
 from dafka_core.model.records import TopicPartition
 from dafka_kafka import registry_table
 from dafka_kafka.registry_table import (
+    Lead,
     NumberedPartition,
     RegistryRecord,
     RegistryTable,
@@ -200,3 +201,33 @@ def test_what_is_no_record_is_none(content: bytes) -> None:
 def test_topics_that_kafka_clients_cannot_name_have_no_numbers() -> None:
     assert all(map(is_numbered, ["t", "Flüge nach Wien", "a.b_c-d", "x" * 255]))
     assert not any(map(is_numbered, ["__dafka.queries", "\udcff", "a\nb", "a\0b", "", "x" * 256]))
+
+
+def lead(number: int, leader: str = "G2", **more: object) -> RegistryRecord:
+    fields: dict[str, object] = {"owner": "G1", "life": EpochId(number, 7, 2)}
+    return RegistryRecord(leader=leader, stores=("G1", "G2", "S"), **fields | more)  # type: ignore[arg-type]
+
+
+def test_the_leader_with_the_newest_life_counts() -> None:
+    found = table(lead(5), lead(4, "G3"), lead(5, "G3"), lead(6, "G3"))
+    assert found.leads == {"G1": Lead("G1", "G3", EpochId(6, 7, 2), ("G1", "G2", "S"), 3)}
+    assert found.skipped == 2
+    assert parse_record(lead(5).packed()) == lead(5)
+
+
+@pytest.mark.parametrize(
+    "invalid",
+    [
+        {"owner": "\0"},
+        {"leader": ""},
+        {"life": EpochId(0, 7, 2)},
+        {"life": EpochId(MAX_NUMBER, 7, 2)},
+        {"life": EpochId(5, 2**64, 2)},
+        {"life": EpochId(5, 7, 256)},
+        {"stores": ("G1", "")},
+    ],
+)
+def test_an_invalid_leader_is_skipped(invalid: dict[str, object]) -> None:
+    fields = {"leader": "G2", "stores": ("G1",), "owner": "G1", "life": EpochId(5, 7, 2)} | invalid
+    found = table(RegistryRecord(**fields))  # type: ignore[arg-type]
+    assert (dict(found.leads), found.skipped) == ({}, 1)

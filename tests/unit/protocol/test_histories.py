@@ -640,3 +640,57 @@ def test_a_store_replaces_a_winner_that_has_lost_itself() -> None:
     store.receive(A, 0, 39, 1.3, to=ME)
     store.write()
     assert store.role.partitions[TP].durable == 39
+
+
+# -- records that clients write in a life that is not the store's own ------------------------------
+
+LEADER = Epoch(9, 0x99, 2, 0, 0)
+"""The carrier of a client's life: the store finds the parent."""
+
+
+def given(start: int, end: int, *, begin: Epoch = LEADER) -> RecordBatch:
+    return replace(batch_of(start, end), epoch=begin._replace(start=start))
+
+
+def test_a_client_begins_a_life_and_continues_it() -> None:
+    store = Store((A, B), 9)
+    first = store.role.host(0.0, given(9, 12))
+    begun = LEADER._replace(start=9, parent=B.digest)
+    assert isinstance(first, RecordBatch)
+    assert first.epoch == begun
+    second = store.role.host(0.0, given(12, 15))  # before the first one is on disk
+    assert isinstance(second, RecordBatch)
+    assert second.epoch == begun
+    store.write()
+    assert (store.history, len(store.names), store.aside) == ((A, B, begun), 15, [])
+
+
+def test_records_behind_the_beginning_of_a_client_s_life_are_set_aside() -> None:
+    store = Store((A, B), 9)
+    assert isinstance(store.role.host(0.0, given(7, 10)), OffsetConflictError)  # not yet
+    late = replace(batch_of(7, 9), epoch=B)
+    store.role.on_batch(0.0, "", late)
+    store.write()
+    assert store.aside == [[B, B]]
+    store.role.on_batch(0.0, "", late)  # other stores still send them
+    assert store.role.next_offset(TP) == 7
+    assert isinstance(store.role.host(0.0, given(7, 10)), RecordBatch)
+    store.write()
+    begun = LEADER._replace(start=7, parent=B.digest)
+    assert (store.history, len(store.names)) == ((A, B, begun), 10)
+    # What has begun is never set aside by its own client.
+    assert isinstance(store.role.host(0.0, given(7, 8)), OffsetConflictError)
+    assert isinstance(store.role.host(0.0, given(8, 9)), OffsetConflictError)
+    store.write()
+    assert len(store.names) == 10
+
+
+def test_a_client_writes_nothing_in_a_life_that_is_over() -> None:
+    for store in (
+        Store((A, B, LEADER._replace(number=10, start=9, parent=B.digest)), 12),
+        Store((A, B), 9, promised=EpochId(10, 0, 1)),
+    ):
+        end = len(store.names)
+        assert isinstance(store.role.host(0.0, given(end, end + 1)), OffsetConflictError)
+        assert isinstance(store.role.host(0.0, given(8, 9)), OffsetConflictError)
+        assert store.role.take_pending() == []

@@ -19,7 +19,7 @@ from dafka_core.storage.retention import StoreClock
 from dafka_core.testing import wait_until
 from dafka_kafka.api import Api
 from dafka_kafka.errors import KafkaError
-from dafka_kafka.gateway_node import GatewayNode, Replication
+from dafka_kafka.gateway_node import GatewayNode
 from dafka_kafka.gateways import Gateways
 from dafka_kafka.groups import coordinator
 from dafka_kafka.groups.coordinator import Coordinator, OffsetLog, wait_for_others
@@ -27,6 +27,7 @@ from dafka_kafka.groups.group import Generation, Joining, KeptMember
 from dafka_kafka.groups.offsets import OFFSETS_TOPIC, Committed, GroupRecord
 from dafka_kafka.options import KafkaOptions
 from dafka_kafka.partition_registry import PartitionRegistry
+from dafka_kafka.replication import Replication
 from tests.integration.kafka.fixed_node import ELSEWHERE, FixedGateways
 from tests.integration.kafka.groups.asking import MEMBER, Asking
 

@@ -1,0 +1,483 @@
+"""The leaders of partitions: which gateway writes them, so that those of a dead gateway move.
+
+A gateway owns partitions, and usually writes them itself. In a cluster of three or more stores the
+registry names the *leader* of each owner's partitions. The owner becomes their leader when it
+starts. After it has been away for 10 s another gateway does, and the owner again on its return:
+
+1.  *Gather*: the gateway waits until its own store has what the previous leader's stores have.
+2.  *Elect*: it proposes a leader record, with a new life for its records, and the stores that vote.
+    The registry commits it unless another gateway was quicker.
+3.  *Fence*: it gathers again, from stores that have the record: so many of those that vote that
+    each majority includes one of them.
+4.  *Recover*: it reads the ends of the partitions and the states of idempotent producers from the
+    journals (``journal``), and writes them to its own one.
+5.  When a majority has that, its *term* begins: it writes. In each partition its life begins where
+    the known records end; what is behind is set aside.
+
+A leader answers ``acks=all`` when a majority of the stores has the records and their journal, and
+knew no newer leader then. So of two majorities, that of an acknowledged record and that asked by
+the next leader, a store in common has the record, or made its acknowledgement impossible. A leader
+that was paused acknowledges nothing more, and the next one's life replaces what it writes.
+Consumers read only what a majority has, up to the *high watermark*: no record that they have seen
+is set aside.
+
+Two stores can't tell which of them is cut off, so there each gateway writes its own partitions.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from dafka_core.errors import DafkaError
+from dafka_core.flight.requests import Trimmed, TrimRequest
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.flight.store_location import StoreLocation
+from dafka_core.model.epochs import LIFE_ID_BITS, NO_LIFE, Epoch, EpochId, last_life
+from dafka_core.model.records import PartitionInfo, TopicPartition
+from dafka_core.nodes.append_queue import Addition
+from dafka_core.nodes.store import Store
+from dafka_core.ops.findings import Finding, ok, warning
+from dafka_kafka.errors import KafkaError, RefusedError
+from dafka_kafka.gateways import Gateways
+from dafka_kafka.journal import (
+    JOURNAL_TOPIC,
+    Entry,
+    Journal,
+    Known,
+    Summaries,
+    read_journals,
+    records_of,
+    recovered,
+    summaries,
+)
+from dafka_kafka.partition_registry import COMMIT_S, PartitionRegistry
+from dafka_kafka.producer_states import notes_of
+from dafka_kafka.registry_table import LEAST_STORES, MAX_ACKS, REGISTRY, Lead
+from dafka_kafka.replication import Heads, Replication
+
+MOVE_S: Final = 5.0
+"""Time after which the partitions of a gateway that is away move. Its beacons have been missing for
+4 s before (``peer_expiry_ms``)."""
+
+STEP_S: Final = 0.1
+"""Interval of the checks for gateways that have come or gone."""
+
+RETRY_S: Final = 1.0
+"""Pause after a failed attempt."""
+
+GATHER_S: Final = 10.0
+"""Time for this store to receive other stores' records."""
+
+SPREAD_S: Final = 1.0
+"""Time for other stores to receive a leader's latest records."""
+
+WAIT_S: Final = 0.02
+"""Interval of the checks for answers and records."""
+
+ASK_S: Final = 2.0
+"""Time for one store to trim a journal."""
+
+LONGEST_JOURNAL: Final = 50_000
+"""Records after which a journal is written anew, and its beginning trimmed."""
+
+TOO_FEW_STORES: Final = "that takes three stores, of which a majority can vote"
+
+_log: Final = logging.getLogger("dafka.kafka")
+
+
+@dataclass(slots=True, eq=False)
+class Term:
+    """The time in which this gateway writes an owner's partitions.
+
+    Attributes:
+        lead: its record in the registry.
+        known: the partitions when it began; those made since begin at 0.
+        marks: of a partition that is read its high watermark, the next one, and the journal's end
+            that a majority must have for that.
+    """
+
+    lead: Lead
+    known: Mapping[TopicPartition, Known]
+    marks: dict[TopicPartition, tuple[int, int, int]] = field(default_factory=dict)
+
+    def start(self, tp: TopicPartition) -> int:
+        """Return where the leader's life begins."""
+        return self.known[tp].start if tp in self.known else 0
+
+    def epoch(self, offset: int) -> Epoch:
+        """Return the epoch of records, with the offset at which it may begin."""
+        return Epoch(*self.lead.life, offset, 0)
+
+    def entries(
+        self, tp: TopicPartition, end: int, notes: Mapping[str, bytes | None], written: Future[int]
+    ) -> list[Entry]:
+        """Return the journal's entries for a batch up to ``end``."""
+        start, is_whole = self.start(tp), tp not in self.known
+        found = records_of(tp, self.lead.life, start, end, notes, is_whole=is_whole)
+        return [Entry(each, written) for each in found]
+
+    def watermark(self, tp: TopicPartition, end: int, journal_end: int, agreed: int) -> int:
+        """Return the high watermark as far as a majority has the journal, up to ``agreed``.
+
+        The journal describes the partition up to ``end`` before ``journal_end``.
+        """
+        mark, following, needed = self.marks.get(tp, (self.start(tp), self.start(tp), 0))
+        for _ in range(2):
+            if needed <= agreed:
+                mark, following, needed = following, max(end, following), journal_end
+        self.marks[tp] = mark, following, needed
+        return mark
+
+
+class Leaders:
+    """The leaders of all owners' partitions, and this gateway's terms; thread-safe.
+
+    Args:
+        store: this gateway's store.
+
+    Attributes:
+        journal: this gateway's.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        registry: PartitionRegistry,
+        gateways: Gateways,
+        replication: Replication,
+    ) -> None:
+        self.journal = Journal(store)
+        self._store = store
+        self._registry = registry
+        self._gateways = gateways
+        self._replication = replication
+        self._own = gateways.own.address
+        # All by owner.
+        self._terms: dict[str, Term] = {}
+        self._elected: dict[str, EpochId] = {}  # lives in which this gateway has written nothing
+        self._away_s: dict[str, float] = {}  # since when its leader is away
+        self._failures: dict[str, str] = {}  # why the last attempt has failed
+        self._retry_s: dict[str, float] = {}  # time of the next one
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="dafka-kafka-leaders", daemon=True)
+        gateways.leader_of = lambda owner: lead.leader if (lead := self.lead(owner)) else None
+
+    def start(self) -> None:
+        """Lead this gateway's own partitions, and those of gateways that are away."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop; other gateways follow."""
+        self._closing.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    # -- for the APIs ----------------------------------------------------------------------------
+
+    def lead(self, owner: str) -> Lead | None:
+        """Return the leader of an owner's partitions; None if only the owner can be."""
+        lead = self._registry.leads.get(owner)
+        return lead if lead is not None and lead.is_movable else None
+
+    def term(self, owner: str) -> Term | None:
+        """Return the term in which this gateway writes an owner's partitions.
+
+        None if it is the owner, and no other gateway can be the leader.
+
+        Raises:
+            RefusedError: it does not write them.
+        """
+        lead, term = self.lead(owner), self._terms.get(owner)
+        if lead is not None and term is not None and term.lead == lead:
+            return term
+        if lead is None and owner == self._own and self._is_settled(owner):
+            return None
+        why = f"gateway {lead.leader if lead else owner} takes what is written there"
+        raise RefusedError(KafkaError.NOT_LEADER_OR_FOLLOWER, why)
+
+    def _is_settled(self, owner: str) -> bool:
+        """Return whether no leader record of an owner waits for its commit.
+
+        It may be committed already at stores that this one does not reach.
+        """
+        lead, newest = self._registry.leads.get(owner), self._registry.log.life(owner)
+        return newest == (lead.life if lead else NO_LIFE)
+
+    def watermark(self, tp: TopicPartition, end: int, lead: Lead) -> int | None:
+        """Return the high watermark of a leader's partition; None if it is unknown here."""
+        term = self._terms.get(lead.owner)
+        if term is None or term.lead != lead:
+            return None
+        if last_life(self._store.log.lives(tp).history) != lead.life:
+            end = min(end, term.start(tp))  # the others will be set aside
+        journal_end, of = self.journal.end, self._replication.watermark
+        agreed = of(self.journal.tp, journal_end, lead.majority, lead)
+        found = of(tp, end, lead.majority, lead)
+        if agreed is None or found is None:
+            return None
+        return min(found, term.watermark(tp, end, journal_end, agreed))
+
+    def readable(self, changed: Collection[TopicPartition]) -> Collection[TopicPartition]:
+        """Return the partitions that may have a new high watermark when stores have changed."""
+        if self.journal.tp not in changed:
+            return changed
+        marks = [each for term in [*self._terms.values()] for each in [*term.marks.items()]]
+        return {*changed, *(tp for tp, (mark, following, _) in marks if mark < following)}
+
+    def entries(self) -> list[Entry] | None:
+        """Return a list for the journal's next entries; None if this gateway has no term."""
+        return [] if self._terms else None
+
+    def addition(self, entries: Sequence[Entry]) -> Addition:
+        """Return the journal's records; all terms end if the disk has only a part."""
+        return self.journal.addition(entries, self._terms.clear)
+
+    def findings(self) -> Iterator[Finding]:
+        """Yield which gateway writes this one's partitions."""
+        if (lead := self.lead(self._own)) is None:
+            yield ok("leader", f"its partitions do not move while it is away: {TOO_FEW_STORES}")
+        elif self._own in self._terms:
+            yield ok("leader", f"it writes its partitions, and {len(lead.stores)} stores vote")
+        else:
+            why = f"gateway {lead.leader} writes its partitions"
+            remedy = self._failures.get(self._own, "wait until it has all records")
+            yield warning("leader", why, remedy)
+
+    # -- in a thread: which gateway is the next leader -------------------------------------------
+
+    def _run(self) -> None:
+        while not self._closing.wait(STEP_S):
+            try:
+                self._step(self._due(time.monotonic()))
+            except DafkaError as error:  # the store has ended, or its disk fails
+                if not self._closing.is_set():
+                    _log.error("this gateway leads no partitions any more: %s", error)
+                return
+
+    def _step(self, due: Mapping[str, tuple[str, ...]]) -> None:
+        for owner, stores in due.items():
+            self._try(
+                owner, "its partitions have no leader here", partial(self._lead, owner, stores)
+            )
+        for lead in [term.lead for term in [*self._terms.values()]]:
+            # Other stores keep reporting, so that the next request finds what they have.
+            self._replication.watermark(self.journal.tp, 0, lead.majority, lead)
+        if self._terms and self.journal.count > LONGEST_JOURNAL:
+            self._try(JOURNAL_TOPIC, "its beginning stays", self._shorten)
+
+    def _try(self, of: str, consequence: str, work: Callable[[], None]) -> None:
+        """Work for an owner or the journal, unless that has failed just now."""
+        if time.monotonic() < self._retry_s.get(of, 0.0):
+            return
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 -- the next attempt follows
+            why = error.why if isinstance(error, RefusedError) else repr(error)
+            if why != self._failures.get(of) and not self._closing.is_set():
+                _log.warning("leader of %s: %s: %s", of, consequence, why)
+            self._failures[of], self._retry_s[of] = why, time.monotonic() + RETRY_S
+        else:
+            self._failures.pop(of, None)
+
+    def _due(self, now: float) -> Mapping[str, tuple[str, ...]]:
+        """Return the owners whose leader this gateway should become, and the stores that vote."""
+        leads = self._registry.leads
+        for owner, term in [*self._terms.items()]:
+            if term.lead != leads.get(owner):  # another gateway has become the leader
+                self._terms.pop(owner, None)
+        mine = {self._own, *self._terms}
+        found = {owner: self._voters(owner, leads.get(owner)) for owner in mine}
+        live = {each.address for each in self._gateways.live()} if leads else set[str]()
+        for owner in leads.keys() - mine:
+            lead = leads[owner]
+            if ({owner, lead.leader} - {self._own}) & live:  # the owner becomes the leader soon
+                self._away_s.pop(owner, None)
+            elif now >= self._away_s.setdefault(owner, now) + MOVE_S and lead.is_movable:
+                is_next = self._gateways.chosen(owner).address == self._own
+                found[owner] = lead.stores if is_next else ()
+        return {owner: stores for owner, stores in found.items() if stores}
+
+    def _voters(self, owner: str, lead: Lead | None) -> tuple[str, ...]:
+        """Return the stores that vote if this gateway should begin a term, or the next one.
+
+        It does as the owner, and as the leader when stores have come or are forgotten.
+        """
+        known = self._store.known
+        stores = tuple(sorted((self._own, *known.names)))
+        is_movable = lead is not None and lead.is_movable
+        if lead is not None and is_movable and owner not in self._terms:
+            is_possible = len({*stores} & {*lead.stores}) >= lead.majority
+            return lead.stores if is_possible else stores
+        is_changed = lead is None or {*lead.stores} != {*stores}
+        is_majority_here = 1 + len(known.endpoints) > len(stores) // 2
+        # Of fewer stores no other gateway becomes the leader: the owner must have all records.
+        is_useful = len(stores) >= LEAST_STORES or (is_movable and owner == self._own)
+        return stores if is_changed and is_majority_here and is_useful else ()
+
+    # -- becoming the leader ---------------------------------------------------------------------
+
+    def _lead(self, owner: str, stores: tuple[str, ...]) -> None:
+        """Become the leader of an owner's partitions."""
+        lead = self._registry.leads.get(owner)
+        if lead is None or lead.life != self._elected.get(owner):  # else only the rest has failed
+            if lead is not None and lead.is_movable and stores == lead.stores:
+                self._gather(lead)  # no gateway writes while the new leader does that again
+            elif lead is not None and owner in self._terms:
+                self._spread(lead, stores)
+            lead = self._elect(owner, stores, lead)
+        if not lead.is_movable:
+            return
+        self.journal.append()  # whatever was written before is on disk now
+        self._gather(lead, is_fenced=True)
+        known = self._recover(lead)
+        self._wait_for_copies([self._info(self.journal.tp)], lead.majority, lead)
+        del self._elected[owner]
+        self._away_s.pop(owner, None)
+        self._terms[owner] = Term(lead, known)
+        text = "this gateway writes the partitions of gateway %s"
+        _log.info(text, owner, extra={"event": "kafka_leader", "owner": owner})
+
+    def _gather(self, lead: Lead, *, is_fenced: bool = False) -> None:
+        """Receive what the stores have that vote: so many that no majority is without one.
+
+        If it ``is_fenced``, they know this leader.
+        """
+        written = {*map(self._registry.written, self._registry.owned(lead.owner))}
+        needed = len(lead.stores) - lead.majority + 1
+
+        def is_received(heads: Heads) -> bool:
+            if is_fenced and not self._registry.log.is_at(lead, heads.get(REGISTRY)):
+                return False
+            return all(
+                self._has(info)
+                for tp, info in heads.items()
+                if tp in written or tp.topic == JOURNAL_TOPIC
+            )
+
+        def is_complete() -> bool:
+            received = {each for each, heads in self._replication.reports() if is_received(heads)}
+            return len({self._own, *received} & {*lead.stores}) >= needed
+
+        self._store.mesh.call_soon(lambda now: self._store.role.sync())
+        stores = ", ".join(lead.stores)
+        self._wait(is_complete, f"this store lacks the records of {needed} of the stores {stores}")
+
+    def _has(self, info: PartitionInfo) -> bool:
+        own = self._info(info.tp)
+        return own.life > info.life or (own.life == info.life and own.end >= info.end)
+
+    def _spread(self, lead: Lead, stores: tuple[str, ...]) -> None:
+        """End this gateway's term when a majority of other voting stores has all records."""
+        majority = len(stores) // 2 + 1
+
+        def spread() -> None:
+            infos = [*self._infos(lead.owner), self._info(self.journal.tp)]
+            self._wait_for_copies(infos, majority, most_s=SPREAD_S)
+
+        spread()  # almost all: a new store may need hours
+        self._terms.pop(lead.owner, None)
+        self.journal.append()
+        spread()
+        if {self._own, *self._store.known.names} != {*stores}:
+            raise RefusedError(KafkaError.NOT_ENOUGH_REPLICAS, "another store has come or gone")
+
+    def _elect(self, owner: str, stores: tuple[str, ...], previous: Lead | None) -> Lead:
+        """Have the registry name this gateway in place of the previous leader."""
+        numbers = [each.life.number for each in self._registry.leads.values()]
+        numbers += [info.life.number for info in self._infos(owner)]
+        number, life_id = max(int(time.time()), *numbers, 0) + 1, secrets.randbits(LIFE_ID_BITS)
+        life = EpochId(number, life_id, min(len(stores) // 2 + 1, MAX_ACKS - 1))
+        self._elected[owner] = life
+        agreed = self._registry.lead(Lead(owner, self._own, life, stores), previous)
+        self._wait(agreed.done, "the registry does not answer", COMMIT_S)
+        agreed.result()
+        if owner == self._own and previous is not None and previous.leader != self._own:
+            self._gateways.announce(again=True)  # others may believe that it is away
+        lead = self._registry.leads.get(owner)
+        if lead is None or lead.life != life:
+            raise RefusedError(KafkaError.NOT_CONTROLLER, "another gateway has become the leader")
+        return lead
+
+    def _recover(self, lead: Lead) -> dict[TopicPartition, Known]:
+        """Return what the journals say of an owner's partitions; write it to this gateway's one."""
+        mine = self._own_states(lead.owner)
+        told = summaries(read_journals(self._store.log), lead.life)
+        known = {tp: self._known(lead, tp, told.get(tp, {}), mine[tp]) for tp in mine}
+        self.journal.describe(lead.life, known, {name for each in mine.values() for name in each})
+        return known
+
+    def _known(
+        self, lead: Lead, tp: TopicPartition, told: Summaries, mine: Mapping[str, bytes]
+    ) -> Known:
+        lives = self._store.log.lives(tp)
+        if found := recovered(told, lives.end, last_life(lives.history)):
+            return found
+        if lead.owner != self._own:
+            why = f"{tp}: gateway {lead.owner} has written it without a leader"
+            raise RefusedError(KafkaError.KAFKA_STORAGE_ERROR, why)
+        return Known(lives.end, lives.end, mine)
+
+    def _own_states(self, owner: str) -> dict[TopicPartition, dict[str, bytes]]:
+        """Return the states in this store, by the partition to which they belong."""
+        found: dict[TopicPartition, dict[str, bytes]] = {}
+        for each in self._registry.owned(owner):
+            if (tp := self._registry.written(each)) is not None:
+                prefix = notes_of(each.topic, self._registry.state_name(each))
+                found.setdefault(tp, {}).update(self._store.log.notes(prefix))
+        return found
+
+    # -- the journal's length --------------------------------------------------------------------
+
+    def _shorten(self) -> None:
+        """Write the journal anew, and trim what is before."""
+        begin = self.journal.end
+        for owner, term in [*self._terms.items()]:
+            ends = {each.tp: each.end for each in self._infos(owner)}
+            states = self._own_states(owner)  # at these ends or later
+            known = {tp: Known(term.start(tp), ends[tp], states.get(tp, {})) for tp in ends}
+            self.journal.describe(term.lead.life, known)
+            infos = [self._info(self.journal.tp)]
+            self._wait_for_copies(infos, term.lead.majority, term.lead)
+        self._store.log.trim(self.journal.tp, begin)
+        for store in self._store.known.endpoints.items():
+            place, keys = StoreLocation(*store), self._store.options.keys
+            with suppress(DafkaError), StoreClient(place, keys) as client:
+                client.ask(Trimmed, ASK_S, TrimRequest(((*self.journal.tp, begin),)))
+
+    # -- stores and their records ----------------------------------------------------------------
+
+    def _infos(self, owner: str) -> list[PartitionInfo]:
+        return [self._info(each.tp) for each in self._registry.owned(owner) if each.hosted]
+
+    def _info(self, tp: TopicPartition) -> PartitionInfo:
+        return self._store.log.info(tp) or PartitionInfo(*tp, 0, 0)
+
+    def _wait_for_copies(
+        self,
+        infos: Sequence[PartitionInfo],
+        copies: int,
+        lead: Lead | None = None,
+        most_s: float = GATHER_S,
+    ) -> None:
+        """Wait until so many stores, of those that vote for a leader, have all of this."""
+        of, why = self._replication.watermark, "too few stores have all records in time"
+        self._wait(
+            lambda: all(of(each.tp, each.end, copies, lead) == each.end for each in infos),
+            why,
+            most_s,
+        )
+
+    def _wait(self, is_done: Callable[[], bool], why: str, most_s: float = GATHER_S) -> None:
+        deadline = time.monotonic() + most_s
+        while not is_done():
+            if time.monotonic() >= deadline or self._closing.wait(WAIT_S):
+                raise RefusedError(KafkaError.NOT_ENOUGH_REPLICAS, why)
