@@ -241,10 +241,7 @@ class HealThread(LogThread):
     def _rest_of(
         self, damaged: DamagedRange, others: list[StoreLocation], *, is_known: bool
     ) -> DamagedRange | None:
-        """Replace a range's records by those of other stores; return those that remain.
-
-        The result is empty if the range has changed meanwhile.
-        """
+        """Replace a range by other stores' records; return the rest, empty if it has changed."""
         facts = {"partition": str(damaged.tp), "start": damaged.start, "end": damaged.end - 1}
         extra = {"event": "records_healed"}
         whys: list[str] = []
@@ -302,12 +299,7 @@ RETENTION_BUSY_SHARE: Final = 0.1
 class RetentionThread(LogThread):
     """Executes deletions, then retention, then the scan of the remaining records.
 
-    Args:
-        clocks_us: returns the clocks of other stores by their addresses, before records are deleted
-            by age.
-
-    Attributes:
-        is_set: rules were set while the store ran, instead of those of its option.
+    ``clocks_us`` returns the clocks of other stores, before records are deleted by age.
     """
 
     def __init__(
@@ -323,7 +315,7 @@ class RetentionThread(LogThread):
         self._compare_at = 0.0
         self._option_rules = retention.rules
         kept = log.notes(RULES).get(RULES)
-        self.is_set = kept is not None
+        self.is_set = kept is not None  # while the store ran, instead of its option's
         if kept is not None:
             retention.rules = _parsed(text_of(kept))
         jobs: list[Callable[[], float | None]] = [self._pass]

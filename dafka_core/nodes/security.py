@@ -123,10 +123,7 @@ class Security:
 
     ZeroMQ asks it to approve each connection (ZAP, RFC 27).  It learns a connection's key from
     incoming messages, and ends a connection if its key is not allowed any more.  Without keys
-    every node has all permissions.
-
-    Args:
-        is_tower: whether it also accepts keys that have only the role of a tower.
+    every node has all permissions.  A tower also accepts keys with only the role of a tower.
     """
 
     def __init__(
