@@ -75,10 +75,15 @@ class Browser:
             self._note(found)
 
     def run(self, script: str) -> Any:
-        """Runs a script in the page; returns its value."""
-        found = self.call(
-            "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
-        )
+        """Runs a script in the page; returns its value, None if the page is left meanwhile."""
+        try:
+            found = self.call(
+                "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
+            )
+        except RuntimeError as error:
+            if "navigated" in str(error):
+                return None
+            raise
         if "exceptionDetails" in found:
             raise RuntimeError(f"{script}: {found['exceptionDetails']}")
         return found["result"].get("value")

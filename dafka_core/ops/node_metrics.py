@@ -155,7 +155,7 @@ _IN_MESH: Final = (
     gauge(
         "mesh_peers",
         "peer_counts",
-        "connected nodes by kind; `other` are C nodes, and nodes that have not connected yet",
+        "connected nodes by kind; `other`: C nodes, and those not connected yet",
         "peer",
     ),
     counter(
@@ -189,8 +189,7 @@ _IN_MESH: Final = (
     counter(
         "mesh_received_messages",
         lambda n: dict.fromkeys(ALWAYS_REPORTED, 0) | n.mesh.traffic.received,
-        "other messages received, by name (docs/wire.md): `EpochAck` and `Ack` acknowledge, "
-        "`Fetch` and `FetchBatch` request records",
+        "other messages received, by name (docs/wire.md)",
         "message",
     ),
     counter(
@@ -202,13 +201,13 @@ _IN_MESH: Final = (
     gauge(
         "mesh_tower_silent_seconds",
         "silent_towers",
-        "time since the last message of a tower, which sends one each second",
+        "time since a tower's last message; it sends one each second",
         "tower",
     ),
     gauge(
         "mesh_loop_overdue_seconds",
         lambda n: health.overdue_s(n.mesh),
-        "delay of the node's loop, which hangs, or whose machine is overloaded",
+        "delay of the node's loop: it hangs, or the machine is overloaded",
     ),
 )
 
@@ -245,7 +244,7 @@ _OF_STORES: Final = (
     counter(
         "store_promises",
         "disk_watch.promises",
-        "takeovers of partitions by a producer, which fences the previous one",
+        "takeovers of partitions by a producer",
     ),
     counter(
         "store_too_large_records",
@@ -258,7 +257,7 @@ _OF_STORES: Final = (
     gauge(
         "store_damaged_partitions",
         lambda n: len(n.log.healer.damaged),
-        "partitions with damaged records that no other store has replaced yet",
+        "partitions with damaged records, not replaced yet",
     ),
     counter(
         "store_healed_records",
@@ -282,7 +281,7 @@ _OF_STORES: Final = (
     counter(
         "store_limit_refusals",
         "role.limits.refused",
-        "refusals of records by a limit, which is an option (docs/security.md#limits)",
+        "records refused by a limit (docs/security.md#limits)",
         "limit",
     ),
     gauge("store_small_blocks", "log.small_blocks", "small blocks that wait to be merged"),
@@ -299,7 +298,7 @@ _OF_STORES: Final = (
     gauge(
         "store_changed_partitions",
         lambda n: len(n.log.linker.wrong),
-        "partitions found to be changed on disk when their links were extended",
+        "partitions found to be changed on disk",
     ),
     counter("store_compressed_blocks", "compressor.blocks", "compressed cold blocks"),
     counter(
@@ -322,7 +321,7 @@ _OF_STORES: Final = (
     gauge(
         "archive_failing_partitions",
         lambda n: n.archiver and len(n.archiver.failed),
-        "partitions that cannot be archived, nor deleted; the log reports why",
+        "partitions that cannot be archived; the log reports why",
     ),
     gauge("store_leases", "space.leases", "readers on this machine that lease blocks of the file"),
     gauge("store_oldest_lease_seconds", "space.oldest_lease_s", "age of the oldest lease"),
@@ -393,7 +392,7 @@ _OF_STORES: Final = (
     counter(
         "flight_forbidden_requests",
         lambda n: n.flight and (n.flight.keys.refusal_count if n.flight.keys else 0),
-        "requests without permission, or at the socket without an allowed key",
+        "requests without permission or allowed key",
     ),
     counter("flight_sent_bytes", "flight.gets.sent_bytes", "columns sent to readers"),
 )
