@@ -491,8 +491,7 @@ class LogArchiver:
         files, records, size_bytes: added to the archive since the store's start.
         failed: the partitions that cannot be archived, and why.
 
-    Raises:
-        ArchiveError: the directory cannot hold an archive.
+    Raises ArchiveError if the directory cannot hold an archive.
     """
 
     def __init__(self, log: Log, directory: str | Path) -> None:
@@ -511,9 +510,7 @@ class LogArchiver:
     def archive(self, tp: TopicPartition, before: int) -> int:
         """See ``Archive``; a partition that fails is reported once, and kept.
 
-        Raises:
-            ArchiveError: the archive cannot be written to.
-            ClosedError: after ``stop``.
+        Raises ArchiveError if the archive cannot be written to, and ClosedError after ``stop``.
         """
         info = self._log.info(tp)
         if info is None:
@@ -598,9 +595,8 @@ class LogArchiver:
 def _check_history(tp: TopicPartition, history: History, life: EpochId, end: int) -> None:
     """Check that records before ``end``, archived when ``life`` was known, are the log's.
 
-    Raises:
-        HistoryChangedError: they differ, from its ``wanted`` on.
-        DafkaError: the log does not know that life yet.
+    Raises HistoryChangedError if they differ, from its ``wanted`` on, and DafkaError if the log
+    does not know that life yet.
     """
     if len(history) >= MAX_EPOCHS and life < history[0].life:
         return  # the log has forgotten it

@@ -225,9 +225,8 @@ class Security:
     def announced(self, now: float, frames: list[bytes], own: str) -> tuple[TowerBeacon, bool]:
         """Return a tower's beacon to node ``own``, and whether its endpoint has a new key.
 
-        Raises:
-            ProtocolError: the beacon is invalid.
-            RefusedNodeError: keys do not allow its node, or its endpoint belongs to another key.
+        Raises ProtocolError if it is invalid, and RefusedNodeError if keys do not allow its node,
+        or its endpoint belongs to another key.
         """
         key = ""
         if self.own is not None:
