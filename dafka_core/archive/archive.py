@@ -64,9 +64,8 @@ def read(
 ) -> Iterator[RecordBatch]:
     """Yield records ``start`` to ``end`` (exclusive) of a partition, in order and complete.
 
-    Raises:
-        DataLossError: no file has some of them, or it has expired.
-        ArchiveError: a file is damaged, or the disk fails.
+    Raises DataLossError if no file has some of them, or it has expired, and ArchiveError if a file
+    is damaged, or the disk fails.
     """
     manifest, at = Manifest(Path(directory), tp.topic), start
     for number, file in enumerate(files):

@@ -378,9 +378,8 @@ def _settle(manifest: Manifest, staged: str) -> None:
 def _locked(directory: Path) -> int:
     """Return a descriptor with the lock on an existing directory.
 
-    Raises:
-        FileNotFoundError, BlockingIOError: it is gone, or locked.
-        OSError: the file system has no locks, so that its files are never taken over.
+    Raises FileNotFoundError or BlockingIOError if it is gone or locked, and another OSError if the
+    file system has no locks, so that its files are never taken over.
     """
     opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -150,9 +150,7 @@ def read_records(
 ) -> Iterator[RecordBatch]:
     """Yield records ``start`` to ``end`` (exclusive) of a file, as in a log.
 
-    Raises:
-        ArchiveError: the file is damaged, or the disk fails.
-        FileNotFoundError: it does not exist.
+    Raises ArchiveError if it is damaged, or the disk fails; FileNotFoundError if it is missing.
     """
     at = file.start
     with _opened(directory, path, file) as parquet:

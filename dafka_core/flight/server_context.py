@@ -136,13 +136,10 @@ class WatchedStream(CallDeadline):
 
 
 class StreamWatch:
-    """The streams and calls of a service, and the end of idle ones.
-
-    ``addresses`` are those of the socket for clients on this machine.
-    """
+    """The streams and calls of a service, and the end of idle ones."""
 
     def __init__(self) -> None:
-        self.addresses: set[Address] = set()
+        self.addresses: set[Address] = set()  # of the socket for clients on this machine
         self.streams: set[WatchedStream] = set()
         self.watchdog = Watchdog()
         self._calls = Counter[str]()

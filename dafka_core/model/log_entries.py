@@ -90,10 +90,7 @@ class Stage(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """Make transactions visible, all or none; ``epochs`` are the lives that wrote them, if known.
-
-    ``epochs`` is empty, or has one life for each transaction.
-    """
+    """Make transactions visible, all or none; ``epochs`` has the life of each, or is empty."""
 
     transactions: tuple[StagedTransaction, ...]
     epochs: tuple[Epoch | None, ...] = ()

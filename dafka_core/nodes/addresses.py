@@ -69,9 +69,8 @@ def options_beside(options: NodeOptions) -> dict[str, Any]:
 def own_host(config: NodeOptions) -> str:
     """Return the host to bind and to announce, after resolving ``auto``.
 
-    Raises:
-        ConfigError: peers could not reach this machine at that host.
-        OSError: no tower has a route now, or no tower's name resolves.
+    Raises ConfigError if peers could not reach this machine there, and OSError while no tower has a
+    route, or no tower's name resolves.
     """
     if config.host != AUTO_HOST:
         _check_named(config)

@@ -53,9 +53,6 @@ class RecordQueue:
     The loop's thread adds batches.  The application takes records or batches, in one thread or in
     several, in any mixture and in order.  ``on_taken`` is called whenever a batch has left.  An
     error, which takes the place of a record or of missing ones, is raised once, to one reader.
-
-    Attributes:
-        added: number of records ever queued, and the bytes of their values.
     """
 
     def __init__(self, on_taken: Callable[[], None], *, opens: bool = True) -> None:
@@ -64,7 +61,7 @@ class RecordQueue:
         self._lock = threading.Lock()
         self._items: deque[_Item] = deque()
         self._losses: set[TopicPartition] = set()  # partitions whose loss is queued
-        self.added = (0, 0)
+        self.added = (0, 0)  # number of records ever queued, and the bytes of their values
         self._left = (0, 0)
         self._open: RecordBatch | None = None
         # The remaining values of the open batch.  The records are made over this very iterator: a

@@ -241,10 +241,7 @@ class HealThread(LogThread):
     def _rest_of(
         self, damaged: DamagedRange, others: list[StoreLocation], *, is_known: bool
     ) -> DamagedRange | None:
-        """Replace a range's records by those of other stores; return those that remain.
-
-        The result is empty if the range has changed meanwhile.
-        """
+        """Replace a range by other stores' records; return the rest, empty if it has changed."""
         facts = {"partition": str(damaged.tp), "start": damaged.start, "end": damaged.end - 1}
         extra = {"event": "records_healed"}
         whys: list[str] = []
@@ -302,12 +299,7 @@ RETENTION_BUSY_SHARE: Final = 0.1
 class RetentionThread(LogThread):
     """Executes deletions, then retention, then the scan of the remaining records.
 
-    Args:
-        clocks_us: returns the clocks of other stores by their addresses, before records are deleted
-            by age.
-
-    Attributes:
-        is_set: rules were set while the store ran, instead of those of its option.
+    ``clocks_us`` returns the clocks of other stores, before records are deleted by age.
     """
 
     def __init__(
@@ -323,7 +315,7 @@ class RetentionThread(LogThread):
         self._compare_at = 0.0
         self._option_rules = retention.rules
         kept = log.notes(RULES).get(RULES)
-        self.is_set = kept is not None
+        self.is_set = kept is not None  # while the store ran, instead of its option's
         if kept is not None:
             retention.rules = _parsed(text_of(kept))
         jobs: list[Callable[[], float | None]] = [self._pass]
@@ -499,8 +491,7 @@ class LogArchiver:
         files, records, size_bytes: added to the archive since the store's start.
         failed: the partitions that cannot be archived, and why.
 
-    Raises:
-        ArchiveError: the directory cannot hold an archive.
+    Raises ArchiveError if the directory cannot hold an archive.
     """
 
     def __init__(self, log: Log, directory: str | Path) -> None:
@@ -519,9 +510,7 @@ class LogArchiver:
     def archive(self, tp: TopicPartition, before: int) -> int:
         """See ``Archive``; a partition that fails is reported once, and kept.
 
-        Raises:
-            ArchiveError: the archive cannot be written to.
-            ClosedError: after ``stop``.
+        Raises ArchiveError if the archive cannot be written to, and ClosedError after ``stop``.
         """
         info = self._log.info(tp)
         if info is None:
@@ -606,9 +595,8 @@ class LogArchiver:
 def _check_history(tp: TopicPartition, history: History, life: EpochId, end: int) -> None:
     """Check that records before ``end``, archived when ``life`` was known, are the log's.
 
-    Raises:
-        HistoryChangedError: they differ, from its ``wanted`` on.
-        DafkaError: the log does not know that life yet.
+    Raises HistoryChangedError if they differ, from its ``wanted`` on, and DafkaError if the log
+    does not know that life yet.
     """
     if len(history) >= MAX_EPOCHS and life < history[0].life:
         return  # the log has forgotten it

@@ -138,9 +138,8 @@ class Mesh(ProcessBound):
         The loop calls ``on_round(now)`` at the end of each round, to do the node's own work; it
         returns True if the next round should start at once.  The loop does not keep the node alive.
 
-        Raises:
-            TowerNotFoundError: no tower answered within ``tower_timeout_s``, and
-                ``wait_for_tower`` is not set.
+        Raises TowerNotFoundError if none answers within ``tower_timeout_s``, unless
+        ``wait_for_tower`` is set.
         """
         self._on_round = weakly(on_round, False)
         try:
@@ -176,11 +175,8 @@ class Mesh(ProcessBound):
     def wait_until(self, condition: Callable[[], T], timeout_s: float | None) -> T:
         """Wait until rounds of the loop have made ``condition()`` true, or until the timeout.
 
-        Returns the last result of ``condition``.
-
-        Raises:
-            NodeFailedError: an error has ended the loop.
-            ClosedError: the node was closed.
+        Returns the last result of ``condition``.  Raises NodeFailedError if an error has ended the
+        loop, and ClosedError if the node was closed.
         """
         return self._round_ended.wait_until(self._or_ended(condition), timeout_s)
 

@@ -39,12 +39,9 @@ class Node(ProcessBound):
 
     No thread may keep it alive: a node dropped without ``close`` is closed, and Python emits a
     ResourceWarning, as for a file.
-
-    Attributes:
-        is_open: True from the end of the constructor until ``close``.
     """
 
-    is_open = False
+    is_open = False  # until the constructor's end, and after ``close``
 
     @property
     def kind(self) -> str:

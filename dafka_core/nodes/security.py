@@ -123,10 +123,7 @@ class Security:
 
     ZeroMQ asks it to approve each connection (ZAP, RFC 27).  It learns a connection's key from
     incoming messages, and ends a connection if its key is not allowed any more.  Without keys
-    every node has all permissions.
-
-    Args:
-        is_tower: whether it also accepts keys that have only the role of a tower.
+    every node has all permissions.  A tower also accepts keys with only the role of a tower.
     """
 
     def __init__(
@@ -228,9 +225,8 @@ class Security:
     def announced(self, now: float, frames: list[bytes], own: str) -> tuple[TowerBeacon, bool]:
         """Return a tower's beacon to node ``own``, and whether its endpoint has a new key.
 
-        Raises:
-            ProtocolError: the beacon is invalid.
-            RefusedNodeError: keys do not allow its node, or its endpoint belongs to another key.
+        Raises ProtocolError if it is invalid, and RefusedNodeError if keys do not allow its node,
+        or its endpoint belongs to another key.
         """
         key = ""
         if self.own is not None:

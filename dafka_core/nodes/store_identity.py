@@ -73,12 +73,7 @@ def restore(directory: Path | str) -> str:
 
 
 def log_of(directory: Path | str, *, unchecked: bool = False) -> Log:
-    """Open the log of a stopped store.
-
-    Raises:
-        ConfigError: the directory has no name.
-        StoreError: no store is here, or it is running.
-    """
+    """Open the log of a stopped store; raise StoreError if none is here, or it is running."""
     check_directory(directory)
     directory = Path(directory)
     if not (directory / DATA_FILE).exists():

@@ -147,14 +147,11 @@ class RequestQueue(FairQueue[object, Request]):
 
     The queue distinguishes peers without an identified connection by the requestors' names, which
     may be forged.  It keeps one of the requests with the same key, which are equal questions.
-
-    Attributes:
-        refused_count: requests rejected because the queue was full.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.refused_count = 0
+        self.refused_count = 0  # while the queue was full
 
     def add(self, request: Request, peer: str = "") -> bool:
         """Add a request from ``peer``, or merge it by key; return False if the queue is full."""

@@ -80,9 +80,8 @@ class Checkpoint:
     def read(cls, path: str) -> Self:
         """Read the checkpoint in a directory; its batches are read on first use.
 
-        Raises:
-            ConfigError: it is not a checkpoint, not on this machine, or no source of the query
-                has format dafka.
+        Raises ConfigError if it is not a checkpoint, is not on this machine, or no source of the
+        query has format dafka.
         """
         directory = local_path(path)
         if not directory.is_dir():
@@ -302,9 +301,8 @@ TRIES: Final = 3
 def copied(checkpoint: Checkpoint, to: str, *, is_fork: bool = False) -> Checkpoint:
     """Copy a checkpoint to a new directory in one step, a fork with a query id of its own.
 
-    Raises:
-        ConfigError: the directory cannot be used.
-        DafkaError: the query changes the checkpoint all the time, or the disk fails.
+    Raises ConfigError if the directory cannot be used, and DafkaError if the query changes the
+    checkpoint all the time, or the disk fails.
     """
     target = local_path(to)
     own = checkpoint.path.resolve()
@@ -405,9 +403,8 @@ def rewind(checkpoint: Checkpoint, batch: int, *, is_stopped: bool = False) -> P
 def reset(checkpoint: Checkpoint, *, is_stopped: bool = False) -> Path:
     """Move a checkpoint to a backup, so that its query starts as a new one; return the backup.
 
-    Raises:
-        ConfigError: the query may run.
-        DafkaError: the directory cannot be renamed; nothing has changed.
+    Raises ConfigError if the query may run, and DafkaError, with nothing changed, if the directory
+    cannot be renamed.
     """
     _check_quiet(checkpoint, is_stopped)
     own, backup = checkpoint.path.resolve(), _backup_path(checkpoint)

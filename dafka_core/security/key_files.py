@@ -92,8 +92,7 @@ def new_key(
 ) -> tuple[Path, Path]:
     """Create a key; return its public file and its secret one, which only its owner can read.
 
-    Args:
-        patterns: of ``Permissions``: ``produce``, ``consume`` and ``addresses``.
+    ``patterns`` are those of ``Permissions``: ``produce``, ``consume`` and ``addresses``.
 
     Raises:
         ConfigError: the name is unsuitable for a file or exists, or a pattern cannot be written.

@@ -334,8 +334,7 @@ def build_blocks(
     Each block that fits is packed in ``into``, and valid until the next one is requested: memory in
     use is much faster than new memory.
 
-    Raises:
-        ValueError: no value, or one above ``MAX_RECORD_BYTES``; before anything is packed.
+    Raises ValueError, before anything is packed, for no value, or one above ``MAX_RECORD_BYTES``.
     """
     ends, data = _checked_columns(values)
     costs = ends + OFFSET.itemsize * np.arange(len(ends))

@@ -63,10 +63,7 @@ class BlockCompressor:
     def step(self) -> bool:
         """Compress one block, or search for one; return False if idle.
 
-        Raises:
-            ClosedError: the log is closed.
-            StoreError: a block is damaged (it is skipped from then on), or the disk cannot accept
-                it.
+        Raises StoreError for a damaged block, which is skipped from then on, or a failing disk.
         """
         if not any(rule.codec != NONE for rule in self.rules):
             return False

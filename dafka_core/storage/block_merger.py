@@ -135,10 +135,7 @@ class BlockMerger:
     def step(self) -> bool:
         """Do a small step; return False if idle.
 
-        Raises:
-            ClosedError: the log is closed.
-            StoreError: a block is damaged (it is skipped from then on), or the disk cannot accept
-                it.
+        Raises StoreError for a damaged block, which is skipped from then on, or a failing disk.
         """
         examined = 0
         while examined < SCAN_BLOCKS:

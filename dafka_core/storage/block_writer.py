@@ -33,11 +33,8 @@ def write_batch(
     unless it is staged.  With another one the partition's last block is extended, if that is small,
     and staged, too.
 
-    A damaged last block stays as it is.
-
-    Raises:
-        ValueError: an empty batch, or a record that is too large.
-        StoreError: the partition's last block ends elsewhere.
+    A damaged last block stays as it is.  Raises ValueError for an empty batch or too large a
+    record, and StoreError if the partition's last block ends elsewhere.
     """
     assert batch.times is not None
     size_bytes = batch.values.size_bytes + OFFSET.itemsize * batch.count + batch.times.nbytes

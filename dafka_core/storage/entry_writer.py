@@ -65,9 +65,8 @@ class EntryWriter:
     def apply(self, entry: LogEntry) -> DafkaError | None:
         """Execute an entry; or do nothing, and return the error.
 
-        Raises:
-            OffsetConflictError: a batch without a transaction is not at its partition's end.
-            ValueError: the entry is invalid.
+        Raises OffsetConflictError for a batch without a transaction that is not at its partition's
+        end, and ValueError for an invalid entry.
         """
         match entry:
             case RecordBatch():

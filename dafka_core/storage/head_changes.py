@@ -29,14 +29,10 @@ class Woken(Protocol):
 
 
 class HeadChanges:
-    """The order in which partitions were last written, trimmed or cut.  Thread-safe.
-
-    Attributes:
-        number: of the last change; 0 when the log was opened.
-    """
+    """The order in which partitions were last written, trimmed or cut.  Thread-safe."""
 
     def __init__(self) -> None:
-        self.number = 0
+        self.number = 0  # of the last change
         self._lock = threading.Lock()
         self._numbers = OrderedDict[TopicPartition, int]()  # the last change of each, in order
         self._forgotten = 0  # up to this number some changes are forgotten

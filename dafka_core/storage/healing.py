@@ -40,16 +40,12 @@ class DamagedRange(NamedTuple):
 
 
 class Healer:
-    """Finds damaged records of one log, and replaces them.  For one thread.
-
-    Attributes:
-        damaged: partitions in which a read has found damage, until all of it is replaced.
-    """
+    """Finds damaged records of one log, and replaces them.  For one thread."""
 
     def __init__(self, env: Environment, merger: BlockMerger) -> None:
         self._env = env
         self._merger = merger
-        self.damaged = env.damaged
+        self.damaged = env.damaged  # until all of a partition's damage is replaced
 
     def damaged_ranges(self, tp: TopicPartition) -> Iterator[DamagedRange | None]:
         """Check records in steps; yield damaged ranges, up to a readable block, or None."""

@@ -79,10 +79,7 @@ class _Held(NamedTuple):
 
 
 class LeaseTable:
-    """The leases of the process that writes a directory.  Thread-safe.
-
-    Raises StoreError if the directory cannot be written.
-    """
+    """The leases of a directory's writer; StoreError if it cannot be written.  Thread-safe."""
 
     def __init__(self, directory: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._directory = directory

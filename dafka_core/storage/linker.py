@@ -61,10 +61,8 @@ class Linker:
     def step(self) -> bool:
         """Create some links, or search for partitions that need some; return False if idle.
 
-        Raises:
-            ClosedError: the log is closed.
-            StoreError: a block is damaged (its partition is skipped until it changes), or the disk
-                cannot accept it.
+        Raises StoreError for a damaged block, or a failing disk; the block's partition is skipped
+        until it changes.
         """
         if not self._due:
             started_s = time.monotonic()

@@ -93,9 +93,7 @@ class Snapshot(Tables):
         begins above ``start`` only if earlier records have been trimmed.  Staged records of
         ``attempt`` are included.
 
-        Raises:
-            FencedError: another attempt has taken its place.
-            StoreError: a block is damaged (topic, partition and offset are named).
+        Raises FencedError if another attempt has taken its place, and StoreError at damage.
         """
         row = self._row_of(tp, attempt)
         return iter(()) if row is None else self.batches(row, start, end)
