@@ -456,6 +456,8 @@ class Produce(Feature):
         if most is not None and (size_bytes := largest_batch(records)) > most:
             why = f"a batch has {size_bytes} bytes; {MAX_BATCH} of {topic!r} is {most}"
             return RefusedError(KafkaError.MESSAGE_TOO_LARGE, why)
+        if lead is None and acks != ALL:
+            return None
         known, copies = self._node.store.known, self._node.copies(topic)
         here = {self._node.store.address, *known.endpoints}
         is_cut_off = lead is not None and len(here & set(lead.stores)) < lead.majority

@@ -100,11 +100,11 @@ class Replication:
         if copies > 1 or self._known().endpoints:
             lives = {tp: self._log.lives(tp).history for tp in ends}
             needed = {tp: (end, epoch_at(lives[tp], end - 1)) for tp, end in ends.items()}
-        has = partial(self._has, needed, lead)
+        has, topics = partial(self._has, needed, lead), {tp.topic for tp in ends}
         while True:
             endpoints = self._known().endpoints.items()
             for each in endpoints - waits.keys():
-                waits[each] = asyncio.wrap_future(self._follow(*each).wait(has))
+                waits[each] = asyncio.wrap_future(self._follow(*each).wait(has, topics))
             pending = {waits[each] for each in endpoints if not waits[each].done()}
             have = {store for (store, _), wait in waits.items() if wait.done()}
             is_enough = not pending and len(_voters(have, lead)) >= copies
@@ -146,7 +146,7 @@ class Replication:
 
     def is_current(self, lead: Lead | None) -> bool:
         """Return whether this store knows no newer leader."""
-        return self._confirms(lead, {})
+        return lead is None or self._registry is None or self._registry.confirms(lead, None)
 
     def close(self) -> None:
         """Close all threads without waiting for them."""
@@ -175,13 +175,17 @@ class Replication:
         if lead is None:
             return True
         assert self._registry is not None
-        return self._registry.confirms(lead, heads.get(REGISTRY))
+        return REGISTRY in heads and self._registry.confirms(lead, heads[REGISTRY])
+
+    def _has_leaders(self) -> bool:
+        return self._registry is None or bool(self._registry.table.leads)
 
     def _follow(self, store: str, locations: tuple[str, ...]) -> _FollowedStore:
         with self._lock:
             followed = self._followed.get(store)
             if followed is None or not followed.is_at(locations):
-                made = _FollowedStore(StoreLocation(store, locations), self._keys, self._report)
+                place = StoreLocation(store, locations)
+                made = _FollowedStore(place, self._keys, self._report, self._has_leaders)
                 if followed is not None:
                     followed.close()
                     made.heads = dict(followed.heads)
@@ -213,13 +217,15 @@ class _FollowedStore:
         place: StoreLocation,
         keys: KeyFiles,
         report: Callable[[Collection[TopicPartition]], object],
+        is_whole: Callable[[], bool],
     ) -> None:
         self.heads: dict[TopicPartition, PartitionInfo] = {}
         self.lock = threading.Lock()
         self._place = place
         self._keys = keys
         self._report = report
-        self._waits: list[tuple[Callable[[Heads], bool], Future[None]]] = []
+        self._is_whole = is_whole
+        self._waits: list[tuple[Callable[[Heads], bool], Future[None], set[str]]] = []
         self._used_s = -inf
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -227,14 +233,14 @@ class _FollowedStore:
     def is_at(self, locations: tuple[str, ...]) -> bool:
         return self._place.locations == locations and not self._closed
 
-    def wait(self, has: Callable[[Heads], bool]) -> Future[None]:
-        """Return a future that completes when ``has`` returns True for its heads."""
+    def wait(self, has: Callable[[Heads], bool], topics: set[str]) -> Future[None]:
+        """Return a future that completes when ``has`` returns True for its heads of topics."""
         future: Future[None] = Future()
         with self.lock:
             if has(self.heads):
                 future.set_result(None)
             else:
-                self._waits.append((has, future))
+                self._waits.append((has, future, topics))
         self.use()
         return future
 
@@ -253,10 +259,16 @@ class _FollowedStore:
 
     def _run(self) -> None:
         with StoreClient(self._place, self._keys) as client:
-            cursor = ""
+            cursor, topics = "", set[str]()
+            is_whole = False
             while self._is_used():
+                wanted, was_whole = self._wanted_topics(), is_whole
+                is_whole = self._is_whole()
+                if is_whole != was_whole or not wanted <= topics:
+                    topics, cursor = topics | wanted, ""  # a new topic needs a complete list again
                 try:
-                    news = client.watch(None, cursor, wait_s=POLL_S, timeout_s=ANSWER_S)
+                    asked = None if is_whole else topics
+                    news = client.watch(asked, cursor, wait_s=POLL_S, timeout_s=ANSWER_S)
                 except DafkaError as error:
                     cursor = ""
                     _log.debug("a store did not report its partitions: %s", error)
@@ -267,7 +279,7 @@ class _FollowedStore:
                 with self.lock:
                     self.heads = changed if news.complete else self.heads
                     self.heads.update(changed)
-                    self._waits = [each for each in self._waits if not self._is_over(*each)]
+                    self._waits = [each for each in self._waits if not self._is_over(*each[:2])]
                 if changed:
                     self._report(changed.keys())
 
@@ -276,6 +288,10 @@ class _FollowedStore:
             with suppress(InvalidStateError):  # cancelled
                 future.set_result(None)
         return is_over
+
+    def _wanted_topics(self) -> set[str]:
+        with self.lock:
+            return {topic for _, _, topics in self._waits for topic in topics}
 
     def _is_used(self) -> bool:
         with self.lock:

@@ -24,7 +24,7 @@ OWN = GatewayInfo("0" * 32, 1, "127.0.0.1", 9092)
 ELSEWHERE = GatewayInfo("E" * 32, 7, "other.example.org", 9092)
 
 
-NO_LEADERS: Any = SimpleNamespace(life=lambda owner: NO_LIFE)
+NO_LEADERS: Any = SimpleNamespace(life=lambda owner: NO_LIFE, table=SimpleNamespace(leads={}))
 """A registry without leader records."""
 
 
