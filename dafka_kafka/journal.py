@@ -190,7 +190,7 @@ Summaries = Mapping[EpochId, LifeSummary]
 def summaries(
     records: Iterable[JournalRecord], before: EpochId
 ) -> dict[TopicPartition, dict[EpochId, LifeSummary]]:
-    """Return the summaries of all partitions in lives before another one."""
+    """Return the summaries of all partitions, of lives older than ``before``."""
     found: dict[TopicPartition, dict[EpochId, LifeSummary]] = {}
     for each in records:
         if each.life < before:
@@ -236,7 +236,7 @@ def states_until(end: int, states: States) -> dict[str, bytes]:
 
 
 def _rank(note: bytes) -> tuple[int, int]:
-    """Return by what the newest state of a producer is found."""
+    """Return the sort key of a producer's states; the newest has the greatest."""
     state = ProducerState.unpack(note)
     return state.epoch, state.batches[-1].end
 

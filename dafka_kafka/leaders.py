@@ -7,10 +7,10 @@ starts. After it has been away for 10 s another gateway does, and the owner agai
 1.  *Gather*: the gateway waits until its own store has what the previous leader's stores have.
 2.  *Elect*: it proposes a leader record, with a new life for its records, and the stores that vote.
     The registry commits it unless another gateway was quicker.
-3.  *Fence*: it gathers again, from stores that have the record: so many of those that vote that
-    each majority includes one of them.
+3.  *Fence*: it gathers again, from voting stores that have the record, at least one of each
+    majority.
 4.  *Recover*: it reads the ends of the partitions and the states of idempotent producers from the
-    journals (``journal``), and writes them to its own one.
+    journals (``journal``), and writes them to its own journal.
 5.  When a majority has that, its *term* begins: it writes. In each partition its life begins where
     the known records end; what is behind is set aside.
 
@@ -289,7 +289,7 @@ class Leaders:
             self._failures.pop(of, None)
 
     def _due(self, now: float) -> Mapping[str, tuple[str, ...]]:
-        """Return the owners whose leader this gateway should become, and the stores that vote."""
+        """Return the owners that this gateway should lead, with the stores that vote."""
         leads = self._registry.leads
         for owner, term in [*self._terms.items()]:
             if term.lead != leads.get(owner):  # another gateway has become the leader
@@ -347,7 +347,7 @@ class Leaders:
         _log.info(text, owner, extra={"event": "kafka_leader", "owner": owner})
 
     def _gather(self, lead: Lead, *, is_fenced: bool = False) -> None:
-        """Receive what the stores have that vote: so many that no majority is without one.
+        """Receive the records of voting stores, at least one of each majority.
 
         If it ``is_fenced``, they know this leader.
         """
@@ -408,7 +408,7 @@ class Leaders:
         return lead
 
     def _recover(self, lead: Lead) -> dict[TopicPartition, Known]:
-        """Return what the journals say of an owner's partitions; write it to this gateway's one."""
+        """Return an owner's partitions as the journals describe them; write it to the own one."""
         mine = self._own_states(lead.owner)
         told = summaries(read_journals(self._store.log), lead.life)
         known = {tp: self._known(lead, tp, told.get(tp, {}), mine[tp]) for tp in mine}
@@ -468,7 +468,7 @@ class Leaders:
         lead: Lead | None = None,
         most_s: float = GATHER_S,
     ) -> None:
-        """Wait until so many stores, of those that vote for a leader, have all of this."""
+        """Wait until ``copies`` stores, of a leader voting ones, have these records."""
         of, why = self._replication.watermark, "too few stores have all records in time"
         self._wait(
             lambda: all(of(each.tp, each.end, copies, lead) == each.end for each in infos),

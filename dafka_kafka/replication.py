@@ -91,7 +91,7 @@ class Replication:
 
         A store that goes away meanwhile is no longer waited for, like a Kafka replica that leaves
         the ISR, unless fewer than ``copies`` stores, with this one, would have the records. Of a
-        leader's records they must be voting stores, and the wait ends if there is a newer leader.
+        leader's records they must be voting stores, and a newer leader ends the wait.
         """
         deadline = time.monotonic() + timeout_s
         # Keyed by location, too: a restarted store is asked at its new location.
@@ -122,7 +122,7 @@ class Replication:
     def watermark(
         self, tp: TopicPartition, end: int, copies: int, lead: Lead | None = None
     ) -> int | None:
-        """Return the offset, at most ``end``, before which so many stores have the records.
+        """Return the offset, at most ``end``, before which ``copies`` stores have the records.
 
         This store has the partition up to ``end``. None while too few others have reported.
         """
@@ -197,7 +197,7 @@ class Replication:
 
 
 def _voters(others: Collection[str], lead: Lead | None) -> set[str]:
-    """Return the stores whose copies count, of some others and this store, whose name is ``""``."""
+    """Return which copies count, of some other stores and this one, which is named ``""``."""
     if lead is None:
         return {"", *others}
     own = {""} if lead.leader in lead.stores else set[str]()
