@@ -89,7 +89,7 @@ class Producers(Closing):
 def written(body: bytes) -> tuple[str, bytes | None, bytes | None, list[tuple[str, bytes]]]:
     """Parse a record; raise InvalidRequestError, which names the member, if it is invalid."""
     try:
-        found = msgspec.json.decode(body, type=_Written)
+        found = _DECODER.decode(body)
     except msgspec.MsgspecError as error:
         raise InvalidRequestError("body", body[:100], str(error)) from None
     except UnicodeDecodeError:
@@ -109,6 +109,9 @@ class _Written(msgspec.Struct, forbid_unknown_fields=True):
     key: str | None = None
     headers: dict[str, str] = {}
     encoding: Literal["text", "base64", "hex"] = "text"
+
+
+_DECODER: Final = msgspec.json.Decoder(_Written)
 
 
 def _octets(text: str, encoding: str) -> bytes:

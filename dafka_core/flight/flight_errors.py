@@ -30,7 +30,7 @@ from dafka_core.errors import (
     StoreUnreachableError,
 )
 from dafka_core.flight.limits import MAX_MESSAGE_CHARS
-from dafka_core.model.json_message import VERSION, pack
+from dafka_core.model.json_message import VERSION, convert, pack
 from dafka_core.model.log_entries import TransactionExistsError
 
 _KINDS: Final[dict[str, type[DafkaError]]] = {
@@ -129,12 +129,12 @@ def translated(error: BaseException, store: str) -> DafkaError:
         )
     if kind is not None:
         with suppress(msgspec.ValidationError):  # with unknown facts the sentence remains
-            return msgspec.convert(facts, kind)
+            return convert(facts, kind)
     tls_error = next((_TLS_ERRORS[reason] for reason in _TLS_ERRORS if reason in str(error)), "")
     why = str(facts.get("message") or tls_error or _reason(error))
     if facts.get("error") == BUSY:
         with suppress(msgspec.ValidationError):
-            return msgspec.convert({**facts, "store": store, "why": why}, StoreBusyError)
+            return convert({**facts, "store": store, "why": why}, StoreBusyError)
     return StoreUnreachableError(store, why)
 
 

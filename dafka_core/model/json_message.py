@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Collection
-from typing import Annotated, Any, ClassVar, Final, Self
+from typing import Annotated, Any, ClassVar, Final, Self, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -16,6 +17,17 @@ from dafka_core.model.name_limits import nearest
 VERSION: Final = 1
 
 Natural = Annotated[int, Meta(ge=0, le=2**62)]
+
+T = TypeVar("T")
+
+_CONVERTING: Final = threading.Lock()
+"""msgspec 0.22 ends the process if two threads are the first ones that convert to a class."""
+
+
+def convert(found: object, kind: type[T]) -> T:
+    """Convert builtins to a class, as ``msgspec.convert``, in one thread at a time."""
+    with _CONVERTING:
+        return msgspec.convert(found, kind)
 
 
 def pack(members: dict[str, Any], version: int = VERSION) -> bytes:
@@ -53,7 +65,7 @@ class JsonMessage(msgspec.Struct, frozen=True):
                 "v", short(version), f"must be the version, {cls.json_version}"
             )
         try:
-            return msgspec.convert(found, cls)
+            return convert(found, cls)
         except msgspec.ValidationError as error:
             raise _refused(found, cls.__struct_fields__, str(error)) from error
         except UnicodeEncodeError:  # in a text where no name is expected

@@ -166,7 +166,7 @@ DEFECTS = (
         "store_writer.c:154",
         "store-. has .* of",
         Roles(store=AsksNobody),
-        first=67,
+        first=180,
     ),
     Defect(
         "topics match by prefix",
@@ -309,7 +309,7 @@ DEFECTS = (
         "ours",
         LOST_RECORDS,
         changes=lambda: {(hosts, "AppendQueue"): TellsAnyway},
-        first=94,
+        first=300,
         shape=TAKEOVERS,
     ),
     Defect(
