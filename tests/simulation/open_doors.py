@@ -8,8 +8,7 @@ from dafka_core.nodes import security, traffic
 from dafka_core.nodes.security import RefusedSubscriptions
 from dafka_core.protocol import store_directory
 from dafka_core.protocol.store_directory import Question
-from tests.simulation import keys, mesh, network
-from tests.simulation.keys import SimulatedSecurity
+from tests.simulation import keys
 from tests.simulation.known_defects import Defect
 from tests.simulation.shape import OURS
 
@@ -22,13 +21,6 @@ LOCKED: Final[dict[str, Any]] = {
 
 WRONG: Final = "lost:|doubled:|never published|is not what it was|for safe|was told|beyond"
 """Findings about honest nodes."""
-
-
-class _BelievesBeacons(SimulatedSecurity):
-    """No announcement is checked."""
-
-    def check_node(self, node: str, key: str) -> None:
-        """Nobody is refused."""
 
 
 class _TakesAnyAnswer(Question):
@@ -74,16 +66,6 @@ DOORS: Final = (
         changes=lambda: {(security, "shown"): lambda who, message: message},
         first=28,
         shape={**LOCKED, "topics": ("a", "ab", "b")},
-    ),
-    Defect(
-        "every announcement is believed",
-        "Security.check_node",
-        ".",
-        changes=lambda: dict.fromkeys(
-            ((mesh, "SimulatedSecurity"), (network, "SimulatedSecurity")), _BelievesBeacons
-        ),
-        first=653,
-        shape=LOCKED,
     ),
     Defect(
         "an ended connection ends granted subscriptions of others",
