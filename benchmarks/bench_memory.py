@@ -14,7 +14,7 @@ from benchmarks.bench_read import source_options
 from benchmarks.bench_write import rows
 from benchmarks.figures import Figure, compared, tell
 from benchmarks.harness import TOPIC, Bench, empty
-from benchmarks.processes import Peaks, below_this_one, shared_mb
+from benchmarks.processes import WORKER, Peaks, below_this_one, shared_mb
 
 FULL_BYTES = 5_000_000_000
 
@@ -22,7 +22,7 @@ LIMIT_MB = 400.0
 
 TASKS = 4
 RECORDS = 400_000
-TASK_WORKER = "spark.daemon pyspark.worker"
+TASK_WORKER = f"{WORKER}worker"
 
 
 def run(bench: Bench) -> Iterator[Figure]:

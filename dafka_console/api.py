@@ -331,9 +331,19 @@ class Api:
     def app(self) -> Starlette:
         """The application: pages, answers and events."""
         answers = (
-            *(self.overview, self.map, self.topics, self.topic, self.partitions),
-            *(self.records, self.record, self.queries, self.query, self.audit),
-            *(self.groups, self.group, self.health),
+            self.overview,
+            self.map,
+            self.topics,
+            self.topic,
+            self.partitions,
+            self.records,
+            self.record,
+            self.queries,
+            self.query,
+            self.audit,
+            self.groups,
+            self.group,
+            self.health,
         )
         routes = [
             Route("/", lambda request: FileResponse(STATIC / "index.html")),

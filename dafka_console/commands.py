@@ -175,7 +175,7 @@ def console(*, uris: str, exit_with_parent: bool, **options: Any) -> None:
     """
     if exit_with_parent:
         stop_when_input_ends()
-    own = flags.of_table(ConsoleOptions, options)
+    own = ConsoleOptions.declared_in(options)
     ConsoleOptions.build(own)
     try:
         from dafka_console.server import Console
@@ -187,7 +187,7 @@ def console(*, uris: str, exit_with_parent: bool, **options: Any) -> None:
     from dafka_console.cluster_view import ANSWER_S
 
     named = located(uris, keys_in(options), ANSWER_S)
-    with Console(flags.of_table(ReaderOptions, options), named, **own) as node:
+    with Console(ReaderOptions.declared_in(options), named, **own) as node:
         output.info(f"console at {node.url}; Ctrl-C stops it")
         if node.token:
             output.info(f"the page asks for this token: {node.url}?token={node.token}")

@@ -179,7 +179,7 @@ def _avro_rows(reader: Any) -> Iterator[Any]:
 def _check_avro(schema: Any, size_bytes: int) -> None:
     """Refuse a schema by which a few bytes could be read without end, or as too much.
 
-    It is recursive, too deep, or has too many values that take no byte.
+    Raises ValueError if it is recursive, too deep, or has too many values that take no byte.
     """
     named: dict[str, tuple[int, bool] | None] = {}  # None while it is measured
 

@@ -13,7 +13,6 @@ from dafka_console.api import Api
 from dafka_console.cluster_view import ClusterView
 from dafka_console.options import DEFAULT_PORT, ConsoleOptions
 from dafka_console.producing import Producers
-from dafka_core.cli.flags import of_table
 from dafka_core.config.node_options import SecurityOptions
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.names import escape
@@ -75,7 +74,7 @@ class Console(ExtensionNode):
         self, options: Mapping[str, Any], locations: Sequence[StoreLocation] = (), **console: Any
     ) -> None:
         config = ConsoleOptions.build(console)
-        security = SecurityOptions.build(of_table(SecurityOptions, options))
+        security = SecurityOptions.build(SecurityOptions.declared_in(options))
         where = host_port(config.listen, DEFAULT_PORT)
         is_here = is_loopback(where.host)
         is_open = not config.token_file and (is_here or security.may_be_open)

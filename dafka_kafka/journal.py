@@ -202,12 +202,10 @@ def summaries(
 def read_journals(log: Log) -> Iterator[JournalRecord]:
     """Yield the records of all journals in a store, one journal after the other."""
     for info in log.partitions(JOURNAL_TOPIC):
-        start = info.earliest
-        while start < info.end and (batches := log.read(info.tp, start, info.end)):
-            for value in (value for batch in batches for value in batch.values):
+        for batch in log.batches(info.tp, info.earliest, info.end):
+            for value in batch.values:
                 with suppress(InvalidRequestError):  # of a later version
                     yield JournalRecord.parse(bytes(value))
-            start = batches[-1].end
 
 
 def recovered(lives: Summaries, end: int, last: EpochId) -> Known | None:

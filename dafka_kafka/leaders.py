@@ -41,7 +41,7 @@ from dafka_core.errors import DafkaError
 from dafka_core.flight.requests import Trimmed, TrimRequest
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.model.epochs import LIFE_ID_BITS, NO_LIFE, Epoch, EpochId, last_life
+from dafka_core.model.epochs import LIFE_ID_BITS, MAX_ACKS, NO_LIFE, Epoch, EpochId, last_life
 from dafka_core.model.records import PartitionInfo, TopicPartition
 from dafka_core.nodes.append_queue import Addition
 from dafka_core.nodes.store import Store
@@ -61,7 +61,7 @@ from dafka_kafka.journal import (
 )
 from dafka_kafka.partition_registry import COMMIT_S, PartitionRegistry
 from dafka_kafka.producer_states import notes_of
-from dafka_kafka.registry_table import LEAST_STORES, MAX_ACKS, REGISTRY, Lead
+from dafka_kafka.registry_table import LEAST_STORES, REGISTRY, Lead
 from dafka_kafka.replication import Heads, Replication
 
 MOVE_S: Final = 5.0
@@ -268,9 +268,8 @@ class Leaders:
             self._try(
                 owner, "its partitions have no leader here", partial(self._lead, owner, stores)
             )
-        for lead in [term.lead for term in [*self._terms.values()]]:
-            # Other stores keep reporting, so that the next request finds what they have.
-            self._replication.watermark(self.journal.tp, 0, lead.majority, lead)
+        if self._terms:  # so that the next request finds what other stores have
+            self._replication.use()
         if self._terms and self.journal.count > LONGEST_JOURNAL:
             self._try(JOURNAL_TOPIC, "its beginning stays", self._shorten)
 
@@ -395,7 +394,7 @@ class Leaders:
         numbers = [each.life.number for each in self._registry.leads.values()]
         numbers += [info.life.number for info in self._infos(owner)]
         number, life_id = max(int(time.time()), *numbers, 0) + 1, secrets.randbits(LIFE_ID_BITS)
-        life = EpochId(number, life_id, min(len(stores) // 2 + 1, MAX_ACKS - 1))
+        life = EpochId(number, life_id, min(len(stores) // 2 + 1, MAX_ACKS))
         self._elected[owner] = life
         agreed = self._registry.lead(Lead(owner, self._own, life, stores), previous)
         self._wait(agreed.done, "the registry does not answer", COMMIT_S)

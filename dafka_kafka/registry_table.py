@@ -20,7 +20,7 @@ from these offsets on, and those that a gateway hosted never do. ``leader`` writ
 ``owner`` in this life, and a majority of ``stores`` acknowledges them (``leaders``). ``committed``:
 a majority of the stores has all records before that offset, so they can't be lost; only committed
 records count. Any producer can write to the topic, so records that are invalid, or don't fit the
-previous ones, are skipped deterministically: all gateways skip the same ones.
+previous ones, are skipped deterministically: all gateways skip the same.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from typing import ClassVar, Final, NamedTuple
 from dafka_core.errors import InvalidRequestError, ProtocolError
 from dafka_core.model.epochs import (
     LIFE_ID_BITS,
+    MAX_ACKS,
     MAX_END,
     MAX_NUMBER,
     NO_LIFE,
@@ -52,9 +53,6 @@ from dafka_core.storage import Log
 MAX_PARTITIONS: Final = 200_000
 """In all topics together: about 60 MB, and seconds to describe to a client. Kafka's own clusters
 had as many before KRaft."""
-
-MAX_ACKS: Final = 256
-"""Limit of a life's acknowledgements, one byte."""
 
 MAX_RECORD_BYTES: Final = 1 << 20
 """Longer records are invalid."""
@@ -129,13 +127,13 @@ class Lead(NamedTuple):
 
     @classmethod
     def parse(cls, record: RegistryRecord, offset: int) -> Lead | None:
-        """Return the leader record at an offset of the registry; None if it is another one."""
+        """Return the leader record at an offset of the registry; None if it has no valid one."""
         owner, leader, life, stores = record.owner, record.leader, record.life, record.stores
         is_valid = (
             all(_is_valid(check_node_address, each) for each in (owner, leader, *stores))
             and 0 < life.number < MAX_NUMBER
             and 0 <= life.id < 2**LIFE_ID_BITS
-            and 0 <= life.acks < MAX_ACKS
+            and 0 <= life.acks <= MAX_ACKS
         )
         return cls(owner, leader, life, stores, offset) if is_valid else None
 
@@ -348,9 +346,9 @@ class RegistryLog:
         return self._lives.get(owner, NO_LIFE)
 
     def confirms(self, lead: Lead, head: PartitionInfo | None) -> bool:
-        """Return whether neither this store nor another one knows a newer leader.
+        """Return whether neither this store nor another knows a newer leader.
 
-        ``head`` is the other one's registry. If this store's is behind, nothing is confirmed.
+        ``head`` is the other store's registry. If this store's is behind, nothing is confirmed.
         """
         self.read()
         with self._lock:

@@ -133,12 +133,15 @@ class Replication:
         found = sorted((ends[each] for each in _voters(ends.keys() - {""}, lead)), reverse=True)
         return found[copies - 1] if len(found) >= copies else None
 
+    def use(self) -> None:
+        """Ask the reachable stores for their partitions, and keep asking for a while."""
+        for each in self._known().endpoints.items():
+            self._follow(*each).use()
+
     def reports(self) -> Iterator[tuple[str, Heads]]:
         """Yield what each other store has last reported; it does not change meanwhile."""
-        known = self._known()
-        for each in known.endpoints.items():
-            self._follow(*each).use()
-        for store in {*known.names} & {*self._followed}:
+        self.use()
+        for store in {*self._known().names} & {*self._followed}:
             followed = self._followed[store]
             with followed.lock:
                 if followed.heads:
@@ -159,8 +162,9 @@ class Replication:
         def has(tp: TopicPartition, end: int, epoch: Epoch | None) -> bool:
             if tp not in heads or heads[tp].end < end:
                 return False
-            is_ours = epoch_at(self._log.lives(tp).history, end - 1) == epoch
-            return is_ours and self._end(tp, heads) >= end
+            history = self._log.lives(tp).history
+            is_ours = epoch_at(history, end - 1) == epoch
+            return is_ours and (known_until(history, heads[tp].life) or 0) >= end
 
         return all(has(tp, *each) for tp, each in needed.items()) and self._confirms(lead, heads)
 
@@ -197,7 +201,7 @@ class Replication:
 
 
 def _voters(others: Collection[str], lead: Lead | None) -> set[str]:
-    """Return which copies count, of some other stores and this one, which is named ``""``."""
+    """Return the stores whose copies count; this store is named ``""``."""
     if lead is None:
         return {"", *others}
     own = {""} if lead.leader in lead.stores else set[str]()

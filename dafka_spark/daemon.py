@@ -1,7 +1,8 @@
 """A daemon of Spark's Python workers that share the modules of the connector.
 
-Set ``spark.python.daemon.module=dafka_spark.daemon``.  Otherwise each worker imports them: a new
-one for each kind of a query's steps, for each task at a time, and after each failed task.
+Set ``spark.python.daemon.module=dafka_spark.daemon``.  Otherwise each worker imports them: one for
+each task at a time, and a new one after each failed task.  It is the daemon of tasks only: Spark
+plans queries with its own.
 
 Threads do not survive the fork of a worker.  The modules start only those of jemalloc and OpenBLAS,
 which handle forks.

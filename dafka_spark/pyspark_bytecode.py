@@ -23,11 +23,6 @@ from dafka_core.system.files import move
 _TESTS: Final = re.compile("/tests/")
 
 
-def archive_of(spark_home: str) -> Path:
-    """Return the archive that Spark adds to its workers' ``PYTHONPATH``."""
-    return Path(spark_home, "python", "lib", "pyspark.zip")
-
-
 def add_bytecode(archive: Path) -> int:
     """Add the bytecode of all modules to an archive; return the number of files added.
 
@@ -36,8 +31,8 @@ def add_bytecode(archive: Path) -> int:
     Raises:
         OSError: it cannot be read or replaced.
     """
-    with tempfile.TemporaryDirectory(dir=archive.parent) as made:
-        sources, new = Path(made, "sources"), Path(made, archive.name)
+    with tempfile.TemporaryDirectory(dir=archive.parent) as directory:
+        sources, new = Path(directory, "sources"), Path(directory, archive.name)
         with ZipFile(archive) as old:
             old.extractall(sources)
         compileall.compile_dir(
@@ -51,17 +46,14 @@ def add_bytecode(archive: Path) -> int:
         )
         shutil.copy(archive, new)
         with ZipFile(new, "a", ZIP_DEFLATED) as zipped:
-            missing = [
-                (path, name)
-                for path in sorted(sources.rglob("*.pyc"))
-                if (name := path.relative_to(sources).as_posix()) not in zipped.NameToInfo
-            ]
-            for path, name in missing:
-                zipped.write(path, name)
+            made = {each.relative_to(sources).as_posix() for each in sources.rglob("*.pyc")}
+            missing = sorted(made.difference(zipped.namelist()))
+            for name in missing:
+                zipped.write(sources / name, name)
         move((new, archive))
     return len(missing)
 
 
 if __name__ == "__main__":
-    found = archive_of(_find_spark_home())
+    found = Path(_find_spark_home(), "python", "lib", "pyspark.zip")  # on its workers' path
     sys.stdout.write(f"added bytecode of {add_bytecode(found)} modules to {found}\n")

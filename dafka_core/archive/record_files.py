@@ -165,7 +165,7 @@ def read_records(
 
 
 def first_from(directory: Path, path: Path, file: ArchivedFile, time_us: int) -> int | None:
-    """Return the first offset at a time or later; None if all are earlier; raise as ``read``."""
+    """Return the first offset at a time or later; None if all are earlier; as ``read_records``."""
     with _opened(directory, path, file) as parquet, reading(directory, path):
         found = parquet.read(columns=["timestamp"]).column(0)
     stamps = found.combine_chunks().view(pa.int64()).fill_null(UNKNOWN_US).to_numpy()

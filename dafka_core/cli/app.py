@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from dafka_core.cli.commands import (
@@ -37,43 +37,45 @@ add_settings(
     ReaderOptions,
 )
 
-_COMMANDS: Final = {
-    RUN: ("node_commands:up", "node_commands:tower", "node_commands:store"),
-    RECORDS: ("produce_command:produce", "consume_command:consume", "copy_command:copy"),
-    INSPECT: (
-        *("cluster_commands:status", "cluster_commands:doctor", "cluster_commands:nodes"),
-        *("list_commands:topics", "list_commands:partitions", "list_commands:heads"),
-        *("list_commands:stores", "list_commands:staged", "perf_commands:perf"),
-    ),
-    MAINTAIN: (
-        *("retention_commands:retain", "retention_commands:trim", "retention_commands:delete"),
-        *("archive_command:archive", "bundle_command:bundle"),
-    ),
-    SPARK: (
-        *("list_commands:lag", "checkpoint_commands:checkpoint"),
-        *("job_commands:job", "job_commands:notebooks"),
-    ),
-    SECURITY: ("keys_command:keys",),
-    PROGRAM: ("configuration:config", "version_command:completion"),
+_COMMANDS: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
+    RUN: {"node_commands": ("up", "tower", "store")},
+    RECORDS: {
+        "produce_command": ("produce",),
+        "consume_command": ("consume",),
+        "copy_command": ("copy",),
+    },
+    INSPECT: {
+        "cluster_commands": ("status", "doctor", "nodes"),
+        "list_commands": ("topics", "partitions", "heads", "stores", "staged"),
+        "perf_commands": ("perf",),
+    },
+    MAINTAIN: {
+        "retention_commands": ("retain", "trim", "delete"),
+        "archive_command": ("archive",),
+        "bundle_command": ("bundle",),
+    },
+    SPARK: {
+        "list_commands": ("lag",),
+        "checkpoint_commands": ("checkpoint",),
+        "job_commands": ("job", "notebooks"),
+    },
+    SECURITY: {"keys_command": ("keys",)},
+    PROGRAM: {"configuration": ("config",), "version_command": ("completion",)},
 }
-"""The functions of commands by section."""
+"""The functions of commands by section and module."""
 
-_SUBCOMMANDS: Final = {
-    "node_commands:store": (
-        *("backup_commands:backup", "backup_commands:restore", "backup_commands:verify"),
-        *("node_commands:aside", "node_commands:forget", "node_commands:replace"),
-    ),
-    "perf_commands:perf": ("perf_commands:produce", "perf_commands:consume", "perf_commands:store"),
-    "checkpoint_commands:checkpoint": (
-        *("checkpoint_commands:show", "checkpoint_commands:diff", "checkpoint_commands:copy"),
-        *("checkpoint_commands:fork", "checkpoint_commands:rewind", "checkpoint_commands:reset"),
-        "checkpoint_commands:verify",
-    ),
-    "keys_command:keys": (
-        *("keys_command:new", "keys_command:renew", "keys_command:show", "keys_command:token"),
-    ),
+_SUBCOMMANDS: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
+    "node_commands:store": {
+        "backup_commands": ("backup", "restore", "verify"),
+        "node_commands": ("aside", "forget", "replace"),
+    },
+    "perf_commands:perf": {"perf_commands": ("produce", "consume", "store")},
+    "checkpoint_commands:checkpoint": {
+        "checkpoint_commands": ("show", "diff", "copy", "fork", "rewind", "reset", "verify"),
+    },
+    "keys_command:keys": {"keys_command": ("new", "renew", "show", "token")},
 }
-"""The commands of groups."""
+"""The functions of the commands of some of them."""
 
 _SETTINGS: Final[Mapping[str, Mapping[str, Any]]] = {
     "job_commands:job": {"allow_interspersed_args": False},
@@ -81,20 +83,21 @@ _SETTINGS: Final[Mapping[str, Mapping[str, Any]]] = {
 }
 
 
-def _command(function: str, section: str = "") -> Command:
-    return Command(
-        f"dafka_core.cli.{function}",
-        section,
-        commands=tuple(map(_command, _SUBCOMMANDS.get(function, ()))),
-        settings=_SETTINGS.get(function, {}),
-        runs=function == "node_commands:store",
-    )
+def _commands(functions: Mapping[str, Sequence[str]], section: str = "") -> Iterator[Command]:
+    for function in (f"{module}:{name}" for module, names in functions.items() for name in names):
+        yield Command(
+            f"dafka_core.cli.{function}",
+            section,
+            commands=tuple(_commands(_SUBCOMMANDS.get(function, {}))),
+            settings=_SETTINGS.get(function, {}),
+            runs=function == "node_commands:store",
+        )
 
 
 _dafka: Final = Command(
     "dafka_core.cli.version_command:dafka",
     commands=with_plugins(
-        _command(each, section) for section, names in _COMMANDS.items() for each in names
+        each for section, found in _COMMANDS.items() for each in _commands(found, section)
     ),
     settings={"help_option_names": ["-h", "--help"]},
     epilog="Start with 'dafka up'; then 'dafka produce TOPIC' and 'dafka consume TOPIC'. "

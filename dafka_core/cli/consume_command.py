@@ -463,7 +463,7 @@ def consume(
         why = "requires --exit-at-end or --until: new records need a tower"
         raise click.BadParameter(why, param_hint="'--stores'")
     check_argument("topic", topic, check_topic)  # before waiting for a tower
-    finder = StoreFinder(uris, timeout_s, flags.of_table(ReaderOptions, options))
+    finder = StoreFinder(uris, timeout_s, ReaderOptions.declared_in(options))
     if wanted.ends:
         if options.get("metrics") is not None:
             output.info("--metrics is ignored: a command that reads in bulk serves no metrics")
@@ -501,7 +501,7 @@ def _follow(
         start = {topic: start | {each.info.partition: each.start for each in ranges}}
     with (
         flags.watching("consumer", options) as watch,
-        Consumer(start=start, **flags.of_table(ConsumerOptions, options)) as consumer,
+        Consumer(start=start, **ConsumerOptions.declared_in(options)) as consumer,
     ):
         watch.add(consumer)
         consumer.subscribe(topic)

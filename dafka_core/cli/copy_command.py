@@ -239,20 +239,20 @@ def copy(
     if len(topics) == 2 and topics[0] == topics[1] and not to_tower:
         why = "is the same topic: name another topic, or another cluster (--to-tower)"
         raise click.BadParameter(why, param_hint="'TO'")
-    given = {**flags.of_table(ProducerOptions, options)}
+    given = {**ProducerOptions.declared_in(options)}
     if to_tower:
         given["tower"] = ",".join(to_tower)
     if origin.kind:
         _file_to_topic(origin, topics[0], given)
         return
     wanted = Selection.of(offset, since, until, partition, ends=True)
-    finder = StoreFinder(uris, timeout_s, flags.of_table(ReaderOptions, options))
+    finder = StoreFinder(uris, timeout_s, ReaderOptions.declared_in(options))
     with consume_command.open_stored_records(finder) as stored:
         if destination.kind:
             _topic_to_file(stored, wanted, topics[0], destination, overwrite=overwrite)
             return
         if topics[0] == topics[1]:
-            _check_other_cluster(stored, flags.of_table(ReaderOptions, given), timeout_s)
+            _check_other_cluster(stored, ReaderOptions.declared_in(given), timeout_s)
         mirror = _Mirror(stored, topics[0], topics[1], given, keeps_offsets=keeps_offsets)
         try:
             # With --follow a signal is the normal end.

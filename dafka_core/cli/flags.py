@@ -201,7 +201,7 @@ def reads_stores(function: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(function)
     def run(*, uris: str, timeout_s: float, min_stores: str | None = None, **values: Any) -> None:
-        options = of_table(ReaderOptions, values)
+        options = ReaderOptions.declared_in(values)
         others = {name: value for name, value in values.items() if name not in options}
         function(finder=StoreFinder(uris, timeout_s, options, min_stores), **others)
 
@@ -257,11 +257,6 @@ def needed(directory: str | None) -> str:
     return directory
 
 
-def of_table(table: type[Options], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that ``table`` declares."""
-    return {row.name: options[row.name] for row in table.table() if row.name in options}
-
-
 class Watch(NamedTuple):
     """How a command's nodes are watched: not at all, unless ``--metrics`` names an address."""
 
@@ -278,7 +273,7 @@ def watching(what: str, options: Mapping[str, Any]) -> Iterator[Watch]:
     Raises:
         ConfigError: the address cannot be used, or other metrics options lack ``--metrics``.
     """
-    given = of_table(MetricsOptions, options)
+    given = MetricsOptions.declared_in(options)
     config = MetricsOptions.build(given)
     if config.metrics is None:
         for name, value in given.items():

@@ -37,7 +37,7 @@ STORE_TABLES: Final[tuple[type[Options], ...]] = (
 def check_extensions(options: Mapping[str, Any]) -> None:
     """Raise ConfigError for an option of an extension that is off."""
     for each in store_extensions():
-        each.check(flags.of_table(each.options, options))
+        each.check(each.options.declared_in(options))
 
 
 @contextmanager
@@ -49,7 +49,7 @@ def extended(
         nodes = []
         for each in store_extensions():
             if each.switch in options:
-                node = stack.enter_context(each.start(store, flags.of_table(each.options, options)))
+                node = stack.enter_context(each.start(store, each.options.declared_in(options)))
                 nodes.append(node)
                 if node.notice:
                     output.info(node.notice)
@@ -83,7 +83,7 @@ def run_store(directory: str, options: dict[str, Any], *, exit_with_parent: bool
     check_extensions(options)
     with (
         flags.watching("store", options) as watch,
-        Store(directory, announce=False, **flags.of_table(StoreOptions, options)) as node,
+        Store(directory, announce=False, **StoreOptions.declared_in(options)) as node,
         extended(node, options) as (nodes, facts),
     ):
         watch.add(node, *nodes)
@@ -210,7 +210,7 @@ def tower(*, exit_with_parent: bool, **options: Any) -> None:
         stop_when_input_ends()
     with (
         flags.watching("tower", options) as watch,
-        Tower(**flags.of_table(TowerOptions, options)) as node,
+        Tower(**TowerOptions.declared_in(options)) as node,
     ):
         watch.add(node)
         output.info(f"tower at {node.tower}; Ctrl-C stops it")
@@ -231,10 +231,10 @@ def up(*, directory: str, exit_with_parent: bool, **options: Any) -> None:
     if exit_with_parent:
         stop_when_input_ends()
     check_extensions(options)
-    stored = flags.of_table(StoreOptions, options) | {"announce": False}
+    stored = StoreOptions.declared_in(options) | {"announce": False}
     with (
         flags.watching("tower and store", options) as watch,
-        Tower(**flags.of_table(TowerOptions, options)) as hub,
+        Tower(**TowerOptions.declared_in(options)) as hub,
         Store(directory, **stored | {"tower": hub.tower}) as node,
         extended(node, options) as (nodes, facts),
     ):

@@ -73,11 +73,11 @@ def consume(topic: str, *, timeout_s: float, **options: Any) -> None:
     """Read a topic from its earliest record to its current end with a consumer."""
     from dafka_core import Consumer
 
-    finder = StoreFinder("", timeout_s, flags.of_table(ReaderOptions, options))
+    finder = StoreFinder("", timeout_s, ReaderOptions.declared_in(options))
     with consume_command.open_stored_records(finder) as stored:
         total = sum(each.end - each.earliest for each in stored.of_topic(topic))
     started_s = time.monotonic()
-    with Consumer(start="earliest", **flags.of_table(ConsumerOptions, options)) as consumer:
+    with Consumer(start="earliest", **ConsumerOptions.declared_in(options)) as consumer:
         consumer.subscribe(topic)
         row = _read("consumed", consumer.batches(), total, started_s)
     output.table(_COLUMNS, [row])

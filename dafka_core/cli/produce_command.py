@@ -528,7 +528,7 @@ def produce(
     with (
         open_sources(files or [STANDARD]) as sources,
         flags.watching("producer", options) as watch,
-        Producer(topic, address=address, **flags.of_table(ProducerOptions, options)) as producer,
+        Producer(topic, address=address, **ProducerOptions.declared_in(options)) as producer,
     ):
         watch.add(producer)
         first = producer.next_offset

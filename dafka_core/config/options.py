@@ -120,6 +120,11 @@ class Options:
         return found
 
     @classmethod
+    def declared_in(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return those of some options that ``table`` lists."""
+        return {row.name: given[row.name] for row in cls.table() if row.name in given}
+
+    @classmethod
     def table(cls) -> list[OptionInfo]:
         """Return the options that help and documentation list."""
         return list(cls.declared().values())

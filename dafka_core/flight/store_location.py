@@ -116,7 +116,7 @@ def path_of(location: str) -> str | None:
 
 
 def host_of(location: str) -> tuple[str, int] | None:
-    """Return a location's host and port; None without one, or for a link-local, unusable one."""
+    """Return a location's host and port; None without, or if Arrow cannot use a link-local one."""
     with suppress(ValueError):
         parts = urlsplit(location)
         host, is_tcp = parts.hostname or "", parts.scheme in (*TCP_SCHEMES, TLS_SCHEME)

@@ -16,6 +16,7 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 from dafka_core.model.epochs import (
+    MAX_ACKS,
     NO_LIFE,
     Epoch,
     EpochId,
@@ -40,8 +41,6 @@ from dafka_core.protocol.store_directory import Query, Question, StoreDirectory
 ROUNDS: Final = 3
 # 1 is the number of a partition's first life, for which no store has promised anything.
 LEAST_NUMBER: Final = 2
-# The limit of an epoch's field.  More required acknowledgements are encoded as this number.
-MAX_EPOCH_ACKS: Final = 255
 
 # Limit of stores whose acknowledgements are distinguished: peers choose the names.
 MAX_ACKING_STORES: Final = 1_000
@@ -62,7 +61,7 @@ class Missing(NamedTuple):
 
 def new_life(number: int, life_id: int, acks: int) -> EpochId:
     """Return a life with the number of acknowledgements that it requires."""
-    return EpochId(number, life_id, min(acks, MAX_EPOCH_ACKS))
+    return EpochId(number, life_id, min(acks, MAX_ACKS))
 
 
 def newest_life(replies: Replies) -> EpochId:

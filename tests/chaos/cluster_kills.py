@@ -15,6 +15,7 @@ from collections.abc import Callable
 from tests.chaos.harness import Chaos, Round, wait_until
 from tests.chaos.nodes import Feeder
 from tests.chaos.queries import END_S, Driver, Plan, check, expected, value
+from tests.chaos.query_kills import EXECUTOR, WORKER
 from tests.chaos.spark_hosts import (
     DRIVER,
     LET_IN,
@@ -163,7 +164,7 @@ class _Round(Round):
         return self._for_a_while(site, self.chance.choice(WORKERS), "a worker's host")
 
     def _executor(self, site: SparkHosts, driver: Driver) -> Heal:
-        program = self.chance.choice(("CoarseGrainedExecutorBackend", "spark.daemon pyspark."))
+        program = self.chance.choice((EXECUTOR, WORKER))
         heal = site.kill(self.chance.choice(WORKERS), program)
         self.chaos.fault(f"{program} killed")
         return heal

@@ -18,7 +18,7 @@ from dafka_console.cluster_view import ClusterView
 from dafka_console.options import ConsoleOptions
 from dafka_core import MetricsEndpoint, Producer, Store, Tower
 from dafka_core.cli.app import app
-from dafka_core.cli.flags import SETTINGS, of_table
+from dafka_core.cli.flags import SETTINGS
 from dafka_core.config.node_options import ReaderOptions, StoreOptions, TowerOptions
 from dafka_core.config.options import Options
 from dafka_core.ops.metrics_options import MetricsOptions
@@ -72,7 +72,7 @@ def settings(arguments: list[str]) -> dict[str, Any]:
     for table in TABLES[name]:
         given = {
             row: value
-            for row, value in of_table(table, parsed.params).items()
+            for row, value in table.declared_in(parsed.params).items()
             if value not in (None, ())
         }
         table.build(given)

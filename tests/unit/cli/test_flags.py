@@ -8,7 +8,7 @@ import click
 import pytest
 
 from dafka_core.cli.commands import Command
-from dafka_core.cli.flags import of_table, option, options_of, table_options
+from dafka_core.cli.flags import option, options_of, table_options
 from dafka_core.config.node_options import ConsumerOptions, StoreOptions, TowerOptions
 from dafka_core.errors import ConfigError
 
@@ -50,5 +50,5 @@ def test_each_row_of_a_table_is_an_option_unless_it_is_left_out() -> None:
 
 def test_options_of_two_tables_are_told_apart() -> None:
     options = {"sub_address": "a", "host": "h"}
-    assert of_table(TowerOptions, options) == {"sub_address": "a"}
-    assert of_table(StoreOptions, options) == {"host": "h"}
+    assert TowerOptions.declared_in(options) == {"sub_address": "a"}
+    assert StoreOptions.declared_in(options) == {"host": "h"}

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from dafka_core.model.epochs import (
+    MAX_ACKS,
     NO_LIFE,
     Epoch,
     EpochId,
@@ -28,7 +29,6 @@ from dafka_core.protocol import messages as m
 from dafka_core.protocol import timing
 from dafka_core.protocol.producer_role import (
     LEAST_NUMBER,
-    MAX_EPOCH_ACKS,
     ROUNDS,
     Missing,
     Takeover,
@@ -149,7 +149,7 @@ def test_a_life_continues_the_newest_history(
 
 def test_acks_of_a_life_are_limited() -> None:
     assert new_life(2, 7, 3) == EpochId(2, 7, 3)
-    assert new_life(2, 7, 1_000).acks == MAX_EPOCH_ACKS
+    assert new_life(2, 7, 1_000).acks == MAX_ACKS
     assert len(Epoch.first(new_life(2, 7, 1_000)).packed()) == len(A.packed())
 
 
