@@ -232,7 +232,8 @@ def test_partitions_of_a_lost_store_are_written_again_by_the_one_in_its_place(
             former = kept_address(empty.directory)
         refused = run("store", "replace", directory, lost, *where)
         assert "lacks records of" in last_line(refused)
-        with Store(directory, tower=lone_tower) as new:
+        with Store(directory, tower=lone_tower) as new:  # the third one: the gateway becomes leader
+            wait_until(lambda: any("stores vote" in each.sentence for each in gateway.findings()))
             wait_until(lambda: same(a, new))
         for wrong, why in [
             (a.address, "is running: only a store that is gone can be replaced"),

@@ -183,7 +183,8 @@ class Cluster:
             lead=self.propose,
         )
         replication: Any = SimpleNamespace(
-            watermark=lambda tp, end, copies, lead=None: min(end, self.copied)
+            use=lambda: None,
+            watermark=lambda tp, end, copies, lead=None: min(end, self.copied),
         )
         self.leaders = Leaders(store, registry, gateways, replication)
         self.leaders.journal = none
