@@ -72,8 +72,17 @@ def cluster(tmp_path: Path) -> Iterator[VotedCluster]:
 @contextmanager
 def reading(servers: str) -> Iterator[Seen]:
     """Read all partitions meanwhile, from their beginnings."""
-    options = {"bootstrap.servers": servers, "group.id": "g", "log_level": 0}
-    consumer = Consumer(options | {"auto.offset.reset": "error", "reconnect.backoff.max.ms": 200})
+    consumer = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": "g",
+            "auto.offset.reset": "error",
+            # Otherwise it is closed when its group's gateway, which has ended, answers.
+            "enable.auto.commit": False,
+            "reconnect.backoff.max.ms": 200,
+            "log_level": 0,
+        }
+    )
     seen: Seen = {}
     ended = threading.Event()
     positions = [0] * PARTITIONS
