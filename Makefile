@@ -33,8 +33,9 @@ test: java env ## format, lint, types, and the tests but those marked nightly
 test-all: java env ## format, lint, types, and all tests
 	@$(MAKE) --no-print-directory -j3 lint tests
 
+# A worker that crashes would be started again with the test that crashed it, for ever.
 tests: .venv/spark-classes.jsa rewritten
-	@$(BIN)/python -m pytest -n 4 $(TESTS)
+	@$(BIN)/python -m pytest -n 4 --max-worker-restart 0 $(TESTS)
 
 # pytest rewrites each file's assertions once and keeps them; its workers would do so at the same time.
 rewritten: env
