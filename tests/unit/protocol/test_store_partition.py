@@ -100,13 +100,6 @@ def test_a_put_must_begin_where_the_partition_ends(disk: Disk, role: StoreRole) 
     assert disk.offsets() == list(range(20))
 
 
-def test_a_put_continues_after_the_records_of_an_earlier_life() -> None:
-    role = store(Disk(**{TOPIC: 100}))
-    assert isinstance(role.host(0.0, batch_of(0, 10)), OffsetConflictError)
-    assert role.next_offset(TP) == 100
-    assert isinstance(role.host(0.0, batch_of(100, 110)), RecordBatch)
-
-
 def test_records_of_producers_are_not_published(disk: Disk, role: StoreRole) -> None:
     role.on_batch(0.0, "", batch_of(0, 10))
     assert disk.store(role) == [ack(10)]

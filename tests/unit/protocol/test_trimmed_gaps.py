@@ -93,14 +93,6 @@ def test_the_last_transaction_is_one_of_stored_records(end: int) -> None:
     assert reply.transaction == (last if end <= 5 else None)
 
 
-def test_it_restarts_at_the_earliest_record_of_any_store(store: Waiting) -> None:
-    store.known.add(TWO)
-    store.hears(60)
-    store.hears(40, store=TWO)
-    assert store.told(LONG) is None
-    assert store.told(LONG, store=TWO) == RestartPartition(TP, 40, (OLD,))
-
-
 def heard_from_one_that_has_them(store: Waiting) -> None:
     store.known.add(TWO)
     store.hears(30, store=TWO)
@@ -138,19 +130,6 @@ def test_a_store_that_loses_the_records_or_ends_does_not_count(store: Waiting) -
     again.hears(60)
     heard_from_one_that_has_them(again)
     again.known.on_peer_lost(TWO)
-    assert again.told(LONG) is None
-    assert again.told(timing.ABSENT_STORE_S) is not None
-
-
-def test_it_waits_longer_while_any_known_store_is_absent(store: Waiting) -> None:
-    store.hears(60)
-    assert store.told(LONG, stores=(OWN, TWO)) is None
-    assert store.told(timing.ABSENT_STORE_S, stores=(OWN, TWO)) is not None
-    again = Waiting()
-    again.hears(60)
-    again.known.add(TWO)
-    again.known.on_peer_lost(TWO)
-    assert again.trimmed.on_tick(LONG, {TP: again.partition}) == []
     assert again.told(LONG) is None
     assert again.told(timing.ABSENT_STORE_S) is not None
 
