@@ -94,12 +94,3 @@ def test_of_topics_that_are_deleted_at_once_no_rule_is_left(
     for done in admin.delete_topics(topics, request_timeout=PATIENCE_S).values():
         done.result(PATIENCE_S)
     assert store.retention_control.rules == ()
-
-
-def test_what_was_kept_of_it_is_said_no_more(admin: AdminClient, store: Store) -> None:
-    make(admin, "u", {"retention.ms": "9000"})
-    make(admin, "t", {"retention.ms": "1000", "retention.bytes": "5"})
-    assert {str(each) for each in store.retention_control.rules} == {"u=9s", "t=1s,5B"}
-    delete(admin, "t")
-    make(admin, "t")
-    assert [str(each) for each in store.retention_control.rules] == ["u=9s"]

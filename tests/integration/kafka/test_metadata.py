@@ -13,7 +13,6 @@ from confluent_kafka.admin import AdminClient
 
 from dafka_core import Producer, Store, Tower
 from dafka_core.testing import wait_until
-from dafka_kafka import partition_registry
 from dafka_kafka.api import Api
 from dafka_kafka.errors import KafkaError
 from dafka_kafka.gateway import Gateway
@@ -141,17 +140,6 @@ def test_of_two_gateways_one_is_dead(start: Start) -> None:
     assert told(first, "new") == {"new": 5}
     start("bb")
     wait_until(lambda: told(first, "new") == {"new": 0})
-
-
-def test_a_dead_tower_takes_no_topic_away(
-    start: Start, live_tower: Tower, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(partition_registry, "IDLE_S", 0.0)
-    _, gateway = start("a")
-    assert told(gateway, "flights") == {"flights": 0}
-    live_tower.close()
-    assert told(gateway) == {"flights": 0}
-    assert told(gateway, "new", "flights") == {"new": 5, "flights": 0}
 
 
 def test_a_topic_of_more_than_a_thousand_partitions(gateway: Gateway, admin: AdminClient) -> None:

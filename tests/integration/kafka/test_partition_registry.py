@@ -68,16 +68,6 @@ def test_gateways_take_the_list_over_from_each_other_once_for_many_topics(
     assert len(two.names("alerts")) == 1
 
 
-def test_the_list_is_given_up_after_a_while(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition_registry, "IDLE_S", 0.0)
-    one = start("a")
-    one.create("flights", 1)
-    wait_until(lambda: one.registry._lease.state is LeaseState.FOLLOWING)
-    before = lives(one)
-    one.create("alerts", 1)
-    assert lives(one) == before + 1
-
-
 def test_a_store_with_a_key_makes_topics(tmp_path: Path) -> None:
     allowed, away = tmp_path / "allowed", tmp_path / "away"
     allowed.mkdir()
@@ -172,18 +162,6 @@ def test_a_topic_of_dafkas_is_numbered_and_can_be_added_to(start: Start, live_to
         assert [each.hosted for each in one.registry.partitions("flights")] == [False, True, True]
 
 
-def test_a_majority_goes_on_without_a_store_that_is_away(start: Start) -> None:
-    all_ = one, two, three = start("a"), start("bb"), start("ccc")
-    meet(*all_)
-    one.create("flights", 2)
-    agree("flights", 2, *all_)
-    three.close()
-    two.create("alerts", 2)
-    found = agree("alerts", 2, one, two)
-    back = start("ccc")
-    assert agree("alerts", 2, one, two, back) == found
-
-
 def test_stores_that_come_are_asked_to_agree_before_one_goes(start: Start) -> None:
     one = start("a")
     one.create("flights", 1)  # acknowledged by one store: all must answer the next lease
@@ -267,12 +245,3 @@ def test_who_waits_while_the_gateway_ends_is_told(
         with pytest.raises(RefusedError):
             waiting.result(PATIENCE_S)
     assert refusal(one.create, "alerts", 1)[0] == KafkaError.NOT_CONTROLLER
-
-
-def test_a_thousand_producers_of_a_topic(start: Start) -> None:
-    one = start("a")
-    one.create("flights", 1_000)
-    before = one.names("flights")
-    assert len(set(before)) == 1_000
-    one.close()
-    assert start("a").names("flights") == before

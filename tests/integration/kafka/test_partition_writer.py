@@ -82,13 +82,6 @@ def test_small_batches_share_a_write_and_large_ones_do_not(
     assert [each.count for each in puts] == [2] * 10
 
 
-def test_a_batch_again_while_the_first_one_is_on_its_way(store: Store) -> None:
-    first, second = sequenced(2)
-    outcomes = written(store, first, second, first, second, second)
-    assert outcomes == [Written(*each) for each in ((0, 3), (3, 6), (0, 3), (3, 6), (3, 6))]
-    assert stored(store) == [b"0"] * 3 + [b"1"] * 3
-
-
 def test_others_who_write_there_again_and_again_are_made_way_for(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -249,22 +249,6 @@ def test_a_request_that_waits_for_room_is_not_too_slow() -> None:
         assert response(second)
 
 
-def test_who_goes_while_it_waits_for_room_holds_up_nobody() -> None:
-    with served(max_in_flight_bytes=300_000) as (server, connect, slow):
-        first, gone, second = connect(), connect(), connect()
-        first.sendall(produce(bytes(200_000)))
-        wait_until(lambda: slow.working == 1)
-        gone.sendall(produce(bytes(290_000))[:1_000])
-        wait_until(lambda: len(server.room._waiting) == 1)
-        second.sendall(produce(bytes(90_000)))
-        wait_until(lambda: len(server.room._waiting) == 2)
-        gone.close()
-        wait_until(lambda: slow.working == 2)
-        let_go(server, slow)
-        assert response(first)
-        assert response(second)
-
-
 def test_what_is_too_large_is_refused_before_it_comes() -> None:
     with served(max_produce_bytes=1_000) as (server, connect, _):
         client = connect()
@@ -399,37 +383,12 @@ def test_who_has_another_certificate_in_mind_does_not_connect(locked: Locked) ->
     assert locked.gateway.connection_count == 0
 
 
-def test_who_has_no_tls_is_none_of_its_connections(locked: Locked) -> None:
-    with socket.create_connection(locked.gateway.listens, timeout=30) as plain:
-        plain.sendall(b"\0\0\0\x0e\0\x12\0\0\0\0\0\x01\xff\xff")
-        assert not plain.recv(100).startswith(b"\0\0")
-    assert locked.gateway.connection_count == 0
-
-
-def test_requests_are_answered_in_their_order(gateway: Gateway) -> None:
-    with socket.create_connection(gateway.listens, timeout=30) as client:
-        client.sendall(b"".join(struct.pack(">ihhih", 10, 18, 0, n, -1) for n in range(5_000)))
-        for number in range(5_000):
-            assert response(client)[:4] == struct.pack(">i", number)
-
-
 def test_a_request_may_come_octet_by_octet(gateway: Gateway) -> None:
     with socket.create_connection(gateway.listens, timeout=30) as client:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for octet in ASK * 2:
             client.sendall(bytes([octet]))
         assert response(client) == response(client)
-
-
-def test_a_request_of_no_size_ends_its_connection_and_no_other(gateway: Gateway) -> None:
-    with socket.create_connection(gateway.listens, timeout=30) as good:
-        for size in (0, -1, 2**31 - 1):
-            with socket.create_connection(gateway.listens, timeout=30) as client:
-                client.sendall(struct.pack(">i", size))
-                assert received(client, 1) == b""
-        good.sendall(ASK)
-        assert response(good)
-    assert gateway.invalid_count == 3
 
 
 @pytest.mark.parametrize(
