@@ -29,11 +29,10 @@ from dafka_kafka.produce import ProduceRounds
 from dafka_kafka.producer_states import ProducerStates
 from dafka_kafka.registry_table import NumberedPartition
 from tests.integration.kafka.admin import make
-from tests.integration.kafka.fixed_node import OWN, fixed_node
+from tests.integration.kafka.fixed_node import OWN, FixedNumbers, fixed_node
 from tests.integration.kafka.produce_client import (
     OTHERS,
     Answer,
-    FixedNumbers,
     ProduceClient,
     produce_server,
 )
