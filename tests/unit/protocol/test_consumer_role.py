@@ -26,7 +26,7 @@ STORE = "C907107406D149E897A2DEA4F157F211"
 def consumer(start: Any = "earliest", *topics: str) -> ConsumerRole:
     role = ConsumerRole(ME, start)
     for topic in topics or (TOPIC,):
-        role.subscribe(topic)
+        assert role.subscribe(topic) == [m.GetHeads(topic, ME)]
     return role
 
 
@@ -87,12 +87,6 @@ def test_a_store_receives_the_topics_once_in_any_order_of_introduction() -> None
     deaf = consumer("earliest", TOPIC)
     assert deaf.on_subscribed(0.0, m.ConsumerHello, STORE) == []
     assert deaf.on_message(0.0, greeting, "") == [hello]
-
-
-def test_asks_for_the_heads_when_it_subscribes() -> None:
-    role = ConsumerRole(ME, "earliest")
-    assert role.subscribe(TOPIC) == [m.GetHeads(TOPIC, ME)]
-    assert list(role.topics) == [TOPIC]
 
 
 def test_latest_begins_with_the_first_record() -> None:
@@ -162,12 +156,7 @@ def test_topics_match_exactly() -> None:
         assert role.on_batch(0.0, "", batch_of(5, 9, topic)) == []
         assert role.on_message(0.0, m.Head(topic, PARTITION, 9), "") == []
         assert role.on_batch(0.0, ME, batch_of(5, 9, topic)) == []
-    assert role.delivered == []
-    assert role.positions() == {}
-
-
-def test_records_for_other_nodes_are_ignored(role: ConsumerRole) -> None:
-    assert role.on_batch(0.0, ME + "0", batch_of(0, 9)) == []
+    assert role.on_batch(0.0, ME + "0", batch_of(5, 9, "a")) == []  # for another node
     assert role.delivered == []
     assert role.positions() == {}
 

@@ -174,13 +174,6 @@ def test_records_without_an_epoch_are_of_the_last_one() -> None:
     assert plain.write() == [ack(B.life, 6)]
 
 
-def test_known_records_are_acknowledged_again_in_the_last_life() -> None:
-    store = Store((A, B), 9)
-    store.receive(A, 3, 5)
-    assert store.role.on_tick(0.0) == [ack(B.life, 9)]
-    assert store.role.take_pending() == []
-
-
 def test_records_behind_a_gap_may_belong_to_another_history() -> None:
     store = Store((A,), 5)
     ahead = C._replace(parent=ZOMBIE.digest)

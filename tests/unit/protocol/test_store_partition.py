@@ -115,12 +115,6 @@ def test_a_put_must_begin_where_the_partition_ends(disk: Disk, role: StoreRole) 
     assert disk.offsets() == list(range(20))
 
 
-def test_records_of_producers_are_not_published(disk: Disk, role: StoreRole) -> None:
-    role.on_batch(0.0, "", batch_of(0, 10))
-    assert disk.store(role) == [ack(10)]
-    assert heads_in(role.on_tick(10.0)) == []
-
-
 def test_the_head_is_repeated_for_a_while(disk: Disk, role: StoreRole) -> None:
     role.host(0.0, batch_of(0, 10))
     assert role.on_tick(0.0) == []  # nothing is on disk yet
