@@ -7,29 +7,24 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 import pytest
-from pyarrow import flight
 
 from dafka_core import Store
 from dafka_core.errors import (
     ClosedError,
-    DataLossError,
     FencedError,
     InvalidRequestError,
     OffsetConflictError,
     StoreError,
 )
-from dafka_core.flight.local_log import LocalLog, LocalLogs
-from dafka_core.flight.requests import GetRequest, RecordRange
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.log_entries import TransactionExistsError
 from dafka_core.model.records import (
-    PartitionInfo,
     RecordBatch,
     TopicPartition,
     Transaction,
@@ -41,9 +36,7 @@ from dafka_core.testing import wait_until
 from tests.integration.nodes.content import values
 from tests.integration.nodes.peers import PATIENCE_S
 from tests.integration.nodes.staging import (
-    OTHER,
     PARTITION,
-    TOPIC,
     TP,
     client_of,
     commit,
@@ -204,40 +197,6 @@ def test_batches_on_disk_are_reported_while_the_loop_is_busy(
 def client(store: Store) -> Iterator[StoreClient]:
     with client_of(store) as asking:
         yield asking
-
-
-def local_count(client: StoreClient, local: LocalLog, partition: str, start: int, end: int) -> int:
-    request = GetRequest((RecordRange(TOPIC, partition, start, end),))
-    batches = local.records(client, request)
-    return sum(len(batch.values) for batch in batches)
-
-
-def test_no_client_sees_staged_records(store: Store, client: StoreClient) -> None:
-    """Neither over Flight nor in the file; the simulator has nodes of the mesh."""
-    put(client, 0, 10)
-    transaction = stage(client, new_attempt(), 10, 100, 1)
-    other = stage(client, new_attempt(), 0, 100, 1, OTHER)
-    [info] = client.heads(None, timeout_s=PATIENCE_S)
-    assert info == PartitionInfo(TOPIC, PARTITION, 0, 10, info.life)
-    with pytest.raises(Exception, match="offset 10 "):
-        read(client, 11)
-    assert client.wait(TP, 11, timeout_s=0.05) == 10
-    assert client.offset_for_times([(TOPIC, OTHER, 0)], timeout_s=PATIENCE_S) == [None]
-    with flight.connect(store.locations[-1]) as plain:
-        (listed,) = plain.list_flights()
-        found = plain.get_flight_info(flight.FlightDescriptor.for_path(TOPIC))
-    assert (listed.total_records, len(found.endpoints)) == (10, 1)
-    with closing(LocalLogs()) as logs:
-        local = logs.open(client.describe(timeout_s=PATIENCE_S))
-        assert local is not None
-        for partition, start in ((PARTITION, 10), (OTHER, 0)):
-            with pytest.raises(DataLossError):
-                local_count(client, local, partition, start, 100)
-        commit(client, transaction, other)
-        assert [local_count(client, local, each, 0, 100) for each in (PARTITION, OTHER)] == [
-            100
-        ] * 2
-    assert read(client, 100) == values(100)
 
 
 def test_commits_and_stages_of_many_writers_at_once(client: StoreClient) -> None:

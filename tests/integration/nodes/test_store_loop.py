@@ -277,12 +277,6 @@ def test_an_address_and_its_origin_are_on_disk_before_it_is_used(
     assert len(done) == 2
 
 
-def test_only_a_store_is_restored(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="there is no store here"):
-        restore(tmp_path)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_copy_with_equal_files_ends_and_its_original_continues(
     original: Store, tower: str, produce: Produce, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
