@@ -249,6 +249,22 @@ def test_a_request_that_waits_for_room_is_not_too_slow() -> None:
         assert response(second)
 
 
+def test_who_goes_while_it_waits_for_room_holds_up_nobody() -> None:
+    with served(max_in_flight_bytes=300_000) as (server, connect, slow):
+        first, gone, second = connect(), connect(), connect()
+        first.sendall(produce(bytes(200_000)))
+        wait_until(lambda: slow.working == 1)
+        gone.sendall(produce(bytes(290_000))[:1_000])
+        wait_until(lambda: len(server.room._waiting) == 1)
+        second.sendall(produce(bytes(90_000)))
+        wait_until(lambda: len(server.room._waiting) == 2)
+        gone.close()
+        wait_until(lambda: slow.working == 2)
+        let_go(server, slow)
+        assert response(first)
+        assert response(second)
+
+
 def test_what_is_too_large_is_refused_before_it_comes() -> None:
     with served(max_produce_bytes=1_000) as (server, connect, _):
         client = connect()

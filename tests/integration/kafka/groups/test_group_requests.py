@@ -164,6 +164,8 @@ def test_each_partition_has_its_error(store: Store) -> None:
         assert client.commit(5, topic="unheard of", metadata="über" * 3) == unknown
         assert client.commit(*range(11)) == [0] * 10 + unknown
         assert client.committed()["t", 9] == 9
+        store.close()
+        assert client.commit(6) == [KafkaError.COORDINATOR_NOT_AVAILABLE]
 
 
 def delete(client: Asking, topic: str, group_id: str = "g") -> tuple[int, list[int]]:
