@@ -218,10 +218,7 @@ DEFECTS = (
         "a clock that jumps is believed",
         "ours",
         "a timestamp .* ahead",
-        changes=lambda: {
-            (timestamps, "STEP_US"): 2**62,
-            (timestamps, "MAX_AHEAD_US"): 2**62,
-        },
+        changes=lambda: {(timestamps, "STEP_US"): 2**62, (timestamps, "MAX_AHEAD_US"): 2**62},
         shape={"styles": (OURS,), "writers": 1},
     ),
     Defect(

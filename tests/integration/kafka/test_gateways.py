@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dafka_core import Store, Tower
+from dafka_core import Store
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.testing import wait_until
 from dafka_kafka import gateways
@@ -21,21 +21,18 @@ from dafka_kafka.gateways import (
     retract_former,
 )
 from dafka_kafka.registry_table import NumberedPartition
-
-ANY_PORTS = {"sub_address": "tcp://127.0.0.1:0", "pub_address": "tcp://127.0.0.1:0"}
+from tests.integration.kafka.numbering import OFTEN
 
 Start = Callable[[str], Gateways]
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
+def start(tower: str, tmp_path: Path) -> Iterator[Start]:
     """Start a store and announce its gateway."""
-    often = {"beacon_interval_ms": 200, "peer_expiry_ms": 1_500, "sync_interval_ms": 200}
     with ExitStack() as running:
-        tower = running.enter_context(Tower(**ANY_PORTS)).tower
 
         def make(name: str) -> Gateways:
-            store = running.enter_context(Store(tmp_path / name, tower=tower, **often))
+            store = running.enter_context(Store(tmp_path / name, tower=tower, **OFTEN))
             made = Gateways(store, "127.0.0.1", 9_000 + len(name))
             made.announce()
             return made

@@ -20,10 +20,7 @@ from dafka_kafka import partition_writer, produce
 from dafka_kafka.errors import KafkaError, RefusedError
 from dafka_kafka.partition_writer import Put, Written
 from dafka_kafka.produce import ProduceRounds
-from dafka_kafka.producer_states import (
-    NOTES,
-    ProducerStates,
-)
+from dafka_kafka.producer_states import NOTES, ProducerStates
 from dafka_kafka.records import record_batch
 from dafka_kafka.registry_table import NumberedPartition
 from tests.integration.kafka.fixed_node import OWN, fixed_node

@@ -30,12 +30,7 @@ from dafka_kafka.producer_states import ProducerStates
 from dafka_kafka.registry_table import NumberedPartition
 from tests.integration.kafka.admin import make
 from tests.integration.kafka.fixed_node import OWN, FixedNumbers, fixed_node
-from tests.integration.kafka.produce_client import (
-    OTHERS,
-    Answer,
-    ProduceClient,
-    produce_server,
-)
+from tests.integration.kafka.produce_client import OTHERS, Answer, ProduceClient, produce_server
 from tests.unit.kafka.records.batches import batch, messages_of
 
 FIRST = ("t", 0)
@@ -238,11 +233,7 @@ def test_requests_are_answered_in_order_whatever_they_wait_for(
 
 
 def test_a_majority_of_three_stores_is_needed_for_acks_all(
-    client: ProduceClient,
-    store: Store,
-    tower: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    client: ProduceClient, store: Store, tower: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     others = [Store(tmp_path / name, tower=tower) for name in "ab"]
     with contextlib.ExitStack() as running:

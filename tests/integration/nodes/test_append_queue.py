@@ -6,8 +6,10 @@ import gc
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -24,12 +26,7 @@ from dafka_core.errors import (
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.log_entries import TransactionExistsError
-from dafka_core.model.records import (
-    RecordBatch,
-    TopicPartition,
-    Transaction,
-    TransactionState,
-)
+from dafka_core.model.records import RecordBatch, TopicPartition, Transaction, TransactionState
 from dafka_core.model.values import Values
 from dafka_core.nodes import append_queue
 from dafka_core.testing import wait_until
@@ -140,19 +137,13 @@ def own_values(store: Store) -> list[bytes]:
 
 
 def test_of_many_that_write_there_each_is_written_once(store: Store) -> None:
-    found: list[range] = []
+    def write(name: bytes) -> list[int]:
+        append = partial(store.append_queue.append, OWN_PARTITION_TP, [name], timeout_s=30)
+        return [append().start for _ in range(20)]
 
-    def write(name: bytes) -> None:
-        found.extend(
-            store.append_queue.append(OWN_PARTITION_TP, [name], timeout_s=30) for _ in range(20)
-        )
-
-    threads = [threading.Thread(target=write, args=(name,)) for name in (b"a", b"b", b"c")]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-    assert sorted(each.start for each in found) == list(range(60))
+    with ThreadPoolExecutor(3) as threads:
+        found = [*threads.map(write, (b"a", b"b", b"c"))]
+    assert sorted(chain(*found)) == list(range(60))
     assert sorted(own_values(store)) == [b"a"] * 20 + [b"b"] * 20 + [b"c"] * 20
 
 
@@ -201,23 +192,14 @@ def client(store: Store) -> Iterator[StoreClient]:
 
 def test_commits_and_stages_of_many_writers_at_once(client: StoreClient) -> None:
     """Each partition's transactions come one after the other, whatever its neighbours do."""
-    failures: list[BaseException] = []
 
     def work(partition: str) -> None:
-        try:
-            for number in range(5):
-                start = 100 * number
-                transaction = stage(client, new_attempt(), start, start + 100, number, partition)
-                commit(client, transaction)
-        except BaseException as error:  # noqa: BLE001 -- it is compared below
-            failures.append(error)
+        for number in range(5):
+            start = 100 * number
+            commit(client, stage(client, new_attempt(), start, start + 100, number, partition))
 
-    threads = [threading.Thread(target=work, args=(f"P{number}",)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(work, (f"P{number}" for number in range(8))))
     for number in range(8):
         assert read(client, 500, f"P{number}") == values(500)
         assert state_of(client, f"P{number}").transaction == Transaction(4, 400, 500)

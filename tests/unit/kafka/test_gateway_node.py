@@ -75,9 +75,7 @@ def test_complaints_are_logged_once_in_a_while(caplog: pytest.LogCaptureFixture)
     ]
 
 
-def test_complaints_of_one_do_not_hide_those_of_another(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_complaints_of_one_do_not_hide_those_of_another(caplog: pytest.LogCaptureFixture) -> None:
     complaints = Complaints()
     with caplog.at_level(logging.WARNING, "dafka.kafka"):
         for user in ("alice", "bob", "alice"):

@@ -11,12 +11,7 @@ import pytest
 from dafka_core.errors import OffsetConflictError
 from dafka_core.model.epochs import NO_LIFE, Epoch, EpochId
 from dafka_core.model.log_entries import RestartPartition, StoreSeen
-from dafka_core.model.records import (
-    PartitionInfo,
-    PartitionLives,
-    RecordBatch,
-    Transaction,
-)
+from dafka_core.model.records import PartitionInfo, PartitionLives, RecordBatch, Transaction
 from dafka_core.protocol import store_partition, timing
 from dafka_core.protocol.known_stores import KnownStores
 from dafka_core.protocol.limits import MAX_STORES
