@@ -60,13 +60,13 @@ def waited(
     replication: Replication,
     end: int,
     meanwhile: Callable[[], object],
-    *copies: int,
+    copies: int = 1,
     timeout_s: float = 30,
 ) -> bool:
     """Wait for copies, and do something meanwhile, without which the wait does not end."""
 
     async def wait() -> bool:
-        waiting = asyncio.create_task(replication.wait({TP: end}, timeout_s, *copies))
+        waiting = asyncio.create_task(replication.wait({TP: end}, timeout_s, copies))
         await asyncio.sleep(0.2)
         assert not waiting.done()
         await asyncio.to_thread(meanwhile)

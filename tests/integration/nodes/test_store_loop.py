@@ -30,6 +30,7 @@ from dafka_core.nodes.store_identity import (
 from dafka_core.nodes.store_loop import LogWriter, Outcomes
 from dafka_core.protocol.messages import Ack, RecordMessage
 from dafka_core.storage import Log
+from dafka_core.system.files import replace_file
 from dafka_core.testing import wait_until
 from tests.forked import ForkedCluster
 from tests.integration.nodes.content import stored, values
@@ -264,7 +265,7 @@ def test_an_address_and_its_origin_are_on_disk_before_it_is_used(
         with pytest.raises(StoreError, match="the power is off"):
             new_identity(tmp_path)
     assert not (tmp_path / ADDRESS_FILE).exists()
-    done, replace_file = list[str](), store_identity.replace_file
+    done: list[str] = []
 
     def replace(path: Path, *how: Any) -> None:
         replace_file(path, *how)
