@@ -26,7 +26,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -34,10 +34,7 @@ from dafka_core.model.epochs import History, digest, prefix
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.storage.block import LONG, OFFSET
 from dafka_core.storage.rows import LAST_OFFSET, partition_key
-from dafka_core.storage.transaction import CountedTransaction
-
-if TYPE_CHECKING:
-    import lmdb
+from dafka_core.storage.transaction import Table
 
 LINK_RECORDS: Final = 16_384
 LINK_BYTES: Final = 16 << 20
@@ -132,13 +129,12 @@ def _chained(
 class Links:
     """The links of all partitions, in one transaction of LMDB."""
 
-    def __init__(self, txn: CountedTransaction, meta: lmdb._Database) -> None:
-        self._txn = txn
+    def __init__(self, meta: Table) -> None:
         self._meta = meta
 
     def before(self, partition_id: int, start: int) -> Link | None:
         """Return a partition's last link that begins before an offset."""
-        cursor = self._txn.cursor(self._meta)
+        cursor = self._meta.cursor()
         found = cursor.set_range(_key(partition_id, start))
         if not (cursor.prev() if found else cursor.last()):
             return None
@@ -151,7 +147,7 @@ class Links:
     def starting(self, partition_id: int, start: int) -> Iterator[Link]:
         """Yield those that begin at or after an offset, in order."""
         begin = _key(partition_id, start)
-        for key, value in self._txn.scan(self._meta, _PREFIX + begin[_ID], begin):
+        for key, value in self._meta.scan(_PREFIX + begin[_ID], begin):
             found = _parsed(partition_id, key, value)
             assert found is not None
             yield found
@@ -159,18 +155,18 @@ class Links:
     def put(self, partition_id: int, link: Link) -> None:
         """Write a link, replacing one that begins there."""
         start, *rest = link
-        self._txn.put(_key(partition_id, start), _LINK.pack(*rest), db=self._meta)
+        self._meta.put(_key(partition_id, start), _LINK.pack(*rest))
 
     def cut(self, partition_id: int, end: int) -> None:
         """Delete the links of records after an offset, which will be replaced."""
         while (link := self.last(partition_id)) and max(link.end, link.start + 1) > end:
-            self._txn.delete(_key(partition_id, link.start), db=self._meta)
+            self._meta.delete(_key(partition_id, link.start))
 
     def trim(self, partition_id: int, earliest: int) -> None:
         """Delete those of trimmed records, except the last: the next one continues it."""
         last = self.before(partition_id, earliest)
         while last and (link := self.before(partition_id, last.start)):
-            self._txn.delete(_key(partition_id, link.start), db=self._meta)
+            self._meta.delete(_key(partition_id, link.start))
 
 
 def _key(partition_id: int, start: int) -> bytes:
