@@ -47,7 +47,6 @@ from dafka_core.storage.transaction import OffsetTable, Table
 #
 # Everything is little endian.  Pure: no database, no clock.
 
-
 MAGIC = b"DafG"
 VERSION = 1
 HEADER = struct.Struct("<4sHHQII")
@@ -290,12 +289,13 @@ class AppendArea:
                         continue
                     self._meta.put(key, bytes(pack_group(left)) if left else b"")
 
-    def rewrite(self, key: bytes) -> None:
-        """Write a damaged group again, without damaged blocks, whose records are elsewhere."""
-        intact: list[GroupedBlock] = []
-        with contextlib.suppress(ValueError):
-            intact += Group(bytes(self._meta.get(key) or b"")).intact()
-        self._meta.put(key, bytes(pack_group(intact)) if intact else b"")
+    def rewrite(self, keys: Iterable[bytes]) -> None:
+        """Write damaged groups again, without damaged blocks, whose records are elsewhere."""
+        for key in keys:
+            intact: list[GroupedBlock] = []
+            with contextlib.suppress(ValueError):
+                intact += Group(bytes(self._meta.get(key) or b"")).intact()
+            self._meta.put(key, bytes(pack_group(intact)) if intact else b"")
 
     def _replace(self, bucket: Bucket, keys: list[bytes], blocks: list[GroupedBlock]) -> None:
         merged, level, kept = self._merged(blocks), bucket[0] + 1, False

@@ -76,7 +76,6 @@ class Notes:
 #     "lives of ", digest of the partition's key  ->  promised life, older epochs, checksum
 #     "met ", address of another store  ->  when it was last seen, and its endpoint
 
-
 _MET = b"met "
 _SEEN_BYTES: Final = 8
 
@@ -106,10 +105,8 @@ class Lives:
     def begin(self, row: PartitionRow, epoch: Epoch) -> PartitionRow:
         """Return the row after its partition continues with an epoch."""
         # An epoch without records was abandoned: its staged records are gone.
-        promised, history = self._until(row.tp, row, row.end)
-        history = with_epoch(history, epoch)
-        self._put(row.tp, promised, history[:-1])
-        return row._replace(epoch=epoch)
+        _, history = self._until(row.tp, row, row.end)
+        return self.replace(row, with_epoch(history, epoch))
 
     def promise(self, tp: TopicPartition, life: EpochId) -> None:
         """Write a promise, unless a newer life has one."""
@@ -138,9 +135,7 @@ class Lives:
 
     def cut(self, row: PartitionRow, end: int) -> PartitionRow:
         """Return the row without the epochs that begin at ``end`` or later."""
-        promised, history = self._until(row.tp, row, end)
-        self._put(row.tp, promised, history[:-1])
-        return row._replace(epoch=history[-1] if history else None)
+        return self.replace(row, self._until(row.tp, row, end)[1])
 
     def replace(self, row: PartitionRow, history: History) -> PartitionRow:
         """Return the row with another history; promises stay."""
