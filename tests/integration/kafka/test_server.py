@@ -403,37 +403,12 @@ def test_who_has_another_certificate_in_mind_does_not_connect(locked: Locked) ->
     assert locked.gateway.connection_count == 0
 
 
-def test_who_has_no_tls_is_none_of_its_connections(locked: Locked) -> None:
-    with socket.create_connection(locked.gateway.listens, timeout=30) as plain:
-        plain.sendall(b"\0\0\0\x0e\0\x12\0\0\0\0\0\x01\xff\xff")
-        assert not plain.recv(100).startswith(b"\0\0")
-    assert locked.gateway.connection_count == 0
-
-
-def test_requests_are_answered_in_their_order(gateway: Gateway) -> None:
-    with socket.create_connection(gateway.listens, timeout=30) as client:
-        client.sendall(b"".join(struct.pack(">ihhih", 10, 18, 0, n, -1) for n in range(5_000)))
-        for number in range(5_000):
-            assert response(client)[:4] == struct.pack(">i", number)
-
-
 def test_a_request_may_come_octet_by_octet(gateway: Gateway) -> None:
     with socket.create_connection(gateway.listens, timeout=30) as client:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for octet in ASK * 2:
             client.sendall(bytes([octet]))
         assert response(client) == response(client)
-
-
-def test_a_request_of_no_size_ends_its_connection_and_no_other(gateway: Gateway) -> None:
-    with socket.create_connection(gateway.listens, timeout=30) as good:
-        for size in (0, -1, 2**31 - 1):
-            with socket.create_connection(gateway.listens, timeout=30) as client:
-                client.sendall(struct.pack(">i", size))
-                assert received(client, 1) == b""
-        good.sendall(ASK)
-        assert response(good)
-    assert gateway.invalid_count == 3
 
 
 @pytest.mark.parametrize(
