@@ -19,9 +19,11 @@ from dafka_core.protocol import partition_fetcher, store_requests
 from dafka_core.protocol.consumer_role import ConsumerRole, Loss
 from dafka_core.protocol.messages import (
     Ack,
+    DirectHead,
     DirectRecordBatches,
     EpochAck,
     Head,
+    HeadsReply,
     Message,
 )
 from dafka_core.protocol.producer_role import MAX_ACKING_STORES, ProducerRole
@@ -29,7 +31,6 @@ from dafka_core.protocol.reader_role import ReaderRole
 from dafka_core.protocol.role import OutgoingBatch
 from dafka_core.protocol.store_role import StoreRole
 from tests.simulation.clocks import SKEW_US, right_us
-from tests.simulation.told import told_of
 from tests.simulation.world import World
 
 if TYPE_CHECKING:
@@ -400,3 +401,15 @@ class Checkers:
 
 def _name(batch: RecordBatch) -> str:
     return f"{batch.tp.topic} {batch.tp.partition[:4]} [{batch.offset}, {batch.end})"
+
+
+def told_of(message: Message | RecordBatch) -> list[tuple[TopicPartition, int]]:
+    """Return the partitions in a message, each with its next offset."""
+    match message:
+        case RecordBatch():
+            return [(message.tp, message.offset)]
+        case Head() | DirectHead():
+            return [(message.tp, message.end)]
+        case HeadsReply():
+            return [(info.tp, info.end) for info in message.entries]
+    return []

@@ -1,25 +1,26 @@
-"""Production roles with one known defect each (``known_defects.py``)."""
+"""Production roles, and their rules of histories, with one known defect each."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import count
-from math import inf
 from typing import Any
 
-from dafka_core.errors import ProtocolError
+from dafka_core.errors import DafkaError, ProtocolError
+from dafka_core.model.epochs import last_life
+from dafka_core.model.log_entries import LogEntry
 from dafka_core.model.records import RecordBatch, TopicPartition
-from dafka_core.model.values import Values
-from dafka_core.nodes import sockets
+from dafka_core.model.timestamps import stamped_once
+from dafka_core.model.values import Longs
+from dafka_core.nodes.append_queue import AppendQueue
 from dafka_core.nodes.store_loop import StoreLoop
 from dafka_core.protocol.codec import decode
-from dafka_core.protocol.consumer_role import ConsumerRole, Loss
-from dafka_core.protocol.fair_queue import FairQueue
-from dafka_core.protocol.fetch_scheduler import FetchScheduler
-from dafka_core.protocol.followed_partition import FollowedPartition
+from dafka_core.protocol.consumer_role import ConsumerRole
+from dafka_core.protocol.followed_partition import Delivered, FollowedPartition
+from dafka_core.protocol.histories import Histories
 from dafka_core.protocol.messages import (
     Ack,
     DirectHead,
-    DirectRecordBatch,
     EpochAck,
     Fetch,
     GetHeads,
@@ -30,8 +31,9 @@ from dafka_core.protocol.messages import (
 from dafka_core.protocol.producer_role import ProducerRole
 from dafka_core.protocol.reader_role import ReaderRole
 from dafka_core.protocol.record_limits import RecordLimits
-from dafka_core.protocol.role import Outgoing, OutgoingBatch
+from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_directory import StoreDirectory
+from dafka_core.protocol.store_partition import StorePartition
 from dafka_core.protocol.store_role import StoreRole
 
 CHUNK_COUNT = 4
@@ -39,22 +41,6 @@ CHUNK_COUNT = 4
 
 
 # -- producers ------------------------------------------------------------------------------------
-
-
-class WrongChunk(ProducerRole):
-    """Indexes the first chunk's values instead of those of the chunk it has come to."""
-
-    def _answer(self, fetch: Fetch) -> list[Outgoing]:
-        kept = [value for batch in self.retained for value in batch.values][:CHUNK_COUNT]
-        answer: list[Outgoing] = []
-        for message in super()._answer(fetch):
-            assert isinstance(message, OutgoingBatch)
-            batch = message.batch
-            first = batch.offset - self.retained[0].offset
-            values = [kept[(first + i) % len(kept)] for i in range(len(batch.values))]
-            wrong = RecordBatch(batch.tp, batch.offset, Values.of(values))
-            answer.append(OutgoingBatch(wrong, message.requestor))
-        return answer
 
 
 class CountsAcksTwice(ProducerRole):
@@ -125,22 +111,6 @@ class AnswersFromLater(StoreLoop):
         return super()._read(tp, start, end)
 
 
-class AsksNobody(StoreRole):
-    """Waits for the heads that producers publish, and asks no store for others'."""
-
-    def on_tick(self, now: float) -> list[Outgoing]:
-        return _without(super().on_tick(now), GetHeads)
-
-    def on_subscribed(self, now: float, kind: type[Message], topic: str) -> list[Outgoing]:
-        found = super().on_subscribed(now, kind, topic)
-        return found if kind is Ack else _without(found, GetHeads, Head)
-
-    def on_message(self, now: float, message: Message, peer: str) -> list[Outgoing]:
-        if isinstance(message, DirectHead):
-            return []
-        return _without(super().on_message(now, message, peer), GetHeads)
-
-
 # -- consumers ------------------------------------------------------------------------------------
 
 
@@ -188,26 +158,45 @@ class TakesTwice(ConsumerRole):
         return super().on_batch(now, requestor, batch)
 
 
-class NeverAsksForHeads(ConsumerRole):
-    """Asks for heads when it subscribes, and not again."""
-
-    def on_tick(self, now: float) -> list[Outgoing]:
-        return _without(super().on_tick(now), GetHeads)
+# -- histories ------------------------------------------------------------------------------------
 
 
-class WaitsForWhatIsTrimmed(ConsumerRole):
-    """Asks for ever for records that no store has any more."""
+class ExtendsAnything(Histories):
+    """Records are taken by their offsets, whosever they are."""
 
-    def _lose(self, now: float, loss: Loss) -> None:
-        self.partitions[loss.tp].unanswered_since = inf
+    def admits(self, partition: StorePartition, batch: RecordBatch) -> bool:
+        return True
+
+    def extend(self, partition: StorePartition, batch: RecordBatch) -> bool:
+        if batch.epoch is not None and batch.epoch.life > last_life(partition.history):
+            self.begin(partition, batch.epoch)
+        return True
 
 
-class ServesTheFirst(FetchScheduler):
-    """A partition without a turn when it is due gets none later."""
+class TellsAnyway(AppendQueue):
+    """A client's put succeeds even if its records were set aside since."""
 
-    def fetch_due(self, now: float) -> list[Outgoing]:
-        self._waiting = FairQueue()
-        return super().fetch_due(now)
+    def _lost(self, entry: LogEntry) -> DafkaError | None:
+        return None
+
+
+class FollowsAnything(FollowedPartition):
+    """A consumer takes whatever comes next by its offset."""
+
+    def is_stale(self, batch: RecordBatch) -> bool:
+        return False
+
+    def follow(self, now: float, batch: RecordBatch) -> Sequence[Delivered]:
+        return self.take(now, batch)
+
+
+def nobody_is_missing(*_: Any) -> None:
+    """A producer resumes with whatever stores have answered."""
+
+
+def stamped_by_itself(times: Longs | None, count: int, now_us: int, latest_us: int) -> Longs:
+    """A store ignores the timestamps of arriving records."""
+    return stamped_once(count, now_us)
 
 
 # -- others ---------------------------------------------------------------------------------------
@@ -232,16 +221,6 @@ class _GreetedOnly(StoreDirectory):
         return found
 
 
-class ForgetsRequestors(sockets.Subscribers):
-    """Takes the end of a broken connection for that of the peer, which is back already."""
-
-    def apply(self, frame: bytes) -> tuple[bool, type[Message] | None, str]:
-        subscribed, kind, topic = parsed = super().apply(frame)
-        if not subscribed and kind is DirectRecordBatch:
-            self._counts[DirectRecordBatch].pop(topic, None)
-        return parsed
-
-
 class SendsAnySize(RecordLimits):
     """Sends peers what they cannot take, again and again: each time the connection ends."""
 
@@ -262,7 +241,3 @@ class _StaleParse:
             if self._last is None:
                 raise
         return self._last
-
-
-def _without(messages: list[Outgoing], *kinds: type[Message]) -> list[Outgoing]:
-    return [message for message in messages if not isinstance(message, kinds)]

@@ -12,8 +12,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from dafka_core.errors import DafkaError
-from dafka_core.model.records import RecordBatch, StagedTransaction, TopicPartition
+from dafka_core.model.records import RecordBatch, StagedTransaction
 from dafka_core.model.values import Values
+from tests.simulation.writer import Hosted
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
@@ -23,15 +24,11 @@ MAX_TRANSACTIONS = 8
 """Transactions that a query writes at the most."""
 
 
-class ExactQuery:
+class ExactQuery(Hosted):
     """One partition of a query's output."""
 
     def __init__(self, cluster: Cluster, name: str, topic: str) -> None:
-        self.cluster = cluster
-        self.world = cluster.world
-        self.name = name
-        self.topic = topic
-        self.address = self.world.address()
+        super().__init__(cluster, name, topic)
         self.transactions = self.world.random.randint(1, MAX_TRANSACTIONS)
         self.number = 0
         """Of the transaction to write next."""
@@ -39,11 +36,6 @@ class ExactQuery:
         most = 2 * cluster.shape.burst
         self.sizes = [self.world.random.randint(1, most) for _ in range(self.transactions)]
         self._again(0)
-
-    @property
-    def tp(self) -> TopicPartition:
-        """Its partition."""
-        return TopicPartition(self.topic, self.address)
 
     @property
     def done(self) -> bool:

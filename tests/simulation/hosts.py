@@ -23,9 +23,8 @@ from dafka_core.protocol.consumer_role import ConsumerRole, Start
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_role import StoreRole
 from dafka_core.security.permissions import CONSUME, STORE
-from tests.simulation.appender import SimulatedAppender
 from tests.simulation.clocks import machine_clock
-from tests.simulation.disk import Disk, Partition
+from tests.simulation.disk import Disk, Partition, SimulatedAppender
 from tests.simulation.mesh import SimulatedMesh
 
 if TYPE_CHECKING:

@@ -13,12 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Literal
 
 from dafka_core.errors import ProtocolError
-from dafka_core.protocol.beacons import (
-    WELCOME,
-    decode_node_beacon,
-    endpoint_of,
-    tower_beacons,
-)
+from dafka_core.protocol.beacons import WELCOME, decode_node_beacon, endpoint_of, tower_beacons
 from dafka_core.protocol.role import PeerNews
 from tests.simulation.corruption import corrupted
 from tests.simulation.keys import Keys, SimulatedSecurity

@@ -342,12 +342,8 @@ def simulate_registry(
     seed: int,
     lease: type[RegistryLease] = RegistryLease,
     write: Callable[[str], object] | None = None,
-    patches: dict[tuple[Any, str], Any] | None = None,
 ) -> Result:
     """Run the world of a seed.
-
-    Args:
-        patches: names of modules and classes, with the defects in their place.
 
     Raises:
         SimulationError: gateways disagree, or do not end.
@@ -362,5 +358,5 @@ def simulate_registry(
         (partition_registry, "secrets"): tokens,
         (partition_registry, "new_address"): cluster.world.address,
     }
-    with limited({**names, **(patches or {})}):
+    with limited(names):
         return cluster.run()

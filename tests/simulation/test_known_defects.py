@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from tests.simulation.cluster import simulate
-from tests.simulation.known_defects import DEFECTS, Defect
-from tests.simulation.open_doors import DOORS, LOCKED, WRONG
+from tests.simulation.known_defects import DEFECTS, DOORS, LOCKED, WRONG, Defect
 from tests.simulation.shape import limited
 from tests.simulation.world import SimulationError
 

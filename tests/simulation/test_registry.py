@@ -63,15 +63,15 @@ def test_a_seed_gives_the_same_trace_always() -> None:
     "name",
     [
         pytest.param(name, marks=[pytest.mark.nightly] * (seeds == RARE))
-        for name, (_, _, seeds) in DEFECTS.items()
+        for name, (_, seeds) in DEFECTS.items()
     ],
 )
 def test_a_defect_is_found(name: str) -> None:
-    lease, patches, seeds = DEFECTS[name]
+    lease, seeds = DEFECTS[name]
 
     def simulate() -> None:
         for seed in range(seeds):
-            simulate_registry(seed, lease, patches=dict(patches))
+            simulate_registry(seed, lease)
 
     with pytest.raises(SimulationError):
         simulate()

@@ -45,8 +45,7 @@ def test_seeds(first: int, total: Report) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seeds", "least"),
-    [(QUICK_SEEDS, 1), pytest.param(SEEDS, 5, marks=pytest.mark.nightly)],
+    ("seeds", "least"), [(QUICK_SEEDS, 1), pytest.param(SEEDS, 5, marks=pytest.mark.nightly)]
 )
 def test_all_that_can_go_wrong_went_wrong(seeds: int, least: int, total: Report) -> None:
     # A simulation without faults shows nothing.

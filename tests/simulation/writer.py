@@ -21,8 +21,8 @@ WINDOW = 4
 """Puts under way at one time."""
 
 
-class Writer:
-    """An application that hosts its partition at any store."""
+class Hosted:
+    """An application that writes a partition into stores."""
 
     def __init__(self, cluster: Cluster, name: str, topic: str) -> None:
         self.cluster = cluster
@@ -30,6 +30,18 @@ class Writer:
         self.name = name
         self.topic = topic
         self.address = self.world.address()
+
+    @property
+    def tp(self) -> TopicPartition:
+        """Its partition."""
+        return TopicPartition(self.topic, self.address)
+
+
+class Writer(Hosted):
+    """An application that hosts its partition at any store."""
+
+    def __init__(self, cluster: Cluster, name: str, topic: str) -> None:
+        super().__init__(cluster, name, topic)
         self.target = cluster.shape.records
         self.acknowledged = 0
         self._host: StoreHost | None = None
@@ -37,11 +49,6 @@ class Writer:
         self._next = 0
         self._under_way = 0
         self.move()
-
-    @property
-    def tp(self) -> TopicPartition:
-        """Its partition."""
-        return TopicPartition(self.topic, self.address)
 
     @property
     def done(self) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
@@ -13,6 +15,7 @@ from dafka_core.testing import wait_until
 from dafka_kafka.gateway import Gateway
 from tests.integration.kafka.admin import admin_of
 from tests.integration.kafka.locked import Locked
+from tests.integration.kafka.numbering import OFTEN
 
 
 @pytest.fixture
@@ -45,6 +48,18 @@ def other(store: Store, tower: str, tmp_path: Path) -> Iterator[Store]:
 def gateway(store: Store) -> Iterator[Gateway]:
     with Gateway(store, listen="127.0.0.1:0") as gateway:
         yield gateway
+
+
+@pytest.fixture
+def start(tower: str, tmp_path: Path) -> Iterator[Callable[..., tuple[Store, Gateway]]]:
+    """Start a store with a gateway."""
+    with ExitStack() as running:
+
+        def make(name: str, **options: Any) -> tuple[Store, Gateway]:
+            store = running.enter_context(Store(tmp_path / name, tower=tower, **OFTEN))
+            return store, running.enter_context(Gateway(store, listen="127.0.0.1:0", **options))
+
+        yield make
 
 
 @pytest.fixture

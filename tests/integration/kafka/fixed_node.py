@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -23,31 +23,37 @@ from tests.unit.kafka.messages import NEWEST, request, versions
 OWN = GatewayInfo("0" * 32, 1, "127.0.0.1", 9092)
 ELSEWHERE = GatewayInfo("E" * 32, 7, "other.example.org", 9092)
 
-
 NO_LEADERS: Any = SimpleNamespace(life=lambda owner: NO_LIFE, table=SimpleNamespace(leads={}))
 """A registry without leader records."""
 
 
 class FixedNumbers:
-    """Topic t has partitions A, B, C …; the owner of number 9 is another gateway."""
-
-    def get(self, topic: str, number: int) -> NumberedPartition | None:
-        if topic != "t" or not 0 <= number < 10:
-            return None
-        return NumberedPartition(topic, number, "ABCDEFGHIJ"[number], "")
+    """The partitions of topic t; by default A, B, C …, where number 9 is of another gateway."""
 
     leads: ClassVar[dict[str, Lead]] = {}
     log = NO_LEADERS
+    written = PartitionRegistry.written
+    state_name = PartitionRegistry.state_name
 
-    def configs(self, topic: str) -> dict[str, int]:
-        return {}
+    def __init__(self, *found: NumberedPartition) -> None:
+        letters = (NumberedPartition("t", at, each, "") for at, each in enumerate("ABCDEFGHIJ"))
+        self._found = found or (*letters,)
 
-    def state_name(self, partition: NumberedPartition) -> str:
-        return partition.address
+    def get(self, topic: str, number: int) -> NumberedPartition | None:
+        found = self.partitions(topic)
+        return found[number] if 0 <= number < len(found) else None
+
+    def partitions(self, topic: str) -> Sequence[NumberedPartition]:
+        return self._found if topic == "t" else ()
 
     def number(self, tp: TopicPartition) -> int | None:
-        number = "ABCDEFGHIJ".find(tp.partition)
-        return number if tp.topic == "t" and number >= 0 else None
+        return next((each.number for each in self._found if each.tp == tp), None)
+
+    def deleted_end(self, tp: TopicPartition) -> int:
+        return 0
+
+    def configs(self, topic: str) -> Mapping[str, int]:
+        return {}
 
 
 class FixedGateways:

@@ -7,8 +7,8 @@ import random
 import socket
 import struct
 import sys
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -95,17 +95,10 @@ def is_there(where: tuple[str, int]) -> bool:
 
 def fuzz(where: tuple[str, int], seed: int, first: int, count: int) -> Outcomes:
     """Send requests ``first`` to ``first + count`` of a seed, from several threads."""
-    numbers, outcomes = iter(range(first, first + count)), Outcomes()
-
-    def work() -> None:
-        for number in numbers:
-            send(where, f"{seed}-{number}", outcomes)
-
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(THREADS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    outcomes = Outcomes()
+    seeds = (f"{seed}-{number}" for number in range(first, first + count))
+    with ThreadPoolExecutor(THREADS) as threads:
+        list(threads.map(lambda each: send(where, each, outcomes), seeds))
     return outcomes
 
 

@@ -12,6 +12,11 @@ from dafka_kafka.gateways import Gateways
 from dafka_kafka.partition_registry import PartitionRegistry
 
 ANY_PORTS = {"sub_address": "tcp://127.0.0.1:0", "pub_address": "tcp://127.0.0.1:0"}
+OFTEN: dict[str, Any] = {
+    "beacon_interval_ms": 200,
+    "peer_expiry_ms": 1_500,
+    "sync_interval_ms": 200,
+}
 PATIENCE_S = 30.0
 
 
@@ -19,8 +24,7 @@ class Numbering:
     """A store with what of a gateway gives numbers."""
 
     def __init__(self, directory: Path, tower: str, port: int, **options: Any) -> None:
-        often = {"beacon_interval_ms": 200, "peer_expiry_ms": 1_500, "sync_interval_ms": 200}
-        self.store = Store(directory, tower=tower, **often | options)
+        self.store = Store(directory, tower=tower, **OFTEN | options)
         self.gateways = Gateways(self.store, "127.0.0.1", port)
         self.registry = PartitionRegistry(self.store, self.gateways)
         self.gateways.announce()

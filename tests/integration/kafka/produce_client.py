@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from dafka_core import Store
-from dafka_core.model.records import TopicPartition
 from dafka_core.system.closing import Closing
 from dafka_core.system.hosts import HostPort, listen
 from dafka_kafka import schemas
 from dafka_kafka.api import Api
 from dafka_kafka.gateways import GatewayInfo
-from dafka_kafka.partition_registry import PartitionRegistry
 from dafka_kafka.produce import Produce
-from dafka_kafka.registry_table import Lead, NumberedPartition
+from dafka_kafka.registry_table import NumberedPartition
 from dafka_kafka.server import BACKLOG, Server
-from tests.integration.kafka.fixed_node import NO_LEADERS, fixed_node
+from tests.integration.kafka.fixed_node import ELSEWHERE, FixedNumbers, fixed_node
 from tests.unit.kafka.messages import request, rows
 
 VERSION = 8
@@ -27,44 +25,22 @@ PRODUCERS, OTHERS = 4, 5
 """The number of a Dafka producer's partition, and one with another gateway as owner."""
 
 
-class FixedNumbers:
-    """Topic t: four partitions hosted by the store, a Dafka producer's, another gateway's."""
-
-    leads: ClassVar[dict[str, Lead]] = {}
-    log = NO_LEADERS
-    written = PartitionRegistry.written
-    state_name = PartitionRegistry.state_name
-
-    def __init__(self, store: Store) -> None:
-        gateways = [*[store.address] * 5, "E" * 32]
-        self._found = [
-            NumberedPartition("t", at, "ABCDEF"[at] * 32, gateway, at != PRODUCERS)
-            for at, gateway in enumerate(gateways)
-        ]
-
-    def get(self, topic: str, number: int) -> NumberedPartition | None:
-        found = self.partitions(topic)
-        return found[number] if 0 <= number < len(found) else None
-
-    def partitions(self, topic: str) -> Sequence[NumberedPartition]:
-        return self._found if topic == "t" else ()
-
-    def number(self, tp: TopicPartition) -> int | None:
-        return next((each.number for each in self._found if each.tp == tp), None)
-
-    def deleted_end(self, tp: TopicPartition) -> int:
-        return 0
-
-    def configs(self, topic: str) -> Mapping[str, int]:
-        return {}
-
-
 @contextmanager
 def produce_server(store: Store) -> Iterator[HostPort]:
-    """Serve Produce during the context; yield the address."""
+    """Serve Produce during the context; yield the address.
+
+    Topic t has four partitions that the store hosts, a Dafka producer's, and another gateway's.
+    """
     listener = listen(HostPort("127.0.0.1", 0), BACKLOG)
     own = GatewayInfo(store.address, 1, "127.0.0.1", 9092)
-    with fixed_node(store, FixedNumbers(store), own) as node:
+    gateways = [*[store.address] * 5, ELSEWHERE.address]
+    numbers = FixedNumbers(
+        *(
+            NumberedPartition("t", at, "ABCDEF"[at] * 32, gateway, at != PRODUCERS)
+            for at, gateway in enumerate(gateways)
+        )
+    )
+    with fixed_node(store, numbers, own) as node:
         server = Server(listener, [Produce(node)])
         try:
             server.start()

@@ -7,20 +7,11 @@ from typing import Any
 
 import confluent_kafka
 import pytest
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
 from dafka_core.security.permissions import Permissions
 from dafka_core.testing import wait_until
 from dafka_kafka.access import DENIED
 from dafka_kafka.errors import KafkaError
-from tests.integration.kafka.clients.clients import (
-    Aiokafka,
-    FailedError,
-    KafkaClient,
-    KafkaPython,
-    Sent,
-)
 from tests.integration.kafka.locked import NAME, Locked, librdkafka
 
 BOB = Permissions("bob", frozenset({"produce", "consume"}), ("orders.*",), ("orders.*", "news"))
@@ -103,44 +94,3 @@ def test_librdkafka_reads_what_its_user_may(locked: Locked) -> None:
         consumer.close()
     listed = confluent_kafka.Consumer(librdkafka(locked, "bob", **{"group.id": "g"})).list_topics()
     assert set(listed.topics) == {"news", "orders.new"}
-
-
-def outcome(futures: Any) -> int:
-    """Return the error of an admin request."""
-    (future,) = futures.values()
-    try:
-        future.result(60)
-    except confluent_kafka.KafkaException as error:
-        return int(error.args[0].code())
-    return 0
-
-
-def test_librdkafka_changes_the_cluster_for_an_admin_alone(locked: Locked) -> None:
-    codes = []
-    for name in ("bob", NAME):
-        admin = AdminClient(librdkafka(locked, name))
-        made = NewTopic("orders.made", 1)
-        codes += [outcome(admin.create_topics([made])), outcome(admin.delete_topics([made.topic]))]
-    assert codes == [
-        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        0,
-        0,
-    ]
-    bob = AdminClient(librdkafka(locked, "bob"))
-    described = bob.describe_cluster(include_authorized_operations=True).result(30)
-    operations = described.authorized_operations
-    assert [each.name for each in operations] == ["IDEMPOTENT_WRITE"]
-
-
-@pytest.mark.parametrize("kind", [KafkaPython, Aiokafka])
-def test_other_clients_are_told_what_their_user_may_not_do(
-    locked: Locked, kind: type[KafkaClient]
-) -> None:
-    client = kind(locked.servers, locked.login("bob"))
-    assert client.write("orders.new", [Sent(None, b"x")]) == [0]
-    with pytest.raises(FailedError) as refused:
-        client.write("news", [Sent(None, b"x")])
-    assert refused.value.code == KafkaError.TOPIC_AUTHORIZATION_FAILED
-    with client.reading("orders.new") as reader:
-        assert reader.read_values(1) == [b"x"]

@@ -8,16 +8,6 @@ from typing import Any
 import confluent_kafka
 import confluent_kafka.admin
 import pytest
-from kafka.admin import (
-    ACLFilter,
-    ACLOperation,
-    ACLPermissionType,
-    ACLResourcePatternType,
-    KafkaAdminClient,
-    ResourcePatternFilter,
-    ResourceType,
-)
-from kafka.errors import ClusterAuthorizationFailedError
 
 from dafka_core.security.permissions import Permissions
 from dafka_kafka.acls import PatternFilter, fits
@@ -59,31 +49,6 @@ def test_there_are_no_acls(gateway: Gateway) -> None:
 
 
 BOB = Permissions("bob", frozenset({"produce", "consume"}), ("orders.*",), ("x",))
-
-
-def test_kafka_python_lists_what_users_may_do(locked: Locked) -> None:
-    locked.permit(NAME, BOB)
-    client = KafkaAdminClient(bootstrap_servers=locked.servers, **locked.login().python())
-    everything = ResourcePatternFilter(ResourceType.ANY, None, ACLResourcePatternType.ANY)
-    asked = (None, ACLOperation.ANY, ACLPermissionType.ANY, everything)
-    try:
-        found, _ = client.describe_acls(ACLFilter("User:bob", *asked))
-        listed = {
-            (each.resource_pattern.resource_name, each.operation.name, each.permission_type.name)
-            for each in found
-        }
-        assert {
-            ("orders.", "WRITE", "ALLOW"),
-            ("x", "READ", "ALLOW"),
-            ("kafka-cluster", "IDEMPOTENT_WRITE", "ALLOW"),
-        } < listed
-        assert {each.principal for each in found} == {"User:bob"}
-        # Without role admin a user may neither list nor change.
-        locked.permit(Permissions(NAME, frozenset({"produce"})), BOB)
-        with pytest.raises(ClusterAuthorizationFailedError):
-            client.describe_acls(ACLFilter(None, *asked))
-    finally:
-        client.close()
 
 
 def test_librdkafka_lists_them_and_is_told_what_changes_them(locked: Locked) -> None:

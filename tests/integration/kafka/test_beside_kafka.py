@@ -23,13 +23,7 @@ from dafka_core.config.node_options import StoreOptions
 from dafka_kafka.configs import RETENTION, TOPIC_CONFIGS, Kind, settings
 from dafka_kafka.options import KafkaOptions
 from tests.integration.kafka import maven
-from tests.integration.kafka.beside import (
-    Headers,
-    Record,
-    Server,
-    batch_of,
-    records_of,
-)
+from tests.integration.kafka.beside import Headers, Record, Server, batch_of, records_of
 from tests.unit.kafka.records.batches import messages_of
 
 NOW_MS: Final = int(time.time() * 1000)
@@ -458,9 +452,7 @@ def topics(server: Server) -> Found:
         "no copy": {"replication_factor": 0},
         "five copies": {"replication_factor": 5},
         "default partitions": {"num_partitions": -1, "replication_factor": -1},
-        "assignments and partitions": {
-            "assignments": [{"partition_index": 0, "broker_ids": [1]}],
-        },
+        "assignments and partitions": {"assignments": [{"partition_index": 0, "broker_ids": [1]}]},
         "assigned to nobody": {
             "num_partitions": -1,
             "replication_factor": -1,

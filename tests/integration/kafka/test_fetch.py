@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 
 from dafka_core import Store
-from dafka_core.errors import StoreError
 from dafka_core.model.log_entries import StoreSeen
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log
 from dafka_kafka import fetch
 from dafka_kafka.api import Api
 from dafka_kafka.errors import KafkaError
-from dafka_kafka.fetch import LAG_S, NO_EPOCH, BeyondEnd, Fetch, readable, say_damaged
+from dafka_kafka.fetch import LAG_S, NO_EPOCH, BeyondEnd, Fetch, readable
 from dafka_kafka.gateway_node import GatewayNode
 from dafka_kafka.records.kafka_batch import KafkaBatch
 from dafka_kafka.records.record_batch import decode_batches
@@ -230,9 +229,3 @@ def test_what_is_read_here(store: Store) -> None:
             ("t", 0, 1, KafkaError.UNKNOWN_LEADER_EPOCH),
         ):
             assert readable(node, topic, number, epoch) == found
-
-
-def test_damage_is_logged_and_told(log: Log, caplog: pytest.LogCaptureFixture) -> None:
-    damage = StoreError(log.directory, "topic t, partition A is damaged")
-    assert say_damaged(damage) is KafkaError.KAFKA_STORAGE_ERROR
-    assert "topic t, partition A is damaged" in caplog.text

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from pathlib import Path
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 from confluent_kafka import TopicCollection
 from confluent_kafka.admin import AdminClient
 
-from dafka_core import Producer, Store, Tower
+from dafka_core import Producer, Store
 from dafka_core.testing import wait_until
-from dafka_kafka import partition_registry
 from dafka_kafka.api import Api
 from dafka_kafka.errors import KafkaError
 from dafka_kafka.gateway import Gateway
@@ -22,27 +20,6 @@ from dafka_kafka.topics import KAFKAS_OWN
 from tests.integration.kafka.admin import PATIENCE_S, admin_of, listed, make
 from tests.integration.kafka.one_request import tell
 from tests.unit.kafka.messages import NEWEST, rows, versions
-
-OFTEN: dict[str, Any] = {
-    "beacon_interval_ms": 200,
-    "peer_expiry_ms": 1_500,
-    "sync_interval_ms": 200,
-}
-
-Start = Callable[[str], tuple[Store, Gateway]]
-
-
-@pytest.fixture
-def start(live_tower: Tower, tmp_path: Path) -> Iterator[Start]:
-    """Start a store with a gateway."""
-    with ExitStack() as running:
-
-        def make(name: str) -> tuple[Store, Gateway]:
-            store = running.enter_context(Store(tmp_path / name, tower=live_tower.tower, **OFTEN))
-            gateway = Gateway(store, listen="127.0.0.1:0", num_partitions=2)
-            return store, running.enter_context(gateway)
-
-        yield make
 
 
 def told(
@@ -117,7 +94,8 @@ def test_a_client_is_told_of_the_gateway_and_of_topics(
         assert (answer.error_code, len(answer.brokers)) == (error, 2 - kind)
 
 
-def test_of_two_gateways_one_is_dead(start: Start) -> None:
+def test_of_two_gateways_one_is_dead(start: Callable[..., tuple[Store, Gateway]]) -> None:
+    start = partial(start, num_partitions=2)
     (_, first), (two, second) = start("a"), start("bb")
     client, other = admin_of(first), admin_of(second)
     wait_until(lambda: len(listed(client).brokers) == 2)
@@ -141,17 +119,6 @@ def test_of_two_gateways_one_is_dead(start: Start) -> None:
     assert told(first, "new") == {"new": 5}
     start("bb")
     wait_until(lambda: told(first, "new") == {"new": 0})
-
-
-def test_a_dead_tower_takes_no_topic_away(
-    start: Start, live_tower: Tower, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(partition_registry, "IDLE_S", 0.0)
-    _, gateway = start("a")
-    assert told(gateway, "flights") == {"flights": 0}
-    live_tower.close()
-    assert told(gateway) == {"flights": 0}
-    assert told(gateway, "new", "flights") == {"new": 5, "flights": 0}
 
 
 def test_a_topic_of_more_than_a_thousand_partitions(gateway: Gateway, admin: AdminClient) -> None:

@@ -13,13 +13,12 @@ from typing import Any
 import pytest
 
 from dafka_core import Producer, Tower
-from dafka_core.errors import ProducerFencedError
 from dafka_core.security.key_files import new_key
 from dafka_core.testing import wait_until
 from dafka_kafka import partition_registry
 from dafka_kafka.errors import KafkaError, RefusedError
-from dafka_kafka.partition_registry import LeaseState, PartitionRegistry, RegistryLease
-from dafka_kafka.registry_table import REGISTRY, RegistryRecord
+from dafka_kafka.partition_registry import LeaseState, PartitionRegistry
+from dafka_kafka.registry_table import REGISTRY
 from tests.integration.kafka.numbering import ANY_PORTS, PATIENCE_S, Numbering, agree, meet
 
 Start = Callable[[str], Numbering]
@@ -66,16 +65,6 @@ def test_gateways_take_the_list_over_from_each_other_once_for_many_topics(
     live_tower.close()  # it needs no tower while it has the list
     two.create("alerts", 1)
     assert len(two.names("alerts")) == 1
-
-
-def test_the_list_is_given_up_after_a_while(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition_registry, "IDLE_S", 0.0)
-    one = start("a")
-    one.create("flights", 1)
-    wait_until(lambda: one.registry._lease.state is LeaseState.FOLLOWING)
-    before = lives(one)
-    one.create("alerts", 1)
-    assert lives(one) == before + 1
 
 
 def test_a_store_with_a_key_makes_topics(tmp_path: Path) -> None:
@@ -135,28 +124,6 @@ def test_two_gateways_that_create_at_once_never_give_one_number_twice(start: Sta
     assert one.registry.cluster_id == two.registry.cluster_id
 
 
-def test_a_turn_that_was_cut_short_is_gone_on_with(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    commit, tries = RegistryLease._commit, []
-
-    def cut_short(lease: RegistryLease) -> None:
-        """Another gateway takes over after the records are on disk, and before their commit."""
-        tries.append(lease)
-        if len(tries) in (2, 4):
-            raise ProducerFencedError(*REGISTRY, 1, 0, 1)
-        commit(lease)
-
-    monkeypatch.setattr(RegistryLease, "_commit", cut_short)
-    one = start("a")
-    one.create("other", 1)
-    one.create("flights", 2, new=True)
-    assert len(one.names("flights")) == 2
-    one.extend("flights", 3)
-    assert len(one.names("flights")) == 3
-    assert len(tries) >= 5
-
-
 def test_a_topic_of_dafkas_is_numbered_and_can_be_added_to(start: Start, live_tower: Tower) -> None:
     one = start("a")
     with Producer("flights", tower=live_tower.tower) as producer:
@@ -170,18 +137,6 @@ def test_a_topic_of_dafkas_is_numbered_and_can_be_added_to(start: Start, live_to
         )  # for writes of Kafka clients, which can't go to a producer's partition
         assert one.names("flights")[0] == producer.address
         assert [each.hosted for each in one.registry.partitions("flights")] == [False, True, True]
-
-
-def test_a_majority_goes_on_without_a_store_that_is_away(start: Start) -> None:
-    all_ = one, two, three = start("a"), start("bb"), start("ccc")
-    meet(*all_)
-    one.create("flights", 2)
-    agree("flights", 2, *all_)
-    three.close()
-    two.create("alerts", 2)
-    found = agree("alerts", 2, one, two)
-    back = start("ccc")
-    assert agree("alerts", 2, one, two, back) == found
 
 
 def test_stores_that_come_are_asked_to_agree_before_one_goes(start: Start) -> None:
@@ -209,24 +164,6 @@ def test_without_a_majority_there_is_an_error_and_the_list_still_serves(start: S
     back = start("bb")
     one.create("alerts", 1)
     agree("alerts", 1, one, back)
-
-
-def test_what_a_minority_has_written_is_not_given_out(start: Start, live_tower: Tower) -> None:
-    one, two = start("a"), start("bb")
-    meet(one, two)
-    one.create("flights", 1)
-    agree("flights", 1, one, two)
-    row = ("0" * 32, one.store.address, True)
-    with Producer(*REGISTRY[:1], address=REGISTRY.partition, tower=live_tower.tower) as somebody:
-        # No ``committed`` follows: as far as the first gateway knows, it may be lost.
-        record = RegistryRecord(topic="flights", first=1, partitions=(row,))
-        somebody.publish(record.packed())
-        somebody.flush(PATIENCE_S)
-        end = somebody.next_offset
-    wait_until(lambda: two.store.log.end(REGISTRY) == one.store.log.end(REGISTRY) == end)
-    assert len(agree("flights", 1, one, two)) == 1
-    two.create("alerts", 1)  # the next lease has it, and so has a majority
-    assert agree("flights", 2, one, two)[1] == row[0]
 
 
 def test_a_list_that_was_trimmed_is_not_gone_on_with(start: Start) -> None:
@@ -267,12 +204,3 @@ def test_who_waits_while_the_gateway_ends_is_told(
         with pytest.raises(RefusedError):
             waiting.result(PATIENCE_S)
     assert refusal(one.create, "alerts", 1)[0] == KafkaError.NOT_CONTROLLER
-
-
-def test_a_thousand_producers_of_a_topic(start: Start) -> None:
-    one = start("a")
-    one.create("flights", 1_000)
-    before = one.names("flights")
-    assert len(set(before)) == 1_000
-    one.close()
-    assert start("a").names("flights") == before

@@ -20,10 +20,7 @@ from dafka_kafka import partition_writer, produce
 from dafka_kafka.errors import KafkaError, RefusedError
 from dafka_kafka.partition_writer import Put, Written
 from dafka_kafka.produce import ProduceRounds
-from dafka_kafka.producer_states import (
-    NOTES,
-    ProducerStates,
-)
+from dafka_kafka.producer_states import NOTES, ProducerStates
 from dafka_kafka.records import record_batch
 from dafka_kafka.registry_table import NumberedPartition
 from tests.integration.kafka.fixed_node import OWN, fixed_node
@@ -80,13 +77,6 @@ def test_small_batches_share_a_write_and_large_ones_do_not(
     large = [batch([bytes(600)] * 2, codec=1) for _ in range(10)]
     assert written(store, *large)[-1] == Written(318, 320)
     assert [each.count for each in puts] == [2] * 10
-
-
-def test_a_batch_again_while_the_first_one_is_on_its_way(store: Store) -> None:
-    first, second = sequenced(2)
-    outcomes = written(store, first, second, first, second, second)
-    assert outcomes == [Written(*each) for each in ((0, 3), (3, 6), (0, 3), (3, 6), (3, 6))]
-    assert stored(store) == [b"0"] * 3 + [b"1"] * 3
 
 
 def test_others_who_write_there_again_and_again_are_made_way_for(

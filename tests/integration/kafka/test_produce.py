@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from dafka_core import Store
-from dafka_core.model.records import RecordBatch, TopicPartition
+from dafka_core.model.records import TopicPartition
 from dafka_core.nodes.append_queue import Addition
 from dafka_core.storage import Log
 from dafka_core.storage.store_clock import StoreClock
@@ -29,15 +29,8 @@ from dafka_kafka.produce import ProduceRounds
 from dafka_kafka.producer_states import ProducerStates
 from dafka_kafka.registry_table import NumberedPartition
 from tests.integration.kafka.admin import make
-from tests.integration.kafka.fixed_node import OWN, fixed_node
-from tests.integration.kafka.produce_client import (
-    OTHERS,
-    PRODUCERS,
-    Answer,
-    FixedNumbers,
-    ProduceClient,
-    produce_server,
-)
+from tests.integration.kafka.fixed_node import OWN, FixedNumbers, fixed_node
+from tests.integration.kafka.produce_client import OTHERS, Answer, ProduceClient, produce_server
 from tests.unit.kafka.records.batches import batch, messages_of
 
 FIRST = ("t", 0)
@@ -240,11 +233,7 @@ def test_requests_are_answered_in_order_whatever_they_wait_for(
 
 
 def test_a_majority_of_three_stores_is_needed_for_acks_all(
-    client: ProduceClient,
-    store: Store,
-    tower: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    client: ProduceClient, store: Store, tower: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     others = [Store(tmp_path / name, tower=tower) for name in "ab"]
     with contextlib.ExitStack() as running:
@@ -299,30 +288,6 @@ def test_what_was_written_once_is_known_after_a_restart(store: Store) -> None:
             assert client.ask({FIRST: batches[each]}) == [Answer(0, 10 * each)]
             assert client.ask({FIRST: batches[max(each - 1, 0)]})[0].error == 0
     assert len(stored(store)) == 30
-
-
-def test_somebody_else_who_writes_to_the_partition_is_made_way_for(
-    client: ProduceClient, store: Store
-) -> None:
-    producer_id = client.init_producer_id().producer_id
-    for at in range(5):
-        answer = client.ask({FIRST: batch(values(3), producer=(producer_id, 0, 3 * at))})
-        assert answer == [Answer(0, 5 * at)]
-        other = RecordBatch.of(tp(0), 5 * at + 3, values(2, "other"))
-        assert store.append_queue.put(other).result(30) == 5 * at + 5
-    again = batch(values(3), producer=(producer_id, 0, 12))
-    assert client.ask({FIRST: again}) == [Answer(0, 20)]
-    assert stored(store) == [*values(3), *values(2, "other")] * 5
-
-
-def test_what_is_sent_to_a_dafka_producers_partition_goes_to_one_that_is_hosted(
-    client: ProduceClient, store: Store
-) -> None:
-    producer_id = client.init_producer_id().producer_id
-    parts = {("t", PRODUCERS): batch(values(3), producer=(producer_id, 0, 0))}
-    assert [client.ask(parts), client.ask(parts)] == [[Answer(0, -1)]] * 2
-    assert stored(store, 0) == values(3)
-    assert stored(store, PRODUCERS) == []
 
 
 VALUES = [bytes(1 << 20)] * 65

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -40,6 +40,12 @@ def second(store: Store, tower: str, tmp_path: Path, nodes: ExitStack) -> Store:
     return second
 
 
+@pytest.fixture
+def replication(store: Store) -> Iterator[Replication]:
+    with closing(Replication(store.log, lambda: store.known)) as replication:
+        yield replication
+
+
 def known_at(where: dict[str, tuple[str, ...]]) -> Callable[[], Any]:
     """Return a function that returns stores at these locations."""
     return lambda: SimpleNamespace(endpoints=where, names=tuple(where))
@@ -50,9 +56,28 @@ def put(store: Store, tp: TopicPartition, count: int = 1) -> int:
     return store.append_queue.put(batch).result(30)
 
 
-def test_records_are_at_the_other_store_when_the_wait_ends(store: Store, second: Store) -> None:
-    replication = Replication(store.log, lambda: store.known)
+def waited(
+    replication: Replication,
+    end: int,
+    meanwhile: Callable[[], object],
+    copies: int = 1,
+    timeout_s: float = 30,
+) -> bool:
+    """Wait for copies, and do something meanwhile, without which the wait does not end."""
 
+    async def wait() -> bool:
+        waiting = asyncio.create_task(replication.wait({TP: end}, timeout_s, copies))
+        await asyncio.sleep(0.2)
+        assert not waiting.done()
+        await asyncio.to_thread(meanwhile)
+        return await waiting
+
+    return asyncio.run(wait())
+
+
+def test_records_are_at_the_other_store_when_the_wait_ends(
+    store: Store, second: Store, replication: Replication
+) -> None:
     async def write(tp: TopicPartition, count: int) -> None:
         for _ in range(count):
             end = await asyncio.to_thread(put, store, tp)
@@ -63,23 +88,27 @@ def test_records_are_at_the_other_store_when_the_wait_ends(store: Store, second:
         await asyncio.gather(write(TP, 20), write(OTHER, 20))
 
     asyncio.run(write_both())
-    replication.close()
 
 
-def test_without_another_store_nothing_is_waited_for(store: Store) -> None:
-    assert asyncio.run(Replication(store.log, lambda: store.known).wait({TP: 1}, 0))
+def test_without_another_store_nothing_is_waited_for(replication: Replication) -> None:
+    assert asyncio.run(replication.wait({TP: 1}, 0))
 
 
-def test_what_is_not_there_in_time_is_told(store: Store, second: Store) -> None:
-    replication = Replication(store.log, lambda: store.known)
+def test_what_is_not_there_in_time_is_told(
+    store: Store, second: Store, replication: Replication
+) -> None:
     began = time.monotonic()
     assert not asyncio.run(replication.wait({TP: put(store, TP) + 1}, 0.3))
     assert time.monotonic() - began < 5
-    replication.close()
 
 
 def test_other_records_at_the_same_offsets_are_no_copies(
-    store: Store, second: Store, tower: str, tmp_path: Path, nodes: ExitStack
+    store: Store,
+    second: Store,
+    tower: str,
+    tmp_path: Path,
+    nodes: ExitStack,
+    replication: Replication,
 ) -> None:
     """A store that was cut off has others, of a newer life, which replace this store's."""
     end = put(store, TP)
@@ -92,75 +121,38 @@ def test_other_records_at_the_same_offsets_are_no_copies(
         Store(tmp_path / "second", tower=other.tower) as alone,
     ):
         put(alone, TP, 3)
-    newer = put(store, TP)
-    replication = Replication(store.log, lambda: store.known)
 
-    async def wait() -> bool:
-        waiting = asyncio.create_task(replication.wait({TP: newer}, 10, 2))
-        await asyncio.sleep(0)  # it begins
-        await asyncio.to_thread(nodes.enter_context, Store(tmp_path / "second", tower=tower))
-        await asyncio.to_thread(wait_until, lambda: store.log.end(TP) == 4)
-        return await waiting
+    def meet() -> None:
+        nodes.enter_context(Store(tmp_path / "second", tower=tower))
+        wait_until(lambda: store.log.end(TP) == 4)
 
-    assert not asyncio.run(wait())
-    replication.close()
+    assert not waited(replication, put(store, TP), meet, 2, timeout_s=10)
 
 
 def test_a_store_that_starts_anew_elsewhere_is_asked_there(store: Store, second: Store) -> None:
     where: dict[str, tuple[str, ...]] = {second.address: ("grpc://127.0.0.1:1",)}
-    replication = Replication(store.log, known_at(where))
-
-    async def wait() -> bool:
-        end = await asyncio.to_thread(put, store, TP)
-        waiting = asyncio.create_task(replication.wait({TP: end}, 20))
-        await asyncio.sleep(0.2)
-        assert not waiting.done()
-        where.update(store.known.endpoints)
-        return await waiting
-
-    assert asyncio.run(wait())
-    replication.close()
+    with closing(Replication(store.log, known_at(where))) as replication:
+        assert waited(replication, put(store, TP), lambda: where.update(store.known.endpoints))
 
 
 def test_a_store_that_goes_away_is_not_waited_for_any_more(
-    store: Store, second: Store, nodes: ExitStack
+    second: Store, nodes: ExitStack, replication: Replication
 ) -> None:
-    replication = Replication(store.log, lambda: store.known)
-
-    async def wait() -> bool:
-        waiting = asyncio.create_task(replication.wait({TP: 1_000}, 60))
-        await asyncio.sleep(0.2)
-        assert not waiting.done()
-        await asyncio.to_thread(nodes.close)
-        return await waiting
-
-    assert asyncio.run(wait())
-    replication.close()
+    assert waited(replication, 1_000, nodes.close)
 
 
 def test_too_few_copies_are_waited_for_until_more_stores_are_reachable(
     store: Store, second: Store
 ) -> None:
     where: dict[str, tuple[str, ...]] = {}
-    replication = Replication(store.log, known_at(where))
-
-    async def wait() -> bool:
-        end = await asyncio.to_thread(put, store, TP)
-        assert await replication.wait({TP: end}, 0)
-        assert not await replication.wait({TP: end}, 0.3, 2)
-        waiting = asyncio.create_task(replication.wait({TP: end}, 20, 2))
-        await asyncio.sleep(0.3)
-        assert not waiting.done()
-        where.update(store.known.endpoints)
-        return await waiting
-
-    assert asyncio.run(wait())
-    replication.close()
+    end = put(store, TP)
+    with closing(Replication(store.log, known_at(where))) as replication:
+        assert asyncio.run(replication.wait({TP: end}, 0))
+        assert not asyncio.run(replication.wait({TP: end}, 0.3, 2))
+        assert waited(replication, end, lambda: where.update(store.known.endpoints), 2)
 
 
-def test_a_copy_counts_although_its_store_has_gone_away_since(
-    store: Store, second: Store, nodes: ExitStack
-) -> None:
+def test_a_copy_counts_although_its_store_has_gone_away_since(store: Store, second: Store) -> None:
     locations = {**store.known.endpoints, "C" * 32: ("grpc://127.0.0.1:1",)}
     replication = Replication(store.log, known_at(locations))
 
@@ -178,13 +170,17 @@ def test_a_copy_counts_although_its_store_has_gone_away_since(
 
 
 def test_consumers_read_what_enough_stores_have(
-    store: Store, second: Store, tower: str, tmp_path: Path, nodes: ExitStack
+    store: Store,
+    second: Store,
+    tower: str,
+    tmp_path: Path,
+    nodes: ExitStack,
+    replication: Replication,
 ) -> None:
     third = Store(tmp_path / "third", tower=tower)
     nodes.callback(third.close)
     wait_until(lambda: len(store.known.endpoints) == 2)
     reported: set[TopicPartition] = set()
-    replication = Replication(store.log, lambda: store.known)
     replication.on_reported = reported.update
 
     def watermark(copies: int) -> int | None:
@@ -207,21 +203,18 @@ def test_consumers_read_what_enough_stores_have(
     back = nodes.enter_context(Store(tmp_path / "third", tower=tower))
     wait_until(lambda: watermark(2) == 8)
     assert back.log.end(TP) == 8
-    replication.close()
 
 
 def test_consumers_do_not_read_records_of_which_other_stores_have_others(
-    store: Store, second: Store
+    store: Store, second: Store, replication: Replication
 ) -> None:
     wait_until(lambda: store.address in second.known.endpoints)
-    replication = Replication(store.log, lambda: store.known)
     end = put(store, TP, 5)
     wait_until(lambda: replication.watermark(TP, end, 2) == 5)
     heads = replication._followed[second.address].heads
     with replication._followed[second.address].lock:
         heads[TP] = heads[TP]._replace(end=9, life=EpochId(1, 1, 1))  # of an older life
     assert replication.watermark(TP, end, 2) == 0
-    replication.close()
 
 
 def test_copies_count_for_a_leader_if_voting_stores_know_no_newer_one(
@@ -269,14 +262,12 @@ def test_without_leaders_other_stores_report_only_the_topics_that_are_waited_for
 
 
 def test_an_unused_thread_ends_and_begins_again(
-    store: Store, second: Store, monkeypatch: pytest.MonkeyPatch
+    store: Store, second: Store, monkeypatch: pytest.MonkeyPatch, replication: Replication
 ) -> None:
     monkeypatch.setattr(replication_module, "IDLE_S", 0.1)
-    replication = Replication(store.log, lambda: store.known)
     for count in range(1, 4):
         end = put(store, TP)
         wait_until(lambda: second.log.end(TP) == end)  # noqa: B023 -- it is called now
         wait_until(lambda: replication.watermark(TP, end, 2) == count)  # noqa: B023
         followed = replication._followed[second.address]
         wait_until(lambda: followed._thread is None)  # noqa: B023
-    replication.close()

@@ -15,9 +15,7 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from dafka_core import Producer, Store
 from dafka_core.testing import wait_until
-from dafka_kafka import configs
 from dafka_kafka.api import Api
-from dafka_kafka.errors import KafkaError, RefusedError
 from dafka_kafka.gateway import Gateway
 from dafka_kafka.gateways import node_id
 from dafka_kafka.partition_registry import PartitionRegistry
@@ -88,20 +86,6 @@ def test_of_two_that_make_a_topic_at_once_one_says_what_is_kept(
         done = {age_s for age_s, each in asked.items() if each.exception(PATIENCE_S) is None}
         (kept,) = [each for each in store.retention.rules if each.pattern == topic]
         assert {kept.age_s} == done
-
-
-def test_a_topic_that_stores_do_not_keep_as_asked_for_is_not_made(
-    admin: AdminClient, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: Any) -> None:
-        monkeypatch.undo()
-        raise RefusedError(KafkaError.REQUEST_TIMED_OUT, "a store has not done it")
-
-    monkeypatch.setattr(configs, "tell_others", fail)
-    refused = refusal(create(admin, made("t", {"retention.ms": "1000"}))["t"])
-    why = "a store has not done it; so the topic is not made"
-    assert refused == ("REQUEST_TIMED_OUT", why)
-    assert (counts(admin), store.retention.rules) == ({}, ())
 
 
 def test_a_topic_has_its_rule_though_its_client_has_gone(

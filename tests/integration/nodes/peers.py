@@ -6,8 +6,7 @@ import threading
 import time
 import uuid
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Self, TypeVar
+from typing import TypeVar
 
 import zmq
 
@@ -18,6 +17,7 @@ from dafka_core.protocol.codec import decode, encode
 from dafka_core.protocol.messages import Message
 from dafka_core.security.key_files import KeyPair
 from dafka_core.security.permissions import address_prefix
+from dafka_core.system.closing import Closing
 from dafka_core.testing import wait_until
 
 # Generous: only a failing test waits this long, and machines may be busy.
@@ -34,7 +34,7 @@ def new_address() -> str:
     return uuid.uuid4().hex.upper()
 
 
-class RawPeer:
+class RawPeer(Closing):
     """Joins the mesh as any node does; sends and records whatever a test wants.
 
     ``heard`` has the frames of every message, ``subscribed`` every subscription to this peer.
@@ -128,17 +128,6 @@ class RawPeer:
             self._ended.set()
             self._thread.join()
             self._context.destroy(linger=0)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _run(self) -> None:
         due = 0.0

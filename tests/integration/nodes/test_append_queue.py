@@ -1,34 +1,51 @@
-"""Records that writers in a store's process put into its append queue."""
+"""Records and transactions that writers put into a store's append queue."""
 
 from __future__ import annotations
 
 import gc
 import threading
 import weakref
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dafka_core import Store
-from dafka_core.errors import ClosedError, InvalidRequestError, OffsetConflictError, StoreError
+from dafka_core.errors import (
+    ClosedError,
+    FencedError,
+    InvalidRequestError,
+    OffsetConflictError,
+    StoreError,
+)
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.model.records import RecordBatch, TopicPartition
+from dafka_core.model.log_entries import TransactionExistsError
+from dafka_core.model.records import RecordBatch, TopicPartition, Transaction, TransactionState
 from dafka_core.model.values import Values
 from dafka_core.nodes import append_queue
 from dafka_core.testing import wait_until
-from tests.integration.nodes.content import values as content_values
+from tests.integration.nodes.content import values
 from tests.integration.nodes.peers import PATIENCE_S
+from tests.integration.nodes.staging import (
+    PARTITION,
+    TP,
+    client_of,
+    commit,
+    new_attempt,
+    put,
+    read,
+    stage,
+    state_of,
+)
 
-PARTITION = "9A3F8E1BBB578999443B8818C5851AFC"
-TP = TopicPartition("t", PARTITION)
 
-
-def put(store: Store, offset: int, content: Sequence[bytes], topic: str = "t") -> Future[int]:
+def queued(store: Store, offset: int, content: Sequence[bytes], topic: str = "t") -> Future[int]:
     return store.append_queue.put(RecordBatch.of(TopicPartition(topic, PARTITION), offset, content))
 
 
@@ -55,14 +72,14 @@ def test_a_record_that_the_mesh_would_not_take_is_refused_and_nothing_of_it_stay
             with pytest.raises(InvalidRequestError, match=f"4097 bytes.*{limit} .*max_record"):
                 refused()
     assert store.log.end(TP) == 0
-    assert put(store, 0, [bytes(limit)]).result(PATIENCE_S) == 1
+    assert queued(store, 0, [bytes(limit)]).result(PATIENCE_S) == 1
 
 
 def test_the_error_that_ended_the_store_fails_all_requests(store: Store) -> None:
     error = StoreError(store.log.directory, "the disk has failed")
     store.append_queue.close(error)
     store.append_queue.close()
-    for requested in (put(store, 0, [b"0"]), store.append_queue.forget("S" * 32)):
+    for requested in (queued(store, 0, [b"0"]), store.append_queue.forget("S" * 32)):
         assert requested.exception(PATIENCE_S) is error
 
 
@@ -71,11 +88,11 @@ def test_puts_wait_for_room(store: Store, monkeypatch: pytest.MonkeyPatch) -> No
     content = [bytes(600)]
     promises = []
     for offset in range(50):
-        promises.append(put(store, offset, content))
+        promises.append(queued(store, offset, content))
         assert store.append_queue.size_bytes <= 1_000
     assert [promise.result(PATIENCE_S) for promise in promises] == list(range(1, 51))
     # One that is larger than all room finds room when nothing else is on its way.
-    assert put(store, 50, [bytes(1_001)]).result(PATIENCE_S) == 51
+    assert queued(store, 50, [bytes(1_001)]).result(PATIENCE_S) == 51
 
 
 def test_nothing_keeps_what_is_on_disk_until_garbage_is_collected(store: Store) -> None:
@@ -94,15 +111,15 @@ def test_nothing_keeps_what_is_on_disk_until_garbage_is_collected(store: Store) 
 
 def test_a_put_to_a_stopped_store_fails(tower: str, tmp_path: Path) -> None:
     with Store(tmp_path / "s", tower=tower) as store:
-        put(store, 0, content_values(1)).result(PATIENCE_S)
+        queued(store, 0, values(1)).result(PATIENCE_S)
     with pytest.raises(ClosedError):
-        put(store, 1, content_values(1)).result(PATIENCE_S)
+        queued(store, 1, values(1)).result(PATIENCE_S)
     with pytest.raises(ClosedError):
         store.append_queue.wait(TP, 2, PATIENCE_S)
 
 
 def test_waiting_ends_when_the_time_has_passed(store: Store) -> None:
-    put(store, 0, content_values(1)).result(PATIENCE_S)
+    queued(store, 0, values(1)).result(PATIENCE_S)
     assert store.append_queue.wait(TP, 1, PATIENCE_S) == 1
     assert store.append_queue.wait(TP, 2, 0.01) == 1
     assert store.append_queue.wait(TopicPartition("none", PARTITION), 1, 0.01) == 0
@@ -111,7 +128,7 @@ def test_waiting_ends_when_the_time_has_passed(store: Store) -> None:
 OWN_PARTITION_TP = TopicPartition("__dafka.t", "A" * 32)
 
 
-def values(store: Store) -> list[bytes]:
+def own_values(store: Store) -> list[bytes]:
     return [
         bytes(value)
         for batch in store.log.read(OWN_PARTITION_TP, 0, store.log.end(OWN_PARTITION_TP))
@@ -120,20 +137,14 @@ def values(store: Store) -> list[bytes]:
 
 
 def test_of_many_that_write_there_each_is_written_once(store: Store) -> None:
-    found: list[range] = []
+    def write(name: bytes) -> list[int]:
+        append = partial(store.append_queue.append, OWN_PARTITION_TP, [name], timeout_s=30)
+        return [append().start for _ in range(20)]
 
-    def write(name: bytes) -> None:
-        found.extend(
-            store.append_queue.append(OWN_PARTITION_TP, [name], timeout_s=30) for _ in range(20)
-        )
-
-    threads = [threading.Thread(target=write, args=(name,)) for name in (b"a", b"b", b"c")]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-    assert sorted(each.start for each in found) == list(range(60))
-    assert sorted(values(store)) == [b"a"] * 20 + [b"b"] * 20 + [b"c"] * 20
+    with ThreadPoolExecutor(3) as threads:
+        found = [*threads.map(write, (b"a", b"b", b"c"))]
+    assert sorted(chain(*found)) == list(range(60))
+    assert sorted(own_values(store)) == [b"a"] * 20 + [b"b"] * 20 + [b"c"] * 20
 
 
 def test_others_that_write_there_all_the_time_are_an_error_in_the_end(
@@ -150,24 +161,79 @@ def test_others_that_write_there_all_the_time_are_an_error_in_the_end(
     monkeypatch.setattr(store.append_queue, "put", late)
     with pytest.raises(OffsetConflictError):
         store.append_queue.append(OWN_PARTITION_TP, [b"mine"], timeout_s=0.2)
-    assert set(values(store)) == {b"other"}
+    assert set(own_values(store)) == {b"other"}
 
 
 def test_batches_on_disk_are_reported_while_the_loop_is_busy(
     tower: str, open_nodes: ExitStack, tmp_path: Path
 ) -> None:
     store = open_nodes.enter_context(Store(tmp_path, tower=tower))
-    put(store, 0, [b"0"]).result(PATIENCE_S)
+    queued(store, 0, [b"0"]).result(PATIENCE_S)
     proceed, futures = threading.Event(), list[Future[int]]()
 
     def occupy(now: float) -> None:
         store.loop.on_round(now)  # hands the batch to the log writer
         proceed.wait(PATIENCE_S)
 
-    futures.append(put(store, 1, [b"1"]))
+    futures.append(queued(store, 1, [b"1"]))
     store.mesh.call_soon(occupy)
     try:
         assert futures[0].result(PATIENCE_S / 2) == 2
     finally:
         proceed.set()
-    assert put(store, 2, [b"2"]).result(PATIENCE_S) == 3
+    assert queued(store, 2, [b"2"]).result(PATIENCE_S) == 3
+
+
+@pytest.fixture
+def client(store: Store) -> Iterator[StoreClient]:
+    with client_of(store) as asking:
+        yield asking
+
+
+def test_commits_and_stages_of_many_writers_at_once(client: StoreClient) -> None:
+    """Each partition's transactions come one after the other, whatever its neighbours do."""
+
+    def work(partition: str) -> None:
+        for number in range(5):
+            start = 100 * number
+            commit(client, stage(client, new_attempt(), start, start + 100, number, partition))
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(work, (f"P{number}" for number in range(8))))
+    for number in range(8):
+        assert read(client, 500, f"P{number}") == values(500)
+        assert state_of(client, f"P{number}").transaction == Transaction(4, 400, 500)
+
+
+def test_a_wait_for_a_transaction_sets_its_state(client: StoreClient) -> None:
+    put(client, 0, 10)
+    for end, transaction in (
+        (10, Transaction(3, 4, 8)),
+        (10, Transaction(4, 5, 10)),
+        (9, Transaction(3, 4, 8)),
+    ):
+        assert client.wait(TP, end, transaction=transaction, timeout_s=PATIENCE_S) == 10
+    assert state_of(client).transaction == Transaction(4, 5, 10)
+    with pytest.raises(TransactionExistsError) as exists:
+        client.wait(TP, 10, transaction=Transaction(4, 6, 10), timeout_s=PATIENCE_S)
+    assert exists.value.transaction == Transaction(4, 5, 10)
+    assert client.wait(TP, 11, transaction=Transaction(5, 10, 11), timeout_s=0.05) == 10
+    assert state_of(client).transaction == Transaction(4, 5, 10)
+    with pytest.raises(TransactionExistsError):
+        stage(client, new_attempt(), 10, 20, 4)
+
+
+def test_the_most_transactions_of_one_commit(client: StoreClient) -> None:
+    """Names as long as they may be; nothing of it was staged."""
+    name = "x" * 250
+    transaction = stage(client, new_attempt(), 0, 1)
+    many = [
+        transaction._replace(topic=f"{name}{n:05}", partition=f"{name}{n:05}")
+        for n in range(10_000)
+    ]
+    with pytest.raises(FencedError):
+        commit(client, *many)
+    found = client.transaction_states([each.tp for each in many] + [TP], timeout_s=PATIENCE_S)
+    assert found == [TransactionState(0, 0, "", None)] * 10_000 + [
+        TransactionState(0, 1, transaction.attempt, None)
+    ]

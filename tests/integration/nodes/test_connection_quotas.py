@@ -38,9 +38,6 @@ LIMIT_BYTES = 4 * OBSERVED_BYTES
 PART = bytes(1 << 20)
 MALLORY = Permissions("mallory", frozenset())
 
-LARGE = bytes(OBSERVED_BYTES + 1)
-LARGE_COUNT = 10
-
 
 class Sender:
     """One end of a connection; the other end has a quota."""
@@ -217,26 +214,6 @@ def test_tiny_frames_are_known_by_the_memory_they_take(
         again.send(OBSERVED_BYTES + 1)
         again.check(2)
         assert again.is_ended()
-
-
-def test_honest_peers_with_large_records_keep_their_connections(
-    tower: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with (
-        Store(tmp_path, tower=tower),
-        Consumer(tower=tower) as consumer,
-        Producer("t", tower=tower) as producer,
-    ):
-        consumer.subscribe("t")
-        wait_until(lambda: producer.mesh.has_subscriber("t"))
-        for _ in range(LARGE_COUNT):
-            producer.publish(LARGE)
-        for _ in range(LARGE_COUNT):
-            record = consumer.poll(PATIENCE_S)
-            assert record is not None
-            assert record.value == LARGE
-        producer.flush(PATIENCE_S)
-    assert "ended the connection" not in caplog.text
 
 
 COUNT = 5_000

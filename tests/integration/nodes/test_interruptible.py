@@ -162,16 +162,6 @@ class Waiters:
 def test_a_condition_wakes_all_waiting_threads() -> None:
     condition = InterruptibleCondition()
     waiters = Waiters(condition)
-    condition.notify()
-    waiters.changed = True
-    condition.notify()
-    waiters.join()
-    assert waiters.answers == [True] * 3
-
-
-def test_notifying() -> None:
-    condition = InterruptibleCondition()
-    waiters = Waiters(condition)
     moment = 0
     while interrupted_at(moment, condition.notify):
         moment += 1

@@ -14,12 +14,11 @@ import pytest
 import zmq
 
 from dafka_core import ConfigError, Consumer, Producer, Reader, Store, Tower, TowerNotFoundError
-from dafka_core.config.node_options import ALL_NODES, C_LAYOUT
+from dafka_core.config.node_options import ALL_NODES
 from dafka_core.errors import ProtocolError
 from dafka_core.model.epochs import EpochId
-from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.nodes import sockets as module
-from dafka_core.nodes.sockets import Subscribers, send_one_by_one, send_packed
+from dafka_core.nodes.sockets import Subscribers
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.beacons import (
     WELCOME,
@@ -29,7 +28,6 @@ from dafka_core.protocol.beacons import (
     endpoint_of,
 )
 from dafka_core.protocol.codec import decode, encode, subscription
-from dafka_core.protocol.role import OutgoingBatch
 from dafka_core.testing import wait_until
 from tests.integration.nodes.peers import ANY_PORTS, PATIENCE_S
 
@@ -184,11 +182,6 @@ class Publisher:
         for each in (message, message.plain):
             self._pub.send_multipart(encode(each))
 
-    def publish(self, message: OutgoingBatch) -> None:
-        """Send records in both forms, as a node does if peers of both kinds subscribe."""
-        send_one_by_one(self._pub, message, C_LAYOUT)
-        send_packed(self._pub, message)
-
     def take(self, count: int) -> None:
         """Wait for ``count`` subscriptions, or ends of them."""
         for _ in range(count):
@@ -213,22 +206,6 @@ def test_a_late_end_of_a_connection_does_not_affect_its_successor(publisher: Pub
     after.close()
     publisher.take(2)
     assert publisher.subscribers.forms("t", REQUESTOR) == [False]
-
-
-def test_a_node_that_takes_packed_records_receives_no_single_ones(publisher: Publisher) -> None:
-    ours = publisher.connect()
-    for kind in (m.RecordMessage, m.RecordBatchMessage):
-        ours.subscribe(subscription(kind, "t"))
-    publisher.take(2)
-    theirs = publisher.connect_to(m.RecordMessage, topic="t")
-    assert publisher.subscribers.forms("t", "") == [True, False]
-    tp = TopicPartition("t", "P")
-    for requestor in ("", REQUESTOR):
-        for offset in range(2):
-            publisher.publish(OutgoingBatch(RecordBatch.of(tp, offset, [b"x"]), requestor))
-    found = [decode(ours.recv_multipart()) for _ in range(4)]
-    assert [type(each) for each in found] == [m.RecordBatchMessage] * 2 + [m.DirectRecordBatch] * 2
-    assert isinstance(decode(theirs.recv_multipart()), m.RecordMessage)
 
 
 def received(socket: zmq.Socket[bytes], sequence: int) -> list[type]:

@@ -110,11 +110,8 @@ def test_threads_may_share_one(store: Store, produce: Produce) -> None:
             size = 1 + (thread + number) % 3
             took.append((producer.publish_many([b"%d" % thread] * size), size))
 
-    threads = [threading.Thread(target=publish, args=(thread,)) for thread in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(publish, range(4)))
     producer.flush(PATIENCE_S)
     ends = [0]
     for first, size in sorted(took):
@@ -205,20 +202,12 @@ def test_publish_waits_for_room_and_raises_without_it(
 def test_waiting_for_room_ends_with_the_producer(tower: str) -> None:
     producer = Producer("t", tower=tower, max_unacked_records=1, close_timeout_s=0)
     producer.publish(b"0")
-    raised: list[BaseException] = []
-
-    def publish() -> None:
-        try:
-            producer.publish(b"1")
-        except ClosedError as error:
-            raised.append(error)
-
-    waiting = threading.Thread(target=publish)
-    waiting.start()
-    with pytest.raises(NotAcknowledgedError):
-        producer.close()
-    waiting.join(PATIENCE_S)
-    assert len(raised) == 1
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(producer.publish, b"1")
+        with pytest.raises(NotAcknowledgedError):
+            producer.close()
+        with pytest.raises(ClosedError):
+            waiting.result(PATIENCE_S)
 
 
 def test_a_producer_that_is_interrupted_while_it_starts_leaves_the_mesh(

@@ -2,7 +2,7 @@
 
     store, producer = world.store("a"), world.producer("t")
     producer.publish(100)
-    world.until(lambda: producer.durable == 100)
+    producer.flush()
     store.stop()
 
 Roles, codec, ``StoreLoop``, ``AppendQueue``, ``Deletions`` and ``Log`` are production's, on a real
@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
-from dafka_core.config.node_options import C_LAYOUT, FAIL, MAX_RECORD_BYTES
+from dafka_core.config.node_options import C_LAYOUT, MAX_RECORD_BYTES
 from dafka_core.errors import DafkaError, HistoryChangedError, ProtocolError, RecordTooLargeError
 from dafka_core.model.epochs import LIFE_ID_BITS
 from dafka_core.model.log_entries import LogEntry
@@ -40,7 +40,7 @@ from dafka_core.nodes.maintenance import usage_at_start
 from dafka_core.nodes.store_loop import StoreLoop
 from dafka_core.protocol.beacons import WELCOME, NodeBeacon, decode_tower_beacon, encode_node_beacon
 from dafka_core.protocol.codec import decode, encode
-from dafka_core.protocol.consumer_role import ConsumerRole, Loss, Start
+from dafka_core.protocol.consumer_role import ConsumerRole, Loss
 from dafka_core.protocol.messages import HeadsQuery, Message
 from dafka_core.protocol.producer_role import ProducerRole
 from dafka_core.protocol.reader_role import ReaderRole
@@ -362,10 +362,6 @@ class ScriptedProducer(Node):
         if resume:
             script.until(lambda: self.role.takeover is None, "the producer takes over")
 
-    @property
-    def durable(self) -> int:
-        return self.role.acknowledged
-
     def publish(self, count: int = 1, contents: Sequence[bytes] = ()) -> None:
         """Publish ``contents``, or numbered records."""
         role = self.role
@@ -397,8 +393,6 @@ class ScriptedConsumer(Node):
         script: Script,
         name: str = "consumer",
         *,
-        start: Start = "earliest",
-        on_data_loss: str = FAIL,
         max_queued: int = 0,
         limit_bytes: int = MAX_RECORD_BYTES,
     ) -> None:
@@ -407,7 +401,7 @@ class ScriptedConsumer(Node):
         self.delivered: list[Delivered] = []
         self.losses: list[Loss] = []
         address = self.own_address(name)
-        self.role = ConsumerRole(address, start, on_data_loss, limit_bytes=limit_bytes)
+        self.role = ConsumerRole(address, "earliest", limit_bytes=limit_bytes)
         self._join(self.role, self._on_round, limit_bytes=limit_bytes)
 
     def subscribe(self, topic: str) -> None:
@@ -416,16 +410,6 @@ class ScriptedConsumer(Node):
             return self.role.subscribe(topic)
 
         self.call(subscribe)
-
-    def unsubscribe(self, topic: str) -> None:
-        def unsubscribe(now: float) -> None:
-            self.mesh.unsubscribe(self.role.topic_subscriptions(topic))
-            self.role.unsubscribe(topic)
-
-        self.call(unsubscribe)
-
-    def seek(self, tp: TopicPartition, offset: int) -> None:
-        self.call(lambda now: self.role.seek(tp, offset))
 
     @property
     def batches(self) -> list[RecordBatch]:

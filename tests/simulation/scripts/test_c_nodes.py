@@ -22,25 +22,6 @@ def peer(world: Script) -> Peer:
     return world.peer(subscription(m.GetHeads), subscription(m.Fetch))
 
 
-def test_consumers_with_producer_and_store(world: Script) -> None:
-    # Published, and stored, before the consumer subscribes.
-    store, producer = world.store(), world.producer("hello")
-    producer.publish(contents=[b"HELLO MATE"])
-    producer.flush()
-    earliest = world.consumer("hello")
-    latest = world.consumer("hello", start="latest", name="latest")
-    world.until(lambda: latest.role.positions() == {producer.tp: (1, 1)})
-    producer.publish(contents=[b"HELLO ATEM", b"HELLO TEMA"])
-    earliest.wait_for(b"HELLO MATE", b"HELLO ATEM", b"HELLO TEMA")
-    latest.wait_for(b"HELLO ATEM", b"HELLO TEMA")
-    # The producer ends, so that the heads can come from the store only.
-    producer.flush()
-    producer.stop()
-    late = world.consumer("hello", name="late")
-    late.wait_for(b"HELLO MATE", b"HELLO ATEM", b"HELLO TEMA")
-    assert store.held(producer.tp) == (0, 3)
-
-
 def test_records_after_missing_ones_do_not_answer_a_fetch(world: Script) -> None:
     tp = tp_of("trimmed")
     with world.log("a") as log:

@@ -79,10 +79,7 @@ def test_messages_beyond_the_permissions_of_a_key_are_refused(
         m.RecordMessage("own.x", victim, 0, b"forged"),  # nor in a partition of another topic
         m.RecordMessage("t", liar, 0, b"forged"),  # nor in one of its own
     )
-    at_store_and_producer = (
-        m.Fetch(victim, liar, "t", 0, 1),
-        m.Fetch(victim, to, "t", 0, 1),
-    )
+    at_store_and_producer = (m.Fetch(victim, liar, "t", 0, 1), m.Fetch(victim, to, "t", 0, 1))
     at_one = (
         m.DirectRecord(store.address, "t", victim, 3, b"forged"),
         # It speaks for no store.

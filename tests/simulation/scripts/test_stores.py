@@ -138,9 +138,7 @@ def test_a_new_store_begins_where_the_others_do(world: Script, before: int) -> N
     assert other.held(tp) == (before, 120)
 
 
-def test_a_store_that_was_away_for_too_long_continues_where_the_others_begin(
-    world: Script,
-) -> None:
+def test_a_store_that_was_away_for_too_long_continues_where_the_others_begin(world: Script) -> None:
     one, other = world.store("one"), world.store("other")
     tp = published(world, 30, acks=2).tp
     other.stop()

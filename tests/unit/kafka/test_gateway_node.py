@@ -1,4 +1,4 @@
-"""The parts that features of a gateway share."""
+"""The parts that features of a gateway share, and its options."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from dafka_core.errors import ConfigError
 from dafka_kafka.gateway_node import Complaints, GatewayNode, Room
+from dafka_kafka.options import KafkaOptions, Limits
 
 
 def test_work_that_takes_long_is_done_in_another_thread() -> None:
@@ -73,9 +75,7 @@ def test_complaints_are_logged_once_in_a_while(caplog: pytest.LogCaptureFixture)
     ]
 
 
-def test_complaints_of_one_do_not_hide_those_of_another(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_complaints_of_one_do_not_hide_those_of_another(caplog: pytest.LogCaptureFixture) -> None:
     complaints = Complaints()
     with caplog.at_level(logging.WARNING, "dafka.kafka"):
         for user in ("alice", "bob", "alice"):
@@ -89,3 +89,16 @@ def test_complaints_of_one_do_not_hide_those_of_another(
         "1 times; last from 10.0.0.1: bob",
         "2 times; last from 10.0.0.1: again",
     ]
+
+
+@pytest.mark.parametrize(
+    "wrong", ["", ":9092", "::1", "a:b", "a:65536", "a b", "tcp://a:1", "9092:x"]
+)
+def test_what_is_no_place_is_refused(wrong: object) -> None:
+    with pytest.raises(ConfigError, match="must be HOST:PORT, as"):
+        KafkaOptions.build({"listen": wrong})
+
+
+def test_what_is_large_may_take_longer() -> None:
+    limits = Limits(arrival_s=10, slowest_bytes_per_s=100)
+    assert (limits.patience_s(12), limits.patience_s(1_000)) == (10.12, 20)

@@ -183,8 +183,7 @@ class Cluster:
             lead=self.propose,
         )
         replication: Any = SimpleNamespace(
-            use=lambda: None,
-            watermark=lambda tp, end, copies, lead=None: min(end, self.copied),
+            use=lambda: None, watermark=lambda tp, end, copies, lead=None: min(end, self.copied)
         )
         self.leaders = Leaders(store, registry, gateways, replication)
         self.leaders.journal = none

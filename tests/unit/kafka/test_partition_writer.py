@@ -81,11 +81,7 @@ REFUSED = {
     "a message set": (message_set(1, b"a"), 3, KafkaError.INVALID_RECORD),
     "a batch in an old request": (batch(b"a"), 2, KafkaError.INVALID_RECORD),
     "too large": (batch(bytes(LIMIT + 1)), NEWEST, KafkaError.MESSAGE_TOO_LARGE),
-    "too large with its key": (
-        batch(bytes(LIMIT), key=b"k"),
-        NEWEST,
-        KafkaError.MESSAGE_TOO_LARGE,
-    ),
+    "too large with its key": (batch(bytes(LIMIT), key=b"k"), NEWEST, KafkaError.MESSAGE_TOO_LARGE),
     "zstd before it was known": (
         batch(b"a" * 100, codec=4),
         6,

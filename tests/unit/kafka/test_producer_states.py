@@ -80,17 +80,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_batch(case: str) -> None:
-    before, batch, verdict = CASES[case]
-    assert written(*before, offset=100).verdict(KEY, batch, NOW) == verdict
-
-
-def test_batches_end_where_the_next_one_begins() -> None:
-    assert [each.end for each in written(*WRAPPED, offset=7)._states[KEY].batches] == [17]
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_a_batch_after_a_restart(case: str) -> None:
+def test_a_batch_before_and_after_a_restart(case: str) -> None:
     before, batch, verdict = CASES[case]
     states, notes, offset = ProducerStates(), dict[str, bytes | None](), 100
     for each in before:
@@ -98,7 +88,11 @@ def test_a_batch_after_a_restart(case: str) -> None:
         offset += each.record_count
     restored = ProducerStates()
     restored.restore({name: octets for name, octets in notes.items() if octets is not None})
-    assert restored.verdict(KEY, batch, NOW) == verdict
+    assert states.verdict(KEY, batch, NOW) == restored.verdict(KEY, batch, NOW) == verdict
+
+
+def test_batches_end_where_the_next_one_begins() -> None:
+    assert [each.end for each in written(*WRAPPED, offset=7)._states[KEY].batches] == [17]
 
 
 def test_other_partitions_and_producers_are_others() -> None:

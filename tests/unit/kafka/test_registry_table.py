@@ -88,11 +88,7 @@ def test_a_topic_that_is_deleted_has_no_numbers_and_may_begin_anew() -> None:
         found.number(tp),
         found.deleted_end(tp),
         found.deleted_end(TopicPartition("u", "A")),
-    ) == (
-        None,
-        7,
-        0,
-    )
+    ) == (None, 7, 0)
     # Records in a partition that a gateway hosted belong to the deleted topic.
     assert found.deleted_end(TopicPartition("t", "B")) == MAX_END
     for record in (*deletion_records("t", {"A": 3}), begun):

@@ -1,19 +1,22 @@
-"""Kafka's messages."""
+"""Kafka's messages, and the versions that the page lists."""
 
 from __future__ import annotations
 
+import re
 import runpy
 import sys
+from pathlib import Path
 
 import pytest
 
 from dafka_core.errors import ConfigError, ProtocolError
 from dafka_kafka import schemas
 from dafka_kafka.api import Api
+from dafka_kafka.api_versions import VERSIONS, api_versions
 from dafka_kafka.errors import KafkaError
 from dafka_kafka.gateway import APIS
 
-VERSIONS = pytest.mark.parametrize("version", [1, 9, 13])
+each_version = pytest.mark.parametrize("version", [1, 9, 13])
 
 
 def body(version: int) -> bytes:
@@ -22,14 +25,14 @@ def body(version: int) -> bytes:
     return bytes(request.encode(version=version))
 
 
-@VERSIONS
+@each_version
 def test_a_request_is_read_from_its_octets(version: int) -> None:
     octets = memoryview(b"xx" + body(version) + b"more")
     request = schemas.decode_request(Api.METADATA, version, octets, 2)
     assert [each.name for each in request.topics] == ["topic"]
 
 
-@VERSIONS
+@each_version
 def test_a_request_that_is_cut_short_anywhere_is_refused(version: int) -> None:
     whole = body(version)
     for length in range(len(whole)):
@@ -89,3 +92,31 @@ def test_a_null_in_a_structure_is_refused() -> None:
     octets = memoryview(b"\1\0\0\0\1\1\0\0\0\0\7\0\0")
     with pytest.raises(ProtocolError, match="topic_name is null"):
         schemas.decode_request(Api.DESCRIBE_TOPIC_PARTITIONS, 0, octets, 0)
+
+
+ROOT = Path(__file__).resolve().parent.parent.parent.parent
+
+
+def test_only_what_is_served_is_named() -> None:
+    answer = api_versions({Api.FETCH: APIS[Api.FETCH]}, KafkaError.UNSUPPORTED_VERSION)
+    assert answer.error_code == 35
+    named = [(each.api_key, each.min_version, each.max_version) for each in answer.api_keys]
+    assert named == [(1, 0, 12), (18, 0, 4)]
+
+
+def test_the_page_has_what_is_served() -> None:
+    page = (ROOT / "docs/from_kafka.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+) to (\d+) \| (.+) \|$", page, re.MULTILINE)
+    said = [
+        (name, int(first), int(last)) for first, last, names in rows for name in names.split(", ")
+    ]
+    versions = {Api(key): each.versions for key, each in APIS.items()}
+    versions[Api.API_VERSIONS] = VERSIONS
+    assert sorted(said) == sorted(
+        (api.name.title().replace("_", ""), each[0], each[-1]) for api, each in versions.items()
+    )
+
+
+def test_each_kind_of_request_has_versions_from_0_on() -> None:
+    assert all(each.versions.start == 0 for each in APIS.values())
+    assert {*APIS, Api.API_VERSIONS} == set(Api)

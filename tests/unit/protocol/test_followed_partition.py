@@ -63,10 +63,6 @@ def test_a_newer_life_replaces_records_from_its_start() -> None:
     assert partition.epochs == (A, OTHER)
 
 
-def test_a_newer_life_may_follow_at_its_start() -> None:
-    assert followed(of(A, 0, 3), of(OTHER, 3, 4)).epochs == (A, OTHER)
-
-
 def test_records_of_another_history_are_not_delivered() -> None:
     partition = followed(of(A, 0, 2))
     # It waits for the records before it, which turn out to be of a history that it does not know.

@@ -174,13 +174,6 @@ def test_records_without_an_epoch_are_of_the_last_one() -> None:
     assert plain.write() == [ack(B.life, 6)]
 
 
-def test_known_records_are_acknowledged_again_in_the_last_life() -> None:
-    store = Store((A, B), 9)
-    store.receive(A, 3, 5)
-    assert store.role.on_tick(0.0) == [ack(B.life, 9)]
-    assert store.role.take_pending() == []
-
-
 def test_records_behind_a_gap_may_belong_to_another_history() -> None:
     store = Store((A,), 5)
     ahead = C._replace(parent=ZOMBIE.digest)
@@ -529,13 +522,6 @@ def test_promises_that_wait_for_the_disk_are_bounded(monkeypatch: pytest.MonkeyP
     assert store.role.pending == [Promise(TP, EpochId(9, 0, 1))]
 
 
-def test_a_promise_of_a_partition_without_records() -> None:
-    store = Store()
-    store.ask(PRODUCER)
-    assert store.write() == [told(0, promised=PRODUCER, query=1)]
-    assert store.role.on_tick(9.0) == []
-
-
 # -- what clients write here ----------------------------------------------------------------------
 
 
@@ -559,16 +545,17 @@ def test_clients_records_belong_to_a_life_of_the_store() -> None:
     assert hosted_epoch(again, 5, 6) == Epoch(2, 0x57, 1, 5, first.digest)
 
 
-@pytest.mark.parametrize("how", ["a record", "a promise"])
+@pytest.mark.parametrize("how", ["a record", "a promise", "a history that wins"])
 def test_after_a_newer_life_clients_begin_a_new_life(how: str) -> None:
     store = Store()
-    first = hosted_epoch(store, 0, 3)
+    first = newer = hosted_epoch(store, 0, 3)
     if how == "a record":
         newer = Epoch(4, 0, 1, 3, first.digest)
         store.receive(newer, 3, 4)
-    else:
-        newer = first
+    elif how == "a promise":
         store.ask(EpochId(4, 0, 1))
+    else:
+        store.hear(9, first, Epoch(4, 0, 1, 2, first.digest))
     store.write()
     end = len(store.names)
     assert hosted_epoch(store, end, end + 2) == Epoch(5, 0x57, 1, end, newer.digest)

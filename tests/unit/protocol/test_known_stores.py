@@ -31,19 +31,6 @@ class Kept:
         return None if news is None else news.entries
 
 
-def test_a_store_is_written_when_it_is_discovered_and_when_it_is_lost() -> None:
-    kept = Kept()
-    kept.known.on_announced(OTHER, AT)
-    kept.known.add(OTHER)
-    kept.known.add(OTHER)
-    assert kept.written == [StoreSeen(OTHER, AT, 1_000)]
-    kept.wall_us = 5_000
-    kept.known.on_peer_lost(OTHER)
-    kept.known.on_peer_lost("unknown")
-    assert kept.written[1:] == [StoreSeen(OTHER, AT, 5_000)]
-    assert kept.known.names == (OTHER,)
-
-
 def test_the_endpoints_of_a_lost_store_are_forgotten() -> None:
     known = Kept().known
     for store in (OTHER, "S3"):

@@ -244,13 +244,6 @@ def test_a_new_subscriber_receives_the_head_at_once(role: ProducerRole) -> None:
     assert role.on_subscribed(0.0, m.StoreHello, TOPIC) == []
 
 
-def test_a_producer_ignores_records(role: ProducerRole) -> None:
-    publish(role, 3)
-    for requestor in ("", "C", PARTITION):
-        assert role.on_batch(0.0, requestor, batch_of(0, 9)) == []
-        assert (role.next_offset, role.acknowledged) == (3, 0)
-
-
 def test_a_fetched_last_record_replaces_a_lost_acknowledgement(role: ProducerRole) -> None:
     publish(role, 3)
     role.urgent = True

@@ -58,12 +58,6 @@ def test_asks_for_the_range_with_the_next_tick(role: ReaderRole) -> None:
     assert role.deadline(99.0) == inf
 
 
-def test_an_empty_range_is_complete(role: ReaderRole) -> None:
-    read = role.read(TP, 10, 10)
-    assert is_complete(read)
-    assert role.on_tick(0.0) == []
-
-
 def test_records_beyond_the_range_are_cut_off(role: ReaderRole) -> None:
     read = role.read(TP, 10, 40)
     role.on_tick(0.0)

@@ -251,17 +251,6 @@ def test_open_questions_have_different_numbers(stores: StoreDirectory) -> None:
     assert stores.deadline(LONG_S) == inf
 
 
-def test_the_deadline_is_soon_while_a_question_is_open(stores: StoreDirectory) -> None:
-    assert stores.deadline(5.0) == inf
-    question = ask(stores, now=5.0)
-    due = stores.deadline(5.0)
-    assert 5.0 < due < 5.1
-    greet(stores, "S1", 5.0)
-    reply(stores, question, "S1", now=5.0)
-    assert answered(stores, question, 5.1)
-    assert stores.deadline(5.1) == inf
-
-
 # -- times ----------------------------------------------------------------------------------------
 
 
@@ -430,15 +419,6 @@ def test_answers_of_c_stores_to_get_heads_end_with_silence(stores: StoreDirector
     assert not answered(stores, question, 1.2 + timing.C_STORE_SILENCE_S - 0.01)
     assert answered(stores, question, 1.2 + timing.C_STORE_SILENCE_S)
     assert bounds(question) == {("a", PARTITION): (0, 9), ("b", "P2"): (0, 4)}
-
-
-def test_an_empty_topic_asks_c_stores_for_all_topics(stores: StoreDirectory) -> None:
-    greet_c_store(stores, "D1")
-    question, messages = stores.ask(1.0, m.HeadsQuery, ())
-    assert messages == [m.HeadsQuery(ME, 1, ()), m.GetHeads("", ME)]
-    stores.on_message(1.1, m.DirectHead(ME, "any", PARTITION, 8))
-    assert answered(stores, question, 1.1 + timing.C_STORE_SILENCE_S)
-    assert bounds(question) == {("any", PARTITION): (0, 9)}
 
 
 @pytest.mark.parametrize("latency_s", [0.0, 0.05, 0.15, 0.3, 0.39])

@@ -139,15 +139,6 @@ def test_bytes_written_during_a_scan_count_after_it() -> None:
     assert limits.on_queued(sized(tp(), 10))
 
 
-def test_without_a_limit_nothing_is_refused() -> None:
-    limits = StoreLimits()
-    for number in range(1_000):
-        limits.add(tp(f"t{number}", number=number))
-        assert not limits.on_queued(sized(tp(), 1 << 20))
-    assert limits.check(tp(), is_new=True) is limits.check(tp(), is_new=False) is None
-    assert not limits.counts_bytes
-
-
 def test_refusals_are_counted_and_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     limits = StoreLimits({"max_topics": 1})
     limits.add(tp())

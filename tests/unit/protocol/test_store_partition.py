@@ -1,20 +1,30 @@
-"""A partition in a store: its state, replacement by a newer life, and clients' records."""
+"""A partition in a store: its state, a newer life, clients' records, and lost records."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from math import inf
 
 import pytest
 
 from dafka_core.errors import OffsetConflictError
-from dafka_core.model.epochs import Epoch, EpochId
-from dafka_core.model.records import RecordBatch, Transaction
+from dafka_core.model.epochs import NO_LIFE, Epoch, EpochId
+from dafka_core.model.log_entries import RestartPartition, StoreSeen
+from dafka_core.model.records import PartitionInfo, PartitionLives, RecordBatch, Transaction
 from dafka_core.protocol import store_partition, timing
+from dafka_core.protocol.known_stores import KnownStores
 from dafka_core.protocol.limits import MAX_STORES
-from dafka_core.protocol.messages import Head, StoreEndpoints, TimesReply
+from dafka_core.protocol.messages import (
+    Head,
+    HistoryQuery,
+    HistoryReply,
+    StoreEndpoints,
+    TimesReply,
+)
 from dafka_core.protocol.partition_fetcher import FetchState, ReorderBudget
 from dafka_core.protocol.role import Outgoing
-from dafka_core.protocol.store_partition import StorePartition
+from dafka_core.protocol.store_partition import StorePartition, TrimmedGaps
 from dafka_core.protocol.store_role import StoreRole
 from tests.unit.protocol.model import PARTITION, TOPIC, TP, batch_of, batches_in
 from tests.unit.protocol.test_store_role import ME, OTHER, Disk, ack, head, store
@@ -100,19 +110,6 @@ def test_a_put_must_begin_where_the_partition_ends(disk: Disk, role: StoreRole) 
     assert disk.offsets() == list(range(20))
 
 
-def test_a_put_continues_after_the_records_of_an_earlier_life() -> None:
-    role = store(Disk(**{TOPIC: 100}))
-    assert isinstance(role.host(0.0, batch_of(0, 10)), OffsetConflictError)
-    assert role.next_offset(TP) == 100
-    assert isinstance(role.host(0.0, batch_of(100, 110)), RecordBatch)
-
-
-def test_records_of_producers_are_not_published(disk: Disk, role: StoreRole) -> None:
-    role.on_batch(0.0, "", batch_of(0, 10))
-    assert disk.store(role) == [ack(10)]
-    assert heads_in(role.on_tick(10.0)) == []
-
-
 def test_the_head_is_repeated_for_a_while(disk: Disk, role: StoreRole) -> None:
     role.host(0.0, batch_of(0, 10))
     assert role.on_tick(0.0) == []  # nothing is on disk yet
@@ -187,3 +184,126 @@ def test_endpoints_of_other_stores_are_kept_while_they_are_present() -> None:
     assert role.known.endpoints["S1"] == ("grpc://h:2",)
     role.on_peer_lost("S1")
     assert "S1" not in role.known.endpoints
+
+
+OWN, ONE, TWO = "0" * 32, "1" * 32, "2" * 32
+OLD = Epoch.first(EpochId(1, 1, 1))
+NEW = Epoch(2, 2, 1, 50, OLD.digest)
+LATER = Epoch(3, 3, 1, 200, NEW.digest)
+LONG = timing.STORE_LOSS_S + timing.STORE_LOSS_CHECK_S
+
+
+class Waiting:
+    """A store with records up to 30 that requests the next from second 0 on; ONE is present."""
+
+    def __init__(self) -> None:
+        self.known = KnownStores(OWN, [StoreSeen(ONE)], lambda: 0, lambda entry: None)
+        self.known.add(ONE)
+        self.trimmed = TrimmedGaps(self.known)
+        self.partition = StorePartition(TP, 30, ReorderBudget(), history=(OLD,))
+        self.partition.raise_head(100)
+        self.partition.claim(0.0, FetchState.BEHIND)
+
+    def hears(self, earliest: int, end: int = 100, store: str = ONE) -> None:
+        info = PartitionInfo(*TP, earliest, end)
+        self.trimmed.note_records(self.partition, store, info)
+
+    def told(
+        self,
+        now: float,
+        history: tuple[Epoch, ...] = (OLD, NEW, LATER),
+        store: str = ONE,
+        stores: tuple[str, ...] = (OWN,),
+        transaction: Transaction | None = None,
+    ) -> RestartPartition | None:
+        reply = HistoryReply(OWN, 0, store, *TP, 100, NO_LIFE, history, stores, transaction)
+        return self.trimmed.on_history(now, self.partition, reply)
+
+
+@pytest.fixture
+def waiting() -> Waiting:
+    return Waiting()
+
+
+def test_it_restarts_where_the_others_begin_with_their_history(waiting: Waiting) -> None:
+    assert waiting.trimmed.deadline() == inf
+    waiting.hears(60)
+    assert waiting.trimmed.deadline() < inf
+    assert waiting.trimmed.on_tick(timing.STORE_LOSS_S - 0.1, {TP: waiting.partition}) == []
+    asked = waiting.trimmed.on_tick(LONG, {TP: waiting.partition})
+    assert asked == [HistoryQuery(OWN, 0, *TP)]
+    assert waiting.trimmed.on_tick(LONG, {TP: waiting.partition}) == []
+    assert waiting.told(LONG) == RestartPartition(TP, 60, (OLD, NEW))
+    partition = waiting.partition
+    assert (partition.pending_replacements, partition.visible_end, partition.durable) == (1, 60, 30)
+    assert (partition.next_offset, partition.head) == (60, 100)
+    partition.on_replaced(RestartPartition(TP, 60, (OLD, NEW)))
+    assert (partition.pending_replacements, partition.durable) == (0, 60)
+    assert waiting.trimmed.deadline() == inf
+    assert waiting.told(LONG) is None
+
+
+@pytest.mark.parametrize("end", [59, 60, 61, 100])
+def test_it_learns_the_last_transaction_before_its_restart(waiting: Waiting, end: int) -> None:
+    """A repeated write of it is recognised; later records come with theirs."""
+    waiting.hears(60)
+    last = Transaction(7, 40, end)
+    known = RestartPartition(TP, 60, (OLD, NEW), last if end <= 60 else None)
+    assert waiting.told(LONG, transaction=last) == known
+
+
+@pytest.mark.parametrize("end", [4, 5, 6])
+def test_the_last_transaction_is_one_of_stored_records(end: int) -> None:
+    last = Transaction(7, 3, end)
+    role = StoreRole(OWN, lambda tp: PartitionLives(5, (OLD,), NO_LIFE, last), sync_interval_s=1e9)
+    (reply,) = role.on_message(0.0, HistoryQuery(ONE, 0, *TP), "")
+    assert isinstance(reply, HistoryReply)
+    assert reply.transaction == (last if end <= 5 else None)
+
+
+def heard_from_one_that_has_them(waiting: Waiting) -> None:
+    waiting.known.add(TWO)
+    waiting.hears(30, store=TWO)
+    waiting.hears(60)
+
+
+def sent_just_now(waiting: Waiting) -> None:
+    waiting.partition.unanswered_since = LONG - 1
+
+
+def committing(waiting: Waiting) -> None:
+    waiting.partition.commits = 1
+
+
+def newer_itself(waiting: Waiting) -> None:
+    waiting.partition.history = (OLD, Epoch(9, 9, 1, 20, OLD.digest))
+
+
+@pytest.mark.parametrize(
+    "why", [heard_from_one_that_has_them, sent_just_now, committing, newer_itself]
+)
+def test_it_does_not_restart_yet(waiting: Waiting, why: Callable[[Waiting], None]) -> None:
+    waiting.hears(60)
+    why(waiting)
+    assert waiting.told(LONG) is None
+    assert waiting.partition.next_offset == 30
+
+
+def test_a_store_that_loses_the_records_or_ends_does_not_count(waiting: Waiting) -> None:
+    waiting.hears(60)
+    heard_from_one_that_has_them(waiting)
+    waiting.hears(0, 30, store=TWO)
+    assert waiting.told(LONG) is not None
+    again = Waiting()
+    again.hears(60)
+    heard_from_one_that_has_them(again)
+    again.known.on_peer_lost(TWO)
+    assert again.told(LONG) is None
+    assert again.told(timing.ABSENT_STORE_S) is not None
+
+
+def test_no_question_is_sent_after_the_records_have_arrived(waiting: Waiting) -> None:
+    waiting.hears(60)
+    waiting.partition.begin(60)
+    assert waiting.trimmed.on_tick(LONG, {TP: waiting.partition}) == []
+    assert waiting.trimmed.deadline() == inf

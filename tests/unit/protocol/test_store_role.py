@@ -83,8 +83,9 @@ def head(role: StoreRole, end: int, now: float = 0.0) -> list[Outgoing]:
 
 
 def test_acknowledges_only_what_is_on_disk(disk: Disk, role: StoreRole) -> None:
-    assert role.on_batch(0.0, "", batch_of(0, 10)) == []
-    assert role.on_tick(0.1) == []
+    for _ in range(2):
+        assert role.on_batch(0.0, "", batch_of(0, 10)) == []
+        assert role.on_tick(0.1) == []
     assert head(role, 10) == []
     assert role.on_tick(0.2) == []
     assert disk.store(role) == [ack(10)]
@@ -114,23 +115,11 @@ def test_acknowledges_again_when_a_record_arrives_again(disk: Disk, role: StoreR
     assert disk.offsets() == list(range(15))
 
 
-def test_a_duplicate_of_a_pending_record_is_not_acknowledged(disk: Disk, role: StoreRole) -> None:
-    role.on_batch(0.0, "", batch_of(0, 10))
-    role.on_batch(0.0, "", batch_of(0, 10))
-    assert role.on_tick(0.0) == []
-    assert disk.store(role) == [ack(10)]
-
-
 @pytest.mark.parametrize("end", [1, 5, 10])
 def test_acknowledges_again_for_a_head_that_is_on_disk(end: int) -> None:
     role = store(Disk(hello=10))
     assert head(role, end) == []
     assert role.on_tick(0.0) == [ack(10)]
-    assert role.on_tick(0.0) == []
-
-
-def test_a_head_beyond_the_disk_is_fetched_and_not_acknowledged() -> None:
-    role = store(Disk(hello=10))
     assert head(role, 11) == [fetch(10, 11)]
     assert role.on_tick(0.0) == []
 
@@ -152,24 +141,7 @@ def test_a_partition_without_stored_records_is_not_acknowledged(role: StoreRole)
     assert role.on_tick(0.0) == []
 
 
-def test_after_a_restart_it_continues_at_the_end_of_the_log() -> None:
-    disk = Disk(hello=10)
-    role = store(disk)
-    assert role.on_batch(0.0, "", batch_of(5, 15)) == []
-    assert disk.store(role) == [ack(15)]
-    assert disk.offsets() == list(range(10, 15))
-
-
 # -- records --------------------------------------------------------------------------------------
-
-
-def test_fetches_records_published_before_it_started(disk: Disk, role: StoreRole) -> None:
-    # The C project's scenario: produce two, start the store, produce a third.
-    assert role.on_batch(0.0, "", batch_of(2, 3)) == [fetch(0, 2)]
-    assert disk.store(role) == []
-    assert role.on_batch(0.1, ME, batch_of(0, 2)) == []
-    assert disk.store(role) == [ack(3)]
-    assert disk.offsets() == [0, 1, 2]
 
 
 def test_a_new_subscriber_to_fetches_is_asked_at_once(role: StoreRole) -> None:
@@ -178,11 +150,6 @@ def test_a_new_subscriber_to_fetches_is_asked_at_once(role: StoreRole) -> None:
     assert role.on_tick(0.0) == []
     role.on_subscribed(0.0, m.Fetch, PARTITION)
     assert role.on_tick(0.0) == [fetch(0, 5)]
-
-
-def test_records_for_other_nodes_are_ignored(role: StoreRole) -> None:
-    assert role.on_batch(0.0, OTHER, batch_of(0, 9)) == []
-    assert role.take_pending() == []
 
 
 def test_catches_up_with_another_store() -> None:

@@ -21,7 +21,7 @@ from dafka_core.model.records import (
     Transaction,
 )
 from dafka_core.protocol import store_requests, timing
-from dafka_core.protocol.messages import EpochAck, GetHeads, Head
+from dafka_core.protocol.messages import GetHeads, Head
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_limits import StoreLimits
 from dafka_core.protocol.store_requests import (
@@ -36,7 +36,6 @@ from tests.unit.protocol.model import (
     TOPIC,
     TP,
     batch_of,
-    batches_in,
     fetches_in,
     offsets_of,
     values_of,
@@ -363,11 +362,3 @@ def test_the_rest_of_a_publication_precedes_newer_commits() -> None:
     assert role.requests.take() == HeadsRequest("", ("",))
     transactions = (Transaction(1, 0, 20), Transaction(2, 20, 25))
     assert role.requests.take() == PublishCommitted(TP, 8, 25, transactions)
-
-
-def test_hosted_batches_are_published() -> None:
-    role = role_at(0)
-    assert isinstance(role.host(0.0, batch_of(0, 5)), RecordBatch)
-    messages = store(role)
-    assert [message.batch for message in batches_in(messages)] == [batch_of(0, 5)]
-    assert [type(message) for message in messages if not batches_in([message])] == [EpochAck, Head]

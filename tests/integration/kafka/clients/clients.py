@@ -227,29 +227,38 @@ class KafkaPython(PythonClient):
             producer.close()
 
     def reading(self, topic: str = "t", *, wait_ms: int = 500, **options: Any) -> KafkaReader:
-        return KafkaPythonReader(self._reading_options(wait_ms, options), topic)
+        place = kafka.TopicPartition(topic, 0)
+        consumer = kafka.KafkaConsumer(**self._reading_options(wait_ms, options))
+        consumer.assign([place])
+        return PythonReader(consumer, place)
 
 
-class KafkaPythonReader(KafkaReader):
-    def __init__(self, options: dict[str, Any], topic: str) -> None:
-        self._place = kafka.TopicPartition(topic, 0)
-        self._consumer = kafka.KafkaConsumer(**options)
-        self._consumer.assign([self._place])
+class PythonReader(KafkaReader):
+    """A consumer of kafka-python, or of aiokafka with coroutines in place of functions."""
+
+    def __init__(self, consumer: Any, place: Any) -> None:
+        self._consumer, self._place = consumer, place
         self.seek(0)
+
+    def _result(self, found: Any) -> Any:
+        return found
 
     def seek(self, offset: int) -> None:
         self._consumer.seek(self._place, offset)
 
     def poll(self) -> list[tuple[int, Sent]]:
-        return _of(self._consumer.poll(timeout_ms=200))
+        return _of(self._result(self._consumer.poll(timeout_ms=200)))
 
     def bounds(self) -> tuple[int, int]:
-        begin, end = self._consumer.beginning_offsets, self._consumer.end_offsets
-        return begin([self._place])[self._place], end([self._place])[self._place]
+        begin, end = (
+            self._result(each([self._place]))[self._place]
+            for each in (self._consumer.beginning_offsets, self._consumer.end_offsets)
+        )
+        return begin, end
 
     def offset_for(self, time_ms: int) -> int | None:
-        found = self._consumer.offsets_for_times({self._place: time_ms})[self._place]
-        return None if found is None else int(found.offset)
+        found = self._result(self._consumer.offsets_for_times({self._place: time_ms}))
+        return None if found[self._place] is None else int(found[self._place].offset)
 
     def close(self) -> None:
         self._consumer.close()
@@ -279,37 +288,26 @@ class Aiokafka(PythonClient):
         return AiokafkaReader(self._reading_options(wait_ms, options), topic)
 
 
-class AiokafkaReader(KafkaReader):
+class AiokafkaReader(PythonReader):
     def __init__(self, options: dict[str, Any], topic: str) -> None:
-        self._place = aiokafka.TopicPartition(topic, 0)
-        self._runner = asyncio.Runner()
+        self._runner, place = asyncio.Runner(), aiokafka.TopicPartition(topic, 0)
 
         async def started() -> Any:
             consumer = aiokafka.AIOKafkaConsumer(**options)
             await consumer.start()
-            consumer.assign([self._place])
+            consumer.assign([place])
             return consumer
 
-        self._consumer = self._runner.run(started())
-        self.seek(0)
+        super().__init__(self._runner.run(started()), place)
 
-    def seek(self, offset: int) -> None:
-        self._consumer.seek(self._place, offset)
+    def _result(self, found: Any) -> Any:
+        return self._runner.run(found)
 
     def poll(self) -> list[tuple[int, Sent]]:
-        return _of(self._runner.run(self._consumer.getmany(timeout_ms=200)))
-
-    def bounds(self) -> tuple[int, int]:
-        begin, end = self._consumer.beginning_offsets, self._consumer.end_offsets
-        found = [self._runner.run(each([self._place]))[self._place] for each in (begin, end)]
-        return found[0], found[1]
-
-    def offset_for(self, time_ms: int) -> int | None:
-        found = self._runner.run(self._consumer.offsets_for_times({self._place: time_ms}))
-        return None if found[self._place] is None else int(found[self._place].offset)
+        return _of(self._result(self._consumer.getmany(timeout_ms=200)))
 
     def close(self) -> None:
-        self._runner.run(self._consumer.stop())
+        self._result(self._consumer.stop())
         self._runner.close()
         aio.collect()
 

@@ -77,17 +77,6 @@ def test_who_has_left_is_not_there_before_that_is_on_disk(
         assert (deleted.error_code, client.states()) == (0, {})
 
 
-def test_another_gateway_goes_on_with_a_group(store: Store) -> None:
-    with Asking(store) as client:
-        name = client.member()
-        assert client.commit(5, member_id=name, generation=1) == [0]
-        until_kept(client)
-    with Asking(store) as client:
-        assert client.beat(name) == 0
-        assert client.commit(6, member_id=name, generation=1) == [0]
-        assert client.committed() == {("t", 0): 6}
-
-
 def test_a_group_that_moves_away_has_its_clients_ask_again(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -164,6 +164,8 @@ def test_each_partition_has_its_error(store: Store) -> None:
         assert client.commit(5, topic="unheard of", metadata="über" * 3) == unknown
         assert client.commit(*range(11)) == [0] * 10 + unknown
         assert client.committed()["t", 9] == 9
+        store.close()
+        assert client.commit(6) == [KafkaError.COORDINATOR_NOT_AVAILABLE]
 
 
 def delete(client: Asking, topic: str, group_id: str = "g") -> tuple[int, list[int]]:
@@ -187,14 +189,3 @@ def test_committed_offsets_are_deleted_unless_they_are_in_use(client: Asking) ->
     assert delete(client, "other") == (0, [0])
     client.join(group_id="connect", protocol_type="connect", version=3)
     assert delete(client, "t", "connect") == (KafkaError.NON_EMPTY_GROUP, [])
-
-
-def test_what_was_committed_outlives_the_gateway(store: Store) -> None:
-    with Asking(store) as client:
-        client.commit(5)
-        client.ask(Api.DELETE_GROUPS, groups_names=["g"])
-        client.commit(6, 7)
-    with Asking(store) as client:
-        assert client.committed() == {("t", 0): 6, ("t", 1): 7}
-        store.close()
-        assert client.commit(6) == [KafkaError.COORDINATOR_NOT_AVAILABLE]

@@ -131,13 +131,6 @@ def commit(served: Served, group: str, *offsets: int) -> list[int]:
         consumer.close()
 
 
-def test_a_simple_consumer_commits_and_finds_what_it_has_committed(served: Served) -> None:
-    assert commit(served, "simple", 5, 7) == [5, 7]
-    assert commit(served, "simple", 4) == [4, 7]
-    assert commit(served, "simple") == [4, 7]
-    assert commit(served, "other") == [-1001, -1001]  # librdkafka's word for none
-
-
 def test_librdkafkas_admin_sees_groups_and_deletes_them(served: Served) -> None:
     admin = AdminClient({"bootstrap.servers": served.servers})
     commit(served, "simple", 5, 7)

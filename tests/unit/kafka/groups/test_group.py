@@ -19,13 +19,7 @@ from dafka_kafka.groups.group import (
     assigned_partitions,
     subscribed_topics,
 )
-from tests.unit.kafka.groups.model import (
-    PROTOCOLS,
-    REBALANCE_S,
-    SESSION_S,
-    Tried,
-    members_of,
-)
+from tests.unit.kafka.groups.model import PROTOCOLS, REBALANCE_S, SESSION_S, Tried, members_of
 
 
 @pytest.fixture

@@ -1,6 +1,8 @@
-"""Decoded records, as a store takes them."""
+"""Decoded records, as a store takes them, and the errors of invalid ones."""
 
 from __future__ import annotations
+
+import pickle
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +12,8 @@ from hypothesis import strategies as st
 
 from dafka_core.model.envelope_columns import HEADERS_TYPE
 from dafka_core.model.records import UNKNOWN_US
-from dafka_kafka.errors import MESSAGE_TOO_LARGE, CorruptRecordsError
+from dafka_kafka import errors
+from dafka_kafka.errors import MESSAGE_TOO_LARGE, CorruptRecordsError, KafkaError
 from dafka_kafka.records.kafka_batch import NO_TIMESTAMP, KafkaBatch, milliseconds, times_of
 from tests.unit.kafka.records.batches import binary
 
@@ -43,3 +46,16 @@ def test_more_headers_than_an_envelope_holds_are_an_error() -> None:
         batch([1], headers).contents()
     assert caught.value.error == MESSAGE_TOO_LARGE
     assert len(batch([1], pa.array([many[:8_191]], HEADERS_TYPE)).contents()) == 1
+
+
+def test_it_keeps_its_facts_and_names_an_error_of_kafka() -> None:
+    made = errors.CorruptRecordsError(errors.CORRUPT_MESSAGE, "the CRC is wrong")
+    for error in (made, pickle.loads(pickle.dumps(made))):
+        assert str(error) == "the CRC is wrong (Kafka's error CORRUPT_MESSAGE)"
+        assert (error.error, error.reason) == ("CORRUPT_MESSAGE", "the CRC is wrong")
+        assert KafkaError[error.error] == KafkaError.CORRUPT_MESSAGE
+
+
+def test_each_name_is_one_of_kafka() -> None:
+    names = (errors.INVALID_RECORD, errors.UNSUPPORTED_COMPRESSION_TYPE)
+    assert [KafkaError[name] for name in names] == [87, 76]
