@@ -35,19 +35,19 @@ METRICS: Final[tuple[Metric, ...]] = (
     gauge(
         "query_records_behind",
         lambda console: console.of_queries(lambda lag: lag.records_behind),
-        "records that a query of Spark has yet to read; a finished query has no metrics",
+        "unread records of a query that has not finished",
         "query",
     ),
     gauge(
         "query_seconds_behind",
         lambda console: console.of_queries(lambda lag: lag.seconds_behind),
-        "age of the oldest of these records",
+        "age of the oldest of them",
         "query",
     ),
     gauge(
         "query_late",
         lambda console: console.of_queries(lambda lag: lag.state == LATE),
-        "1 if a query has missed three reports: it was stopped, it failed, or no store takes them",
+        "1 after three missing reports: it was stopped, it failed, or no store takes them",
         "query",
     ),
 )

@@ -13,24 +13,28 @@ if TYPE_CHECKING:
     from dafka_kafka.server import Server
 
 TABLE: Final[tuple[Metric, ...]] = (
-    gauge("kafka_connections", "server.connection_count", "clients that are connected"),
+    gauge("kafka_connections", "server.connection_count", "connected clients"),
     counter(
         "kafka_requests",
         lambda gateway: _requests(gateway.server),
-        "their requests, by Kafka's name of the kind",
+        "their requests, by Kafka's name",
         "api",
     ),
     counter(
         "kafka_complaints",
         "server.complaints.counts",
-        "requests that failed, refused records and ended connections, by what was wrong",
+        "failed requests, refused records and ended connections",
         "reason",
     ),
-    gauge("kafka_in_flight_bytes", "server.room.taken_bytes", "requests and responses in memory"),
+    gauge(
+        "kafka_in_flight_bytes",
+        "server.room.taken_bytes",
+        "requests and responses in memory; at the limit clients wait",
+    ),
     gauge(
         "kafka_in_flight_limit_bytes",
         "server.room.size_bytes",
-        "the most there may be; then clients wait",
+        "requests and responses in memory; at the limit clients wait",
     ),
 )
 

@@ -35,6 +35,9 @@ SCRATCH_BYTES: Final = 16 << 10
 """Read size for small requests. A connection buffers at most this many bytes of requests that wait
 for the previous one, and as many of a partial one; no more is accounted for."""
 
+OVERLAP_BYTES: Final = 4 << 20
+"""Requests of a connection that overlap: more would wait in memory for the disk."""
+
 SMALL_BYTES: Final = 5 * SCRATCH_BYTES
 """Small requests of a connection that overlap: the memory budget does not account for them."""
 
@@ -299,6 +302,7 @@ class Connection(asyncio.BufferedProtocol):
             is_produce
             and all(each for _, _, each in self._works)
             and len(self._works) < self._shared.limits.max_pipelined
+            and sum(size for _, size, _ in self._works) < OVERLAP_BYTES
             and sum(size for _, size, _ in self._works if not _counted(size)) < SMALL_BYTES
         ):
             return

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
+from itertools import groupby
 from pathlib import Path
 
 from dafka_console import server as console
@@ -96,16 +97,23 @@ OTHER_METRICS: dict[tuple[str, ...], tuple[Metric, ...]] = {
 """Metrics of other packages by the kind of their node."""
 
 
+def _meaning(metric: Metric) -> str:
+    labels = ", ".join(f"`{label}`" for label in metric.labels)
+    kind = "histogram: " if metric.kind == "histogram" else ""  # names show the other kinds
+    return f"{kind}{metric.meaning} ({labels})" if labels else f"{kind}{metric.meaning}"
+
+
 def metrics_table() -> str:
-    """Return the metrics at ``/metrics``, a Markdown table for each kind of node."""
+    """Return the metrics at ``/metrics``, a Markdown table for each kind of node.
+
+    Neighbours with the same meaning share a row: their names show what differs, such as the unit.
+    """
     parts = []
     for of, metrics in {**node_metrics.TABLE, **OTHER_METRICS}.items():
         lines = ["| name | meaning |", "|---|---|"]
-        for row in metrics:
-            labels = ", ".join(f"`{label}`" for label in row.labels)
-            meaning = f"{row.meaning} ({labels})" if labels else row.meaning
-            kind = "histogram: " if row.kind == "histogram" else ""  # names show the other kinds
-            lines.append(f"| `{row.name}` | {kind}{meaning} |")
+        for meaning, rows in groupby(metrics, _meaning):
+            names = ", ".join(f"`{row.name}`" for row in rows)
+            lines.append(f"| {names} | {meaning} |")
         parts += [f"### {', '.join(of).capitalize()}", "\n".join(lines)]
     return "\n\n".join(parts)
 

@@ -137,17 +137,17 @@ _OF_ANY: Final = (
     gauge(
         "node_healthy",
         lambda n: health.is_alive(n.findings),
-        "1 if the node runs, as in `/healthz`; else 0",
+        "1 if `/healthz` is good, else 0",
     ),
     gauge(
         "node_ready",
         lambda n: health.is_ready(n.findings),
-        "1 if the node is ready, as in `/readyz`; else 0",
+        "1 if `/readyz` is good, else 0",
     ),
     gauge(
         "node_warnings",
         lambda n: sum(each.severity is Severity.WARNING for each in n.findings),
-        "warnings about the node, which `/readyz` lists",
+        "warnings in `/readyz`",
     ),
 )
 
@@ -155,13 +155,13 @@ _IN_MESH: Final = (
     gauge(
         "mesh_peers",
         "peer_counts",
-        "connected nodes by kind; `other`: C nodes, and those not connected yet",
+        "peers by kind; `other`: C nodes, and those not connected yet",
         "peer",
     ),
     counter(
         "mesh_connections_renewed",
         "mesh.peers.renewal_count",
-        "connections renewed after a frame that was too large or invalid",
+        "connections renewed after an invalid or too large frame",
     ),
     counter(
         "mesh_received_records",
@@ -171,43 +171,42 @@ _IN_MESH: Final = (
     counter(
         "mesh_received_bytes",
         "mesh.traffic.bytes_received",
-        "contents of these records, without frame headers",
+        "records received from peers, with duplicates",
     ),
     counter(
         "mesh_sent_records",
         lambda n: _sent(n.mesh.traffic, "records"),
-        "records sent: `live` to all nodes that follow the topic, counted once; `direct` to one "
-        "that requested them",
+        "records sent: `live` to all that follow the topic, counted once; `direct` on request",
         "how",
     ),
     counter(
         "mesh_sent_bytes",
         lambda n: _sent(n.mesh.traffic, "bytes"),
-        "contents of these records",
+        "records sent: `live` to all that follow the topic, counted once; `direct` on request",
         "how",
     ),
     counter(
         "mesh_received_messages",
         lambda n: dict.fromkeys(ALWAYS_REPORTED, 0) | n.mesh.traffic.received,
-        "other messages received, by name (docs/wire.md)",
+        "other messages, by name (docs/wire.md)",
         "message",
     ),
     counter(
         "mesh_sent_messages",
         lambda n: dict.fromkeys(ALWAYS_REPORTED, 0) | n.mesh.traffic.sent,
-        "other messages sent, by name",
+        "other messages, by name (docs/wire.md)",
         "message",
     ),
     gauge(
         "mesh_tower_silent_seconds",
         "silent_towers",
-        "time since a tower's last message; it sends one each second",
+        "time since a tower's last message, due each second",
         "tower",
     ),
     gauge(
         "mesh_loop_overdue_seconds",
         lambda n: health.overdue_s(n.mesh),
-        "delay of the node's loop: it hangs, or the machine is overloaded",
+        "delay of the node's loop: overload, or it hangs",
     ),
 )
 
@@ -215,68 +214,61 @@ _WITH_TOWERS: Final = (
     counter(
         "mesh_refused_frames",
         "refused_frames",
-        "dropped frames: an invalid `message`, `records` or `beacon`, or one `forbidden` by the "
-        "sender's key",
+        "dropped frames: invalid `message`, `records`, `beacon`; `forbidden` by the sender's key",
         "reason",
     ),
 )
 
 _OF_STORES: Final = (
-    histogram(
-        "store_append", "disk_watch.appends.counted", "time to write and sync a group of records"
-    ),
-    histogram("store_sync", "log.syncs.counted", "time of syncs of the disk, also of merges"),
-    counter("store_appended_records", "disk_watch.records", "records appended or staged on disk"),
-    counter("store_appended_bytes", "disk_watch.bytes", "contents of these records"),
-    counter("store_slow_appends", "disk_watch.slow_count", "writes that took more than 1 s"),
+    histogram("store_append", "disk_watch.appends.counted", "time to write and sync records"),
+    histogram("store_sync", "log.syncs.counted", "time of each sync, also of merges"),
+    counter("store_appended_records", "disk_watch.records", "records appended or staged"),
+    counter("store_appended_bytes", "disk_watch.bytes", "records appended or staged"),
+    counter("store_slow_appends", "disk_watch.slow_count", "writes of more than 1 s"),
     counter(
         "store_refused_entries",
         lambda n: dict.fromkeys(REFUSALS, 0) | n.disk_watch.refused,
-        "refused requests of writers by error: `FencedError` (a newer attempt writes), "
+        "writers' refused requests: `FencedError` (a newer attempt writes), "
         "`OffsetConflictError`, `TransactionExistsError`",
         "error",
     ),
     counter(
         "store_fences",
         "disk_watch.fences",
-        "partitions whose newest records were set aside ('dafka store aside')",
+        "partitions with records set aside ('dafka store aside')",
     ),
     counter(
         "store_promises",
         "disk_watch.promises",
-        "takeovers of partitions by a producer",
+        "partitions that producers took over",
     ),
     counter(
         "store_too_large_records",
         "role.too_large_count",
         "records not stored: above `max_record_bytes`",
     ),
-    counter(
-        "store_damaged_reads", "loop.damaged_count", "requests that failed as the log is damaged"
-    ),
+    counter("store_damaged_reads", "loop.damaged_count", "failed requests for damaged records"),
     gauge(
         "store_damaged_partitions",
         lambda n: len(n.log.healer.damaged),
-        "partitions with damaged records, not replaced yet",
+        "partitions with damaged records",
     ),
     counter(
         "store_healed_records",
         "heal_thread.healed_count",
         "damaged records replaced by another store's",
     ),
-    gauge(
-        "store_pending_bytes", "role.pending_bytes", "records from the mesh that wait for the disk"
-    ),
+    gauge("store_pending_bytes", "role.pending_bytes", "records of the mesh, waiting for the disk"),
     gauge(
         "store_puts_bytes",
         "append_queue.size_bytes",
-        "records from Flight or Kafka that wait for the disk",
+        "records of Flight and Kafka, waiting for the disk",
     ),
     gauge("store_waiting_requests", lambda n: len(n.role.requests), "queued requests of the mesh"),
     counter(
         "store_refused_requests",
         "role.requests.refused_count",
-        "requests refused as the queue was full",
+        "requests refused: the queue was full",
     ),
     counter(
         "store_limit_refusals",
@@ -284,53 +276,55 @@ _OF_STORES: Final = (
         "records refused by a limit (docs/security.md#limits)",
         "limit",
     ),
-    gauge("store_small_blocks", "log.small_blocks", "small blocks that wait to be merged"),
-    counter("store_merges", "merge_thread.merged_count", "merges of small blocks into one"),
-    counter(
-        "store_merge_seconds", "merge_thread.merged_s", "time of merges, which run beside appends"
-    ),
+    gauge("store_small_blocks", "log.small_blocks", "small blocks, to be merged"),
+    counter("store_merges", "merge_thread.merged_count", "merges of small blocks"),
+    counter("store_merge_seconds", "merge_thread.merged_s", "merges of small blocks"),
     counter(
         "store_failed_merges",
         "merge_thread.failed_count",
-        "merges that failed with an error of the disk",
+        "merges of small blocks",
     ),
     counter("store_links", "log.linker.made", "links created or extended"),
     gauge(
         "store_changed_partitions",
         lambda n: len(n.log.linker.wrong),
-        "partitions found to be changed on disk",
+        "partitions changed on disk",
     ),
     counter("store_compressed_blocks", "compressor.blocks", "compressed cold blocks"),
     counter(
-        "store_compressed_from_bytes", "compressor.before_bytes", "size of these blocks before"
+        "store_compressed_from_bytes",
+        "compressor.before_bytes",
+        "size of these blocks, before and after",
     ),
     counter(
-        "store_compressed_to_bytes", "compressor.after_bytes", "size of these blocks afterwards"
+        "store_compressed_to_bytes",
+        "compressor.after_bytes",
+        "size of these blocks, before and after",
     ),
     gauge(
         "retention_rules",
         lambda n: len(n.retention.rules),
-        "retention rules; without any nothing is deleted",
+        "retention rules",
     ),
     counter("retention_passes", "retention.counts.passes", "runs of retention"),
-    counter("retention_trims", "retention.counts.trims", "deletions of blocks by retention"),
-    counter("retention_records", "retention.counts.records", "records deleted by retention"),
-    counter("archive_files", "archiver.files", "files added to the archive"),
-    counter("archive_records", "archiver.records", "records in these files"),
-    counter("archive_bytes", "archiver.size_bytes", "size of these files"),
+    counter("retention_trims", "retention.counts.trims", "blocks and records deleted by retention"),
+    counter(
+        "retention_records", "retention.counts.records", "blocks and records deleted by retention"
+    ),
+    counter("archive_files", "archiver.files", "additions to the archive"),
+    counter("archive_records", "archiver.records", "additions to the archive"),
+    counter("archive_bytes", "archiver.size_bytes", "additions to the archive"),
     gauge(
         "archive_failing_partitions",
         lambda n: n.archiver and len(n.archiver.failed),
-        "partitions that cannot be archived; the log reports why",
+        "partitions that cannot be archived",
     ),
-    gauge("store_leases", "space.leases", "readers on this machine that lease blocks of the file"),
+    gauge("store_leases", "space.leases", "readers on this machine with a lease"),
     gauge("store_oldest_lease_seconds", "space.oldest_lease_s", "age of the oldest lease"),
-    gauge("store_file_bytes", "space.file_bytes", "size of the log's file, which does not shrink"),
-    gauge(
-        "store_file_free_bytes", "space.free_bytes", "free space in the file, used for new records"
-    ),
-    gauge("store_disk_size_bytes", "disk.size_bytes", "size of the file system"),
-    gauge("store_disk_free_bytes", "disk.free_bytes", "free space in the file system"),
+    gauge("store_file_bytes", "space.file_bytes", "the log's file, and free space in it"),
+    gauge("store_file_free_bytes", "space.free_bytes", "the log's file, and free space in it"),
+    gauge("store_disk_size_bytes", "disk.size_bytes", "the file system, and free space in it"),
+    gauge("store_disk_free_bytes", "disk.free_bytes", "the file system, and free space in it"),
     gauge(
         "store_partitions",
         lambda n: sum(each.partitions for each in n.totals.values()),
@@ -340,7 +334,7 @@ _OF_STORES: Final = (
     gauge(
         "store_known_stores",
         lambda n: len(n.known.names),
-        "other stores that it has met and not forgotten",
+        "other stores, met and not forgotten",
     ),
     gauge(
         "store_missing_stores",
@@ -350,31 +344,31 @@ _OF_STORES: Final = (
     gauge(
         "topic_partitions",
         lambda n: n.by_topic((name, of.partitions) for name, of in n.totals.items()),
-        "the topic's partitions at this store",
+        "the topic in this store",
         "topic",
     ),
     gauge(
         "topic_records",
         lambda n: n.by_topic((name, of.records) for name, of in n.totals.items()),
-        "the topic's records at this store",
+        "the topic in this store",
         "topic",
     ),
     counter(
         "topic_appended_records",
         lambda n: n.by_topic((name, of[0]) for name, of in n.appended),
-        "records appended or staged since the store started",
+        "records appended or staged",
         "topic",
     ),
     counter(
         "topic_appended_bytes",
         lambda n: n.by_topic((name, of[1]) for name, of in n.appended),
-        "contents of these records",
+        "records appended or staged",
         "topic",
     ),
     gauge(
         "flight_streams",
         lambda n: n.of_streams(lambda each: each.count - each.free),
-        "requests served over Flight now: `gets`, `puts`, `waits`, `watches`, `commits`",
+        "requests in progress: `gets`, `puts`, `waits`, `watches`, `commits`",
         "what",
     ),
     gauge(
@@ -386,7 +380,7 @@ _OF_STORES: Final = (
     counter(
         "flight_refused_streams",
         lambda n: n.of_streams(lambda each: each.refused_count),
-        "requests that timed out in the queue",
+        "requests timed out in the queue",
         "what",
     ),
     counter(
@@ -401,7 +395,7 @@ _OF_TOWERS: Final = (
     gauge(
         "tower_nodes",
         lambda n: n.relay.discovered.count(),
-        "nodes that sent a beacon in the last 10 s",
+        "nodes with a beacon in the last 10 s",
     ),
     counter("tower_beacons", "relay.beacon_count", "forwarded beacons"),
 )
@@ -410,25 +404,25 @@ _OF_PRODUCERS: Final = (
     gauge(
         "producer_next_offset",
         lambda n: {escape(n.topic): n.next_offset},
-        "the offset of its partition's next record",
+        "offset of the next record",
         "topic",
     ),
     gauge(
         "producer_acknowledged_offset",
         lambda n: {escape(n.topic): n.acknowledged},
-        "the offset before which all records are acknowledged",
+        "offset before which all records are acknowledged",
         "topic",
     ),
     gauge(
         "producer_unacknowledged_bytes",
         lambda n: {escape(n.topic): n.unacked_bytes},
-        "contents of records that are not acknowledged",
+        "contents of unacknowledged records",
         "topic",
     ),
     gauge(
         "producer_fenced",
         lambda n: {escape(n.topic): n.role.fenced_by is not None},
-        "1 when another producer has taken its partition over",
+        "1 if another producer took its partition over",
         "topic",
     ),
 )
@@ -439,15 +433,19 @@ _OF_CONSUMERS: Final = (
         lambda n: n.queue.size[0],
         "records that wait for the application",
     ),
-    gauge("consumer_queued_bytes", lambda n: n.queue.size[1], "contents of these records"),
+    gauge(
+        "consumer_queued_bytes", lambda n: n.queue.size[1], "records that wait for the application"
+    ),
     counter(
         "consumer_received_records", lambda n: n.queue.added[0], "records received and put in order"
     ),
-    counter("consumer_received_bytes", lambda n: n.queue.added[1], "contents of these records"),
+    counter(
+        "consumer_received_bytes", lambda n: n.queue.added[1], "records received and put in order"
+    ),
     counter(
         "consumer_skipped_records",
         lambda n: sum(n.skipped.values()),
-        "lost records that were skipped (`skip`)",
+        "lost records that were skipped",
     ),
     gauge("consumer_topics", lambda n: len(n.subscription), "followed topics"),
 )

@@ -36,7 +36,7 @@ def test_commands_print_what_the_page_says(tmp_path: Path) -> None:
     sections = dict(re.findall(r"^### (.*)\n\n```text(\n\$ [^`]*```)", page, re.MULTILINE))
     directory = tmp_path.resolve()
     with transcripts.cluster(directory) as (environment, said):
-        now = [("A cluster for development", transcripts.UP, said)]
+        now = [("A cluster", transcripts.UP, said)]
         for title, steps in transcripts.STEPS.items():
             quick = filter(QUICK.search, steps)
             now += [(title, step, output(step, directory, environment)) for step in quick]

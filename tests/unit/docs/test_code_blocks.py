@@ -92,6 +92,7 @@ EXEMPT = {
 PROGRAMS = {
     *(
         "cat",
+        "cd",
         "echo",
         "export",
         "grep",
