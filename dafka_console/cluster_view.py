@@ -30,7 +30,6 @@ from dafka_core.errors import (
 )
 from dafka_core.flight.requests import (
     HeadsSince,
-    PartitionFacts,
     Peers,
     PeersRequest,
     RetentionRequest,
@@ -43,6 +42,7 @@ from dafka_core.model.records import KnownStore, Neighbour
 from dafka_core.nodes.reader import Reader
 from dafka_core.nodes.threads import InterruptibleCondition, NodeThread, weakly
 from dafka_core.queries.query_lag import PartitionLag, QueryLag, query_lags
+from dafka_core.storage import PartitionStatistics
 from dafka_core.system.closing import Closing, ProcessBound
 from dafka_kafka.groups.group_lag import GroupLag
 
@@ -78,7 +78,7 @@ class StoreLink(Closing):
         self.client = StoreClient(location, keys)
         self.heads: HeadsSince | None = None
         self.asking: Future[None] | None = None
-        self.asking_facts: Future[Sequence[PartitionFacts]] | None = None
+        self.asking_facts: Future[Sequence[PartitionStatistics]] | None = None
         self.state = StoreState(location.store, location.locations)
         self._cursor = ""
         self._space_due = self._facts_due = self._new_facts_due = 0.0
@@ -115,7 +115,7 @@ class StoreLink(Closing):
         due_s = self._new_facts_due if are_new else self._facts_due
         return self.heads is not None and time.monotonic() >= due_s
 
-    def ask_facts(self) -> Sequence[PartitionFacts]:
+    def ask_facts(self) -> Sequence[PartitionStatistics]:
         """Return the disk usage of partitions; empty without an answer."""
         began = time.monotonic()
         try:

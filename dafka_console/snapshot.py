@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from dafka_console.time_series import TimeSeries
-from dafka_core.flight.requests import PartitionFacts
 from dafka_core.model.records import (
     KnownStore,
     Neighbour,
@@ -20,6 +19,7 @@ from dafka_core.model.records import (
     merge_heads,
 )
 from dafka_core.queries.query_lag import QueryLag
+from dafka_core.storage import PartitionStatistics
 from dafka_core.storage.environment import Space
 
 SETTLE_S: Final = 4.0
@@ -126,7 +126,7 @@ class PartitionTable:
         """Return a store's number of partitions at its last answer."""
         return len(self._held.get(store, ()))
 
-    def learn(self, facts: Iterable[PartitionFacts]) -> None:
+    def learn(self, facts: Iterable[PartitionStatistics]) -> None:
         """Set the disk usage, times and clients of partitions."""
         ints, clients = self._ints, dict(self._clients)
         for fact in facts:
@@ -134,7 +134,7 @@ class PartitionTable:
             if row is not None and fact.records:
                 if fact.client:
                     clients[fact.tp] = fact.client
-                ints["bytes"][row], ints["records"][row] = fact.bytes, fact.records
+                ints["bytes"][row], ints["records"][row] = fact.size_bytes, fact.records
                 ints["first_us"][row] = fact.first_time_us or 0
                 ints["last_us"][row] = max(ints["last_us"][row], fact.last_time_us or 0)
         self._clients = clients

@@ -751,7 +751,7 @@ class PartitionRegistry:
             try:
                 self._records.read()
                 self._scan()
-                with self._stored.changes.watching(number, topics) as self._woken:
+                with self._stored.changes.waking(threading.Event(), number, topics) as self._woken:
                     self._woken.wait(POLL_S)
             except DafkaError as error:  # the store has ended, or its disk fails
                 if not self._closing:

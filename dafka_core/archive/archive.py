@@ -47,9 +47,9 @@ class Archive:
         for topic in archived if topics is None else sorted(set(topics) & set(archived)):
             manifest = self._manifests.setdefault(topic, Manifest(self.directory, topic))
             manifest.refresh()
-            names = _existing(manifest)
+            existing = _existing(manifest)
             for partition, files in sorted(manifest.files.items()):
-                if held := tuple(f for f in files if (layout.day_name(f.day), f.name) in names):
+                if held := tuple(file for file in files if _is_in(existing, file)):
                     found[TopicPartition(topic, partition)] = held
         return found
 
@@ -111,29 +111,23 @@ def _places(manifest: Manifest, file: ArchivedFile) -> tuple[Path, Path, Path]:
     return published, staged_path(manifest, file), published
 
 
-def _existing(manifest: Manifest) -> set[tuple[str, str]]:
-    """Return the days and names of existing files; of staged ones, perhaps too many."""
+def _existing(manifest: Manifest) -> set[str]:
+    """Return the existing files, staged and published, each with its directory's name."""
+    found: set[str] = set()
     with translated(manifest.directory):
         # Staged ones first: files published in between are found twice instead of never.
-        writers = manifest.commits / layout.STAGED
-        staged = {name for each in _names(writers) for name in _names(writers / each)}
-        found = {
-            (day, name)
-            for day in _names(manifest.records)
-            for name in _names(manifest.records / day)
-        }
-    if staged:
-        files = (file for files in manifest.files.values() for file in files)
-        found |= {
-            (layout.day_name(f.day), f.name)
-            for f in files
-            if staged_path(manifest, f).name in staged
-        }
+        for above in (manifest.commits / layout.STAGED, manifest.records):
+            for each in _names(above):
+                found |= {f"{each}/{name}" for name in _names(above / each)}
     return found
 
 
+def _is_in(existing: set[str], file: ArchivedFile) -> bool:
+    published = f"{layout.day_name(file.day)}/{file.name}"
+    return published in existing or f"{file.staged}/{file.name}.staged" in existing
+
+
 def _names(directory: Path) -> list[str]:
-    try:
+    with suppress(FileNotFoundError, NotADirectoryError):
         return [path.name for path in directory.iterdir()]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+    return []

@@ -81,7 +81,7 @@ class ArchiveWriter:
         added = Added([], {})
         while missing := [part for part in self._missing(wanted) if part.tp not in added.failed]:
             with Staging(self.manifest) as staging:
-                files = self._stage(staging, missing, read, added.failed)
+                files = self._stage(staging, missing, read, added)
                 staging.add(files)
                 added.files.extend(self._commit([file for _, file in files]))
         return added
@@ -93,17 +93,13 @@ class ArchiveWriter:
                 yield each._replace(start=start, end=end, after=after)
 
     def _stage(
-        self,
-        staging: Staging,
-        parts: Sequence[Wanted],
-        read: Read,
-        failed: dict[TopicPartition, DafkaError],
+        self, staging: Staging, parts: Sequence[Wanted], read: Read, added: Added
     ) -> list[tuple[Path, ArchivedFile]]:
-        """Write the files of the first of these ranges, perhaps not all; add to ``failed``."""
+        """Write the files of the first of these ranges, perhaps not all; note failures."""
         files: list[tuple[Path, ArchivedFile]] = []
         size_bytes = 0
         for part in parts:
-            if part.tp in failed:
+            if part.tp in added.failed:
                 continue
             try:
                 for path, made, values_bytes in self._written(staging, part, read):
@@ -116,9 +112,9 @@ class ArchiveWriter:
             except HistoryChangedError as error:
                 # Files finished before may have records that were set aside since.
                 files = [each for each in files if each[1].partition != part.tp.partition]
-                failed[part.tp] = self.manifest.other_records(part.tp, error.wanted)
+                added.failed[part.tp] = self.manifest.other_records(part.tp, error.wanted)
             except DafkaError as error:
-                failed[part.tp] = error
+                added.failed[part.tp] = error
         return files
 
     def _written(
@@ -135,17 +131,10 @@ class ArchiveWriter:
                     file.write(piece)
                     day, piece = next(pieces, (None, None))
                 size_bytes = file.finish()
-            made = ArchivedFile(
-                part.tp.partition,
-                file.start,
-                file.end,
-                file_day,
-                size_bytes,
-                None if file.least_us == UNKNOWN_US else file.least_us,
-                None if file.greatest_us == UNKNOWN_US else file.greatest_us,
-                staging.id,
-                part.life,
-            )
+            where = part.tp.partition, file.start, file.end, file_day, size_bytes
+            span_us = file.least_us, file.greatest_us
+            least_us, greatest_us = (None if us == UNKNOWN_US else us for us in span_us)
+            made = ArchivedFile(*where, least_us, greatest_us, staging.id, part.life)
             yield path, made, file.values_bytes
 
     def _pieces(self, part: Wanted, read: Read) -> Iterator[tuple[str | None, RecordBatch]]:

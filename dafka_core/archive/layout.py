@@ -40,10 +40,6 @@ class ArchiveError(DafkaError):
     directory: Path | str
     why: str
 
-    def __post_init__(self) -> None:
-        self.directory = str(self.directory)
-        super().__post_init__()
-
 
 def damaged(directory: Path | str, what: Path | str, why: str) -> ArchiveError:
     """Return the error for a damaged file."""
@@ -130,11 +126,10 @@ def topic_of(name: str) -> str | None:
     if not name.startswith(_TOPIC):
         return None
     shown = _PERCENT.sub(lambda found: chr(int(found[1], 16)), name.removeprefix(_TOPIC))
-    try:
+    with contextlib.suppress(ValueError, ArchiveError):
         topic = unescape(shown)
         return topic if topic and topic_name("", topic) == name else None
-    except (ValueError, ArchiveError):
-        return None
+    return None
 
 
 def day_name(day: str | None) -> str:
@@ -144,10 +139,9 @@ def day_name(day: str | None) -> str:
 
 def day_of(time_us: int) -> str | None:
     """Return the day of a time in UTC, like ``2026-01-31``; None outside of the calendar."""
-    try:
+    with contextlib.suppress(OverflowError):
         return (dt.date(1970, 1, 1) + dt.timedelta(days=time_us // DAY_US)).isoformat()
-    except OverflowError:
-        return None
+    return None
 
 
 def day_us(day: str) -> int:

@@ -128,19 +128,17 @@ class Manifest:
                 names = set()
             last = max((int(name[1]) for name in map(_NAME.fullmatch, names) if name), default=0)
             while self.version < last:
-                self._read_next(names)
+                number, path = self.version + 1, self._commit(self.version + 1)
+                if path.name not in names:
+                    why = "is missing, but later commits exist"
+                    raise damaged(self.directory, path.name, why)
+                if (fold := self._fold(number)).name in names:
+                    number, path = self.version + FOLD, fold
+                self._add(self._read(path))
+                self.version = number
         if last < before:
             raise damaged(self.directory, self._commit(before).name, "has disappeared")
         return self.version > before
-
-    def _read_next(self, names: set[str]) -> None:
-        number, path = self.version + 1, self._commit(self.version + 1)
-        if path.name not in names:
-            raise damaged(self.directory, path.name, "is missing, but later commits exist")
-        if (fold := self._fold(number)).name in names:
-            number, path = self.version + FOLD, fold
-        self._add(self._read(path))
-        self.version = number
 
     def newest_us(self, partition: str, before: int) -> int:
         """Return a time of the day of the last file below an offset, ``UNKNOWN_US`` if none is."""
@@ -272,7 +270,6 @@ class Manifest:
 # A writer has a directory of its own for them, which it holds a lock on.  The lock ends with the
 # process, so another writer can recognise a dead one's files: those in the manifest are published,
 # others are removed.
-
 
 _ID: Final = re.compile("[0-9a-f]{32}")
 

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, Final, Self
+from typing import Final, Self
 
 import numpy as np
 import pyarrow as pa
@@ -54,7 +54,7 @@ class RecordFile:
         self._directory = directory
         self._path = path
         with translated(directory), contextlib.ExitStack() as opened:
-            self._file = opened.enter_context(_new_file(path))
+            self._file = opened.enter_context(path.open("xb"))
             self._writer = pq.ParquetWriter(
                 self._file,
                 SCHEMA,
@@ -91,10 +91,6 @@ class RecordFile:
             self._writer.close()
             self._file.close()
             return self._path.stat().st_size
-
-
-def _new_file(path: Path) -> IO[bytes]:
-    return path.open("xb")
 
 
 def columns_of(batch: RecordBatch) -> pa.RecordBatch:
@@ -158,7 +154,7 @@ def read_records(
             stop = at + parquet.metadata.row_group(group).num_rows
             if at < end and start < stop:
                 with reading(directory, path):
-                    columns = parquet.read_row_group(group).combine_chunks()
+                    (columns,) = parquet.read_row_group(group).combine_chunks().to_batches()
                 batch = _batch(directory, path, tp, at, columns)
                 yield batch.between(max(start, at), min(end, stop))
             at = stop
@@ -168,8 +164,7 @@ def first_from(directory: Path, path: Path, file: ArchivedFile, time_us: int) ->
     """Return the first offset at a time or later; None if all are earlier; as ``read_records``."""
     with _opened(directory, path, file) as parquet, reading(directory, path):
         found = parquet.read(columns=["timestamp"]).column(0)
-    stamps = found.combine_chunks().view(pa.int64()).fill_null(UNKNOWN_US).to_numpy()
-    at = np.flatnonzero(stamps >= time_us)
+    at = np.flatnonzero(_stamps(found.combine_chunks()) >= time_us)
     return file.start + int(at[0]) if len(at) else None
 
 
@@ -188,23 +183,20 @@ def _opened(directory: Path, path: Path, file: ArchivedFile) -> Iterator[pq.Parq
 
 
 def _batch(
-    directory: Path, path: Path, tp: TopicPartition, start: int, columns: pa.Table
+    directory: Path, path: Path, tp: TopicPartition, start: int, columns: pa.RecordBatch
 ) -> RecordBatch:
     count = len(columns)
     offsets = columns.column("offset").to_numpy()
     if not np.array_equal(offsets, np.arange(start, start + count)):
         raise damaged(directory, path, f"has other offsets than {start} to {start + count}")
-    key, value, headers = (_whole(columns.column(name)) for name in ("key", "value", "headers"))
+    value, key, headers = (columns.column(name) for name in ("value", "key", "headers"))
     with reading(directory, path):
         values = Values.from_arrow(close_columns(value, key, headers))
-    return RecordBatch(tp, start, values, times=_runs(columns.column("timestamp")))
-
-
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
-
-
-def _runs(times: pa.ChunkedArray) -> Longs:
-    stamps = _whole(times).view(pa.int64()).fill_null(UNKNOWN_US).to_numpy()
+    stamps = _stamps(columns.column("timestamp"))
     firsts = np.flatnonzero(np.diff(stamps, prepend=stamps[:1] - 1))
-    return np.column_stack((np.diff(firsts, append=len(stamps)), stamps[firsts]))
+    times = np.column_stack((np.diff(firsts, append=count), stamps[firsts]))
+    return RecordBatch(tp, start, values, times=times)
+
+
+def _stamps(times: pa.Array) -> Longs:
+    return times.view(pa.int64()).fill_null(UNKNOWN_US).to_numpy()  # type: ignore[no-any-return]

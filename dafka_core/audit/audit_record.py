@@ -19,7 +19,6 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from typing import ClassVar, NamedTuple
 
-from dafka_core.flight.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.json_message import JsonMessage, Natural
 from dafka_core.model.names import AUDIT_TOPIC
@@ -88,13 +87,5 @@ def read_contents(
     client: StoreClient, tp: TopicPartition, start: int, end: int, *, timeout_s: float
 ) -> Iterator[bytes]:
     """Yield the contents of a partition's records; raise as ``StoreClient.read``."""
-    batches = client.read(
-        tp,
-        start,
-        end,
-        times=False,
-        max_records=MAX_BATCH_RECORDS,
-        max_bytes=MAX_BATCH_BYTES,
-        timeout_s=timeout_s,
-    )
+    batches = client.read(tp, start, end, timeout_s=timeout_s)
     return (bytes(value) for batch in batches for value in batch.values)

@@ -52,15 +52,11 @@ class VerifiedBatch(NamedTuple):
 
 
 class _Wrong(Exception):  # noqa: N818 -- it is caught here
-    """The first difference found in a batch."""
+    """The first difference found in a batch; or rows of it that no store has any more."""
 
-    state = WRONG
-
-
-class _Trimmed(_Wrong):
-    """Rows of a batch that no store has any more."""
-
-    state = TRIMMED
+    def __init__(self, why: str, state: str = WRONG) -> None:
+        super().__init__(why)
+        self.state = state
 
 
 def verified(
@@ -175,7 +171,7 @@ class _Stores:
                 found += client.digests([(*tp, "", start, end)], timeout_s=self._timeout_s)
         if not found:
             if any(info.earliest > start for _, info in held):
-                raise _Trimmed(f"{tp}: offsets {start} to {end} are trimmed in part")
+                raise _Wrong(f"{tp}: offsets {start} to {end} are trimmed in part", TRIMMED)
             raise _Wrong(f"{tp}: no store has offsets {start} to {end}")
         if any(each != found[0] for each in found):
             raise _Wrong(f"{tp}: stores have different rows at offsets {start} to {end}")

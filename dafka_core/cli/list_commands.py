@@ -18,9 +18,9 @@ from dafka_core.model.name_limits import check_topic, what_there_is
 from dafka_core.model.names import QUERIES_TOPIC, quoted, unescape
 
 if TYPE_CHECKING:
-    from dafka_core.flight.requests import PartitionFacts
     from dafka_core.flight.store_client import StoreClient
     from dafka_core.model.records import PartitionInfo, StagedPartition
+    from dafka_core.storage import PartitionStatistics
 
 MOST_DISCARDS: Final = 1_000
 """Discards per request, so that the store responds within the timeout."""
@@ -45,7 +45,7 @@ def topics(*, finder: StoreFinder) -> None:
     rows = []
     for topic, parts in sorted(held.items()):
         known = [each.facts for each in parts if each.facts is not None]
-        sizes = [each.bytes for each in known]
+        sizes = [each.size_bytes for each in known]
         first = min((each.first_time_us for each in known if each.first_time_us), default=None)
         last = max((each.last_time_us for each in known if each.last_time_us), default=None)
         records = sum(each.info.end - each.info.earliest for each in parts)
@@ -65,7 +65,7 @@ def partitions(topic: str | None, *, finder: StoreFinder) -> None:
         check_argument("topic", topic, check_topic)
     rows = []
     for info, facts, stores in sorted(_held(topic, finder)):
-        size = None if facts is None else facts.bytes
+        size = None if facts is None else facts.size_bytes
         first, last = (None, None) if facts is None else (facts.first_time_us, facts.last_time_us)
         records = info.end - info.earliest
         client = None if facts is None else facts.client or None
@@ -81,7 +81,7 @@ class Held(NamedTuple):
     """
 
     info: PartitionInfo
-    facts: PartitionFacts | None
+    facts: PartitionStatistics | None
     stores: int | None
 
 

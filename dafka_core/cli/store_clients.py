@@ -25,10 +25,10 @@ from dafka_core.model.names import quoted
 
 if TYPE_CHECKING:
     from dafka_core import Reader
-    from dafka_core.flight.requests import PartitionFacts
     from dafka_core.flight.store_client import StoreClient
     from dafka_core.flight.store_location import StoreLocation
     from dafka_core.model.records import KnownStore, PartitionInfo, RecordBatch, TopicPartition
+    from dafka_core.storage import PartitionStatistics
 
 ANY_TOPIC: Final = "-"
 """The topic of requests that only discover the stores."""
@@ -257,9 +257,9 @@ def read_range(
 
 def facts(
     clients: Collection[StoreClient], topic: str | None, timeout_s: float
-) -> list[PartitionFacts]:
+) -> list[PartitionStatistics]:
     """Return each store's facts on the partitions of a topic, or of all; warn on failures."""
-    found: list[PartitionFacts] = []
+    found: list[PartitionStatistics] = []
     for client in clients:
         try:
             found += client.facts(topic, timeout_s=timeout_s)

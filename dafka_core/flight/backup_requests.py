@@ -56,16 +56,12 @@ class BackupRequest(Request, frozen=True):
 class CheckRequest(ActionRequest, frozen=True):
     """Read all records of these partitions, or all data beside records, and compare checksums."""
 
-    rows: ClassVar[tuple[str, ...]] = ("partitions", "saved")
-
     partitions: Annotated[tuple[TopicPartition, ...], Meta(max_length=limits.MAX_CHECKED)] = ()
     saved: Annotated[tuple[PartitionLink, ...], Meta(max_length=limits.MAX_CHECKED)] = ()
 
 
 class LinksRequest(ActionRequest, frozen=True):
     """Return the links of these partitions' records: a chain of digests (docs/backup.md)."""
-
-    rows: ClassVar[tuple[str, ...]] = ("partitions",)
 
     partitions: Annotated[tuple[TopicPartition, ...], Meta(max_length=limits.MAX_CHECKED)]
     newest: bool = False

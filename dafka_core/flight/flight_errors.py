@@ -5,7 +5,6 @@ The facts are the error's fields, by their names.
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from collections.abc import Iterator
@@ -30,7 +29,7 @@ from dafka_core.errors import (
     StoreUnreachableError,
 )
 from dafka_core.flight.limits import MAX_MESSAGE_CHARS
-from dafka_core.model.json_message import VERSION, convert, pack
+from dafka_core.model.json_message import VERSION, convert, json_object, pack
 from dafka_core.model.log_entries import TransactionExistsError
 
 _KINDS: Final[dict[str, type[DafkaError]]] = {
@@ -118,7 +117,9 @@ def refusal(error: BaseException) -> flight.FlightError:
 
 def translated(error: BaseException, store: str) -> DafkaError:
     """Convert an error of a call for the caller of ``store``."""
-    facts = _facts(error)
+    facts = json_object(getattr(error, "extra_info", b"")) or {}
+    if facts.get("v") != VERSION:
+        facts = {}
     kind = _KINDS.get(str(facts.get("error")))
     if kind in (DataLossError, HistoryChangedError):
         facts["why"] = f"{facts.get('why')} (store {store})"
@@ -136,27 +137,6 @@ def translated(error: BaseException, store: str) -> DafkaError:
         with suppress(msgspec.ValidationError):
             return convert({**facts, "store": store, "why": why}, StoreBusyError)
     return StoreUnreachableError(store, why)
-
-
-@contextmanager
-def translating(store: str, timeout_s: float) -> Iterator[None]:
-    """Convert errors of a call that ``store`` should answer within ``timeout_s`` seconds."""
-    try:
-        yield
-    except flight.FlightTimedOutError as error:
-        raise StoreUnreachableError(store, f"no answer within {timeout_s:g} s") from error
-    except FLIGHT_ERRORS as error:
-        raise translated(error, store) from error
-    except ValueError as error:
-        raise StoreUnreachableError(store, f"its answer cannot be read: {error}") from error
-
-
-def _facts(error: BaseException) -> dict[str, Any]:
-    try:
-        found = json.loads(getattr(error, "extra_info", b""))
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) and found.get("v") == VERSION else {}
 
 
 def _cut(sentence: str) -> str:

@@ -76,12 +76,10 @@ def addresses_of(location: str) -> set[Address]:
     path, host = path_of(location), host_of(location)
     if path is not None:
         return {path}
-    if host is None:
-        return set()
-    try:
-        return {normal(each[4]) for each in resolve(*host)}
-    except OSError:
-        return set()
+    if host is not None:
+        with contextlib.suppress(OSError):
+            return {normal(each[4]) for each in resolve(*host)}
+    return set()
 
 
 def accepts(location: str) -> bool:
@@ -102,12 +100,12 @@ def break_connections(
     _each_connection(addresses, address_of, lambda each: each.shutdown(socket.SHUT_RDWR))
 
 
-def find_lost_host(addresses: set[Address]) -> None:
-    """Let the system break this process's connections to these addresses if the host is gone.
+def find_lost_host(location: str) -> None:
+    """Let the system break this process's connections to a location if the host is gone.
 
     A busy or stopped store keeps them: its host's system answers the probes.
     """
-    _each_connection(addresses, socket.socket.getpeername, _keep_alive)
+    _each_connection(addresses_of(location), socket.socket.getpeername, _keep_alive)
 
 
 def _keep_alive(connection: socket.socket) -> None:

@@ -44,7 +44,7 @@ class LocalLogs(ProcessBound):
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._files: dict[str, tuple[_Files, _FileId]] = {}
+        self._logs: dict[str, tuple[LocalLog, _FileId]] = {}
         self._closed = False
 
     def open(self, location: StoreLocation) -> LocalLog | None:
@@ -62,56 +62,24 @@ class LocalLogs(ProcessBound):
                 raise ClosedError("local logs")
             if _session(directory) != location.session or not_local(directory):
                 return None
-            known = self._files.get(directory)
+            known = self._logs.get(directory)
             if known is None or known[1] != _file_id(directory):
                 # Reads of the earlier log continue; it is closed when nothing refers to it.
-                self._files.pop(directory, None)
+                self._logs.pop(directory, None)
                 try:
-                    known = _Files(directory), _file_id(directory)
+                    known = LocalLog(directory, location.store), _file_id(directory)
                 except OSError:
                     return None
-                self._files[directory] = known
-            return LocalLog(known[0], location.store)
+                self._logs[directory] = known
+            return known[0]
 
     def close(self) -> None:
         """Close all logs; results stay valid.  Idempotent."""
         with self._lock:
             self._closed = True
-            for files, _ in self._files.values():
-                files.closed = True
-            self._files.clear()
-
-
-class _Files:
-    """A store's data and its leases, open for reading as long as anything refers to this."""
-
-    def __init__(self, directory: str) -> None:
-        self.directory = Path(directory)
-        self.closed = False
-        self._data = os.open(self.directory / DATA_FILE, os.O_RDONLY | os.O_CLOEXEC)
-        weakref.finalize(self, os.close, self._data)
-        self._leases = os.open(self.directory / LEASE_FILE, os.O_RDONLY | os.O_CLOEXEC)
-        weakref.finalize(self, os.close, self._leases)
-
-    def holds(self, granted: LeaseGranted) -> bool:
-        """Return True if everything read so far was read during the lease."""
-        try:
-            found = os.pread(self._leases, ID_BYTES, granted.slot * ID_BYTES)
-        except OSError as error:
-            raise StoreError(self.directory, f"file {LEASE_FILE}: {error.strerror}") from error
-        return found.hex() == granted.lease
-
-    def block(self, position: int, size_bytes: int) -> Block:
-        """Copy the block at a position; raise ValueError if it is not a block."""
-
-        def read_into(piece: memoryview, at: int) -> None:
-            if os.preadv(self._data, [piece], position + at) != len(piece):
-                raise ValueError("the file ends within it")
-
-        start = position % CACHE_LINE_BYTES // ALIGNMENT * ALIGNMENT
-        # Arrow keeps freed memory for the next block; numpy would request it from the system again.
-        buffer = memoryview(pa.allocate_buffer(start + size_bytes))[start:]
-        return Block.read(buffer, read_into)
+            for log, _ in self._logs.values():
+                log.closed = True
+            self._logs.clear()
 
 
 class LocalLog:
@@ -119,12 +87,16 @@ class LocalLog:
 
     The store returns the positions of blocks with a lease of them (``storage/leases.py``).  Each
     block is copied, checked, and yielded only if the lease lasted until then.  So it stays valid
-    for ever, and costs the store nothing.
+    for ever, and costs the store nothing.  The files are open as long as anything refers to this.
     """
 
-    def __init__(self, files: _Files, store: str) -> None:
-        self._files = files
-        self._store = store
+    def __init__(self, directory: str, store: str) -> None:
+        self.closed = False
+        self._directory, self._store = Path(directory), store
+        self._data = os.open(self._directory / DATA_FILE, os.O_RDONLY | os.O_CLOEXEC)
+        weakref.finalize(self, os.close, self._data)
+        self._leases = os.open(self._directory / LEASE_FILE, os.O_RDONLY | os.O_CLOEXEC)
+        weakref.finalize(self, os.close, self._leases)
 
     def records(self, client: StoreClient, request: GetRequest) -> Generator[RecordBatch]:
         """Yield the records of a get, in order and complete, without a condition.
@@ -132,10 +104,7 @@ class LocalLog:
         ``client`` is one of the store.  A ``partial`` get also leaves out the rest of ranges whose
         lease the store ends at once.
 
-        Raises:
-            InvalidRequestError: an argument is invalid; at once.
-            DataLossError: the log does not hold all of a range.
-            HistoryChangedError: a newer producer has replaced a range's ``life`` or ``after``.
+        Raises, besides the errors of ``StoreClient.records``:
             LeaseEndedError: the store has ended a lease before anything was read of it.
             StoreUnreachableError: the store grants no lease, or has no records of ``life`` yet.
             StoreError: a block is damaged, or the disk fails.
@@ -144,7 +113,7 @@ class LocalLog:
         return self._records(client, request.fitted())
 
     def _records(self, client: StoreClient, request: GetRequest) -> Generator[RecordBatch]:
-        if self._files.closed:
+        if self.closed:
             raise ClosedError("local logs")
         left, done = [each for each in request.ranges if each.start < each.end], ""
         sizes = request.max_records, request.max_bytes
@@ -182,35 +151,53 @@ class LocalLog:
         for _, first, position, size_bytes in places:
             why = ""
             try:
-                block = self._files.block(position, size_bytes)
+                block = self._block(position, size_bytes)
                 if not first <= at < first + block.count:
                     why = f"it holds offsets {first} to {first + block.count} (exclusive)"
             except (ValueError, OSError) as error:
                 why = str(error)
             # After reading, before the records are used.
-            if not self._files.holds(granted):
+            if not self._holds(granted):
                 return
             if why:
                 why = f"cannot be read at byte {position} of {DATA_FILE}: {why}"
                 why = f"{wanted.tp}: the block at offset {first} {why}"
-                raise damaged(self._files.directory, why)
+                raise damaged(self._directory, why)
             batch = RecordBatch(wanted.tp, first, block.values, times=block.times)
             batch = batch.between(at, min(batch.end, wanted.end))
             yield batch
             at = batch.end
 
+    def _block(self, position: int, size_bytes: int) -> Block:
+        """Copy the block at a position; raise ValueError if it is not a block."""
+
+        def read_into(piece: memoryview, at: int) -> None:
+            if os.preadv(self._data, [piece], position + at) != len(piece):
+                raise ValueError("the file ends within it")
+
+        start = position % CACHE_LINE_BYTES // ALIGNMENT * ALIGNMENT
+        # Arrow keeps freed memory for the next block; numpy would request it from the system again.
+        buffer = memoryview(pa.allocate_buffer(start + size_bytes))[start:]
+        return Block.read(buffer, read_into)
+
+    def _holds(self, granted: LeaseGranted) -> bool:
+        """Return True if everything read so far was read during the lease."""
+        try:
+            found = os.pread(self._leases, ID_BYTES, granted.slot * ID_BYTES)
+        except OSError as error:
+            raise StoreError(self._directory, f"file {LEASE_FILE}: {error.strerror}") from error
+        return found.hex() == granted.lease
+
 
 def _session(directory: str) -> str | None:
-    try:
-        with (Path(directory) / SESSION_FILE).open("rb") as file:
-            return file.read(MAX_SESSION_BYTES).decode("ascii").strip()
-    except (OSError, ValueError):
-        return None
+    path = Path(directory) / SESSION_FILE
+    with contextlib.suppress(OSError, ValueError), path.open("rb") as file:
+        return file.read(MAX_SESSION_BYTES).decode("ascii").strip()
+    return None
 
 
 def _file_id(directory: str) -> _FileId:
-    try:
+    with contextlib.suppress(OSError):
         found = (Path(directory) / DATA_FILE).stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
+        return found.st_dev, found.st_ino
+    return None

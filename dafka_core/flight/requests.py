@@ -8,7 +8,7 @@ an answer.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Annotated, ClassVar, Final, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Final, NamedTuple, Self
 
 from msgspec import Meta
 from msgspec.structs import replace
@@ -38,6 +38,7 @@ from dafka_core.model.records import (
 )
 from dafka_core.model.where import MAX_CHARACTERS, Where
 from dafka_core.protocol.limits import MAX_SEQUENCE
+from dafka_core.storage import PartitionStatistics
 from dafka_core.storage.leases import MAX_LEASES
 
 MAX_OFFSET: Final = MAX_SEQUENCE + 1
@@ -47,9 +48,7 @@ Offset = Annotated[int, Meta(ge=0, le=MAX_OFFSET)]
 Version = Annotated[int, Meta(ge=NO_VERSION, le=MAX_SEQUENCE)]
 TimeUs = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Attempt = Annotated[str, Meta(pattern=r"^(?!0{32})[0-9A-F]{32}\Z")]
-AttemptOrNone = Annotated[str, Meta(pattern=r"^((?!0{32})[0-9A-F]{32})?\Z")]
 Life = tuple[Annotated[int, Meta(ge=0)], Annotated[int, Meta(ge=0)], Annotated[int, Meta(ge=0)]]
-LeaseId = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
 MaxRecords = Annotated[int, Meta(ge=1, le=limits.MAX_BATCH_RECORDS)]
 MaxBytes = Annotated[int, Meta(ge=1, le=limits.MAX_BATCH_BYTES)]
 
@@ -63,8 +62,6 @@ class Request(
     largest_bytes: ClassVar[int] = limits.MAX_REQUEST_BYTES
     may_be_empty: ClassVar[bool] = False
     """True if an empty body is the request with all defaults."""
-    rows: ClassVar[tuple[str, ...]] = ()
-    """The members whose rows begin with a topic and a partition."""
 
     store: str = ""
 
@@ -77,25 +74,37 @@ class Request(
         if not packed and cls.may_be_empty:
             return cls()
         request = super().parse(packed)
-        request.check()
+        cls._check_names(request)
+        cls._check(request)
         return request
+
+    @property
+    def rows(self) -> list[tuple[str, tuple[Any, ...]]]:
+        """Return rows that begin with a topic and a partition, each with its member's name."""
+        found: list[tuple[str, tuple[Any, ...]]] = []
+        for name in self.__struct_fields__:
+            match getattr(self, name):
+                case ((str(), str(), *_), *_) as rows:
+                    found += ((name, row) for row in rows)
+        return found
 
     def checked(self) -> Self:
         """Return the request; raise InvalidRequestError if the store would refuse it."""
         return self.parse(self.packed())
 
-    def check(self) -> None:
-        """Raise InvalidRequestError for mistakes beyond the fields' types."""
+    def _check(self) -> None:
+        """Raise InvalidRequestError for mistakes beyond types, names and the order of offsets."""
+
+    def _check_names(self) -> None:
         _check_name("topic", getattr(self, "topic", None))
         _check_name("partition", getattr(self, "partition", None), check_address)
         _check_columns(getattr(self, "columns", DEFAULT_COLUMNS))
         for topic in getattr(self, "topics", None) or ():
             _check_name("topics", topic)
-        for member in self.rows:
-            for row in getattr(self, member):
-                _check_name(member, row[0])
-                _check_name(member, row[1], check_address)
-                _check_order(member, row)
+        for member, row in self.rows:
+            _check_name(member, row[0])
+            _check_name(member, row[1], check_address)
+            _check_order(member, row)
         _check_order("end", self)
 
 
@@ -147,7 +156,6 @@ class GetRequest(Request, frozen=True):
 
     what: ClassVar[str] = "ticket"
     largest_bytes: ClassVar[int] = limits.MAX_TICKET_BYTES
-    rows: ClassVar[tuple[str, ...]] = ("ranges",)
 
     ranges: Ranges
     columns: tuple[str, ...] = DEFAULT_COLUMNS
@@ -166,9 +174,7 @@ class GetRequest(Request, frozen=True):
         cut = {name: min(most[name], size) for name, size in sizes.items() if type(size) is int}
         return replace(self, **cut).checked()
 
-    def check(self) -> None:
-        """Check the condition."""
-        super().check()
+    def _check(self) -> None:
         if self.envelope not in ENVELOPE:
             why = f"must be one of {', '.join(ENVELOPE)}"
             raise InvalidRequestError("envelope", short(self.envelope), why)
@@ -182,10 +188,7 @@ class GetRequest(Request, frozen=True):
 class PutRequest(_PartitionRequest, frozen=True):
     """The descriptor of a put: its first record becomes offset ``start`` of the partition.
 
-    With an ``attempt`` the records are staged, for the transaction of that ``version`` if it has
-    one.
-    ``waited_s`` is how long the client has waited for a busy store before.  ``client`` is its name
-    in lists of partitions.
+    Other members are arguments of ``StoreClient.put``; ``client`` is its ``client_name``.
     """
 
     start: Offset
@@ -194,9 +197,7 @@ class PutRequest(_PartitionRequest, frozen=True):
     waited_s: Annotated[float, Meta(ge=0, le=limits.MAX_WAIT_S)] = 0.0
     client: str = ""
 
-    def check(self) -> None:
-        """Check that only an attempt stages a transaction, and the client's name."""
-        super().check()
+    def _check(self) -> None:
         if not is_client_name(self.client):
             why = f"must have up to {MAX_CLIENT_BYTES} bytes of visible characters"
             raise InvalidRequestError("client", short(self.client), why)
@@ -235,6 +236,7 @@ class ActionRequest(Request, frozen=True):
     action: ClassVar[str]
 
     def __init_subclass__(cls) -> None:
+        cls.may_be_empty = not cls.__annotations__  # it has no members
         cls.action = f"dafka.{cls.__name__.removesuffix('Request').lower()}.v1"
 
 
@@ -250,8 +252,6 @@ class OffsetsRequest(ActionRequest, frozen=True):
     With ``after_all``, all records from each returned offset on have its time or a later one.
     """
 
-    rows: ClassVar[tuple[str, ...]] = ("times",)
-
     times: Annotated[tuple[tuple[str, str, TimeUs], ...], Meta(max_length=limits.MAX_TIMES)]
     after_all: bool = False
 
@@ -263,9 +263,7 @@ class WaitRequest(ActionRequest, _PartitionRequest, frozen=True):
     timeout_s: Annotated[float, Meta(ge=0, le=limits.MAX_WAIT_S)]
     transaction: tuple[Annotated[int, Meta(ge=0, le=MAX_SEQUENCE)], Offset, Offset] | None = None
 
-    def check(self) -> None:
-        """Check that the transaction's records are among the awaited ones."""
-        super().check()
+    def _check(self) -> None:
         if self.transaction is not None and not (
             self.transaction[1] < self.transaction[2] <= self.end
         ):
@@ -284,7 +282,6 @@ class WatchRequest(ActionRequest, frozen=True):
 class TransactionsRequest(ActionRequest, frozen=True):
     """Return the progress of partitions' transactions."""
 
-    rows: ClassVar[tuple[str, ...]] = ("partitions",)
     largest_bytes: ClassVar[int] = limits.MAX_TRANSACTIONS_BYTES
 
     partitions: Annotated[tuple[TopicPartition, ...], Meta(max_length=limits.MAX_TRANSACTIONS)]
@@ -293,7 +290,6 @@ class TransactionsRequest(ActionRequest, frozen=True):
 class CommitRequest(ActionRequest, frozen=True):
     """Make staged records visible, all or none."""
 
-    rows: ClassVar[tuple[str, ...]] = ("transactions",)
     largest_bytes: ClassVar[int] = limits.MAX_TRANSACTIONS_BYTES
 
     transactions: Annotated[
@@ -301,9 +297,7 @@ class CommitRequest(ActionRequest, frozen=True):
         Meta(max_length=limits.MAX_TRANSACTIONS),
     ]
 
-    def check(self) -> None:
-        """Check that each transaction has records, and is the only one of its partition."""
-        super().check()
+    def _check(self) -> None:
         seen: set[tuple[str, str]] = set()
         for row in self.transactions:
             topic, partition, _, start, end, _ = row
@@ -321,7 +315,7 @@ class DigestRange(NamedTuple):
 
     topic: str
     partition: str
-    attempt: AttemptOrNone
+    attempt: Annotated[str, Meta(pattern=r"^((?!0{32})[0-9A-F]{32})?\Z")]
     start: Offset
     end: Offset
 
@@ -329,7 +323,6 @@ class DigestRange(NamedTuple):
 class DigestsRequest(ActionRequest, frozen=True):
     """Return digests of rows, in any order: their number and the sum of their hashes."""
 
-    rows: ClassVar[tuple[str, ...]] = ("ranges",)
     largest_bytes: ClassVar[int] = limits.MAX_TRANSACTIONS_BYTES
 
     ranges: Annotated[tuple[DigestRange, ...], Meta(max_length=limits.MAX_TRANSACTIONS)]
@@ -338,13 +331,10 @@ class DigestsRequest(ActionRequest, frozen=True):
 class StagedRequest(ActionRequest, frozen=True):
     """Return staged records, which are invisible to readers and in no other list."""
 
-    may_be_empty: ClassVar[bool] = True
-
 
 class DiscardRequest(ActionRequest, frozen=True):
     """Discard attempts' staged records."""
 
-    rows: ClassVar[tuple[str, ...]] = ("stages",)
     largest_bytes: ClassVar[int] = limits.MAX_TRANSACTIONS_BYTES
 
     stages: Annotated[
@@ -357,9 +347,7 @@ class ForgetRequest(ActionRequest, frozen=True):
 
     address: str
 
-    def check(self) -> None:
-        """Check the address."""
-        super().check()
+    def _check(self) -> None:
         _check_name("address", self.address, check_address)
 
 
@@ -369,18 +357,16 @@ class LeaseRequest(ActionRequest, frozen=True):
     ``done`` is a lease to end; without ranges no new one is requested.
     """
 
-    rows: ClassVar[tuple[str, ...]] = ("ranges",)
     largest_bytes: ClassVar[int] = limits.MAX_TICKET_BYTES
 
     ranges: Annotated[tuple[RecordRange, ...], Meta(max_length=limits.MAX_RANGES)] = ()
     partial: bool = False
-    done: LeaseId = ""
+    done: Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")] = ""
 
 
 class SizesRequest(ActionRequest, frozen=True):
     """Return approximate sizes of the records of ranges, by samples of the log's blocks."""
 
-    rows: ClassVar[tuple[str, ...]] = ("ranges",)
     largest_bytes: ClassVar[int] = limits.MAX_TICKET_BYTES
 
     ranges: Ranges
@@ -389,19 +375,13 @@ class SizesRequest(ActionRequest, frozen=True):
 class SpaceRequest(ActionRequest, frozen=True):
     """Return the size of the store's file, and the space that readers pin."""
 
-    may_be_empty: ClassVar[bool] = True
-
 
 class StoresRequest(ActionRequest, frozen=True):
     """Return the locations of all known stores, this one included."""
 
-    may_be_empty: ClassVar[bool] = True
-
 
 class DescribeRequest(ActionRequest, frozen=True):
     """Return this store's location."""
-
-    may_be_empty: ClassVar[bool] = True
 
 
 def _check_name(member: str, name: str | None, check: Callable[[str], None] = check_topic) -> None:
@@ -435,9 +415,7 @@ class RetentionRequest(ActionRequest, frozen=True):
     rules: Annotated[tuple[str, ...], Meta(max_length=limits.MAX_NAMES)] | None = None
     reset: bool = False
 
-    def check(self) -> None:
-        """Check the rules."""
-        super().check()
+    def _check(self) -> None:
         self.parsed()
 
     def parsed(self) -> tuple[RetentionRule, ...] | None:
@@ -459,8 +437,6 @@ class RetentionRules(JsonMessage, frozen=True):
 class TrimRequest(ActionRequest, frozen=True):
     """Delete records below offsets, of partitions that the store has; at most to their ends."""
 
-    rows: ClassVar[tuple[str, ...]] = ("trims",)
-
     trims: Annotated[tuple[tuple[str, str, Offset], ...], Meta(max_length=limits.MAX_TRANSACTIONS)]
 
 
@@ -475,9 +451,7 @@ class DeleteRequest(ActionRequest, frozen=True):
 
     topic: str
 
-    def check(self) -> None:
-        """Check that users may delete the topic."""
-        super().check()
+    def _check(self) -> None:
         if self.topic.startswith(INTERNAL):
             raise InvalidRequestError("topic", self.topic, "is internal, and cannot be deleted")
 
@@ -492,8 +466,6 @@ class Deleted(JsonMessage, frozen=True):
 class PeersRequest(ActionRequest, frozen=True):
     """Return the nodes discovered by this store, and its connections."""
 
-    may_be_empty: ClassVar[bool] = True
-
 
 class Peers(JsonMessage, frozen=True):
     """The nodes discovered by a store."""
@@ -501,12 +473,8 @@ class Peers(JsonMessage, frozen=True):
     peers: tuple[Neighbour, ...]
 
 
-# A store's answers over Arrow Flight.
-#
-# Clients ignore unknown members of an answer.
+# A store's answers.
 
-
-Slot = Annotated[int, Meta(ge=0, lt=MAX_LEASES)]
 BlockBytes = Annotated[int, Meta(ge=1, le=2**31)]
 """A reader allocates memory for a block, which may be slightly larger than the largest record."""
 
@@ -545,14 +513,10 @@ class Offsets(JsonMessage, frozen=True):
     """The number of partitions with damaged records."""
 
 
-Sizes = tuple[Annotated[int, Meta(ge=0)], ...]
-"""Approximate sizes of a record in equal parts of a range."""
-
-
 class RecordSizes(JsonMessage, frozen=True):
-    """The sizes for each requested range; None without records."""
+    """Approximate sizes of a record in equal parts of each range; None without records."""
 
-    sizes: tuple[Sizes | None, ...]
+    sizes: tuple[tuple[Natural, ...] | None, ...]
 
 
 class TransactionStates(JsonMessage, frozen=True):
@@ -575,7 +539,7 @@ class LeaseGranted(JsonMessage, frozen=True, omit_defaults=True):
     """
 
     lease: str = ""
-    slot: Slot = 0
+    slot: Annotated[int, Meta(ge=0, lt=MAX_LEASES)] = 0
     ranges: Natural = 0
     blocks: Annotated[
         tuple[tuple[Natural, Natural, Natural, BlockBytes], ...], Meta(max_length=MAX_LEASED_BLOCKS)
@@ -586,26 +550,9 @@ class Done(JsonMessage, frozen=True):
     """A commit or a discard is on disk."""
 
 
-class PartitionFacts(JsonMessage, frozen=True):
-    """The size and times of a partition, and its client: the metadata of its FlightInfo."""
-
-    topic: str
-    partition: str
-    earliest: Natural
-    end: Natural
-    records: Natural
-    bytes: Natural
-    first_time_us: int | None
-    last_time_us: int | None
-    client: str = ""
-
-    @property
-    def tp(self) -> TopicPartition:
-        """Return the partition."""
-        return TopicPartition(self.topic, self.partition)
-
-
-def furthest_facts(facts: Iterable[PartitionFacts]) -> dict[TopicPartition, PartitionFacts]:
+def furthest_facts(
+    facts: Iterable[PartitionStatistics],
+) -> dict[TopicPartition, PartitionStatistics]:
     """Return the facts of each partition from the store with its last and most records.
 
     Not every store knows the name of its client.

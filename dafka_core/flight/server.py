@@ -40,7 +40,7 @@ from dafka_core.flight.requests import (
     RecordRange,
 )
 from dafka_core.flight.server_context import POLL_S, ServerContext, WatchedStream
-from dafka_core.flight.server_keys import MIDDLEWARE, Caller, NamedKey, ServerKeys, knows, writes
+from dafka_core.flight.server_keys import MIDDLEWARE, Caller, NamedKey, knows, writes
 from dafka_core.flight.store_location import StoreLocation, host_of, tcp_location, unix_location
 from dafka_core.model.json_message import pack, short
 from dafka_core.model.log_entries import TransactionExistsError
@@ -56,28 +56,6 @@ from dafka_core.system.hosts import HostPort, listen
 PATIENCE_S: Final = 1.0
 """Time for a failed put's acknowledgements to leave.  A client may read none before it has sent
 everything: then its data is discarded, so that it gets to read the error."""
-
-
-def put(
-    context: ServerContext,
-    descriptor: flight.FlightDescriptor,
-    reader: flight.MetadataRecordBatchReader,
-    writer: flight.FlightMetadataWriter,
-    caller: Caller,
-) -> None:
-    """Process the batches of a client until all are on disk or one is refused."""
-    if descriptor.descriptor_type != flight.DescriptorType.CMD:
-        why = "a put's must be a command (docs/flight.md)"
-        raise InvalidRequestError("descriptor", None, why)
-    request = context.parse(PutRequest, writes, descriptor.command, caller)
-    what = f"put to {request.tp}"
-    with context.stream(context.puts, caller, what, request.waited_s) as stream:
-        _check_start(context.log, request)
-        _check_schema(reader.schema)
-        end = _Put(context, request).run(reader, writer, stream)
-        stream.wait()
-        with contextlib.suppress(*FLIGHT_ERRORS):  # the client is gone
-            writer.write(DurableEnd(end).packed())
 
 
 def _check_start(log: Log, request: PutRequest) -> None:
@@ -102,24 +80,22 @@ def _check_start(log: Log, request: PutRequest) -> None:
 class _Put:
     """One put: the batches passed to the backend, and their durable part."""
 
-    def __init__(self, context: ServerContext, request: PutRequest) -> None:
+    def __init__(
+        self, context: ServerContext, request: PutRequest, writer: flight.FlightMetadataWriter
+    ) -> None:
         self._context = context
         self._request = request
+        self._writer = writer
         self._changed = threading.Condition()
         self._submitted = self._durable = self._acknowledged = request.start
         self._size_bytes = self._count = 0  # of the batches that are not on disk yet
         self._failure: BaseException | None = None
         self._stopped = False
 
-    def run(
-        self,
-        reader: flight.MetadataRecordBatchReader,
-        writer: flight.FlightMetadataWriter,
-        stream: WatchedStream,
-    ) -> int:
+    def run(self, reader: flight.MetadataRecordBatchReader, stream: WatchedStream) -> int:
         """Submit all batches and wait until they are on disk; return their end."""
         acknowledging = threading.Thread(
-            target=self._acknowledge, args=(writer,), name="dafka-flight-acks", daemon=True
+            target=self._acknowledge, name="dafka-flight-acks", daemon=True
         )
         acknowledging.start()
         try:
@@ -179,7 +155,7 @@ class _Put:
             if self._failure is not None:
                 raise self._failure
 
-    def _acknowledge(self, writer: flight.FlightMetadataWriter) -> None:
+    def _acknowledge(self) -> None:
         """Send the client the durable end whenever it has grown.
 
         In a thread of its own: neither a client that does not read nor one that does not send
@@ -197,7 +173,7 @@ class _Put:
                     return
                 self._acknowledged, failed = self._durable, self._failure is not None
             try:
-                writer.write(DurableEnd(self._acknowledged, failed).packed())
+                self._writer.write(DurableEnd(self._acknowledged, failed).packed())
             except FLIGHT_ERRORS:
                 return  # the client is gone, as reading from it will show
 
@@ -251,88 +227,6 @@ def _skipped(reader: flight.MetadataRecordBatchReader) -> bool:
     except (StopIteration, *FLIGHT_ERRORS):
         return False
     return True
-
-
-# FlightInfos of topics and partitions, with tickets for their records.
-
-
-def _parse(
-    context: ServerContext, descriptor: flight.FlightDescriptor, caller: Caller
-) -> InfoRequest:
-    if descriptor.descriptor_type == flight.DescriptorType.PATH:
-        names = [text_of(each) for each in descriptor.path]
-        if len(names) not in (1, 2):
-            why = "must be [topic] or [topic, partition]"
-            raise InvalidRequestError("path", short(names[:3]), why)
-        command = InfoRequest(names[0], names[1] if len(names) == 2 else None).packed()
-    elif descriptor.descriptor_type == flight.DescriptorType.CMD:
-        command = descriptor.command
-    else:
-        why = "must be a path or a command (docs/flight.md)"
-        raise InvalidRequestError("descriptor", None, why)
-    return context.parse(InfoRequest, knows, command, caller)
-
-
-def _partitions(context: ServerContext, request: InfoRequest) -> list[TopicPartition]:
-    if request.partition is None:
-        member, name = "topic", request.topic
-        found = [held.tp for held in context.log.partitions(name)]
-    else:
-        member, name = "partition", request.partition
-        tp = TopicPartition(request.topic, name)
-        found = [tp] if context.log.info(tp) else []
-    if not found:
-        why = f"the store has no such {member}; list_flights has them"
-        raise InvalidRequestError(member, name, why)
-    return found
-
-
-def _info(
-    context: ServerContext,
-    request: InfoRequest,
-    descriptor: flight.FlightDescriptor,
-    partitions: Sequence[TopicPartition],
-    peer: str,
-) -> flight.FlightInfo:
-    found = [facts for tp in partitions if (facts := context.log.statistics(tp)) is not None]
-    locations = context.locations_for(peer)
-    endpoints = [
-        flight.FlightEndpoint(_ticket(request, each), locations, app_metadata=_facts(each))
-        for each in found
-    ]
-    whole = _whole(request.topic, found)
-    return flight.FlightInfo(
-        schema_of(request.columns),
-        descriptor,
-        endpoints,
-        whole["records"],
-        whole["bytes"],
-        ordered=len(found) == 1,
-        app_metadata=pack(whole) if request.partition is None else _facts(found[0]),
-    )
-
-
-def _facts(held: PartitionStatistics) -> bytes:
-    facts = held._asdict().items()
-    return pack({("bytes" if name == "size_bytes" else name): fact for name, fact in facts})
-
-
-def _whole(topic: str, partitions: Sequence[PartitionStatistics]) -> dict[str, Any]:
-    firsts = [each.first_time_us for each in partitions if each.first_time_us is not None]
-    lasts = [each.last_time_us for each in partitions if each.last_time_us is not None]
-    return {
-        "topic": topic,
-        "partitions": len(partitions),
-        "records": sum(each.records for each in partitions),
-        "bytes": sum(each.size_bytes for each in partitions),
-        "first_time_us": min(firsts, default=None),
-        "last_time_us": max(lasts, default=None),
-    }
-
-
-def _ticket(request: InfoRequest, held: PartitionStatistics) -> bytes:
-    ranges, sizes = (RecordRange(*held[:4]),), (request.max_records, request.max_bytes)
-    return GetRequest(ranges, request.columns, max_records=sizes[0], max_bytes=sizes[1]).packed()
 
 
 CLOSE_GRACE_S: Final = 0.2
@@ -395,7 +289,7 @@ class FlightService(ProcessBound):
             if context.keys is not None:
                 follow = threading.Thread(
                     target=_follow_keys,
-                    args=(weakref.ref(self), context.keys, server, locations[-1], context.closing),
+                    args=(weakref.ref(self), context, server, locations[-1]),
                     name="dafka-flight-keys",
                     daemon=True,
                 )
@@ -499,18 +393,17 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
                     descriptor = flight.FlightDescriptor.for_path(*held.tp)
                 except UnicodeEncodeError:  # a path must be text; JSON escapes other bytes
                     descriptor = flight.FlightDescriptor.for_command(request.packed())
-                yield _info(served, request, descriptor, [held.tp], caller.peer)
+                yield self._info(request, descriptor, [held.tp], caller)
 
     def get_flight_info(self, context: Any, descriptor: Any) -> flight.FlightInfo:
         with self._serving(context) as caller:
-            request = _parse(self._served, descriptor, caller)
-            partitions = _partitions(self._served, request)
-            return _info(self._served, request, descriptor, partitions, caller.peer)
+            request = self._info_request(descriptor, caller)
+            return self._info(request, descriptor, self._partitions(request), caller)
 
     def get_schema(self, context: Any, descriptor: Any) -> flight.SchemaResult:
         try:
-            request = _parse(self._served, descriptor, self._caller(context))
-            _partitions(self._served, request)
+            request = self._info_request(descriptor, self._caller(context))
+            self._partitions(request)
             return flight.SchemaResult(schema_of(request.columns))
         except DafkaError as error:
             # Of Flight's own errors pyarrow keeps only the sentence here, as an unknown error.
@@ -523,7 +416,7 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         # Its stream is counted by itself: a stalled put does not keep its connection.
         with refusing():
-            put(self._served, descriptor, reader, writer, self._caller(context))
+            self._put(descriptor, reader, writer, self._caller(context))
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         with refusing():
@@ -542,12 +435,84 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
             # Some wait for long, and need no watching meanwhile.
             first = list(itertools.islice(answers, 1))
         what = f"action {action.type[:100]}"
-        stream = WatchedStream(self._served.watch, None, caller.peer, what, caller.check)
+        stream = WatchedStream(self._served.watch, None, caller, what)
         with refusing(), stream:
             for answer in itertools.chain(first, answers):
                 stream.wait(len(answer))
                 yield answer
                 stream.go_on()
+
+    def _put(self, descriptor: Any, reader: Any, writer: Any, caller: Caller) -> None:
+        """Process the batches of a client until all are on disk or one is refused."""
+        if descriptor.descriptor_type != flight.DescriptorType.CMD:
+            why = "a put's must be a command (docs/flight.md)"
+            raise InvalidRequestError("descriptor", None, why)
+        served = self._served
+        request = served.parse(PutRequest, writes, descriptor.command, caller)
+        what = f"put to {request.tp}"
+        with served.stream(served.puts, caller, what, request.waited_s) as stream:
+            _check_start(served.log, request)
+            _check_schema(reader.schema)
+            end = _Put(served, request, writer).run(reader, stream)
+            stream.wait()
+            with contextlib.suppress(*FLIGHT_ERRORS):  # the client is gone
+                writer.write(DurableEnd(end).packed())
+
+    def _info_request(self, descriptor: flight.FlightDescriptor, caller: Caller) -> InfoRequest:
+        if descriptor.descriptor_type == flight.DescriptorType.PATH:
+            names = [text_of(each) for each in descriptor.path]
+            if len(names) not in (1, 2):
+                why = "must be [topic] or [topic, partition]"
+                raise InvalidRequestError("path", short(names[:3]), why)
+            command = InfoRequest(names[0], names[1] if len(names) == 2 else None).packed()
+        elif descriptor.descriptor_type == flight.DescriptorType.CMD:
+            command = descriptor.command
+        else:
+            why = "must be a path or a command (docs/flight.md)"
+            raise InvalidRequestError("descriptor", None, why)
+        return self._served.parse(InfoRequest, knows, command, caller)
+
+    def _partitions(self, request: InfoRequest) -> list[TopicPartition]:
+        log = self._served.log
+        if request.partition is None:
+            member, name = "topic", request.topic
+            found = [held.tp for held in log.partitions(name)]
+        else:
+            member, name = "partition", request.partition
+            tp = TopicPartition(request.topic, name)
+            found = [tp] if log.info(tp) else []
+        if not found:
+            why = f"the store has no such {member}; list_flights has them"
+            raise InvalidRequestError(member, name, why)
+        return found
+
+    def _info(
+        self,
+        request: InfoRequest,
+        descriptor: flight.FlightDescriptor,
+        partitions: Sequence[TopicPartition],
+        caller: Caller,
+    ) -> flight.FlightInfo:
+        """Return the size and times of partitions, with tickets for their records."""
+        log, locations = self._served.log, self._served.locations_for(caller.peer)
+        found = [facts for tp in partitions if (facts := log.statistics(tp)) is not None]
+        endpoints = []
+        for each in found:
+            wanted = RecordRange(*each.tp, each.earliest, each.end)
+            sizes = request.max_records, request.max_bytes
+            get = GetRequest((wanted,), request.columns, max_records=sizes[0], max_bytes=sizes[1])
+            metadata = each.packed()
+            endpoints.append(flight.FlightEndpoint(get.packed(), locations, app_metadata=metadata))
+        whole = _whole(request.topic, found)
+        return flight.FlightInfo(
+            schema_of(request.columns),
+            descriptor,
+            endpoints,
+            whole["records"],
+            whole["bytes"],
+            ordered=len(found) == 1,
+            app_metadata=pack(whole) if request.partition is None else found[0].packed(),
+        )
 
     @contextlib.contextmanager
     def _serving(self, context: Any) -> Iterator[Caller]:
@@ -559,14 +524,25 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
         return Caller(context, self._served.keys)
 
 
+def _whole(topic: str, partitions: Sequence[PartitionStatistics]) -> dict[str, Any]:
+    firsts = [each.first_time_us for each in partitions if each.first_time_us is not None]
+    lasts = [each.last_time_us for each in partitions if each.last_time_us is not None]
+    return {
+        "topic": topic,
+        "partitions": len(partitions),
+        "records": sum(each.records for each in partitions),
+        "bytes": sum(each.size_bytes for each in partitions),
+        "first_time_us": min(firsts, default=None),
+        "last_time_us": max(lasts, default=None),
+    }
+
+
 def _follow_keys(
-    service: weakref.ref[FlightService],
-    keys: ServerKeys,
-    server: _Server,
-    location: str,
-    closing: threading.Event,
+    service: weakref.ref[FlightService], context: ServerContext, server: _Server, location: str
 ) -> None:
-    while not closing.wait(LOOK_INTERVAL_S):
+    keys = context.keys
+    assert keys is not None
+    while not context.closing.wait(LOOK_INTERVAL_S):
         try:
             if keys.certificates != server.certificates and (running := service()) is not None:
                 server = running.replace(server, location)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import nullcontext
-from inspect import cleandoc
 from typing import Any, Final, NamedTuple, TypeVar
 
 from dafka_core.errors import DataLossError, InvalidRequestError
@@ -76,7 +76,6 @@ TURN_S: Final = 0.1
 """Wait of a watch beyond the limit.  A refused client asks again and again, as often as it likes,
 so it is refused soon."""
 
-
 T = TypeVar("T")
 
 
@@ -86,7 +85,15 @@ def watch(context: ServerContext, request: WatchRequest, caller: Caller) -> Iter
     session = context.location.session
     known = _number(request.cursor, session)
     if known is not None and request.timeout_s:
-        _wait_for_changes(context, known, topics, request.timeout_s, caller)
+        deadline = time.monotonic() + request.timeout_s
+        with (
+            context.watches.take(caller.is_gone, TURN_S),
+            context.log.changes.waking(threading.Event(), known, topics) as woken,
+        ):
+            while not woken.wait(min(max(deadline - time.monotonic(), 0), POLL_S)):
+                context.check_open()
+                if caller.is_gone() or time.monotonic() >= deadline:
+                    break
     # The cursor first: changes in between are reported twice instead of never.
     cursor = f"{session}:{context.log.changes.number}"
     found = None if known is None else _changed(context, known, topics)
@@ -100,20 +107,6 @@ def _number(cursor: str, session: str) -> int | None:
     """Return the change of a cursor; None if it is invalid or of an earlier start of the store."""
     begin, _, number = cursor.partition(":")
     return int(number) if begin == session and number.isascii() and number.isdigit() else None
-
-
-def _wait_for_changes(
-    context: ServerContext, known: int, topics: Topics, timeout_s: float, caller: Caller
-) -> None:
-    deadline = time.monotonic() + timeout_s
-    with (
-        context.watches.take(caller.is_gone, TURN_S),
-        context.log.changes.watching(known, topics) as woken,
-    ):
-        while not woken.wait(min(max(deadline - time.monotonic(), 0), POLL_S)):
-            context.check_open()
-            if caller.is_gone() or time.monotonic() >= deadline:
-                break
 
 
 def _changed(context: ServerContext, known: int, topics: Topics) -> list[PartitionInfo] | None:
@@ -142,8 +135,8 @@ class Action(NamedTuple):
 def descriptions() -> list[tuple[str, str]]:
     """Return the name and description of each action, for clients."""
     page = "See docs/flight.md for its body and result."
-    docs = {name: cleandoc(each.request.__doc__ or "") for name, each in ACTIONS.items()}
-    return [(name, f"{doc.partition(chr(10))[0]} {page}") for name, doc in docs.items()]
+    docs = ((name, each.request.__doc__ or "") for name, each in ACTIONS.items())
+    return [(name, f"{doc.partition(chr(10))[0]} {page}") for name, doc in docs]
 
 
 def act(context: ServerContext, name: str, body: bytes, caller: Caller) -> Iterator[bytes]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import bisect
 import contextlib
 import logging
-import math
 import operator
 import queue
 import socket
@@ -53,7 +52,6 @@ from dafka_core.system.hosts import host_port
 # thread, and its one batch, last until the connection ends or the client continues (and is
 # refused). The watch therefore also breaks the connection, as soon as no other call uses it.
 
-
 AGAIN_S: Final = 1.0
 """Interval of checks for an idle stream's connection that can be broken: none on which a client may
 still be receiving the end of another stream."""
@@ -66,9 +64,8 @@ class WatchedStream(CallDeadline):
 
     Args:
         permit: returned when the stream is idle, if it has one.
-        peer: the client, as gRPC names it.
+        caller: the client, which is checked again and again.
         what: the stream, for messages.
-        check: raises when the client may receive no more of it.
 
     Attributes:
         is_ended: true after the permit was taken from it.
@@ -76,23 +73,18 @@ class WatchedStream(CallDeadline):
     """
 
     def __init__(
-        self,
-        watch: StreamWatch,
-        permit: Closing | None,
-        peer: str,
-        what: str,
-        check: Callable[[], None] = lambda: None,
+        self, watch: StreamWatch, permit: Closing | None, caller: Caller, what: str
     ) -> None:
         # No cycle: a stream that gRPC drops before it began returns its permit at once.
         own = weakref.proxy(self)
         super().__init__(watch.watchdog, limits.IDLE_S, lambda: watch.on_idle(own))
-        self.peer = peer
+        self.peer = caller.peer
         self.what = what
         self.is_ended = False
         self.idle_s = limits.IDLE_S
         self._held = [] if permit is None else [permit]
         self._watch = watch
-        self._check = check
+        self._check = caller.check
 
     def __enter__(self) -> Self:
         self._watch.streams.add(self)
@@ -164,11 +156,8 @@ class StreamWatch:
         """Note that a call or stream has ended here; its last data may still be on the way."""
         now = time.monotonic()
         with self._lock:
-            self._ended_at = {
-                each: ended_at
-                for each, ended_at in self._ended_at.items()
-                if ended_at > now - AGAIN_S
-            } | {peer: now}
+            recent = {each: at for each, at in self._ended_at.items() if at > now - AGAIN_S}
+            self._ended_at = recent | {peer: now}
 
     def on_idle(self, stream: WatchedStream) -> None:
         """Return the permit of an idle stream, and end the stream if possible (its thread)."""
@@ -188,17 +177,14 @@ class StreamWatch:
         if stream.peer.startswith("unix"):
             break_connections(self.addresses, _accepted_at)
         else:
-            break_connections({_address(stream.peer)}, socket.socket.getpeername)
+            # Such as ipv4:127.0.0.1:5 or ipv6:%5B::1%5D:5.
+            address = host_port(urllib.parse.unquote(stream.peer.partition(":")[2]))
+            break_connections({normal(address)}, socket.socket.getpeername)
 
 
 def _accepted_at(connection: socket.socket) -> object:
     is_listening = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
     return None if is_listening else connection.getsockname()
-
-
-def _address(peer: str) -> Address:
-    """Parse a peer like ``ipv4:127.0.0.1:5`` or ``ipv6:%5B::1%5D:5``."""
-    return normal(host_port(urllib.parse.unquote(peer.partition(":")[2])))
 
 
 POLL_S: Final = 0.5
@@ -340,7 +326,7 @@ class ServerContext:
         """Open a stream for a client, in its turn; it may have waited before."""
         with self.watch.calling(caller.peer):
             permit = limiter.take(caller.is_gone, waited_s=waited_s)
-        return WatchedStream(self.watch, permit, caller.peer, what, caller.check)
+        return WatchedStream(self.watch, permit, caller, what)
 
     def locations_for(self, peer: str) -> tuple[str, ...]:
         """Return the locations that a client can reach: over TCP it may be on another machine."""
@@ -374,7 +360,7 @@ class StreamLimiter:
         self._lock = threading.Lock()
         # The start of each wait, and the event for the first in the queue.
         self._line: list[tuple[float, threading.Event]] = []
-        self._given_at = -math.inf
+        self._given_at = -inf
         self.refused_count = self.sent_bytes = 0
         """Streams refused; bytes sent by the others."""
 

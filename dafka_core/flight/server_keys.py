@@ -86,11 +86,10 @@ def _topics(request: Request) -> Iterable[str]:
 
 
 def _partitions(request: Request) -> Iterable[tuple[str, str]]:
-    if not request.rows:
-        named: Any = request
-        return ((named.topic, named.partition),) if hasattr(named, "partition") else ()
-    found = (row for member in request.rows for row in getattr(request, member))
-    return {(topic, partition) for topic, partition, *_ in found}
+    named: Any = request
+    if hasattr(named, "partition"):
+        return ((named.topic, named.partition),)
+    return {(topic, partition) for _, (topic, partition, *_) in request.rows}
 
 
 MIDDLEWARE: Final = "key"
@@ -102,7 +101,6 @@ _NO_KEY: Final = (
 _UNKNOWN: Final = (
     "it does not know this client's key: NAME.key must be in its directory of allowed keys"
 )
-
 
 T = TypeVar("T", PartitionInfo, StagedPartition)
 

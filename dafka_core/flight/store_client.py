@@ -9,12 +9,11 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
-from contextlib import contextmanager
 from functools import lru_cache, partial
 from itertools import starmap
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +24,7 @@ from dafka_core.config.node_options import NO_KEYS, KeyFiles
 from dafka_core.errors import ClosedError, ConfigError, DafkaError, StoreUnreachableError
 from dafka_core.flight import grpc_workarounds, limits, requests
 from dafka_core.flight.columns import OFFSET, TYPES, VALUE, VALUES_SCHEMA, parse_parts, schema_of
-from dafka_core.flight.flight_errors import FLIGHT_ERRORS, translated, translating
+from dafka_core.flight.flight_errors import FLIGHT_ERRORS, translated
 from dafka_core.flight.grpc_workarounds import LOST_MS, CallDeadline, Watchdog
 from dafka_core.flight.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS
 from dafka_core.flight.store_location import (
@@ -57,11 +56,11 @@ from dafka_core.security.allowed_keys import AllowedKeys
 from dafka_core.security.credentials import KEY_HEADER, SERVER_NAME, pem, tls_pair
 from dafka_core.security.key_files import read_secret
 from dafka_core.security.permissions import STORE
+from dafka_core.storage import PartitionStatistics
 from dafka_core.storage.environment import Space
 from dafka_core.system.closing import ProcessBound
 
 # Authentication of Flight clients by TLS, and options of gRPC.
-
 
 CONNECT_TIMEOUT_MS: Final = 5_000
 """Timeout of one attempt to connect; a running store answers at once."""
@@ -83,7 +82,6 @@ GRPC_OPTIONS: Final = [
     ("grpc.keepalive_timeout_ms", LOST_MS),
 ]
 
-
 MIN_TIMEOUT_S: Final = 0.001
 """gRPC interprets zero and less as no limit."""
 
@@ -103,15 +101,15 @@ class ClientKeys:
             pair = tls_pair(own.secret)
             self._tls = {"cert_chain": pair.certificate, "private_key": pair.private_key}
             self._allowed = AllowedKeys(files.allowed_keys, is_second=True)
-            self._take_roots()
 
     @property
     def trusted(self) -> bytes:
         """Return the certificates of the stores; empty without keys."""
         if self._allowed is not None:
             with self._lock:
-                if self._allowed.look(time.monotonic()):
-                    self._take_roots()
+                if self._allowed.look(time.monotonic()) or not self._roots:
+                    found = (each.certificate for each in self._allowed.with_role(STORE))
+                    self._roots = b"".join(map(pem, filter(None, found)))
         return self._roots
 
     def uri_of(self, location: str) -> str:
@@ -153,11 +151,6 @@ class ClientKeys:
         """Return pyarrow's options of a call."""
         timed = {} if timeout_s is None else {"timeout": max(timeout_s, MIN_TIMEOUT_S)}
         return flight.FlightCallOptions(headers=self._headers, **timed)
-
-    def _take_roots(self) -> None:
-        assert self._allowed is not None
-        stores = self._allowed.with_role(STORE)
-        self._roots = b"".join(pem(each.certificate) for each in stores if each.certificate)
 
 
 _keys_of = lru_cache(maxsize=64)(ClientKeys)
@@ -207,7 +200,6 @@ class PutStream(ProcessBound):
         self._origin = origin
         self._writer: Any = None
         self._failure: DafkaError | None = None
-        self._finished = False
         # The thread that reads the store's acknowledgements sets these, and ``durable``, and puts
         # an item into the queue afterwards.  A ``Condition`` fails at Ctrl-C.
         self._news: SimpleQueue[None] = SimpleQueue()
@@ -220,17 +212,26 @@ class PutStream(ProcessBound):
 
         Returns the partition's end on disk.  ``timeout_s`` is the longest wait without progress.
         """
+        if self.durable < end and self._failure is not None:
+            raise self._failure
+        while self.durable < end and not self._is_over:
+            try:
+                self._news.get(timeout=timeout_s)
+            except Empty:
+                self._call.give_up()
+                why = f"it has written nothing to disk for {timeout_s:g} s"
+                raise self._fail(StoreUnreachableError(self._store, why)) from None
         if self.durable >= end:
             return self.durable
-        if self._failure is not None:
-            raise self._failure
-        if not self._has_progress(end, timeout_s):
-            self._call.give_up()
-            why = f"it has written nothing to disk for {timeout_s:g} s"
-            raise self._fail(StoreUnreachableError(self._store, why))
-        if self.durable < end:
-            self._raise_ended(end)
-        return self.durable
+        with self._step() as writer:
+            # Only then the store ends the acknowledgements.
+            writer.done_writing()
+            self._acks.join()
+            if self._acks_failure is not None:
+                raise self._fail(self._call.translated(self._acks_failure, self._store))
+            writer.close()
+        why = f"it has the records up to {self.durable} (exclusive), not up to {end}"
+        raise self._fail(StoreUnreachableError(self._store, why))
 
     def write(self, values: pa.BinaryArray) -> None:
         """Send an Arrow array of binary without nulls; blocks while the store has enough."""
@@ -282,27 +283,16 @@ class PutStream(ProcessBound):
             )
             return
         try:
-            self._discard()
+            # Over another connection: the client's has ended with the put.
+            with StoreClient(*self._origin) as client:
+                discard = Discard(self._request.tp, self._request.attempt)
+                client.discard([discard], timeout_s=DISCARD_S)
             error.add_note(f"{what}: the staged records are discarded")
         except DafkaError as failure:
             error.add_note(
                 f"{what}: the staged records are not discarded yet ({failure}); the store discards "
                 "them after its staged_hours, or with 'dafka staged --discard'"
             )
-
-    def _discard(self) -> None:
-        """Discard over another connection: the client's has ended with the put."""
-        with StoreClient(*self._origin) as client:
-            client.discard([Discard(self._request.tp, self._request.attempt)], timeout_s=DISCARD_S)
-
-    def _has_progress(self, end: int, timeout_s: float) -> bool:
-        """Wait until ``end`` is on disk, or failed; return False without progress."""
-        while self.durable < end and not self._is_over:
-            try:
-                self._news.get(timeout=timeout_s)
-            except Empty:
-                return False
-        return True
 
     def _read_acks(self, reader: Any) -> None:
         try:
@@ -321,17 +311,6 @@ class PutStream(ProcessBound):
             if self._news.empty():
                 self._news.put(None)
 
-    def _raise_ended(self, end: int) -> NoReturn:
-        with self._step() as writer:
-            # Only then the store ends the acknowledgements.
-            writer.done_writing()
-            self._acks.join()
-            if self._acks_failure is not None:
-                raise self._fail(self._call.translated(self._acks_failure, self._store))
-            writer.close()
-        why = f"it has the records up to {self.durable} (exclusive), not up to {end}"
-        raise self._fail(StoreUnreachableError(self._store, why))
-
     def _begin(self) -> None:
         descriptor = flight.FlightDescriptor.for_command(self._request.packed())
         self._call.start().wait()
@@ -343,7 +322,7 @@ class PutStream(ProcessBound):
         self._acks.start()
 
     def _leave(self) -> None:
-        self._finished = True
+        self._failure = self._failure or ClosedError("put")
         self._writer = None
         self._call.close()
 
@@ -352,8 +331,6 @@ class PutStream(ProcessBound):
         self.check_process()
         if self._failure is not None:
             raise self._failure
-        if self._finished:
-            raise ClosedError("put")
         try:
             if self._writer is None:
                 self._begin()
@@ -373,7 +350,6 @@ class PutStream(ProcessBound):
 #
 # Functions process batches as they arrive, and raise ValueError, with a sentence, for those that do
 # not match the request.
-
 
 Chunks = Iterator[tuple[pa.RecordBatch, pa.Buffer | None]]
 """Each batch, whose first column is ``value``, and its metadata."""
@@ -458,7 +434,7 @@ class StoreClient(ProcessBound):
     """
 
     def __init__(self, location: StoreLocation, keys: KeyFiles = NO_KEYS) -> None:
-        self.location = location
+        self.location, self._store = location, location.store
         self._origin = location, keys
         self._keys, self._trusted = _keys_of(keys), b""
         uris = location.locations
@@ -487,11 +463,11 @@ class StoreClient(ProcessBound):
         answers = self.ask(requests.Heads, timeout_s, *map(requests.HeadsRequest, parts))
         return [head for answer in answers for head in answer.heads]
 
-    def facts(self, topic: str | None, *, timeout_s: float) -> list[requests.PartitionFacts]:
+    def facts(self, topic: str | None, *, timeout_s: float) -> list[PartitionStatistics]:
         """Return size and times of the partitions of a topic, or of all."""
         with self._asking(timeout_s) as (client, options):
             found = client.list_flights(requests.Criteria(topic).packed(), options)
-            return [requests.PartitionFacts.parse(each.app_metadata) for each in found]
+            return [PartitionStatistics.parse(each.app_metadata) for each in found]
 
     def watch(
         self, topics: Collection[str] | None, cursor: str, *, wait_s: float, timeout_s: float
@@ -563,9 +539,9 @@ class StoreClient(ProcessBound):
         *,
         life: EpochId | None = None,
         after: EpochId | None = None,
-        times: bool,
-        max_records: int,
-        max_bytes: int,
+        times: bool = False,
+        max_records: int = MAX_BATCH_RECORDS,
+        max_bytes: int = MAX_BATCH_BYTES,
         timeout_s: float,
     ) -> Generator[RecordBatch]:
         """Yield the records from ``start`` to ``end`` (exclusive); lives as in ``RecordRange``."""
@@ -684,10 +660,6 @@ class StoreClient(ProcessBound):
         if client is not None:
             client.close()
 
-    @property
-    def _store(self) -> str:
-        return self.location.store
-
     def get(
         self, ticket: bytes, parse: Callable[[Chunks], Iterator[T]], timeout_s: float
     ) -> Generator[T]:
@@ -743,11 +715,23 @@ class StoreClient(ProcessBound):
             left_s = timeout_s - (time.monotonic() - begun_s)
             return list(client.do_action(action, self._keys.call_options(left_s)))
 
-    @contextmanager
+    @contextlib.contextmanager
     def _asking(self, timeout_s: float) -> Iterator[tuple[flight.FlightClient, Any]]:
+        """Watch an action with gRPC's timeout; a long one also ends with its host."""
         client = self._connected()
-        with translating(self._store, timeout_s), self._watched(timeout_s):
-            yield client, self._keys.call_options(timeout_s)
+        with self._deadline(math.inf, self._break) as call:
+            if timeout_s * 1000 > LOST_MS:
+                call.start().wait()
+            try:
+                yield client, self._keys.call_options(timeout_s)
+            except flight.FlightTimedOutError as error:
+                why = f"no answer within {timeout_s:g} s"
+                raise StoreUnreachableError(self._store, why) from error
+            except FLIGHT_ERRORS as error:
+                raise translated(error, self._store) from error
+            except ValueError as error:
+                why = f"its answer cannot be read: {error}"
+                raise StoreUnreachableError(self._store, why) from error
 
     def _complete(self, found: list[T], requested: Sequence[object]) -> list[T]:
         if len(found) != len(requested):
@@ -778,20 +762,9 @@ class StoreClient(ProcessBound):
         return self._keys.uri_of(self._tcp)
 
     def _deadline(self, timeout_s: float, give_up: Callable[[], None]) -> CallDeadline:
-        return CallDeadline(self._watchdog, timeout_s, give_up, self._find_lost_host)
-
-    @contextmanager
-    def _watched(self, timeout_s: float) -> Iterator[None]:
-        """Watch an action with gRPC's timeout; a long one also ends with its host."""
-        if timeout_s * 1000 <= LOST_MS:
-            yield
-        else:
-            with self._deadline(math.inf, self._break).start() as call:
-                call.wait()
-                yield
-
-    def _find_lost_host(self) -> None:
-        grpc_workarounds.find_lost_host(grpc_workarounds.addresses_of(self.uri))
+        return CallDeadline(
+            self._watchdog, timeout_s, give_up, lambda: grpc_workarounds.find_lost_host(self.uri)
+        )
 
     def _break(self) -> None:
         """End all calls to the store: gRPC cannot cancel one that has not begun, nor a put."""

@@ -75,10 +75,9 @@ class StoreLocation(JsonMessage, frozen=True):
 @cache
 def this_machine() -> str:
     """Return the machine's boot id; else its name."""
-    try:
+    with suppress(OSError):
         return _BOOT_ID.read_text("ascii").strip()
-    except OSError:
-        return socket.gethostname()
+    return socket.gethostname()
 
 
 def socket_path(directory: Path) -> str | None:

@@ -6,6 +6,7 @@ import json
 import re
 import threading
 from collections.abc import Collection
+from contextlib import suppress
 from typing import Annotated, Any, ClassVar, Final, Self, TypeVar
 
 import msgspec
@@ -35,6 +36,14 @@ def pack(members: dict[str, Any], version: int = VERSION) -> bytes:
     return json.dumps({"v": version, **members}).encode("ascii")
 
 
+def json_object(packed: str | bytes) -> dict[str, Any] | None:
+    """Decode a JSON object; None if it is invalid, or something else."""
+    with suppress(ValueError, RecursionError):
+        found = json.loads(packed)
+        return found if isinstance(found, dict) else None
+    return None
+
+
 class JsonMessage(msgspec.Struct, frozen=True):
     """A JSON object with the version, ``v``, and the class's fields as members.
 
@@ -53,11 +62,8 @@ class JsonMessage(msgspec.Struct, frozen=True):
     @classmethod
     def parse(cls, packed: str | bytes) -> Self:
         """Decode a message; raise InvalidRequestError, which names a member, if it is invalid."""
-        try:
-            found = json.loads(packed)
-        except (ValueError, RecursionError):
-            found = None
-        if not isinstance(found, dict):
+        found = json_object(packed)
+        if found is None:
             raise InvalidRequestError(cls.what, short(packed), "must be a JSON object")
         version = found.pop("v", None)
         if type(version) is not int or version != cls.json_version:

@@ -42,8 +42,7 @@ from dafka_core.storage.block import MAX_BLOCK_BYTES, MAX_BLOCK_RECORDS
 from dafka_core.storage.block_compressor import BlockCompressor
 from dafka_core.storage.healing import DamagedRange
 from dafka_core.storage.linker import Linker
-from dafka_core.storage.retention import Unread
-from dafka_core.storage.retention_pass import HeldBlocks, Retention
+from dafka_core.storage.retention import HeldBlocks, Retention, Unread
 from dafka_core.system.closing import ProcessBound
 
 QUIET_S: Final = 0.25

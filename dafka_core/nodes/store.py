@@ -43,7 +43,7 @@ from dafka_core.protocol.limits import max_taken_bytes
 from dafka_core.protocol.store_limits import StoreLimits
 from dafka_core.protocol.store_role import StoreRole
 from dafka_core.storage import Log
-from dafka_core.storage.retention_pass import Retention
+from dafka_core.storage.retention import Retention
 from dafka_core.system.distribution import this_version
 
 _SET_ASIDE: Final[dict[type, str]] = {

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
 from dafka_core.errors import ConfigError, DafkaError
+from dafka_core.model.json_message import json_object
 from dafka_core.queries.source_offset import BatchRange, SourceOffset
 from dafka_core.system.files import make_directory, move, sync
 
@@ -124,8 +125,7 @@ class Checkpoint:
             raise refused(self.path, f"has no batch {number}, but {found}")
         if number in self._read:
             return self._read[number]
-        path = self.path / OFFSETS / str(number)
-        version, metadata, lines = _parts(_read(path))
+        version, metadata, lines = self._plan(number)
         if version not in ("v1", "v2"):
             raise refused(
                 self.path, f"has offsets of {version[:20]!r}, which this version cannot read"
@@ -167,7 +167,7 @@ class Checkpoint:
         if number and number - 1 not in self.planned:
             raise refused(self.path, f"no longer has the offsets where batch {number} began")
         numbers = [number - 1] * (number > 0) + [number]
-        texts = [_sources(_read(self.path / OFFSETS / str(each))) for each in numbers]
+        texts = [self._plan(each)[2].strip() for each in numbers]
         return hashlib.sha256(json.dumps(texts).encode()).hexdigest()
 
     def is_repartition(self, number: int) -> bool:
@@ -178,10 +178,16 @@ class Checkpoint:
         """
         if not {number - 1, number} <= {*self.planned}:
             return False
-        texts = [_read(self.path / OFFSETS / str(each)) for each in (number - 1, number)]
-        before, plan = (_object(_parts(text)[1]) for text in texts)
-        has_other_settings = before.pop("conf", None) != plan.pop("conf", None)
-        return has_other_settings and (before, _sources(texts[0])) == (plan, _sources(texts[1]))
+        (_, before, before_lines), (_, plan, lines) = map(self._plan, (number - 1, number))
+        was, now = _object(before), _object(plan)
+        has_other_settings = was.pop("conf", None) != now.pop("conf", None)
+        return has_other_settings and (was, before_lines.strip()) == (now, lines.strip())
+
+    def _plan(self, number: int) -> tuple[str, str, str]:
+        """Return a file of offsets: version, Spark's metadata, and a line for each source."""
+        version, _, rest = _read(self.path / OFFSETS / str(number)).partition("\n")
+        metadata, _, lines = rest.partition("\n")
+        return version, metadata, lines
 
 
 def refused(path: str | Path, why: str) -> ConfigError:
@@ -216,22 +222,7 @@ def _read(path: Path) -> str:
 
 
 def _object(text: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _parts(text: str) -> tuple[str, str, str]:
-    """Split a file of offsets: version, Spark's metadata, and a line for each source."""
-    version, _, rest = text.partition("\n")
-    metadata, _, lines = rest.partition("\n")
-    return version, metadata, lines
-
-
-def _sources(text: str) -> str:
-    return _parts(text)[2].strip()
+    return json_object(text) or {}
 
 
 def _by_name(lines: str) -> dict[str, str]:
@@ -284,15 +275,13 @@ def sync_checkpoint(location: str, batch: int) -> None:
 
 def _mtime_ns(path: str | Path) -> int:
     """Return when a file was last modified; 0 if it does not exist."""
-    try:
+    with suppress(FileNotFoundError):
         return os.stat(path).st_mtime_ns  # noqa: PTH116 -- of thousands of files: no Path for each
-    except FileNotFoundError:
-        return 0
+    return 0
 
 
 # Changes, each after a backup.  Spark keeps no lock: a query may run if its checkpoint has just
 # changed.
-
 
 TRIES: Final = 3
 """Attempts to copy a checkpoint that a running query changes."""

@@ -6,27 +6,19 @@ Functions raise StoreUnreachableError if a store does not answer.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from dafka_core.flight.limits import MAX_RANGES, parts
-from dafka_core.flight.requests import GetRequest, PartitionFacts, RecordRange, furthest_facts
+from dafka_core.flight.requests import RecordRange, furthest_facts
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.names import QUERIES_TOPIC
 from dafka_core.model.records import PartitionInfo, TopicPartition, merge_heads
-from dafka_core.queries.query_progress import reports
+from dafka_core.queries.query_progress import held_records, reports
 
 RUNNING: Final = "running"
 FINISHED: Final = "finished"
 """The query ended by itself, as one with ``trigger(availableNow=True)`` does."""
 LATE: Final = "late"
 """Three reports are missing: the query was stopped or has failed, or no store takes reports."""
-
-_BATCH: Final[Any] = {
-    "times": True,
-    "partial": True,
-    "max_records": MAX_RANGES,
-    "max_bytes": 1 << 20,
-}
 
 
 class PartitionLag(NamedTuple):
@@ -117,10 +109,17 @@ def partition_lags(
     firsts = {(*tp, start) for each in ranges for tp, start in each.items()}
     waiting = [first for first in firsts if first[2] < heads[TopicPartition(*first[:2])].end]
     ages_s = _ages_s(clients, waiting, timeout_s)
-    return [
-        [_partition_lag(name, tp, at, heads[tp].end, facts, ages_s) for tp, at in each.items()]
-        for (name, _), each in zip(readers, ranges, strict=True)
-    ]
+    found: list[list[PartitionLag]] = []
+    for (name, _), each in zip(readers, ranges, strict=True):
+        found.append([])
+        for tp, at in each.items():
+            end, fact = heads[tp].end, facts.get(tp)
+            count = end - at
+            size = count * fact.size_bytes // fact.records if fact and fact.records else None
+            age_s = ages_s.get((*tp, at)) if count else 0.0
+            lag = PartitionLag(name, *tp, at, end, count, size if count else 0, age_s)
+            found[-1].append(lag)
+    return found
 
 
 def _ages_s(
@@ -131,28 +130,11 @@ def _ages_s(
         if not left:
             break
         now_us = client.clock_us(timeout_s=timeout_s)
-        for part in parts(left, MAX_RANGES):
-            ranges = tuple(RecordRange(topic, name, at, at + 1) for topic, name, at in part)
-            for batch in client.records(GetRequest(ranges, **_BATCH), timeout_s=timeout_s):
-                assert batch.times is not None  # the request includes them
-                age_s = max(0.0, (now_us - int(batch.times[0, 1])) / 1e6)
-                found[(*batch.tp, batch.offset)] = age_s
+        ranges = [RecordRange(topic, name, at, at + 1) for topic, name, at in left]
+        for batch, times in held_records(client, ranges, timeout_s):
+            found[(*batch.tp, batch.offset)] = max(0.0, (now_us - int(times[0, 1])) / 1e6)
         left = [each for each in left if each not in found]
     return found
-
-
-def _partition_lag(
-    name: str,
-    tp: TopicPartition,
-    at: int,
-    end: int,
-    facts: Mapping[TopicPartition, PartitionFacts],
-    ages_s: Mapping[tuple[str, str, int], float],
-) -> PartitionLag:
-    count, fact = end - at, facts.get(tp)
-    size = count * fact.bytes // fact.records if fact and fact.records else None
-    age_s = ages_s.get((*tp, at)) if count else 0.0
-    return PartitionLag(name, *tp, at, end, count, size if count else 0, age_s)
 
 
 def total_lag(lags: Sequence[PartitionLag]) -> tuple[int, int | None, float | None]:

@@ -17,10 +17,9 @@ the time of a report.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import chain
-from typing import Annotated, Any, ClassVar, Final, NamedTuple, Self
+from typing import Annotated, ClassVar, Final, NamedTuple, Self
 
 import msgspec
 import pyarrow as pa
@@ -28,13 +27,14 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from dafka_core.errors import DafkaError, NoStoreError, OffsetConflictError
-from dafka_core.flight.limits import MAX_BATCH_BYTES, MAX_RANGES, parts
+from dafka_core.flight.limits import MAX_RANGES, parts
 from dafka_core.flight.requests import GetRequest, RecordRange
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.json_message import JsonMessage, Natural
 from dafka_core.model.names import QUERIES_TOPIC
 from dafka_core.model.packed_offset import PACKED_PARTITIONS, Positions, pack, unpack
-from dafka_core.model.records import PartitionInfo, TopicPartition
+from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
+from dafka_core.model.values import Longs
 from dafka_core.queries.source_offset import flat, nested
 from dafka_core.security.permissions import EVERYBODY, PREFIX_DIGITS, Permissions
 
@@ -46,13 +46,6 @@ LAST_REPORTS: Final = 16
 
 TRIES: Final = 5
 """Attempts to publish a report while another run of the query publishes, too."""
-
-_BATCH: Final[Any] = {
-    "times": True,
-    "partial": True,
-    "max_records": MAX_RANGES,
-    "max_bytes": MAX_BATCH_BYTES,
-}
 
 
 class QueryProgress(JsonMessage, frozen=True):
@@ -161,19 +154,24 @@ def reports(clients: Sequence[StoreClient], topic: str, *, timeout_s: float) -> 
     return sorted(found, key=lambda each: (each.progress.query, each.age_s))
 
 
+def held_records(
+    client: StoreClient, ranges: Sequence[RecordRange], timeout_s: float
+) -> Iterator[tuple[RecordBatch, Longs]]:
+    """Yield those records of ranges that a store has, with their times."""
+    for part in parts(ranges, MAX_RANGES):
+        request = GetRequest(part, times=True, partial=True, max_records=MAX_RANGES)
+        for batch in client.records(request, timeout_s=timeout_s):
+            yield batch, batch.times
+
+
 def _read(
     client: StoreClient, ranges: Sequence[RecordRange], timeout_s: float
 ) -> dict[TopicPartition, list[tuple[int, QueryProgress]]]:
     """Return the valid reports of each partition, each with its time."""
     found: dict[TopicPartition, list[tuple[int, QueryProgress]]] = {}
-    reads = (
-        client.records(GetRequest(part, **_BATCH), timeout_s=timeout_s)
-        for part in parts(ranges, MAX_RANGES)
-    )
-    for batch in chain.from_iterable(reads):
-        assert batch.times is not None  # the request includes them
-        times = [int(us) for count, us in batch.times for _ in range(count)]
-        for time_us, value in zip(times, batch.values, strict=True):
+    for batch, times in held_records(client, ranges, timeout_s):
+        stamps = (int(us) for count, us in times for _ in range(count))
+        for time_us, value in zip(stamps, batch.values, strict=True):
             with suppress(ValueError):
                 progress = QueryProgress.parse(bytes(value))
                 progress.offsets()

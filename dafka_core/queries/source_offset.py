@@ -25,7 +25,7 @@ partitions of a long offset, or of one with names that are not plain text, are `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -138,7 +138,8 @@ class SourceOffset:
             if "packed" in given:
                 return cls(*packed_offset.unpack(given["packed"]), begun_us)
             positions, start = flat(given["topics"], _whole), flat(given["start"], _whole)
-            return cls(positions, start, flat(given.get("lives", {}), _life), begun_us)
+            lives = flat(given.get("lives", {}), lambda life: EpochId(*map(_whole, life)))
+            return cls(positions, start, lives, begun_us)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise ConfigError(
                 "checkpointLocation",
@@ -160,10 +161,6 @@ def _whole(number: object) -> int:
     if type(number) is not int:
         raise ValueError(f"{number!r} is not a whole number")
     return number
-
-
-def _life(numbers: Iterable[object]) -> EpochId:
-    return EpochId(*map(_whole, numbers))
 
 
 def flat(

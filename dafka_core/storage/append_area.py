@@ -25,7 +25,7 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count, groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import xxhash
@@ -33,11 +33,7 @@ import xxhash
 from dafka_core.model.values import Bytes
 from dafka_core.storage.block import ALIGNMENT, Block, aligned, header_of, merge
 from dafka_core.storage.rows import BLOCK_KEY, LAST_OFFSET
-from dafka_core.storage.transaction import CountedTransaction, OffsetTable
-
-if TYPE_CHECKING:
-    import lmdb
-
+from dafka_core.storage.transaction import OffsetTable, Table
 
 # One group: small blocks of many partitions, packed as one value.
 #
@@ -50,7 +46,6 @@ if TYPE_CHECKING:
 # would contain whole blocks.  The directory identifies its blocks by their checksums.
 #
 # Everything is little endian.  Pure: no database, no clock.
-
 
 MAGIC = b"DafG"
 VERSION = 1
@@ -184,24 +179,17 @@ Mergeable = list[tuple[int, int, int]]
 
 
 class AppendArea:
-    """The area in one transaction of LMDB.
+    """The area in the tables ``meta`` and ``blocks`` of one transaction of LMDB.
 
     It adds blocks that it moves to the table of blocks to ``mergeable``.  ``due`` are the buckets
     that received a group in this transaction and have enough to be merged.
     """
 
-    def __init__(
-        self,
-        txn: CountedTransaction,
-        meta: lmdb._Database,
-        blocks: lmdb._Database,
-        mergeable: Mergeable,
-    ) -> None:
-        self._txn = txn
+    def __init__(self, meta: Table, blocks: Table, mergeable: Mergeable) -> None:
         self._meta = meta
         self._blocks = blocks
         self._mergeable = mergeable
-        self._trims = OffsetTable(txn, meta, b"trim of ")
+        self._trims = OffsetTable(meta, b"trim of ")
         self._pending: dict[int, list[GroupedBlock]] = {}
         self.due: set[Bucket] = set()
 
@@ -299,14 +287,15 @@ class AppendArea:
                     left = [*filter(stays, blocks)]
                     if len(left) == len(blocks):
                         continue
-                    self._txn.put(key, bytes(pack_group(left)) if left else b"", db=self._meta)
+                    self._meta.put(key, bytes(pack_group(left)) if left else b"")
 
-    def rewrite(self, key: bytes) -> None:
-        """Write a damaged group again, without damaged blocks, whose records are elsewhere."""
-        intact: list[GroupedBlock] = []
-        with contextlib.suppress(ValueError):
-            intact += Group(bytes(self._txn.get(key, b"", db=self._meta))).intact()
-        self._txn.put(key, bytes(pack_group(intact)) if intact else b"", db=self._meta)
+    def rewrite(self, keys: Iterable[bytes]) -> None:
+        """Write damaged groups again, without damaged blocks, whose records are elsewhere."""
+        for key in keys:
+            intact: list[GroupedBlock] = []
+            with contextlib.suppress(ValueError):
+                intact += Group(bytes(self._meta.get(key) or b"")).intact()
+            self._meta.put(key, bytes(pack_group(intact)) if intact else b"")
 
     def _replace(self, bucket: Bucket, keys: list[bytes], blocks: list[GroupedBlock]) -> None:
         merged, level, kept = self._merged(blocks), bucket[0] + 1, False
@@ -314,9 +303,9 @@ class AppendArea:
             if value and key not in keys:
                 kept = True
             elif kept:
-                self._txn.put(key, b"", db=self._meta)
+                self._meta.put(key, b"")
             else:
-                self._txn.delete(key, db=self._meta)
+                self._meta.delete(key)
         if level == len(WIDTHS):
             for block in merged:
                 self._move(block)
@@ -334,7 +323,7 @@ class AppendArea:
             for stretch in _stretches(held):
                 for block in _joined(stretch):
                     after = BLOCK_KEY.pack(partition_id, block.end)
-                    is_followed = self._txn.cursor(self._blocks).set_key(after)
+                    is_followed = self._blocks.cursor().set_key(after)
                     if is_followed or len(block.packed) >= MOVED_BYTES:
                         self._move(block)
                     else:
@@ -343,7 +332,7 @@ class AppendArea:
 
     def _move(self, block: GroupedBlock) -> None:
         partition_id, first, _, packed = block
-        self._txn.put(BLOCK_KEY.pack(partition_id, first), packed, db=self._blocks)
+        self._blocks.put(BLOCK_KEY.pack(partition_id, first), packed)
         self._mergeable.append((partition_id, first, len(packed)))
 
     # -- keys and values -------------------------------------------------------------------------
@@ -379,7 +368,7 @@ class AppendArea:
     def _put(self, bucket: Bucket, packed: bytearray) -> None:
         taken = [len(value) > 0 for _, value in self._slots(bucket)]
         number = [*taken, False].index(False)
-        self._txn.put(_GROUP_KEY.pack(_GROUP, *bucket, number), packed, db=self._meta)
+        self._meta.put(_GROUP_KEY.pack(_GROUP, *bucket, number), packed)
         if bucket != _APPENDED and sum(taken) + 1 >= FAN_IN:
             self.due.add(bucket)
 
@@ -390,7 +379,7 @@ class AppendArea:
         """
         for number in count():
             key = _GROUP_KEY.pack(_GROUP, *bucket, number)
-            value = self._txn.get(key, db=self._meta)
+            value = self._meta.get(key)
             if value is None:
                 return
             yield key, value

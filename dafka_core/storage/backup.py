@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import errno
+import hashlib
 import json
 import os
 import secrets
@@ -45,12 +46,8 @@ from dafka_core.system.files import OWNERS_ALONE, make_directory, move
 #
 # The first entry belongs to no table and describes the others, and the last one has their number.
 
-
 META, PARTITIONS, BLOCKS, FACTS = range(4)
 """The tables' numbers, and that of the entries which are in none."""
-
-FIRST_KEY: Final = b"first"
-LAST_KEY: Final = b"last"
 
 
 class Entry(NamedTuple):
@@ -83,7 +80,7 @@ def entries(
             same = history_text(prefix(tables.lives.history(row), end)) == known[row.id].history
             starts[row.id] = end if same and end <= row.end else 0
     whole = sorted(each for each, start in starts.items() if start < known[each].end)
-    yield _fact(FIRST_KEY, {**facts, "format": FORMAT, "whole": whole})
+    yield _fact(b"first", {**facts, "format": FORMAT, "whole": whole})
     for table in (META, PARTITIONS):
         for key, value in tables.entries(table):
             yield Entry(table, key, value)
@@ -92,17 +89,15 @@ def entries(
         for found in tables.blocks_reaching(partition_id, starts.get(partition_id, 0)):
             yield Entry(BLOCKS, found.key, found.packed)
             count += 1
-    yield _fact(LAST_KEY, {"entries": count})
+    yield _fact(b"last", {"entries": count})
 
 
 def known_of(tables: Tables) -> list[Known]:
     """Return a backup's records of each partition, for the next one."""
     found = []
     for row in tables.all_rows():
-        grouped = [
-            each.first for each in tables.area.of_partition(row.id) if each.end > row.earliest
-        ]
-        end = min([*grouped, row.end])
+        grouped = tables.area.of_partition(row.id)
+        end = min([each.first for each in grouped if each.end > row.earliest] + [row.end])
         found.append(Known(row.id, end, history_text(prefix(tables.lives.history(row), end))))
     return found
 
@@ -130,8 +125,6 @@ VERSION: Final = 1
 
 TXN_BYTES: Final = 32 << 20
 """Bytes written before a sync: LMDB keeps them in memory until then."""
-
-_PIECE_BYTES: Final = 1 << 20
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -205,12 +198,13 @@ class Backup:
     @contextlib.contextmanager
     def reading(self) -> Iterator[Tables]:
         """Open its tables; those of blocks have only the difference to its predecessor."""
-        with (
-            _as_written(self.directory),
-            _opened(self.directory / BACKUP_FILE, readonly=True) as opened,
-            opened.env.begin(buffers=True) as txn,
-        ):
-            yield Tables(opened, txn)
+        path = self.directory / BACKUP_FILE
+        try:
+            with _opened(path, readonly=True) as opened, opened.env.begin(buffers=True) as txn:
+                yield Tables(opened, txn)
+        except ValueError as error:
+            why = f"{error}: file {BACKUP_FILE} and its checksum were changed: create a new backup"
+            raise StoreError(self.directory, why) from error
 
     def previous(self) -> Self:
         """Return the predecessor; see ``chain``."""
@@ -260,8 +254,7 @@ def write_backup(
             previous_at=at,
             whole=tuple(first["whole"]),
         )
-        text = json.dumps(msgspec.to_builtins(manifest))
-        (made / BACKUP_MANIFEST).write_text(f"{text}\n")
+        (made / BACKUP_MANIFEST).write_bytes(msgspec.json.encode(manifest) + b"\n")
     return manifest
 
 
@@ -310,15 +303,6 @@ def made_whole(directory: Path) -> Iterator[Path]:
 
 def _taken(directory: Path) -> StoreError:
     return StoreError(directory, "it exists and is not empty: name another directory")
-
-
-@contextlib.contextmanager
-def _as_written(directory: Path) -> Iterator[None]:
-    try:
-        yield
-    except ValueError as error:
-        why = f"{error}: file {BACKUP_FILE} and its checksum were changed: create a new backup"
-        raise StoreError(directory, why) from error
 
 
 @contextlib.contextmanager
@@ -374,7 +358,8 @@ def _put(opened: Opened, found: Iterator[Entry]) -> tuple[int, dict[str, Any] | 
 
 def _go_on(opened: Opened, known: list[Known], after: Backup) -> None:
     with after.reading() as new:
-        earliest = _earliest(new)
+        earliest = {row.id: row.earliest for row in new.all_rows()}
+        earliest |= {each.id: each.start for each in AsideArea(new).listed()}
         firsts = {each: next(new.firsts(each, 0)) for each in new.ids_with_blocks()}
         whole = set(after.manifest.whole)
         with opened.env.begin(write=True, buffers=True) as txn:
@@ -390,11 +375,6 @@ def _go_on(opened: Opened, known: list[Known], after: Backup) -> None:
         _drop_given_up(Tables(opened, txn), earliest)
 
 
-def _earliest(tables: Tables) -> dict[int, int]:
-    earliest = {row.id: row.earliest for row in tables.all_rows()}
-    return earliest | {each.id: each.start for each in AsideArea(tables).listed()}
-
-
 def _drop_given_up(tables: Tables, earliest: dict[int, int]) -> None:
     for partition_id in list(tables.ids_with_blocks()):
         start = earliest.get(partition_id, LAST_OFFSET)
@@ -406,8 +386,5 @@ def _drop_given_up(tables: Tables, earliest: dict[int, int]) -> None:
 
 
 def _checksum(path: Path) -> str:
-    checksum, buffer = xxhash.xxh3_128(), memoryview(bytearray(_PIECE_BYTES))
     with path.open("rb", buffering=0) as file:
-        while size := file.readinto(buffer):
-            checksum.update(buffer[:size])
-    return checksum.hexdigest()
+        return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()

@@ -1,4 +1,4 @@
-"""One block: consecutive records of one partition in Arrow's layout, and its codecs.
+"""One block: consecutive records of one partition in Arrow's layout, its codecs, and a cache.
 
     header      magic, format version, codec, checksum, record count, number of timestamp runs,
                 the greatest timestamp of these and all earlier records of the partition
@@ -21,6 +21,8 @@ Pure: no database, no clock.
 from __future__ import annotations
 
 import struct
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -35,7 +37,6 @@ from dafka_core.model.values import Bytes, Longs, Values
 #
 # Arrow provides them, and is loaded on demand: a store without compression and Flight starts
 # without it.
-
 
 PLAIN: Final = 0
 NUMBERS: Final = {"zstd": 1, "lz4": 2}
@@ -165,6 +166,7 @@ class Block:
 
     Attributes:
         count: the number of records.
+        data: the concatenated values.
         offsets: the position in ``data`` where each value begins, and the end.
         times: pairs (record count, microseconds since the epoch UTC), of shape (n, 2).
         newest_us: the greatest timestamp of these and all earlier records of the partition.
@@ -173,25 +175,38 @@ class Block:
         head: its first bytes on disk, which are unique in the log.
     """
 
-    __slots__ = ("_data", "codec", "count", "head", "newest_us", "offsets", "size_bytes", "times")
+    __slots__ = ("codec", "count", "data", "head", "newest_us", "offsets", "size_bytes", "times")
 
-    def __init__(
-        self, view: memoryview, head: Header, times: Longs, body: memoryview, data_at: int
-    ) -> None:
+    def __init__(self, view: memoryview, checksum: int) -> None:
+        head = header_of(view)
+        if checksum != head.checksum:
+            raise ValueError("its checksum is not that of its content")
+        body = view[head.body_at :]
+        if head.codec and len(body) >= OPENS_TO.size:
+            (size_bytes,) = OPENS_TO.unpack_from(body)
+            body = decompress(head.codec, body[OPENS_TO.size :], size_bytes)
         self.count = head.records
+        data_at = aligned((self.count + 1) * OFFSET.itemsize)
+        if self.count == 0 or data_at > len(body):
+            raise ValueError(f"{len(view)} bytes cannot hold {self.count} records")
         self.codec = head.codec
         self.newest_us = head.newest_us
         self.head = bytes(view[: HEADER.size])
-        self.times = times
-        self.offsets: npt.NDArray[np.int32] = np.frombuffer(body, OFFSET, head.records + 1)
-        self._data = body[data_at:]
+        self.times = _times(view, head)
+        self.offsets: npt.NDArray[np.int32] = np.frombuffer(body, OFFSET, self.count + 1)
+        self.data = body[data_at:]
         self.size_bytes = head.body_at + len(body)
+        offsets = self.offsets
+        # With one record, the comparison below suffices.
+        ascending = self.count == 1 or bool((offsets[1:] >= offsets[:-1]).all())
+        if offsets[0] != 0 or offsets[-1] != len(self.data) or not ascending:
+            raise ValueError("its offsets do not fit its data")
 
     @classmethod
     def parse(cls, buffer: Bytes) -> Block:
         """Parse the block in ``buffer``, which has nothing else; raise ValueError at damage."""
         view = memoryview(buffer)
-        return cls._checked(view, xxhash.xxh3_64_intdigest(view[CHECKED_FROM:]))
+        return cls(view, xxhash.xxh3_64_intdigest(view[CHECKED_FROM:]))
 
     @classmethod
     def copied(cls, buffer: Bytes) -> Block:
@@ -222,45 +237,12 @@ class Block:
             piece = view[at : at + PIECE_BYTES]
             read_into(piece, at)
             checksum.update(piece if at else piece[CHECKED_FROM:])
-        return cls._checked(view.toreadonly(), checksum.intdigest())
-
-    @classmethod
-    def _checked(cls, view: memoryview, found: int) -> Block:
-        head = header_of(view)
-        count = head.records
-        if found != head.checksum:
-            raise ValueError("its checksum is not that of its content")
-        body = _body(view, head)
-        data_at = aligned((count + 1) * OFFSET.itemsize)
-        if count == 0 or data_at > len(body):
-            raise ValueError(f"{len(view)} bytes cannot hold {count} records")
-        block = cls(view, head, _times(view, head), body, data_at)
-        offsets = block.offsets
-        # With one record, the comparison below suffices.
-        ascending = count == 1 or bool((offsets[1:] >= offsets[:-1]).all())
-        if offsets[0] != 0 or offsets[-1] != len(body) - data_at or not ascending:
-            raise ValueError("its offsets do not fit its data")
-        return block
-
-    @property
-    def data(self) -> memoryview:
-        """Return the concatenated values, without a copy."""
-        return self._data
+        return cls(view.toreadonly(), checksum.intdigest())
 
     @property
     def values(self) -> Values:
         """Return the values, over the same buffer."""
         return Values.from_columns(self.offsets, self.data)
-
-
-def _body(view: memoryview, head: Header) -> memoryview:
-    at = head.body_at
-    if not head.codec:
-        return view[at:]
-    start = at + OPENS_TO.size
-    if start > len(view):
-        raise ValueError(f"{len(view)} bytes cannot hold {head.records} records")
-    return decompress(head.codec, view[start:], OPENS_TO.unpack_from(view, at)[0])
 
 
 def compressed(packed: Bytes, codec: int) -> memoryview | None:
@@ -432,3 +414,47 @@ def _joined(runs: Longs) -> Longs:
     if len(first) == len(runs):
         return runs
     return np.column_stack((np.add.reduceat(runs[:, 0], first), runs[first, 1]))
+
+
+CACHE_BYTES = 4 * MAX_BLOCK_BYTES
+"""Room for a few readers, each inside a block of its own."""
+
+LEAST_BYTES = 16 << 10
+"""A smaller block is read and checked faster than it is found, and takes several times its size: a
+reader of very many partitions would fill memory with such."""
+
+
+class BlockCache:
+    """Blocks by key, at most ``CACHE_BYTES`` of them; the least recently used one is dropped first.
+
+    A cached block never becomes wrong: its key is reused only by blocks with the same records and
+    more, since appending and merging both only add at the end; the key includes how often records
+    were set aside.  The table shows if the block still exists.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._blocks: OrderedDict[bytes, Block] = OrderedDict()
+        self._size_bytes = 0
+
+    def get(self, key: bytes) -> Block | None:
+        """Return the last block put under the key, if it is still cached."""
+        with self._lock:
+            block = self._blocks.get(key)
+            if block is not None:
+                self._blocks.move_to_end(key)
+            return block
+
+    def put(self, key: bytes, block: Block) -> None:
+        """Cache the block, unless it is small, or larger than the whole cache."""
+        if not LEAST_BYTES <= block.size_bytes <= CACHE_BYTES:
+            return
+        with self._lock:
+            replaced = self._blocks.pop(key, None)
+            if replaced is not None:
+                self._size_bytes -= replaced.size_bytes
+            self._blocks[key] = block
+            self._size_bytes += block.size_bytes
+            while self._size_bytes > CACHE_BYTES:
+                _, dropped = self._blocks.popitem(last=False)
+                self._size_bytes -= dropped.size_bytes

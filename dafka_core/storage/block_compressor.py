@@ -16,7 +16,7 @@ from dafka_core.config.topic_rules import NONE, CompressionRule, codec_of
 from dafka_core.errors import StoreError
 from dafka_core.model.records import TopicPartition
 from dafka_core.storage.block import NUMBERS, PLAIN, Block, compressed, header_of, plain_size
-from dafka_core.storage.block_writer import SMALL_BLOCK_BYTES
+from dafka_core.storage.entry_writer import SMALL_BLOCK_BYTES
 from dafka_core.storage.environment import Environment
 from dafka_core.storage.tables import Tables
 

@@ -8,7 +8,7 @@ size become one, so that a record is rewritten a logarithmic number of times.
             |               +--- 64 KiB, or followed by a block, or the last level
             v                                  v
     larger batch ------> block of the table -> larger block -> full block -> compressed when cold
-                         (``block_writer.py``)  (this module)     (``block_compressor.py``)
+                         (``entry_writer.py``)  (this module)     (``block_compressor.py``)
 
 Adjacent small blocks of one partition form a stretch.  Three rules say when part of a stretch
 becomes one block:
@@ -120,15 +120,11 @@ class BlockMerger:
 
     def write(self, work: Callable[[Tables], T]) -> T:
         """Write as the environment does, and note what may be merged then."""
-        mergeable: Mergeable = []
-        due: set[Bucket] = set()
 
-        def noting(tables: Tables) -> T:
-            nonlocal mergeable, due
-            mergeable, due = tables.mergeable, tables.area.due
-            return work(tables)
+        def noting(tables: Tables) -> tuple[T, Mergeable, set[Bucket]]:
+            return work(tables), tables.mergeable, tables.area.due  # the area's flush adds to both
 
-        done = self._env.write(noting)
+        done, mergeable, due = self._env.write(noting)
         self._add(mergeable, due)
         return done
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import zip_longest
 
-from dafka_core.errors import DafkaError, FencedError, OffsetConflictError
+from dafka_core.errors import DafkaError, FencedError, OffsetConflictError, StoreError
 from dafka_core.model.epochs import Epoch
 from dafka_core.model.log_entries import (
     REPLICA,
@@ -37,13 +37,22 @@ from dafka_core.model.records import (
 )
 from dafka_core.model.timestamps import ANY_US, kept_times, lateness_us
 from dafka_core.storage import rows
-from dafka_core.storage.block_writer import write_batch
+from dafka_core.storage.append_area import GroupedBlock
+from dafka_core.storage.block import OFFSET, Block, build_blocks, header_of, plain_size
 from dafka_core.storage.rows import PartitionRow
 from dafka_core.storage.set_aside import AsideArea
 from dafka_core.storage.tables import Tables
 
 MAX_VERSION = 2**63 - 1
 """Of transactions: a row has eight bytes for it, and Spark numbers micro-batches with a Long."""
+
+SMALL_BLOCK_BYTES = 64 << 10
+"""A last block below this size is rewritten together with the next records; the rewrite costs less
+than its fsync."""
+
+GROUPED_SHARE = 4
+"""A batch below this part of a small block, 16 KiB, does not justify a block and the pages that
+change for it: it goes to the append area."""
 
 _Owner = tuple[bytes, Transaction]  # of staged records: their attempt and their transaction
 
@@ -250,14 +259,57 @@ class EntryWriter:
         before = row.staged or row
         late_us = max(before.late_us, lateness_us(batch.times, before.newest_us))
         newest_us = max(before.newest_us, int(batch.times[:, 1].max()))
-        staged = owner is not None
-        write_batch(self._tables, batch, row, before.newest_us, self._buffer, staged=staged)
+        self._write_blocks(batch, row, before.newest_us, staged=owner is not None)
         if owner is None:
             row = row._replace(end=batch.end, newest_us=newest_us, late_us=late_us)
         else:
             times = newest_us, late_us, self._now_us
             row = row._replace(staged=rows.StagedRecords(batch.end, *times, *owner))
         self._tables.put_row(row)
+
+    def _write_blocks(
+        self, batch: RecordBatch, row: PartitionRow, newest_us: int, *, staged: bool
+    ) -> None:
+        """Write a batch, with its times, as blocks; ``newest_us`` is the greatest time before it.
+
+        A small batch goes to the append area, unless it is staged.  With another one the
+        partition's last block is extended, if that is small, and staged, too.  A damaged last block
+        stays as it is.  Raises StoreError if the last block ends elsewhere.
+        """
+        assert batch.times is not None
+        size_bytes = batch.values.size_bytes + OFFSET.itemsize * batch.count + batch.times.nbytes
+        grouped = not staged and size_bytes < SMALL_BLOCK_BYTES // GROUPED_SHARE
+        extended = None if grouped else self._extended(batch, row, row.end if staged else 0)
+        into = None if grouped else self._buffer
+        try:
+            for start, packed in build_blocks(batch.values, batch.times, newest_us, extended, into):
+                first = batch.offset + start
+                if grouped:
+                    count = header_of(packed).records
+                    self._tables.area.append(GroupedBlock(row.id, first, count, packed))
+                else:
+                    self._tables.put_block(row.id, first, packed)
+        except ValueError as error:
+            raise ValueError(f"{batch.tp}, append at offset {batch.offset}: {error}") from error
+
+    def _extended(self, batch: RecordBatch, row: PartitionRow, floor: int) -> Block | None:
+        tables, tp = self._tables, row.tp
+        last = tables.last_block(row.id, rows.LAST_OFFSET)
+        if last is None or last.first < floor:
+            return None
+        try:
+            end = tables.end_of(tp, last)
+            if end < batch.offset and tables.grouped(row, batch.offset - 1):
+                return None  # the batch's predecessor is in the append area
+            if plain_size(last.packed) >= SMALL_BLOCK_BYTES:
+                return None
+            block = tables.read_block(tp, last, Block.copied)
+        except StoreError:
+            return None  # noted for ``healing.py``
+        if end != batch.offset:
+            why = f"it ends at offset {end}, not at {batch.offset}"
+            raise tables.damaged_block(tp, last.first, why)
+        return block
 
     def _stamped(self, batch: RecordBatch) -> RecordBatch:
         """Return the batch with its final times."""

@@ -4,9 +4,7 @@ LMDB maps the whole file, and a read transaction sees it as it was when the tran
 map has its full size from the beginning: growing would move it, which LMDB forbids while any
 transaction is open (``mdb_env_set_mapsize``).
 
-Only the process that writes a directory opens it with LMDB, whose list of readers identifies those
-of other processes by their ids: these mean nothing in another container, and readers without write
-permission cannot register.  Other processes read by lease (``leases.py``).
+Only the process that writes a directory opens it with LMDB; others read by lease (``leases.py``).
 """
 
 from __future__ import annotations
@@ -63,12 +61,14 @@ class Environment(ProcessBound):
         syncs: durations of syncs.
         damaged: the partitions in which a read has found damage.
         positions: those of values in its file.
+        asides: number of times when a record at an offset may have been replaced.
     """
 
     def __init__(self, directory: Path, *, map_size_bytes: int) -> None:
         self.directory = directory
         self.changes = HeadChanges()
         self.syncs = Durations()
+        self.asides = 0
         self._changed = threading.Condition()
         self._uses = 0
         self._written_bytes = 0
@@ -115,12 +115,12 @@ class Environment(ProcessBound):
             self.changes.add(tables.changed)
             return done
 
-    def lease(self, work: Callable[[Tables, FilePositions], T]) -> tuple[T, Lease | None]:
+    def lease(self, work: Callable[[Snapshot], T]) -> tuple[T, Lease | None]:
         """Return ``work``'s result for a moment of the log, and a lease of its pages, if any."""
         with self._using() as opened:
             txn = opened.env.begin(buffers=True)
             try:
-                found = work(Tables(opened, txn), self.positions)
+                found = work(Snapshot(opened, txn))
                 lease = self._leases.grant(txn, self._written_bytes)
             except BaseException:
                 txn.abort()
@@ -139,10 +139,13 @@ class Environment(ProcessBound):
         with self._using() as opened:
             file_bytes = (opened.env.info()["last_pgno"] + 1) * opened.env.stat()["psize"]
             self._leases.end_due(self._written_bytes)
-            with opened.env.begin(buffers=True) as txn:
-                used_bytes = _used_bytes(opened, txn)
+            with opened.env.begin() as txn:
+                stats = [opened.env.stat(), *map(txn.stat, opened[3:])]
+            pages = 2 + sum(
+                each["branch_pages"] + each["leaf_pages"] + each["overflow_pages"] for each in stats
+            )
             ages_s = self._leases.ages_s()
-            free_bytes = max(file_bytes - used_bytes, 0)
+            free_bytes = max(file_bytes - pages * stats[0]["psize"], 0)
             return Space(file_bytes, free_bytes, len(ages_s), max(ages_s, default=0.0))
 
     def check_open(self) -> None:
@@ -204,12 +207,3 @@ class Environment(ProcessBound):
             with self._changed:
                 self._uses -= 1
                 self._changed.notify_all()
-
-
-def _used_bytes(opened: Opened, txn: lmdb.Transaction[memoryview]) -> int:
-    tables = map(txn.stat, (opened.meta, opened.partitions, opened.blocks))
-    stats = [opened.env.stat(), *tables]
-    pages = sum(
-        each["branch_pages"] + each["leaf_pages"] + each["overflow_pages"] for each in stats
-    )
-    return (2 + pages) * stats[0]["psize"]

@@ -10,7 +10,7 @@ import contextlib
 import threading
 from collections import OrderedDict
 from collections.abc import Collection, Iterator
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from dafka_core.model.records import TopicPartition
 
@@ -28,12 +28,15 @@ class Woken(Protocol):
         """Signal a change.  Called in the writer's thread, which must not be kept waiting."""
 
 
+W = TypeVar("W", bound=Woken)
+
+
 class HeadChanges:
     """The order in which partitions were last written, trimmed or cut.  Thread-safe."""
 
     def __init__(self) -> None:
         self.number = 0  # of the last change
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._numbers = OrderedDict[TopicPartition, int]()  # the last change of each, in order
         self._forgotten = 0  # up to this number some changes are forgotten
         self._watchers: dict[Woken, Topics] = {}
@@ -64,36 +67,26 @@ class HeadChanges:
 
         Some may be unchanged for readers: with staged records, for instance.
         """
+        found = []
         with self._lock:
-            return self._since(number, topics)
+            if not self._forgotten <= number <= self.number:
+                return None
+            for tp, changed in reversed(self._numbers.items()):
+                if changed <= number:
+                    break
+                if topics is None or tp.topic in topics:
+                    found.append(tp)
+        return found
 
     @contextlib.contextmanager
-    def watching(self, number: int, topics: Topics) -> Iterator[threading.Event]:
-        """Return an event that is set as soon as ``since`` has a result."""
-        woken = threading.Event()
-        with self.waking(woken, number, topics):
-            yield woken
-
-    @contextlib.contextmanager
-    def waking(self, woken: Woken, number: int, topics: Topics) -> Iterator[None]:
-        """Set the caller's object at each change, until this ends."""
+    def waking(self, woken: W, number: int, topics: Topics) -> Iterator[W]:
+        """Set the caller's object as soon as ``since`` has a result, and at each change after."""
         with self._lock:
-            if self._since(number, topics) != []:
+            if self.since(number, topics) != []:
                 woken.set()
             self._watchers[woken] = topics
         try:
-            yield
+            yield woken
         finally:
             with self._lock:
                 del self._watchers[woken]
-
-    def _since(self, number: int, topics: Topics) -> list[TopicPartition] | None:
-        if not self._forgotten <= number <= self.number:
-            return None
-        found = []
-        for tp, changed in reversed(self._numbers.items()):
-            if changed <= number:
-                break
-            if topics is None or tp.topic in topics:
-                found.append(tp)
-        return found

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
 from typing import NamedTuple
 
 from dafka_core.errors import StoreError
@@ -69,10 +68,13 @@ class Healer:
             row = tables.visible_row(tp)
             groups = tables.area.damaged(row.id) if row else []
             ids = {each.tp: each.id for each in tables.all_rows()} if groups else {}
+        whole: list[bytes] = []
         for key, bucket in groups:
             held = [each for each, number in ids.items() if number in bucket]
             if not [each for each in held if not self._is_complete(each)]:
-                self._env.write(partial(_rewrite, key))
+                whole.append(key)
+        if whole:
+            self._env.write(lambda tables: tables.area.rewrite(whole))
 
     def _is_complete(self, tp: TopicPartition) -> bool:
         with suppress(StoreError), self._env.reading() as tables:
@@ -111,10 +113,6 @@ class Healer:
             tables.put_block(row.id, start + number, packed)
         tables.changed.add(tp)
         return True
-
-
-def _rewrite(key: bytes, tables: Tables) -> None:
-    tables.area.rewrite(key)
 
 
 def _newest_us(tables: Tables, row: PartitionRow, start: int) -> int:

@@ -63,14 +63,6 @@ class Lease(NamedTuple):
     slot: int
 
 
-class BlockPlace(NamedTuple):
-    """A block's first offset, and its position in the file."""
-
-    first: int
-    position: int
-    size_bytes: int
-
-
 class _Held(NamedTuple):
     id: str
     txn: lmdb.Transaction[memoryview]
@@ -81,9 +73,8 @@ class _Held(NamedTuple):
 class LeaseTable:
     """The leases of a directory's writer; StoreError if it cannot be written.  Thread-safe."""
 
-    def __init__(self, directory: Path, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._clock = clock
         self._lock = threading.Lock()
         self._held: dict[int, _Held] = {}  # by slot, the oldest first
         try:
@@ -101,7 +92,7 @@ class LeaseTable:
         ``written_bytes`` is the store's total so far.
         """
         with self._lock:
-            now_s = self._clock()
+            now_s = time.monotonic()
             if len(self._held) == MAX_LEASES:
                 oldest = next(iter(self._held.values()))
                 if oldest.begun_s > now_s - FRESH_S:
@@ -124,14 +115,14 @@ class LeaseTable:
         Before each write: until then, a lease costs nothing.
         """
         with self._lock:
-            begun_s = self._clock() - LEASE_S
+            begun_s = time.monotonic() - LEASE_S
             least_bytes = written_bytes - LEASE_WRITTEN_BYTES
             self._end(lambda held: held.begun_s < begun_s or held.written_bytes < least_bytes)
 
     def ages_s(self) -> list[float]:
         """Return the ages of the current leases."""
         with self._lock:
-            now_s = self._clock()
+            now_s = time.monotonic()
             return [now_s - held.begun_s for held in self._held.values()]
 
     def end_all(self) -> None:

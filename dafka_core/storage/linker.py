@@ -15,7 +15,6 @@ from typing import Final
 from dafka_core.errors import StoreError
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.storage.block import Block
-from dafka_core.storage.block_reader import BlockReader
 from dafka_core.storage.environment import Environment
 from dafka_core.storage.links import GENESIS, Link, LinkDigest, life_at
 from dafka_core.storage.rows import PartitionRow
@@ -40,19 +39,18 @@ _log = logging.getLogger("dafka.store")
 class Linker:
     """Creates the links of one log.
 
-    For one thread, which calls ``step`` repeatedly.  ``reader`` counts how often records were set
-    aside: links of records read before are not written afterwards.
+    For one thread, which calls ``step`` repeatedly.  Links of records that were read before records
+    were set aside are not written afterwards.
 
     Attributes:
         made: number of links created or replaced.
         wrong: partitions with changed records; they get no more links while they have such records.
     """
 
-    def __init__(self, env: Environment, reader: BlockReader) -> None:
+    def __init__(self, env: Environment) -> None:
         self.made = 0
         self.wrong = set[TopicPartition]()
         self._env = env
-        self._reader = reader
         self._changes_seen = -1  # unknown: it scans all partitions first
         self._scan_due_s = float("-inf")  # the time of the next check
         self._tails: dict[TopicPartition, float] = {}  # since when partitions wait
@@ -72,7 +70,7 @@ class Linker:
             took_s = time.monotonic() - started_s
             self._scan_due_s = started_s + max(SCAN_INTERVAL_S, took_s / SCAN_SHARE)
             return bool(self._due)
-        asides, failed = self._reader.asides, None
+        asides, failed = self._env.asides, None
         made: dict[TopicPartition, tuple[int, list[Link]]] = {}
         size_bytes = 0
         while self._due and size_bytes < STEP_BYTES and len(made) < STEP_PARTITIONS:
@@ -86,7 +84,7 @@ class Linker:
             size_bytes += sum(each.size_bytes for each in made[tp][1])
 
         def write(tables: Tables) -> None:
-            if self._reader.asides != asides:
+            if self._env.asides != asides:
                 self._due.extend(made)
                 return
             for partition_id, links in made.values():
@@ -133,7 +131,7 @@ class Linker:
         grown = None
         start, chain = row.earliest, GENESIS
         if last and not last.is_full and last.start >= row.earliest:
-            grown, previous = last, tables.links.before(row.id, last.start)
+            grown, previous = last, tables.links.last(row.id, last.start)
             start, chain = last.start, previous.chain if previous else GENESIS
         elif last:
             start, chain = max(last.end, row.earliest), last.chain

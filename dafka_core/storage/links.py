@@ -26,7 +26,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -34,10 +34,7 @@ from dafka_core.model.epochs import History, digest, prefix
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.storage.block import LONG, OFFSET
 from dafka_core.storage.rows import LAST_OFFSET, partition_key
-from dafka_core.storage.transaction import CountedTransaction
-
-if TYPE_CHECKING:
-    import lmdb
+from dafka_core.storage.transaction import Table
 
 LINK_RECORDS: Final = 16_384
 LINK_BYTES: Final = 16 << 20
@@ -72,7 +69,7 @@ class Link(NamedTuple):
 
     def follows(self, chain: bytes) -> bool:
         """Return True if it is unchanged, after the link with this ``chain``."""
-        return self.chain == _chained(chain, *self[:-1])
+        return self.chain == _chained(chain, self[:-1])
 
 
 def life_at(history: History, end: int) -> int:
@@ -92,16 +89,13 @@ class LinkDigest:
     @property
     def is_full(self) -> bool:
         """See ``Link.is_full``."""
-        return self.size_bytes >= LINK_BYTES or (self.start < self.end and not self._until_multiple)
-
-    @property
-    def _until_multiple(self) -> int:
-        return -self.end % LINK_RECORDS
+        at_multiple = self.start < self.end and self.end % LINK_RECORDS == 0
+        return at_multiple or self.size_bytes >= LINK_BYTES
 
     def reach(self, batch: RecordBatch) -> int:
         """Return the offset up to which the records of the next batch belong to it."""
         by_bytes = batch.values.fitting(0, LINK_BYTES - self.size_bytes - 1) + 1
-        return self.end + min(by_bytes, batch.count, self._until_multiple or LINK_RECORDS)
+        return self.end + min(by_bytes, batch.count, LINK_RECORDS - self.end % LINK_RECORDS)
 
     def add(self, batch: RecordBatch) -> None:
         """Add the next records."""
@@ -119,39 +113,32 @@ class LinkDigest:
         parts = self._names, where, self._lengths.digest(), self._data.digest()
         records, times = hashlib.sha256(b"".join(parts)).digest(), self._times.digest()
         facts = self.start, self.end, self.size_bytes, life, records, times
-        return Link(*facts, _chained(self._chain, *facts))
+        return Link(*facts, _chained(self._chain, facts))
 
 
-def _chained(
-    chain: bytes, start: int, end: int, size_bytes: int, life: int, records: bytes, times: bytes
-) -> bytes:
-    facts = _FACTS.pack(start, end, size_bytes, life)
-    return hashlib.sha256(chain + facts + records + times).digest()
+def _chained(chain: bytes, facts: tuple[int, int, int, int, bytes, bytes]) -> bytes:
+    *numbers, records, times = facts
+    return hashlib.sha256(chain + _FACTS.pack(*numbers) + records + times).digest()
 
 
 class Links:
     """The links of all partitions, in one transaction of LMDB."""
 
-    def __init__(self, txn: CountedTransaction, meta: lmdb._Database) -> None:
-        self._txn = txn
+    def __init__(self, meta: Table) -> None:
         self._meta = meta
 
-    def before(self, partition_id: int, start: int) -> Link | None:
+    def last(self, partition_id: int, before: int = LAST_OFFSET) -> Link | None:
         """Return a partition's last link that begins before an offset."""
-        cursor = self._txn.cursor(self._meta)
-        found = cursor.set_range(_key(partition_id, start))
+        cursor = self._meta.cursor()
+        found = cursor.set_range(_key(partition_id, before))
         if not (cursor.prev() if found else cursor.last()):
             return None
         return _parsed(partition_id, bytes(cursor.key()), cursor.value())
 
-    def last(self, partition_id: int) -> Link | None:
-        """Return a partition's last link."""
-        return self.before(partition_id, LAST_OFFSET)
-
     def starting(self, partition_id: int, start: int) -> Iterator[Link]:
         """Yield those that begin at or after an offset, in order."""
         begin = _key(partition_id, start)
-        for key, value in self._txn.scan(self._meta, _PREFIX + begin[_ID], begin):
+        for key, value in self._meta.scan(_PREFIX + begin[_ID], begin):
             found = _parsed(partition_id, key, value)
             assert found is not None
             yield found
@@ -159,18 +146,18 @@ class Links:
     def put(self, partition_id: int, link: Link) -> None:
         """Write a link, replacing one that begins there."""
         start, *rest = link
-        self._txn.put(_key(partition_id, start), _LINK.pack(*rest), db=self._meta)
+        self._meta.put(_key(partition_id, start), _LINK.pack(*rest))
 
     def cut(self, partition_id: int, end: int) -> None:
         """Delete the links of records after an offset, which will be replaced."""
         while (link := self.last(partition_id)) and max(link.end, link.start + 1) > end:
-            self._txn.delete(_key(partition_id, link.start), db=self._meta)
+            self._meta.delete(_key(partition_id, link.start))
 
     def trim(self, partition_id: int, earliest: int) -> None:
         """Delete those of trimmed records, except the last: the next one continues it."""
-        last = self.before(partition_id, earliest)
-        while last and (link := self.before(partition_id, last.start)):
-            self._txn.delete(_key(partition_id, link.start), db=self._meta)
+        last = self.last(partition_id, earliest)
+        while last and (link := self.last(partition_id, last.start)):
+            self._meta.delete(_key(partition_id, link.start))
 
 
 def _key(partition_id: int, start: int) -> bytes:

@@ -10,17 +10,11 @@ Tables (LMDB, one environment per directory):
 A partition's row is written in the same transaction as its blocks, so they cannot contradict each
 other.
 
-``append`` packs a batch into as few blocks as possible, and returns when they are on disk.  Small
-batches stay together in the append area at first, until a partition has enough for a block in the
-table.  A small last block is rewritten together with the records that follow it, if they are not
-few.  Blocks change in no other way, and the record at an offset never changes.  ``write`` also
-stages and commits transactions (``log_entries.py``): blocks of staged records begin at or after
-their partition's end, invisible to readers, and extend each other only.
-
-Trickling records still leave many small blocks, which are slow to read.  ``merge_step`` merges
-adjacent ones: it reads and assembles them beside the appends, then replaces them in one
-transaction.  A reader finds the records in the old blocks or in the new one, a kill leaves either,
-and later appends reuse the old ones' pages, as those of trimmed blocks.
+``append`` packs a batch into as few blocks as possible, and returns when they are on disk
+(``entry_writer.py``).  ``write`` also stages and commits transactions (``log_entries.py``): blocks
+of staged records begin at or after their partition's end, invisible to readers, and extend each
+other only.  ``merge_step`` makes large blocks of small ones, which are slow to read
+(``block_merger.py``).  The record at an offset never changes.
 
 LMDB cannot reuse a freed page while an open read transaction may see it (its "Caveats").  So
 results are copies, and no transaction is open between two calls of ``read``: a reader may be slow.
@@ -42,7 +36,7 @@ from typing import NamedTuple
 
 from dafka_core.config.topic_rules import CompressionRule
 from dafka_core.errors import DafkaError, StoreError
-from dafka_core.model.epochs import History
+from dafka_core.model.epochs import History, prefix
 from dafka_core.model.log_entries import (
     Deletion,
     LogEntry,
@@ -58,21 +52,22 @@ from dafka_core.model.records import (
     StagedPartition,
     TopicPartition,
     TransactionState,
+    concat,
+    split_by_epoch,
 )
-from dafka_core.model.timestamps import MAX_AHEAD_US, STEP_US, AheadLog
-from dafka_core.storage.block import MAX_BLOCK_BYTES
+from dafka_core.model.timestamps import MAX_AHEAD_US, STEP_US, AheadLog, boot_us
+from dafka_core.storage.block import MAX_BLOCK_BYTES, Block, BlockCache
 from dafka_core.storage.block_compressor import BlockCompressor
 from dafka_core.storage.block_merger import BlockMerger
-from dafka_core.storage.block_reader import BlockReader
 from dafka_core.storage.entry_writer import EntryWriter
 from dafka_core.storage.environment import DEFAULT_MAP_BYTES, Environment, Space
 from dafka_core.storage.healing import Healer
-from dafka_core.storage.leases import BlockPlace, Lease
+from dafka_core.storage.leases import Lease
 from dafka_core.storage.linker import Linker
-from dafka_core.storage.mapped_file import FilePositions
-from dafka_core.storage.retention import StoreClock
+from dafka_core.storage.rows import PartitionRow
 from dafka_core.storage.set_aside import AsideArea, AsideRecords
 from dafka_core.storage.snapshot import PartitionStatistics, Snapshot, times_of
+from dafka_core.storage.store_clock import EARLIEST_US, StoreClock
 from dafka_core.storage.tables import Tables
 from dafka_core.system.closing import Closing
 
@@ -81,40 +76,14 @@ Range = tuple[TopicPartition, int, int]
 
 
 class PlacedRange(NamedTuple):
-    """The blocks of a range; ``held`` are the partition's available offsets, with their history."""
+    """The blocks of a range: the first offset of each, its position in the file, and its size.
+
+    ``held`` are the partition's available offsets, with their history.
+    """
 
     held: PartitionInfo | None
     history: History
-    blocks: list[BlockPlace]
-
-
-def places_of(
-    tables: Tables,
-    positions: FilePositions,
-    ranges: Iterable[Range],
-    max_blocks: int,
-    max_bytes: int,
-) -> list[PlacedRange]:
-    """Return the positions of these ranges' blocks, in order, up to the limits, but at least one.
-
-    At the limits the last range may lack some, and later ones are left out.
-    """
-    found: list[PlacedRange] = []
-    for tp, start, end in ranges:
-        if max_blocks <= 0 or max_bytes <= 0:
-            break
-        row = tables.visible_row(tp)
-        if row is None:
-            found.append(PlacedRange(None, (), []))
-            continue
-        places = [
-            BlockPlace(each.first, positions.of(each.packed), len(each.packed))
-            for each in tables.blocks_between(row, start, end, max_blocks, max_bytes)
-        ]
-        max_blocks -= len(places)
-        max_bytes -= sum(place.size_bytes for place in places)
-        found.append(PlacedRange(row.info, tables.lives.history(row), places))
-    return found
+    blocks: list[tuple[int, int, int]]
 
 
 DEFAULT_MAX_RECORDS = 1 << 20
@@ -130,9 +99,8 @@ class Log(Closing):
 
     ``map_size_bytes`` is address space: beyond it, or twice the file's size at opening if that is
     more, writes raise DiskFullError until the log is opened again.  ``clock_us`` gives microseconds
-    since the epoch UTC, and ``steady_us`` is monotonic (default: the former).  Timestamps of
-    producers may be ahead of it by ``max_ahead_us``.  Only a check opens a log ``unchecked``: rows
-    of partitions may be missing, and it must not be written.
+    since the epoch UTC.  Timestamps of producers may be ahead of it by ``max_ahead_us``.  Only a
+    check opens a log ``unchecked``: rows of partitions may be missing, and it must not be written.
 
     Every method raises ClosedError after ``close``, and StoreError at damage (topic, partition and
     offset are named) or if LMDB has no room for another read transaction; methods that write also
@@ -148,7 +116,6 @@ class Log(Closing):
         *,
         map_size_bytes: int = DEFAULT_MAP_BYTES,
         clock_us: Callable[[], int] | None = None,
-        steady_us: Callable[[], int] | None = None,
         max_ahead_us: int = MAX_AHEAD_US,
         unchecked: bool = False,
     ) -> None:
@@ -159,8 +126,8 @@ class Log(Closing):
         self._env = Environment(self.directory, map_size_bytes=map_size_bytes)
         self.changes, self.syncs = self._env.changes, self._env.syncs
         """The partitions changed since opening, and the durations of syncs."""
-        self._reader = BlockReader(self._env)
-        self.linker = Linker(self._env, self._reader)
+        self._cache = BlockCache()
+        self.linker = Linker(self._env)
         """The creator of links, for the merging thread."""
         self._merger = BlockMerger(self._env)
         self.healer = Healer(self._env, self._merger)
@@ -176,12 +143,9 @@ class Log(Closing):
                 else:
                     stamps = (row.newest_us for row in tables.all_rows() if row.end)
                     agreed_us = max(stamps, default=None)
-            if clock_us is None:
-                self.clock = StoreClock(agreed_us, max_ahead_us=max_ahead_us)
-                """Its clock, and whether to go by it."""
-            else:
-                clocks = clock_us, steady_us or clock_us
-                self.clock = StoreClock(agreed_us, *clocks, 0, max_ahead_us)
+            steady_us, earliest_us = (clock_us, 0) if clock_us else (boot_us, EARLIEST_US)
+            self.clock = StoreClock(agreed_us, clock_us, steady_us, earliest_us, max_ahead_us)
+            """Its clock, and whether to go by it."""
             self.now_us, self.latest_us = self.clock.now_us, self.clock.latest_us
         except BaseException:
             self.close()
@@ -230,14 +194,14 @@ class Log(Closing):
             return []
         self._appending = True
         aside = any(isinstance(entry, SetAside | RestartPartition) for entry in entries)
-        self._reader.asides += aside
+        self._env.asides += aside
         try:
             outcomes, writer, self._noted_us = self._merger.write(work)
             self._env.check_in_place()  # afterwards: writes count only in place
             self._ahead.add(writer.ahead_us)
         finally:
             self._appending, self._appended_s = False, time.monotonic()
-            self._reader.asides += aside
+            self._env.asides += aside
         return outcomes
 
     def transaction_state(self, tp: TopicPartition) -> TransactionState:
@@ -402,7 +366,7 @@ class Log(Closing):
         available. The first batch begins above ``start`` only if earlier records have been trimmed.
         """
         batches: list[RecordBatch] = []
-        for batch in self._reader.batches(tp, start, end):
+        for batch in self.batches(tp, start, end):
             count = min(batch.count, max_records, batch.values.fitting(0, max_bytes))
             if count < 1 and batches:
                 break
@@ -415,8 +379,31 @@ class Log(Closing):
         return batches
 
     def batches(self, tp: TopicPartition, start: int, end: int) -> Iterator[RecordBatch]:
-        """Yield the available records as ``read``, one block at a time, read on demand."""
-        return self._reader.batches(tp, start, end)
+        """Yield the available records as ``read``, one block at a time, read on demand.
+
+        Blocks of the append area, which are small, are read together.
+        """
+        offset, history = start, None
+        while offset < end:
+            asides = self._env.asides
+            with self._env.reading() as tables:
+                row = tables.visible_row(tp)
+                if row is None:
+                    return
+                now = tables.lives.history(row)
+                if history is None:
+                    offset, end = max(start, row.earliest), min(end, row.end)
+                elif prefix(now, offset) != prefix(history, offset):
+                    return  # yielded records were set aside meanwhile
+                history = now
+                # Trimmed or set aside meanwhile; records yielded before remain valid.
+                if not row.earliest <= offset < min(end, row.end):
+                    return
+                found = self._batches_at(tables, row, offset, end, asides)
+            for batch in found:
+                part = batch.between(offset, min(batch.end, end))
+                yield from split_by_epoch(part, history)
+                offset = part.end
 
     def read_each(
         self, ranges: Sequence[PartitionInfo], *, max_records: int, max_bytes: int
@@ -426,7 +413,22 @@ class Log(Closing):
         None if the range's first record is not available, and the error if it is damaged.  The list
         ends within ``max_records`` and ``max_bytes``.
         """
-        return self._reader.read_each(ranges, max_records=max_records, max_bytes=max_bytes)
+        results: list[RecordBatch | StoreError | None] = []
+        asides = self._env.asides
+        with self._env.reading() as tables:
+            for wanted in ranges:
+                if max_records <= 0 or max_bytes <= 0:
+                    break
+                found: RecordBatch | StoreError | None
+                try:
+                    found = self._first(tables, wanted, asides, max_records, max_bytes)
+                except StoreError as error:
+                    found = error
+                if isinstance(found, RecordBatch):
+                    max_records -= found.count
+                    max_bytes -= found.values.size_bytes
+                results.append(found)
+        return results
 
     def snapshot(self) -> AbstractContextManager[Snapshot]:
         """Return a context with a consistent view.  It pins space; ``close`` waits for its end."""
@@ -435,10 +437,29 @@ class Log(Closing):
     def lease(
         self, ranges: Sequence[Range], *, max_blocks: int, max_bytes: int
     ) -> tuple[list[PlacedRange], Lease | None]:
-        """Lease the blocks of ranges, as ``places_of``; return None if too many are held."""
-        return self._env.lease(
-            lambda tables, positions: places_of(tables, positions, ranges, max_blocks, max_bytes)
-        )
+        """Lease the blocks of ranges, in order, up to the limits, but at least one.
+
+        At the limits the last range may lack some, and later ones are left out.  There is no lease
+        if too many are held.
+        """
+
+        def placed(tables: Snapshot) -> list[PlacedRange]:
+            found: list[PlacedRange] = []
+            left, left_bytes = max_blocks, max_bytes
+            for tp, start, end in ranges:
+                if left <= 0 or left_bytes <= 0:
+                    break
+                row, blocks = tables.visible_row(tp), list[tuple[int, int, int]]()
+                if row is not None:
+                    for each in tables.blocks_between(row, start, end, left, left_bytes):
+                        place = self._env.positions.of(each.packed)
+                        blocks.append((each.first, place, len(each.packed)))
+                left -= len(blocks)
+                left_bytes -= sum(size_bytes for *_, size_bytes in blocks)
+                found.append(PlacedRange(*tables.held(tp), blocks))
+            return found
+
+        return self._env.lease(placed)
 
     def end_lease(self, lease_id: str) -> None:
         """End a lease early."""
@@ -454,7 +475,7 @@ class Log(Closing):
         Pairs (first offset, microseconds since the epoch UTC), each valid up to the next one's
         offset.
         """
-        return times_of(self._reader.batches(tp, start, end))
+        return times_of(self.batches(tp, start, end))
 
     def offset_for_time(
         self, tp: TopicPartition, timestamp_us: int, *, after_all: bool = False
@@ -472,7 +493,7 @@ class Log(Closing):
             timestamp_us += row.late_us if after_all else 0
             offset = tables.offset_of_time(row, timestamp_us)
             if offset is not None:
-                self._reader.batches_at(tables, row, offset, offset + 1, self._reader.asides)
+                self._batches_at(tables, row, offset, offset + 1, self._env.asides)
         return offset
 
     def statistics(self, tp: TopicPartition) -> PartitionStatistics | None:
@@ -483,3 +504,39 @@ class Log(Closing):
     def close(self) -> None:
         """Wait for reads and writes to end, then close.  Idempotent."""
         self._env.close()
+
+    def _first(
+        self, tables: Tables, wanted: PartitionInfo, asides: int, max_records: int, max_bytes: int
+    ) -> RecordBatch | None:
+        """Return the first adjacent records of a range; None if the first is not held."""
+        start, end = wanted.earliest, wanted.end
+        row = tables.visible_row(wanted.tp)
+        if row is None or not row.earliest <= start < min(end, row.end):
+            return None
+        found = concat(self._batches_at(tables, row, start, end, asides))
+        count = found.count
+        if count > max_records or found.values.size_bytes > max_bytes:
+            fitting = found.values.fitting(start - found.offset, max_bytes)
+            count = max(1, min(fitting, max_records))
+        found = found.between(start, min(end, found.end, start + count))
+        return split_by_epoch(found, tables.lives.history(row))[0]
+
+    def _batches_at(
+        self, tables: Tables, row: PartitionRow, offset: int, end: int, asides: int
+    ) -> list[RecordBatch]:
+        """Return the records before ``end`` of the blocks found with ``offset``.
+
+        ``row`` shows that the store has it.  ``asides`` is its value before ``tables`` was opened.
+        """
+        batches: list[RecordBatch] = []
+        for found in tables.blocks_of(row, offset):
+            # A cached one may have fewer records than its successor.
+            if found.first >= end or (batches and batches[-1].end < found.first):
+                break
+            key = asides.to_bytes(8) + found.key
+            block = self._cache.get(key)
+            if block is None or offset >= found.first + block.count:
+                block = tables.read_block(row.tp, found, Block.copied)
+                self._cache.put(key, block)
+            batches.append(RecordBatch(row.tp, found.first, block.values, times=block.times))
+        return batches

@@ -86,13 +86,11 @@ class Checked(JsonMessage, frozen=True, rename={"size_bytes": "bytes"}):
 OpenTables = Callable[[], AbstractContextManager[Tables]]
 """Opens a log's tables at the time of the call."""
 
-
 # Compares records with their links (``links.py``), and links with saved ones.
 #
 # ``check_links`` detects changes in the file after which only the checksums were recomputed.
 # ``check_saved`` also detects recomputed links: a link out of the attacker's reach covers all links
 # before it. ``differences`` compares two stores, and reads no record.
-
 
 STEP_BYTES: Final = 64 << 20
 """Bytes compared with links in one transaction: some hundredths of a second."""
@@ -101,7 +99,6 @@ _CURE: Final = (
     "compare with another store ('dafka store verify --beside'); if that store is right, create "
     "this store's directory anew from it (docs/backup.md)"
 )
-
 
 _Offset = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 _Life = Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z")]
@@ -162,7 +159,7 @@ def check_links(open_tables: OpenTables, tp: TopicPartition) -> Iterator[Checked
 
 def _some(tables: Tables, row: PartitionRow, at: int) -> tuple[int | None, Checked]:
     """Check some links from an offset on; return the start of the next ones, None at the end."""
-    previous, size_bytes, linked = tables.links.before(row.id, at), 0, 0
+    previous, size_bytes, linked = tables.links.last(row.id, at), 0, 0
     tp, found = row.tp, list[Damage]()
     records: LinkedRecords | None = None
     for link in tables.links.starting(row.id, at):
@@ -228,7 +225,7 @@ def check_saved(open_tables: OpenTables, saved: PartitionLink) -> Checked:
         is_other = f"{life:016x}" != saved.life or any(each.start < saved.end for each in asides)
         why = f"it ends here, but had {saved.range}"
         if row is not None and saved.end <= row.end:
-            previous = tables.links.before(row.id, saved.start)
+            previous = tables.links.last(row.id, saved.start)
             digest = LinkDigest(tp, saved.start, previous.chain if previous else GENESIS)
             try:
                 LinkedRecords(tables, row, saved.start).fill(digest, saved.end, full=False)
@@ -397,13 +394,12 @@ def _stretch(tables: Tables, row: PartitionRow, offset: int) -> tuple[int | None
             size_bytes += len(found.packed)
     except StoreError as error:
         # The block there may be good, and the next one missing.
-        after = _end_of_block(tables, row, offset)
-        if after > offset:
-            offset, blocks = after, blocks + 1
+        hole = _hole(tables, row, offset)
+        if hole is not None and hole > offset:
+            offset, blocks = hole, blocks + 1
             damage = Damage(HOLE, *tp, offset, f"no block has offset {offset}")
         else:
-            is_hole = _is_in_no_block(tables, row, offset)
-            damage = Damage(HOLE if is_hole else BLOCK, *tp, offset, error.why)
+            damage = Damage(BLOCK if hole is None else HOLE, *tp, offset, error.why)
         done = Checked(0, offset - start, blocks, size_bytes, (damage,))
         return next_start(tables, row, offset), done
     except (lmdb.Error, struct.error) as error:
@@ -412,24 +408,15 @@ def _stretch(tables: Tables, row: PartitionRow, offset: int) -> tuple[int | None
     return offset, Checked(0, offset - start, blocks, size_bytes)
 
 
-def _end_of_block(tables: Tables, row: PartitionRow, offset: int) -> int:
-    """Return the end of the block with an offset; the offset itself without a good block."""
+def _hole(tables: Tables, row: PartitionRow, offset: int) -> int | None:
+    """Return the first offset, from one on, that no block has; None if its block is damaged."""
     found = tables.last_block(row.id, offset)
     with suppress(ValueError):
-        if found is not None:
-            end = found.first + Block.copied(found.packed).count
-            return end if end <= row.end else offset
-    return offset
-
-
-def _is_in_no_block(tables: Tables, row: PartitionRow, offset: int) -> bool:
-    found = tables.last_block(row.id, offset)
-    try:
-        if tables.area.find(row.id, offset):
-            return False
-        return found is None or found.end <= offset
-    except ValueError:
-        return False
+        if found is None or found.end <= offset:
+            return None if tables.area.find(row.id, offset) else offset
+        end = found.first + Block.copied(found.packed).count
+        return end if end <= row.end else None
+    return None
 
 
 def next_start(tables: Tables, row: PartitionRow, offset: int) -> int:

@@ -67,7 +67,11 @@ class FilePositions:
         address = int(np.frombuffer(packed, np.uint8).__array_interface__["data"][0])
         region, shift = self._mapped
         if address not in region:
-            _, shift = self._mapped = self._found(address)
+            region, shift, path = mapping_at(address)
+            if not path.endswith(f"/{self._data.name}"):
+                why = f"{_MAPS} does not contain {self._data.name}: read it over Flight"
+                raise StoreError(self._data.parent, why)
+            self._mapped = region, shift
         return address - shift
 
     def is_whole(self, packed: memoryview) -> bool:
@@ -84,13 +88,6 @@ class FilePositions:
             number, _, flags, count = _PAGE.unpack(file.read(at))
         pages = -(-(at + len(packed)) // mmap.PAGESIZE)
         return (number, flags, count) == (page, _OVERFLOW, pages)
-
-    def _found(self, address: int) -> tuple[range, int]:
-        region, shift, path = mapping_at(address)
-        if path.endswith(f"/{self._data.name}"):
-            return region, shift
-        why = f"{_MAPS} does not contain {self._data.name}: read it over Flight"
-        raise StoreError(self._data.parent, why)
 
 
 _FIXED: Final = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x10

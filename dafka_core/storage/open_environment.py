@@ -38,7 +38,6 @@ FORMAT: Final = 6
 """In earlier formats partitions had no names of clients, and no checksum covered the partition of
 records that were set aside."""
 
-
 NOT_LOCAL: Final = {
     0x6969: "NFS",
     0x517B: "SMB",

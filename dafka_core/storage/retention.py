@@ -1,34 +1,27 @@
-"""Retention's choice of blocks to delete, the store's clock, and interfaces for copying first.
+"""Retention: deletes the oldest blocks of a log by rules (``config/topic_rules.py``).
 
 *Age*: a block is deleted when all its records are older.  *Size* is that of the topic in this
 store, all partitions together: the oldest blocks are deleted, as long as at least this size
 remains.  So a small size never empties a topic, and a topic exceeds its size by at most one block.
-
-The rules are in ``config/topic_rules.py``.  This module is pure: no database, no clock.
 """
 
 from __future__ import annotations
 
 import heapq
 import logging
-import threading
-from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
-from itertools import takewhile
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
 from operator import attrgetter
 from typing import Final, NamedTuple, Protocol
 
-from dafka_core.model.records import TopicPartition
-from dafka_core.model.timestamps import (
-    ANY_US,
-    MAX_AHEAD_US,
-    STEP_US,
-    boot_us,
-    machine_us,
-    shown_time,
-)
-from dafka_core.storage.rows import PartitionRow
-from dafka_core.storage.tables import FoundBlock, Tables
+from dafka_core.config.topic_rules import RetentionRule, rule_of
+from dafka_core.errors import StoreError
+from dafka_core.model.names import quoted
+from dafka_core.model.records import PartitionInfo, TopicPartition
+from dafka_core.storage.log import Log
+from dafka_core.storage.snapshot import HeldBlock
 
 Archive = Callable[[TopicPartition, int], int]
 """Archives a partition's records below an offset, synced, as far as they are not archived yet.
@@ -55,15 +48,6 @@ class Readers(Protocol):
     def unread(self, tp: TopicPartition) -> Unread | None:
         """Return the unread records of the slowest reader; None without readers."""
         ...
-
-
-class HeldBlock(NamedTuple):
-    """A block of a partition; ``newest_us`` is the greatest time of it and of earlier ones."""
-
-    first: int
-    end: int
-    size_bytes: int
-    newest_us: int
 
 
 def old_blocks(blocks: Sequence[HeldBlock], before_us: int) -> int:
@@ -101,169 +85,260 @@ def before_by_size(
     return before
 
 
-class PartitionBlocks(Sequence[HeldBlock]):
-    """The blocks with a partition's records, in one transaction.
+STEP_BYTES: Final = 64 << 20
+"""Bytes examined at a time; LMDB reuses no freed page meanwhile."""
 
-    Their first offsets are cheap.  Examining one touches its pages, as LMDB's Python binding does,
-    which reads old records from the disk.  Only heads are examined, and raise StoreError at damage.
+
+class HeldBlocks(dict[TopicPartition, tuple[PartitionInfo, list[HeldBlock]]]):
+    """The available offsets of partitions, and their blocks.
+
+    They are examined in small steps, and no block again while its offsets are unchanged.
     """
 
-    def __init__(self, tables: Tables, row: PartitionRow) -> None:
-        self._tables, self._row = tables, row
-        self.info = row.info
-        """The available offsets of the partition."""
-        table = list(takewhile(lambda first: first < row.end, tables.firsts(row.id, 0)))
-        self._grouped: dict[int, memoryview] = {}
-        if row.earliest < row.end:
-            with tables.naming(row.tp, row.earliest):
-                held = (
-                    each for each in tables.area.of_partition(row.id) if each.end > row.earliest
-                )
-                self._grouped = {each.first: memoryview(each.packed) for each in held}
-        self.bounds = [*sorted({*table, *self._grouped}), row.end]
-        """The first offset of each block, and the end of the last one."""
+    def __init__(self, log: Log) -> None:
+        super().__init__()
+        self._log = log
 
-    def __len__(self) -> int:
-        return len(self.bounds) - 1
+    def found(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, list[HeldBlock]]:
+        """Return the blocks of those partitions that were examined and exist."""
+        return {tp: self[tp][1] for tp in tps if tp in self}
 
-    def __getitem__(self, number: int) -> HeldBlock:  # type: ignore[override]  # no slices
-        if not 0 <= number < len(self):
-            raise IndexError(number)
-        first, end = self.bounds[number : number + 2]
-        packed = self._grouped.get(first)
-        if packed is None:
-            packed = self._tables.packed_block(self._row.id, first)
-        if packed is None:
-            raise self._tables.damaged_block(self._row.tp, first, "the block is missing")
-        found = FoundBlock(self._row.id, first, packed)
-        newest_us = self._tables.header_of(self._row.tp, found).newest_us
-        return HeldBlock(first, end, len(packed), newest_us)
+    def keep_only(self, tps: Collection[TopicPartition]) -> None:
+        """Forget all other partitions."""
+        for tp in self.keys() - tps:
+            del self[tp]
+
+    def look_at(
+        self,
+        partitions: Iterable[PartitionInfo],
+        damaged: dict[TopicPartition, StoreError] | None = None,
+    ) -> Generator[None, None, dict[TopicPartition, list[HeldBlock]]]:
+        """Examine the blocks of partitions, a few in each step; return them.
+
+        With ``damaged``, which receives their errors, damaged partitions are as last seen.
+        """
+        infos = list(partitions)
+        for info in infos:
+            if info.tp not in self or self[info.tp][0] != info:
+                try:
+                    yield from self.look(info.tp)
+                except StoreError as error:
+                    if damaged is None:
+                        raise
+                    damaged[info.tp] = error
+        return self.found(info.tp for info in infos)
+
+    def look(self, tp: TopicPartition) -> Iterator[None]:
+        """Examine the blocks of a partition that were not examined before."""
+        _, blocks = self.get(tp, (None, []))
+        known = {(block.first, block.end): block for block in blocks}
+        while True:
+            examined_bytes = 0
+            with self._log.snapshot() as snapshot:
+                found = snapshot.blocks(tp)
+                if found is None:
+                    self.pop(tp, None)
+                    return
+                wanted = list(pairwise(found.bounds))
+                for number, bounds in enumerate(wanted):
+                    if bounds not in known and examined_bytes < STEP_BYTES:
+                        known[bounds] = found[number]
+                        examined_bytes += known[bounds].size_bytes
+                info = found.info
+            yield
+            if examined_bytes < STEP_BYTES:
+                break
+        self[tp] = info, [known[bounds] for bounds in wanted]
 
 
-EARLIEST_US: Final = 1_767_225_600_000_000
-"""2026-01-01, before this software was released: an earlier clock is never believed."""
-
-JUMP_US: Final = 3_600_000_000
-"""The clock is in doubt if it is further ahead than this: records would be too old all at once."""
-
-DOUBTED_US: Final = 3_600_000_000
-"""The clock is believed after this time without another jump.  It is the time to set it right."""
+TRIM_BLOCKS: Final = 16
+"""Blocks deleted at a time: appends wait meanwhile, as for another append."""
 
 _log = logging.getLogger("dafka.store")
 
 
-class StoreClock:
-    """A clock that is in doubt while it differs too much from the log, its earlier time or stores.
+@dataclass(slots=True)
+class RetentionCounts:
+    """Totals of retention since the start of the store."""
+
+    passes: int = 0
+    trims: int = 0
+    records: int = 0
+    unread: int = 0
+    """Of these, records that a protected query had not read."""
+
+
+@dataclass(slots=True)
+class _TopicPass:
+    """A topic in one pass: the limits up to which unread records are kept."""
+
+    now_us: int
+    limit: RetentionRule | None = None
+    partitions: Sequence[PartitionInfo] = ()
+    before: dict[TopicPartition, int] | None = None
+    """The offsets beyond these limits, once known."""
+
+
+class Retention:
+    """Deletes whole blocks by rules; for one thread.
 
     Args:
-        agreed_us: the newest right time in the log; None: the log is new.
-        wall_us: the machine's clock, microseconds since the epoch UTC.
-        steady_us: a clock that cannot be set.
-        earliest_us: the clock is never believed before this time.
-        max_ahead_us: by this much a producer's timestamp may be ahead of the clock.
+        log: it is read beside appends, and trimmed between them.
+        rules: they may be replaced at any time, for the next pass.
+        archive: copies records before they are deleted.
+        until_read: limits up to which records of a topic unread by ``readers`` are kept.
+        readers: the protected readers.
     """
 
     def __init__(
         self,
-        agreed_us: int | None,
-        wall_us: Callable[[], int] | None = None,
-        steady_us: Callable[[], int] = boot_us,
-        earliest_us: int = EARLIEST_US,
-        max_ahead_us: int = MAX_AHEAD_US,
+        log: Log,
+        rules: Sequence[RetentionRule] = (),
+        archive: Archive | None = None,
+        until_read: Sequence[RetentionRule] = (),
+        readers: Readers | None = None,
     ) -> None:
-        self._wall_us = wall_us or machine_us
-        self._max_ahead_us = max_ahead_us
-        self._steady_us = steady_us
-        self._earliest_us = earliest_us
-        self._lock = threading.RLock()
-        self._is_new = agreed_us is None
-        self._began_us = steady_us()
-        agreed_us = self._wall_us() if agreed_us is None else agreed_us
-        # By how much the right time, as far as known, is ahead of the steady clock.
-        self._lead_us = max(agreed_us, earliest_us) - self._began_us
-        self._is_start = True  # that time is the log's, which may have been closed for long
-        self._doubted: tuple[int, int] | None = None  # since when, and the wall clock's lead then
-        self._apart = ""  # the difference to another store's clock, if it is too large
+        self.rules = tuple(rules)
+        self.counts = RetentionCounts()
+        self._log = log
+        self._archive = archive
+        self._until_read = until_read
+        self._readers = readers
+        self._waits: dict[str, str] = {}  # topics with kept records, and their reader
+        self._topic = _TopicPass(0)
+        # Of each partition's first block: its first available offset, and its greatest time.
+        self._first: dict[TopicPartition, tuple[int, int]] = {}
+        self._held = HeldBlocks(log)
+        self._doomed: list[tuple[PartitionInfo, int]] = []
+        self._doomed_blocks = 0
+        self._earliest: dict[TopicPartition, int] = {}
 
-    def now_us(self) -> int:
-        """Return the time for records without a timestamp.
+    def steps(self) -> Iterator[None]:
+        """Make one pass in steps.  After a DafkaError, also of archiving, the next starts over."""
+        rules, now_us = self.rules, self._log.now_us()
+        self._doomed, self._doomed_blocks, self._earliest = [], 0, {}
+        waits, self._waits = self._waits, {}
+        if self._readers is not None:
+            self._readers.look()
+        seen: set[TopicPartition] = set()
+        infos = [info for info in self._log.partitions() if info.earliest < info.end]
+        # After the listing: the clock was compared with all of these records.
+        is_right = not self._log.clock.doubt()
+        for topic, found in groupby(infos, attrgetter("topic")):
+            rule, partitions = rule_of(topic, rules), list(found)
+            if rule is None:
+                continue
+            seen.update(info.tp for info in partitions)
+            limit = rule_of(topic, self._until_read) if self._readers is not None else None
+            self._topic = _TopicPass(now_us if is_right else 0, limit, partitions)
+            if rule.age_s is not None and is_right:
+                yield from self._by_age(partitions, now_us - int(rule.age_s * 1_000_000))
+            if rule.size_bytes is not None:
+                yield from self._by_size(partitions, rule.size_bytes)
+        yield from self._trim()
+        for topic, reader in self._waits.items():
+            if waits.get(topic) != reader:
+                text = "topic %(topic)s: retention waits for query %(query)s to read more"
+                facts = {"topic": quoted(topic), "query": quoted(reader)}
+                _log.info(text, facts, extra={"event": "retention_waits"})
+        for tp in self._first.keys() - seen:
+            del self._first[tp]
+        self._held.keep_only(seen)
+        self.counts.passes += 1
 
-        While the clock is in doubt, this is the time from before plus the time passed.  But a clock
-        ahead of a log that was just opened counts: the store may have been stopped.
-        """
-        wall_us, right_us = self._read_clocks()
-        return max(wall_us, right_us) if self._is_start else right_us
+    def _by_age(self, partitions: list[PartitionInfo], before_us: int) -> Iterator[None]:
+        for info in partitions:
+            earliest, newest_us = self._first.get(info.tp, (-1, 0))
+            # More records may have been merged into the block; then its greatest time is later.
+            if earliest == info.earliest and newest_us >= before_us:
+                continue
+            with self._log.snapshot() as snapshot:
+                blocks = snapshot.blocks(info.tp)
+                if blocks is None:
+                    continue
+                count = old_blocks(blocks, before_us)
+                held, bounds = blocks.info, blocks.bounds
+                if count < len(blocks):
+                    first = blocks[count]
+                    start = max(first.first, held.earliest)
+                    self._first[info.tp] = start, first.newest_us
+            yield
+            yield from self._doom(held, bounds[: count + 1])
 
-    def latest_us(self) -> int:
-        """Return the latest timestamp accepted from a producer."""
-        wall_us, right_us = self._read_clocks()
-        if self._doubted and self._is_start and wall_us < right_us:
-            return ANY_US
-        return max(wall_us, right_us) + self._max_ahead_us
+    def _by_size(self, partitions: list[PartitionInfo], size_bytes: int) -> Iterator[None]:
+        held = yield from self._held.look_at(partitions)
+        doomed = before_by_size(held, size_bytes)
+        if not doomed:
+            return
+        for tp in doomed:  # blocks may have been merged since
+            yield from self._held.look(tp)
+        held = self._held.found(held)
+        for tp, before in before_by_size(held, size_bytes).items():
+            info, blocks = self._held[tp]
+            bounds = [block.first for block in blocks] + [info.end]
+            yield from self._doom(info, bounds[: bisect_right(bounds, before)])
 
-    def doubt(self) -> str:
-        """Return why the clock is in doubt, and nothing may be deleted by age; else ""."""
-        wall_us, right_us = self._read_clocks()
-        return self._why(wall_us - right_us) if self._doubted else self._apart
+    def _doom(self, info: PartitionInfo, bounds: Sequence[int]) -> Iterator[None]:
+        if len(bounds) < 2:
+            return
+        before = bounds[-1]
+        unread: Unread | None = None
+        if self._readers is not None and self._topic.limit is not None:
+            unread = self._readers.unread(info.tp)
+        if unread is not None and unread.offset < before:
+            allowed = max(unread.offset, (yield from self._beyond(info)))
+            if allowed < before:
+                self._waits.setdefault(info.topic, unread.reader)
+            bounds = bounds[: bisect_right(bounds, allowed)]
+            if len(bounds) < 2:
+                return
+            before = bounds[-1]
+            self._count_unread(info, before, unread)
+        if self._archive is not None:
+            before = self._archive(info.tp, before)
+            yield
+        bounds = bounds[: bisect_right(bounds, before)]
+        for start in range(0, len(bounds) - 1, TRIM_BLOCKS):
+            part = bounds[start : start + TRIM_BLOCKS + 1]
+            self._doomed.append((info, part[-1]))
+            self._doomed_blocks += len(part) - 1
+            if self._doomed_blocks >= TRIM_BLOCKS:
+                yield from self._trim()
 
-    def compare_stores(self, clocks_us: Mapping[str, int]) -> None:
-        """Compare the clock with those of other stores, by their addresses."""
-        wall_us, _ = self._read_clocks()
-        store, other_us = max(
-            clocks_us.items(), key=lambda each: abs(wall_us - each[1]), default=("", wall_us)
-        )
-        before, self._apart = self._apart, ""
-        if abs(wall_us - other_us) > JUMP_US:
-            than = f"the clock of store {store}"
-            self._apart = _difference(wall_us - other_us, than)
-            if not before:
-                text = (
-                    "%(why)s: nothing is deleted by age until both agree.  Synchronize them (NTP)"
-                )
-                _log.warning(text, {"why": self._apart}, extra={"event": "retention_clock"})
+    def _beyond(self, info: PartitionInfo) -> Generator[None, None, int]:
+        """Return the offset up to which a partition is deleted even if unread."""
+        topic, found = self._topic, 0
+        assert topic.limit is not None
+        if topic.limit.age_s is not None:
+            before_us = topic.now_us - int(topic.limit.age_s * 1_000_000)
+            with self._log.snapshot() as snapshot:
+                blocks = snapshot.blocks(info.tp)
+                found = 0 if blocks is None else blocks.bounds[old_blocks(blocks, before_us)]
+            yield
+        if topic.limit.size_bytes is not None:
+            if topic.before is None:
+                held = yield from self._held.look_at(topic.partitions)
+                topic.before = before_by_size(held, topic.limit.size_bytes)
+            found = max(found, topic.before.get(info.tp, 0))
+        return found
 
-    def compare(self, time_us: int) -> int:
-        """Compare the clock with a new record's, if the log is new; return the newest right one."""
-        with self._lock:
-            wall_us, _ = self._read_clocks()
-            is_new = self._is_new and self._steady_us() - self._began_us < DOUBTED_US
-            if is_new and not self._doubted and wall_us - time_us > JUMP_US:
-                self._lead_us, self._is_start = time_us - self._steady_us(), True
-            return self._read_clocks()[1]
+    def _count_unread(self, info: PartitionInfo, before: int, unread: Unread) -> None:
+        count = before - max(unread.offset, info.earliest)
+        if count > 0:
+            self.counts.unread += count
+            text = (
+                "%(partition)s: deleted %(records)d records that query %(query)s has not read: "
+                "they are beyond the limits of option retain_until_read"
+            )
+            facts = {"partition": str(info.tp), "records": count, "query": quoted(unread.reader)}
+            _log.warning(text, facts, extra={"event": "unread_given_up"})
 
-    def _read_clocks(self) -> tuple[int, int]:
-        """Return the wall clock's time, and the right one as far as known."""
-        with self._lock:
-            wall_us, steady_us = self._wall_us(), self._steady_us()
-            lead_us, ahead_us = wall_us - steady_us, wall_us - steady_us - self._lead_us
-            if -(STEP_US if self._is_start else JUMP_US) <= ahead_us <= JUMP_US:
-                if self._doubted:
-                    _log.warning("the clock is right again, and no longer in doubt")
-                self._believe(lead_us)
-            elif not self._doubted or abs(lead_us - self._doubted[1]) > STEP_US:
-                self._doubted = steady_us, lead_us
-                text = (
-                    "%(why)s: it is in doubt until it is corrected, or unchanged for "
-                    "%(doubted_s)d s.  Until then nothing is deleted by age, and no producer's "
-                    "timestamp is replaced.  Synchronize the clock (NTP)"
-                )
-                facts = {"why": self._why(ahead_us), "doubted_s": DOUBTED_US // 1_000_000}
-                _log.warning(text, facts, extra={"event": "retention_clock"})
-            elif steady_us - self._doubted[0] >= DOUBTED_US and wall_us >= self._earliest_us:
-                _log.warning("%s, without another jump: it is trusted now", self._why(ahead_us))
-                self._believe(lead_us)
-            return wall_us, steady_us + self._lead_us
-
-    def _believe(self, lead_us: int) -> None:
-        self._lead_us, self._is_start, self._doubted = lead_us, False, None
-
-    def _why(self, ahead_us: int) -> str:
-        if self._wall_us() < self._earliest_us:
-            return f"the store's clock is before {shown_time(self._earliest_us)}"
-        than = "the newest time in the log" if self._is_start else "its time before it jumped"
-        return _difference(ahead_us, than)
-
-
-def _difference(ahead_us: int, than: str) -> str:
-    way = "ahead of" if ahead_us > 0 else "behind"
-    return f"the store's clock is {abs(ahead_us) / 3.6e9:.1f} h {way} {than}"
+    def _trim(self) -> Iterator[None]:
+        doomed, self._doomed, self._doomed_blocks = self._doomed, [], 0
+        if doomed:
+            now = self._log.trim_each(doomed)
+            for (info, _), earliest in zip(doomed, now, strict=True):
+                self.counts.records += earliest - self._earliest.get(info.tp, info.earliest)
+                self._earliest[info.tp] = earliest
+            self.counts.trims += 1
+            yield

@@ -34,7 +34,6 @@ _TRANSACTIONS = struct.Struct("<Qqqq16sqQQ16sQQqQQ")
 """The last fields in the row of a partition with transactions.  Each of the three optional parts
 (staged records, the committed attempt, the last transaction) has an end of 0 if missing."""
 
-
 _REST_BYTES = {e + t for e in (0, EPOCH_BYTES) for t in (0, _TRANSACTIONS.size)}
 
 

@@ -43,7 +43,6 @@ class AsideArea:
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
         self._list = CheckedTable(
-            tables.txn,
             tables.meta,
             b"aside ",
             lambda name: f"entry {int.from_bytes(name)} of the list of set-aside records",

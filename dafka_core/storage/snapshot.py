@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import takewhile
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from dafka_core.errors import FencedError
 from dafka_core.model.epochs import History
+from dafka_core.model.json_message import JsonMessage, Natural
 from dafka_core.model.log_entries import attempt_octets
 from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.model.values import Longs
 from dafka_core.storage.block import peek_times, plain_size
-from dafka_core.storage.retention import PartitionBlocks
 from dafka_core.storage.rows import PartitionRow
 from dafka_core.storage.tables import FoundBlock, Tables
 
@@ -22,8 +23,8 @@ SIZE_SAMPLES: Final = 4
 of a block to return its size, and there may be a thousand ranges."""
 
 
-class PartitionStatistics(NamedTuple):
-    """The size and times of a partition.
+class PartitionStatistics(JsonMessage, frozen=True, rename={"size_bytes": "bytes"}):
+    """The size and times of a partition, and its client: the metadata of its FlightInfo.
 
     ``records`` have offsets ``earliest`` to ``end`` (exclusive).  ``size_bytes`` is that of their
     blocks on disk: values, 4 bytes for each and little else, or less if compressed; a block trimmed
@@ -34,13 +35,18 @@ class PartitionStatistics(NamedTuple):
 
     topic: str
     partition: str
-    earliest: int
-    end: int
-    records: int
-    size_bytes: int
+    earliest: Natural
+    end: Natural
+    records: Natural
+    size_bytes: Natural
     first_time_us: int | None
     last_time_us: int | None
     client: str = ""
+
+    @property
+    def tp(self) -> TopicPartition:
+        """Return the partition."""
+        return TopicPartition(self.topic, self.partition)
 
 
 def times_of(batches: Iterable[RecordBatch]) -> list[tuple[int, int]]:
@@ -56,6 +62,53 @@ def times_of(batches: Iterable[RecordBatch]) -> list[tuple[int, int]]:
     offsets = firsts[0] + counts.cumsum() - counts
     changes = np.append(True, times[1:] != times[:-1])
     return list(zip(offsets[changes].tolist(), times[changes].tolist(), strict=True))
+
+
+class HeldBlock(NamedTuple):
+    """A block of a partition; ``newest_us`` is the greatest time of it and of earlier ones."""
+
+    first: int
+    end: int
+    size_bytes: int
+    newest_us: int
+
+
+class PartitionBlocks(Sequence[HeldBlock]):
+    """The blocks with a partition's records, in one transaction.
+
+    Their first offsets are cheap.  Examining one touches its pages, as LMDB's Python binding does,
+    which reads old records from the disk.  Only heads are examined, and raise StoreError at damage.
+    """
+
+    def __init__(self, tables: Tables, row: PartitionRow) -> None:
+        self._tables, self._row = tables, row
+        self.info = row.info
+        """The available offsets of the partition."""
+        table = list(takewhile(lambda first: first < row.end, tables.firsts(row.id, 0)))
+        self._grouped: dict[int, memoryview] = {}
+        if row.earliest < row.end:
+            with tables.naming(row.tp, row.earliest):
+                grouped = tables.area.of_partition(row.id)
+            held = (each for each in grouped if each.end > row.earliest)
+            self._grouped = {each.first: memoryview(each.packed) for each in held}
+        self.bounds = [*sorted({*table, *self._grouped}), row.end]
+        """The first offset of each block, and the end of the last one."""
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    def __getitem__(self, number: int) -> HeldBlock:  # type: ignore[override]  # no slices
+        if not 0 <= number < len(self):
+            raise IndexError(number)
+        first, end = self.bounds[number : number + 2]
+        packed = self._grouped.get(first)
+        if packed is None:
+            packed = self._tables.packed_block(self._row.id, first)
+        if packed is None:
+            raise self._tables.damaged_block(self._row.tp, first, "the block is missing")
+        found = FoundBlock(self._row.id, first, packed)
+        newest_us = self._tables.header_of(self._row.tp, found).newest_us
+        return HeldBlock(first, end, len(packed), newest_us)
 
 
 class Snapshot(Tables):
@@ -87,11 +140,7 @@ class Snapshot(Tables):
     def read(
         self, tp: TopicPartition, start: int, end: int, attempt: str = ""
     ) -> Iterator[RecordBatch]:
-        """Yield the available records from ``start`` to ``end`` (exclusive), without gaps.
-
-        In order, one batch per block, each read, copied and checked on demand.  The first one
-        begins above ``start`` only if earlier records have been trimmed.  Staged records of
-        ``attempt`` are included.
+        """Yield the available records as ``Log.batches``, with those that ``attempt`` has staged.
 
         Raises FencedError if another attempt has taken its place, and StoreError at damage.
         """

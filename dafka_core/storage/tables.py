@@ -7,8 +7,9 @@ import math
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import takewhile
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
+import lmdb
 import xxhash
 
 from dafka_core.errors import StoreError
@@ -40,11 +41,7 @@ from dafka_core.storage.links import Links
 from dafka_core.storage.open_environment import Opened
 from dafka_core.storage.rows import BLOCK_KEY, PartitionRow, partition_key
 from dafka_core.storage.storage_errors import damaged
-from dafka_core.storage.transaction import CheckedTable, CountedTransaction, OffsetTable
-
-if TYPE_CHECKING:
-    import lmdb
-
+from dafka_core.storage.transaction import TREE_BYTES, CheckedTable, OffsetTable, Table
 
 # Notes: small values that a store's own programs keep in its log, by name.
 #
@@ -57,8 +54,8 @@ if TYPE_CHECKING:
 class Notes:
     """The notes in one transaction of LMDB."""
 
-    def __init__(self, txn: CountedTransaction, meta: lmdb._Database) -> None:
-        self._table = CheckedTable(txn, meta, b"note ", lambda name: f"note {text_of(name)!r}")
+    def __init__(self, meta: Table) -> None:
+        self._table = CheckedTable(meta, b"note ", lambda name: f"note {text_of(name)!r}")
 
     def put(self, notes: Mapping[str, bytes | None]) -> None:
         """Write some, each replacing the one with its name, or delete it (None)."""
@@ -79,7 +76,6 @@ class Notes:
 #     "lives of ", digest of the partition's key  ->  promised life, older epochs, checksum
 #     "met ", address of another store  ->  when it was last seen, and its endpoint
 
-
 _MET = b"met "
 _SEEN_BYTES: Final = 8
 
@@ -87,10 +83,10 @@ _SEEN_BYTES: Final = 8
 class Lives:
     """The epochs in one transaction of LMDB."""
 
-    def __init__(self, txn: CountedTransaction, meta: lmdb._Database) -> None:
-        self._txn, self._meta = txn, meta
+    def __init__(self, meta: Table) -> None:
+        self._meta = meta
         self._table = CheckedTable(
-            txn, meta, b"lives of ", lambda _: "what is known of the lives of a partition"
+            meta, b"lives of ", lambda _: "what is known of the lives of a partition"
         )
 
     def of(self, tp: TopicPartition, row: PartitionRow | None) -> PartitionLives:
@@ -109,10 +105,8 @@ class Lives:
     def begin(self, row: PartitionRow, epoch: Epoch) -> PartitionRow:
         """Return the row after its partition continues with an epoch."""
         # An epoch without records was abandoned: its staged records are gone.
-        promised, history = self._until(row.tp, row, row.end)
-        history = with_epoch(history, epoch)
-        self._put(row.tp, promised, history[:-1])
-        return row._replace(epoch=epoch)
+        _, history = self._until(row.tp, row, row.end)
+        return self.replace(row, with_epoch(history, epoch))
 
     def promise(self, tp: TopicPartition, life: EpochId) -> None:
         """Write a promise, unless a newer life has one."""
@@ -122,7 +116,7 @@ class Lives:
     def meet(self, met: StoreSeen) -> None:
         """Write another store's last sign of life."""
         value = met.seen_us.to_bytes(_SEEN_BYTES, "big") + met.endpoint.encode()
-        self._txn.put(_MET + octets_of(met.store), value, db=self._meta)
+        self._meta.put(_MET + octets_of(met.store), value)
 
     def met(self) -> list[StoreSeen]:
         """Return the stores that were ever discovered."""
@@ -132,18 +126,16 @@ class Lives:
                 bytes(value[_SEEN_BYTES:]).decode(),
                 int.from_bytes(value[:_SEEN_BYTES], "big"),
             )
-            for name, value in self._txn.scan(self._meta, _MET)
+            for name, value in self._meta.scan(_MET)
         ]
 
     def forget(self, store: str) -> bool:
         """Forget another store; return False if it is unknown."""
-        return self._txn.delete(_MET + octets_of(store), db=self._meta)
+        return self._meta.delete(_MET + octets_of(store))
 
     def cut(self, row: PartitionRow, end: int) -> PartitionRow:
         """Return the row without the epochs that begin at ``end`` or later."""
-        promised, history = self._until(row.tp, row, end)
-        self._put(row.tp, promised, history[:-1])
-        return row._replace(epoch=history[-1] if history else None)
+        return self.replace(row, self._until(row.tp, row, end)[1])
 
     def replace(self, row: PartitionRow, history: History) -> PartitionRow:
         """Return the row with another history; promises stay."""
@@ -209,30 +201,31 @@ class Tables:
     """
 
     def __init__(self, opened: Opened, txn: lmdb.Transaction[memoryview]) -> None:
-        self.directory, _, self._damaged, self.meta, self._partitions, self._blocks = opened
-        self.txn = CountedTransaction(txn, self.directory)
+        self.directory, _, self._damaged, *dbs = opened
+        self._tables = [Table(txn, db, self.directory) for db in dbs]
+        self.meta, self._partitions, self._blocks = self._tables
         self.mergeable: Mergeable = []
-        self.area = AppendArea(self.txn, opened.meta, opened.blocks, self.mergeable)
-        self.lives = Lives(self.txn, self.meta)
-        self.notes = Notes(self.txn, self.meta)
-        self.cold = OffsetTable(self.txn, self.meta, b"cold of ")
+        self.area = AppendArea(self.meta, self._blocks, self.mergeable)
+        self.lives = Lives(self.meta)
+        self.notes = Notes(self.meta)
+        self.cold = OffsetTable(self.meta, b"cold of ")
         """The offsets up to which partitions' blocks were scanned for compression."""
-        self.links = Links(self.txn, self.meta)
+        self.links = Links(self.meta)
         self.changed: set[TopicPartition] = set()
         """The partitions with changes that readers may see."""
 
     @property
     def written_bytes(self) -> int:
         """Return the approximate number of bytes written to the file."""
-        return self.txn.written_bytes
+        return TREE_BYTES + sum(table.written_bytes for table in self._tables)
 
     def entries(self, table: int) -> Iterator[tuple[bytes, memoryview]]:
         """Yield the entries of a table: 0 meta, 1 partitions, 2 blocks."""
-        return self.txn.scan((self.meta, self._partitions, self._blocks)[table], b"")
+        return self._tables[table].scan(b"")
 
     def ids_with_blocks(self, partition_id: int = 0) -> Iterator[int]:
         """Yield the ids with blocks, from one on, touching no page of them."""
-        cursor = self.txn.cursor(self._blocks)
+        cursor = self._blocks.cursor()
         while cursor.set_range(BLOCK_KEY.pack(partition_id, 0)):
             yield (found := BLOCK_KEY.unpack(cursor.key())[0])
             partition_id = found + 1
@@ -245,14 +238,14 @@ class Tables:
         """Yield every partition's row, or those of a topic, or those after a partition."""
         prefix = b"" if topic is None else rows.topic_prefix(topic)
         start = b"" if after is None else rows.partition_key(after)
-        for key, value in self.txn.scan(self._partitions, prefix, start):
+        for key, value in self._partitions.scan(prefix, start):
             if key != start:
                 yield self._parsed(rows.tp_of_key(key), key, value)
 
     def row(self, tp: TopicPartition) -> PartitionRow | None:
         """Return a partition's row; None if the partition is unknown."""
         key = rows.partition_key(tp)
-        found = self.txn.get(key, db=self._partitions)
+        found = self._partitions.get(key)
         return None if found is None else self._parsed(tp, key, found)
 
     def visible_row(self, tp: TopicPartition) -> PartitionRow | None:
@@ -269,25 +262,25 @@ class Tables:
         if row.end or self.visible_row(row.tp):
             self.changed.add(row.tp)
         if row.end or row.staged:
-            self.txn.put(key, row.packed(key), db=self._partitions)
+            self._partitions.put(key, row.packed(key))
         else:
-            self.txn.delete(key, db=self._partitions)
+            self._partitions.delete(key)
         if row.staged is None:
-            self.txn.delete(staged_key, db=self.meta)
-        elif self.txn.get(staged_key, db=self.meta) is None:
-            self.txn.put(staged_key, key, db=self.meta)
+            self.meta.delete(staged_key)
+        elif self.meta.get(staged_key) is None:
+            self.meta.put(staged_key, key)
 
     def new_id(self) -> int:
         """Return the id of a new partition; ids are not used again."""
-        found = self.txn.get(_NEXT_ID_KEY, db=self.meta)
+        found = self.meta.get(_NEXT_ID_KEY)
         partition_id: int = _ID.unpack(found)[0] if found is not None else 0
-        known = self.txn.stat(self._partitions)["entries"]  # each has an id of its own
-        blocks = self.txn.cursor(self._blocks)
+        known = len(self._partitions)  # each has an id of its own
+        blocks = self._blocks.cursor()
         if partition_id < known or blocks.set_range(BLOCK_KEY.pack(partition_id, 0)):
             # Records of another partition would be overwritten.
             why = f"the id of the next partition, {partition_id}, is in use"
             raise damaged(self.directory, why)
-        self.txn.put(_NEXT_ID_KEY, _ID.pack(partition_id + 1), db=self.meta)
+        self.meta.put(_NEXT_ID_KEY, _ID.pack(partition_id + 1))
         return partition_id
 
     def tp_of_id(self, partition_id: int) -> TopicPartition:
@@ -309,7 +302,7 @@ class Tables:
 
     def check_count(self, found: int) -> None:
         """Raise StoreError if the partitions have more or fewer rows than ``found``."""
-        expected = self.txn.stat(self._partitions)["entries"]
+        expected = len(self._partitions)
         if found != expected:
             why = f"the table of partitions has {found} rows instead of {expected}"
             raise damaged(self.directory, why)
@@ -326,7 +319,7 @@ class Tables:
 
     def staged_partitions(self) -> list[TopicPartition]:
         """Return the partitions with staged records."""
-        return [rows.tp_of_key(bytes(key)) for _, key in self.txn.scan(self.meta, _STAGED_KEY)]
+        return [rows.tp_of_key(bytes(key)) for _, key in self.meta.scan(_STAGED_KEY)]
 
     def staged(self) -> list[StagedPartition]:
         """Return the staged records of each of them."""
@@ -343,7 +336,7 @@ class Tables:
 
     def staged_start(self, partition_id: int) -> int:
         """Return the start of a partition's staged blocks; after all blocks without any."""
-        key = self.txn.get(_staged_key(partition_id), db=self.meta)
+        key = self.meta.get(_staged_key(partition_id))
         row = None if key is None else self.row(rows.tp_of_key(bytes(key)))
         return rows.LAST_OFFSET if row is None else row.end
 
@@ -363,7 +356,7 @@ class Tables:
         # Its checksum covers its content, not its place.  Read by its exact key: in a damaged tree
         # LMDB ends the process in ``next``.  With a cursor: ``get`` would read every page of the
         # next block.
-        following, key = self.txn.cursor(self._blocks), BLOCK_KEY.pack(row.id, end)
+        following, key = self._blocks.cursor(), BLOCK_KEY.pack(row.id, end)
         in_place = end == row.end or following.set_key(key) or self.grouped(row, end)
         if end > row.end or not in_place:
             why = f"it ends at offset {end}, where no other block begins"
@@ -422,7 +415,7 @@ class Tables:
 
     def last_block(self, partition_id: int, offset: int) -> FoundBlock | None:
         """Return a partition's last block that begins at or before ``offset``, if any."""
-        cursor = self.txn.cursor(self._blocks)
+        cursor = self._blocks.cursor()
         key = BLOCK_KEY.pack(partition_id, offset)
         # The first one at or after ``key``, or else its predecessor.
         at_or_after = cursor.set_range(key)
@@ -451,7 +444,7 @@ class Tables:
 
     def packed_block(self, partition_id: int, first: int) -> memoryview | None:
         """Return the block that begins at an offset, if any."""
-        return self.txn.get(BLOCK_KEY.pack(partition_id, first), db=self._blocks)
+        return self._blocks.get(BLOCK_KEY.pack(partition_id, first))
 
     def blocks_from(
         self, partition_id: int, start: int, end: int = rows.LAST_OFFSET
@@ -460,7 +453,7 @@ class Tables:
 
         LMDB's Python binding touches each page of a block.
         """
-        cursor = self.txn.cursor(self._blocks)
+        cursor = self._blocks.cursor()
         if cursor.set_range(BLOCK_KEY.pack(partition_id, start)):
             for key, packed in cursor.iternext():
                 found, first = BLOCK_KEY.unpack(key)
@@ -489,7 +482,7 @@ class Tables:
 
     def put_block(self, partition_id: int, first: int, packed: Bytes) -> None:
         """Write a block, replacing one that begins there."""
-        self.txn.put(BLOCK_KEY.pack(partition_id, first), packed, db=self._blocks)
+        self._blocks.put(BLOCK_KEY.pack(partition_id, first), packed)
         self.mergeable.append((partition_id, first, len(packed)))
 
     def swap_blocks(self, partition_id: int, heads: dict[int, bytes], merged: memoryview) -> bool:
@@ -554,7 +547,7 @@ class Tables:
 
     def firsts(self, partition_id: int, start: int) -> Iterator[int]:
         """Yield the first offsets of a partition's blocks from an offset on, touching no page."""
-        cursor = self.txn.cursor(self._blocks)
+        cursor = self._blocks.cursor()
         if cursor.set_range(BLOCK_KEY.pack(partition_id, start)):
             for key in cursor.iternext(keys=True, values=False):
                 found, first = BLOCK_KEY.unpack(key)
@@ -565,7 +558,7 @@ class Tables:
     def delete_blocks(self, partition_id: int, firsts: Iterable[int]) -> None:
         """Delete the blocks of a partition that begin at these offsets."""
         for first in firsts:
-            self.txn.delete(BLOCK_KEY.pack(partition_id, first), db=self._blocks)
+            self._blocks.delete(BLOCK_KEY.pack(partition_id, first))
 
     def _parsed(self, tp: TopicPartition, key: bytes, value: memoryview) -> PartitionRow:
         try:

@@ -1,4 +1,4 @@
-"""A transaction of LMDB that counts approximately the bytes written, and checked tables in it."""
+"""The tables of one LMDB transaction, with the number of bytes written, and checked entries."""
 
 from __future__ import annotations
 
@@ -6,46 +6,49 @@ import contextlib
 import mmap
 import struct
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import lmdb
 
 from dafka_core.errors import StoreError
 from dafka_core.storage.rows import CHECKSUM_BYTES, checksum
 from dafka_core.storage.storage_errors import damaged
 
-if TYPE_CHECKING:
-    import lmdb
-
-_TREE_BYTES: Final = 8 * mmap.PAGESIZE
+TREE_BYTES: Final = 8 * mmap.PAGESIZE
 """The least overhead of a write: the upper pages of trees, and the list of free pages."""
 
 
-class CountedTransaction:
-    """The transaction used by the tables and the append area.
+class Table:
+    """A table of LMDB in one transaction.
 
     ``written_bytes`` is an upper bound: rows of one page are counted as if each had its own.
     """
 
-    def __init__(self, txn: lmdb.Transaction[memoryview], directory: Path) -> None:
+    def __init__(
+        self, txn: lmdb.Transaction[memoryview], db: lmdb._Database, directory: Path
+    ) -> None:
         # Also for the report if LMDB aborts, which searches the stack for it (``mapped_file.py``).
         self.directory = directory
-        self._txn = txn
-        self.get = txn.get
-        self.delete = txn.delete
-        self.cursor = txn.cursor
-        self.stat = txn.stat
-        self.written_bytes = _TREE_BYTES
+        self.get = partial(txn.get, db=db)
+        self.delete = partial(txn.delete, db=db)
+        self.cursor = partial(txn.cursor, db)
+        self.written_bytes = 0
+        self._put = partial(txn.put, db=db)
+        self._stat = partial(txn.stat, db)
 
-    def put(self, key: bytes, value: bytes | bytearray | memoryview, db: lmdb._Database) -> None:
+    def __len__(self) -> int:
+        return self._stat()["entries"]
+
+    def put(self, key: bytes, value: bytes | bytearray | memoryview) -> None:
         """Write a value, replacing an existing one."""
         self.written_bytes += len(value) + mmap.PAGESIZE  # its own pages, and that of its key
-        self._txn.put(key, value, db=db)
+        self._put(key, value)
 
-    def scan(
-        self, table: lmdb._Database, prefix: bytes, start: bytes = b""
-    ) -> Iterator[tuple[bytes, memoryview]]:
-        """Yield the entries of a table whose keys begin with ``prefix``, from ``start`` on."""
-        cursor = self._txn.cursor(table)
+    def scan(self, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, memoryview]]:
+        """Yield the entries whose keys begin with ``prefix``, from ``start`` on."""
+        cursor = self.cursor()
         if not cursor.set_range(start or prefix):
             return  # LMDB's Python binding would continue with the first entry of all
         for key, value in cursor.iternext():
@@ -62,19 +65,12 @@ class CheckedTable:
     entry does not match its checksum.
     """
 
-    def __init__(
-        self,
-        txn: CountedTransaction,
-        db: lmdb._Database,
-        prefix: bytes,
-        description: Callable[[bytes], str],
-    ) -> None:
-        self._txn, self._db = txn, db
-        self._prefix, self._description = prefix, description
+    def __init__(self, table: Table, prefix: bytes, description: Callable[[bytes], str]) -> None:
+        self._table, self._prefix, self._description = table, prefix, description
 
     def get(self, name: bytes) -> bytes | None:
         """Return the content of an entry, if it exists."""
-        found = self._txn.get(self._prefix + name, db=self._db)
+        found = self._table.get(self._prefix + name)
         return None if found is None else self._content(name, found)
 
     def put(self, name: bytes, content: bytes | None) -> None:
@@ -83,15 +79,15 @@ class CheckedTable:
         if content is None:
             self.delete(name)
         else:
-            self._txn.put(key, content + checksum(key, content), db=self._db)
+            self._table.put(key, content + checksum(key, content))
 
     def delete(self, name: bytes) -> bool:
         """Delete an entry, damaged or not; return False if it is unknown."""
-        return self._txn.delete(self._prefix + name, db=self._db)
+        return self._table.delete(self._prefix + name)
 
     def scan(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yield the names that begin with some bytes, in order, and their contents."""
-        for key, value in self._txn.scan(self._db, self._prefix + start):
+        for key, value in self._table.scan(self._prefix + start):
             name = key[len(self._prefix) :]
             yield name, self._content(name, value)
 
@@ -99,7 +95,7 @@ class CheckedTable:
         content = bytes(value[:-CHECKSUM_BYTES])
         if value[-CHECKSUM_BYTES:] != checksum(self._prefix + name, content):
             why = f"{self._description(name)} does not match its checksum"
-            raise damaged(self._txn.directory, why)
+            raise damaged(self._table.directory, why)
         return content
 
 
@@ -108,8 +104,8 @@ class OffsetTable:
 
     _NUMBER: Final = struct.Struct(">Q")
 
-    def __init__(self, txn: CountedTransaction, db: lmdb._Database, prefix: bytes) -> None:
-        self._table = CheckedTable(txn, db, prefix, repr)
+    def __init__(self, table: Table, prefix: bytes) -> None:
+        self._table = CheckedTable(table, prefix, repr)
 
     def get(self, partition_id: int) -> int:
         """Return a partition's offset."""

@@ -13,7 +13,7 @@ from msgspec.structs import asdict
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from dafka_core.flight.requests import PartitionFacts, furthest_facts
+from dafka_core.flight.requests import furthest_facts
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.names import escape
 from dafka_core.model.records import TopicPartition
@@ -65,10 +65,11 @@ class ClusterTables:
         topics: Sequence[str | None] = self._options.selection.asked or [None]
         timeout_s = self._options.fetch_timeout_s
 
-        def facts_of(client: StoreClient) -> list[PartitionFacts]:
-            return [fact for each in topics for fact in client.facts(each, timeout_s=timeout_s)]
-
-        answers = self._offsets.query_stores(facts_of)
+        answers = self._offsets.query_stores(
+            lambda client: [
+                fact for each in topics for fact in client.facts(each, timeout_s=timeout_s)
+            ]
+        )
         facts = furthest_facts(each for _, answer in answers for each in answer)
         known = [facts.get(tp) for tp in heads]
         ends = pa.array([each.end for each in heads.values()], pa.int64())
@@ -80,7 +81,7 @@ class ClusterTables:
             "earliest": firsts,
             "end": ends,
             "records": pc.subtract(ends, firsts),
-            "size_bytes": pa.array([each and each.bytes for each in known], pa.int64()),
+            "size_bytes": pa.array([each and each.size_bytes for each in known], pa.int64()),
             "first_timestamp": pa.array([each and each.first_time_us for each in known], _TIME),
             "last_timestamp": pa.array([each and each.last_time_us for each in known], _TIME),
             "stores": pa.array(stores, pa.list_(pa.string())),

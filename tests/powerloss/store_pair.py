@@ -26,7 +26,7 @@ from dafka_core.model.log_entries import LogEntry
 from dafka_core.model.records import StagedTransaction, TopicPartition
 from dafka_core.nodes import store_backup
 from dafka_core.nodes.store_identity import address_of
-from dafka_core.storage import Log, append_area, block_writer
+from dafka_core.storage import Log, append_area, entry_writer
 from dafka_core.testing.waiting import PATIENCE_S, wait_until
 from dafka_kafka.gateway import Gateway
 from dafka_kafka.groups.offsets import OFFSETS_TOPIC, GroupRecord, Offsets
@@ -76,7 +76,7 @@ class StorePair(Workload):
     first: ClassVar[State] = {}
 
     def run(self) -> None:
-        block_writer.SMALL_BLOCK_BYTES = append_area.MOVED_BYTES = 2_000
+        entry_writer.SMALL_BLOCK_BYTES = append_area.MOVED_BYTES = 2_000
         append_area.APPENDED_GROUPS, append_area.FAN_IN = 3, 2
         self._state: dict[str, int] = {}
         self._producers: dict[str, Producer] = {}

@@ -18,7 +18,7 @@ from dafka_core.config.topic_rules import parse_compression
 from dafka_core.model.log_entries import Commit, LogEntry, NotedBatch, SetAside, Stage
 from dafka_core.model.records import RecordBatch, StagedTransaction, TopicPartition
 from dafka_core.nodes import store_backup
-from dafka_core.storage import Log, append_area, block, block_writer
+from dafka_core.storage import Log, append_area, block, entry_writer
 from dafka_core.storage.backup import Backup
 from dafka_core.testing import EmbeddedCluster
 from tests.integration.archive import records
@@ -57,7 +57,7 @@ class LogWork(Workload):
 
     def run(self) -> None:
         block.MAX_BLOCK_BYTES = 100_000
-        block_writer.SMALL_BLOCK_BYTES = append_area.MOVED_BYTES = 2_000
+        entry_writer.SMALL_BLOCK_BYTES = append_area.MOVED_BYTES = 2_000
         append_area.APPENDED_GROUPS, append_area.FAN_IN = 3, 2
         self._state = dict(self.first)
         work = [self._append] * 5 + [self._commit, self._commit, self._trim, self._aside]

@@ -10,11 +10,11 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
 
-from dafka_core.archive import archive_writer, manifest, record_files
+from dafka_core.archive import archive_writer, manifest
 from dafka_core.archive.archive_writer import Added, ArchiveWriter, Wanted
 from dafka_core.archive.layout import ArchiveError
 from dafka_core.errors import CHANGED, DafkaError, HistoryChangedError, StoreUnreachableError
@@ -153,12 +153,16 @@ def test_a_disk_that_fills_up_while_records_are_written(
     """The writer's files are on a device that is always full."""
     archived(tmp_path, A, 30)
 
-    def on_full_disk(path: Path) -> IO[bytes]:
+    original = Path.open
+
+    def on_full_disk(path: Path, mode: str = "r", **options: Any) -> IO[Any]:
+        if mode != "xb":
+            return original(path, mode, **options)
         path.touch()
-        return Path("/dev/full").open("r+b", buffering=0)
+        return original(Path("/dev/full"), "r+b", buffering=0)
 
     with monkeypatch.context() as patch:
-        patch.setattr(record_files, "_new_file", on_full_disk)
+        patch.setattr(Path, "open", on_full_disk)
         with pytest.raises(ArchiveError, match="the disk is full"):
             archived(tmp_path, A, 60)
     assert offsets_in_manifest(tmp_path, A) == offsets_in_files(tmp_path, A) == list(range(30))

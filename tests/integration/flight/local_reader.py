@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import Any
 
 from dafka_core.errors import DataLossError, LeaseEndedError
-from dafka_core.flight.local_log import LocalLogs, _Files
+from dafka_core.flight.local_log import LocalLog, LocalLogs
 from dafka_core.flight.requests import GetRequest, RecordRange
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
@@ -25,7 +25,7 @@ from tests.integration.flight.hosts import TP
 LAST = 1_000
 
 
-def stopping(files: Any, *arguments: Any, original: Any = _Files.block) -> Any:
+def stopping(files: Any, *arguments: Any, original: Any = LocalLog._block) -> Any:
     """Read a block, and pause before the lease is checked."""
     found = original(files, *arguments)
     print("reading", flush=True)
@@ -41,10 +41,10 @@ def main() -> None:
     if log is None:
         print("not here", flush=True)
         return
-    block = _Files.block
+    block = LocalLog._block
     kept: list[RecordBatch] = []
     for line in iter(sys.stdin.readline, ""):
-        _Files.block = stopping if line == "stop\n" else block  # type: ignore[assignment]
+        LocalLog._block = stopping if line == "stop\n" else block  # type: ignore[assignment]
         [held] = client.heads(None, timeout_s=PATIENCE_S)
         start, count = max(held.earliest, held.end - LAST), 0
         try:

@@ -110,7 +110,7 @@ def test_the_system_watches_connections_that_lead_there_and_no_others() -> None:
             for each in servers
         ]
         host, port = servers[0].getsockname()
-        find_lost_host(addresses_of(f"grpc://{host}:{port}"))
+        find_lost_host(f"grpc://{host}:{port}")
         watched = [each.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) for each in clients]
         assert watched == [1, 0]
         idle_s = clients[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)

@@ -383,7 +383,7 @@ def test_what_was_read_of_a_lease_that_has_ended_is_not_handed_on(
 ) -> None:
     """The store ends the lease and overwrites the pages between the read and the check."""
     monkeypatch.setattr(leases, "LEASE_S", -1.0)
-    original = local_log._Files.block
+    original = LocalLog._block
 
     def disturbed(files: Any, position: int, size_bytes: int) -> Any:
         block = original(files, position, size_bytes)
@@ -395,7 +395,7 @@ def test_what_was_read_of_a_lease_that_has_ended_is_not_handed_on(
     filled.log.trim(TP, 20_000)
     churn(filled)
     start, end = filled.log.end(TP) - 10, filled.log.end(TP)
-    monkeypatch.setattr(local_log._Files, "block", disturbed)
+    monkeypatch.setattr(LocalLog, "_block", disturbed)
     with pytest.raises(LeaseEndedError) as ended:
         list(read(opened(logs, filled), filled, start, end))
     assert ended.value.offset == start

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from pyarrow import flight
@@ -15,6 +16,7 @@ from dafka_core.flight import limits, server_context
 from dafka_core.flight.columns import VALUES_SCHEMA
 from dafka_core.flight.requests import PutRequest
 from dafka_core.flight.server_context import StreamWatch, WatchedStream
+from dafka_core.flight.server_keys import Caller
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.records import TopicPartition
 from dafka_core.testing import PATIENCE_S, wait_until
@@ -71,8 +73,9 @@ def test_a_connection_on_which_a_stream_has_just_ended_is_not_broken(
     broken: list[object] = []
     monkeypatch.setattr(server_context, "break_connections", lambda *given: broken.append(given))
     watch = StreamWatch()
-    idle = WatchedStream(watch, None, "unix:", "get")
-    with WatchedStream(watch, None, "unix:", "get"):
+    caller = Caller(SimpleNamespace(peer=lambda: "unix:", is_cancelled=lambda: False), None)
+    idle = WatchedStream(watch, None, caller, "get")
+    with WatchedStream(watch, None, caller, "get"):
         pass
     watch.on_idle(idle)
     assert not broken

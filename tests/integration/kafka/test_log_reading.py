@@ -228,10 +228,10 @@ def test_damage_is_an_error_of_its_partition_alone(
     hundreds(log, A, 50_000)
     hundreds(log, B, 5)
     (found,), _ = log.lease([(A, 0, 1)], max_blocks=1, max_bytes=1)
-    (position,) = found.blocks
+    ((_, position, size_bytes),) = found.blocks
     damaged, other = wanted(A, 0), wanted(B, 0)
     with (log.directory / "data.mdb").open("r+b") as file:
-        file.seek(position.position + position.size_bytes // 2)
+        file.seek(position + size_bytes // 2)
         file.write(b"\xff" * 8)
     read(reading(damaged, other))
     assert damaged.error is KafkaError.KAFKA_STORAGE_ERROR

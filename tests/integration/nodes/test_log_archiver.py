@@ -18,7 +18,7 @@ from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.nodes import maintenance
 from dafka_core.nodes import maintenance as module
 from dafka_core.nodes.maintenance import LogArchiver
-from dafka_core.storage import Log, block_writer
+from dafka_core.storage import Log, entry_writer
 from dafka_core.testing import wait_until
 from tests.integration.archive.records import (
     BEGIN_US,
@@ -39,7 +39,7 @@ def archive(tmp_path: Path) -> Path:
 @pytest.fixture
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
     """Each append makes a block; it is some days after the records."""
-    monkeypatch.setattr(block_writer, "SMALL_BLOCK_BYTES", 1)
+    monkeypatch.setattr(entry_writer, "SMALL_BLOCK_BYTES", 1)
     now_us = [BEGIN_US + 900 * HOUR_US]
     with Log(tmp_path / "store", clock_us=lambda: now_us[0]) as opened:
         now_us[0] += 100 * HOUR_US  # so that old records are nothing that puts it in doubt

@@ -15,7 +15,7 @@ from dafka_core.model.log_entries import Stage
 from dafka_core.model.records import RecordBatch, TopicPartition, Transaction
 from dafka_core.nodes import maintenance as module
 from dafka_core.nodes.maintenance import MergeThread
-from dafka_core.storage import Log, block_writer
+from dafka_core.storage import Log, entry_writer
 from dafka_core.testing import wait_until
 
 TP = TopicPartition("t", "p")
@@ -24,7 +24,7 @@ TP = TopicPartition("t", "p")
 @pytest.fixture
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
     """Each append makes a block."""
-    monkeypatch.setattr(block_writer, "SMALL_BLOCK_BYTES", 1)
+    monkeypatch.setattr(entry_writer, "SMALL_BLOCK_BYTES", 1)
     monkeypatch.setattr(module, "QUIET_S", 0.2)
     monkeypatch.setattr(module, "IDLE_S", 0.02)
     with Log(tmp_path) as opened:

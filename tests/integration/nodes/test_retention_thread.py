@@ -24,9 +24,8 @@ from dafka_core.nodes import maintenance as module
 from dafka_core.nodes.deletions import Deletions
 from dafka_core.nodes.maintenance import RULES, HealThread, ProtectedQueries, RetentionThread
 from dafka_core.queries.query_progress import QueryProgress, partition_of
-from dafka_core.storage import Log, block_writer
-from dafka_core.storage.retention import Unread
-from dafka_core.storage.retention_pass import Retention
+from dafka_core.storage import Log, entry_writer
+from dafka_core.storage.retention import Retention, Unread
 from dafka_core.storage.rows import partition_key
 from dafka_core.testing import wait_until
 from tests.integration.storage.damage import change
@@ -37,7 +36,7 @@ TP = TopicPartition("t", "A" * 32)
 @pytest.fixture
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
     """Each append makes a block."""
-    monkeypatch.setattr(block_writer, "SMALL_BLOCK_BYTES", 1)
+    monkeypatch.setattr(entry_writer, "SMALL_BLOCK_BYTES", 1)
     monkeypatch.setattr(module, "INTERVAL_S", 0.02)
     with Log(tmp_path) as opened:
         yield opened

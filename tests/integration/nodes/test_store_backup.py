@@ -285,7 +285,7 @@ def test_all_ways_of_reading_see_the_same_records(
             producer.flush(PATIENCE_S)
         wait_until(lambda: store.compressor.blocks, "some are compressed")
         (info,) = store.log.partitions()
-        wait_until(lambda: store.log.statistics(info.tp)[5] < 500_000, "most are")  # type: ignore[index]
+        wait_until(lambda: store.log.statistics(info.tp).size_bytes < 500_000, "most are")  # type: ignore[union-attr]
         location = StoreLocation(store.address, store.locations)
         with StoreClient(location) as client:
             read = client.read(info.tp, 0, info.end, times=True, timeout_s=PATIENCE_S, **SIZES)
@@ -296,7 +296,7 @@ def test_all_ways_of_reading_see_the_same_records(
             read = local.records(client, GetRequest((RecordRange(*info.tp, 0, info.end),)))
             assert [value for batch in read for value in batch.values] == values
             (facts,) = client.facts("t", timeout_s=PATIENCE_S)
-            assert facts.bytes < 500_000
+            assert facts.size_bytes < 500_000
             logs.close()
         records = iter(consume("t", start="earliest"))
         assert [next(records).value for _ in values] == values

@@ -13,7 +13,7 @@ import sys
 import threading
 
 from dafka_core.model.records import RecordBatch, TopicPartition
-from dafka_core.storage import Log, append_area, block, block_writer, leases
+from dafka_core.storage import Log, append_area, block, entry_writer, leases
 
 TOPIC, PARTITION = "t", "P"
 TP = TopicPartition(TOPIC, PARTITION)
@@ -55,7 +55,7 @@ def serving(log: Log) -> str:
 def main() -> None:
     directory, seed, *serve = sys.argv[1:]
     block.MAX_BLOCK_BYTES = 400_000
-    block_writer.SMALL_BLOCK_BYTES = append_area.MOVED_BYTES = 5_000
+    entry_writer.SMALL_BLOCK_BYTES = append_area.MOVED_BYTES = 5_000
     append_area.APPENDED_GROUPS, append_area.FAN_IN = 3, 2
     chance = random.Random(int(seed))
     with Log(directory) as log:

@@ -11,7 +11,7 @@ import sys
 
 from dafka_core.model.log_entries import Commit, Stage
 from dafka_core.model.records import RecordBatch, StagedTransaction, TopicPartition
-from dafka_core.storage import Log, append_area, block, block_writer
+from dafka_core.storage import Log, append_area, block, entry_writer
 from tests.integration.storage.appender import BlockMerger
 
 PARTITIONS = ("p", "q", "r")
@@ -61,7 +61,7 @@ def write_transaction(store: Log, version: int, chance: random.Random) -> Commit
 def main() -> None:
     directory, seed = sys.argv[1:]
     block.MAX_BLOCK_BYTES = 100_000
-    block_writer.SMALL_BLOCK_BYTES = append_area.MOVED_BYTES = 2_000
+    entry_writer.SMALL_BLOCK_BYTES = append_area.MOVED_BYTES = 2_000
     append_area.APPENDED_GROUPS, append_area.FAN_IN = 3, 2
     chance = random.Random(int(seed))
     with Log(directory) as store:

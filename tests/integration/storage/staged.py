@@ -15,7 +15,7 @@ from dafka_core.model.records import (
     TopicPartition,
     Transaction,
 )
-from dafka_core.storage import Log, append_area, block_writer
+from dafka_core.storage import Log, append_area, entry_writer
 from dafka_core.storage.snapshot import Snapshot
 
 TP = TopicPartition("t", "p")
@@ -116,7 +116,7 @@ def tiny_area(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(append_area, "MERGED_GROUPS", 4)
     patch.setattr(append_area, "WIDTHS", (2**64, 4, 2))
     patch.setattr(append_area, "MOVED_BYTES", 2_000)
-    patch.setattr(block_writer, "SMALL_BLOCK_BYTES", 4_000)
+    patch.setattr(entry_writer, "SMALL_BLOCK_BYTES", 4_000)
 
 
 def clean(store: Log) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dafka_core.config.topic_rules import parse_compression
 from dafka_core.errors import StoreError
@@ -54,7 +55,7 @@ def test_compressed_blocks_have_the_same_records_and_take_less(tmp_path: Path, c
         assert after is not None
         assert after.size_bytes == done.after_bytes < done.before_bytes / 5
         assert done.before_bytes == size_bytes.size_bytes
-        assert after._replace(size_bytes=size_bytes.size_bytes) == size_bytes
+        assert replace(after, size_bytes=size_bytes.size_bytes) == size_bytes
         with log.snapshot() as snapshot:
             # Reads are planned by the records' size in memory.
             assert snapshot.record_sizes(TP, 0, 300) == [1008, 1008, 1009, 1009]

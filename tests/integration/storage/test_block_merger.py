@@ -16,7 +16,7 @@ import pytest
 from dafka_core.errors import StoreError
 from dafka_core.model.log_entries import SetAside
 from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
-from dafka_core.storage import Log, block, block_merger, block_writer
+from dafka_core.storage import Log, block, block_merger, entry_writer
 from dafka_core.storage.block import Block
 from dafka_core.storage.environment import Environment
 from dafka_core.storage.tables import Tables
@@ -28,7 +28,7 @@ from tests.integration.storage.processes import TP, P, check_batches, check_snap
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
     """A log in which each append makes a block, and whose full blocks have 1000 records."""
     monkeypatch.setattr(block, "MAX_BLOCK_RECORDS", 1000)
-    monkeypatch.setattr(block_writer, "SMALL_BLOCK_BYTES", 1)
+    monkeypatch.setattr(entry_writer, "SMALL_BLOCK_BYTES", 1)
     with Log(tmp_path / "store") as opened:
         yield opened
 
@@ -76,7 +76,7 @@ def test_blocks_from_before_the_log_was_opened_are_found(
 ) -> None:
     monkeypatch.setattr(block_merger, "SCAN_BLOCKS", 20)
     monkeypatch.setattr(block, "MAX_BLOCK_RECORDS", 1000)
-    monkeypatch.setattr(block_writer, "SMALL_BLOCK_BYTES", 1)
+    monkeypatch.setattr(entry_writer, "SMALL_BLOCK_BYTES", 1)
     with Log(tmp_path) as store:
         for topic in ("t", "u", "v"):
             put(store, *[1] * 25, topic=topic)
@@ -126,12 +126,12 @@ def test_blocks_extended_or_trimmed_since_are_merged_as_they_are(
     put(store, *[1] * 8)
     assert merged(store) > 0
     put(store, *[8] * 7)
-    monkeypatch.setattr(block_writer, "SMALL_BLOCK_BYTES", 1 << 20)
-    monkeypatch.setattr(block_writer, "GROUPED_SHARE", 1 << 30)
+    monkeypatch.setattr(entry_writer, "SMALL_BLOCK_BYTES", 1 << 20)
+    monkeypatch.setattr(entry_writer, "GROUPED_SHARE", 1 << 30)
     put(store, 10)
     merged(store)
     assert counts(store) == [*[8] * 7, 18]
-    monkeypatch.setattr(block_writer, "SMALL_BLOCK_BYTES", 1)
+    monkeypatch.setattr(entry_writer, "SMALL_BLOCK_BYTES", 1)
     put(store, 900)
     assert merged(store) > 0
     assert counts(store) == [74, 900]
@@ -159,7 +159,7 @@ def test_what_changes_between_reading_and_writing_is_left(
 
     monkeypatch.setattr(Environment, "write", trimmed_first)
     merged(store)
-    assert swaps == [None, False]
+    assert swaps == [None, (False, [], set())]
     assert store.info(TP) == PartitionInfo("t", P, 5, 20)
     assert counts(store) == [15]
 
@@ -171,7 +171,7 @@ def test_blocks_before_one_of_the_append_area_become_one(
     merged(store)
     assert counts(store) == [300, 100]
     with monkeypatch.context() as grouping:
-        grouping.setattr(block_writer, "SMALL_BLOCK_BYTES", 1 << 30)
+        grouping.setattr(entry_writer, "SMALL_BLOCK_BYTES", 1 << 30)
         put(store, 1)
     put(store, 5)
     merged(store)
@@ -181,7 +181,7 @@ def test_blocks_before_one_of_the_append_area_become_one(
 def test_damage_is_told_once_and_does_not_spread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(block_writer, "SMALL_BLOCK_BYTES", 1)
+    monkeypatch.setattr(entry_writer, "SMALL_BLOCK_BYTES", 1)
     with Log(tmp_path) as store:
         put(store, 400, 400, 400, 400)
         put(store, *[1] * 8, topic="u")

@@ -109,7 +109,7 @@ def test_what_was_staged_long_ago_is_discarded(tmp_path: Path, clock: Clock) -> 
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
     """A log whose full blocks have 1000 records, and whose last blocks are not extended."""
     monkeypatch.setattr(block, "MAX_BLOCK_RECORDS", 1000)
-    monkeypatch.setattr("dafka_core.storage.block_writer.SMALL_BLOCK_BYTES", 1)
+    monkeypatch.setattr("dafka_core.storage.entry_writer.SMALL_BLOCK_BYTES", 1)
     with Log(tmp_path / "store") as opened:
         yield opened
 

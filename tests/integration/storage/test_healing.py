@@ -69,15 +69,15 @@ class TwoLogs:
 
     def flip(self, start: int, at: int, size: int = 1) -> None:
         """Flip a bit of some bytes of the block with an offset, relative to its position."""
-        ((_, _, (place, *_)),), lease = self.damaged.lease(
+        ((_, _, ((_, position, _), *_)),), lease = self.damaged.lease(
             [(TP, start, start + 1)], max_blocks=1, max_bytes=1
         )
         assert lease is not None
         self.damaged.end_lease(lease.id)
         with (self._directory / "damaged" / "data.mdb").open("r+b") as file:
-            file.seek(place.position + at)
+            file.seek(position + at)
             before = file.read(size)
-            file.seek(place.position + at)
+            file.seek(position + at)
             file.write(bytes(each ^ 4 for each in before))
 
     def heal(self, tp: TopicPartition = TP) -> list[tuple[int, int]]:

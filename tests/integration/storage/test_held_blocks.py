@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from dafka_core.model.records import RecordBatch, TopicPartition
-from dafka_core.storage import Log, retention_pass
-from dafka_core.storage.retention_pass import HeldBlocks
+from dafka_core.storage import Log, retention
+from dafka_core.storage.retention import HeldBlocks
 
 A, B = TopicPartition("t", "A"), TopicPartition("t", "B")
 
@@ -44,13 +44,13 @@ def test_unchanged_partitions_are_not_examined_again(log: Log) -> None:
     assert 240_000 <= second[B] < 260_000
     blocks.keep_only({A})
     assert blocks.found([A, B]).keys() == {A}
-    assert blocks.of(A)[0].end == 4
+    assert blocks[A][0].end == 4
 
 
 def test_many_bytes_are_examined_in_steps(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     log.append([RecordBatch.of(A, end, [b"x" * 30_000] * 4) for end in (4,)])
     log.append([RecordBatch.of(A, end, [b"x" * 30_000] * 4) for end in (8,)])
-    monkeypatch.setattr(retention_pass, "STEP_BYTES", 1)
+    monkeypatch.setattr(retention, "STEP_BYTES", 1)
     blocks = HeldBlocks(log)
     found, steps = sizes(blocks, log)
     assert steps > 2

@@ -48,7 +48,7 @@ def test_leased_pages_stay_as_they_are(log: Log, tmp_path: Path) -> None:
 
     def blocks() -> list[bytes]:
         data = (tmp_path / "data.mdb").read_bytes()
-        return [data[each.position :][: each.size_bytes] for each in found.blocks]
+        return [data[position:][:size_bytes] for _, position, size_bytes in found.blocks]
 
     before = blocks()
     for _ in range(20):

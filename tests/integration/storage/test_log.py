@@ -289,7 +289,7 @@ def test_one_lease_covers_many_ranges(log: Log) -> None:
             PartitionInfo(*B, 0, 8),
             PartitionInfo(*C, 0, 8),
         ]
-        assert [[place.first for place in placed.blocks] for placed in found] == [
+        assert [[first for first, *_ in placed.blocks] for placed in found] == [
             [0, 4],
             [],
             [4],
@@ -314,5 +314,5 @@ def test_a_lease_has_its_limits(
     with log:
         wanted = [(tp, 0, 8) for tp in (A, B, C)]
         found, lease = log.lease(wanted, max_blocks=max_blocks, max_bytes=max_bytes)
-        assert [[place.first for place in placed.blocks] for placed in found] == blocks
+        assert [[first for first, *_ in placed.blocks] for placed in found] == blocks
         assert lease is not None

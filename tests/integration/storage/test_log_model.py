@@ -39,7 +39,7 @@ from dafka_core.model.records import (
 )
 from dafka_core.storage import Log
 from dafka_core.storage.block import Block
-from dafka_core.storage.retention_pass import Retention
+from dafka_core.storage.retention import Retention
 from tests.integration.storage.staged import A, B, clean, facts, held, tiny_area
 from tests.simulation.checkers import Checkers
 from tests.simulation.disk import Disk, Partition

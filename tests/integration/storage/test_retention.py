@@ -9,8 +9,8 @@ import pytest
 from dafka_core.errors import StoreError
 from dafka_core.model.log_entries import Stage
 from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
-from dafka_core.storage import Log, block_writer
-from dafka_core.storage.retention import HeldBlock
+from dafka_core.storage import Log, entry_writer
+from dafka_core.storage.snapshot import HeldBlock
 from tests.integration.storage.clocks import Clock
 from tests.integration.storage.damage import change
 
@@ -53,7 +53,7 @@ def test_blocks_of_the_table_and_of_the_append_area_follow_each_other(
 
 
 def test_a_damaged_block_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(block_writer, "SMALL_BLOCK_BYTES", 1)
+    monkeypatch.setattr(entry_writer, "SMALL_BLOCK_BYTES", 1)
     with Log(tmp_path) as log:
         put(log, 10)
     change(tmp_path, b"blocks", bytes(16), b"no block")

@@ -13,9 +13,8 @@ from dafka_core.config.topic_rules import parse_rules
 from dafka_core.errors import StoreError
 from dafka_core.model.log_entries import SetAside
 from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
-from dafka_core.storage import Log, block, block_writer, retention_pass
-from dafka_core.storage.retention import Unread
-from dafka_core.storage.retention_pass import Retention
+from dafka_core.storage import Log, block, entry_writer
+from dafka_core.storage.retention import Retention, Unread
 from tests.integration.storage.clocks import Clock
 
 A, B = TopicPartition("flights", "A" * 32), TopicPartition("flights", "B" * 32)
@@ -26,7 +25,7 @@ DAY_S = 86_400
 
 @pytest.fixture(autouse=True)
 def each_append_makes_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(block_writer, "SMALL_BLOCK_BYTES", 1)
+    monkeypatch.setattr(entry_writer, "SMALL_BLOCK_BYTES", 1)
 
 
 def put(log: Log, tp: TopicPartition, count: int = 10, size_bytes: int = 1_000) -> None:
@@ -118,7 +117,7 @@ def test_a_clock_that_is_ahead_when_the_log_is_opened_is_doubted_for_an_hour(
 def test_small_batches_in_the_append_area_go_too(
     store: Log, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(block_writer, "SMALL_BLOCK_BYTES", 64 << 10)
+    monkeypatch.setattr(entry_writer, "SMALL_BLOCK_BYTES", 64 << 10)
     for at_s in range(10):
         clock.now_us = at_s * S
         put(store, A, 1, 100)
@@ -153,7 +152,7 @@ def test_blocks_merged_since_they_were_looked_at_go_as_a_whole(store: Log, clock
 def test_a_pass_goes_on_in_small_steps(
     store: Log, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retention_pass, "STEP_BYTES", 40_000)
+    monkeypatch.setattr("dafka_core.storage.retention.STEP_BYTES", 40_000)
     trims: list[int] = []
     trim_each = store.trim_each
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dafka_console.snapshot import RECORDS, PartitionTable, Snapshot, StoreState
 from dafka_console.time_series import TimeSeries
-from dafka_core.flight.requests import PartitionFacts
 from dafka_core.model.records import KnownStore, Neighbour, PartitionInfo
+from dafka_core.storage import PartitionStatistics
 from dafka_core.storage.environment import Space
 
 ONE, TWO, GONE = "1" * 32, "2" * 32, "3" * 32
@@ -18,9 +18,9 @@ def info(topic: str, partition: str, end: int, earliest: int = 0) -> PartitionIn
     return PartitionInfo(topic, partition, earliest, end)
 
 
-def fact(topic: str, partition: str, records: int, size: int) -> PartitionFacts:
+def fact(topic: str, partition: str, records: int, size: int) -> PartitionStatistics:
     client = "host-7:4711" if partition == A else ""
-    return PartitionFacts(topic, partition, 0, records, records, size, US, US, client)
+    return PartitionStatistics(topic, partition, 0, records, records, size, US, US, client)
 
 
 def table() -> PartitionTable:

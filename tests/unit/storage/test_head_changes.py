@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from threading import Event
+
 import pytest
 
 from dafka_core.model.records import TopicPartition
@@ -43,11 +45,11 @@ def test_only_who_asked_is_woken() -> None:
     changes = HeadChanges()
     changes.add([A])
     with (
-        changes.watching(1, None) as everything,
-        changes.watching(1, frozenset("tv")) as topics,
-        changes.watching(1, frozenset("u")) as others,
-        changes.watching(0, frozenset("t")) as behind,
-        changes.watching(7, frozenset("u")) as nonsense,
+        changes.waking(Event(), 1, None) as everything,
+        changes.waking(Event(), 1, frozenset("tv")) as topics,
+        changes.waking(Event(), 1, frozenset("u")) as others,
+        changes.waking(Event(), 0, frozenset("t")) as behind,
+        changes.waking(Event(), 7, frozenset("u")) as nonsense,
     ):
         woken = [each.is_set() for each in (everything, topics, others, behind, nonsense)]
         assert woken == [False, False, False, True, True]

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from dafka_core.model.records import TopicPartition
-from dafka_core.storage.retention import HeldBlock, before_by_size, old_blocks
+from dafka_core.storage.retention import before_by_size, old_blocks
+from dafka_core.storage.snapshot import HeldBlock
 
 A, B = TopicPartition("flights", "A" * 32), TopicPartition("flights", "B" * 32)
 MB = 1_000_000

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dafka_core.storage import block_reader as module
-from dafka_core.storage.block import Block
-from dafka_core.storage.block_reader import BlockCache
+from dafka_core.storage import block as module
+from dafka_core.storage.block import Block, BlockCache
 from tests.unit.storage.test_block import pack
 
 KEYS = [b"%d" % number for number in range(6)]

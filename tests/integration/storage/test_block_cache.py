@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dafka_core.errors import StoreError
-from dafka_core.storage import Log, block_reader
+from dafka_core.storage import Log, block
 from dafka_core.storage.rows import BLOCK_KEY
 from tests.integration.storage.damage import change, three_blocks
 from tests.integration.storage.processes import TP as OF_BLOCKS
@@ -23,7 +23,7 @@ def test_a_block_that_has_grown_since_it_was_read_is_read_again(store: Log) -> N
 
 
 def test_reading_more_than_is_kept_in_memory(store: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(block_reader, "CACHE_BYTES", 250_000)
+    monkeypatch.setattr(block, "CACHE_BYTES", 250_000)
     for first in range(0, 1000, 100):
         put(store, large(100, first))
     put(store, [b"x" * 300_000])
