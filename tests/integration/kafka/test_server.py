@@ -269,12 +269,13 @@ def test_who_goes_while_it_waits_for_room_holds_up_nobody() -> None:
         assert response(second)
 
 
-def test_what_is_too_large_is_refused_before_it_comes() -> None:
+def test_what_is_too_large_or_has_no_size_is_refused_before_it_comes() -> None:
     with served(max_produce_bytes=1_000) as (server, connect, _):
-        client = connect()
-        client.sendall(struct.pack(">i", 1_001))
-        assert received(client, 1) == b""
-        assert server.complaints.counts == {MALFORMED: 1}
+        for size_bytes in (1_001, 2**31 - 1, 0, -1):
+            client = connect()
+            client.sendall(struct.pack(">i", size_bytes))
+            assert received(client, 1) == b""
+        assert server.complaints.counts == {MALFORMED: 4}
 
 
 def test_the_one_that_was_idle_longest_makes_room() -> None:
