@@ -26,6 +26,7 @@ from benchmarks.bench_read import source_options
 from benchmarks.figures import tell
 from benchmarks.harness import TOPIC, empty, filled
 from benchmarks.mesh import Child, in_child
+from benchmarks.spark_hosts import seconds_to_read
 from dafka_core import EmbeddedCluster, Producer
 
 SIZE_BYTES: Final = 100
@@ -139,6 +140,14 @@ def executors(count: int) -> Costs:
         }
 
 
+def hosts(count: int) -> Costs:
+    """Read two million records over Flight by ``count`` hosts, each with one core of Spark."""
+    with tempfile.TemporaryDirectory(prefix="dafka-bench-") as made:
+        return {
+            "batch read over Flight, s": seconds_to_read(Path(made), 2_000_000, SIZE_BYTES, count)
+        }
+
+
 AXES: Final = {
     "records": Axis(
         (100_000, 1_000_000, 10_000_000, 30_000_000), "records of a partition", records
@@ -150,6 +159,7 @@ AXES: Final = {
     "producers": Axis((1, 10, 50, 200), "producers", producers),
     "stores": Axis((1, 2, 3, 4), "stores, acks of all", stores),
     "executors": Axis((1, 2, 4), "executors", executors),
+    "hosts": Axis((1, 2, 4), "hosts with an executor", hosts),
 }
 
 

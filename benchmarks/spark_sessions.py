@@ -24,7 +24,10 @@ _ROOT = str(Path(__file__).parents[1])
 
 @contextlib.contextmanager
 def session(
-    jars: Iterable[Path] = (), master: str = f"local[{SLOTS}]", daemon: str = "pyspark.daemon"
+    jars: Iterable[Path] = (),
+    master: str = f"local[{SLOTS}]",
+    daemon: str = "pyspark.daemon",
+    host: str = "127.0.0.1",
 ) -> Iterator[SparkSession]:
     """Yield a session with its own Python workers and the stubs; or the shared one."""
     if (there := SparkSession.getActiveSession()) is not None:
@@ -37,8 +40,8 @@ def session(
     spark = (
         SparkSession.builder.master(master)
         .appName("dafka benchmarks")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", host)
+        .config("spark.driver.host", host)
         .config("spark.driver.memory", "2g")
         .config("spark.jars", ",".join(map(str, jars)))
         .config("spark.pyspark.python", sys.executable)
