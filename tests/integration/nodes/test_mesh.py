@@ -14,11 +14,12 @@ import pytest
 import zmq
 
 from dafka_core import ConfigError, Consumer, Producer, Reader, Store, Tower, TowerNotFoundError
-from dafka_core.config.node_options import ALL_NODES
+from dafka_core.config.node_options import ALL_NODES, C_LAYOUT
 from dafka_core.errors import ProtocolError
 from dafka_core.model.epochs import EpochId
+from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.nodes import sockets as module
-from dafka_core.nodes.sockets import Subscribers
+from dafka_core.nodes.sockets import Subscribers, send_one_by_one, send_packed
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.beacons import (
     WELCOME,
@@ -28,6 +29,7 @@ from dafka_core.protocol.beacons import (
     endpoint_of,
 )
 from dafka_core.protocol.codec import decode, encode, subscription
+from dafka_core.protocol.role import OutgoingBatch
 from dafka_core.testing import wait_until
 from tests.integration.nodes.peers import ANY_PORTS, PATIENCE_S
 
@@ -182,6 +184,12 @@ class Publisher:
         for each in (message, message.plain):
             self._pub.send_multipart(encode(each))
 
+    def publish(self, offset: int, requestor: str = "") -> None:
+        """Send a record as a node does if peers of both kinds subscribe."""
+        batch = RecordBatch.of(TopicPartition("t", "P"), offset, [b"x"])
+        send_one_by_one(self._pub, OutgoingBatch(batch, requestor), C_LAYOUT)
+        send_packed(self._pub, OutgoingBatch(batch, requestor))
+
     def take(self, count: int) -> None:
         """Wait for ``count`` subscriptions, or ends of them."""
         for _ in range(count):
@@ -206,6 +214,21 @@ def test_a_late_end_of_a_connection_does_not_affect_its_successor(publisher: Pub
     after.close()
     publisher.take(2)
     assert publisher.subscribers.forms("t", REQUESTOR) == [False]
+
+
+def test_a_node_that_takes_packed_records_receives_no_single_ones(publisher: Publisher) -> None:
+    ours = publisher.connect_to(m.RecordMessage, m.RecordBatchMessage, topic="t")
+    answered, theirs = publisher.connect(), publisher.connect_to(m.RecordMessage, topic="t")
+    assert publisher.subscribers.forms("t", "") == [True, False]
+    for each in (0, 1):
+        publisher.publish(each)
+        publisher.publish(each, REQUESTOR)
+    for taking, kind in (
+        (ours, m.RecordBatchMessage),
+        (answered, m.DirectRecordBatch),
+        (theirs, m.RecordMessage),
+    ):
+        assert [type(decode(taking.recv_multipart())) for _ in range(2)] == [kind] * 2
 
 
 def received(socket: zmq.Socket[bytes], sequence: int) -> list[type]:

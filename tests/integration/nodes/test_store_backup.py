@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -265,6 +266,24 @@ def test_stores_that_run_make_links_and_tell_them(
             wrong = saved.links[0]._replace(records="0" * 64)
             (checked,) = source.check_saved([wrong])
         assert [each.kind for each in checked.found] == [CHANGED]
+
+
+def test_links_that_are_saved_are_on_the_disk_before_the_old_ones_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, synced = tmp_path / "links.json", []
+    saved = SavedLinks("A" * 32, "2026-01-01T00:00:00+00:00", ())
+    saved.write(path)
+    real, before = os.fsync, path.stat().st_ino
+
+    def fsync(descriptor: int) -> None:
+        synced.append(path.stat().st_ino == before)
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    saved.write(path)
+    assert synced == [True, False]  # the file, and then its name
+    assert SavedLinks.read(path) == saved
 
 
 Consume = Callable[..., Consumer]

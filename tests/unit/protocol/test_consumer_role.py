@@ -156,9 +156,10 @@ def test_topics_match_exactly() -> None:
         assert role.on_batch(0.0, "", batch_of(5, 9, topic)) == []
         assert role.on_message(0.0, m.Head(topic, PARTITION, 9), "") == []
         assert role.on_batch(0.0, ME, batch_of(5, 9, topic)) == []
-    assert role.on_batch(0.0, ME + "0", batch_of(5, 9, "a")) == []  # for another node
-    assert role.delivered == []
     assert role.positions() == {}
+    role.on_message(0.0, m.Head("a", PARTITION, 9), "")
+    assert role.on_batch(0.0, ME + "0", batch_of(0, 9, "a")) == []  # for another node
+    assert role.delivered == []
 
 
 # -- when to ask ----------------------------------------------------------------------------------
@@ -196,6 +197,15 @@ def test_heads_of_many_partitions_are_requested_less_often(monkeypatch: pytest.M
     assert role.deadline(0.0) == 3 * timing.HEADS_INTERVAL_S
     assert role.on_tick(3 * timing.HEADS_INTERVAL_S - 1) == []
     assert role.on_tick(3 * timing.HEADS_INTERVAL_S) == [m.GetHeads(TOPIC, ME)]
+
+
+def test_deadline_is_when_to_ask_again(role: ConsumerRole) -> None:
+    assert role.deadline(0.0) == inf
+    head(role, 5, now=10.0)
+    assert role.deadline(10.0) == 10.0 + timing.FETCH_RETRY_S
+    assert role.on_tick(10.0 + timing.FETCH_RETRY_S) == [fetch(0, 5)]
+    direct(role, 0, 5, now=11.5)
+    assert role.deadline(11.5) == 10.0 + timing.FETCH_RETRY_S + timing.HEADS_INTERVAL_S  # for heads
 
 
 def test_a_new_subscriber_to_fetches_is_asked_at_once(role: ConsumerRole) -> None:

@@ -91,6 +91,9 @@ def test_acknowledges_only_what_is_on_disk(disk: Disk, role: StoreRole) -> None:
     assert disk.store(role) == [ack(10)]
     assert role.on_tick(0.3) == []
     assert role.take_pending() == []
+    role.on_batch(0.0, "", batch_of(10, 20))
+    role.on_batch(0.0, "", batch_of(0, 10))
+    assert role.on_tick(0.4) == [ack(10)]
 
 
 def test_one_acknowledgement_for_a_partition_of_a_group(disk: Disk, role: StoreRole) -> None:
