@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,16 @@ def pytest_configure(config: pytest.Config) -> None:
 def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hide the Spark session of tests that this process ran before."""
     monkeypatch.delitem(sys.modules, "pyspark.core.context", raising=False)
+
+
+def pytest_collection() -> None:
+    """Look for no garbage among what is collected: it lives until the end."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def unit_of(nodeid: str) -> str:

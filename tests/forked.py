@@ -16,17 +16,25 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, Any, Self, cast
 
+from dafka_core import cli
 from dafka_core.cli import main
 from dafka_core.testing.embedded_cluster import EmbeddedCluster, _NodeProcess
 
+_CLI = Path(cli.__file__).parent
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(
     [
         "dafka_core.cli.app",
+        *(f"dafka_core.cli.{path.stem}" for path in _CLI.glob("*_command*.py")),
         "dafka_core.flight.server",
         "dafka_core.flight.store_client",
         *(f"dafka_core.nodes.{node}" for node in ("consumer", "producer", "reader", "store")),
         "dafka_core.nodes.tower",
+        "dafka_core.ops.endpoint",
+        "dafka_core.ops.gathering",
+        "dafka_core.queries.query_lag",
+        "dafka_kafka.gateway",
+        "rich.progress",
         "pytest",  # the main module of this process, which each child imports
         __name__,
     ]

@@ -6,7 +6,6 @@ import contextlib
 import mmap
 import struct
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -31,20 +30,28 @@ class Table:
     ) -> None:
         # Also for the report if LMDB aborts, which searches the stack for it (``mapped_file.py``).
         self.directory = directory
-        self.get = partial(txn.get, db=db)
-        self.delete = partial(txn.delete, db=db)
-        self.cursor = partial(txn.cursor, db)
         self.written_bytes = 0
-        self._put = partial(txn.put, db=db)
-        self._stat = partial(txn.stat, db)
+        self._txn, self._db = txn, db
 
     def __len__(self) -> int:
-        return self._stat()["entries"]
+        return self._txn.stat(self._db)["entries"]
+
+    def get(self, key: bytes) -> memoryview | None:
+        """Return the value of a key, valid until the transaction's next write."""
+        return self._txn.get(key, db=self._db)
+
+    def cursor(self) -> lmdb.Cursor[memoryview]:
+        """Return a new cursor of LMDB."""
+        return self._txn.cursor(self._db)
+
+    def delete(self, key: bytes) -> bool:
+        """Delete an entry; return False if it is unknown."""
+        return self._txn.delete(key, db=self._db)
 
     def put(self, key: bytes, value: bytes | bytearray | memoryview) -> None:
         """Write a value, replacing an existing one."""
         self.written_bytes += len(value) + mmap.PAGESIZE  # its own pages, and that of its key
-        self._put(key, value)
+        self._txn.put(key, value, db=self._db)
 
     def scan(self, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, memoryview]]:
         """Yield the entries whose keys begin with ``prefix``, from ``start`` on."""

@@ -18,14 +18,18 @@ from dafka_core.errors import DafkaError, ProducerFencedError
 from dafka_core.model.epochs import EpochId
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.model.timestamps import stamped_once
+from dafka_core.protocol import beacons
 from dafka_core.protocol import messages as m
-from dafka_core.protocol.beacons import MAX_PEERS, NodeBeacon, encode_node_beacon
+from dafka_core.protocol.beacons import NodeBeacon, encode_node_beacon
 from dafka_core.testing import wait_until
 from tests.attacks.world import TOPIC, Attacker, World, attacked
 from tests.integration.nodes.peers import PATIENCE_S, RawPeer, new_address
 
 ROUNDS = 40
 """Repetitions of an attack that must fail, beside honest work."""
+
+FEW_PEERS = 500
+"""The most peers of a node in each test but a nightly one: each false one costs connections."""
 
 LATER = EpochId(2**31, 1, 1)
 """A life newer than any."""
@@ -116,13 +120,13 @@ def _is_poisoned(world: World, raw: RawPeer) -> bool:
 
 
 def _flood(world: World, raw: RawPeer) -> None:
-    for port in range(1, 2 * MAX_PEERS // ROUNDS):
+    for port in range(1, 2 * beacons.MAX_PEERS // ROUNDS):
         raw.send_beacon(encode_node_beacon(NodeBeacon(new_address(), "127.0.0.1", port)))
 
 
 def _is_flooded(world: World, raw: RawPeer) -> bool:
     assert world.store is not None
-    return len(world.store.mesh.peers.table) > MAX_PEERS
+    return len(world.store.mesh.peers.table) > beacons.MAX_PEERS
 
 
 def _ask(world: World, raw: RawPeer) -> None:
@@ -174,7 +178,20 @@ ATTACKS = {
 
 @pytest.mark.parametrize("who", Attacker)
 @pytest.mark.parametrize("name", ATTACKS)
-def test_an_attack_succeeds_in_the_open_alone(name: str, who: Attacker, tmp_path: Path) -> None:
+def test_an_attack_succeeds_in_the_open_alone(
+    name: str, who: Attacker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(beacons, "MAX_PEERS", FEW_PEERS)
+    check(name, who, tmp_path)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("who", Attacker)
+def test_beacons_of_as_many_peers_as_may_be_do_no_harm(who: Attacker, tmp_path: Path) -> None:
+    check("floods beacons", who, tmp_path)
+
+
+def check(name: str, who: Attacker, tmp_path: Path) -> None:
     attack = ATTACKS[name]
     # An insider has a key and may join: that is no attack.
     is_expected = attack.in_the_open and who is Attacker.IN_THE_OPEN

@@ -22,7 +22,8 @@ from dafka_core.security.key_files import read_public
 from dafka_core.security.permissions import Permissions
 from dafka_core.storage import Log
 from dafka_core.storage.retention import Unread
-from dafka_core.testing import PATIENCE_S, EmbeddedCluster, wait_until
+from dafka_core.testing import PATIENCE_S, wait_until
+from tests.forked import ForkedCluster
 from tests.key_files import KeyDirectory
 
 ROWS = TopicPartition("flights", "A" * 32)
@@ -33,7 +34,7 @@ def report(run: str, end: int) -> QueryProgress:
 
 
 def test_a_key_cannot_write_in_the_partitions_of_anothers_query() -> None:
-    with EmbeddedCluster(keys=True) as cluster:
+    with ForkedCluster(keys=True) as cluster:
         cluster.key("job", ("produce", "consume"))
         cluster.key("evil", ("produce", "consume"))
         owners = {name: read_public(cluster.keys / f"{name}.key") for name in ("job", "evil")}

@@ -112,6 +112,7 @@ DEFECTS = (
         "producer.c:235",
         r"store-. has \d+ of",
         Roles(producer=ForgetsAtOnce),
+        first=4,
     ),
     Defect(
         "a lost ACK is never repeated",
@@ -144,7 +145,7 @@ DEFECTS = (
         "consumer.c:279",
         "and the latest was",
         Roles(consumer=LatestIsOneTooFew),
-        first=17,
+        first=18,
     ),
     Defect(
         "dropped records are skipped",
@@ -184,6 +185,7 @@ DEFECTS = (
         "ours",
         "lost: .* consumer-0 is at",
         changes=lambda: {(mesh, "RecordLimits"): SendsAnySize},
+        first=4,
     ),
     Defect(
         "stores extend any history",
@@ -197,7 +199,7 @@ DEFECTS = (
         "ours",
         LOST_RECORDS,
         changes=lambda: {(producer_role, "missing"): nobody_is_missing},
-        first=4,
+        first=5,
         shape=ZOMBIES,
     ),
     Defect(
@@ -206,6 +208,7 @@ DEFECTS = (
         "was delivered a mixture",
         changes=lambda: {(consumer_role, "FollowedPartition"): FollowsAnything},
         shape={**ZOMBIES, "acks": 1, "stores": 2, "consumers": 2},
+        first=5,
     ),
     Defect(
         "each store stamps its records itself",
@@ -226,7 +229,7 @@ DEFECTS = (
         "ours",
         LOST_RECORDS,
         changes=lambda: {(hosts, "AppendQueue"): TellsAnyway},
-        first=300,
+        first=312,
         shape=TAKEOVERS,
     ),
 )

@@ -79,9 +79,12 @@ def executor(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.record_batch({"process": [os.getppid()]})
 
 
-def copy_with_failures(master: str, tower: str, topic: str, directory: str) -> None:
-    """Copy a topic as a stream and as a batch, while each task fails twice."""
-    options = {"tower": tower, "subscribe": topic, "maxRecordsPerPartition": "2000"}
+def copy_with_failures(master: str, topic: str, directory: str) -> None:
+    """Copy a topic as a stream and as a batch, while each task fails twice.
+
+    The tower is that of the environment.
+    """
+    options = {"subscribe": topic, "maxRecordsPerPartition": "2000"}
     spark = session(
         master,
         {
@@ -97,13 +100,13 @@ def copy_with_failures(master: str, tower: str, topic: str, directory: str) -> N
     query = (
         changed(frame.selectExpr("value", sink), failing_at_first)
         .writeStream.format("dafka")
-        .options(tower=tower, checkpointLocation=f"{directory}/checkpoint", audit=True)
+        .options(checkpointLocation=f"{directory}/checkpoint", audit=True)
         .trigger(availableNow=True)
         .start()
     )
     query.awaitTermination()
     rows = spark.read.format("dafka").options(**options).load().select("value")
-    write_dafka(changed(rows.repartition(3), failing_at_first), f"{topic}-batch", tower=tower)
+    write_dafka(changed(rows.repartition(3), failing_at_first), f"{topic}-batch")
     executors = rows.mapInArrow(executor, "process bigint").distinct().count()
     print(json.dumps({"batches": len(query.recentProgress), "executors": executors}))
     spark.stop()

@@ -84,6 +84,7 @@ def run(
     return drivers.done([sys.executable, "-c", program, *arguments], variables=variables)
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("elsewhere")
 def test_variables_before_the_session_are_used_by_python_and_spark(
     topics: Topics, topic: str

@@ -28,7 +28,11 @@ def test_tasks_that_fail_and_are_repeated(
     """Each task fails twice, at any row; each attempt has its rows in another order."""
     topics.produce(topic, range(10_000))
     found = drivers.printed(
-        drivers.copy_with_failures, master, topics.cluster.tower, topic, tmp_path
+        drivers.copy_with_failures,
+        master,
+        topic,
+        tmp_path,
+        variables={"DAFKA_TOWER": topics.cluster.tower},
     )
     assert found == {"batches": 3, "executors": executors}
     sinks = [f"{topic}-out-{index}" for index in range(3)]

@@ -15,6 +15,7 @@ import pytest
 
 from dafka_core import EmbeddedCluster
 from scripts import options
+from tests.forked import ForkedCluster
 from tests.integration.archive.records import A, archived
 from tests.pages import PAGES, ROOT, example
 from tests.spark import drivers
@@ -102,7 +103,7 @@ def test_the_example_of_a_test(dafka_cluster: EmbeddedCluster, dafka_topic: str)
 
 
 def test_the_example_of_flight(topics: Topics, capsys: pytest.CaptureFixture[str]) -> None:
-    with EmbeddedCluster() as cluster:
+    with ForkedCluster() as cluster:
         Topics(topics.spark, cluster).produce("greetings", ["hello", "brokerless", "world"])
         run("flight", "Stores over Arrow Flight", {"location": cluster.locations()[-1]})
     printed = capsys.readouterr().out

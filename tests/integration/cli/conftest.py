@@ -1,4 +1,4 @@
-"""A tower and a store, each ``dafka`` in a process of its own."""
+"""A tower and a store, forked from one process that has imported all."""
 
 from __future__ import annotations
 
@@ -6,22 +6,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.cli.processes import ANY_PORTS, Dafka
+from tests.forked import ForkedCluster
 
 
 @pytest.fixture(scope="module")
 def lone_tower() -> Iterator[str]:
     """A tower without any store."""
-    with Dafka("tower", *ANY_PORTS) as tower:
-        yield tower.ready()["tower"]
+    with ForkedCluster(stores=0) as cluster:
+        yield cluster.tower
 
 
 @pytest.fixture(scope="module")
-def tower(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def tower() -> Iterator[str]:
     """A tower with a store: tests of a module share them, and use topics of their own."""
-    directory = tmp_path_factory.mktemp("store")
-    with Dafka("tower", *ANY_PORTS) as hub:
-        address = hub.ready()["tower"]
-        with Dafka("store", "--dir", str(directory), "--tower", address) as store:
-            store.ready()
-            yield address
+    with ForkedCluster() as cluster:
+        yield cluster.tower

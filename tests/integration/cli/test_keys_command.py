@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from dafka_core import EmbeddedCluster, Tower
+from dafka_core import Tower
 from dafka_core.security.key_files import read_public
+from tests.forked import ForkedCluster
 from tests.integration.cli.processes import json_lines, refusal, run, succeed
 from tests.integration.nodes.peers import ANY_PORTS
 
@@ -102,7 +103,7 @@ def test_a_token_is_made_for_its_owner_alone_and_one_that_is_there_is_kept(tmp_p
 
 
 def test_commands_ask_stores_with_keys() -> None:
-    with EmbeddedCluster(2, keys=True) as cluster:
+    with ForkedCluster(2, keys=True) as cluster:
         reading = cluster.key("reading", ("consume",))
 
         def asked(keys: dict[str, str], *arguments: str, given: bytes = b"") -> tuple[int, str]:

@@ -23,12 +23,20 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.fixture
-def browser() -> Iterator[Browser]:
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
     made = Browser(CHROMIUM)
     yield made
     made.close()
-    assert not made.errors
+
+
+@pytest.fixture
+def browser(chromium: Browser) -> Iterator[Browser]:
+    """Start with an empty page."""
+    yield chromium
+    errors = [*chromium.errors]
+    chromium.leave()
+    assert not errors
 
 
 @pytest.mark.nightly

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 import xxhash
 
-from dafka_core import EmbeddedCluster, Producer, Store
+from dafka_core import Producer, Store
 from dafka_core.config.topic_rules import parse_rules
 from dafka_core.errors import ConfigError, StoreError
 from dafka_core.model.epochs import Epoch
@@ -28,6 +28,7 @@ from dafka_core.storage import Log, entry_writer
 from dafka_core.storage.retention import Retention, Unread
 from dafka_core.storage.rows import partition_key
 from dafka_core.testing import wait_until
+from tests.forked import ForkedCluster
 from tests.integration.storage.damage import change
 
 TP = TopicPartition("t", "A" * 32)
@@ -191,7 +192,7 @@ def test_a_store_waits_for_a_query(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(maintenance, "INTERVAL_S", 0.05)
     with pytest.raises(ConfigError, match=r"'retain' = 't': must be PATTERN="):
         Store(tmp_path, retain="t")
-    with EmbeddedCluster(stores=0) as cluster:
+    with ForkedCluster(stores=0) as cluster:
         options = {"tower": cluster.tower}
         rules = {"retain": "flights=0.001s", "retain_until_read": "flights=1h"}
         names = {"protected_queries": "hourly, daily"}

@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession  # noqa: E402
 
 from dafka_core import EmbeddedCluster  # noqa: E402
 from dafka_spark.job_support import build_session  # noqa: E402
+from tests.forked import ForkedCluster  # noqa: E402
 from tests.spark.jobs.programs import FLIGHTS, job  # noqa: E402
 
 
@@ -36,7 +37,7 @@ def session() -> Iterator[SparkSession]:
 @pytest.fixture(scope="package")
 def cluster() -> Iterator[EmbeddedCluster]:
     """Return a cluster with the first flights in topic ``flights``, fed in two runs."""
-    with EmbeddedCluster() as cluster:
+    with ForkedCluster() as cluster:
         for limit in (1000, FLIGHTS):
             feed = ("--resume", f"--tower={cluster.tower}", f"--limit={limit}")
             *_, done = job("demo/replay_flights.py", *feed)

@@ -23,6 +23,7 @@ _COUNTS = {"flights": 20, "cancelled": 1, "delayed": 2, "mean_delay_min": 4.5, "
 _RESULT = {**_DAYS, **_COUNTS, "origin": "JFK", "carrier": "AA"}
 
 
+@pytest.mark.nightly
 def test_the_demo_survives_its_crash_and_finds_no_difference(tmp_path: Path) -> None:
     output = tmp_path / "out"
     command = [sys.executable, "-m", "demo", "--limit=4000", f"--output={output}"]

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
 from datetime import datetime
+from pathlib import Path
 
+import pytest
 from chispa import assert_df_equality
+from demo import flight_delays
 from demo.flight_delays import (
     RESULT_SCHEMA,
     delays,
@@ -16,6 +20,9 @@ from demo.flight_delays import (
 )
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
+
+from dafka_core import EmbeddedCluster
+from tests.spark.jobs.programs import FLIGHTS, read_topic
 
 
 def _records(session: SparkSession, *values: bytes) -> DataFrame:
@@ -93,3 +100,33 @@ def test_results_survive_the_way_through_a_topic(session: SparkSession) -> None:
     records = to_records(results)
     assert records.schema.simpleString() == "struct<value:binary>"
     assert_df_equality(from_records(records), results, ignore_nullable=True)
+
+
+def test_a_topic_and_files_have_the_results_of_a_batch(
+    session: SparkSession,
+    cluster: EmbeddedCluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Several batches update the same windows; the demo of each night kills the query between."""
+    monkeypatch.setattr(SparkSession, "stop", lambda _: None)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    flight_delays.main(
+        [
+            *(f"--tower={cluster.tower}", "--topic=flights", "--to=delays", "--available-now"),
+            *(f"--checkpoint={tmp_path / 'checkpoint'}", f"--output={tmp_path / 'delays'}"),
+            f"--max-offsets-per-trigger={FLIGHTS // 3}",
+        ]
+    )
+    batches = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(batches) >= 3
+    assert sum(each["records"] for each in batches) == FLIGHTS
+    assert sum(each["late"] + each["malformed"] for each in batches) == 0
+    expected = delays(parse_flights(read_topic(session, cluster, "flights")))
+    for results in (
+        from_records(read_topic(session, cluster, "delays")),
+        session.read.parquet(str(tmp_path / "delays")),
+    ):
+        found = latest_results(results).drop("batch")
+        assert_df_equality(found, expected, ignore_row_order=True, ignore_nullable=True)

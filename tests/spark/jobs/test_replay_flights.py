@@ -26,7 +26,7 @@ from tests.spark.jobs.programs import FLIGHTS, JOB_TIMEOUT_S, JOBS
 
 
 def test_a_replay_that_is_stopped_ends_by_the_signal(cluster: EmbeddedCluster) -> None:
-    slow = ("--rate=1", "--topic=slow", f"--tower={cluster.tower}")
+    slow = ("--rate=1", "--limit=1000", "--topic=slow", f"--tower={cluster.tower}")
     command = [sys.executable, str(JOBS / "demo" / "replay_flights.py"), *slow]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as replay:
         with Reader(tower=cluster.tower) as reader:

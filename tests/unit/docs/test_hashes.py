@@ -73,6 +73,7 @@ def install(directory: Path, line: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.nightly
 def test_a_file_with_another_hash_is_not_installed(tmp_path: Path) -> None:
     right = hashlib.sha256(wheel(tmp_path).read_bytes()).hexdigest()
     installed = tmp_path / "installed" / "made_here.py"

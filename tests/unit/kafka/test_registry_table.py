@@ -119,7 +119,8 @@ def test_part_of_a_record_may_fit() -> None:
     assert (names(found), found.skipped) == (["A"], 2)
 
 
-def test_there_are_not_more_than_may_be() -> None:
+def test_there_are_not_more_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry_table, "MAX_PARTITIONS", 1_500)
     rows = tuple(row(f"P{number}") for number in range(registry_table.MAX_PARTITIONS + 1))
     found = table(
         *assignment_records("t", [NumberedPartition("t", n, *r) for n, r in enumerate(rows)])

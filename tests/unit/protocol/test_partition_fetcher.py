@@ -208,12 +208,12 @@ def test_a_kept_record_takes_room_once() -> None:
 def test_the_worst_order_of_arrival_is_fast(fetcher: PartitionFetcher) -> None:
     values = Values.of([b""])
     started = time.process_time()
-    for offset in range(100_000, 0, -1):
+    for offset in range(30_000, 0, -1):
         fetcher.take(0.0, RecordBatch(TP, offset, values))
     taken = fetcher.take(0.0, RecordBatch(TP, 0, values))
-    assert [batch.offset for batch in taken] == list(range(100_001))
-    # A search of everything kept, for each record, would take half an hour.
-    assert time.process_time() - started < 20
+    assert [batch.offset for batch in taken] == list(range(30_001))
+    # A search of everything kept, for each record, would take minutes.
+    assert time.process_time() - started < 10
 
 
 def test_a_reader_may_skip_records() -> None:
