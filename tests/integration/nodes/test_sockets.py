@@ -520,3 +520,25 @@ def test_endpoints_that_cannot_be(tower: str, open_nodes: ExitStack, acks: int) 
         assert producer.publish_many([]) == 0  # its loop still runs
         refused = producer.mesh.traffic.refused
         assert refused["beacon"] >= 14
+
+
+def test_garbage_is_counted_and_nodes_continue(
+    tower: str, store: Store, consume: Callable[..., Consumer], raw: Callable[..., RawPeer]
+) -> None:
+    """Sent to the tower, and to a store and a consumer; the simulator has every kind of it."""
+    consumer, hostile = consume("t"), raw()
+    hostile.wait_until_subscribed(subscription(m.ConsumerHello, store.address))
+    hostile.wait_until_subscribed(subscription(m.RecordBatchMessage, "t"))
+    chance = random.Random(46)
+    for size in range(200):
+        frames = [chance.randbytes(chance.randrange(40)) for _ in range(1 + size % 6)]
+        hostile.send_beacon([b"B" + frames[0], *frames[1:]])
+        hostile.send_beacon([b"B", *frames[1:]])
+        # With more frames the nodes would end the connection, whatever the frames are.
+        hostile.send_frames([b"Mt" + frames[0], *frames[1:3]])
+    meshes = consumer.mesh, store.mesh
+    wait_until(lambda: all(sum(mesh.traffic.refused.values()) >= 50 for mesh in meshes))
+    wait_until(lambda: consumer.mesh.traffic.refused["records"] > 0)
+    with Producer("t", tower=tower) as producer:
+        producer.publish(b"valid")
+    wait_until(lambda: polled(consumer) == ("t", producer.address, 0, b"valid"))
