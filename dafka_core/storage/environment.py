@@ -4,7 +4,9 @@ LMDB maps the whole file, and a read transaction sees it as it was when the tran
 map has its full size from the beginning: growing would move it, which LMDB forbids while any
 transaction is open (``mdb_env_set_mapsize``).
 
-Only the process that writes a directory opens it with LMDB; others read by lease (``leases.py``).
+Only the process that writes a directory opens it with LMDB, whose list of readers identifies those
+of other processes by their ids: these mean nothing in another container.  Others read by lease
+(``leases.py``).
 """
 
 from __future__ import annotations
