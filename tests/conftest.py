@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import faulthandler
+import functools
 import gc
+import os
 import sys
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import IO, Any, NoReturn
 
 import pytest
 from hypothesis import Phase, settings
@@ -28,10 +32,44 @@ settings.register_profile(
 settings.load_profile("dafka")
 
 
+@pytest.hookimpl(trylast=True)  # after pytest's own use of faulthandler
 def pytest_configure(config: pytest.Config) -> None:
     """Registers the plugin where the package is not installed, and no entry point names it."""
     if not config.pluginmanager.is_registered(pytest_plugin):
         config.pluginmanager.register(pytest_plugin, "dafka")
+    if traceback := getattr(config, "workerinput", {}).get("traceback"):
+        leave_traceback(Path(traceback).open("w"))  # noqa: SIM115 -- open as long as the process
+
+
+def leave_traceback(file: IO[str]) -> None:
+    """Make a crash of this process write a traceback, also one by ``os._exit``."""
+    worker, leave = os.getpid(), os._exit
+
+    def leave_with_traceback(status: int) -> NoReturn:
+        if os.getpid() == worker:
+            faulthandler.dump_traceback(file)
+        leave(status)
+
+    faulthandler.enable(file)
+    os._exit = leave_with_traceback
+
+
+@functools.cache
+def _tracebacks() -> TemporaryDirectory[str]:
+    return TemporaryDirectory(prefix="dafka-tracebacks-")
+
+
+def pytest_configure_node(node: Any) -> None:
+    """Tell a worker of xdist its file, before it starts."""
+    node.workerinput["traceback"] = f"{_tracebacks().name}/{node.workerinput['workerid']}"
+
+
+def pytest_handlecrashitem(report: pytest.TestReport) -> None:
+    """Say where a worker crashed: its standard error is far up in the output, or captured."""
+    worker = report.node  # set by xdist
+    lines = Path(worker.workerinput["traceback"]).read_text().splitlines()
+    own = [line for line in lines if "site-packages" not in line]
+    report.longrepr = "\n".join([f"{report.longrepr}", *(own or ["without a traceback: killed"])])
 
 
 @pytest.fixture
