@@ -313,6 +313,7 @@ class _Signals:
     """
 
     def __init__(self) -> None:
+        self._numbers: Collection[signal.Signals] = ()
         self._received: list[int] = []
         self._seen = threading.Event()
         self._held = False
@@ -323,10 +324,21 @@ class _Signals:
         A second Ctrl-C then ends the process at once; a second SIGTERM is ignored, as service
         managers may send several. A command that continues after the first signal calls this again.
         """
-        self._received, self._seen, self._held = [], threading.Event(), False
-        _remind_main_thread(self._seen)
-        for number in numbers:
+        self._numbers, self._received, self._held = numbers, [], False
+        sys.unraisablehook = self._on_unraisable
+        self._raise_next()
+
+    def _raise_next(self) -> None:
+        self._seen = threading.Event()
+        _remind_main_thread(self._seen, bool(self._received))
+        for number in self._numbers:
             signal.signal(number, self._note)
+
+    def _on_unraisable(self, dropped: sys.UnraisableHookArgs) -> None:
+        if isinstance(dropped.exc_value, Stopped):  # raised in a destructor
+            self._raise_next()
+        else:
+            sys.__unraisablehook__(dropped)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._received.append(number)
@@ -382,8 +394,8 @@ def serve_until_stopped(node: Served, **facts: object) -> None:
             node.wait(None)
 
 
-def _remind_main_thread(seen: threading.Event) -> None:
-    """Send a signal again until the main thread has handled it.
+def _remind_main_thread(seen: threading.Event, received: bool) -> None:
+    """Send a signal, which may be received already, again until the main thread has handled it.
 
     The interpreter runs handlers between two instructions. If a signal arrives after its last
     check, but before a blocking system call, the handler runs after that call, perhaps never.
@@ -393,7 +405,8 @@ def _remind_main_thread(seen: threading.Event) -> None:
     signal.set_wakeup_fd(written, warn_on_full_buffer=False)
 
     def remind() -> None:
-        os.read(arrived, 1)
+        if not received:
+            os.read(arrived, 1)
         while not seen.wait(_REMIND_INTERVAL_S):
             _interrupt_main_thread()
 

@@ -62,6 +62,38 @@ def test_a_signal_is_seen_that_did_not_interrupt_the_main_thread(number: int, wa
             process.kill()
 
 
+DROPPING = """
+import os, sys, threading
+from dafka_core.cli import process
+
+def closed_by_a_signal():
+    try:
+        yield
+    finally:
+        os.kill(os.getpid(), int(sys.argv[1]))
+
+process.signals.handle()
+generator = closed_by_a_signal()
+next(generator)
+try:
+    del generator
+    print("dropped", flush=True)
+    threading.Event().wait()
+except process.Stopped as stopped:
+    print(stopped.number)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_is_seen_though_python_drops_its_exception(number: int) -> None:
+    """As any that is raised in a generator which is being collected."""
+    script = [sys.executable, "-c", DROPPING, str(int(number))]
+    done = subprocess.run(
+        script, capture_output=True, check=True, env=environment(), timeout=PATIENCE_S
+    )
+    assert (done.stdout.split(), done.stderr) == ([b"dropped", b"%d" % number], b"")
+
+
 def test_two_signals_at_once_are_one(lone_tower: str) -> None:
     """As of Ctrl-C and of a parent that ends by it: one is due while the other is seen."""
     with Dafka("consume", "t", "--tower", lone_tower) as consumer:
