@@ -654,11 +654,10 @@ class StoreClient(ProcessBound):
     def close(self) -> None:
         """Disconnect; running calls end with an error.  Idempotent."""
         with self._lock:
-            self._closed = True
-            client, self._client = self._client, None
+            # Not closed, which Arrow does by freeing what a call of another thread may be using:
+            # it is when the last call drops it.
+            self._closed, self._client = True, None
         self._watchdog.close()
-        if client is not None:
-            client.close()
 
     def get(
         self, ticket: bytes, parse: Callable[[Chunks], Iterator[T]], timeout_s: float

@@ -25,7 +25,7 @@ from dafka_core.errors import (
 from dafka_core.flight import limits, server_actions, server_get
 from dafka_core.flight.columns import schema_of
 from dafka_core.flight.requests import GetRequest, RecordRange
-from dafka_core.flight.store_client import Chunks, StoreClient, records_of
+from dafka_core.flight.store_client import Chunks, ClientKeys, StoreClient, records_of
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.epochs import Epoch, EpochId
 from dafka_core.model.records import RecordBatch, TopicPartition
@@ -554,3 +554,17 @@ def test_a_closed_client_ends_what_goes_on(large: Path) -> None:
                 ask()
         wait_until(lambda: served.service.context.gets.free == limits.MAX_GETS)
         wait_until(lambda: served.service.context.puts.free == limits.MAX_PUTS)
+
+
+def test_a_call_that_begins_while_its_client_is_closed_is_answered(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Arrow's own ``close`` would free what the call is about to use: a segmentation fault."""
+    client, options_of = served.client(), ClientKeys.call_options
+
+    def closing(keys: ClientKeys, timeout_s: float | None = None) -> Any:
+        client.close()
+        return options_of(keys, timeout_s)
+
+    monkeypatch.setattr(ClientKeys, "call_options", closing)
+    assert client.heads(None, timeout_s=PATIENCE_S) == []
