@@ -31,6 +31,9 @@ READY: Final = "READY "
 START_TIMEOUT_S: Final = 30.0
 """A loaded machine takes seconds to start Python."""
 
+_LOG_BYTES: Final = 4_000
+"""The end of a node's log that an error shows."""
+
 
 class EmbeddedCluster(ProcessBound):
     """A tower and ``stores`` stores.
@@ -197,6 +200,13 @@ class EmbeddedCluster(ProcessBound):
         if self._temporary is not None:
             self._temporary()
 
+    def _leave_with(self, error: BaseException | None) -> None:
+        if isinstance(error, Exception):
+            for node in filter(None, (self._tower, *self._stores.values())):
+                if log := node.log():
+                    error.add_note(f"The log of the {node.kind}:\n{log}")
+        self.close()
+
     def _node(self, kind: str, arguments: Sequence[str]) -> _NodeProcess:
         return _NodeProcess(kind, arguments)
 
@@ -211,6 +221,7 @@ class _NodeProcess:
     """A node in a child process, which ends when this process does."""
 
     def __init__(self, kind: str, arguments: Sequence[str]) -> None:
+        self.kind = kind
         # Not a pipe, which would need a thread to read it.
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 -- ``kill`` closes it
         # The node ends when its input does, and so when this process ends.
@@ -218,7 +229,7 @@ class _NodeProcess:
         watchdog = threading.Timer(START_TIMEOUT_S, self._process.kill)
         watchdog.start()
         try:
-            self.ready: dict[str, Any] = self._wait_until_ready(kind)
+            self.ready: dict[str, Any] = self._wait_until_ready()
         except BaseException:
             self.kill()
             raise
@@ -229,16 +240,20 @@ class _NodeProcess:
         command, pipe = [sys.executable, "-m", "dafka_core.cli", *arguments], subprocess.PIPE
         return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self._errors, text=True)
 
-    def _wait_until_ready(self, kind: str) -> dict[str, Any]:
+    def _wait_until_ready(self) -> dict[str, Any]:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.startswith(READY):
                 ready: dict[str, Any] = json.loads(line.removeprefix(READY))
                 return ready
         self._process.wait()
-        self._errors.seek(0)
-        text = "".join(self._errors.readlines()[-100:]).strip()  # the last lines have the reason
-        raise NodeFailedError(kind, text or "it did not start in time")
+        raise NodeFailedError(self.kind, self.log() or "it did not start in time")
+
+    def log(self) -> str:
+        """Return the end of its log."""
+        file = self._errors.fileno()  # whose position it shares with the node
+        start = max(os.fstat(file).st_size - _LOG_BYTES, 0)
+        return os.pread(file, _LOG_BYTES, start).decode(errors="replace").strip()
 
     def signal(self, number: int) -> None:
         self._process.send_signal(number)

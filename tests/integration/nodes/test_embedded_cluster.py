@@ -65,6 +65,14 @@ def test_a_store_that_cannot_start_is_an_error_with_the_reason(tmp_path: Path) -
     assert failed.value.what == "store"
 
 
+def test_an_error_in_its_block_shows_the_logs_of_its_nodes() -> None:
+    with pytest.raises(StoreError) as failed, EmbeddedCluster() as cluster:
+        Log(cluster.store_directory())
+    tower, store = failed.value.__notes__
+    assert tower.startswith(f"The log of the tower:\ntower at {cluster.tower.partition(':')[0]}:")
+    assert store.startswith("The log of the store:\nstore ")
+
+
 PARENT = """
 import json, sys
 from dafka_core import EmbeddedCluster
