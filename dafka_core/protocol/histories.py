@@ -125,7 +125,7 @@ class Histories:
         if last is not None and life < partition.promised:
             self._to_fence[partition.tp] = partition
             return []
-        return [m.EpochAck(address, topic, partition.durable - 1, self._known.store, life)]
+        return [m.EpochAck(topic, address, partition.durable - 1, self._known.store, life)]
 
     # -- other histories -------------------------------------------------------------------------
 

@@ -389,7 +389,7 @@ class ProducerRole:
         if verifies or self._urgent_heads == URGENT_HEADS_PER_FETCH:
             self._urgent_heads = 0
             last = self.next_offset - 1
-            messages.append(m.Fetch(self.address, self.address, self.topic, last, 1))
+            messages.append(m.Fetch(self.address, self.topic, self.address, last, 1))
         return messages
 
     def deadline(self, now: float) -> float:
@@ -406,7 +406,7 @@ class ProducerRole:
         if self.retained:
             # It has an older life's records at these offsets, and cannot know it by the offsets.
             start, count = self.retained[0].offset, self.unacknowledged
-            return self._answer(m.Fetch(self.address, reply.store, self.topic, start, count))
+            return self._answer(m.Fetch(reply.store, self.topic, self.address, start, count))
         # It has promised that this life continues the store's records, and accepts no other
         # history.  This life has continued another history, and only this producer can report it.
         start, life, mine = self.epoch.start, self.epoch.life, self._history

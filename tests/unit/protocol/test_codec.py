@@ -303,10 +303,10 @@ def test_a_frame_is_read_to_its_end_and_no_further() -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_counts_are_clamped(layout: str) -> None:
-    frames = encode(m.Fetch("P", "C", "t", 7, MAX_FETCH_COUNT), layout)
+    frames = encode(m.Fetch("C", "t", "P", 7, MAX_FETCH_COUNT), layout)
     for count in (MAX_FETCH_COUNT, MAX_FETCH_COUNT + 1, 2**31, 2**32 - 1):
         frames[-1] = frames[-1][:-4] + count.to_bytes(4, "big")
-        assert decode(frames) == m.Fetch("P", "C", "t", 7, MAX_FETCH_COUNT)
+        assert decode(frames) == m.Fetch("C", "t", "P", 7, MAX_FETCH_COUNT)
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ class Store:
 
 
 def ack(life: EpochId, end: int) -> m.EpochAck:
-    return m.EpochAck(PARTITION, TOPIC, end - 1, ME, life)
+    return m.EpochAck(TOPIC, PARTITION, end - 1, ME, life)
 
 
 def told(

@@ -27,7 +27,7 @@ def role() -> ReaderRole:
 
 
 def fetch(start: int, end: int) -> m.Fetch:
-    return m.Fetch(PARTITION, ME, TOPIC, start, end - start)
+    return m.Fetch(ME, TOPIC, PARTITION, start, end - start)
 
 
 def direct(role: ReaderRole, start: int, end: int, now: float = 0.0) -> list[Outgoing]:

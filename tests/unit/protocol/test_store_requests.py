@@ -41,7 +41,7 @@ def role() -> StoreRole:
 
 def asked(start: int, count: int = 10, requestor: str = "C", partition: str = PARTITION) -> m.Fetch:
     """Return a node's request."""
-    return m.Fetch(partition, requestor, TOPIC, start, count)
+    return m.Fetch(requestor, TOPIC, partition, start, count)
 
 
 def queue(role: StoreRole, *requests: m.Message) -> None:
@@ -368,9 +368,9 @@ def test_a_peer_with_invented_names_has_one_turn() -> None:
         queue.add(request, peer)
 
     for number in range(1_000):
-        add(m.Fetch("P", f"name {number}", "t", 0, 10), "greedy")
+        add(m.Fetch(f"name {number}", "t", "P", 0, 10), "greedy")
     for number in range(3):
-        add(m.Fetch(f"P{number}", "honest", "t", 0, 10), "honest")
+        add(m.Fetch("honest", "t", f"P{number}", 0, 10), "honest")
     taken = [queue.take() for _ in range(6)]
     names = ["name 0", "honest", "name 1", "honest", "name 2", "honest"]
     assert [each.requestor for each in taken if each is not None] == names

@@ -68,11 +68,11 @@ def role(disk: Disk) -> StoreRole:
 def ack(
     end: int, partition: str = PARTITION, topic: str = TOPIC, life: EpochId = NO_LIFE
 ) -> m.EpochAck:
-    return m.EpochAck(partition, topic, end - 1, ME, life)
+    return m.EpochAck(topic, partition, end - 1, ME, life)
 
 
 def fetch(start: int, end: int) -> m.Fetch:
-    return m.Fetch(PARTITION, ME, TOPIC, start, end - start)
+    return m.Fetch(ME, TOPIC, PARTITION, start, end - start)
 
 
 def head(role: StoreRole, end: int, now: float = 0.0) -> list[Outgoing]:
