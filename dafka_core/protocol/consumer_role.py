@@ -119,7 +119,7 @@ class ConsumerRole:
 
     def on_message(self, now: float, message: m.Message, peer: str) -> list[Outgoing]:
         """Process HEAD, DIRECT-HEAD, STORE-HELLO, RECORD-TOO-LARGE and answers to queries."""
-        known = self.directory.stores if isinstance(message, m.HeadsReply) else []
+        known = self.directory.stores if isinstance(message, m.HeadsReply) else ()
         messages = [] if isinstance(message, m.Head) else self.directory.on_message(now, message)
         match message:
             case m.Head() | m.DirectHead():
@@ -177,12 +177,8 @@ class ConsumerRole:
         return messages + self._hello(topic) if kind is m.ConsumerHello and topic else messages
 
     def on_peer(self, now: float, news: PeerNews) -> None:
-        """Note a peer that may be a store."""
+        """Note a peer that may be a store, or its loss."""
         self.directory.on_peer(now, news)
-
-    def on_peer_lost(self, peer: str) -> None:
-        """Keep everything: other peers have its records, or it returns."""
-        self.directory.on_peer_lost(peer)
 
     def on_tick(self, now: float) -> list[Outgoing]:
         """Request missing records, and the heads at an interval."""

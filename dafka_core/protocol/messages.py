@@ -385,19 +385,15 @@ class DirectRecordBatches(ToRequestor):
     @classmethod
     def of(cls, requestor: str, batches: Sequence[RecordBatch]) -> Self:
         """Encode record batches, without their transactions."""
-        lengths, values, entries, epochs = [], [], [], []
-        for batch in batches:
-            ends, data = batch.values.columns()
-            lengths.append(ends[1:] - ends[:-1])
-            values.append(data)
-            entries.append(PartitionInfo(*batch.tp, batch.offset, batch.end))
-            epochs.append(batch.epoch)
-        packed = np.concatenate(lengths).astype("<u4").tobytes()
+        columns = [batch.values.columns() for batch in batches]
+        lengths = np.concatenate([ends[1:] - ends[:-1] for ends, _ in columns])
         times = joined_times([batch.times for batch in batches])
-        stamps = pack_times(times, 0, len(packed) // limits.LENGTH_BYTES)
-        content = b"".join([stamps, packed, *values])
-        runs = len(stamps) // limits.RUN_BYTES
-        return cls(requestor, tuple(entries), tuple(epochs), runs, content)
+        stamps = pack_times(times, 0, len(lengths))
+        values = (data for _, data in columns)
+        content = b"".join([stamps, lengths.astype("<u4").tobytes(), *values])
+        entries = tuple(PartitionInfo(*batch.tp, batch.offset, batch.end) for batch in batches)
+        epochs = tuple(batch.epoch for batch in batches)
+        return cls(requestor, entries, epochs, len(stamps) // limits.RUN_BYTES, content)
 
     def check(self) -> None:
         """Raise ProtocolError unless the content has the records of the entries."""

@@ -357,14 +357,9 @@ class ProducerRole:
         return []
 
     def on_peer(self, now: float, news: PeerNews) -> None:
-        """Note a peer that may be a store."""
+        """Note a peer that may be a store.  The records of a lost one stay acknowledged."""
         if self.takeover is not None:
             self.takeover.directory.on_peer(now, news)
-
-    def on_peer_lost(self, peer: str) -> None:
-        """Keep a lost store's acknowledgements: its records are on disk."""
-        if self.takeover is not None:
-            self.takeover.directory.on_peer_lost(peer)
 
     def on_tick(self, now: float) -> list[Outgoing]:
         """Send "the HEAD command at regular a interval" (RFC 46) after the first record."""

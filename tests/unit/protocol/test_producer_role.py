@@ -17,7 +17,7 @@ from dafka_core.protocol import messages as m
 from dafka_core.protocol import producer_role, timing
 from dafka_core.protocol.limits import MAX_FETCH_COUNT, MAX_SEQUENCE
 from dafka_core.protocol.producer_role import MAX_ACKING_STORES, Missing, ProducerRole
-from dafka_core.protocol.role import Outgoing, OutgoingBatch
+from dafka_core.protocol.role import Outgoing, OutgoingBatch, PeerNews
 from tests.unit.protocol.model import (
     LIFE,
     PARTITION,
@@ -140,7 +140,7 @@ def test_acknowledgements_of_a_lost_store_remain_valid() -> None:
     role = producer(acks=2)
     publish(role, 10)
     acknowledge(role, 10, store="S1")
-    role.on_peer_lost("S1")
+    role.on_peer(0.0, PeerNews("S1", is_lost=True))
     acknowledge(role, 10, store="S2")
     assert role.acknowledged == 10
 
@@ -365,7 +365,7 @@ def test_a_takeover_does_not_wait_for_a_lost_store_but_may_miss_it() -> None:
     role = greeted("S1", "S2")
     role.on_message(0.1, m.HeadsReply(PARTITION, 1, "S1", 0, 1, ()), "")
     assert role.on_tick(timing.SETTLE_S) == []
-    role.on_peer_lost("S2")
+    role.on_peer(0.0, PeerNews("S2", is_lost=True))
     assert role.on_tick(timing.SETTLE_S) == [m.HistoryQuery(PARTITION, 2, TOPIC, PARTITION)]
     # It may have acknowledged records that the other store does not have.
     reply = m.HistoryReply(PARTITION, 2, "S1", TOPIC, PARTITION, 7, NO_LIFE, (PRIOR,), ("S2",))
