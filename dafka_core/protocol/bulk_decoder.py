@@ -26,7 +26,7 @@ from dafka_core.protocol.messages import AnyRecord, PackedRecords, unpack_batch
 # limit the decoder clears the cache.
 MAX_KNOWN_PREFIXES: Final = 16_384
 PACKED_IDS: Final = b"rp"  # ids of the commands with many records
-_ANY_NUMBERS: Final = codec.pack_batch_numbers(codec.BatchNumbers(0, 1, None, None, 0))
+_ANY_NUMBERS: Final = codec.pack_batch_numbers(0, 1, None, None, 0)
 
 
 @dataclass(slots=True)
