@@ -259,7 +259,11 @@ class _Parser:
         if TYPES[column] != pa.binary():
             return self._string()
         if binary := self._accept(_BINARY):
-            return _from_hex(binary)
+            try:
+                return bytes.fromhex(binary[2:-1])
+            except ValueError:
+                why = f"must have pairs of hexadecimal digits in {binary[:20]}"
+                raise ValueError(why) from None
         return self._string().encode()
 
     def _pattern(self) -> str:
@@ -306,13 +310,6 @@ class _Parser:
         at = len(self._text.rstrip()) if match is None else match.start(1)
         found = "it ends" if match is None else f"it has {match[1][:50]!r}"
         return ValueError(f"must have {what} at character {at + 1}, but {found}")
-
-
-def _from_hex(text: str) -> bytes:
-    try:
-        return bytes.fromhex(text[2:-1])
-    except ValueError:
-        raise ValueError(f"must have pairs of hexadecimal digits in {text[:20]}") from None
 
 
 def matched(batch: RecordBatch, where: Where, *, opens: bool) -> MatchedRecords:
