@@ -262,18 +262,18 @@ class Security:
             socket.set(zmq.CURVE_SERVERKEY, key.encode())
 
     def check_connections(self, now: float) -> None:
-        """Admit connections that ZeroMQ asks about, and end those whose key is not allowed now."""
+        """End connections whose key is not allowed now, and admit those that ZeroMQ asks about."""
         if self.own is None:
             return
-        with contextlib.suppress(zmq.Again):
-            while True:
-                self.zap.send_multipart(self._answer(self.zap.recv_multipart(zmq.NOBLOCK)))
         if self._allowed.look(now):
             # A node with changed permissions connects and subscribes again, to what it may receive.
             for each in [*self._admitted.values()]:
                 if self._guest(each.key) is None or self._permissions(each.key) != each.owner:
                     each.shut_down()
                     del self._admitted[each.descriptor]
+        with contextlib.suppress(zmq.Again):
+            while True:
+                self.zap.send_multipart(self._answer(self.zap.recv_multipart(zmq.NOBLOCK)))
 
     def _answer(self, frames: list[bytes]) -> list[bytes]:
         version, request = frames[:2]

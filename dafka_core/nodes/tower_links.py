@@ -46,13 +46,13 @@ class _Link:
 
     sub: Socket
     pub: Socket
-    monitor: Socket
+    monitors: dict[Socket, Socket]  # of both
     key: str
     made_at: float
     received_at: float  # of the tower, as its refusal: a new connection keeps both
     refusal: str = ""  # why the tower does not let this node in
     attempt: int = 0  # after refusals; the allowed keys of towers take turns
-    has_failed: bool = False  # by a refusal
+    refused: set[Socket] = field(default_factory=set)  # ZeroMQ does not connect them again
     family: AddressFamily = field(default_factory=AddressFamily)
     announces_kinds: bool | None = None
     """None until the first subscription of the tower shows it."""
@@ -104,8 +104,9 @@ class Towers:
         for tower, link in [*self._links.items()]:
             if link.pub.closed:  # its key is not trusted any more
                 continue
-            for event, value, _ in monitor_events(link.monitor) if link.monitor in polled else ():
-                self._receive_event(now, tower, link, event, value)
+            for socket, monitor in link.monitors.items():
+                for event, value, _ in monitor_events(monitor) if monitor in polled else ():
+                    self._receive_event(now, tower, link, socket, event, value)
             for frames in received(link.sub) if link.sub in polled else ():
                 link.received_at = now
                 yield str(tower), frames
@@ -115,7 +116,7 @@ class Towers:
         for tower, link in self._links.items():
             link.made_at = link.made_at or now
             is_silent = now >= max(link.made_at, link.received_at) + self._away_s
-            has_failed = link.has_failed and now >= link.made_at + REFUSED_S
+            has_failed = bool(link.refused) and now >= link.made_at + REFUSED_S
             is_trusted = self._security.is_tower(link.key)
             if is_silent or has_failed or not is_trusted:
                 # Without a free file descriptor the old link stays, and the next beacon retries.
@@ -154,16 +155,18 @@ class Towers:
                 link.sub.subscribe(beacons.BEACON)
 
     def _receive_event(
-        self, now: float, tower: TowerAddress, link: _Link, event: int, value: int
+        self, now: float, tower: TowerAddress, link: _Link, socket: Socket, event: int, value: int
     ) -> None:
-        if event == zmq.EVENT_CONNECT_RETRIED:
+        if event == zmq.EVENT_CONNECT_RETRIED and socket is link.sub:
             link.family.retry(now, (link.sub, tower.pub_endpoint), (link.pub, tower.sub_endpoint))
         elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-            link.has_failed, link.refusal = False, ""
+            link.refused.discard(socket)
+            link.refusal = link.refusal if link.refused else ""
         elif event & HANDSHAKE_FAILED:
             why = self._security.report_refusal(event, value, f"tower {tower}")
             link.refusal = why or link.refusal
-            link.has_failed = bool(why) or self._security.own is not None
+            if why or self._security.own is not None:
+                link.refused.add(socket)
 
     def _connected(
         self, tower: TowerAddress, now: float, received_at: float = 0.0, attempt: int = 0
@@ -178,20 +181,21 @@ class Towers:
             )
             for prefix in beacons.tower_subscriptions(self._own):
                 sub.subscribe(prefix)
-            for socket in (pub, sub):
+            monitors = {}
+            for socket in (sub, pub):
                 self._security.expect_key(socket, key)
-            monitor = watched(self._context, sub)
-            made.callback(close_watched, sub, monitor)
+                monitors[socket] = monitor = watched(self._context, socket)
+                made.callback(close_watched, socket, monitor)
             connect(sub, tower.pub_endpoint)
             connect(pub, tower.sub_endpoint)
             made.pop_all()
-        for socket in (sub, monitor):
+        for socket in (sub, *monitors.values()):
             self._poller.register(socket, zmq.POLLIN)
-        return _Link(sub, pub, monitor, key, now, received_at, attempt=attempt)
+        return _Link(sub, pub, monitors, key, now, received_at, attempt=attempt)
 
     def _close(self, link: _Link) -> None:
         if not link.pub.closed:
-            for socket in (link.sub, link.monitor):
+            for socket in (link.sub, *link.monitors.values()):
                 self._poller.register(socket, 0)
-            close_watched(link.sub, link.monitor)
-            link.pub.close()
+            for socket, monitor in link.monitors.items():
+                close_watched(socket, monitor)

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 import zmq
+from zmq.utils import z85
 from zmq.utils.monitor import parse_monitor_message
 
 from dafka_core import Consumer, Producer, Store, Tower, TowerNotFoundError
-from dafka_core.config.node_options import MAX_RECORD_BYTES, ReaderOptions
+from dafka_core.config.node_options import MAX_RECORD_BYTES, ReaderOptions, TowerOptions
 from dafka_core.errors import ConfigError
 from dafka_core.nodes import addresses
 from dafka_core.nodes.connection_quotas import Connection, ends_of
@@ -96,6 +97,37 @@ def test_a_key_is_let_in_when_it_is_allowed_and_shut_out_when_it_is_not(
     keeper.publish(b"kept")
     keeper.flush(PATIENCE_S)
     assert producer.acknowledged == 1
+
+
+def test_a_node_connects_anew_if_a_tower_refused_only_its_beacons(
+    keys: Keys, tmp_path: Path, open_nodes: ExitStack, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A tower may learn of a key between a node's two connections; here it is two towers."""
+    strict = tmp_path / "strict"
+    shutil.copytree(keys.allowed, strict)
+    (strict / "client.key").unlink()
+    allowed = {"allowed_keys": str(strict)}
+    refusing = open_nodes.enter_context(Tower(**ANY_PORTS, **keys.of("tower") | allowed))
+    other = open_nodes.enter_context(Tower(**ANY_PORTS, **keys.of("tower")))
+    # A consumer that hears a producer does not take its tower for silent.
+    open_nodes.enter_context(Producer("t", **joined(keys, "client", other.tower)))
+    mixed = f"127.0.0.1:{refusing.sub_port}:{other.pub_port}"
+    open_nodes.enter_context(Consumer(**joined(keys, "client", mixed)))
+    wait_until(lambda: "refused a connection from 127.0.0.1" in caplog.text)
+    shutil.copy(keys.allowed / "client.key", strict)
+    wait_until(lambda: refusing.relay.discovered.count() == 1)
+
+
+def test_a_connection_is_approved_by_the_newest_keys(keys: Keys) -> None:
+    with zmq.Context() as context, context.socket(zmq.REQ) as asking:
+        security = Security(TowerOptions.build(keys.of("tower")), context, is_tower=True)
+        keys.allow("late", "consume")
+        asking.connect("inproc://zeromq.zap.01")
+        key = z85.decode(keys.pair("late").public)
+        asking.send_multipart([b"1.0", b"", b"dafka", b"127.0.0.1", b"", b"CURVE", key])
+        security.check_connections(0.0)
+        assert asking.recv_multipart()[2] == b"200"
+        security.zap.close(0)
 
 
 def test_a_tower_is_trusted_by_its_key_only(keys: Keys, open_nodes: ExitStack) -> None:

@@ -239,7 +239,7 @@ def test_a_refusal_is_logged_once_while_the_node_retries(
             made.send(now)
             assert not list(made.receive(now, dict(poller.poll(100))))
             link = made._links[config.tower[0]]
-            if link.has_failed and (not refused or refused[-1] is not link):
+            if link.refused and (not refused or refused[-1] is not link):
                 refused.append(link)
             return len(refused) == 3
 
