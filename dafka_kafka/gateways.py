@@ -171,6 +171,7 @@ class Gateways:
             if not is_new and time.monotonic() < trusted_s:
                 return False
             del self._returning[store]
+            self._found[store] = self._last(store)  # it may have come after ``_look``
         return True
 
     def _last(self, store: str) -> GatewayInfo | None:

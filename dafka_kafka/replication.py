@@ -273,19 +273,18 @@ class _FollowedStore:
                 try:
                     asked = None if is_whole else topics
                     news = client.watch(asked, cursor, wait_s=POLL_S, timeout_s=ANSWER_S)
-                except DafkaError as error:
+                    changed = {head.tp: head for head in news.heads}
+                    with self.lock:
+                        self.heads = changed if news.complete else self.heads
+                        self.heads.update(changed)
+                        self._waits = [each for each in self._waits if not self._is_over(*each[:2])]
+                    if changed:
+                        self._report(changed.keys())
+                    cursor = news.cursor
+                except DafkaError as error:  # also of this store's log, which may be closed by now
                     cursor = ""
                     _log.debug("a store did not report its partitions: %s", error)
                     time.sleep(TRY_AGAIN_S)
-                    continue
-                cursor = news.cursor
-                changed = {head.tp: head for head in news.heads}
-                with self.lock:
-                    self.heads = changed if news.complete else self.heads
-                    self.heads.update(changed)
-                    self._waits = [each for each in self._waits if not self._is_over(*each[:2])]
-                if changed:
-                    self._report(changed.keys())
 
     def _is_over(self, has: Callable[[Heads], bool], future: Future[None]) -> bool:
         if is_over := has(self.heads):

@@ -24,8 +24,9 @@ MAX_EPOCHS: Final = 1_000  # in a stored history; older ones are dropped, later 
 MAX_END: Final = 2**63  # greater than any offset
 LIFE_ID_BITS: Final = 64  # enough random bits that no two lives share an id
 MAX_NUMBER: Final = 2**31
-MAX_ACKS: Final = 255  # of an epoch's field; more required acknowledgements are encoded as this
 """Limit of a life's number in received messages: later lives have greater ones, in 32 bits."""
+
+MAX_ACKS: Final = 255  # of an epoch's field; more required acknowledgements are encoded as this
 
 _LIFE: Final = struct.Struct(">IQB")
 LIFE_BYTES: Final = _LIFE.size

@@ -71,11 +71,6 @@ class NotedBatch(RecordBatch):
 
     notes: Notes = field(default_factory=dict, compare=False)
 
-    @classmethod
-    def with_notes(cls, batch: RecordBatch, notes: Notes) -> NotedBatch:
-        """Add notes to the batch."""
-        return cls(batch.tp, batch.offset, batch.values, None, batch.times, batch.epoch, notes)
-
 
 class Stage(NamedTuple):
     """Stage records after those of the attempt, or at the partition's end to start over.

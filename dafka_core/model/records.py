@@ -55,6 +55,7 @@ class Record(NamedTuple):
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
+YEAR_1_US = -62_135_596_800_000_000  # the least valid timestamp, as in Python and Spark
 UNKNOWN_US = -(2**63)  # timestamp of a record that no store has a time for
 NO_VERSION = -1  # version of a transaction without one: the store forgets it after the commit
 
@@ -392,3 +393,29 @@ def times_between(times: Longs, start: int, stop: int) -> Longs:
     ends = times[:, 0].cumsum()
     counts = np.diff(ends.clip(start, stop), prepend=start)
     return np.column_stack((counts, times[:, 1]))[counts > 0]
+
+
+def stamped_once(count: int, time_us: int) -> Longs:
+    """Return the times of ``count`` records with one timestamp."""
+    return np.array([[count, time_us]], np.int64)
+
+
+def kept_times(times: Longs | None, count: int, now_us: int, latest_us: int) -> Longs:
+    """Return the times under which a store keeps ``count`` records.
+
+    Records without a time, or with one before ``YEAR_1_US`` or after ``latest_us``, get the
+    store's time ``now_us``.
+    """
+    if times is None:
+        return stamped_once(count, now_us)
+    valid = (times[:, 1] >= YEAR_1_US) & (times[:, 1] <= latest_us)
+    if valid.all():
+        return times
+    return np.column_stack((times[:, 0], np.where(valid, times[:, 1], now_us)))
+
+
+def lateness_us(times: Longs, newest_us: int) -> int:
+    """Return the most by which one of the times is below an earlier one, or ``newest_us``."""
+    stamps = times[:, 1]
+    greatest = np.maximum.accumulate(np.maximum(stamps, newest_us))
+    return int((greatest - stamps).max())

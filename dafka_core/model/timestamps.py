@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from dafka_core.model.records import TopicPartition
-    from dafka_core.model.values import Longs
 
 MAX_AHEAD_US: Final = 3_600_000_000
 """Default limit by which a timestamp may be ahead of the clock of a store that receives it: that of
@@ -27,7 +26,6 @@ STEP_US: Final = 60_000_000
 """A larger step of a clock is no correction: clocks that are set by a network differ by less."""
 
 STEP_LASTS_US: Final = 60_000_000  # for a larger step to be accepted
-YEAR_1_US: Final = -62_135_596_800_000_000  # least, as in Python and Spark
 ANY_US: Final = 2**63 - 1  # no timestamp is later
 MAX_LOGGED: Final = 10_000  # partitions whose stamps are logged as too far ahead
 
@@ -101,35 +99,3 @@ def shown_time(time_us: int) -> str:
     except (OverflowError, OSError, ValueError):
         return f"{time_us // 1_000} ms after 1970"
     return moment.isoformat().replace("+00:00", "Z")
-
-
-def stamped_once(count: int, time_us: int) -> Longs:
-    """Return the times of ``count`` records with one timestamp."""
-    import numpy as np  # noqa: PLC0415 -- slow to import
-
-    return np.array([[count, time_us]], np.int64)
-
-
-def kept_times(times: Longs | None, count: int, now_us: int, latest_us: int) -> Longs:
-    """Return the times under which a store keeps ``count`` records.
-
-    Records without a time, or with one before ``YEAR_1_US`` or after ``latest_us``, get the
-    store's time ``now_us``.
-    """
-    import numpy as np  # noqa: PLC0415 -- slow to import
-
-    if times is None:
-        return stamped_once(count, now_us)
-    valid = (times[:, 1] >= YEAR_1_US) & (times[:, 1] <= latest_us)
-    if valid.all():
-        return times
-    return np.column_stack((times[:, 0], np.where(valid, times[:, 1], now_us)))
-
-
-def lateness_us(times: Longs, newest_us: int) -> int:
-    """Return the most by which one of the times is below an earlier one, or ``newest_us``."""
-    import numpy as np  # noqa: PLC0415 -- slow to import
-
-    stamps = times[:, 1]
-    greatest = np.maximum.accumulate(np.maximum(stamps, newest_us))
-    return int((greatest - stamps).max())

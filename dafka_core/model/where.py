@@ -25,6 +25,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dafka_core.model.envelope_columns import opened_columns
 from dafka_core.model.name_limits import nearest
@@ -79,12 +80,6 @@ Column = Callable[[str], pa.Array]  # returns a batch's column of a name, of the
 Mask = Callable[[Column], pa.BooleanArray]  # whether each record of a batch matches; null: unknown
 
 
-def _compute() -> Any:
-    import pyarrow.compute  # noqa: PLC0415 -- a tenth of the time of `dafka topics`
-
-    return pyarrow.compute
-
-
 class Comparison(NamedTuple):
     """A comparison of a column with a value of its type, or for ``IN`` with a list of them."""
 
@@ -94,7 +89,7 @@ class Comparison(NamedTuple):
 
     def mask(self, column: Column) -> pa.BooleanArray:
         """Return whether each record matches; null if unknown."""
-        pc, array, kind = _compute(), column(self.column), TYPES[self.column]
+        array, kind = column(self.column), TYPES[self.column]
         if self.operator == IS_NULL:
             return pc.is_null(array)
         if self.operator == LIKE:
@@ -106,7 +101,7 @@ class Comparison(NamedTuple):
 
 
 def _like(array: pa.Array, pattern: str) -> pa.BooleanArray:
-    pc, inner = _compute(), pattern[1:-1]
+    inner = pattern[1:-1]
     if "_" in pattern and array.type == pa.binary():
         # Arrow matches ``_`` with one byte.
         wild = {"%": ".*", "_": _CHARACTER}
@@ -136,13 +131,13 @@ def _of(column: str, operator: str, value: Any = None) -> _Condition:
 
 
 def _not(part: _Condition) -> _Condition:
-    return _Condition(lambda column: _compute().invert(part.mask(column)))
+    return _Condition(lambda column: pc.invert(part.mask(column)))
 
 
 def _joined(parts: Sequence[_Condition], *, is_and: bool) -> _Condition:
     if len(parts) == 1:
         return parts[0]
-    join = _compute().and_kleene if is_and else _compute().or_kleene
+    join = pc.and_kleene if is_and else pc.or_kleene
 
     def mask(column: Column) -> pa.BooleanArray:
         found = parts[0].mask(column)
@@ -264,7 +259,11 @@ class _Parser:
         if TYPES[column] != pa.binary():
             return self._string()
         if binary := self._accept(_BINARY):
-            return _from_hex(binary)
+            try:
+                return bytes.fromhex(binary[2:-1])
+            except ValueError:
+                why = f"must have pairs of hexadecimal digits in {binary[:20]}"
+                raise ValueError(why) from None
         return self._string().encode()
 
     def _pattern(self) -> str:
@@ -311,13 +310,6 @@ class _Parser:
         at = len(self._text.rstrip()) if match is None else match.start(1)
         found = "it ends" if match is None else f"it has {match[1][:50]!r}"
         return ValueError(f"must have {what} at character {at + 1}, but {found}")
-
-
-def _from_hex(text: str) -> bytes:
-    try:
-        return bytes.fromhex(text[2:-1])
-    except ValueError:
-        raise ValueError(f"must have pairs of hexadecimal digits in {text[:20]}") from None
 
 
 def matched(batch: RecordBatch, where: Where, *, opens: bool) -> MatchedRecords:

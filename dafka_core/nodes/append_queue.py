@@ -39,8 +39,8 @@ from dafka_core.model.records import (
     StagedTransaction,
     TopicPartition,
     Transaction,
+    kept_times,
 )
-from dafka_core.model.timestamps import kept_times
 from dafka_core.model.values import Values
 from dafka_core.nodes.mesh import Mesh
 from dafka_core.nodes.threads import weakly
@@ -351,4 +351,6 @@ def noted(batch: RecordBatch, notes: Notes) -> RecordBatch:
             raise ValueError(f"note {name[:64]!r} is too large, or has too long a name")
     if len(notes) > MAX_NOTES:
         raise ValueError(f"a batch has at most {MAX_NOTES} notes, not {len(notes)}")
-    return NotedBatch.with_notes(batch, notes) if notes else batch
+    if not notes:
+        return batch
+    return NotedBatch(batch.tp, batch.offset, batch.values, None, batch.times, batch.epoch, notes)

@@ -26,8 +26,7 @@ from dafka_core.model.epochs import (
     last_life,
     with_epoch,
 )
-from dafka_core.model.records import RecordBatch, TopicPartition, coalesce
-from dafka_core.model.timestamps import stamped_once
+from dafka_core.model.records import RecordBatch, TopicPartition, coalesce, stamped_once
 from dafka_core.model.values import Values
 from dafka_core.protocol import messages as m
 from dafka_core.protocol import timing

@@ -179,15 +179,10 @@ class AllowedKeys:
         for name, (each, _) in self._files.items():
             if isinstance(each, str):
                 wrong.append(f"{name} {each}")
-                continue
-            unique = (
-                ("holds the key", keys, each.key),
-                ("has addresses like those", prefixes, each.permissions.prefix),
-            )
-            for what, known, fact in unique:
-                if other := known.get(fact):
-                    wrong.append(f"{name} {what} of {other.name}{PUBLIC}")
-                    break
+            elif same := keys.get(each.key):
+                wrong.append(f"{name} holds the key of {same.name}{PUBLIC}")
+            elif alike := prefixes.get(each.permissions.prefix):
+                wrong.append(f"{name} has addresses like those of {alike.name}{PUBLIC}")
             else:
                 keys[each.key] = prefixes[each.permissions.prefix] = each
         self._keys, self._by_prefix = keys, prefixes

@@ -34,8 +34,10 @@ from dafka_core.model.records import (
     StagedTransaction,
     TopicPartition,
     Transaction,
+    kept_times,
+    lateness_us,
 )
-from dafka_core.model.timestamps import ANY_US, kept_times, lateness_us
+from dafka_core.model.timestamps import ANY_US
 from dafka_core.storage import rows
 from dafka_core.storage.append_area import GroupedBlock
 from dafka_core.storage.block import OFFSET, Block, build_blocks, header_of, plain_size

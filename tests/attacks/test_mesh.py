@@ -16,8 +16,7 @@ import pytest
 
 from dafka_core.errors import DafkaError, ProducerFencedError
 from dafka_core.model.epochs import EpochId
-from dafka_core.model.records import RecordBatch, TopicPartition
-from dafka_core.model.timestamps import stamped_once
+from dafka_core.model.records import RecordBatch, TopicPartition, stamped_once
 from dafka_core.protocol import beacons
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.beacons import NodeBeacon, encode_node_beacon

@@ -9,8 +9,7 @@ from typing import Any
 from dafka_core.errors import DafkaError, ProtocolError
 from dafka_core.model.epochs import last_life
 from dafka_core.model.log_entries import LogEntry
-from dafka_core.model.records import RecordBatch, TopicPartition
-from dafka_core.model.timestamps import stamped_once
+from dafka_core.model.records import RecordBatch, TopicPartition, stamped_once
 from dafka_core.model.values import Longs
 from dafka_core.nodes.append_queue import AppendQueue
 from dafka_core.nodes.store_loop import StoreLoop

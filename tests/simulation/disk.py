@@ -12,7 +12,7 @@ from itertools import pairwise, zip_longest
 import numpy as np
 
 from dafka_core.errors import DafkaError, FencedError, OffsetConflictError
-from dafka_core.model import timestamps
+from dafka_core.model import records, timestamps
 from dafka_core.model.epochs import NO_LIFE, Epoch, EpochId, History, last_life, prefix, with_epoch
 from dafka_core.model.log_entries import (
     Commit,
@@ -208,7 +208,7 @@ class Disk:
 
     def _times(self, batch: RecordBatch) -> list[int]:
         """Return the timestamps of a batch."""
-        runs = timestamps.kept_times(batch.times, batch.count, self.now_us(), self.latest_us())
+        runs = records.kept_times(batch.times, batch.count, self.now_us(), self.latest_us())
         return [time_us for count, time_us in runs.tolist() for _ in range(count)]
 
     def _show(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-from dafka_core.model import timestamps
+from dafka_core.model import records, timestamps
 from dafka_core.nodes import security, traffic
 from dafka_core.protocol import consumer_role, producer_role, store_role
 from tests.simulation import hosts, mesh
@@ -214,7 +214,7 @@ DEFECTS = (
         "each store stamps its records itself",
         "ours",
         "two timestamps",
-        changes=lambda: {(timestamps, "kept_times"): stamped_by_itself},
+        changes=lambda: {(records, "kept_times"): stamped_by_itself},
         shape={"styles": (OURS,), "stores": 2},
     ),
     Defect(

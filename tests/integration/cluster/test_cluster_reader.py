@@ -216,6 +216,7 @@ def test_a_query_reads_and_writes_without_a_mesh(pair: Sink) -> None:
 def test_stores_are_asked_at_the_uris_of_the_option(
     own: EmbeddedCluster, pair: Sink, logged: Logged
 ) -> None:
+    wait_until(lambda: have_met(pair), "both stores know each other")
     here = uri(pair).replace("127.0.0.1", "localhost")
     reader = NamedStoresReader([here], NO_KEYS)
     for only_in_a_mesh in (reader.read, reader.times):

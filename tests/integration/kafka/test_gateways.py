@@ -122,6 +122,24 @@ def test_one_that_returns_is_live_when_it_announces_itself_anew(
         wait_until(lambda: addresses(one) == {one.own.address, again.address})
 
 
+def test_one_that_returns_while_it_is_looked_at_is_not_live_by_its_former_announcement(
+    start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    one, two = start("a"), start("bb")
+    with returned(one, two, tmp_path / "bb") as again:
+        wait_until(lambda: again.address in one._store.known.here)
+        tp, end_of = TopicPartition(GATEWAYS_TOPIC, again.address), one._store.log.end
+
+        def retracted(asked: TopicPartition) -> int:
+            retract_former(again)
+            wait_until(lambda: end_of(tp) == 2)
+            return end_of(asked)
+
+        assert addresses(one) == {one.own.address}  # it is away
+        monkeypatch.setattr(one._log, "end", retracted)
+        assert addresses(one) == {one.own.address}
+
+
 def test_one_that_was_cut_off_is_live_again_after_a_while(
     start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from dafka_core import Store, Tower
+from dafka_core.errors import ClosedError
 from dafka_core.model.epochs import EpochId
 from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.testing import wait_until
@@ -260,6 +261,22 @@ def test_without_leaders_other_stores_report_only_the_topics_that_are_waited_for
     table.leads = {"A": "B"}
     wait_until(lambda: replication.watermark(REGISTRY, 1, 2) == 1)
     replication.close()
+
+
+def test_an_error_of_the_log_does_not_end_a_thread(
+    store: Store, second: Store, replication: Replication
+) -> None:
+    errors = [ClosedError("store's log")]
+
+    def has(heads: object) -> bool:
+        if heads and errors:
+            raise errors.pop()
+        return bool(heads)
+
+    put(second, TP)
+    [endpoints] = store.known.endpoints.items()
+    replication._follow(*endpoints).wait(has, {TP.topic}).result(30)
+    assert not errors
 
 
 def test_an_unused_thread_ends_and_begins_again(

@@ -29,6 +29,7 @@ from dafka_core.model.records import (
     TopicPartition,
     Transaction,
 )
+from dafka_core.model.values import Values
 from dafka_core.storage import Log, PartitionStatistics, entry_writer, snapshot
 from dafka_core.storage.block import peek_times
 from tests.integration.storage.clocks import Clock
@@ -222,7 +223,7 @@ LONGEST = "n" * MAX_NOTE_NAME_BYTES
 
 
 def noted(offset: int, notes: Notes) -> NotedBatch:
-    return NotedBatch.with_notes(RecordBatch.of(STAGED_TP, offset, values(2)), notes)
+    return NotedBatch(STAGED_TP, offset, Values.of(values(2)), notes=notes)
 
 
 def test_they_are_there_when_the_log_is_opened_again(tmp_path: Path) -> None:

@@ -10,17 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dafka_core.model.records import UNKNOWN_US, TopicPartition, times_between
+from dafka_core.model.records import (
+    UNKNOWN_US,
+    YEAR_1_US,
+    TopicPartition,
+    kept_times,
+    lateness_us,
+    times_between,
+)
 from dafka_core.model.timestamps import (
     MAX_AHEAD_US,
     MAX_LOGGED,
     STEP_LASTS_US,
     STEP_US,
-    YEAR_1_US,
     AheadLog,
     WallClock,
-    kept_times,
-    lateness_us,
 )
 from dafka_core.model.values import Longs
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dafka_core.model.timestamps import stamped_once
+from dafka_core.model.records import stamped_once
 from dafka_core.storage.append_area import HEADER, Group, GroupedBlock, pack_group
 from dafka_core.storage.block import ALIGNMENT, build_blocks
 

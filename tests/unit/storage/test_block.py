@@ -14,8 +14,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dafka_core.model.records import RecordBatch, TopicPartition
-from dafka_core.model.timestamps import stamped_once
+from dafka_core.model.records import RecordBatch, TopicPartition, stamped_once
 from dafka_core.model.values import Bytes, Longs
 from dafka_core.storage import block as module
 from dafka_core.storage.block import (
