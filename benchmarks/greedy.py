@@ -95,7 +95,7 @@ def requests(tower: str, store: str) -> None:
     for number in itertools.count():
         name = f"{number % 10_000:032X}"
         for message in (
-            Fetch(peer.address, name, TOPIC, 0, 1_000),
+            Fetch(name, TOPIC, peer.address, 0, 1_000),
             GetHeads("", name),
             HeadsQuery(name, number & 0xFFFF, ()),
             TimesQuery(name, number & 0xFFFF, TOPIC, peer.address, 0, 1_000),

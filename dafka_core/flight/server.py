@@ -43,7 +43,7 @@ from dafka_core.flight.server_context import POLL_S, ServerContext, WatchedStrea
 from dafka_core.flight.server_keys import MIDDLEWARE, Caller, NamedKey, knows, writes
 from dafka_core.flight.store_location import StoreLocation, host_of, tcp_location, unix_location
 from dafka_core.model.json_message import pack, short
-from dafka_core.model.log_entries import TransactionExistsError
+from dafka_core.model.log_entries import LogEntry, Stage, TransactionExistsError
 from dafka_core.model.names import text_of
 from dafka_core.model.records import NO_VERSION, RecordBatch, TopicPartition
 from dafka_core.model.values import Values
@@ -124,9 +124,10 @@ class _Put:
             lambda: not self._count or self._size_bytes + size_bytes <= limits.MAX_UNDER_WAY_BYTES
         )
         if request.attempt:
-            future = self._context.backend.stage(batch, request.attempt, request.version)
+            entry: LogEntry = Stage(batch, request.attempt, request.version)
         else:
-            future = self._context.backend.put(batch)
+            entry = batch
+        future = self._context.backend.put(entry)
         if self._submitted == request.start:
             self._context.backend.name_client(request.tp, request.client)
         self._submitted = batch.end

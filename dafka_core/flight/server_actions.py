@@ -65,7 +65,7 @@ from dafka_core.flight.server_keys import (
     writes,
 )
 from dafka_core.model.json_message import JsonMessage, short
-from dafka_core.model.log_entries import Discard
+from dafka_core.model.log_entries import Commit, Discard, Forget
 from dafka_core.model.name_limits import nearest
 from dafka_core.model.records import PartitionInfo, StagedTransaction, TopicPartition, Transaction
 from dafka_core.model.row_digest import RowDigest
@@ -204,8 +204,8 @@ def _transaction_states(
 
 
 def _commit(context: ServerContext, request: CommitRequest, caller: Caller) -> Iterator[Done]:
-    staged = [StagedTransaction(*row) for row in request.transactions]
-    yield _done(context, context.backend.commit(staged))
+    staged = (StagedTransaction(*row) for row in request.transactions)
+    yield _done(context, context.backend.put(Commit(tuple(staged))))
 
 
 def _digests(context: ServerContext, request: DigestsRequest, caller: Caller) -> Iterator[Digests]:
@@ -226,11 +226,11 @@ def _discard(context: ServerContext, request: DiscardRequest, caller: Caller) ->
         Discard(TopicPartition(topic, partition), attempt)
         for topic, partition, attempt in request.stages
     ]
-    yield _done(context, context.backend.discard(discards))
+    yield _done(context, context.backend.put(*discards)) if discards else Done()
 
 
 def _forget(context: ServerContext, request: ForgetRequest, caller: Caller) -> Iterator[Done]:
-    yield _done(context, context.backend.forget(request.address))
+    yield _done(context, context.backend.put(Forget(request.address)))
 
 
 def _lease(context: ServerContext, request: LeaseRequest, caller: Caller) -> Iterator[LeaseGranted]:

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from math import inf
-from typing import Final, Protocol, Self, TypeVar
+from typing import Any, Final, Protocol, Self, TypeVar
 
 from dafka_core.config.topic_rules import RetentionRule
 from dafka_core.errors import DiskFullError
@@ -32,12 +32,10 @@ from dafka_core.flight.grpc_workarounds import (
 from dafka_core.flight.requests import Request
 from dafka_core.flight.server_keys import Caller, Need, ServerKeys
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.model.log_entries import Discard
+from dafka_core.model.log_entries import LogEntry
 from dafka_core.model.records import (
     Neighbour,
     PartitionInfo,
-    RecordBatch,
-    StagedTransaction,
     TopicPartition,
     Transaction,
 )
@@ -197,28 +195,16 @@ R = TypeVar("R", bound=Request)
 
 
 class StoreBackend(Protocol):
-    """The service's writer: a node's ``AppendQueue``.  Each future completes on disk, synced."""
+    """The service's writer: a node's ``AppendQueue``."""
 
     refusal: DiskFullError | None
     """The error of requests, while the disk is full."""
 
-    def put(self, batch: RecordBatch) -> Future[int]:
-        """Append at the partition's end, which the future returns; may block."""
-
-    def stage(self, batch: RecordBatch, attempt: str, version: int) -> Future[int]:
-        """Stage records; the future returns the end of the staged records.  May block."""
+    def put(self, *entries: LogEntry) -> Future[Any]:
+        """Write entries; see ``AppendQueue.put``."""
 
     def name_client(self, tp: TopicPartition, client: str) -> None:
         """Keep the name of the client that writes a partition, unless it is empty."""
-
-    def commit(self, transactions: Sequence[StagedTransaction]) -> Future[None]:
-        """Make staged records visible, all or none."""
-
-    def discard(self, discards: Sequence[Discard]) -> Future[None]:
-        """Discard attempts' staged records."""
-
-    def forget(self, store: str) -> Future[None]:
-        """Forget another store."""
 
     def wait(
         self, tp: TopicPartition, end: int, timeout_s: float, transaction: Transaction | None

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from dafka_core.config.node_options import MAX_VALUE_BYTES
 from dafka_core.errors import (
@@ -25,7 +25,6 @@ from dafka_core.model.log_entries import (
     MAX_NOTE_NAME_BYTES,
     MAX_NOTES,
     Commit,
-    Discard,
     Forget,
     LogEntry,
     NotedBatch,
@@ -36,7 +35,6 @@ from dafka_core.model.log_entries import (
 )
 from dafka_core.model.names import octets_of
 from dafka_core.model.records import (
-    NO_VERSION,
     RecordBatch,
     StagedTransaction,
     TopicPartition,
@@ -55,17 +53,12 @@ MAX_PUT_BYTES: Final = 64 << 20
 the next group when it has written one."""
 
 
-class Place(Protocol):
-    """Decides on records when the role accepts them; called in the loop, it must not raise."""
+Place = Callable[[int, int, Future[int]], RecordBatch | Future[int]]
+"""Decides on records when the role accepts them; called in the loop, it must not raise.
 
-    def __call__(self, start: int, losses: int, written: Future[int]) -> RecordBatch | Future[int]:
-        """Return the batch, which begins at ``start``; or an earlier future, to write nothing.
-
-        Args:
-            start: the partition's end.
-            losses: how often records were dropped from there.
-            written: completes when the batch is on disk, or the earlier future is complete.
-        """
+Its arguments are the partition's end, how often records were dropped from there, and the future of
+the ``Addition``.  It returns the batch, which begins there, or an earlier future to follow.
+"""
 
 
 class Addition(NamedTuple):
@@ -130,54 +123,29 @@ class AppendQueue(ProcessBound):
                 if time.monotonic() >= deadline:
                     raise
 
-    def put(self, batch: RecordBatch, notes: Notes | None = None) -> Future[int]:
-        """Append a batch that begins exactly at its partition's end, together with notes.
+    def put(self, *entries: LogEntry) -> Future[Any]:
+        """Write entries in order; return the future of the last, which completes on disk, synced.
 
-        Blocks while the queue is full.  The future returns the partition's end when the batch is on
-        disk; it fails with OffsetConflictError if the batch begins elsewhere, and no note is
-        written then.  Records without times have the time of their arrival.  Raises as ``noted``.
+        Blocks while the queue is full.  The future of a batch or a ``Stage`` returns its end.
+        Records without times have the time of their arrival.  Repeating a ``Commit`` succeeds.
+
+        Nothing of an entry is written if its future fails:
+            OffsetConflictError: it is not at the end of its partition or of its attempt's staged
+                records, or not the attempt's staged transaction.
+            FencedError: another attempt has taken over.
+            TransactionExistsError: the transaction of a ``Stage`` is committed already.
+            InvalidRequestError: a store to forget is present.
         """
-        return self._submit(noted(batch, notes or {}))[0]
+        return self._submit(*entries)[-1]
 
     def put_next(self, additions: Sequence[Addition]) -> list[Future[int]]:
         """Append to different partitions, at their ends; the batches share a sync if possible."""
         return self._submit(*additions)
 
-    def stage(self, batch: RecordBatch, attempt: str, version: int = NO_VERSION) -> Future[int]:
-        """Stage a batch at the end of the attempt's staged records, or at the partition's end.
-
-        Blocks while the queue is full.  The future returns the end of the staged records when the
-        batch is on disk, synced; it fails with FencedError if another attempt has taken over, with
-        OffsetConflictError if the batch begins elsewhere, and with TransactionExistsError if
-        transaction ``version`` is committed already.
-        """
-        return self._submit(Stage(batch, attempt, version))[0]
-
     def name_client(self, tp: TopicPartition, client: str) -> None:
         """Keep the name of the client that writes a partition, unless it is empty."""
         if client:
             self._mesh.call_soon(lambda now: self._role.name_client(tp, client))
-
-    def commit(self, transactions: Sequence[StagedTransaction]) -> Future[None]:
-        """Make staged transactions visible, all or none, on disk and synced.
-
-        The future fails with FencedError or OffsetConflictError for a transaction other than its
-        attempt's staged one.  Repeating a commit succeeds.
-        """
-        return self._submit(Commit(tuple(transactions)))[0]
-
-    def discard(self, discards: Sequence[Discard]) -> Future[None]:
-        """Discard attempts' staged records."""
-        futures = self._submit(*discards)
-        if futures:
-            return futures[-1]  # entries are written in order
-        nothing: Future[None] = Future()
-        nothing.set_result(None)
-        return nothing
-
-    def forget(self, store: str) -> Future[None]:
-        """Forget another store; fails with InvalidRequestError if it is present."""
-        return self._submit(Forget(store))[0]
 
     def wait(
         self, tp: TopicPartition, end: int, timeout_s: float, transaction: Transaction | None = None
@@ -200,7 +168,7 @@ class AppendQueue(ProcessBound):
         if transaction is not None and found >= transaction.end:
             last = self._log.transaction_state(tp).transaction
             if last != transaction and (last is None or last.version <= transaction.version):
-                self._submit(SetTransaction(tp, transaction))[0].result()
+                self.put(SetTransaction(tp, transaction)).result()
         return found
 
     @property

@@ -41,7 +41,6 @@ from dafka_core.storage import Log
 from dafka_core.storage.block import MAX_BLOCK_BYTES, MAX_BLOCK_RECORDS
 from dafka_core.storage.block_compressor import BlockCompressor
 from dafka_core.storage.healing import DamagedRange
-from dafka_core.storage.linker import Linker
 from dafka_core.storage.retention import HeldBlocks, Retention, Unread
 from dafka_core.system.closing import ProcessBound
 
@@ -123,16 +122,15 @@ LATE_SHARE: Final = 0.1
 
 
 class MergeThread(LogThread):
-    """Merges small blocks, compresses cold ones, makes links, and discards old staged records."""
+    """Merges small blocks, and discards old staged records.
+
+    When there is nothing to merge, it takes ``steps``, which compress cold blocks and make links.
+    """
 
     def __init__(
-        self,
-        log: Log,
-        staged_hours: float = STAGED_HOURS,
-        compressor: BlockCompressor | None = None,
-        linker: Linker | None = None,
+        self, log: Log, staged_hours: float = STAGED_HOURS, *steps: Callable[[], bool]
     ) -> None:
-        self._others = [each.step for each in (compressor, linker) if each is not None]
+        self._steps = steps
         self._staged_s = staged_hours * 3600
         self._discarded_s = time.monotonic()
         self.merged_count = 0
@@ -164,7 +162,7 @@ class MergeThread(LogThread):
         if (not busy or self._log.small_blocks >= PILED_UP) and self._log.merge_step():
             self.merged_count += 1
             self.merged_s += time.monotonic() - started_s
-        elif not any(step() for step in self._others):
+        elif not any(step() for step in self._steps):
             return QUIET_S if busy else IDLE_S
         return (time.monotonic() - started_s) * (1 / MERGE_BUSY_SHARE - 1) if busy else 0.0
 
@@ -305,9 +303,9 @@ class RetentionThread(LogThread):
         self,
         log: Log,
         retention: Retention,
-        deletions: Deletions | None = None,
-        scan: UsageScan | None = None,
-        clocks_us: Callable[[], Mapping[str, int]] = dict,
+        deletions: Deletions,
+        scan: UsageScan,
+        clocks_us: Callable[[], Mapping[str, int]],
     ) -> None:
         self._retention = retention
         self._clocks_us = clocks_us
@@ -317,11 +315,7 @@ class RetentionThread(LogThread):
         self.is_set = kept is not None  # while the store ran, instead of its option's
         if kept is not None:
             retention.rules = _parsed(text_of(kept))
-        jobs: list[Callable[[], float | None]] = [self._pass]
-        if deletions is not None:
-            jobs.insert(0, deletions.apply)
-        if scan is not None:
-            jobs.append(lambda: self._run_steps(scan.steps()))
+        jobs = deletions.apply, self._pass, lambda: self._run_steps(scan.steps())
         event = "retention_failed"
         super().__init__(log, "dafka-retention", *jobs, task="retention", event=event)
 

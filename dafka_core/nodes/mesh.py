@@ -317,11 +317,8 @@ class Mesh(ProcessBound):
         max_bytes = sockets.share_bytes(len(senders))
         for socket, node, sender in senders:
             self._receive_messages(now, socket, node, sender, max_bytes)
-        news, lost = self.peers.update(now, ready)
-        for each in news:
-            self.role.on_peer(now, each)
-        for node in lost:
-            self.role.on_peer_lost(node)
+        for news in self.peers.update(now, ready):
+            self.role.on_peer(now, news)
         self.send(self.role.on_tick(now))
         return self._on_round(now)
 

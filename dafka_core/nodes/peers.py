@@ -137,10 +137,10 @@ class Peers:
         """Make this node known from now on."""
         self.towers.is_announced, self.beacon_due = True, now
 
-    def update(self, now: float, polled: Container[Socket]) -> tuple[list[PeerNews], list[str]]:
+    def update(self, now: float, polled: Container[Socket]) -> list[PeerNews]:
         """Receive beacons, make and end connections, and send the beacon if it is due.
 
-        Returns the news of peers, and the lost nodes.  Not called between ``poll`` and ``recv``:
+        Returns the news of peers.  Not called between ``poll`` and ``recv``:
         poll takes a message's first frame from the queue, a disconnect drops the others, and recv
         then aborts the process (a defect of libzmq).
         """
@@ -149,13 +149,12 @@ class Peers:
         for monitor in self._monitors.values():
             for event in monitor_events(monitor) if monitor in polled else ():
                 self._receive_event(now, *event)
-        lost: list[str] = []
         if not self._quotas.unfinished:
             self._connect_all(now)
             if now >= self.beacon_due:
-                lost = self._send_beacon(now)
+                self._send_beacon(now)
         news, self._news = self._news, []
-        return news, lost
+        return news
 
     # -- receiving from peers --------------------------------------------------------------------
 
@@ -228,8 +227,8 @@ class Peers:
         elif beacon.kind != beacons.ANSWER:
             self.towers.answer(beacon.node)
 
-    def _send_beacon(self, now: float) -> list[str]:
-        """Send the beacon; return the nodes that are lost, and known at no other endpoint."""
+    def _send_beacon(self, now: float) -> None:
+        """Send the beacon; note the nodes that are lost, and known at no other endpoint."""
         interval_s = self._config.beacon_interval_ms / 1000
         if self.tower_found and not self.table.announced:
             interval_s = min(interval_s, FIRST_BEACONS_INTERVAL_S)
@@ -246,7 +245,8 @@ class Peers:
         self._check_connections(now)
         lost = [*(node for node, _ in silent), *self.table.replaced]
         self.table.replaced.clear()
-        return [node for node in lost if not self.table.knows(node)]
+        unknown = [node for node in lost if not self.table.knows(node)]
+        self._news += [PeerNews(node, is_lost=True) for node in unknown]
 
     def _log(self, event: str, text: str, peer: str, endpoint: str) -> None:
         facts = {"node": self._own, "peer": peer, "endpoint": endpoint}

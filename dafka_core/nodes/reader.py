@@ -81,7 +81,7 @@ class Reader(Node):
 
     def towers(self) -> list[str]:
         """Return the towers of its mesh, as ``HOST:SUB_PORT:PUB_PORT``."""
-        return [str(each) for each in self.mesh.peers.towers.known]
+        return [str(each) for each in self._config.tower]
 
     def wait_for_stores(self, *, timeout_s: float) -> None:
         """Wait until every possible store has answered, or was given up with a warning.

@@ -39,6 +39,10 @@ _DOMAIN: Final = b"dafka"  # with it ZeroMQ rejects connections that no ZAP hand
 _log = logging.getLogger("dafka.security")
 
 
+class RefusedNodeError(ProtocolError):
+    """A beacon of a node that keys do not allow."""
+
+
 @dataclass(slots=True)
 class _Claim:
     key: str
@@ -64,13 +68,13 @@ class Claims:
     def take(self, now: float, endpoint: str, key: str) -> bool:
         """Note the announced key of an endpoint; return True if it replaces a different key.
 
-        Raises ProtocolError if a different key is proved there, or may still be proved.
+        Raises RefusedNodeError if a different key is proved there, or may still be proved.
         """
         claim = self._at.setdefault(endpoint, _Claim(key, now))
         if claim.key == key:
             return False
         if claim.is_proved or now < claim.since + PROOF_S:
-            raise ProtocolError("another node was announced at that endpoint")
+            raise RefusedNodeError("another node was announced at that endpoint")
         self._at[endpoint] = _Claim(key, now)
         return True
 
@@ -112,10 +116,6 @@ class RefusedSubscriptions:
             self.counts[hash(prefix)] = count - 1
         self._is_full = was_full and bool(self.counts)
         return count > 0 or was_full
-
-
-class RefusedNodeError(ProtocolError):
-    """A beacon of a node that keys do not allow."""
 
 
 class Security:
@@ -240,10 +240,7 @@ class Security:
         self.check_node(beacon.node, key)
         # If another node has announced itself at this node's own endpoint, this node would connect
         # to itself, and take its own messages for those of the other node.
-        try:
-            return beacon, beacon.node != own and self.claims.take(now, beacon.endpoint, key)
-        except ProtocolError as error:
-            raise RefusedNodeError(str(error)) from None
+        return beacon, beacon.node != own and self.claims.take(now, beacon.endpoint, key)
 
     # -- connections -----------------------------------------------------------------------------
 

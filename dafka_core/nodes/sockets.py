@@ -35,7 +35,6 @@ from dafka_core.protocol import messages as m
 from dafka_core.protocol.beacons import MAX_PEERS
 from dafka_core.protocol.bulk_decoder import PACKED_IDS, BulkDecoder
 from dafka_core.protocol.codec import (
-    BatchNumbers,
     encode,
     encode_batch_prefix,
     pack_batch_numbers,
@@ -361,7 +360,7 @@ def send_packed(socket: Socket, message: OutgoingBatch) -> None:
         records = data[int(ends[start]) : int(ends[stop])]
         times = m.pack_times(batch.times, start, stop)
         offset, runs = batch.offset + start, len(times) // RUN_BYTES
-        numbers = BatchNumbers(offset, stop - start, batch.transaction, batch.epoch, runs)
-        socket.send(prefix + pack_batch_numbers(numbers), zmq.SNDMORE)
+        numbers = offset, stop - start, batch.transaction, batch.epoch, runs
+        socket.send(prefix + pack_batch_numbers(*numbers), zmq.SNDMORE)
         socket.send(b"".join((times, lengths[4 * start : 4 * stop], records)))
         start = stop

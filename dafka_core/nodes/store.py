@@ -127,10 +127,10 @@ class Store(Node):
             self.retention = Retention(log, config.retain, archive, until_read, queries)
             self.deletions = Deletions(log, self.address, self.append_queue)
             self.compressor = log.compressor(config.compress, config.compress_after_s)
-            linker = log.linker if config.tamper_evidence else None
-            self.merge_thread = undo.enter_context(
-                MergeThread(log, config.staged_hours, self.compressor, linker)
-            )
+            steps = [self.compressor.step]
+            if config.tamper_evidence:
+                steps.append(log.linker.step)
+            self.merge_thread = undo.enter_context(MergeThread(log, config.staged_hours, *steps))
             self.heal_thread = undo.enter_context(
                 HealThread(log, weakly(self._others, []), config.keys)
             )

@@ -21,7 +21,7 @@ from dafka_core.nodes.threads import NodeThread
 from dafka_core.protocol import store_requests
 from dafka_core.protocol.messages import HEADS, HeadsQuery, HeadsReply, TimesQuery, TimesReply
 from dafka_core.protocol.role import Outgoing, OutgoingBatch
-from dafka_core.protocol.store_requests import FetchRange, HeadsRequest, PublishCommitted, Request
+from dafka_core.protocol.store_requests import HeadsRequest, RecordsRequest, Request
 from dafka_core.protocol.store_role import StoreRole
 from dafka_core.storage import Log
 from dafka_core.system.closing import ProcessBound
@@ -175,8 +175,9 @@ class StoreLoop:
                 continue
             self._mesh.send(answer)
             sent += sum(map(_size, answer))
-            is_packed = isinstance(request, FetchRange) and request.is_packed
-            if is_packed or isinstance(request, PublishCommitted) or sent >= SERVE_REQUESTS:
+            if sent >= SERVE_REQUESTS or (
+                isinstance(request, RecordsRequest) and (request.is_packed or not request.requestor)
+            ):
                 break
         if requests.refused_count > 2 * self._refused_count:
             self._refused_count = requests.refused_count
@@ -190,9 +191,11 @@ class StoreLoop:
 
     def _answer(self, request: Request) -> list[Outgoing]:
         match request:
-            case FetchRange(is_packed=True):
+            case RecordsRequest(requestor=""):
+                return self._published(request)
+            case RecordsRequest(is_packed=True):
                 return self._fetched_packed(request)
-            case FetchRange():
+            case RecordsRequest():
                 return self._fetched(request)
             case HeadsRequest():
                 return self._heads(request)
@@ -202,8 +205,6 @@ class StoreLoop:
             case TimesQuery():
                 times = self._log.times(request.tp, request.sequence, request.end)
                 return store_requests.replies(request, self._role.address, times)
-            case PublishCommitted():
-                return self._published(request)
 
     def _heads(self, request: HeadsRequest) -> list[Outgoing]:
         """Return the heads of one message; all at once would delay other requests, and beacons."""
@@ -215,10 +216,10 @@ class StoreLoop:
             return store_requests.replies(query, self._role.address, infos)
         return store_requests.heads(infos, request.requestor)
 
-    def _fetched(self, fetch: FetchRange) -> list[Outgoing]:
+    def _fetched(self, fetch: RecordsRequest) -> list[Outgoing]:
         """Return the first records of a FETCH; the rest is queued again."""
-        tp, wanted = fetch.wanted.tp, fetch.wanted
-        batches = self._read(tp, wanted.earliest, wanted.end)
+        tp = fetch.tp
+        batches = self._read(tp, fetch.start, fetch.end)
         if not batches:
             return []
         end = batches[-1].end
@@ -227,20 +228,20 @@ class StoreLoop:
         state = self._log.transaction_state(tp)
         last = (state.transaction,) if state.transaction else ()
         records = _outgoing(batches, last, fetch.requestor)
-        if end < wanted.end:
+        if end < fetch.end:
             self._role.requests.put_back(fetch.rest(end))
-        elif state.end > wanted.end:
+        elif state.end > fetch.end:
             # C nodes request 100,000 records at most, and the next ones only when they receive a
             # head again (docs/wire.md, "For C nodes").
             info = [PartitionInfo(*tp, 0, state.end)]
             records += store_requests.heads(info, fetch.requestor) + store_requests.heads(info)
         return records
 
-    def _fetched_packed(self, first: FetchRange) -> list[Outgoing]:
+    def _fetched_packed(self, first: RecordsRequest) -> list[Outgoing]:
         """Return the first records of some partitions; the rest is queued again."""
         requests = self._role.requests
         fetches = requests.take_packed(first, SERVE_REQUESTS)
-        ranges = [each.wanted for each in fetches]
+        ranges = [PartitionInfo(*each.tp, each.start, each.end) for each in fetches]
         found = self._log.read_each(ranges, max_records=SERVE_COUNT, max_bytes=SERVE_BYTES)
         for fetch in fetches[len(found) :]:
             requests.put_back(fetch)
@@ -250,11 +251,11 @@ class StoreLoop:
                 self._report_damage(batch)
             elif batch is not None:
                 batches.append(batch)
-                if batch.end < fetch.wanted.end:
+                if batch.end < fetch.end:
                     requests.put_back(fetch.rest(batch.end))
         return store_requests.fetched_batches(first.requestor, batches)
 
-    def _published(self, publish: PublishCommitted) -> list[Outgoing]:
+    def _published(self, publish: RecordsRequest) -> list[Outgoing]:
         records: list[Outgoing] = []
         # Without a subscriber no record is read: a later one receives the head, and fetches.
         if self._mesh.has_subscriber(publish.tp.topic):

@@ -83,11 +83,6 @@ class Towers:
         self._links = {tower: self._connected(tower, 0.0) for tower in config.tower}
 
     @property
-    def known(self) -> list[TowerAddress]:
-        """Return the towers."""
-        return [*self._links]
-
-    @property
     def heard_at(self) -> dict[str, float]:
         """Return the time of each tower's last message or connection (monotonic); thread-safe."""
         links = [*self._links.items()]

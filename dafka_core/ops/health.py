@@ -72,7 +72,7 @@ def _of_mesh(mesh: Mesh) -> Iterator[Finding]:
     if late_s > HANGS_S:
         yield problem(LIFE, f"its loop has been hanging for {late_s:.0f} s", "restart it")
     if not mesh.peers.tower_found:
-        towers = ", ".join(map(str, mesh.peers.towers.known))
+        towers = ", ".join(mesh.peers.towers.heard_at)
         yield problem("tower", f"no tower responds at {towers}", "check that a tower runs there")
         return
     now = time.monotonic()

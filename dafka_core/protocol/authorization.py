@@ -43,14 +43,7 @@ def refusal(key: Permissions, message: m.Message) -> str:
             may, right = key.is_own(message.store) and key.may_write(*message.tp), _OF_STORE
         case m.Ack(store=""):  # a C store's ACK names no store
             may, right = key.is_store, _OF_STORE
-        case (
-            m.Ack()
-            | m.EpochAck()
-            | m.StoreHello()
-            | m.StoreEndpoints()
-            | m.StoresKnown()
-            | m.Reply()
-        ):
+        case m.Ack() | m.EpochAck() | m.StoreHello() | m.OfStore():
             may, right = key.is_store and key.is_own(message.store), _OF_STORE
         case m.DirectRecordBatches():
             may, right = all(key.may_write(*each[:2]) for each in message.entries), _WRITE

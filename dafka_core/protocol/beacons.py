@@ -10,10 +10,10 @@ which contain the kind of the node (docs/wire.md).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from dafka_core.errors import ProtocolError
 from dafka_core.model.name_limits import check_node_address
@@ -79,36 +79,6 @@ def _node(frame: bytes) -> str:
     return node
 
 
-def _host(frame: bytes) -> str:
-    host = _ascii(frame)
-    if len(host) > MAX_HOST_BYTES or not is_host(host):
-        raise ProtocolError("a beacon contains the name or the address of a host")
-    return host
-
-
-def _port(frame: bytes) -> int:
-    port = _ascii(frame)
-    if not port.isdecimal() or len(port) > 5 or not 0 < int(port) < 65_536:
-        raise ProtocolError("the port of a beacon must be between 1 and 65535")
-    return int(port)
-
-
-def _kind(frame: bytes) -> str:
-    if not re.fullmatch(rb"[A-Z]", frame):
-        raise ProtocolError("the kind of a node is one capital letter")
-    return frame.decode()
-
-
-# RFC 46's nodes may leave the host to the tower, which knows the sender's address.
-_PLAIN: Final = (_node, lambda frame: _host(frame) if frame else "", _port)
-# The messages to towers, by the first frame and the number of the others: what these contain.
-_TO_TOWERS: Final[dict[tuple[bytes, int], tuple[Callable[[bytes], Any], ...]]] = {
-    (BEACON, 3): _PLAIN,
-    (BEACON_WITH_KIND, 4): (*_PLAIN, _kind),
-    (BEACON_WITH_KIND, 5): (*_PLAIN, _kind, _node),
-}
-
-
 def encode_node_beacon(beacon: NodeBeacon) -> list[bytes]:
     """Encode a beacon as four frames of text; a kind and a receiver take one more each."""
     first = BEACON_WITH_KIND if beacon.kind else BEACON
@@ -118,12 +88,20 @@ def encode_node_beacon(beacon: NodeBeacon) -> list[bytes]:
 
 def decode_node_beacon(frames: Sequence[bytes]) -> NodeBeacon:
     """Decode any form of a node's beacon; raise ProtocolError if it is invalid."""
-    tag, *others = frames or (b"",)
-    parsers = _TO_TOWERS.get((tag, len(others)))
-    if parsers is None:
+    form = (frames[0], len(frames)) if frames else (b"", 0)
+    if form not in ((BEACON, 4), (BEACON_WITH_KIND, 5), (BEACON_WITH_KIND, 6)):
         raise ProtocolError(f"a message to towers has an unknown form: {len(frames)} frames")
-    parts = [parse(frame) for parse, frame in zip(parsers, others, strict=True)]
-    return NodeBeacon(*parts)
+    node, host, port, *others = map(_ascii, frames[1:])
+    for address in (node, *others[1:]):
+        check_node_address(address)
+    # RFC 46's nodes may leave the host to the tower, which knows the sender's address.
+    if host and (len(host) > MAX_HOST_BYTES or not is_host(host)):
+        raise ProtocolError("a beacon contains the name or the address of a host")
+    if not port.isdecimal() or len(port) > 5 or not 0 < int(port) < 65_536:
+        raise ProtocolError("the port of a beacon must be between 1 and 65535")
+    if others and not re.fullmatch("[A-Z]", others[0]):
+        raise ProtocolError("the kind of a node is one capital letter")
+    return NodeBeacon(node, host, int(port), *others)
 
 
 def encode_tower_beacon(beacon: TowerBeacon) -> list[bytes]:

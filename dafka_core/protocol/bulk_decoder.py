@@ -26,7 +26,7 @@ from dafka_core.protocol.messages import AnyRecord, PackedRecords, unpack_batch
 # limit the decoder clears the cache.
 MAX_KNOWN_PREFIXES: Final = 16_384
 PACKED_IDS: Final = b"rp"  # ids of the commands with many records
-_ANY_NUMBERS: Final = codec.pack_batch_numbers(codec.BatchNumbers(0, 1, None, None, 0))
+_ANY_NUMBERS: Final = codec.pack_batch_numbers(0, 1, None, None, 0)
 
 
 @dataclass(slots=True)
@@ -59,8 +59,7 @@ class BulkDecoder:
                 # For packed messages only the names are checked here, the rest in ``take``.
                 numbers, content = (_ANY_NUMBERS, bytes(4)) if packed else (bytes(8), bytes(value))
                 message = codec.decode((prefix + numbers, content))
-                if not isinstance(message, AnyRecord):
-                    raise ProtocolError("other messages come in another way")
+                assert isinstance(message, AnyRecord)  # other messages come in another way
             except ProtocolError:
                 self.invalid_count += 1
                 return
@@ -93,14 +92,10 @@ class BulkDecoder:
             sequences = sequences[valid]
         if not values:
             return []
-        starts = [0, *(np.flatnonzero(np.diff(sequences) != 1) + 1).tolist()]
+        gaps = (np.flatnonzero(np.diff(sequences) != 1) + 1).tolist()
         return [
-            RecordBatch(
-                bucket.tp,
-                int(sequences[start]),
-                Values.of(values[start:stop] if len(starts) > 1 else values),
-            )
-            for start, stop in zip(starts, [*starts[1:], len(values)], strict=True)
+            RecordBatch(bucket.tp, int(sequences[start]), Values.of(values[start:stop]))
+            for start, stop in pairwise([0, *gaps, len(values)])
         ]
 
     def _packed(self, bucket: PartitionRecords) -> list[RecordBatch]:
@@ -117,14 +112,13 @@ class BulkDecoder:
             parts.append((sequence, sequence + count, (transaction, epoch), records))
         if not parts:
             return []
-        starts = [0]
-        for index, (one, other) in enumerate(pairwise(parts), 1):
-            if one[1] != other[0] or one[2] != other[2]:
-                starts.append(index)
-        return [
-            _joined(bucket.tp, parts[start:stop])
-            for start, stop in zip(starts, [*starts[1:], len(parts)], strict=True)
+        gaps = [
+            index
+            for index, (one, other) in enumerate(pairwise(parts), 1)
+            if one[1] != other[0] or one[2] != other[2]
         ]
+        stretches = pairwise([0, *gaps, len(parts)])
+        return [_joined(bucket.tp, parts[start:stop]) for start, stop in stretches]
 
 
 _Part = tuple[int, int, tuple[Transaction | None, Epoch | None], PackedRecords]

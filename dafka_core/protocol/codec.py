@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final
 
 from dafka_core.config.node_options import C_LAYOUT, RFC46
 from dafka_core.errors import ProtocolError
@@ -79,29 +79,22 @@ def encode_batch_prefix(requestor: str, tp: TopicPartition, *, packed: bool) -> 
     return topic + b"\0" + VERSION + pack_text(tp.partition) + pack_text(tp.topic)
 
 
-class BatchNumbers(NamedTuple):
-    """The numbers after the names in the header of packed records."""
-
-    sequence: int
-    records: int
-    transaction: Transaction | None
-    epoch: Epoch | None
-    runs: int
-
-
-def pack_batch_numbers(numbers: BatchNumbers) -> bytes:
-    """Encode the numbers."""
-    sequence, records, transaction, epoch, runs = numbers
+def pack_batch_numbers(
+    sequence: int, records: int, transaction: Transaction | None, epoch: Epoch | None, runs: int
+) -> bytes:
+    """Encode the numbers after the names in the header of packed records."""
     origin = pack_transaction(transaction), pack_epoch(epoch)
     return _BATCH_NUMBERS.pack(sequence, records, *origin, runs)
 
 
-def unpack_batch_numbers(octets: bytes) -> BatchNumbers:
+def unpack_batch_numbers(
+    octets: bytes,
+) -> tuple[int, int, Transaction | None, Epoch | None, int]:
     """Decode ``pack_batch_numbers``; only the length is checked."""
     if len(octets) != BATCH_NUMBERS_BYTES:
         raise ProtocolError("a batch's header ends within a field")
     sequence, records, transaction, epoch, runs = _BATCH_NUMBERS.unpack_from(octets)
-    return BatchNumbers(sequence, records, transaction_of(transaction), epoch_of(epoch), runs)
+    return sequence, records, transaction_of(transaction), epoch_of(epoch), runs
 
 
 def decode(frames: Sequence[bytes]) -> m.Message:

@@ -11,6 +11,7 @@ no node has any more.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from math import inf
 from typing import Final, Literal, NamedTuple
 
@@ -119,7 +120,7 @@ class ConsumerRole:
 
     def on_message(self, now: float, message: m.Message, peer: str) -> list[Outgoing]:
         """Process HEAD, DIRECT-HEAD, STORE-HELLO, RECORD-TOO-LARGE and answers to queries."""
-        known = self.directory.stores if isinstance(message, m.HeadsReply) else []
+        known = self.directory.stores if isinstance(message, m.HeadsReply) else ()
         messages = [] if isinstance(message, m.Head) else self.directory.on_message(now, message)
         match message:
             case m.Head() | m.DirectHead():
@@ -177,12 +178,8 @@ class ConsumerRole:
         return messages + self._hello(topic) if kind is m.ConsumerHello and topic else messages
 
     def on_peer(self, now: float, news: PeerNews) -> None:
-        """Note a peer that may be a store."""
+        """Note a peer that may be a store, or its loss."""
         self.directory.on_peer(now, news)
-
-    def on_peer_lost(self, peer: str) -> None:
-        """Keep everything: other peers have its records, or it returns."""
-        self.directory.on_peer_lost(peer)
 
     def on_tick(self, now: float) -> list[Outgoing]:
         """Request missing records, and the heads at an interval."""
@@ -270,6 +267,7 @@ class ConsumerRole:
         return partition
 
 
+@dataclass
 class LossDetector:
     """Detects lost records: a consumer waits for them, no store has them, and no peer sends them.
 
@@ -278,15 +276,11 @@ class LossDetector:
     each reachable store answers without them, and some time has passed.
     """
 
-    def __init__(
-        self,
-        directory: StoreDirectory,
-        scheduler: FetchScheduler,
-        partitions: Mapping[TopicPartition, FollowedPartition],
-    ) -> None:
-        self._directory = directory
-        self._scheduler = scheduler
-        self._partitions = partitions
+    directory: StoreDirectory
+    scheduler: FetchScheduler
+    partitions: Mapping[TopicPartition, FollowedPartition]
+
+    def __post_init__(self) -> None:
         self._question: Question | None = None
         self._asked_at = self._due = -inf
         self._had_stores = False
@@ -295,14 +289,14 @@ class LossDetector:
         """Ask the stores about missing records, at intervals."""
         if self._question is not None or now < self._due:
             return []
-        waiting = self._scheduler.unanswered(now, timing.LOSS_CHECK_S)
+        waiting = self.scheduler.unanswered(now, timing.LOSS_CHECK_S)
         self._due = now + (timing.LOSS_QUESTION_S if waiting else timing.LOSS_CHECK_S)
         if not waiting:
             return []
         self._asked_at = now
         wanted = {each.tp: each.next_offset for each in waiting}
         topics = tuple(sorted({tp.topic for tp in wanted}))
-        self._question, messages = self._directory.ask(now, m.HeadsQuery, topics, wanted=wanted)
+        self._question, messages = self.directory.ask(now, m.HeadsQuery, topics, wanted=wanted)
         return messages
 
     def losses(self, now: float) -> Iterator[Loss]:
@@ -316,7 +310,7 @@ class LossDetector:
         All gaps of a partition, in order: a consumer that waits at the first has no use for the
         others.  A loss is yielded again after its partition has waited as long again.
         """
-        if bool(self._directory.stores) != self._had_stores:
+        if bool(self.directory.stores) != self._had_stores:
             # The last store has gone, or the first one has returned: give it time to answer.
             self._had_stores, self._asked_at = not self._had_stores, now
         question = self._question
@@ -324,13 +318,13 @@ class LossDetector:
         is_over = now >= self._asked_at + timing.ABSENT_STORE_S
         if question is None or not (question.answered or is_over):
             return
-        self._directory.forget(question)
+        self.directory.forget(question)
         self._question = None
         for tp, start in question.wanted.items():
-            partition, first = self._partitions.get(tp), question.available.get(tp)
+            partition, first = self.partitions.get(tp), question.available.get(tp)
             if partition is None or partition.next_offset != start:
                 continue  # unsubscribed, or advanced meanwhile
-            is_sure = first is not None and question.answered and not self._directory.lost
+            is_sure = first is not None and question.answered and not self.directory.lost
             wait_s = timing.LOSS_CHECK_S if is_sure else timing.ABSENT_STORE_S
             if partition.unanswered_s(now) >= wait_s:
                 yield from self._gaps(partition, first)
@@ -348,7 +342,7 @@ class LossDetector:
         if first is not None:
             why = "the stores have trimmed them"
             there = [*(each for each in there if each[0] < first), (first, first)]
-        elif not self._directory.stores:
+        elif not self.directory.stores:
             why = "no store is reachable, and the node that had them is gone"
         if not there:
             yield Loss(tp, start, partition.head, None, why)

@@ -14,6 +14,7 @@ history.  It is the argument of Paxos and Raft, without a leader.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import inf
 from typing import Final
 
@@ -40,20 +41,16 @@ MAX_PROMISING: Final = 1_000  # promises in the disk's queue; requestors retry
 HOSTING_ACKS: Final = 1  # a client's records are acknowledged when the hosting store has them
 
 
+@dataclass
 class Histories:
     """The histories of a store's partitions."""
 
-    def __init__(
-        self,
-        known: KnownStores,
-        hosting_id: int,
-        least_number: int,
-        write: Callable[[LogEntry], None],
-    ) -> None:
-        self._known = known
-        self._write = write
-        self._hosting_id = hosting_id
-        self._least_number = least_number
+    known: KnownStores
+    hosting_id: int
+    least_number: int
+    write: Callable[[LogEntry], None]
+
+    def __post_init__(self) -> None:
         self._promising: dict[tuple[TopicPartition, EpochId], m.HistoryQuery] = {}
         self._to_compare: dict[TopicPartition, None] = {}  # others may have another history
         self._to_fence: dict[TopicPartition, StorePartition] = {}  # an older life continues
@@ -64,14 +61,12 @@ class Histories:
     def admits(self, partition: StorePartition, batch: RecordBatch) -> bool:
         """Return True if records may extend the store's own history, as far as it is known."""
         epoch, history = batch.epoch, partition.history
-        if epoch is not None and partition.has_lost(epoch):
-            self._to_compare[batch.tp] = None  # the winner may have lost its records since
-            return False
         winner = partition.winner.history if partition.winner else ()
-        # An older epoch ends where the winner's next one begins; late records exceed that.
+        # The winner has replaced an older epoch from its own next one on.  Other losers still send
+        # these records: two could fetch them from each other again, in turns and for ever.
         is_older = epoch is not None and epoch.life < last_life(winner)
         if is_older and epoch_at(winner, batch.end - 1) != epoch:
-            self._to_compare[batch.tp] = None
+            self._to_compare[batch.tp] = None  # the winner may have lost its records since
             return False
         if epoch is None or not history or epoch == history[-1]:
             return True
@@ -110,8 +105,8 @@ class Histories:
         known = partition.client_epoch
         # An unfinished one may belong to a refused commit: a later commit begins elsewhere.
         if known is None or newest > known.life or known not in partition.history[-1:]:
-            number = max(newest.number + 1, self._least_number)
-            life = EpochId(number, self._hosting_id, HOSTING_ACKS)
+            number = max(newest.number + 1, self.least_number)
+            life = EpochId(number, self.hosting_id, HOSTING_ACKS)
             known = partition.client_epoch = Epoch(*life, offset, digest(partition.history))
         return known
 
@@ -125,7 +120,7 @@ class Histories:
         if last is not None and life < partition.promised:
             self._to_fence[partition.tp] = partition
             return []
-        return [m.EpochAck(address, topic, partition.durable - 1, self._known.store, life)]
+        return [m.EpochAck(topic, address, partition.durable - 1, self.known.store, life)]
 
     # -- other histories -------------------------------------------------------------------------
 
@@ -165,12 +160,12 @@ class Histories:
         return m.HistoryReply(
             requestor,
             query,
-            self._known.store,
+            self.known.store,
             *partition.tp,
             end,
             partition.promised,
             prefix(partition.history, end),
-            self._known.names,
+            self.known.names,
             last if last and last.end <= end else None,  # the log may be ahead
         )
 
@@ -186,7 +181,7 @@ class Histories:
                 acks = min(acks, partition.promised.acks)
             partition.promised = asked._replace(acks=acks)
             self._promising[partition.tp, partition.promised] = query
-            self._write(Promise(partition.tp, partition.promised))
+            self.write(Promise(partition.tp, partition.promised))
         promised = partition.promised
         if promised[:2] == asked[:2] and (partition.tp, promised) in self._promising:
             return []
@@ -203,7 +198,7 @@ class Histories:
             return []
         self._due = now + timing.HISTORY_INTERVAL_S
         messages: list[Outgoing] = [
-            *(m.HistoryQuery(self._known.store, m.UNSOLICITED, *tp) for tp in self._to_compare),
+            *(m.HistoryQuery(self.known.store, m.UNSOLICITED, *tp) for tp in self._to_compare),
             *(self.reply(each, tp.partition) for tp, each in self._to_fence.items()),
         ]
         self._to_compare.clear()

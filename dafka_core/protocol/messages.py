@@ -155,12 +155,25 @@ class Message:
         """Raise ProtocolError if the fields, each valid alone, contradict each other."""
 
 
+# The bases below have the fields that several messages share.  In constructors the fields of later
+# bases are first; ``command`` has the order in a frame.  Slots are made by ``command``.
+
+
+@dataclass(frozen=True)
+class ToRequestor(Message):
+    """A message of, or to, the node that requests something."""
+
+    __slots__ = ()
+    requestor: f.Address
+
+
+@dataclass(frozen=True)
 class OfPartition(Message):
     """A message about one partition."""
 
     __slots__ = ()
-    topic: str
-    partition: str
+    topic: f.Topic
+    partition: f.Address
 
     @property
     def tp(self) -> TopicPartition:
@@ -168,11 +181,18 @@ class OfPartition(Message):
         return TopicPartition(self.topic, self.partition)
 
 
-class UpTo(OfPartition):
+@dataclass(frozen=True)
+class AtSequence(OfPartition):
+    """A message about one record of a partition."""
+
+    __slots__ = ()
+    sequence: f.Offset
+
+
+class UpTo(AtSequence):
     """A message with the end of a partition: ``sequence`` is the last record's, inclusive."""
 
     __slots__ = ()
-    sequence: int
 
     @property
     def end(self) -> int:
@@ -181,7 +201,7 @@ class UpTo(OfPartition):
 
 
 @dataclass(frozen=True)
-class Packed(OfPartition):
+class Packed(AtSequence):
     """Extension: consecutive records in one message, all of one ``epoch`` and ``transaction``.
 
     ``value`` begins with ``runs`` runs of timestamps, none if they are unknown: the timestamps,
@@ -190,9 +210,6 @@ class Packed(OfPartition):
     """
 
     __slots__ = ()
-    topic: f.Topic
-    partition: f.Address
-    sequence: f.Offset
     count: f.Number
     value: bytes
     transaction: f.MaybeTransaction = None
@@ -205,13 +222,27 @@ class Packed(OfPartition):
         unpack_batch(self.count, self.value, self.runs)
 
 
-@dataclass(frozen=True, slots=True)
-class Reply(Message):
+@dataclass(frozen=True)
+class OfQuery(ToRequestor):
+    """Extension: a question of a requestor to stores, or a store's answer."""
+
+    __slots__ = ()
+    query: f.QueryId
+
+
+@dataclass(frozen=True)
+class OfStore(ToRequestor):
+    """Extension: a message of a store to a requestor."""
+
+    __slots__ = ()
+    store: f.Address
+
+
+@dataclass(frozen=True)
+class Reply(OfStore, OfQuery):
     """Extension: part ``part`` of ``parts``, from 0 on, of a store's answer to a query."""
 
-    requestor: f.Address
-    query: f.QueryId
-    store: f.Address
+    __slots__ = ()
     part: f.Number
     parts: f.Number
 
@@ -222,41 +253,30 @@ class Reply(Message):
 
 
 @command(b"M", "topic", _RECORD)
-class RecordMessage(OfPartition):
+class RecordMessage(AtSequence):
     """RECORD, from a producer to stores and consumers: "Topic is the name of the topic"."""
 
     requestor: ClassVar[str] = ""
-    topic: f.Topic
-    partition: f.Address
-    sequence: f.Offset
     value: bytes
 
 
 @command(b"D", "requestor", _RECORD)
-class DirectRecord(OfPartition):
+class DirectRecord(AtSequence, ToRequestor):
     """DIRECT-RECORD, the answer to a FETCH: "Topic is the address of the requestor"."""
 
-    requestor: f.Address
-    topic: f.Topic
-    partition: f.Address
-    sequence: f.Offset
     value: bytes
 
 
 @command(b"F", "partition")
-class Fetch(OfPartition):
+class Fetch(AtSequence, ToRequestor):
     """FETCH, requests missed records: "Topic is the address of the producer (partition)"."""
 
-    partition: f.Address
-    requestor: f.Address
-    topic: f.Topic
-    sequence: f.Offset
     count: f.FetchCount
 
     @classmethod
     def of(cls, requestor: str, tp: TopicPartition, start: int, end: int) -> Self:
         """Request the records from ``start`` to ``end`` (exclusive)."""
-        return cls(tp.partition, requestor, tp.topic, start, end - start)
+        return cls(requestor, *tp, start, end - start)
 
     @property
     def end(self) -> int:
@@ -269,9 +289,6 @@ class Fetch(OfPartition):
 class Ack(UpTo):
     """ACK, from a store to a producer.  C nodes do not name the store (``store`` = "")."""
 
-    partition: f.Address
-    topic: f.Topic
-    sequence: f.Offset
     store: f.AnyAddress = ""
 
 
@@ -279,35 +296,23 @@ class Ack(UpTo):
 class EpochAck(UpTo):
     """Extension: an ACK with the producer's ``life``, which has written the last record."""
 
-    partition: f.Address
-    topic: f.Topic
-    sequence: f.Offset
     store: f.Address
     life: f.Life
 
     @property
     def plain(self) -> Ack:
         """Return the message for producers that do not know epochs."""
-        return Ack(self.partition, self.topic, self.sequence, self.store)
+        return Ack(*self.tp, self.sequence, self.store)
 
 
 @command(b"H", "topic", _RECORD)
 class Head(UpTo):
     """HEAD, from a producer: "the offset of the last published record"."""
 
-    topic: f.Topic
-    partition: f.Address
-    sequence: f.Offset
-
 
 @command(b"E", "requestor", _RECORD)
-class DirectHead(UpTo):
+class DirectHead(UpTo, ToRequestor):
     """DIRECT-HEAD, to one requestor: the answer to a GET-HEADS or a CONSUMER-HELLO."""
-
-    requestor: f.Address
-    topic: f.Topic
-    partition: f.Address
-    sequence: f.Offset
 
 
 @command(b"G", "topic")
@@ -345,14 +350,8 @@ class RecordBatchMessage(Packed):
     requestor: ClassVar[str] = ""
 
 
-@dataclass(frozen=True)
-class _ToRequestor(Message):
-    __slots__ = ()
-    requestor: f.Address
-
-
 @command(b"p", "requestor", _BATCH)
-class DirectRecordBatch(Packed, _ToRequestor):
+class DirectRecordBatch(Packed, ToRequestor):
     """Extension: DIRECT-RECORDs of one partition in one message."""
 
 
@@ -371,14 +370,13 @@ class FetchBatch(Message):
 
 
 @command(b"C", "requestor", max_bytes=_MAX_RANGES_BYTES)
-class DirectRecordBatches(Message):
+class DirectRecordBatches(ToRequestor):
     """Extension: the answer to a FETCH-BATCH, records of many partitions in one message.
 
     ``value`` is that of a DIRECT-RECORD-BATCH with the records of all entries, in their order.  No
     run of timestamps has records of two entries.
     """
 
-    requestor: f.Address
     entries: f.Ranges
     epochs: f.EntryEpochs  # one epoch for the records of each entry
     runs: f.Number
@@ -387,19 +385,15 @@ class DirectRecordBatches(Message):
     @classmethod
     def of(cls, requestor: str, batches: Sequence[RecordBatch]) -> Self:
         """Encode record batches, without their transactions."""
-        lengths, values, entries, epochs = [], [], [], []
-        for batch in batches:
-            ends, data = batch.values.columns()
-            lengths.append(ends[1:] - ends[:-1])
-            values.append(data)
-            entries.append(PartitionInfo(*batch.tp, batch.offset, batch.end))
-            epochs.append(batch.epoch)
-        packed = np.concatenate(lengths).astype("<u4").tobytes()
+        columns = [batch.values.columns() for batch in batches]
+        lengths = np.concatenate([ends[1:] - ends[:-1] for ends, _ in columns])
         times = joined_times([batch.times for batch in batches])
-        stamps = pack_times(times, 0, len(packed) // limits.LENGTH_BYTES)
-        content = b"".join([stamps, packed, *values])
-        runs = len(stamps) // limits.RUN_BYTES
-        return cls(requestor, tuple(entries), tuple(epochs), runs, content)
+        stamps = pack_times(times, 0, len(lengths))
+        values = (data for _, data in columns)
+        content = b"".join([stamps, lengths.astype("<u4").tobytes(), *values])
+        entries = tuple(PartitionInfo(*batch.tp, batch.offset, batch.end) for batch in batches)
+        epochs = tuple(batch.epoch for batch in batches)
+        return cls(requestor, entries, epochs, len(stamps) // limits.RUN_BYTES, content)
 
     def check(self) -> None:
         """Raise ProtocolError unless the content has the records of the entries."""
@@ -441,58 +435,42 @@ class DirectRecordBatches(Message):
 
 
 @command(b"Q", max_bytes=limits.MAX_HELLO_BYTES)
-class HeadsQuery(Message):
+class HeadsQuery(OfQuery):
     """Extension: asks stores for their partitions of some topics (all topics if empty).
 
     Unlike the answer to GET-HEADS, its answer names the store, has the beginning of each partition,
     and has an end: a requestor knows when it is complete, also if it is empty.
     """
 
-    requestor: f.Address
-    query: f.QueryId
     topics: f.Topics
 
 
 @command(b"T")
-class TimesQuery(OfPartition):
+class TimesQuery(AtSequence, OfQuery):
     """Extension: asks stores for the timestamps of records ``[sequence, end)`` of a partition."""
 
-    requestor: f.Address
-    query: f.QueryId
-    topic: f.Topic
-    partition: f.Address
-    sequence: f.Offset
     end: f.End
 
 
 @command(b"V")
-class HistoryQuery(OfPartition):
+class HistoryQuery(OfPartition, OfQuery):
     """Extension: asks stores for the history of a partition.
 
     With a ``life`` a producer that is about to begin also asks them for a promise to acknowledge no
     more records of older ones.
     """
 
-    requestor: f.Address
-    query: f.QueryId
-    topic: f.Topic
-    partition: f.Address
     life: f.Life = NO_LIFE
 
 
 @command(b"J", "requestor", max_bytes=limits.MAX_HELLO_BYTES)
-class HistoryReply(OfPartition):
+class HistoryReply(OfPartition, OfStore, OfQuery):
     """Extension: a store's answer; also sent to a producer that a newer life has replaced.
 
     ``promised`` is the newest life with a promise of this store, ``stores`` are all others that it
     knows, ``transaction`` is the partition's last one.
     """
 
-    requestor: f.Address
-    query: f.QueryId
-    store: f.Address
-    topic: f.Topic
-    partition: f.Address
     end: f.End
     promised: f.Life
     history: f.Epochs
@@ -523,34 +501,26 @@ class TimesReply(Reply):
 
 
 @command(b"O", "requestor", _RECORD + " size_bytes")
-class RecordTooLarge(OfPartition):
+class RecordTooLarge(AtSequence, ToRequestor):
     """Extension: in a FETCH's answer, in place of a record above the requestor's own limit."""
 
-    requestor: f.Address
-    topic: f.Topic
-    partition: f.Address
-    sequence: f.Offset
     size_bytes: f.RecordSize
 
 
 @command(b"N", "requestor")
-class StoreEndpoints(Message):
+class StoreEndpoints(OfStore):
     """Extension: sends one requestor the bulk endpoints of a store (Arrow Flight).
 
     ``locations`` are Flight URIs; a requestor uses the first that it can reach.
     """
 
-    requestor: f.Address
-    store: f.Address
     locations: f.Locations
 
 
 @command(b"X", "requestor", max_bytes=limits.MAX_HELLO_BYTES)
-class StoresKnown(Message):
+class StoresKnown(OfStore):
     """Extension: sends one requestor the list of all stores known to a store, also absent ones."""
 
-    requestor: f.Address
-    store: f.Address
     entries: f.KnownStores
 
 

@@ -356,14 +356,9 @@ class ProducerRole:
         return []
 
     def on_peer(self, now: float, news: PeerNews) -> None:
-        """Note a peer that may be a store."""
+        """Note a peer that may be a store.  The records of a lost one stay acknowledged."""
         if self.takeover is not None:
             self.takeover.directory.on_peer(now, news)
-
-    def on_peer_lost(self, peer: str) -> None:
-        """Keep a lost store's acknowledgements: its records are on disk."""
-        if self.takeover is not None:
-            self.takeover.directory.on_peer_lost(peer)
 
     def on_tick(self, now: float) -> list[Outgoing]:
         """Send "the HEAD command at regular a interval" (RFC 46) after the first record."""
@@ -388,7 +383,7 @@ class ProducerRole:
         if verifies or self._urgent_heads == URGENT_HEADS_PER_FETCH:
             self._urgent_heads = 0
             last = self.next_offset - 1
-            messages.append(m.Fetch(self.address, self.address, self.topic, last, 1))
+            messages.append(m.Fetch(self.address, self.topic, self.address, last, 1))
         return messages
 
     def deadline(self, now: float) -> float:
@@ -405,7 +400,7 @@ class ProducerRole:
         if self.retained:
             # It has an older life's records at these offsets, and cannot know it by the offsets.
             start, count = self.retained[0].offset, self.unacknowledged
-            return self._answer(m.Fetch(self.address, reply.store, self.topic, start, count))
+            return self._answer(m.Fetch(reply.store, self.topic, self.address, start, count))
         # It has promised that this life continues the store's records, and accepts no other
         # history.  This life has continued another history, and only this producer can report it.
         start, life, mine = self.epoch.start, self.epoch.life, self._history

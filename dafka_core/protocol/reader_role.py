@@ -83,12 +83,8 @@ class ReaderRole:
         return self.directory.on_subscribed(now, kind, topic)
 
     def on_peer(self, now: float, news: PeerNews) -> None:
-        """Note a peer that may be a store."""
+        """Note a peer that may be a store, or its loss."""
         self.directory.on_peer(now, news)
-
-    def on_peer_lost(self, peer: str) -> None:
-        """Stop waiting for a lost store."""
-        self.directory.on_peer_lost(peer)
 
     def on_tick(self, now: float) -> list[Outgoing]:
         """Request missing records."""

@@ -33,6 +33,7 @@ class PeerNews(NamedTuple):
     accepts: bool = False  # it has accepted our connection
     is_store: bool | None = None  # kind that it has announced when it connected to us
     client: str = ""  # name that it has announced with its kind
+    is_lost: bool = False  # its beacons have stopped: it has gone, or is late
 
 
 class Role(Protocol):
@@ -53,10 +54,7 @@ class Role(Protocol):
         """Process a peer's subscription to ``kind`` and ``topic`` (empty: all topics)."""
 
     def on_peer(self, now: float, news: PeerNews) -> None:
-        """Process a new peer, a new connection or a peer's announced kind."""
-
-    def on_peer_lost(self, peer: str) -> None:
-        """Process the loss of a peer that was silent for too long."""
+        """Process a new peer, a new connection, a peer's announced kind, or its loss."""
 
     def on_tick(self, now: float) -> list[Outgoing]:
         """Run after every round of the node's loop, and at ``deadline``."""

@@ -128,23 +128,17 @@ class StoreDirectory:
         self._known: dict[str, tuple[KnownStore, ...]] = {}  # each store's list of the others
         self._questions: dict[int, Question] = {}
         self._numbers = count(m.UNSOLICITED + 1)
-        self._now = 0.0
         self._settled_at: float | None = None
         self._has_beacon = False
 
     # -- the stores ------------------------------------------------------------------------------
 
     @property
-    def greeted(self) -> dict[str, Candidate]:
+    def stores(self) -> dict[str, Candidate]:
         """Return the stores that have greeted, by address."""
         # A copy first: other threads call this, too.
         stores = [*self._stores.items()]
         return {name: each for name, each in stores if each.state is NodeState.GREETED}
-
-    @property
-    def stores(self) -> list[str]:
-        """Return the addresses of the stores that have greeted."""
-        return list(self.greeted)
 
     @property
     def awaited_stores(self) -> tuple[str, ...]:
@@ -159,12 +153,12 @@ class StoreDirectory:
     @property
     def c_stores(self) -> list[str]:
         """Return the addresses of those that answer no queries."""
-        return [name for name, store in self.greeted.items() if not store.answers_queries]
+        return [name for name, store in self.stores.items() if not store.answers_queries]
 
     @property
     def endpoints(self) -> dict[str, tuple[str, ...]]:
         """Return the bulk endpoints of stores, by address."""
-        return {name: each.locations for name, each in self.greeted.items() if each.locations}
+        return {name: each.locations for name, each in self.stores.items() if each.locations}
 
     @property
     def missing(self) -> list[KnownStore]:
@@ -172,7 +166,7 @@ class StoreDirectory:
 
         A store that no other store knows any more was forgotten; without other stores, none is.
         """
-        greeted, lists = self.greeted, [*self._known.values()]
+        greeted, lists = self.stores, [*self._known.values()]
         entries = [each for known in lists for each in known]
         if not lists:
             entries = [KnownStore(name) for name in self.lost]
@@ -181,10 +175,14 @@ class StoreDirectory:
 
     def is_connected(self, store: str) -> bool:
         """Return True if messages are delivered in both directions."""
-        return store in self.greeted and self.greeted[store].receives_ours
+        return store in self.stores and self.stores[store].receives_ours
 
     def on_peer(self, now: float, news: PeerNews) -> None:
-        """Process a node's announcement, connection or kind."""
+        """Process a node's announcement, connection, kind or loss.
+
+        A lost node may only be late.  Then it will greet us again, but not subscribe again, since
+        its own connection to us has persisted.
+        """
         if not self._has_beacon:
             self._has_beacon = True
             settled_at = self._settled_at or now + timing.SETTLE_S
@@ -195,14 +193,8 @@ class StoreDirectory:
             self._apply(now, news.node, d.CONNECTION)
         if news.is_store is not None:
             self._apply(now, news.node, d.STORE_KIND if news.is_store else d.OTHER_KIND)
-
-    def on_peer_lost(self, peer: str) -> None:
-        """Stop waiting for a node without beacons.
-
-        It may only be late. Then it will greet us again, but not subscribe again, since its own
-        connection to us has persisted.
-        """
-        self._apply(self._now, peer, d.LOSS)
+        if news.is_lost:
+            self._apply(now, news.node, d.LOSS)
 
     def on_subscribed(self, now: float, kind: type[m.Message], topic: str) -> list[Outgoing]:
         """Ask a store that subscribes to our hello, and so receives our messages from now on."""
@@ -228,7 +220,7 @@ class StoreDirectory:
         """Apply an event to a candidate, and return it."""
         groups = (self._stores, self._awaited, self._dismissed)
         each = next((group[node] for group in groups if node in group), None) or Candidate(node)
-        self._now, before = now, each.state
+        before = each.state
         if (given_up := each.apply(now, event, endpoint=endpoint)) is not None:
             self.given_up.append(given_up)
         if each.state is not before:
@@ -259,7 +251,7 @@ class StoreDirectory:
 
         C stores count when they receive the question.
         """
-        greeted = self.greeted
+        greeted = self.stores
         return bool(greeted) and all(
             question.has_answered(name) if store.answers_queries else store.receives_ours
             for name, store in greeted.items()
@@ -296,7 +288,7 @@ class StoreDirectory:
         """Process greetings and answers."""
         match message:
             case m.StoreHello():
-                is_new = message.store not in self.greeted
+                is_new = message.store not in self.stores
                 store = self._apply(now, message.store, d.GREETS)
                 # A C store sends nothing more, and only now GET-HEADS is sent for it.
                 return self._ask_all(now) if is_new and store.receives_ours else []

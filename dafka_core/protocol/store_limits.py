@@ -91,15 +91,13 @@ class StoreLimits:
         """Return the error that refuses records, if any, and count it for the next log message."""
         if not is_new and not self.over:
             return None
-        owner, option = self.owner(tp), ""
+        owner, counted = self.owner(tp), self._counted_for(tp) if is_new else ()
+        reached = [each[0] for each in counted if 0 < self._most[each[0]] <= self._counts[each]]
         if owner in self.over:
-            option = KEY_BYTES
-        for name, counted in self._counted_for(tp) if is_new else ():
-            if 0 < self._most[name] <= self._counts[name, counted]:
-                option = name
-                break
-        if not option:
+            reached.append(KEY_BYTES)
+        if not reached:
             return None
+        option = reached[0]
         self.refused[option] += 1
         error = self._last[option] = StoreLimitError(*tp, owner, option, self._most[option])
         return error

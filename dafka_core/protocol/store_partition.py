@@ -55,14 +55,6 @@ class StorePartition(PartitionFetcher):
         """Return the last life of the store's history, or of the winner that it fetches."""
         return max(last_life(self.history), last_life(self.winner.history if self.winner else ()))
 
-    def has_lost(self, epoch: Epoch) -> bool:
-        """Return True if the winner has replaced an epoch, whose records other losers still send.
-
-        Otherwise two losers could fetch each other's records again, in turns and for ever.
-        """
-        history = self.winner.history if self.winner else ()
-        return epoch.life < last_life(history) and epoch not in history
-
     def is_superseded(self, reply: HistoryReply) -> bool:
         """Return True if the winner's last answer counts no more: it has a newer one, or has lost.
 

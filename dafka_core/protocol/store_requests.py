@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from operator import attrgetter
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition, Transaction
 from dafka_core.protocol import messages as m
@@ -35,36 +35,6 @@ MAX_PENDING_REQUESTS: Final = 65_536
 
 
 @dataclass(frozen=True, slots=True)
-class PublishCommitted:
-    """Publish the records from ``start`` to ``end`` (exclusive), which were committed here.
-
-    ``transactions`` ascend without overlap; records between them belong to none.
-    """
-
-    requestor: ClassVar[str] = ""
-    tp: TopicPartition
-    start: int
-    end: int
-    transactions: tuple[Transaction, ...]
-
-    def joined(self, newer: PublishCommitted) -> PublishCommitted:
-        """Append a newer commit.
-
-        If it does not follow, the records between came from another store, which published them; a
-        consumer that misses the rest of the older commit fetches it.
-        """
-        if newer.start != self.end:
-            return newer
-        transactions = (self.transactions + newer.transactions)[-MAX_PUBLISHED_TRANSACTIONS:]
-        return PublishCommitted(self.tp, self.start, newer.end, transactions)
-
-    def rest(self, start: int) -> PublishCommitted:
-        """Return the part from ``start`` on."""
-        transactions = tuple(each for each in self.transactions if each.end > start)
-        return PublishCommitted(self.tp, start, self.end, transactions)
-
-
-@dataclass(frozen=True, slots=True)
 class HeadsRequest:
     """The unsent heads of a GET-HEADS or CONSUMER-HELLO, or (without a requestor) for all peers."""
 
@@ -84,32 +54,41 @@ class HeadsRequest:
         return infos, HeadsRequest(self.requestor, others) if others else None
 
 
-class FetchRange(NamedTuple):
-    """The unsent records of a FETCH, or of one partition of a FETCH-BATCH.
+class RecordsRequest(NamedTuple):
+    """The unsent records, ``start`` to ``end`` (exclusive), of a FETCH or of a commit.
 
-    The answer to a FETCH-BATCH packs small batches of many partitions into one message.
+    The answer to a FETCH-BATCH (``is_packed``) packs small batches of many partitions into one
+    message.  Records that were committed here are published to all peers (without a requestor) with
+    their ``transactions``, which ascend without overlap; records between them belong to none.
     """
 
     requestor: str
-    wanted: PartitionInfo
-    is_packed: bool
+    tp: TopicPartition
+    start: int
+    end: int
+    is_packed: bool = False
+    transactions: tuple[Transaction, ...] = ()
 
-    def joined(self, newer: FetchRange) -> FetchRange:
+    def joined(self, newer: RecordsRequest) -> RecordsRequest:
         """Extend the range by a newer one that continues it; otherwise return the newer one.
 
-        Requestors fetch the next block while one is in flight, or have changed their mind.
+        Requestors fetch the next block while one is in flight, or have changed their mind.  If a
+        commit does not follow, the records between came from another store, which published them;
+        a consumer that misses the rest of the older commit fetches it.
         """
-        joined = self.wanted._replace(end=newer.wanted.end)
-        continues = newer.wanted.earliest == self.wanted.end
-        fits = joined.end - joined.earliest <= MAX_FETCH_COUNT
-        return self._replace(wanted=joined) if continues and fits else newer
+        is_too_long = self.requestor and newer.end - self.start > MAX_FETCH_COUNT
+        if newer.start != self.end or is_too_long:
+            return newer
+        transactions = (self.transactions + newer.transactions)[-MAX_PUBLISHED_TRANSACTIONS:]
+        return self._replace(end=newer.end, transactions=transactions)
 
-    def rest(self, start: int) -> FetchRange:
+    def rest(self, start: int) -> RecordsRequest:
         """Return the part from ``start`` on."""
-        return self._replace(wanted=self.wanted._replace(earliest=start))
+        transactions = tuple(each for each in self.transactions if each.end > start)
+        return self._replace(start=start, transactions=transactions)
 
 
-Request = FetchRange | HeadsRequest | m.HeadsQuery | m.TimesQuery | PublishCommitted
+Request = RecordsRequest | HeadsRequest | m.HeadsQuery | m.TimesQuery
 
 
 def requests_of(
@@ -118,10 +97,12 @@ def requests_of(
     """Return the requests that wait in the queue after a peer's message."""
     match message:
         case m.Fetch():
-            wanted = PartitionInfo(*message.tp, message.sequence, message.end)
-            return [FetchRange(message.requestor, wanted, False)]
+            return [RecordsRequest(message.requestor, message.tp, message.sequence, message.end)]
         case m.FetchBatch():
-            return [FetchRange(message.requestor, each, True) for each in message.entries]
+            return [
+                RecordsRequest(message.requestor, each.tp, each.earliest, each.end, is_packed=True)
+                for each in message.entries
+            ]
         case m.GetHeads():
             return [HeadsRequest(message.requestor, (message.topic,))]
         case m.ConsumerHello():
@@ -132,13 +113,10 @@ def requests_of(
 # The key of each kind of request: a newer request of a peer is joined to the older one with its
 # key, or replaces it.
 _KEYS: Final[dict[type, Callable[[Any], object]]] = {
-    FetchRange: attrgetter(
-        "__class__", "requestor", "is_packed", "wanted.topic", "wanted.partition"
-    ),
+    RecordsRequest: attrgetter("__class__", "requestor", "is_packed", "tp"),
     HeadsRequest: attrgetter("__class__", "requestor", "topics", "after"),
     m.HeadsQuery: attrgetter("__class__", "requestor", "query"),
     m.TimesQuery: attrgetter("__class__", "requestor", "query"),
-    PublishCommitted: attrgetter("__class__", "tp"),
 }
 
 
@@ -168,12 +146,12 @@ class RequestQueue(FairQueue[object, Request]):
         self.put(peer, key, request)
         return True
 
-    def take_packed(self, first: FetchRange, most: int) -> list[FetchRange]:
+    def take_packed(self, first: RecordsRequest, most: int) -> list[RecordsRequest]:
         """Remove the ranges that one message may answer with ``first``, which was taken last."""
         taken, queue = [first], self._queues.pop(self.taken_from, None)
         while queue and len(taken) < most:
             key, request = next(iter(queue.items()))
-            if not isinstance(request, FetchRange) or not request.is_packed:
+            if not isinstance(request, RecordsRequest) or not request.is_packed:
                 break
             if request.requestor != first.requestor:
                 break
@@ -192,11 +170,8 @@ class RequestQueue(FairQueue[object, Request]):
 
 
 def _joined(older: Request, newer: Request) -> Request:
-    match older, newer:
-        case FetchRange(), FetchRange():
-            return older.joined(newer)
-        case PublishCommitted(), PublishCommitted():
-            return older.joined(newer)
+    if isinstance(older, RecordsRequest) and isinstance(newer, RecordsRequest):
+        return older.joined(newer)
     return newer
 
 

@@ -50,7 +50,7 @@ from dafka_core.protocol.store_limits import StoreLimits, Usage
 from dafka_core.protocol.store_partition import HostedPartitions, StorePartition, TrimmedGaps
 from dafka_core.protocol.store_requests import (
     HeadsRequest,
-    PublishCommitted,
+    RecordsRequest,
     RequestQueue,
     requests_of,
 )
@@ -271,18 +271,16 @@ class StoreRole:
         return []
 
     def on_peer(self, now: float, news: PeerNews) -> None:
-        """Note a peer that may be a known store."""
+        """Note a peer that may be a known store, or its loss."""
         if news.endpoint and news.node != self.address:
             self.known.on_announced(news.node, news.endpoint)
         if news.client:
             self._clients.keep(news.node, news.client)
-
-    def on_peer_lost(self, peer: str) -> None:
-        """Note the loss: other peers have its records, or it returns."""
-        self.known.on_peer_lost(peer)
-        for each in self.partitions.values():
-            if each.winner and each.winner.store == peer:
-                each.winner = None
+        if news.is_lost:
+            self.known.on_peer_lost(news.node)
+            for each in self.partitions.values():
+                if each.winner and each.winner.store == news.node:
+                    each.winner = None
 
     def sync(self) -> None:
         """Ask other stores for their heads soon, instead of at the next interval."""
@@ -449,7 +447,8 @@ class StoreRole:
                 self._acknowledge[tp] = partition
                 self.hosted.begin(self._committed_at, tp)
                 self._write_taken(partition, partition.advance(end))
-                publish = PublishCommitted(tp, staged.start, end, (staged.transaction,))
+                transactions = (staged.transaction,)
+                publish = RecordsRequest("", tp, staged.start, end, transactions=transactions)
                 if not self.requests.add(publish):
                     published += self.hosted.published(tp, end)
             self.scheduler.enqueue(partition)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 from dafka_core.config.node_options import NO_KEYS, KeyFiles
 from dafka_core.errors import DiskFullError
@@ -16,20 +16,15 @@ from dafka_core.flight.server_keys import ServerKeys
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.log_entries import (
-    Commit,
-    Discard,
-    Forget,
     LogEntry,
     NameClient,
     SetTransaction,
-    Stage,
+    records_of,
 )
-from dafka_core.model.records import RecordBatch, StagedTransaction, TopicPartition, Transaction
+from dafka_core.model.records import RecordBatch, TopicPartition, Transaction
 from dafka_core.storage import Log
 from dafka_core.system.closing import Closing
 from dafka_core.testing.waiting import wait_until
-
-T = TypeVar("T")
 
 
 class LogBackend(Closing):
@@ -53,37 +48,15 @@ class LogBackend(Closing):
         self._log = log
         self._pool = ThreadPoolExecutor(1)
 
-    def put(self, batch: RecordBatch) -> Future[int]:
-        """Append a batch."""
-        self.taken.append(batch)
-        return self._pool.submit(self._append, batch)
-
-    def stage(self, batch: RecordBatch, attempt: str, version: int) -> Future[int]:
-        """Stage a batch."""
-        self.taken.append(batch)
-        return self._pool.submit(self._write, Stage(batch, attempt, version), batch.end)
+    def put(self, *entries: LogEntry) -> Future[Any]:
+        """Write entries in order."""
+        self.taken += filter(None, map(records_of, entries))
+        return self._pool.submit(self._write, *entries)
 
     def name_client(self, tp: TopicPartition, client: str) -> None:
         """Keep the name of a client."""
         if client:
-            self._pool.submit(self._write, NameClient(tp, client), None)
-
-    def commit(self, transactions: Sequence[StagedTransaction]) -> Future[None]:
-        """Commit transactions, all or none."""
-        return self._pool.submit(self._write, Commit(tuple(transactions)), None)
-
-    def discard(self, discards: Sequence[Discard]) -> Future[None]:
-        """Discard attempts' staged records."""
-
-        def work() -> None:
-            for each in discards:
-                self._write(each, None)
-
-        return self._pool.submit(work)
-
-    def forget(self, store: str) -> Future[None]:
-        """Forget another store."""
-        return self._pool.submit(self._write, Forget(store), None)
+            self._pool.submit(self._write, NameClient(tp, client))
 
     def wait(
         self,
@@ -98,7 +71,7 @@ class LogBackend(Closing):
         except AssertionError:
             return self._log.end(tp)
         if transaction is not None:
-            self._write(SetTransaction(tp, transaction), None)
+            self._write(SetTransaction(tp, transaction))
         return self._log.end(tp)
 
     def close(self) -> None:
@@ -106,19 +79,15 @@ class LogBackend(Closing):
         self.open.set()
         self._pool.shutdown()
 
-    def _write(self, entry: LogEntry, result: T) -> T:
+    def _write(self, *entries: LogEntry) -> int | None:
         self.open.wait()
-        (error,) = self._log.write([entry])
-        if error is not None:
-            raise error
-        return result
-
-    def _append(self, batch: RecordBatch) -> int:
-        self.open.wait()
-        if self.failure is not None:
-            raise self.failure
-        self._log.append([batch])
-        return batch.end
+        for entry in entries:
+            if isinstance(entry, RecordBatch) and self.failure is not None:
+                raise self.failure
+            (error,) = self._log.write([entry])
+            if error is not None:
+                raise error
+        return batch.end if (batch := records_of(entries[-1])) else None
 
 
 class StoreDouble(Closing):

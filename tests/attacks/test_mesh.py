@@ -76,7 +76,7 @@ def _is_forged(world: World, raw: RawPeer) -> bool:
 
 
 def _acknowledge(world: World, raw: RawPeer) -> None:
-    raw.send(m.Ack(world.victim, TOPIC, world.producer.next_offset - 1))
+    raw.send(m.Ack(TOPIC, world.victim, world.producer.next_offset - 1))
 
 
 def _fence(world: World, raw: RawPeer) -> None:
@@ -131,7 +131,7 @@ def _is_flooded(world: World, raw: RawPeer) -> bool:
 def _ask(world: World, raw: RawPeer) -> None:
     raw.send(m.HeadsQuery(raw.address, 1, ()))
     raw.send(m.GetHeads("", raw.address))
-    raw.send(m.Fetch(world.victim, raw.address, TOPIC, 0, 100_000))
+    raw.send(m.Fetch(raw.address, TOPIC, world.victim, 0, 100_000))
 
 
 def _spoil(world: World, raw: RawPeer) -> None:

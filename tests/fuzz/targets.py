@@ -84,7 +84,7 @@ SECRETS: Final = [
         RecordMessage(topic, address, 0, b""),
         DirectRecord(address, topic, address, 0, b""),
         Head(topic, address, 0),
-        Fetch(address, address, topic, 0, 1),
+        Fetch(address, topic, address, 0, 1),
         HeadsQuery(address, 0, ()),
     )
 ]

@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from dafka_core.errors import DafkaError
+from dafka_core.model.log_entries import Commit, Stage
 from dafka_core.model.records import RecordBatch, StagedTransaction
 from dafka_core.model.values import Values
 from tests.simulation.writer import Hosted
@@ -69,7 +70,7 @@ class ExactQuery(Hosted):
         for start, stop in pairwise(cuts):
             values = Values.of(rows[start:stop])
             batch = RecordBatch(self.tp, info.end + start, values)
-            promises.append(puts.stage(batch, attempt, number))
+            promises.append(puts.put(Stage(batch, attempt, number)))
             self._count(promises[-1], mesh, values.size_bytes + len(values))
         transaction = StagedTransaction(*self.tp, attempt, info.end, info.end + len(rows), number)
         promises[-1].add_done_callback(lambda done: self._staged(done, transaction))
@@ -80,7 +81,7 @@ class ExactQuery(Hosted):
         puts, mesh = self.home.puts, self.home.mesh
         if self._failed(done, transaction.version) or puts is None or mesh is None:
             return
-        promise = puts.commit([transaction])
+        promise = puts.put(Commit((transaction,)))
         self._count(promise, mesh, 1)
         promise.add_done_callback(lambda done: self._committed(done, transaction))
 

@@ -162,13 +162,13 @@ class Forger:
 
     def _ack(self) -> m.Message:
         tp, store = self._tp(), self._chance.choice(("", self._store()))
-        return m.Ack(tp.partition, tp.topic, self._offset(tp), store)
+        return m.Ack(*tp, self._offset(tp), store)
 
     def _epoch_ack(self) -> m.Message:
         tp = self._tp()
         history = self._history(tp)
         life = history[-1].life if history else self._life()
-        return m.EpochAck(tp.partition, tp.topic, self._offset(tp), self._store(), life)
+        return m.EpochAck(*tp, self._offset(tp), self._store(), life)
 
     def _history_query(self) -> m.Message:
         life = self._chance.choice((NO_LIFE, self._life()))
@@ -186,7 +186,7 @@ class Forger:
 
     def _fetch(self) -> m.Message:
         tp = self._tp()
-        return m.Fetch(tp.partition, self._node(), tp.topic, self._offset(tp), MAX_FETCH_COUNT)
+        return m.Fetch(self._node(), *tp, self._offset(tp), MAX_FETCH_COUNT)
 
     def _fetch_batch(self) -> m.Message:
         entries = (

@@ -84,4 +84,4 @@ class SimulatedPeers:
         lost, self.table.replaced[:] = [*(node for node, _ in silent), *self.table.replaced], []
         for node in lost:
             if not self.table.knows(node):
-                mesh.role.on_peer_lost(node)
+                mesh.role.on_peer(now, PeerNews(node, is_lost=True))

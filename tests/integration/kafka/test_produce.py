@@ -16,6 +16,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from dafka_core import Store
+from dafka_core.model.log_entries import Forget
 from dafka_core.model.records import TopicPartition
 from dafka_core.nodes.append_queue import Addition
 from dafka_core.storage import Log
@@ -259,7 +260,7 @@ def test_a_majority_of_three_stores_is_needed_for_acks_all(
         assert client.ask({FIRST: batch(values(1))}, acks=-1) == [Answer(0, 4)]
         assert back.log.end(tp(0)) == 5
     wait_until(lambda: not store.known.endpoints)
-    store.append_queue.forget(others[0].address).result(30)
+    store.append_queue.put(Forget(others[0].address)).result(30)
     assert client.ask({FIRST: batch(values(1))}, acks=-1) == [Answer(0, 5)]  # one of two stores
 
 

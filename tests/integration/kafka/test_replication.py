@@ -54,7 +54,8 @@ def known_at(where: dict[str, tuple[str, ...]]) -> Callable[[], Any]:
 
 def put(store: Store, tp: TopicPartition, count: int = 1) -> int:
     batch = RecordBatch.of(tp, store.log.end(tp), [b"v"] * count)
-    return store.append_queue.put(batch).result(30)
+    end: int = store.append_queue.put(batch).result(30)
+    return end
 
 
 def waited(

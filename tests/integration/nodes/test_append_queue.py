@@ -25,7 +25,7 @@ from dafka_core.errors import (
 )
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.model.log_entries import TransactionExistsError
+from dafka_core.model.log_entries import Forget, Stage, TransactionExistsError
 from dafka_core.model.records import RecordBatch, TopicPartition, Transaction, TransactionState
 from dafka_core.model.values import Values
 from dafka_core.nodes import append_queue
@@ -65,7 +65,7 @@ def test_a_record_that_the_mesh_would_not_take_is_refused_and_nothing_of_it_stay
 
         refusals: list[Callable[[], object]] = [
             lambda: queue.put(too_large).result(PATIENCE_S),
-            lambda: queue.stage(too_large, "A" * 32).result(PATIENCE_S),
+            lambda: queue.put(Stage(too_large, "A" * 32)).result(PATIENCE_S),
             put_over_flight,
         ]
         for refused in refusals:
@@ -79,7 +79,7 @@ def test_the_error_that_ended_the_store_fails_all_requests(store: Store) -> None
     error = StoreError(store.log.directory, "the disk has failed")
     store.append_queue.close(error)
     store.append_queue.close()
-    for requested in (queued(store, 0, [b"0"]), store.append_queue.forget("S" * 32)):
+    for requested in (queued(store, 0, [b"0"]), store.append_queue.put(Forget("S" * 32))):
         assert requested.exception(PATIENCE_S) is error
 
 
@@ -152,7 +152,7 @@ def test_others_that_write_there_all_the_time_are_an_error_in_the_end(
 ) -> None:
     put = store.append_queue.put
 
-    def late(batch: RecordBatch, notes: None = None) -> object:
+    def late(batch: RecordBatch) -> object:
         put(RecordBatch.of(OWN_PARTITION_TP, store.log.end(OWN_PARTITION_TP), [b"other"])).result(
             30
         )

@@ -28,6 +28,7 @@ from dafka_core.config.topic_rules import parse_rules
 from dafka_core.errors import DiskFullError, InvalidRequestError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
+from dafka_core.model.log_entries import Commit, Stage
 from dafka_core.model.records import RecordBatch, StagedTransaction, TopicPartition
 from dafka_core.nodes import maintenance
 from dafka_core.nodes.maintenance import UsageScan, usage_at_start
@@ -242,11 +243,11 @@ def test_over_flight_the_limit_is_named(start: Open) -> None:
             put_over_flight()
         assert (error.value.topic, error.value.limit) == ("t", 1)
     with pytest.raises(StoreLimitError):
-        store.append_queue.stage(batch, A).result(PATIENCE_S)
+        store.append_queue.put(Stage(batch, A)).result(PATIENCE_S)
     before = refused(store, "max_partitions_per_topic")
-    commit = [StagedTransaction("t", B, A, 0, 1, 1)]
+    commit = Commit((StagedTransaction("t", B, A, 0, 1, 1),))
     with pytest.raises(StoreLimitError):
-        store.append_queue.commit(commit).result(PATIENCE_S)
+        store.append_queue.put(commit).result(PATIENCE_S)
     assert refused(store, "max_partitions_per_topic") == before + 1
 
 

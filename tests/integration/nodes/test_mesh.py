@@ -180,7 +180,7 @@ class Publisher:
 
     def acknowledge(self, sequence: int) -> None:
         """Send as a node does: one for peers that know epochs, and one for other peers."""
-        message = m.EpochAck(REQUESTOR, "t", sequence, "S", LIFE)
+        message = m.EpochAck("t", REQUESTOR, sequence, "S", LIFE)
         for each in (message, message.plain):
             self._pub.send_multipart(encode(each))
 

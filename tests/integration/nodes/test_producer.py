@@ -66,7 +66,7 @@ def test_a_flush_hurries_records_that_the_loop_has_not_sent(
     peer.wait_until_subscribed(subscription(Ack, producer.address))
     producer.publish(b"0")
     wait_until(lambda: has_published(producer, 1))
-    peer.send(Ack(producer.address, "t", 0, peer.address))
+    peer.send(Ack("t", producer.address, 0, peer.address))
     wait_until(lambda: has_acknowledged(producer, 1))
     woken: list[Mesh] = []
 
@@ -145,7 +145,7 @@ def test_unacknowledged_records_are_an_error_that_counts_them(produce: Produce, 
     peer.wait_until_subscribed(subscription(Ack, producer.address))
     producer.publish_many(values(10))
     wait_until(partial(has_published, producer, 10))
-    peer.send(Ack(producer.address, "t", 3))
+    peer.send(Ack("t", producer.address, 3))
     wait_until(partial(has_acknowledged, producer, 4))
     with pytest.raises(NotAcknowledgedError, match="6 records are not acknowledged") as missing:
         producer.flush(0.05)
@@ -194,7 +194,7 @@ def test_publish_waits_for_room_and_raises_without_it(
     peer = raw()
     peer.wait_until_subscribed(subscription(Ack, producer.address))
     wait_until(partial(has_published, producer, 5))
-    peer.send(Ack(producer.address, "t", 0))
+    peer.send(Ack("t", producer.address, 0))
     wait_until(partial(has_acknowledged, producer, 1))
     assert producer.publish(b"x") == 5
 

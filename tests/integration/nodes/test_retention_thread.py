@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -52,11 +53,17 @@ def earliest(log: Log) -> int:
     return info.earliest if info else 0
 
 
+def retaining(log: Log, retention: Retention, deletions: Any = None) -> RetentionThread:
+    """Return the thread of a log without deletions, limits and other stores."""
+    nothing: Any = SimpleNamespace(apply=lambda: None, steps=tuple)
+    return RetentionThread(log, retention, deletions or nothing, nothing, dict)
+
+
 def test_records_beyond_the_rules_are_trimmed(log: Log, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(10):
         put(log)
     retention = Retention(log)
-    with caplog.at_level(logging.INFO, "dafka.store"), RetentionThread(log, retention):
+    with caplog.at_level(logging.INFO, "dafka.store"), retaining(log, retention):
         wait_until(lambda: retention.counts.passes == 0)
         retention.rules = parse_rules("t=25kB")
         wait_until(lambda: earliest(log) == 70)
@@ -72,7 +79,7 @@ def test_with_other_rules_it_does_not_wait_for_its_time(
     for _ in range(10):
         put(log)
     retention = Retention(log, parse_rules("t=95kB"))
-    with RetentionThread(log, retention) as thread:
+    with retaining(log, retention) as thread:
         wait_until(lambda: retention.counts.passes == 1)
         thread.replace(parse_rules("t=25kB"))
         wait_until(lambda: earliest(log) == 70)
@@ -85,15 +92,15 @@ def test_rules_that_were_set_are_kept_until_they_are_reset(
     log: Log, caplog: pytest.LogCaptureFixture
 ) -> None:
     own, other = parse_rules("t=1d"), parse_rules(r"a\x20b=7d,1GiB *=forever")
-    with RetentionThread(log, Retention(log, own)) as thread:
+    with retaining(log, Retention(log, own)) as thread:
         assert (thread.rules, thread.is_set) == (own, False)
         thread.replace(other)
-    with RetentionThread(log, Retention(log, own)) as thread:
+    with retaining(log, Retention(log, own)) as thread:
         assert (thread.rules, thread.is_set) == (other, True)
         thread.replace(None)
         assert (thread.rules, thread.is_set) == (own, False)
     log.put_notes({RULES: b"t=7parsecs"})
-    with RetentionThread(log, Retention(log, own)) as thread:
+    with retaining(log, Retention(log, own)) as thread:
         assert (thread.rules, thread.is_set) == ((), True)
     assert "nothing goes until others are" in caplog.text
 
@@ -111,7 +118,7 @@ def test_rules_are_gone_by_also_where_a_deletion_is_damaged(
     with Log(tmp_path) as opened, caplog.at_level(logging.ERROR, "dafka.store"):
         retention = Retention(opened, parse_rules("t=25kB"))
         deletions = Deletions(opened, "S" * 32, cast("Any", None))
-        with RetentionThread(opened, retention, deletions):
+        with retaining(opened, retention, deletions):
             wait_until(lambda: earliest(opened) == 70)
     assert "checksum" in caplog.text
 

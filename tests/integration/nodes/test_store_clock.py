@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from dafka_core import Consumer, Producer, RecordBatch, Store
+from dafka_core.model.log_entries import Stage
 from dafka_core.model.records import TopicPartition
 from dafka_core.model.timestamps import WallClock
 from dafka_core.model.values import Values
@@ -137,7 +138,7 @@ def test_a_store_whose_clock_is_far_behind_replaces_no_timestamp(
         times = np.array([[1, before_us]], np.int64)
         put(store, given, times=times)
         batch = RecordBatch(staged, 0, Values.of(values(1)), times=times)
-        store.append_queue.stage(batch, "A" * 32, 0).result(PATIENCE_S)
+        store.append_queue.put(Stage(batch, "A" * 32, 0)).result(PATIENCE_S)
         put(store, own)
         clock.wrong_us = 0
         assert bool(store.log.clock.doubt()) is is_new
@@ -158,7 +159,7 @@ def test_what_is_staged_is_not_discarded_by_a_clock_that_is_ahead(
     tp = TopicPartition("t", new_address())
     with start() as store:
         batch = RecordBatch(tp, 0, Values.of(values(1)))
-        store.append_queue.stage(batch, "A" * 32, 0).result(PATIENCE_S)
+        store.append_queue.put(Stage(batch, "A" * 32, 0)).result(PATIENCE_S)
     clock.wrong_us = 30 * DAY_US
     with start() as store:
         assert [each.tp for each in store.log.staged()] == [tp]

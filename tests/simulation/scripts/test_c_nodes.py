@@ -31,10 +31,10 @@ def test_records_after_missing_ones_do_not_answer_a_fetch(world: Script) -> None
     store, peer = world.store("a"), world.peer()
     peer.subscribe(subscription(m.DirectRecord, peer.address))
     peer.wait_until_subscribed(subscription(m.Fetch))
-    peer.send(m.Fetch(tp.partition, peer.address, tp.topic, 0, 10))
+    peer.send(m.Fetch(peer.address, *tp, 0, 10))
     world.run(5)
     assert peer.messages(m.DirectRecord) == []
-    peer.send(m.Fetch(tp.partition, peer.address, tp.topic, 5, 5))
+    peer.send(m.Fetch(peer.address, *tp, 5, 5))
     world.until(lambda: len(peer.messages(m.DirectRecord)) == 5)
     assert store.held(tp) == (5, 10)
 

@@ -160,7 +160,7 @@ def test_a_store_answers_get_heads_hello_and_fetch(
         assert heads == [m.DirectHead(peer.address, *tp, 9) for tp in expected]
     for sequence, count, numbers in ((3, 4, range(3, 7)), (8, 100_000, (8, 9)), (0, 1, (0,))):
         peer.received.clear()
-        peer.send(m.Fetch("P1", peer.address, "t", sequence, count))
+        peer.send(m.Fetch(peer.address, "t", "P1", sequence, count))
         peer.send(m.GetHeads("t", peer.address))
         found = peer.wait_for(m.DirectRecord, len(numbers))
         assert found == [m.DirectRecord(peer.address, *tps[1], n, b"%d" % n) for n in numbers]
@@ -173,7 +173,7 @@ def test_a_requestor_of_a_part_receives_the_next_head(
     """C nodes fetch the next block when they receive a head again."""
     store.append(TP, 0, 11)
     peer.received.clear()
-    peer.send(m.Fetch(TP.partition, peer.address, TP.topic, 0, count))
+    peer.send(m.Fetch(peer.address, *TP, 0, count))
     peer.wait_for(m.DirectRecord, count)
     world.run(0.1)
     assert peer.messages(m.DirectHead) == [m.DirectHead(peer.address, *TP, 10)] * next_heads

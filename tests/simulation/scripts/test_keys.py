@@ -79,12 +79,12 @@ def test_messages_beyond_the_permissions_of_a_key_are_refused(
         m.RecordMessage("own.x", victim, 0, b"forged"),  # nor in a partition of another topic
         m.RecordMessage("t", liar, 0, b"forged"),  # nor in one of its own
     )
-    at_store_and_producer = (m.Fetch(victim, liar, "t", 0, 1), m.Fetch(victim, to, "t", 0, 1))
+    at_store_and_producer = (m.Fetch(liar, "t", victim, 0, 1), m.Fetch(to, "t", victim, 0, 1))
     at_one = (
         m.DirectRecord(store.address, "t", victim, 3, b"forged"),
         # It speaks for no store.
-        m.Ack(victim, "t", 2),
-        m.EpochAck(victim, "t", 2, liar, LATER),
+        m.Ack("t", victim, 2),
+        m.EpochAck("t", victim, 2, liar, LATER),
         m.HistoryReply(victim, 0, liar, "t", victim, 1, LATER, ()),
         m.StoreHello(to, liar),
         m.HeadsReply(to, 0, liar, 0, 1, ()),

@@ -9,6 +9,7 @@ import pytest
 
 from dafka_core.errors import InvalidRequestError
 from dafka_core.model.epochs import Epoch, EpochId
+from dafka_core.model.log_entries import Forget
 from dafka_core.model.records import RecordBatch
 from dafka_core.protocol import timing
 from dafka_core.protocol.codec import subscription
@@ -99,10 +100,10 @@ def test_stores_remember_each_other_and_report_it(world: Script) -> None:
     assert set(reader.role.directory.stores) == {first.address, second.address}
     assert not reader.role.directory.awaited_stores
     with pytest.raises(InvalidRequestError):
-        world.result(first.queue.forget(second.address))
+        world.result(first.queue.put(Forget(second.address)))
     second.stop()
     world.run(10)
-    world.result(first.queue.forget(second.address))
+    world.result(first.queue.put(Forget(second.address)))
     assert first.log.met() == []
 
 

@@ -58,7 +58,7 @@ def test_staged_records_become_visible_when_they_are_committed(
     assert state(store) == TransactionState(10, 100, "A" * 32, None)
     peer.send(m.GetHeads("", peer.address))
     for tp in (TP, OTHER):
-        peer.send(m.Fetch(tp.partition, peer.address, "t", 0, 100))
+        peer.send(m.Fetch(peer.address, "t", tp.partition, 0, 100))
     world.run(5)
     assert peer.messages(m.DirectHead)[:1] == [m.DirectHead(peer.address, *TP, 9)]
     assert len(peer.messages(m.DirectRecord)) == 10

@@ -45,9 +45,9 @@ WRITTEN = [
     m.DirectRecordBatches.of(R, [RECORDS]),
 ]
 OF_STORES = [
-    m.EpochAck(P, "t", 1, S, LIFE),
-    m.Ack(P, "t", 1, S),
-    m.Ack(P, "t", 1),
+    m.EpochAck("t", P, 1, S, LIFE),
+    m.Ack("t", P, 1, S),
+    m.Ack("t", P, 1),
     m.StoreHello(R, S),
     m.HeadsReply(R, 0, S, 0, 1, ()),
     m.TimesReply(R, 0, S, 0, 1, ()),
@@ -55,7 +55,7 @@ OF_STORES = [
     m.StoresKnown(R, S, ()),
 ]
 ASKED = [
-    m.Fetch(P, R, "t", 0, 1),
+    m.Fetch(R, "t", P, 0, 1),
     m.TimesQuery(R, 0, "t", P, 0, 1),
     m.HistoryQuery(R, 0, "t", P),
     m.FetchBatch(S, R, (PartitionInfo("t", P, 0, 1),)),
@@ -120,7 +120,7 @@ def test_a_partition_is_taken_over_by_its_owner_alone() -> None:
     assert refusal(THIEF, fences)
     assert refusal(READER, m.HistoryReply(P, 0, R, "t", P, 0, LIFE, ()))
     # A producer fetches its own record from before.
-    assert not refusal(OWNER, m.Fetch(P, P, "t", 0, 1))
+    assert not refusal(OWNER, m.Fetch(P, "t", P, 0, 1))
 
 
 def test_records_are_refused_by_name() -> None:

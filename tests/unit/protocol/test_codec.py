@@ -17,7 +17,6 @@ from dafka_core.model.names import octets_of, text_of
 from dafka_core.model.records import PartitionInfo, TopicPartition, Transaction
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.codec import (
-    BatchNumbers,
     decode,
     encode,
     encode_batch_prefix,
@@ -239,8 +238,8 @@ def test_prefix_and_numbers_are_the_encoded_header(
 def test_the_numbers_of_a_header_survive(
     sequence: int, count: int, transaction: Transaction | None, epoch: Epoch | None, runs: int
 ) -> None:
-    numbers = BatchNumbers(sequence, count, transaction, epoch, runs)
-    assert unpack_batch_numbers(pack_batch_numbers(numbers)) == numbers
+    numbers = sequence, count, transaction, epoch, runs
+    assert unpack_batch_numbers(pack_batch_numbers(*numbers)) == numbers
 
 
 @settings(max_examples=500, deadline=None)
@@ -303,10 +302,10 @@ def test_a_frame_is_read_to_its_end_and_no_further() -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_counts_are_clamped(layout: str) -> None:
-    frames = encode(m.Fetch("P", "C", "t", 7, MAX_FETCH_COUNT), layout)
+    frames = encode(m.Fetch("C", "t", "P", 7, MAX_FETCH_COUNT), layout)
     for count in (MAX_FETCH_COUNT, MAX_FETCH_COUNT + 1, 2**31, 2**32 - 1):
         frames[-1] = frames[-1][:-4] + count.to_bytes(4, "big")
-        assert decode(frames) == m.Fetch("P", "C", "t", 7, MAX_FETCH_COUNT)
+        assert decode(frames) == m.Fetch("C", "t", "P", 7, MAX_FETCH_COUNT)
 
 
 @pytest.mark.parametrize(

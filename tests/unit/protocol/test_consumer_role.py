@@ -51,7 +51,7 @@ def head(role: ConsumerRole, end: int, now: float = 0.0) -> list[Outgoing]:
 
 
 def fetch(start: int, end: int) -> m.Fetch:
-    return m.Fetch(PARTITION, ME, TOPIC, start, end - start)
+    return m.Fetch(ME, TOPIC, PARTITION, start, end - start)
 
 
 # -- the scenarios of the C project ---------------------------------------------------------------
@@ -123,7 +123,7 @@ def test_begins_at_given_offsets() -> None:
     assert head(role, 9) == [fetch(5, 9)]
     # Partitions and topics that are not named are read from their beginning.
     other = m.Head(TOPIC, "P2", 1)
-    assert role.on_message(0.0, other, "") == [m.Fetch("P2", ME, TOPIC, 0, 2)]
+    assert role.on_message(0.0, other, "") == [m.Fetch(ME, TOPIC, "P2", 0, 2)]
 
 
 # -- replay and topics ----------------------------------------------------------------------------

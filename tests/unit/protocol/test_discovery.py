@@ -155,7 +155,7 @@ def test_the_wait_for_a_returning_store_begins_anew() -> None:
     nodes = Nodes("S")
     nodes.on_peer(0.0, PeerNews("S", accepts=True))
     nodes.greet(1.0, "S")
-    nodes.on_peer_lost("S")
+    nodes.on_peer(0.0, PeerNews("S", is_lost=True))
     nodes.announce(2.0, "S")
     assert nodes.waits(2.0 + timing.STORE_TIMEOUT_S - 0.01)
     assert not nodes.waits(2.0 + timing.STORE_TIMEOUT_S)
@@ -179,14 +179,14 @@ def test_a_lost_store_is_awaited_again_when_it_returns() -> None:
     nodes.hello(1.0, "S")
     assert nodes.endpoints == {"S": ("grpc://h:1",)}
     assert not nodes.waits(1.0)
-    nodes.on_peer_lost("S")
+    nodes.on_peer(0.0, PeerNews("S", is_lost=True))
     assert "S" in nodes.lost
     nodes.name(1.0, "S")  # that store does not know yet
     assert not nodes.waits(1.0)
     nodes.announce(2.0, "S")
     assert nodes.waits(2.0)
     # Lost again before it has greeted: given up at once.
-    nodes.on_peer_lost("S")
+    nodes.on_peer(0.0, PeerNews("S", is_lost=True))
     assert not nodes.waits(2.1)
     assert len(nodes.given_up) == 1
     nodes.announce(3.0, "S")
@@ -217,15 +217,15 @@ def test_names_chosen_by_peers_are_bounded_and_leave_room_for_stores() -> None:
         nodes.on_peer(0.0, PeerNews(f"D{number}", is_store=False))
     for number in range(MAX_STORES + 5):
         nodes.greet(0.0, f"S{number}")
-    assert nodes.stores == [f"S{number}" for number in range(MAX_STORES)]
+    assert list(nodes.stores) == [f"S{number}" for number in range(MAX_STORES)]
     # The first nodes are awaited, and no later one takes the place of one of them.
     nodes.give_up_late(timing.STORE_TIMEOUT_S)
     given_up = [f"N{number}" for number in range(MAX_PEERS - MAX_GIVEN_UP, MAX_PEERS)]
     assert [outcome.node for outcome in nodes.given_up] == given_up
     # Lost stores give way to new ones.
     for number in range(MAX_STORES):
-        nodes.on_peer_lost(f"S{number}")
+        nodes.on_peer(0.0, PeerNews(f"S{number}", is_lost=True))
     for store in ("X", "Y"):
         nodes.greet(9.0, store)
-    assert nodes.stores == ["X", "Y"]
+    assert list(nodes.stores) == ["X", "Y"]
     assert nodes.lost == tuple(f"S{number}" for number in range(2, MAX_STORES))

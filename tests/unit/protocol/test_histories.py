@@ -88,7 +88,7 @@ class Store:
 
 
 def ack(life: EpochId, end: int) -> m.EpochAck:
-    return m.EpochAck(PARTITION, TOPIC, end - 1, ME, life)
+    return m.EpochAck(TOPIC, PARTITION, end - 1, ME, life)
 
 
 def told(
@@ -319,7 +319,7 @@ def test_a_winner_without_its_records_does_not_count(why: str) -> None:
     store.write()
     assert store.aside == [[LOSER] * 2]
     if why == "it is lost":
-        store.role.on_peer_lost(OTHER)
+        store.role.on_peer(0.0, PeerNews(OTHER, is_lost=True))
     else:
         store.hear(5, A)
     store.receive(LOSER, 5, 7)

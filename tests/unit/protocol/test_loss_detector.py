@@ -12,6 +12,7 @@ from dafka_core.model.records import PartitionInfo
 from dafka_core.protocol import messages as m
 from dafka_core.protocol import timing
 from dafka_core.protocol.consumer_role import ConsumerRole, Loss, Start
+from dafka_core.protocol.role import PeerNews
 from tests.unit.protocol.model import PARTITION, TOPIC, TP, batch_of, offsets_of
 
 ME, A, B = "21962C91115348329557DE71C90C3718", "A" * 32, "B" * 32
@@ -116,7 +117,7 @@ def test_a_store_that_was_present_may_have_them_for_a_while() -> None:
     cluster = Cluster(FAIL, {A: (50, 100), B: None})
     # It does not answer, and then its beacons end.
     assert cluster.pass_time(SOON_S) == []
-    cluster.role.on_peer_lost(B)
+    cluster.role.on_peer(0.0, PeerNews(B, is_lost=True))
     assert cluster.pass_time(timing.ABSENT_STORE_S - SOON_S - 1) == []
     assert cluster.pass_time(2 * timing.LOSS_QUESTION_S)[0][:4] == (TP, 0, 50, 50)
 
@@ -132,7 +133,7 @@ def test_the_only_store_has_time_to_return_after_its_loss() -> None:
     # It was busy, not gone: what it has not answered for a minute is not lost when it is missed.
     cluster = Cluster(FAIL, {A: None})
     assert cluster.pass_time(timing.ABSENT_STORE_S - 10) == []
-    cluster.role.on_peer_lost(A)
+    cluster.role.on_peer(0.0, PeerNews(A, is_lost=True))
     assert cluster.pass_time(20) == []
     cluster.held[A] = (0, 100)
     cluster.role.on_message(cluster.now, m.HeadsReply(ME, 0, A, 0, 1, ()), A)
@@ -141,7 +142,7 @@ def test_the_only_store_has_time_to_return_after_its_loss() -> None:
 
 def test_nothing_is_lost_if_a_store_returns_in_time() -> None:
     cluster = Cluster(FAIL, {A: (50, 100), B: None})
-    cluster.role.on_peer_lost(B)
+    cluster.role.on_peer(0.0, PeerNews(B, is_lost=True))
     assert cluster.pass_time(timing.ABSENT_STORE_S - 10) == []
     cluster.held[B] = (0, 100)
     cluster.role.on_message(cluster.now, m.HeadsReply(ME, 0, B, 0, 1, ()), B)
@@ -222,7 +223,7 @@ def test_earliest_is_the_first_record_that_any_store_has(policy: str) -> None:
 
 def test_earliest_waits_for_a_store_that_may_have_earlier_ones() -> None:
     cluster = Cluster(FAIL, {A: (50, 100), B: None}, start="earliest")
-    cluster.role.on_peer_lost(B)
+    cluster.role.on_peer(0.0, PeerNews(B, is_lost=True))
     assert cluster.pass_time(timing.ABSENT_STORE_S - 1) == []
     assert cluster.pass_time(2 * timing.LOSS_QUESTION_S)[0].is_beginning
 

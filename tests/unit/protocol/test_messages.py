@@ -52,7 +52,7 @@ from tests.unit.protocol.strategies import COMMANDS, packed, runs_of
 from tests.unit.protocol.vectors import VECTORS
 
 MESSAGES = {type(vector.message): vector.message for vector in VECTORS}
-FETCH = m.Fetch("P", "C", "t", 1, 2)
+FETCH = m.Fetch("C", "t", "P", 1, 2)
 HEAD_ENTRY = PartitionInfo("t", "P", 1, 2)
 HEADS_REPLY = m.HeadsReply("C", 1, "S", 0, 1, (HEAD_ENTRY,))
 TIMES_REPLY = m.TimesReply("C", 1, "S", 0, 1, ((1, 2),))
@@ -440,7 +440,7 @@ LATER = Epoch(2, 0, 1, 9, 6)
     "message",
     [
         m.HistoryQuery("C", 1, "t", "P", EpochId(MAX_NUMBER, 7, 1)),
-        m.EpochAck("P", "t", 9, "S", EpochId(MAX_NUMBER, 7, 1)),
+        m.EpochAck("t", "P", 9, "S", EpochId(MAX_NUMBER, 7, 1)),
         m.HistoryReply("C", 1, "S", "t", "P", 10, EpochId(MAX_NUMBER, 7, 1), (), (), None),
     ],
     ids=lambda message: type(message).__name__,

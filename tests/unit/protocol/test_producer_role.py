@@ -17,7 +17,7 @@ from dafka_core.protocol import messages as m
 from dafka_core.protocol import producer_role, timing
 from dafka_core.protocol.limits import MAX_FETCH_COUNT, MAX_SEQUENCE
 from dafka_core.protocol.producer_role import MAX_ACKING_STORES, Missing, ProducerRole
-from dafka_core.protocol.role import Outgoing, OutgoingBatch
+from dafka_core.protocol.role import Outgoing, OutgoingBatch, PeerNews
 from tests.unit.protocol.model import (
     LIFE,
     PARTITION,
@@ -51,11 +51,11 @@ def publish(role: ProducerRole, count: int, now: float = 0.0) -> RecordBatch:
 
 
 def acknowledge(role: ProducerRole, end: int, store: str = "", peer: str = "") -> None:
-    assert role.on_message(0.0, m.Ack(PARTITION, TOPIC, end - 1, store), peer) == []
+    assert role.on_message(0.0, m.Ack(TOPIC, PARTITION, end - 1, store), peer) == []
 
 
 def fetched(role: ProducerRole, start: int, count: int) -> list[RecordBatch]:
-    messages = role.on_message(0.0, m.Fetch(PARTITION, "C", TOPIC, start, count), "")
+    messages = role.on_message(0.0, m.Fetch("C", TOPIC, PARTITION, start, count), "")
     answers = batches_in(messages)
     assert len(answers) == len(messages)
     assert {message.requestor for message in answers} <= {"C"}
@@ -128,7 +128,7 @@ def test_c_stores_are_distinguished_by_their_connections(stores: str, end: int) 
     assert role.acknowledged == end
 
 
-@pytest.mark.parametrize("ack", [m.Ack("P2", TOPIC, 4), m.Ack(PARTITION, "hell", 4)])
+@pytest.mark.parametrize("ack", [m.Ack(TOPIC, "P2", 4), m.Ack("hell", PARTITION, 4)])
 def test_acknowledgements_for_other_producers_change_nothing(ack: m.Ack) -> None:
     role = producer()
     publish(role, 10)
@@ -140,7 +140,7 @@ def test_acknowledgements_of_a_lost_store_remain_valid() -> None:
     role = producer(acks=2)
     publish(role, 10)
     acknowledge(role, 10, store="S1")
-    role.on_peer_lost("S1")
+    role.on_peer(0.0, PeerNews("S1", is_lost=True))
     acknowledge(role, 10, store="S2")
     assert role.acknowledged == 10
 
@@ -173,11 +173,11 @@ def test_an_answer_is_limited_in_bytes_but_has_a_record(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     "fetch",
     [
-        m.Fetch(PARTITION, "C", "hell", 0, 10),
-        m.Fetch("P2", "C", TOPIC, 0, 10),
-        m.Fetch(PARTITION, "C", TOPIC, 10, 10),
-        m.Fetch(PARTITION, "C", TOPIC, 0, 0),
-        m.Fetch(PARTITION, "C", TOPIC, MAX_SEQUENCE, MAX_FETCH_COUNT),
+        m.Fetch("C", "hell", PARTITION, 0, 10),
+        m.Fetch("C", TOPIC, "P2", 0, 10),
+        m.Fetch("C", TOPIC, PARTITION, 10, 10),
+        m.Fetch("C", TOPIC, PARTITION, 0, 0),
+        m.Fetch("C", TOPIC, PARTITION, MAX_SEQUENCE, MAX_FETCH_COUNT),
     ],
 )
 def test_fetches_without_an_answer(role: ProducerRole, fetch: m.Fetch) -> None:
@@ -252,7 +252,7 @@ def test_a_fetched_last_record_replaces_a_lost_acknowledgement(role: ProducerRol
         message for i in range(1, 20) for message in role.on_tick(i * timing.FLUSH_HEAD_INTERVAL_S)
     ]
     fetches = [message for message in sent if isinstance(message, m.Fetch)]
-    assert set(fetches) == {m.Fetch(PARTITION, PARTITION, TOPIC, 2, 1)}
+    assert set(fetches) == {m.Fetch(PARTITION, TOPIC, PARTITION, 2, 1)}
     assert len(fetches) in (3, 4)
     for requestor in ("", "C"):
         role.on_batch(0.0, requestor, batch_of(2, 3))
@@ -365,7 +365,7 @@ def test_a_takeover_does_not_wait_for_a_lost_store_but_may_miss_it() -> None:
     role = greeted("S1", "S2")
     role.on_message(0.1, m.HeadsReply(PARTITION, 1, "S1", 0, 1, ()), "")
     assert role.on_tick(timing.SETTLE_S) == []
-    role.on_peer_lost("S2")
+    role.on_peer(0.0, PeerNews("S2", is_lost=True))
     assert role.on_tick(timing.SETTLE_S) == [m.HistoryQuery(PARTITION, 2, TOPIC, PARTITION)]
     # It may have acknowledged records that the other store does not have.
     reply = m.HistoryReply(PARTITION, 2, "S1", TOPIC, PARTITION, 7, NO_LIFE, (PRIOR,), ("S2",))
@@ -411,7 +411,7 @@ def resumed(start: int = 5) -> ProducerRole:
 
 
 def ack_of(life: EpochId, end: int) -> m.EpochAck:
-    return m.EpochAck(PARTITION, TOPIC, end - 1, "S1", life)
+    return m.EpochAck(TOPIC, PARTITION, end - 1, "S1", life)
 
 
 @pytest.mark.parametrize(
@@ -454,7 +454,7 @@ def test_only_its_own_lifes_acknowledgements_count() -> None:
 def test_lives_of_other_partitions_are_ignored() -> None:
     role = resumed()
     for partition, topic in ((PARTITION, "t2"), ("P2", TOPIC)):
-        role.on_message(0.0, m.EpochAck(partition, topic, 9, "S1", NEWER), "")
+        role.on_message(0.0, m.EpochAck(topic, partition, 9, "S1", NEWER), "")
         reply = m.HistoryReply(PARTITION, 0, "S1", topic, partition, 5, NEWER, ())
         role.on_message(0.0, reply, "")
     assert role.fenced_by is None
@@ -488,7 +488,7 @@ def test_the_producer_compares_its_last_record_with_a_store_that_has_more(acks: 
     role = producer(acks=acks, resume=True)
     role.resume((Epoch.first(LIFE)._replace(start=2),))
     publish(role, 3)
-    fetch = m.Fetch(PARTITION, PARTITION, TOPIC, 4, 1)
+    fetch = m.Fetch(PARTITION, TOPIC, PARTITION, 4, 1)
     assert fetch not in role.on_tick(1.0)
     for store in ("S1", "S2"):
         acknowledge(role, 9, store)

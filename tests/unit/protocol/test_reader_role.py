@@ -12,7 +12,7 @@ from dafka_core.model.epochs import Epoch
 from dafka_core.protocol import messages as m
 from dafka_core.protocol import timing
 from dafka_core.protocol.reader_role import RangeRead, ReaderRole
-from dafka_core.protocol.role import Outgoing
+from dafka_core.protocol.role import Outgoing, PeerNews
 from tests.unit.protocol.model import PARTITION, TOPIC, TP, batch_of, fetches_in, offsets_of
 
 ME = "21962C91115348329557DE71C90C3718"
@@ -27,7 +27,7 @@ def role() -> ReaderRole:
 
 
 def fetch(start: int, end: int) -> m.Fetch:
-    return m.Fetch(PARTITION, ME, TOPIC, start, end - start)
+    return m.Fetch(ME, TOPIC, PARTITION, start, end - start)
 
 
 def direct(role: ReaderRole, start: int, end: int, now: float = 0.0) -> list[Outgoing]:
@@ -151,8 +151,8 @@ def test_its_directory_asks_the_questions(role: ReaderRole) -> None:
     role.on_message(0.1, m.HeadsReply(ME, 1, STORE, 0, 1, ()), STORE)
     assert role.on_tick(timing.SETTLE_S) == []
     assert question.answered
-    role.on_peer_lost(STORE)
-    assert role.directory.stores == []
+    role.on_peer(0.0, PeerNews(STORE, is_lost=True))
+    assert not role.directory.stores
 
 
 def test_records_of_a_newer_life_restart_a_range_after_an_error(role: ReaderRole) -> None:

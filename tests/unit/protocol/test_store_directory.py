@@ -77,14 +77,14 @@ def answered(of: StoreDirectory, question: Question, now: float) -> bool:
 
 
 def test_our_stores_greeting(stores: StoreDirectory) -> None:
-    assert stores.stores == []
+    assert not stores.stores
     greet(stores, "S1")
     # A greeting alone is enough, whatever was lost before it.
     stores.on_message(0.0, m.HeadsReply(ME, m.UNSOLICITED, "S2", 0, 1, ()))
-    assert stores.stores == ["S1", "S2"]
+    assert list(stores.stores) == ["S1", "S2"]
     # A store that subscribed to our hello may not reach us yet.
     stores.on_subscribed(0.0, m.ConsumerHello, "S3")
-    assert stores.stores == ["S1", "S2"]
+    assert list(stores.stores) == ["S1", "S2"]
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_an_answer_replaces_a_lost_greeting(stores: StoreDirectory) -> None:
     question = ask(stores, TOPIC)
     assert not answered(stores, question, 5.0)
     reply(stores, question, "S", entry(5), now=5.0)
-    assert stores.stores == ["S"]
+    assert list(stores.stores) == ["S"]
     assert stores.c_stores == []
     assert answered(stores, question, 5.0)
     assert bounds(question) == {(TOPIC, PARTITION): (0, 5)}
@@ -217,12 +217,12 @@ def test_an_answer_does_not_wait_for_a_dead_store(stores: StoreDirectory) -> Non
     reply(stores, question, "S1", entry(9), now=1.0)
     reply(stores, question, "S2", entry(3), now=1.0, part=0, parts=2)
     assert not answered(stores, question, LONG_S)
-    stores.on_peer_lost("S2")
-    stores.on_peer_lost("never heard of")
+    stores.on_peer(0.0, PeerNews("S2", is_lost=True))
+    stores.on_peer(0.0, PeerNews("never heard of", is_lost=True))
     assert answered(stores, question, LONG_S)
-    assert stores.stores == ["S1"]
+    assert list(stores.stores) == ["S1"]
     # If all are gone, no store can answer.
-    stores.on_peer_lost("S1")
+    stores.on_peer(0.0, PeerNews("S1", is_lost=True))
     question = ask(stores, now=LONG_S)
     assert not answered(stores, question, 2 * LONG_S)
 
@@ -308,7 +308,7 @@ def test_endpoints_are_those_of_present_stores() -> None:
     assert of.c_stores == ["C1"]
     of.on_message(1.0, m.StoreEndpoints(ME, "S1", ("grpc://h:2",)))
     assert of.endpoints == {"S1": ("grpc://h:2",)}  # started again
-    of.on_peer_lost("S1")
+    of.on_peer(0.0, PeerNews("S1", is_lost=True))
     assert of.endpoints == {}
 
 
@@ -338,7 +338,7 @@ def test_known_stores_without_a_greeting_are_missing(stores: StoreDirectory) -> 
     assert stores.missing == [AWAY]
     greet(stores, "S3")
     assert stores.missing == []
-    stores.on_peer_lost("S3")
+    stores.on_peer(0.0, PeerNews("S3", is_lost=True))
     assert stores.missing == [AWAY]
 
 
@@ -356,7 +356,7 @@ def test_a_store_is_missing_as_long_as_any_store_knows_it(stores: StoreDirectory
     send_list(stores, "S1")
     assert stores.missing == [AWAY]
     # Also of one that is away: it may be the only one that has not forgotten.
-    stores.on_peer_lost("S2")
+    stores.on_peer(0.0, PeerNews("S2", is_lost=True))
     assert stores.missing == [AWAY]
     send_list(stores, "S2")
     assert stores.missing == []
@@ -366,13 +366,13 @@ def test_without_lists_only_lost_stores_are_missing(stores: StoreDirectory) -> N
     greet(stores, "S1")
     greet(stores, "S2")
     assert stores.missing == []
-    stores.on_peer_lost("S2")
+    stores.on_peer(0.0, PeerNews("S2", is_lost=True))
     assert stores.missing == [KnownStore("S2")]
     greet(stores, "S2")
     assert stores.missing == []
     # A store with a list decides: stores outside of it are not missing.
     send_list(stores, "S1")
-    stores.on_peer_lost("S2")
+    stores.on_peer(0.0, PeerNews("S2", is_lost=True))
     assert stores.missing == []
 
 
@@ -401,7 +401,7 @@ def test_an_unrequested_history_comes_from_no_store(stores: StoreDirectory) -> N
     for question, tp in ((heads, TP), (history, other)):
         unasked = m.HistoryReply(ME, question.query.query, "P1", *tp, 5, NO_LIFE, ())
         assert stores.on_message(1.0, unasked) == []
-    assert stores.stores == ["S1"]
+    assert list(stores.stores) == ["S1"]
     reply(stores, heads, "S1", entry(9), now=1.0)
     assert answered(stores, heads, 1.0)
     stores.on_message(1.0, m.HistoryReply(ME, history.query.query, "S1", *TP, 9, NO_LIFE, ()))
@@ -486,8 +486,8 @@ def test_a_new_c_store_is_asked_when_both_directions_are_open(hello_first: bool)
 def test_a_lost_c_store_returns_with_a_greeting(stores: StoreDirectory) -> None:
     # Its connection to us has lasted, so it does not subscribe a second time.
     greet_c_store(stores, "D1")
-    stores.on_peer_lost("D1")
-    assert stores.stores == []
+    stores.on_peer(0.0, PeerNews("D1", is_lost=True))
+    assert not stores.stores
     question = ask(stores, "t", now=2.0)
     assert not answered(stores, question, 3.0)
     assert m.GetHeads("t", ME) in stores.on_message(3.1, m.StoreHello(ME, "D1"))

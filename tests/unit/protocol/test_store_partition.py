@@ -23,7 +23,7 @@ from dafka_core.protocol.messages import (
     TimesReply,
 )
 from dafka_core.protocol.partition_fetcher import FetchState, ReorderBudget
-from dafka_core.protocol.role import Outgoing
+from dafka_core.protocol.role import Outgoing, PeerNews
 from dafka_core.protocol.store_partition import StorePartition, TrimmedGaps
 from dafka_core.protocol.store_role import StoreRole
 from tests.unit.protocol.model import PARTITION, TOPIC, TP, batch_of, batches_in
@@ -182,7 +182,7 @@ def test_endpoints_of_other_stores_are_kept_while_they_are_present() -> None:
     assert len(role.known.endpoints) == MAX_STORES
     role.on_message(0.0, StoreEndpoints(ME, "S1", ("grpc://h:2",)), "")
     assert role.known.endpoints["S1"] == ("grpc://h:2",)
-    role.on_peer_lost("S1")
+    role.on_peer(0.0, PeerNews("S1", is_lost=True))
     assert "S1" not in role.known.endpoints
 
 

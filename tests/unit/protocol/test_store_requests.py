@@ -16,8 +16,8 @@ from dafka_core.protocol.role import OutgoingBatch
 from dafka_core.protocol.store_directory import StoreDirectory
 from dafka_core.protocol.store_requests import (
     MAX_PENDING_REQUESTS,
-    FetchRange,
     HeadsRequest,
+    RecordsRequest,
     Request,
     RequestQueue,
     fetched_batches,
@@ -41,7 +41,7 @@ def role() -> StoreRole:
 
 def asked(start: int, count: int = 10, requestor: str = "C", partition: str = PARTITION) -> m.Fetch:
     """Return a node's request."""
-    return m.Fetch(partition, requestor, TOPIC, start, count)
+    return m.Fetch(requestor, TOPIC, partition, start, count)
 
 
 def queue(role: StoreRole, *requests: m.Message) -> None:
@@ -106,7 +106,7 @@ def test_each_partition_of_a_fetch_batch_counts(
     assert (len(role.requests), role.requests.refused_count) == (100, 50)
     queue(role, fetch_batch(*names, requestor="C2"), fetch_batch(*names, requestor="C3"))
     assert len(role.requests) == 100 + 50 + 33
-    assert [each.wanted.partition for each in packed(role, 3)] == names[:3]
+    assert [each.tp.partition for each in packed(role, 3)] == names[:3]
     assert len(role.requests) == 97 + 50 + 33
     # The next requestor's turn.
     assert [each.requestor for each in packed(role, 200)] == ["C2"] * 50
@@ -116,10 +116,10 @@ def test_each_partition_of_a_fetch_batch_counts(
     assert len(role.requests) == 0
 
 
-def packed(role: StoreRole, most: int) -> list[FetchRange]:
+def packed(role: StoreRole, most: int) -> list[RecordsRequest]:
     """Take the ranges that the next message answers."""
     first = role.requests.take()
-    assert isinstance(first, FetchRange)
+    assert isinstance(first, RecordsRequest)
     return role.requests.take_packed(first, most)
 
 
@@ -131,23 +131,23 @@ def test_one_message_answers_adjacent_ranges_of_one_requestor() -> None:
             queue.add(request, "peer")
     found = []
     while (first := queue.take()) is not None:
-        assert isinstance(first, FetchRange)
+        assert isinstance(first, RecordsRequest)
         taken = queue.take_packed(first, 9) if first.is_packed else [first]
-        found.append([each.wanted.partition for each in taken])
+        found.append([each.tp.partition for each in taken])
     assert found == [["P1", "P2"], [PARTITION], ["P3"], ["P4", "P5"]]
     assert len(queue) == 0
 
 
 def test_different_requests_of_one_peer_all_wait() -> None:
     queue = RequestQueue()
-    wanted = PartitionInfo("t", "P", 0, 5)
+    packed = RecordsRequest("C", TopicPartition("t", "P"), 0, 5, is_packed=True)
     requests: list[Request] = [
-        FetchRange("C", wanted, True),
-        FetchRange("C", wanted, False),
-        FetchRange("C", wanted._replace(topic="u"), True),
-        FetchRange("C", wanted._replace(partition="Q"), True),
+        packed,
+        packed._replace(is_packed=False),
+        packed._replace(tp=TopicPartition("u", "P")),
+        packed._replace(tp=TopicPartition("t", "Q")),
         HeadsRequest("C", ("t",)),
-        HeadsRequest("C", ("t",), wanted.tp),
+        HeadsRequest("C", ("t",), packed.tp),
         HeadsRequest("C", ("u",)),
         m.HeadsQuery("C", 1, ()),
         m.HeadsQuery("C", 2, ()),
@@ -170,10 +170,10 @@ def test_a_continued_fetch_batch_is_joined_to_its_rest(role: StoreRole) -> None:
     queue(role, m.FetchBatch(ME, "C", later))
     role.requests.put_back(first.rest(2))
     role.requests.put_back(second.rest(2))
-    assert [each.wanted for each in packed(role, 9)] == [
-        PartitionInfo(TOPIC, "P3", 0, 5),
-        PartitionInfo(TOPIC, "P1", 2, 8),
-        PartitionInfo(TOPIC, "P2", 0, 3),
+    assert [(*each.tp, each.start, each.end) for each in packed(role, 9)] == [
+        (TOPIC, "P3", 0, 5),
+        (TOPIC, "P1", 2, 8),
+        (TOPIC, "P2", 0, 3),
     ]
     assert not role.requests
 
@@ -368,15 +368,15 @@ def test_a_peer_with_invented_names_has_one_turn() -> None:
         queue.add(request, peer)
 
     for number in range(1_000):
-        add(m.Fetch("P", f"name {number}", "t", 0, 10), "greedy")
+        add(m.Fetch(f"name {number}", "t", "P", 0, 10), "greedy")
     for number in range(3):
-        add(m.Fetch(f"P{number}", "honest", "t", 0, 10), "honest")
+        add(m.Fetch("honest", "t", f"P{number}", 0, 10), "honest")
     taken = [queue.take() for _ in range(6)]
     names = ["name 0", "honest", "name 1", "honest", "name 2", "honest"]
     assert [each.requestor for each in taken if each is not None] == names
     # The rest of a request waits after others of its peer.
     fetch = queue.take()
-    assert isinstance(fetch, FetchRange)
+    assert isinstance(fetch, RecordsRequest)
     assert fetch.requestor == "name 3"
     queue.put_back(fetch.rest(5))
     while (request := queue.take()) is not None:

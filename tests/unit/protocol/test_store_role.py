@@ -8,7 +8,7 @@ from dafka_core.model.epochs import NO_LIFE, EpochId
 from dafka_core.model.log_entries import StoreSeen
 from dafka_core.model.records import PartitionLives, RecordBatch, TopicPartition
 from dafka_core.protocol import messages as m
-from dafka_core.protocol.role import Outgoing
+from dafka_core.protocol.role import Outgoing, PeerNews
 from dafka_core.protocol.store_limits import StoreLimits
 from dafka_core.protocol.store_role import StoreRole
 from tests.unit.protocol.model import PARTITION, TOPIC, batch_of, offsets_of
@@ -68,11 +68,11 @@ def role(disk: Disk) -> StoreRole:
 def ack(
     end: int, partition: str = PARTITION, topic: str = TOPIC, life: EpochId = NO_LIFE
 ) -> m.EpochAck:
-    return m.EpochAck(partition, topic, end - 1, ME, life)
+    return m.EpochAck(topic, partition, end - 1, ME, life)
 
 
 def fetch(start: int, end: int) -> m.Fetch:
-    return m.Fetch(PARTITION, ME, TOPIC, start, end - start)
+    return m.Fetch(ME, TOPIC, PARTITION, start, end - start)
 
 
 def head(role: StoreRole, end: int, now: float = 0.0) -> list[Outgoing]:
@@ -208,7 +208,7 @@ def test_a_subscriber_to_hellos_is_greeted(role: StoreRole) -> None:
         m.HeadsReply("C", m.UNSOLICITED, ME, 0, 1, ())
     ]
     assert "C" in role.packing
-    role.on_peer_lost("C")
+    role.on_peer(0.0, PeerNews("C", is_lost=True))
     assert "C" in role.packing  # it may be late, and does not subscribe anew
     assert role.on_subscribed(0.0, m.RecordMessage, "") == []
 

@@ -37,7 +37,7 @@ from dafka_core.protocol.producer_role import (
     new_life,
     newest_life,
 )
-from dafka_core.protocol.role import Outgoing
+from dafka_core.protocol.role import Outgoing, PeerNews
 from dafka_core.protocol.store_directory import StoreDirectory
 from tests.unit.protocol.model import PARTITION, TOPIC, TP
 
@@ -306,7 +306,7 @@ class Cluster:
                 hello = m.HeadsReply(PARTITION, m.UNSOLICITED, store.name, 0, 1, ())
                 life.asked += life.directory.on_message(self.now, hello)
             else:
-                life.directory.on_peer_lost(store.name)
+                life.directory.on_peer(0.0, PeerNews(store.name, is_lost=True))
         for query in life.asked:
             for store in reached:
                 if isinstance(query, m.HistoryQuery):

@@ -27,7 +27,7 @@ from dafka_core.protocol.store_limits import StoreLimits
 from dafka_core.protocol.store_requests import (
     MAX_PUBLISHED_TRANSACTIONS,
     HeadsRequest,
-    PublishCommitted,
+    RecordsRequest,
     split_by_transaction,
 )
 from dafka_core.protocol.store_role import StoreRole
@@ -50,6 +50,11 @@ FENCED = FencedError(TOPIC, PARTITION, A)
 
 def in_transaction(start: int, end: int, transaction: Transaction | None) -> RecordBatch:
     return RecordBatch(TP, start, values_of(start, end), transaction)
+
+
+def committed(start: int, end: int, transactions: tuple[Transaction, ...]) -> RecordsRequest:
+    """Return the request to publish records that were committed here."""
+    return RecordsRequest("", TP, start, end, transactions=transactions)
 
 
 def staged(start: int, end: int, attempt: str = A) -> Stage:
@@ -101,7 +106,7 @@ def test_a_commit_is_acknowledged_and_then_published() -> None:
     # Its end is unknown before the records are on their way.
     assert role.on_tick(5.0) == []
     publish = role.requests.take()
-    assert publish == PublishCommitted(TP, 10, 20, (Transaction(1, 10, 20),))
+    assert publish == committed(10, 20, (Transaction(1, 10, 20),))
     announced = [Head(TOPIC, PARTITION, 19)]
     assert role.hosted.published(publish.tp, publish.end) == announced
     assert role.on_tick(10.0) == announced
@@ -331,17 +336,17 @@ def test_a_batch_within_one_transaction_is_not_copied() -> None:
 
 
 def test_consecutive_commits_are_published_together() -> None:
-    first = PublishCommitted(TP, 0, 10, (Transaction(1, 0, 10),))
-    second = PublishCommitted(TP, 10, 30, (Transaction(2, 10, 30),))
+    first = committed(0, 10, (Transaction(1, 0, 10),))
+    second = committed(10, 30, (Transaction(2, 10, 30),))
     both = first.joined(second)
-    assert both == PublishCommitted(TP, 0, 30, (Transaction(1, 0, 10), Transaction(2, 10, 30)))
-    assert both.rest(5) == PublishCommitted(TP, 5, 30, both.transactions)
+    assert both == committed(0, 30, (Transaction(1, 0, 10), Transaction(2, 10, 30)))
+    assert both.rest(5) == committed(5, 30, both.transactions)
     assert both.rest(10) == second
-    apart = PublishCommitted(TP, 40, 50, (Transaction(NO_VERSION, 40, 50),))
+    apart = committed(40, 50, (Transaction(NO_VERSION, 40, 50),))
     assert both.joined(apart) == apart
     for number in range(3, 3 + 2 * MAX_PUBLISHED_TRANSACTIONS):
         end = both.end
-        both = both.joined(PublishCommitted(TP, end, end + 1, (Transaction(number, end, end + 1),)))
+        both = both.joined(committed(end, end + 1, (Transaction(number, end, end + 1),)))
     assert both.start == 0
     assert len(both.transactions) == MAX_PUBLISHED_TRANSACTIONS
     assert both.transactions[-1].end == both.end
@@ -353,7 +358,7 @@ def test_the_rest_of_a_publication_precedes_newer_commits() -> None:
     role.commit(0.0, commit(0, 20))
     store(role)
     publish = role.requests.take()
-    assert isinstance(publish, PublishCommitted)
+    assert isinstance(publish, RecordsRequest)
     role.stage(staged(20, 25))
     role.commit(0.0, commit(20, 25, version=2))
     store(role)
@@ -361,4 +366,4 @@ def test_the_rest_of_a_publication_precedes_newer_commits() -> None:
     role.requests.put_back(publish.rest(8))
     assert role.requests.take() == HeadsRequest("", ("",))
     transactions = (Transaction(1, 0, 20), Transaction(2, 20, 25))
-    assert role.requests.take() == PublishCommitted(TP, 8, 25, transactions)
+    assert role.requests.take() == committed(8, 25, transactions)

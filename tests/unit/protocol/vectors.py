@@ -87,7 +87,7 @@ _RANGES_HEX = (
     "00000002 05 68656c6c6f 02 5031 0000000000000003 0000000000000005"
     " 01 62 02 5032 0000000000000000 0000000000000001"
 )
-_EPOCH_ACK = m.EpochAck("P1", "hello", 7, "S1", _EPOCH.life)
+_EPOCH_ACK = m.EpochAck("hello", "P1", 7, "S1", _EPOCH.life)
 _HISTORY_QUERY = m.HistoryQuery("C1", 258, "hello", "P1")
 _PROMISE_QUERY = m.HistoryQuery("P1", 258, "hello", "P1", _EPOCH.life)
 _HISTORY_REPLY = m.HistoryReply(
@@ -264,7 +264,7 @@ RECORDED_VECTORS = [
         " 00000001 00000005 68656c6c6f",
     ),
     c(
-        m.Fetch(PRODUCER, STORE_WRITER, "hello", 0, 100000),
+        m.Fetch(STORE_WRITER, "hello", PRODUCER, 0, 100000),
         "46 3634304143313830394337303434464439433445353637334142443142433545 00 01"
         " 20 3342364237434633453036343435324538334430313245433832334134444439 05 68656c6c6f"
         " 0000000000000000 000186a0",
@@ -277,7 +277,7 @@ RECORDED_VECTORS = [
         "68656c6c6f2031",
     ),
     c(
-        m.Ack(PRODUCER, "hello", 2),
+        m.Ack("hello", PRODUCER, 2),
         "4b 3634304143313830394337303434464439433445353637334142443142433545 00 01"
         " 05 68656c6c6f 0000000000000002",
     ),
@@ -303,16 +303,16 @@ RFC46_VECTORS = [
         "",
     ),
     rfc46(
-        m.Fetch("P1", "C1", "hello", 256, 99),
+        m.Fetch("C1", "hello", "P1", 256, 99),
         "46 5031",
         "aaa5 46 01 02 4331 05 68656c6c6f 0000000000000100 00000063",
     ),
     rfc46(
-        m.Ack("P1", "hello", 7, "S1"),
+        m.Ack("hello", "P1", 7, "S1"),
         "4b 5031",
         "aaa5 4b 01 02 5331 05 68656c6c6f 0000000000000007",
     ),
-    rfc46(m.Ack("P1", "hello", 7), "4b 5031", "aaa5 4b 01 00 05 68656c6c6f 0000000000000007"),
+    rfc46(m.Ack("hello", "P1", 7), "4b 5031", "aaa5 4b 01 00 05 68656c6c6f 0000000000000007"),
     rfc46(
         m.Head("hello", "P1", 7),
         "48 68656c6c6f",
