@@ -120,6 +120,7 @@ def test_the_head_is_repeated_for_a_while(disk: Disk, role: StoreRole) -> None:
         now = max(due, now + 0.01)
         heads = heads_in(role.on_tick(now))
         assert heads in ([], HEAD)
+        assert not heads_in(role.on_tick(now))  # the next round begins at once
         announced += len(heads)
     assert (
         timing.HOSTED_HEADS_S / timing.HOSTED_HEAD_INTERVAL_S - 1
