@@ -12,7 +12,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from dafka_core.protocol.discovery import DISCOVERY_TABLE
+from dafka_core.protocol.store_directory import DISCOVERY_TABLE
 from dafka_kafka.errors import KafkaError
 from dafka_kafka.groups.group import GROUP_TABLE
 from dafka_kafka.partition_registry import LEASE_TABLE

@@ -19,6 +19,7 @@ from dafka_core.model.envelope import (
     HAS_VALUE,
     LENGTHS_AT,
     MAGIC,
+    MAX_LENGTHS_BYTES,
     MAX_VARINT_BYTES,
     VERSION,
     check_lengths,
@@ -37,9 +38,8 @@ HEADERS: Final = "headers"  # the columns of opened contents
 HEADERS_TYPE: Final = pa.list_(pa.struct([("key", pa.utf8()), ("value", pa.binary())]))
 """As in Spark's Kafka connector."""
 
-# Bytes of a head's lengths that are decoded as columns: more would cost more, for few records, than
-# the general method.
-MAX_COLUMNS: Final = 64
+# Greater than any place in a buffer: that of a varint that is invalid.
+NOWHERE: Final = 1 << 62
 
 # Records opened at a time: the intermediate arrays stay in the processor's cache, and in memory
 # that the process has. For 50,000 the system would take the memory back and provide it anew.
@@ -49,159 +49,105 @@ PART_RECORDS: Final = 8_192
 _BOUNDS: Final = np.array([1 << 7, 1 << 14, 1 << 21, 1 << 28], np.int64)
 
 
-class Heads(NamedTuple):
-    """The parts of records: each bare value, or the head of an envelope and its contents."""
+class Pairs(NamedTuple):
+    """Pairs of adjacent parts of a buffer, in its order: a key or a header's name, and a value."""
 
-    rows: Longs  # records in envelopes
-    flags: Octets  # of each of these rows
-    firsts: Longs  # index of each record's first part among all parts
-    starts: npt.NDArray[np.integer]  # where each part begins in the buffer, and the last one ends
-    header_counts: Longs  # of each of these rows
-    names: Longs  # indices of headers' names, each before its value's
-    are_null: Flags  # true for headers with the value null
+    edges: npt.NDArray[np.int64]  # of shape (n, 3): where both begin, and the second one ends
+    are_null: Flags  # of shape (n, 2)
+
+
+class Heads(NamedTuple):
+    """Where the parts of records are: of bare values, and of envelopes."""
+
+    envelope_count: int
+    own: Pairs
+    header_counts: Longs  # of all records
+    headers: Pairs
 
 
 def heads_of(octets: Octets, ends: Longs, rows: Longs) -> Heads:
     """Decode the heads; ``rows`` are the records that begin with the magic.
 
-    Most records of a topic have heads of one shape: the same flags, header count and number of
-    bytes for each length.  Then each length is a column, which takes half as long as the general
-    method that decodes all heads' bytes in sequence.
+    Keys' and values' lengths are decoded one column after the other, and those of headers, of which
+    a record may have any number, in sequence.
     """
-    alike = _of_one_shape(octets, ends) if len(rows) == len(ends) - 1 else None
-    return _of_any_shape(octets, ends, rows) if alike is None else alike
-
-
-def _of_one_shape(octets: Octets, ends: Longs) -> Heads | None:
-    """Decode by column; return None unless all records are envelopes with heads of one shape."""
-    starts, least = ends[:-1], int(np.diff(ends).min())
-    first = octets[: min(int(ends[1]), LENGTHS_AT + 1 + MAX_COLUMNS)].tobytes()
-    widths = _widths(first)
-    before_parts = LENGTHS_AT + 1 + sum(widths)
-    if not widths or least < before_parts or ends[-1] > MAX_INT32:
-        return None
-
-    def column(at: int) -> Octets:
-        return octets.take(starts + at)
-
-    flags = first[LENGTHS_AT - 1]
-    for at, octet in enumerate((VERSION, flags, sum(widths)), LENGTHS_AT - 2):
-        if (column(at) != octet).any():
-            return None
-    own = (flags & HAS_KEY) + flags // HAS_VALUE
-    each = len(widths) - own
-    if flags > HAS_KEY | HAS_VALUE or each < 0 or each % 2 or (flags == HAS_VALUE and not each):
-        return None
-    flat = np.empty(len(starts) * (1 + len(widths)) + 1, np.int32)
-    parts = flat[:-1].reshape(len(starts), -1)
-    are_null = np.empty((len(starts), each // 2), np.bool_)
-    parts[:, 0], flat[-1] = starts, ends[-1]
-    at, place = LENGTHS_AT + 1, starts + before_parts
-    for index, width in enumerate(widths):
-        numbers = _numbers([column(at + octet) for octet in range(width)])
-        if numbers is None:
-            return None
-        parts[:, 1 + index] = place
-        header, is_value = divmod(index - own, 2)
-        if header >= 0 and is_value:
-            are_null[:, header] = numbers == 0
-            numbers -= ~are_null[:, header]
-        at, place = at + width, place + numbers
-    if (place != ends[1:]).any():
-        return None
-    firsts = np.arange(0, len(flat) - 1, 1 + len(widths))
-    names = firsts[:, None] + np.arange(1 + own, 1 + len(widths), 2)
-    of_rows = np.full(len(starts), flags, np.uint8), firsts, flat, np.full(len(starts), each // 2)
-    return Heads(np.arange(len(starts)), *of_rows, names.ravel(), are_null.ravel())
-
-
-def _widths(content: bytes) -> list[int]:
-    """Return the number of bytes of each length in a head; empty if invalid or too many."""
-    size = content[LENGTHS_AT] if len(content) > LENGTHS_AT else 0
-    packed = content[LENGTHS_AT + 1 :][:size] if size <= MAX_COLUMNS else b""
-    lasts = [at for at, octet in enumerate(packed) if octet < 0x80]
-    return np.diff([-1, *lasts]).tolist() if lasts[-1:] == [size - 1] else []
-
-
-def _numbers(columns: list[Octets]) -> Longs | None:
-    """Decode varints with one byte in each column; None if one has another number of bytes."""
-    *others, last = columns
-    if len(others) >= MAX_VARINT_BYTES or last.max() > 0x7F or (others and last.min() == 0):
-        return None
-    numbers: Longs = last.astype(np.int64)
-    for column in reversed(others):
-        if column.min() < 0x80:
-            return None
-        numbers = numbers << 7 | column & 0x7F
-    return numbers
-
-
-def _of_any_shape(octets: Octets, ends: Longs, rows: Longs) -> Heads:
-    """Decode the lengths of all heads in sequence, then leave out envelopes that are invalid."""
-    rows, flags, heads, bodies = _begun(octets, ends, rows)
-    sizes, stops = bodies - heads, ends[rows + 1]
-    runs = Runs(sizes)
-    packed = octets.take(runs.from_(heads))
-    are_last = packed < 0x80
-    with_lengths = np.flatnonzero(sizes)
-    ends_at = (runs.firsts + sizes - 1)[with_lengths]
-    fit = np.ones(len(rows), np.bool_)
-    fit[with_lengths] = are_last[ends_at]
-    # An unfinished last varint must not affect the next record.
-    are_last[ends_at] = True
-    numbers = packed.astype(np.int64)
-    if not are_last.all():
-        runs = Runs(runs.sums(are_last))
-        numbers, are_canonical = _decoded(packed, np.flatnonzero(are_last))
-        fit &= runs.sums(are_canonical) == runs.counts
-    own = (flags & HAS_KEY != 0).astype(np.int64) + (flags & HAS_VALUE != 0)
-    in_headers = runs.counts - own
-    fit &= (in_headers >= 0) & (in_headers % 2 == 0)
-    headers = Runs((in_headers // 2).clip(min=0))
-    names = headers.from_(runs.firsts + own, step=2)
+    starts, stops = ends.take(rows), ends.take(rows + 1)
+    version, flags = (octets.take(starts + at, mode="clip") for at in (len(MAGIC), LENGTHS_AT - 1))
+    sizes, at = _varints(octets, starts + LENGTHS_AT)
+    bodies = at + sizes
+    has_key, has_value = flags & HAS_KEY != 0, flags & HAS_VALUE != 0
+    key_ends, at = _after(octets, at, bodies, has_key)
+    value_ends, at = _after(octets, at, key_ends, has_value)
+    fit = (version == VERSION) & (flags <= HAS_KEY | HAS_VALUE) & (sizes <= MAX_LENGTHS_BYTES)
+    fit &= (at <= bodies) & (bodies <= stops) & (octets.take(bodies - 1, mode="clip") < 0x80)
+    lengths, counts, are_pairs = _pairs(octets, at, np.where(fit, bodies, at))
+    fit &= are_pairs
     # A value alone is in an envelope only if it begins with the magic.
-    alone = np.flatnonzero((flags == HAS_VALUE) & (in_headers == 0))
-    fit[alone] &= (stops - bodies)[alone] >= len(MAGIC)
-    for at, octet in enumerate(MAGIC):
-        fit[alone] &= octets.take(bodies[alone] + at, mode="clip") == octet
-    of_values = numbers[names + 1]
-    are_null: Flags = of_values == 0
-    numbers[names + 1] = of_values - ~are_null
-    sums = before(numbers)
-    of_row = sums[runs.firsts]
-    fit &= sums[runs.firsts + runs.counts] - of_row == stops - bodies
+    alone = np.flatnonzero((flags == HAS_VALUE) & (counts == 0))
+    begun = octets.take(key_ends[alone, None] + np.arange(len(MAGIC)), mode="clip")
+    fit[alone] &= (begun == np.frombuffer(MAGIC, np.uint8)).all(1)
+    fit[alone] &= (value_ends - key_ends)[alone] >= len(MAGIC)
+    if not fit.all():  # a half pair would shift the later ones
+        return heads_of(octets, ends, rows[fit])
+    headers, are_null = Runs(counts), lengths[1::2] == 0
+    lengths[1::2] -= ~are_null
+    sums = before(lengths)
+    of_row = sums[2 * headers.firsts]
+    fit = value_ends + sums[2 * (headers.firsts + counts)] - of_row == stops
     if not fit.all():
-        return _of_any_shape(octets, ends, rows[fit])
-    parts = np.ones(len(ends) - 1, np.int64)
-    parts[rows] += runs.counts
-    # In the order of the buffer.
-    order = Runs(parts)
-    starts = np.empty(order.total + 1, np.int64)
-    starts[-1] = ends[-1]
-    starts[order.firsts] = ends[:-1]
-    places = runs.from_(order.firsts[rows] + 1)
-    starts[places] = sums[:-1] + runs.spread(bodies - of_row)
-    return Heads(rows, flags, order.firsts, starts, headers.counts, places[names], are_null)
+        return heads_of(octets, ends, rows[fit])
+    shift = headers.spread(value_ends - of_row)
+    of_headers = np.column_stack((sums[:-1:2] + shift, sums[1::2] + shift, sums[2::2] + shift))
+    edges = np.column_stack((bodies, key_ends, value_ends))
+    nulls = np.column_stack((~has_key, ~has_value))
+    if len(rows) < len(ends) - 1:
+        of_all: tuple[npt.NDArray[Any], ...] = (
+            np.column_stack((ends[:-1], ends[:-1], ends[1:])),
+            np.tile((True, False), (len(ends) - 1, 1)),
+            np.zeros(len(ends) - 1, np.int64),
+        )
+        for each, own in zip(of_all, (edges, nulls, counts), strict=True):
+            each[rows] = own
+        edges, nulls, counts = of_all
+    names_and_values = Pairs(of_headers, np.column_stack((np.zeros_like(are_null), are_null)))
+    return Heads(len(rows), Pairs(edges, nulls), counts, names_and_values)
 
 
-def _begun(octets: Octets, ends: Longs, rows: Longs) -> tuple[Longs, Octets, Longs, Longs]:
-    """Return the rows that begin as envelopes, their flags, and where lengths begin and end."""
-    rows = rows[ends[rows + 1] - ends[rows] > LENGTHS_AT]
-    starts, stops = ends[rows] + LENGTHS_AT, ends[rows + 1]
-    flags, sizes = octets[starts - 1], octets[starts].astype(np.int64)
-    fit = (octets[starts - 2] == VERSION) & (flags <= HAS_KEY | HAS_VALUE)
-    heads = starts + 1
-    if sizes.max(initial=0) > 0x7F:
-        is_long, second = sizes > 0x7F, octets.take(heads, mode="clip").astype(np.int64)
-        sizes = np.where(is_long, sizes - 0x80 + (second << 7), sizes)
-        heads += is_long
-        # The shortest encoding, and of two bytes.
-        fit &= ~is_long | ((second > 0) & (second <= 0x7F))
-    bodies = heads + sizes
-    fit &= bodies <= stops
-    if fit.all():
-        return rows, flags, heads, bodies
-    return rows[fit], flags[fit], heads[fit], bodies[fit]
+def _after(octets: Octets, at: Longs, place: Longs, has: Flags) -> tuple[Longs, Longs]:
+    """Return where rows' next part ends, and the place after its length, if they have it."""
+    if not has.any():
+        return place, at
+    lengths, after = _varints(octets, at)
+    return place + lengths * has, np.where(has, after, at)
+
+
+def _varints(octets: Octets, at: Longs) -> tuple[Longs, Longs]:
+    """Decode the varints at some places; return them, and the places after them."""
+    last = octets.take(at, mode="clip")
+    numbers, at, are_longer = (last & 0x7F).astype(np.int64), at + 1, last > 0x7F
+    for shift in range(7, 7 * MAX_VARINT_BYTES, 7):
+        if not are_longer.any():
+            break
+        last = octets.take(at, mode="clip")
+        numbers += np.where(are_longer, last & 0x7F, 0).astype(np.int64) << shift
+        at += are_longer
+        at[are_longer & (last == 0)] = NOWHERE  # there is a shorter encoding
+        are_longer &= last > 0x7F
+    at[are_longer] = NOWHERE
+    return numbers, at
+
+
+def _pairs(octets: Octets, starts: Longs, ends: Longs) -> tuple[Longs, Longs, Flags]:
+    """Decode the lengths of headers; return also each row's header count, and if they are valid."""
+    runs = Runs(ends - starts)
+    packed = octets.take(runs.from_(starts))
+    numbers, counts, are_last = packed.astype(np.int64), runs.counts, packed < 0x80
+    are_valid = np.ones(len(counts), np.bool_)
+    if not are_last.all():
+        counts = runs.sums(are_last)
+        numbers, are_canonical = _decoded(packed, np.flatnonzero(are_last))
+        are_valid = Runs(counts).sums(are_canonical) == counts
+    return numbers, counts // 2, are_valid & (counts % 2 == 0)
 
 
 def _decoded(packed: Octets, ends: Longs) -> tuple[Longs, Flags]:
@@ -269,37 +215,32 @@ def opened_columns(
         first, stop = rows.searchsorted((start, start + PART_RECORDS))
         ends, data = values[start : start + PART_RECORDS].columns()
         heads = heads_of(np.frombuffer(data, np.uint8), ends, rows[first:stop] - start)
-        parts = _array(heads.starts, data)
-        count += len(heads.rows)
+        count += heads.envelope_count
+        parts = _array(heads.own.edges.ravel(), data)
         for name, columns in opened.items():
-            columns.append(_headers(heads, parts) if name == HEADERS else _own(heads, parts, name))
+            if name == HEADERS:
+                columns.append(_headers(heads, data))
+            else:
+                columns.append(_taken(parts, heads.own, (KEY, VALUE).index(name)))
     # One column after the other, so each frees its parts.
     return {name: pa.concat_arrays(opened.pop(name)) for name in names} if count else None
 
 
-def _own(heads: Heads, parts: pa.Array, name: str) -> pa.BinaryArray:
-    """Return the column of values or keys."""
-    rows, firsts, flags = heads.rows, heads.firsts, heads.flags
-    places = firsts.copy() if name == VALUE else np.full(len(firsts), -1)
-    has = flags & (HAS_VALUE if name == VALUE else HAS_KEY) != 0
-    at = 1 + (flags & HAS_KEY).astype(np.int64) if name == VALUE else 1
-    places[rows] = np.where(has, firsts[rows] + at, -1)
-    return _taken(parts, places)
-
-
-def _headers(heads: Heads, parts: pa.Array) -> pa.ListArray:
-    counts = np.zeros(len(heads.firsts), np.int64)
-    counts[heads.rows] = heads.header_counts
-    values = np.where(heads.are_null, -1, heads.names + 1)
-    columns = [texts(_taken(parts, heads.names)), _taken(parts, values)]
+def _headers(heads: Heads, data: Any) -> pa.ListArray:
+    counts, headers = heads.header_counts, heads.headers
+    if not len(headers.edges):
+        return pa.nulls(len(counts), HEADERS_TYPE)
+    parts = _array(headers.edges.ravel(), data)
+    columns = [texts(_taken(parts, headers, 0)), _taken(parts, headers, 1)]
     pairs = pa.StructArray.from_arrays(columns, fields=list(HEADERS_TYPE.value_type))
     ends = pa.array(before(counts), pa.int32())
     return pa.ListArray.from_arrays(ends, pairs, HEADERS_TYPE, mask=pa.array(counts == 0))
 
 
-def _taken(parts: pa.Array, places: Longs) -> pa.BinaryArray:
-    """Return parts by index; null for -1."""
-    null = places < 0
+def _taken(parts: pa.Array, pairs: Pairs, which: int) -> pa.BinaryArray:
+    """Return the first or the second ones of pairs; ``parts`` also has what is between pairs."""
+    null = pairs.are_null[:, which]
+    places = np.arange(which, len(parts) + 1, 3)
     taken = parts.take(pa.array(places, mask=null if null.any() else None))
     return taken if taken.type == pa.binary() else taken.cast(pa.binary())
 

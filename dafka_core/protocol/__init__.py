@@ -18,8 +18,7 @@ and again with every HEAD (``store_role``).  Which of two producers' records cou
 is decided by ``histories``, and asked by ``producer_role.Takeover``.
 
 ``store_directory`` finds all stores, asks them a question and knows when the answer is complete;
-``discovery`` has the states of a node that may be a store, and ``store_requests`` answers.
-``known_stores`` is a store's list of the others, ``store_partition`` a partition in it,
-``store_limits`` what it accepts.  ``beacons`` announce nodes to each other, ``record_limits`` what
-each accepts, ``authorization`` what a key allows.
+``store_requests`` answers.  ``known_stores`` is a store's list of the others, ``store_partition`` a
+partition in it, ``store_limits`` what it accepts.  ``beacons`` announce nodes to each other,
+``record_limits`` what each accepts, ``authorization`` what a key allows.
 """

@@ -1,7 +1,14 @@
-"""The stores that a requestor has found, and its questions to all of them.
+"""The stores that a requestor has found, and its questions to all of them (docs/states.md).
 
-Every node that may be a store is a ``Candidate`` of ``discovery``.  A question is answered when no
-candidate's greeting is awaited, and all stores that have greeted have answered.
+The number of stores is unknown.  But a tower announces every node, a store names the other stores
+it knows (STORES-KNOWN), and a node announces its kind when it has connected.  So an answer from all
+stores waits for each announced node, a ``Candidate``, until it turns out to be no store, has
+greeted, or is given up, by name; and for the answers of all that have greeted.  ``timing`` has a
+timeline.
+
+Stores introduce themselves: each store greets a node that subscribes to STORE-HELLO, and a store
+that reaches the node subscribes to the hello with its own address.  After both, messages are
+delivered in both directions.
 
 Our stores greet with an empty reply, which shows that they answer queries (``HeadsQuery``,
 ``TimesQuery``).  An answer to a query has an end, so a requestor knows when it is complete, also if
@@ -14,19 +21,146 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from itertools import count
 from math import inf
-from typing import Final
+from typing import Final, NamedTuple
 
 from dafka_core.model.records import KnownStore, PartitionInfo, TopicPartition
-from dafka_core.protocol import discovery as d
 from dafka_core.protocol import messages as m
 from dafka_core.protocol import timing
 from dafka_core.protocol.beacons import MAX_PEERS
 from dafka_core.protocol.codec import subscription
-from dafka_core.protocol.discovery import AWAITED, Candidate, GivenUp, NodeState
 from dafka_core.protocol.limits import MAX_STORES, RecentNames
 from dafka_core.protocol.role import Outgoing, PeerNews
+
+# -- the states of a node that may be a store ------------------------------------------------------
+
+ANNOUNCEMENT: Final = "a tower announces it"
+CONNECTION: Final = "it accepts our connection"
+NAMED: Final = "a store names it as present"
+STORE_KIND: Final = "it announces that it is a store"
+OTHER_KIND: Final = "it announces another kind"
+SUBSCRIPTION: Final = "it subscribes with its own address"
+HELLO: Final = "it subscribes to our hello"
+GREETS: Final = "it greets, or answers"
+LOSS: Final = "its beacons stop"
+TIMEOUT: Final = "its time is over"
+
+
+class NodeState(Enum):
+    """States of a node in the discovery of stores."""
+
+    UNKNOWN = "no peer has mentioned it, or it has gone"
+    EXPECTED = "it may be a store: an answer waits for it"
+    CONNECTED = "it has connected and announced no kind, as C nodes do: an answer waits 0.1 s"
+    STORE = "it is a store that has not greeted yet: an answer waits for it"
+    GREETED = "its messages arrive: an answer waits for its reply"
+    LOST = "it had greeted, and is silent: answers lack its records"
+    RETURNING = "it was lost, and gives a sign of life: an answer waits for its greeting"
+    DISMISSED = "it is no store, or has not greeted in time"
+
+
+_KIND_KNOWN: Final = {
+    NAMED: NodeState.STORE,
+    STORE_KIND: NodeState.STORE,
+    OTHER_KIND: NodeState.DISMISSED,
+    HELLO: NodeState.STORE,
+    GREETS: NodeState.GREETED,
+}
+_BEFORE_GREETING: Final = _KIND_KNOWN | {LOSS: NodeState.UNKNOWN, TIMEOUT: NodeState.DISMISSED}
+
+DISCOVERY_TABLE: Final[Mapping[NodeState, Mapping[str, NodeState]]] = {
+    NodeState.UNKNOWN: {
+        ANNOUNCEMENT: NodeState.EXPECTED,
+        CONNECTION: NodeState.EXPECTED,
+        SUBSCRIPTION: NodeState.CONNECTED,
+        **_KIND_KNOWN,
+    },
+    NodeState.EXPECTED: {SUBSCRIPTION: NodeState.CONNECTED} | _BEFORE_GREETING,
+    NodeState.CONNECTED: _BEFORE_GREETING,
+    NodeState.STORE: _BEFORE_GREETING,
+    NodeState.GREETED: {LOSS: NodeState.LOST},
+    NodeState.LOST: {
+        ANNOUNCEMENT: NodeState.RETURNING,
+        CONNECTION: NodeState.RETURNING,
+        STORE_KIND: NodeState.RETURNING,
+        HELLO: NodeState.RETURNING,
+        GREETS: NodeState.GREETED,
+    },
+    NodeState.RETURNING: {GREETS: NodeState.GREETED, LOSS: NodeState.LOST, TIMEOUT: NodeState.LOST},
+    NodeState.DISMISSED: {GREETS: NodeState.GREETED, LOSS: NodeState.UNKNOWN},
+}  # the next state, by state and event; without an entry the state stays
+
+AWAITED: Final = (NodeState.EXPECTED, NodeState.CONNECTED, NodeState.STORE, NodeState.RETURNING)
+# Signs of life, which extend the wait.
+_EXTENDING: Final = (ANNOUNCEMENT, CONNECTION, STORE_KIND, SUBSCRIPTION, HELLO)
+
+
+class GivenUp(NamedTuple):
+    """A node that was given up, for the log."""
+
+    node: str
+    endpoint: str
+    waited_s: float
+    is_store: bool  # true if it is a store; otherwise unknown
+
+
+@dataclass(slots=True)
+class Candidate:
+    """A node that is a store, or may be one.
+
+    Attributes:
+        since, due: the start of the wait for its greeting, and its end.
+        receives_ours: it has subscribed to our hello, so our messages reach it.
+        answers_queries: it is a store of ours.
+        locations: its bulk endpoints.
+    """
+
+    node: str
+    state: NodeState = NodeState.UNKNOWN
+    since: float = 0.0
+    due: float = 0.0
+    endpoint: str = ""
+    is_announced: bool = False
+    receives_ours: bool = False
+    answers_queries: bool = False
+    locations: tuple[str, ...] = ()
+
+    @property
+    def has_greeted(self) -> bool:
+        """Return True if it has greeted at any time."""
+        return self.state in (NodeState.GREETED, NodeState.LOST, NodeState.RETURNING)
+
+    def apply(self, now: float, event: str, *, endpoint: str = "") -> GivenUp | None:
+        """Change the state by ``DISCOVERY_TABLE``; return a node that is given up."""
+        before, self.state = self.state, DISCOVERY_TABLE[self.state].get(event, self.state)
+        if self.state in AWAITED:
+            self._extend(now, before, event)
+            self.endpoint = endpoint or self.endpoint
+            self.is_announced = self.is_announced or event == ANNOUNCEMENT
+            return None
+        if self.state is NodeState.LOST:
+            self.locations, self.is_announced = (), False
+        if event not in (TIMEOUT, LOSS) or before not in AWAITED or before is NodeState.CONNECTED:
+            return None
+        is_store = before is not NodeState.EXPECTED
+        return GivenUp(self.node, self.endpoint, now - self.since, is_store)
+
+    def _extend(self, now: float, before: NodeState, event: str) -> None:
+        """Set the end of the wait: a new state or sign of life makes it later."""
+        if before not in AWAITED:
+            self.since = self.due = now
+        if self.state is NodeState.CONNECTED:
+            if before is not NodeState.CONNECTED:
+                self.due = now + timing.INTRODUCTION_S
+            return
+        is_repeated = event == ANNOUNCEMENT and self.is_announced
+        if self.state is not before or (event in _EXTENDING and not is_repeated):
+            self.due = max(self.due, now + timing.STORE_TIMEOUT_S)
+
+
+# -- stores and questions --------------------------------------------------------------------------
 
 # Entries in the stores' lists of other stores, in total; a false list costs no more.
 MAX_KNOWN: Final = 10 * MAX_STORES
@@ -188,29 +322,29 @@ class StoreDirectory:
             settled_at = self._settled_at or now + timing.SETTLE_S
             self._settled_at = max(settled_at, now + timing.SETTLE_AFTER_BEACON_S)
         if news.endpoint:
-            self._apply(now, news.node, d.ANNOUNCEMENT, endpoint=news.endpoint)
+            self._apply(now, news.node, ANNOUNCEMENT, endpoint=news.endpoint)
         if news.accepts:
-            self._apply(now, news.node, d.CONNECTION)
+            self._apply(now, news.node, CONNECTION)
         if news.is_store is not None:
-            self._apply(now, news.node, d.STORE_KIND if news.is_store else d.OTHER_KIND)
+            self._apply(now, news.node, STORE_KIND if news.is_store else OTHER_KIND)
         if news.is_lost:
-            self._apply(now, news.node, d.LOSS)
+            self._apply(now, news.node, LOSS)
 
     def on_subscribed(self, now: float, kind: type[m.Message], topic: str) -> list[Outgoing]:
         """Ask a store that subscribes to our hello, and so receives our messages from now on."""
         if not topic or kind not in _OWN:
             return []
-        event = d.HELLO if kind is m.ConsumerHello else d.SUBSCRIPTION
+        event = HELLO if kind is m.ConsumerHello else SUBSCRIPTION
         node = self._apply(now, topic, event)
         node.answers_queries = node.answers_queries or kind is m.HistoryReply
-        node.receives_ours = node.receives_ours or event == d.HELLO
-        return self._ask_all(now) if event == d.HELLO else []
+        node.receives_ours = node.receives_ours or event == HELLO
+        return self._ask_all(now) if event == HELLO else []
 
     def give_up_late(self, now: float) -> None:
         """Stop waiting for nodes that have not greeted in time."""
         for each in self._in(*AWAITED):
             if now >= each.due:
-                self._apply(now, each.node, d.TIMEOUT)
+                self._apply(now, each.node, TIMEOUT)
 
     def _in(self, *states: NodeState) -> list[Candidate]:
         found = [*self._stores.values(), *self._awaited.values()]
@@ -289,16 +423,15 @@ class StoreDirectory:
         match message:
             case m.StoreHello():
                 is_new = message.store not in self.stores
-                store = self._apply(now, message.store, d.GREETS)
+                store = self._apply(now, message.store, GREETS)
                 # A C store sends nothing more, and only now GET-HEADS is sent for it.
                 return self._ask_all(now) if is_new and store.receives_ours else []
             case m.StoreEndpoints():
-                store = self._apply(now, message.store, d.STORE_KIND)
-                store.locations = message.locations
+                self._apply(now, message.store, STORE_KIND).locations = message.locations
             case m.HeadsReply(query=m.UNSOLICITED):
                 # The last message of a store's introduction: messages are delivered in both
                 # directions now.
-                self._apply(now, message.store, d.GREETS).answers_queries = True
+                self._apply(now, message.store, GREETS).answers_queries = True
                 return self._ask_all(now)
             case m.StoresKnown():
                 self._on_known(now, message)
@@ -306,7 +439,7 @@ class StoreDirectory:
                 question := self._questions.get(message.query)
             ) is not None and question.is_answered_by(message):
                 # Messages are delivered in both directions, also if the store's greeting was lost.
-                self._apply(now, message.store, d.GREETS).answers_queries = True
+                self._apply(now, message.store, GREETS).answers_queries = True
                 known = message.store in question.parts or len(question.parts) < MAX_STORES
                 if known and not question.answered:
                     question.active_at = now
@@ -326,7 +459,7 @@ class StoreDirectory:
             self._known[message.store] = stores
         for each in stores:
             if each.here:
-                self._apply(now, each.store, d.NAMED, endpoint=each.endpoint)
+                self._apply(now, each.store, NAMED, endpoint=each.endpoint)
 
     def on_tick(self, now: float) -> list[Outgoing]:
         """Complete the questions that are answered, and repeat the others in time."""

@@ -8,10 +8,9 @@ sends older ones as plain records (docs/wire.md, "Transactions").
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition, Transaction
@@ -110,14 +109,11 @@ def requests_of(
     return [message]
 
 
-# The key of each kind of request: a newer request of a peer is joined to the older one with its
-# key, or replaces it.
-_KEYS: Final[dict[type, Callable[[Any], object]]] = {
-    RecordsRequest: attrgetter("__class__", "requestor", "is_packed", "tp"),
-    HeadsRequest: attrgetter("__class__", "requestor", "topics", "after"),
-    m.HeadsQuery: attrgetter("__class__", "requestor", "query"),
-    m.TimesQuery: attrgetter("__class__", "requestor", "query"),
-}
+def _key(request: Request) -> Hashable:
+    """Return what a request has in common with newer ones that are joined to it or replace it."""
+    if isinstance(request, RecordsRequest):
+        return request.requestor, request.is_packed, request.tp
+    return request
 
 
 class RequestQueue(FairQueue[object, Request]):
@@ -133,7 +129,7 @@ class RequestQueue(FairQueue[object, Request]):
 
     def add(self, request: Request, peer: str = "") -> bool:
         """Add a request from ``peer``, or merge it by key; return False if the queue is full."""
-        peer, key = peer or request.requestor, _KEYS[type(request)](request)
+        peer, key = peer or request.requestor, _key(request)
         queue: dict[object, Request] = self._queues.get(peer, {})
         if (older := queue.get(key)) is not None:
             queue[key] = _joined(older, request)
@@ -164,7 +160,7 @@ class RequestQueue(FairQueue[object, Request]):
 
     def put_back(self, rest: Request) -> None:
         """Add the rest of the request that was taken last, after others of its peer."""
-        key = _KEYS[type(rest)](rest)
+        key = _key(rest)
         newer = self.remove(self.taken_from, key)
         self.put(self.taken_from, key, rest if newer is None else _joined(rest, newer))
 

@@ -1,7 +1,7 @@
 """The times of the protocol, in seconds, each with its reason.
 
-A requestor that has just started finds all stores in this order (``discovery``); a store that is
-far away, busy or behind a firewall makes the answer wait until ``STORE_TIMEOUT_S``::
+A requestor that has just started finds all stores in this order (``store_directory``); a store
+that is far away, busy or behind a firewall makes the answer wait until ``STORE_TIMEOUT_S``::
 
     0.00        its beacon; beacons of all nodes; connections in both directions
     0.00 ...    each node's kind and subscriptions, each store's greeting and list of other stores

@@ -6,10 +6,9 @@ from math import inf
 
 import pytest
 
-from dafka_core.protocol.discovery import GivenUp
 from dafka_core.protocol.messages import HeadsQuery
 from dafka_core.protocol.reader_role import ReaderRole
-from dafka_core.protocol.store_directory import Question
+from dafka_core.protocol.store_directory import GivenUp, Question
 from tests.simulation.cluster import Cluster, Roles
 from tests.simulation.mesh import SimulatedMesh
 from tests.simulation.scripts.script import calm_shape

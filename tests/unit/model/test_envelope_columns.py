@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
@@ -13,10 +12,7 @@ from hypothesis import strategies as st
 from dafka_core.model.envelope import HAS_KEY, MAGIC, MAX_LENGTHS_BYTES, closed
 from dafka_core.model.envelope_columns import (
     HEADERS_TYPE,
-    MAX_COLUMNS,
-    Heads,
     close_columns,
-    heads_of,
     opened_columns,
 )
 from dafka_core.model.values import Values
@@ -178,29 +174,12 @@ def of_one_shape(draw: st.DrawFn) -> list[envelopes.Parts]:
     return draw(st.lists(one, min_size=1, max_size=5))
 
 
-def heads(contents: Sequence[bytes]) -> Heads:
-    values = Values.of([*contents])
-    ends, data = values.columns()
-    return heads_of(np.frombuffer(data, np.uint8), ends, values.starting_with(MAGIC))
-
-
-def by_column(found: Heads) -> bool:
-    """Return True if they were opened by column."""
-    return found.starts.dtype == np.int32
-
-
 @unhurried
 @given(records=of_one_shape())
-def test_both_methods_decode_the_same_heads(records: list[envelopes.Parts]) -> None:
+def test_records_of_one_shape_are_opened(records: list[envelopes.Parts]) -> None:
     contents = [closed(value, key, headers) for key, value, headers in records]
-    alike, any_ = heads(contents), heads([*contents, b"bare"])
-    assert by_column(alike)
-    assert not by_column(any_)
     assert parts_of(Values.of(contents)) == records
-    assert any_.starts.tolist() == [*alike.starts.tolist(), alike.starts[-1] + len(b"bare")]
-    assert any_.firsts.tolist()[:-1] == alike.firsts.tolist()
-    for name in ("rows", "flags", "header_counts", "names", "are_null"):
-        assert getattr(any_, name).tolist() == getattr(alike, name).tolist()
+    assert parts_of(Values.of([*contents, b"bare"])) == [*records, (None, b"bare", ())]
 
 
 @pytest.mark.parametrize(("parts", "content"), ENVELOPES)
@@ -230,22 +209,19 @@ def test_a_changed_byte_in_a_head_is_read_as_specified(
 
 
 @pytest.mark.parametrize("changed", [{4: 2}, {5: HAS_KEY}, {5: 7}, {6: 3}, {7: 0x82}, {8: 0x80}])
-def test_one_head_of_another_shape_selects_the_general_method(changed: dict[int, int]) -> None:
+def test_a_head_of_another_shape_stays_a_value(changed: dict[int, int]) -> None:
     content = closed(b"value", b"k1")
-    assert by_column(heads([content] * 3))
     other = bytearray(content)
     for at, octet in changed.items():
         other[at] = octet
-    assert not by_column(heads([content, bytes(other), content]))
     assert parts_of(Values.of([content, bytes(other)])) == [
         (b"k1", b"value", ()),
         (None, bytes(other), ()),
     ]
 
 
-def test_many_headers_select_the_general_method() -> None:
-    most = closed(b"", b"", (("", None),) * (MAX_COLUMNS // 2 - 1))
-    more = closed(b"", b"", (("", None),) * (MAX_COLUMNS // 2))
-    assert by_column(heads([most]))
-    assert not by_column(heads([more]))
-    assert parts_of(Values.of([more])) == [envelopes.opened(more)]
+@pytest.mark.parametrize("count", [62, 63, 64, 5_000, MAX_LENGTHS_BYTES // 2 - 1])
+def test_records_with_many_headers_are_opened(count: int) -> None:
+    parts: envelopes.Parts = (b"k", b"v", (("", None),) * count)
+    content = closed(parts[1], parts[0], parts[2])
+    assert opened([content, b"bare", content]) == [parts, (None, b"bare", ()), parts]

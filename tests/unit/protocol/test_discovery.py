@@ -7,14 +7,22 @@ import random
 import pytest
 
 from dafka_core.model.records import KnownStore
-from dafka_core.protocol import discovery as d
 from dafka_core.protocol import messages as m
+from dafka_core.protocol import store_directory as d
 from dafka_core.protocol import timing
 from dafka_core.protocol.beacons import MAX_PEERS
-from dafka_core.protocol.discovery import AWAITED, DISCOVERY_TABLE, Candidate, GivenUp, NodeState
 from dafka_core.protocol.limits import MAX_STORES
 from dafka_core.protocol.role import PeerNews
-from dafka_core.protocol.store_directory import MAX_GIVEN_UP, MAX_KNOWN, StoreDirectory
+from dafka_core.protocol.store_directory import (
+    AWAITED,
+    DISCOVERY_TABLE,
+    MAX_GIVEN_UP,
+    MAX_KNOWN,
+    Candidate,
+    GivenUp,
+    NodeState,
+    StoreDirectory,
+)
 
 ME, AT = "8E1BBB578999443B8818C5851AFC9A3F", "tcp://h:1"
 SIGNS = (d.ANNOUNCEMENT, d.CONNECTION, d.NAMED, d.STORE_KIND, d.OTHER_KIND, d.SUBSCRIPTION)
