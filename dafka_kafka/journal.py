@@ -21,9 +21,11 @@ from dafka_core.errors import InvalidRequestError
 from dafka_core.flight.limits import parts
 from dafka_core.model.epochs import NO_LIFE, EpochId
 from dafka_core.model.json_message import JsonMessage, Natural
+from dafka_core.model.log_entries import NotedBatch
 from dafka_core.model.names import INTERNAL
 from dafka_core.model.records import RecordBatch, TopicPartition
-from dafka_core.nodes.append_queue import Addition, noted
+from dafka_core.model.values import Values
+from dafka_core.nodes.append_queue import Addition
 from dafka_core.nodes.store import Store
 from dafka_core.protocol.histories import HOSTING_ACKS
 from dafka_core.storage import Log
@@ -138,7 +140,7 @@ class Journal:
         contents = [each.packed() for each in records or [JournalRecord(*self.tp, NO_LIFE, 0, 0)]]
 
         def place(start: int, losses: int, written: Future[int]) -> RecordBatch:
-            return noted(RecordBatch.of(self.tp, start, contents), notes)
+            return NotedBatch(self.tp, start, Values.of(contents), notes=notes)
 
         addition = Addition(self.tp, sum(map(len, contents)), place)
         self._store.append_queue.put_next([addition])[0].result(WRITE_S)

@@ -17,9 +17,10 @@ import numpy as np
 from dafka_core.config.node_options import StoreLimitError
 from dafka_core.errors import DafkaError, InvalidRequestError, OffsetConflictError
 from dafka_core.model.epochs import last_life
+from dafka_core.model.log_entries import NotedBatch
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.model.values import Longs, Values
-from dafka_core.nodes.append_queue import Addition, noted
+from dafka_core.nodes.append_queue import Addition
 from dafka_kafka.errors import CorruptRecordsError, KafkaError, RefusedError
 from dafka_kafka.gateway_node import GatewayNode
 from dafka_kafka.journal import Entry
@@ -467,7 +468,7 @@ class PartitionWriter:
                 end = start + len(contents)
                 _needed(entries).extend(term.entries(self.tp, end, notes, written))
                 epoch = term.epoch(start)
-            batch = noted(RecordBatch(self.tp, start, contents, None, times, epoch), notes)
+            batch = NotedBatch(self.tp, start, contents, None, times, epoch, notes)
         except Exception as error:  # noqa: BLE001 -- the puts fail with it
             self._failed_in = generation
             return failed(error)

@@ -268,56 +268,51 @@ def close_columns(
         needed |= counts > 0
     if not needed.any():
         return values
-    rows = np.flatnonzero(needed)
-    parts = Runs(np.sum([needed, 2 * counts, *present], 0, np.int64))
-    heads_at, place = parts.firsts[rows], parts.firsts + needed
-    # The index of each part, counted column by column, and its length: heads have none.
-    order, base = np.empty(parts.total, np.int32), len(rows)
-    order[heads_at] = np.arange(len(rows))
-    lengths: list[npt.NDArray[Any]] = [np.zeros(len(rows), np.int32)]
+    runs = Runs(np.sum([2 * counts, *present], 0, np.int64) * needed)
+    lengths, at = np.empty(runs.total, np.int64), runs.firsts
     for column, has in zip(columns, present, strict=True):
-        order[place[has]] = base + np.flatnonzero(has)
-        lengths.append(_lengths_of(column))
-        base, place = base + len(column), place + has
+        with_length = has & needed
+        lengths[at[with_length]] = _lengths_of(column)[with_length]
+        at = at + with_length
     if headers is not None and counts.any():
-        names, contents = headers.flatten().flatten()
+        names, contents = map(as_binary, headers.flatten().flatten())
         if names.null_count:
             raise ValueError("a header's name is null")
-        at, every = Runs(counts).from_(place, step=2), base + np.arange(len(names))
-        order[at], order[at + 1] = every, every + len(names)
-        lengths += [_lengths_of(names), _lengths_of(contents) + valid(contents)]
-        columns += [as_binary(names), as_binary(contents)]
-    have_lengths: Flags = parts.spread(needed)
-    have_lengths[heads_at] = False
-    numbers = np.concatenate(lengths)[order[have_lengths]]
-    columns.insert(0, _heads(flags[rows], Runs(parts.counts[rows] - 1), numbers))
+        at = Runs(counts).from_(at, step=2)
+        lengths[at], lengths[at + 1] = _lengths_of(names), _lengths_of(contents) + valid(contents)
+        ends, data = _joined(names, contents).columns()
+        columns.append(_array(ends[before(counts)], data))
+    return _array(*_joined(_heads(flags, needed, runs, lengths), *columns).columns())
+
+
+def _joined(*columns: pa.Array) -> Values:
+    """Concatenate columns row by row; null is empty."""
     if any(column.type != pa.binary() for column in columns) or (
         sum(column.nbytes for column in columns) > MAX_INT32
     ):
-        columns = [column.cast(pa.large_binary()) for column in columns]
-    joined = pa.concat_arrays(columns).take(pa.array(order))
-    ends, data = Values.from_arrow(joined).columns()
-    return _array(ends[np.append(parts.firsts, parts.total)], data)
+        columns = tuple(column.cast(pa.large_binary()) for column in columns)
+    separated = *columns, pa.scalar(b"", columns[0].type)
+    nulls = pc.JoinOptions(null_handling="replace", null_replacement="")
+    return Values.from_arrow(pc.binary_join_element_wise(*separated, options=nulls))
 
 
-def _heads(flags: Octets, runs: Runs, lengths: Longs) -> pa.Array:
-    """Encode heads of envelopes; ``runs`` are each one's lengths."""
+def _heads(flags: Octets, needed: Flags, runs: Runs, lengths: Longs) -> pa.Array:
+    """Encode the heads of rows that need an envelope; ``runs`` are the lengths of each row."""
     widths: Longs = np.ones(len(lengths), np.int64)
     if lengths.max(initial=0) >= _BOUNDS[0]:
         widths += np.searchsorted(_BOUNDS, lengths, side="right")
     sizes = runs.sums(widths)
     check_lengths(int(sizes.max()))
     size_widths: Longs = 1 + (sizes > 0x7F)
-    heads = Runs(LENGTHS_AT + size_widths + sizes)
-    octets = np.empty(heads.total, np.uint8)
+    heads = Runs(needed * (LENGTHS_AT + size_widths + sizes))
+    octets, firsts = np.empty(heads.total, np.uint8), heads.firsts[needed]
     for at, octet in enumerate((*MAGIC, VERSION)):
-        octets[heads.firsts + at] = octet
-    octets[heads.firsts + LENGTHS_AT - 1] = flags
-    put_varints(octets, heads.firsts + LENGTHS_AT, sizes, size_widths)
-    places = widths.cumsum() - widths
-    of_row = np.append(places, 0)[runs.firsts]
-    starts = heads.firsts + LENGTHS_AT + size_widths
-    put_varints(octets, places + runs.spread(starts - of_row), lengths, widths)
+        octets[firsts + at] = octet
+    octets[firsts + LENGTHS_AT - 1] = flags[needed]
+    put_varints(octets, firsts + LENGTHS_AT, sizes[needed], size_widths[needed])
+    places = before(widths)
+    shift = heads.firsts + LENGTHS_AT + size_widths - places[runs.firsts]
+    put_varints(octets, places[:-1] + runs.spread(shift), lengths, widths)
     return _array(np.append(heads.firsts, heads.total), octets)
 
 

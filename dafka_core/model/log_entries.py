@@ -39,7 +39,7 @@ from msgspec import Meta
 from dafka_core.errors import InvalidRequestError, PartitionError
 from dafka_core.model.epochs import MAX_END, Epoch, EpochId, History
 from dafka_core.model.json_message import JsonMessage
-from dafka_core.model.names import DELETIONS_TOPIC
+from dafka_core.model.names import DELETIONS_TOPIC, octets_of
 from dafka_core.model.records import (
     NO_VERSION,
     PartitionInfo,
@@ -70,6 +70,14 @@ class NotedBatch(RecordBatch):
     """
 
     notes: Notes = field(default_factory=dict, compare=False)
+
+    def __post_init__(self) -> None:
+        """Raise ValueError if a note is too large or they are too many."""
+        for name, octets in self.notes.items():
+            if len(octets_of(name)) > MAX_NOTE_NAME_BYTES or len(octets or b"") > MAX_NOTE_BYTES:
+                raise ValueError(f"note {name[:64]!r} is too large, or has too long a name")
+        if len(self.notes) > MAX_NOTES:
+            raise ValueError(f"a batch has at most {MAX_NOTES} notes, not {len(self.notes)}")
 
 
 class Stage(NamedTuple):

@@ -21,19 +21,13 @@ from dafka_core.errors import (
     OffsetConflictError,
 )
 from dafka_core.model.log_entries import (
-    MAX_NOTE_BYTES,
-    MAX_NOTE_NAME_BYTES,
-    MAX_NOTES,
     Commit,
     Forget,
     LogEntry,
-    NotedBatch,
-    Notes,
     SetTransaction,
     Stage,
     records_of,
 )
-from dafka_core.model.names import octets_of
 from dafka_core.model.records import (
     RecordBatch,
     StagedTransaction,
@@ -62,7 +56,7 @@ the ``Addition``.  It returns the batch, which begins there, or an earlier futur
 
 
 class Addition(NamedTuple):
-    """Records that begin at their partition's end, wherever that is; ``noted`` adds notes."""
+    """Records that begin at their partition's end, wherever that is."""
 
     tp: TopicPartition
     size_bytes: int
@@ -342,15 +336,3 @@ def _size(entry: LogEntry | Addition) -> int:
     if isinstance(entry, Addition):
         return entry.size_bytes
     return batch.values.size_bytes if (batch := records_of(entry)) else 0
-
-
-def noted(batch: RecordBatch, notes: Notes) -> RecordBatch:
-    """Return a batch with notes; raise ValueError if a note is too large or they are too many."""
-    for name, octets in notes.items():
-        if len(octets_of(name)) > MAX_NOTE_NAME_BYTES or len(octets or b"") > MAX_NOTE_BYTES:
-            raise ValueError(f"note {name[:64]!r} is too large, or has too long a name")
-    if len(notes) > MAX_NOTES:
-        raise ValueError(f"a batch has at most {MAX_NOTES} notes, not {len(notes)}")
-    if not notes:
-        return batch
-    return NotedBatch(batch.tp, batch.offset, batch.values, None, batch.times, batch.epoch, notes)

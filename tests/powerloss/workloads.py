@@ -15,10 +15,9 @@ from typing import ClassVar, Final
 from dafka_core import Producer
 from dafka_core.archive import layout, manifest
 from dafka_core.config.topic_rules import parse_compression
-from dafka_core.model.log_entries import Commit, LogEntry, SetAside, Stage
+from dafka_core.model.log_entries import Commit, LogEntry, NotedBatch, SetAside, Stage
 from dafka_core.model.records import RecordBatch, StagedTransaction, TopicPartition
 from dafka_core.nodes import store_backup
-from dafka_core.nodes.append_queue import noted
 from dafka_core.storage import Log, append_area, block, entry_writer
 from dafka_core.storage.backup import Backup
 from dafka_core.testing import EmbeddedCluster
@@ -107,7 +106,7 @@ class LogWork(Workload):
             count = self.chance.choice((1, 2, 10, 200, 1500))
             batch = self._batch(tp, row[1], count)
             notes = {f"list {tp.partition}": b"%d" % batch.end}  # as the Kafka gateway writes
-            entries.append(noted(batch, notes))
+            entries.append(NotedBatch(batch.tp, batch.offset, batch.values, notes=notes))
             row[1], listed[f"list {tp.partition}"] = batch.end, f"{batch.end}"
         self._write(entries, **rows, notes=listed)
 

@@ -24,7 +24,7 @@ from typing import Any, Final, TypeVar, cast
 from dafka_core.config.node_options import C_LAYOUT, MAX_RECORD_BYTES
 from dafka_core.errors import DafkaError, HistoryChangedError, ProtocolError, RecordTooLargeError
 from dafka_core.model.epochs import LIFE_ID_BITS
-from dafka_core.model.log_entries import Commit, LogEntry, Notes, Stage
+from dafka_core.model.log_entries import Commit, LogEntry, Stage
 from dafka_core.model.names import DELETIONS_TOPIC
 from dafka_core.model.records import (
     NO_VERSION,
@@ -34,7 +34,7 @@ from dafka_core.model.records import (
     TopicPartition,
 )
 from dafka_core.model.values import Values
-from dafka_core.nodes.append_queue import AppendQueue, noted
+from dafka_core.nodes.append_queue import AppendQueue
 from dafka_core.nodes.deletions import Deletions
 from dafka_core.nodes.maintenance import usage_at_start
 from dafka_core.nodes.store_loop import StoreLoop
@@ -286,13 +286,13 @@ class ScriptedStore(Node):
 
     # -- writers in the store's process ----------------------------------------------------------
 
-    def submit(self, batch: RecordBatch, notes: Notes | None = None) -> Future[int]:
+    def submit(self, batch: RecordBatch) -> Future[int]:
         """Put records at the end of a partition, as a client of the store does."""
         checkers = self.script.checkers
         checkers.liars.add(batch.tp.partition)  # the log may refuse them
         if batch.offset == len(checkers.published.get(batch.tp, ())):
             checkers.publish(batch.tp, batch.offset, [*map(bytes, batch.values)])
-        return self.queue.put(noted(batch, notes or {}))
+        return self.queue.put(batch)
 
     def append(self, tp: TopicPartition, offset: int, count: int) -> int:
         """Put numbered records, and wait for them; return the partition's end."""
