@@ -254,6 +254,7 @@ class FileSettings(dict[str, Any]):
     def __init__(self, ctx: click.Context) -> None:
         super().__init__()
         self._ctx = ctx
+        self._options = {each.name: each for each in settings_of(ctx.command).values()}
 
     def find(self, setting: str) -> Found | None:
         """Return the value of a setting, and its origin."""
@@ -264,8 +265,7 @@ class FileSettings(dict[str, Any]):
         return self[str(name)] is not None
 
     def __missing__(self, name: str) -> Any:
-        options = settings_of(self._ctx.command).values()
-        option = next((each for each in options if each.name == name), None)
+        option = self._options.get(name)
         if option is None or self._ctx.resilient_parsing:
             return None
         found = self.find(option.setting)
