@@ -60,6 +60,7 @@ class RecordQueue:
         self._opens = opens  # envelopes
         self._lock = threading.Lock()
         self._items: deque[_Item] = deque()
+        self._losses: set[TopicPartition] = set()  # partitions whose loss is queued
         self.added = (0, 0)  # number of records ever queued, and the bytes of their values
         self._left = (0, 0)
         self._open: RecordBatch | None = None
@@ -81,8 +82,8 @@ class RecordQueue:
 
     def add_loss(self, loss: DataLossError) -> None:
         """Queue an error to raise after a partition's records; one for each partition."""
-        queued = [each for each in self._items.copy() if isinstance(each, DataLossError)]
-        if _tp(loss) not in map(_tp, queued):
+        if _tp(loss) not in self._losses:
+            self._losses.add(_tp(loss))
             self._items.append(loss)
 
     def next_record(self) -> Record | None:
@@ -133,12 +134,14 @@ class RecordQueue:
                 item = self._items.popleft()
                 if unwanted(_tp(item)):
                     self._left = _plus(self._left, item)
+                    self._losses.discard(_tp(item))
                 else:
                     self._items.append(item)
 
     def clear(self) -> None:
         """Drop all.  Takes no lock: a signal's handler may call it in a thread that holds it."""
         self._items.clear()
+        self._losses.clear()
         deque(self._open_rest, maxlen=0)  # takes the rest
 
     def _pop(self) -> RecordBatch | None:
@@ -148,6 +151,8 @@ class RecordQueue:
             return None
         self._left = _plus(self._left, item)
         self._on_taken()
+        if isinstance(item, DataLossError):
+            self._losses.discard(_tp(item))
         if not isinstance(item, RecordBatch):
             raise item
         return item
