@@ -34,7 +34,7 @@ settings.load_profile("dafka")
 
 @pytest.hookimpl(trylast=True)  # after pytest's own use of faulthandler
 def pytest_configure(config: pytest.Config) -> None:
-    """Registers the plugin where the package is not installed, and no entry point names it."""
+    """Register the plugin if no entry point names it, and prepare a worker for a crash."""
     if not config.pluginmanager.is_registered(pytest_plugin):
         config.pluginmanager.register(pytest_plugin, "dafka")
     if traceback := getattr(config, "workerinput", {}).get("traceback"):
@@ -42,7 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def leave_traceback(file: IO[str]) -> None:
-    """Make a crash of this process write a traceback, also one by ``os._exit``."""
+    """Make this process write a traceback when it crashes, or ends by ``os._exit``."""
     worker, leave = os.getpid(), os._exit
 
     def leave_with_traceback(status: int) -> NoReturn:
@@ -65,7 +65,7 @@ def pytest_configure_node(node: Any) -> None:
 
 
 def pytest_handlecrashitem(report: pytest.TestReport) -> None:
-    """Say where a worker crashed: its standard error is far up in the output, or captured."""
+    """Report where a worker crashed: its standard error is far up in the output, or captured."""
     worker = report.node  # set by xdist
     lines = Path(worker.workerinput["traceback"]).read_text().splitlines()
     own = [line for line in lines if "site-packages" not in line]

@@ -329,13 +329,14 @@ class _Signals:
         self._raise_next()
 
     def _raise_next(self) -> None:
+        """Raise ``Stopped`` for the next signal, or again for one that is received already."""
         self._seen = threading.Event()
         _remind_main_thread(self._seen, bool(self._received))
         for number in self._numbers:
             signal.signal(number, self._note)
 
     def _on_unraisable(self, dropped: sys.UnraisableHookArgs) -> None:
-        if isinstance(dropped.exc_value, Stopped):  # raised in a destructor
+        if isinstance(dropped.exc_value, Stopped):  # of a signal that arrived in a destructor
             self._raise_next()
         else:
             sys.__unraisablehook__(dropped)

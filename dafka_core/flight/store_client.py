@@ -654,8 +654,8 @@ class StoreClient(ProcessBound):
     def close(self) -> None:
         """Disconnect; running calls end with an error.  Idempotent."""
         with self._lock:
-            # Not closed, which Arrow does by freeing what a call of another thread may be using:
-            # it is when the last call drops it.
+            # Arrow's own close would free a connection that a call in another thread is using.  The
+            # connection ends when the last call has dropped the client.
             self._closed, self._client = True, None
         self._watchdog.close()
 

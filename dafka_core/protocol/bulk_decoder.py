@@ -59,7 +59,8 @@ class BulkDecoder:
                 # For packed messages only the names are checked here, the rest in ``take``.
                 numbers, content = (_ANY_NUMBERS, bytes(4)) if packed else (bytes(8), bytes(value))
                 message = codec.decode((prefix + numbers, content))
-                assert isinstance(message, AnyRecord)  # other messages come in another way
+                if not isinstance(message, AnyRecord):
+                    raise ProtocolError("other messages come in another way")
             except ProtocolError:
                 self.invalid_count += 1
                 return

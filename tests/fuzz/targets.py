@@ -38,7 +38,7 @@ from dafka_core.model.values import Values
 from dafka_core.model.where import Where
 from dafka_core.protocol import beacons, codec
 from dafka_core.protocol.authorization import granted, refusal
-from dafka_core.protocol.bulk_decoder import PACKED_IDS, BulkDecoder
+from dafka_core.protocol.bulk_decoder import BulkDecoder
 from dafka_core.protocol.messages import (
     AnyRecord,
     ConsumerHello,
@@ -150,8 +150,7 @@ def records(octets: bytes) -> None:
     received = pieces(octets)
     decoder, valid = BulkDecoder(), []
     for header, value in zip(received[::2], received[1::2], strict=False):
-        if header[:1] in PACKED_IDS + b"MD":  # as the receive loop
-            decoder.add(header, value)
+        decoder.add(header, value)
         if header[:1] in b"MD":
             with suppress(ProtocolError):
                 message = codec.decode((header, value))
