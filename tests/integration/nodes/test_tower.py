@@ -214,6 +214,7 @@ def test_without_an_open_file_left_a_link_is_kept_unless_its_tower_is_not_truste
         monkeypatch.setattr(security, "is_tower", lambda key: is_trusted)
         with no_open_file_left():
             made.send(2.0 + AWAY_S)
+        assert [*made._links] == [*config.tower]
         assert made._links[config.tower[0]] is before
         assert before.pub.closed is not is_trusted
         made.send(3.0 + AWAY_S)
