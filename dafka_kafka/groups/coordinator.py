@@ -99,6 +99,11 @@ class OffsetLog:
         """
         if len(self._waiting) + len(records) > MAX_WAITING:
             raise InvalidRequestError("offsets", len(records), "wait until others are on disk")
+        limit_bytes, store = self._node.store.append_queue.limit
+        for record in records:  # here, as it fails all records that are appended together
+            if (size_bytes := len(record.packed())) > limit_bytes:
+                why = f"a record has at most {limit_bytes} bytes at {store}"
+                raise InvalidRequestError("offsets", f"{size_bytes} bytes", why)
         loop = asyncio.get_running_loop()
         futures = [loop.create_future() for _ in records]
         self._waiting += zip(records, futures, strict=True)
@@ -163,33 +168,18 @@ class OffsetLog:
             records, futures = [each for each, _ in taken], [each for _, each in taken]
             try:
                 end = await self._put(records)
-            except (DafkaError, TimeoutError) as error:
-                if len(taken) == 1 or not isinstance(error, InvalidRequestError):
-                    _end(futures, error)
-                else:  # one is too large: find it by writing each alone
-                    await self._one_by_one(records, futures)
-            except RuntimeError as error:  # the gateway is closing
+            except (DafkaError, TimeoutError, RuntimeError) as error:  # the last: it is closing
                 _end(futures, error)
             else:
                 self._answer(end, futures)
                 await self._repeat(end)
         self._writer = None
 
-    async def _one_by_one(
-        self, records: Sequence[GroupRecord], futures: Sequence[asyncio.Future[None]]
-    ) -> None:
-        for record, future in zip(records, futures, strict=True):
-            try:
-                self._answer(await self._put([record]), [future])
-            except (DafkaError, TimeoutError) as error:
-                _end([future], error)
-
     async def _put(self, records: Sequence[GroupRecord]) -> int:
         """Append records; return the partition's end once they are on disk."""
         packed = [each.packed() for each in records]
         append = self._node.store.append_queue.append
-        put = self._node.in_thread(append, self.own, packed, timeout_s=APPEND_TIMEOUT_S)
-        offsets = await put
+        offsets = await self._node.in_thread(append, self.own, packed, timeout_s=APPEND_TIMEOUT_S)
         for offset, record in zip(offsets, records, strict=True):
             self.offsets.take(self.own.partition, record, offset)
         if self._read.get(self.own.partition) == offsets.start:
