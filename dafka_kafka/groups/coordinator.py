@@ -119,8 +119,7 @@ class OffsetLog:
         while tasks := [*self._answering, *([self._writer] if self._writer else [])]:
             await asyncio.wait(tasks)
 
-    # -- reading
-    # -----------------------------------------------------------------------------------
+    # -- reading -----------------------------------------------------------------------------------
 
     async def _catch_up(self, info: PartitionInfo) -> None:
         start = self._read.get(info.partition, 0)
@@ -158,8 +157,7 @@ class OffsetLog:
             start = batch.end
         return found, start if start > at else end, repeats
 
-    # -- writing
-    # -----------------------------------------------------------------------------------
+    # -- writing -----------------------------------------------------------------------------------
 
     async def _write_all(self) -> None:
         while self._waiting:
@@ -413,8 +411,7 @@ class Coordinator:
         for start in range(0, len(records), MAX_BATCH):
             await self.log.write(records[start : start + MAX_BATCH])
 
-    # -- internal
-    # ----------------------------------------------------------------------------------
+    # -- internal ----------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         while True:

@@ -84,27 +84,18 @@ _PREPARING: Final = "preparing rebalance"
 _COMPLETING: Final = "completing rebalance"
 _NEXT: Final = f"{_PREPARING}, {_COMPLETING}, empty"
 _LESS: Final = f"{_PREPARING}, empty"
+_OF_MEMBERS: Final = (REJOIN, CHANGE, SYNC, ASSIGN, HEARTBEAT, LEAVE, COMMIT)
 
 GROUP_TABLE: Final[Table] = {
     GroupState.EMPTY: {
         JOIN: Reaction(f"{_PREPARING}, {_COMPLETING}", REBALANCE),
-        REJOIN: Reaction("empty", _UNKNOWN),
-        CHANGE: Reaction("empty", _UNKNOWN),
-        SYNC: Reaction("empty", _UNKNOWN),
-        ASSIGN: Reaction("empty", _UNKNOWN),
-        HEARTBEAT: Reaction("empty", _UNKNOWN),
-        LEAVE: Reaction("empty", _UNKNOWN),
-        COMMIT: Reaction("empty", _UNKNOWN),
+        **dict.fromkeys(_OF_MEMBERS, Reaction("empty", _UNKNOWN)),
         SIMPLE_COMMIT: Reaction("empty", TAKE),
         DELETE: Reaction("dead", END),
     },
     GroupState.PREPARING_REBALANCE: {
-        JOIN: Reaction(f"{_PREPARING}, {_COMPLETING}", WAIT),
-        REJOIN: Reaction(f"{_PREPARING}, {_COMPLETING}", WAIT),
-        CHANGE: Reaction(f"{_PREPARING}, {_COMPLETING}", WAIT),
-        SYNC: Reaction(_PREPARING, _REBALANCING),
-        ASSIGN: Reaction(_PREPARING, _REBALANCING),
-        HEARTBEAT: Reaction(_PREPARING, _REBALANCING),
+        **dict.fromkeys((JOIN, REJOIN, CHANGE), Reaction(f"{_PREPARING}, {_COMPLETING}", WAIT)),
+        **dict.fromkeys((SYNC, ASSIGN, HEARTBEAT), Reaction(_PREPARING, _REBALANCING)),
         LEAVE: Reaction(_NEXT, CHECK),
         COMMIT: Reaction(_PREPARING, TAKE),
         SIMPLE_COMMIT: Reaction(_PREPARING, _UNKNOWN),
@@ -138,8 +129,7 @@ GROUP_TABLE: Final[Table] = {
         DELETE: Reaction("dead", END),
     },
     GroupState.DEAD: {
-        event: Reaction("dead", _GONE)
-        for event in (JOIN, REJOIN, CHANGE, SYNC, ASSIGN, HEARTBEAT, LEAVE, COMMIT, SIMPLE_COMMIT)
+        event: Reaction("dead", _GONE) for event in (JOIN, *_OF_MEMBERS, SIMPLE_COMMIT)
     },
 }
 """Transitions by state and event; other events do nothing."""
@@ -394,8 +384,7 @@ class Group:
         taken, self._answers = self._answers, []
         return taken
 
-    # -- requests
-    # ----------------------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------------
 
     def join(self, now: float, asked: Joining, ticket: Any) -> None:
         """Add a client, or let a member join again."""
@@ -506,8 +495,7 @@ class Group:
             self.leader = kept.leader if kept.leader in self.members else next(iter(self.members))
             self.state = GroupState.STABLE
 
-    # -- time
-    # --------------------------------------------------------------------------------------
+    # -- time --------------------------------------------------------------------------------------
 
     def deadline(self) -> float:
         """The time of the next ``on_time`` call; infinite if none is needed."""
@@ -537,8 +525,7 @@ class Group:
             else:
                 self._begin_generation(now)
 
-    # -- internal
-    # ----------------------------------------------------------------------------------
+    # -- internal ----------------------------------------------------------------------------------
 
     def _action(self, event: str) -> str | KafkaError:
         return GROUP_TABLE[self.state][event].action
@@ -670,12 +657,8 @@ class Group:
             return
         self.generation += 1
         if not self.members:
-            self.state, self.protocol_type, self.protocol, self.leader = (
-                GroupState.EMPTY,
-                "",
-                "",
-                "",
-            )
+            self.state = GroupState.EMPTY
+            self.protocol_type = self.protocol = self.leader = ""
             self.changes += 1
             return
         if self.leader not in {each.member_id for each in joined}:
