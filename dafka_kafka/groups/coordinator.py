@@ -301,7 +301,6 @@ class Coordinator:
         self._gateways = node.gateways
         self._groups: dict[str, Group] = {}
         self._due: dict[str, float] = {}  # by group, the time of its next check, or earlier
-        self._saved: dict[str, int] = {}  # by group, the generation that is stored or being stored
         self._live: frozenset[str] = frozenset()  # the gateways whose records are read
         self._woken = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -355,7 +354,6 @@ class Coordinator:
             if (kept := self.offsets.generation(group_id)) is not None:
                 found.restore(self.now(), kept)
             self._groups[group_id] = found
-            self._saved[group_id] = found.changes
             self._due[group_id] = found.deadline()
         return found
 
@@ -383,8 +381,8 @@ class Coordinator:
         self._due[group_id] = group.deadline()
         if self._due[group_id] < self.now() + LOOK_S:
             self._woken.set()
-        if self._saved[group_id] != group.changes:
-            self._saved[group_id] = group.changes
+        if group.is_unsaved:
+            group.is_unsaved = False
             kept = group.kept(self._node.store.log.now_us() // 1_000)
             record = GroupRecord(group_id, self.offsets.next_counter(), generation=kept)
             self._begin(self._keep(group, record))
@@ -501,8 +499,8 @@ class Coordinator:
         return group.is_unused and group.generation == (kept.number if kept else 0)
 
     def _drop(self, group_id: str) -> None:
-        for kept in (self._groups, self._due, self._saved):
-            kept.pop(group_id, None)
+        self._groups.pop(group_id, None)
+        self._due.pop(group_id, None)
 
     async def _keep(self, group: Group, record: GroupRecord) -> None:
         try:

@@ -362,9 +362,8 @@ class Group:
         self.protocol = ""
         self.leader = ""
         self.members: dict[str, Member] = {}
-        self.changes = 0
-        """The generation: how often the group has become stable or empty; another gateway continues
-        with it."""
+        self.is_unsaved = False
+        """True once it has become stable or empty, until its coordinator stores that."""
         self._limits = limits or GroupLimits()
         self._pending: dict[str, float] = {}  # new ids, and their expiry
         self._answers: list[tuple[Any, JoinAnswer | SyncAnswer]] = []
@@ -602,7 +601,7 @@ class Group:
         for member in self.members.values():
             member.assignment = assignments.get(member.member_id, b"")
         self.state = GroupState.STABLE
-        self.changes += 1
+        self.is_unsaved = True
         for member in self.members.values():
             self._answer_sync(now, member, KafkaError.NONE)
 
@@ -659,7 +658,7 @@ class Group:
         if not self.members:
             self.state = GroupState.EMPTY
             self.protocol_type = self.protocol = self.leader = ""
-            self.changes += 1
+            self.is_unsaved = True
             return
         if self.leader not in {each.member_id for each in joined}:
             self.leader = joined[0].member_id
