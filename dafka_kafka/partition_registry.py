@@ -602,11 +602,7 @@ class PartitionRegistry:
 
     def lead(self, lead: Lead, previous: Lead | None) -> Future[None]:
         """Propose a leader in place of the previous one."""
-        proposal = Proposal(lambda pending: pending.lead(lead, previous), time.monotonic())
-        with self._changed:
-            self._lease.propose(proposal)
-            self._changed.notify_all()
-        return proposal.future
+        return self._queue(lambda pending: pending.lead(lead, previous))
 
     def deleted_end(self, tp: TopicPartition) -> int:
         """Return the end of a partition in a deleted topic of this name, or 0."""
@@ -700,21 +696,23 @@ class PartitionRegistry:
         pending.adopt(found, self._hosts)
 
     def _adopt_new(self, pending: PendingChanges) -> None:
-        found = tuple(self._new)
-        pending.adopt(found, self._hosts)
+        pending.adopt(tuple(self._new), self._hosts)
 
     async def _propose(self, change: Change) -> None:
+        try:
+            await asyncio.wait_for(asyncio.wrap_future(self._queue(change)), COMMIT_S)
+        except TimeoutError:
+            why = f"the stores have not agreed on the partitions' numbers within {COMMIT_S:.0f} s"
+            raise RefusedError(KafkaError.REQUEST_TIMED_OUT, why) from None
+
+    def _queue(self, change: Change) -> Future[None]:
         proposal = Proposal(change, time.monotonic())
         with self._changed:
             if self._closing:
                 raise CLOSING
             self._lease.propose(proposal)
             self._changed.notify_all()
-        try:
-            await asyncio.wait_for(asyncio.wrap_future(proposal.future), COMMIT_S)
-        except TimeoutError:
-            why = f"the stores have not agreed on the partitions' numbers within {COMMIT_S:.0f} s"
-            raise RefusedError(KafkaError.REQUEST_TIMED_OUT, why) from None
+        return proposal.future
 
     # -- the thread that follows the registry ----------------------------------------------------
 

@@ -27,10 +27,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import ClassVar, Final, NamedTuple
 
 from dafka_core.errors import InvalidRequestError, ProtocolError
+from dafka_core.flight.limits import parts
 from dafka_core.model.epochs import (
     LIFE_ID_BITS,
     MAX_ACKS,
@@ -151,25 +152,22 @@ def is_numbered(topic: str) -> bool:
     )
 
 
-def assignment_records(topic: str, added: Iterable[NumberedPartition]) -> list[RegistryRecord]:
+def assignment_records(topic: str, added: Sequence[NumberedPartition]) -> list[RegistryRecord]:
     """Return the records that assign the next numbers of a topic."""
-    rows = [(each.number, (each.address, each.gateway, each.hosted)) for each in added]
-    parts = (
-        rows[at : at + PARTITIONS_PER_RECORD] for at in range(0, len(rows), PARTITIONS_PER_RECORD)
-    )
     return [
-        RegistryRecord(topic=topic, first=part[0][0], partitions=tuple(row for _, row in part))
-        for part in parts
+        RegistryRecord(
+            topic=topic,
+            first=some[0].number,
+            partitions=tuple((each.address, each.gateway, each.hosted) for each in some),
+        )
+        for some in parts(added, PARTITIONS_PER_RECORD)
     ]
 
 
 def deletion_records(topic: str, ends: Mapping[str, int]) -> list[RegistryRecord]:
     """Return the records that delete a topic's numbers; ``ends`` are its partitions' ends."""
-    rows = [*ends.items()]
-    parts = (
-        rows[at : at + PARTITIONS_PER_RECORD] for at in range(0, len(rows), PARTITIONS_PER_RECORD)
-    )
-    return [RegistryRecord(topic=topic, deleted=tuple(part)) for part in parts]
+    some = parts([*ends.items()], PARTITIONS_PER_RECORD)
+    return [RegistryRecord(topic=topic, deleted=each) for each in some]
 
 
 class RegistryTable:
