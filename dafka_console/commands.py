@@ -15,13 +15,10 @@ import click
 
 from dafka_console.options import ConsoleOptions
 from dafka_core.cli import flags, output, store_clients
-from dafka_core.cli.process import Stopped, serve_until_stopped, stop_when_input_ends
+from dafka_core.cli.process import Stopped, serve_until_stopped
 from dafka_core.cli.store_clients import StoreFinder, located
 from dafka_core.config.node_options import ReaderOptions, keys_in
-from dafka_core.config.options import check_argument
 from dafka_core.errors import ConfigError, NoStoreError
-from dafka_core.model.name_limits import check_topic
-from dafka_core.model.names import unescape
 
 if TYPE_CHECKING:
     from dafka_console.cluster_view import ClusterView
@@ -36,7 +33,7 @@ KEY_S: Final = 0.1
 """Polling interval of the keyboard."""
 
 
-@flags.option("--topic", type=unescape, metavar="TOPIC", help="Show this topic's partitions.")
+@flags.option("--topic", type=flags.TOPIC, metavar="TOPIC", help="Show this topic's partitions.")
 @flags.option("--sort", default="rate", metavar="COLUMN", help="name, rate, records or bytes.")
 @flags.option(
     "--rows", type=click.IntRange(1, 500), default=20, metavar="N", help="How many to list."
@@ -69,8 +66,6 @@ def top(
     from dafka_console.cluster_view import ANSWER_S, ClusterView
     from dafka_console.top_view import SORTS, TopChoice
 
-    if topic is not None:
-        check_argument("topic", topic, check_topic)
     if sort not in SORTS.values():
         raise ConfigError("sort", sort, f"must be one of {', '.join(sorted(SORTS.values()))}")
     choice = TopChoice(sort=sort, topic=topic, internal=internal, rows=rows)
@@ -168,13 +163,11 @@ EXTRA: Final = "its packages are missing: pip install 'dafka-spark[console]'"
 @flags.stores_option
 @flags.exit_with_parent_option
 @flags.table_options(ConsoleOptions, ReaderOptions)
-def console(*, uris: str, exit_with_parent: bool, **options: Any) -> None:
+def console(*, uris: str, **options: Any) -> None:
     """Serve the console (extra 'console'): the live cluster, its records, queries and health.
 
     It prints READY and its address as JSON once it serves. Ctrl-C stops it.
     """
-    if exit_with_parent:
-        stop_when_input_ends()
     own = ConsoleOptions.declared_in(options)
     ConsoleOptions.build(own)
     try:

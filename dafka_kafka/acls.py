@@ -6,7 +6,7 @@ from enum import IntEnum
 from itertools import groupby
 from typing import Any, Final
 
-from dafka_kafka.api import WHY, Answer, Api, Client, Feature, Rule, on_cluster, serves
+from dafka_kafka.api import WHY, Answer, Api, Client, Feature, on_cluster, serves
 from dafka_kafka.errors import KafkaError, RefusedError
 from dafka_kafka.users import Acl, Operation, Pattern, Users, acls
 
@@ -33,15 +33,6 @@ class PatternFilter(IntEnum):
     MATCH = 2
 
 
-def _changes(asked: str, name: str, answered: str) -> Rule:
-    return Rule(
-        asked=asked,
-        each=lambda each: (on_cluster(Operation.ALTER), getattr(each, name) or ""),
-        answered=answered,
-        refused=lambda _, error: {"error_code": error, "error_message": WHY},
-    )
-
-
 class Acls(Feature):
     """Describes what users may do; only ``dafka kafka-user`` changes it.
 
@@ -52,7 +43,7 @@ class Acls(Feature):
     def __init__(self, users: Users | None) -> None:
         self._users = users
 
-    @serves(Api.DESCRIBE_ACLS, range(4), Rule(on_cluster(Operation.DESCRIBE)))
+    @serves(Api.DESCRIBE_ACLS, range(4), on_cluster(Operation.DESCRIBE))
     async def _describe(self, request: Any, client: Client) -> Answer:
         if self._users is None:
             raise RefusedError(KafkaError.SECURITY_DISABLED, NO_ACLS)
@@ -77,18 +68,17 @@ class Acls(Feature):
         ]
         return {"error_message": None, "resources": resources}
 
-    @serves(Api.CREATE_ACLS, range(4), _changes("creations", "resource_name", "results"))
+    @serves(Api.CREATE_ACLS, range(4))
     async def _create(self, request: Any, client: Client) -> Answer:
-        return {"results": [self._refusal for _ in request.creations]}
+        return {"results": [self._refusal(client)] * len(request.creations)}
 
-    @serves(
-        Api.DELETE_ACLS, range(4), _changes("filters", "resource_name_filter", "filter_results")
-    )
+    @serves(Api.DELETE_ACLS, range(4))
     async def _delete(self, request: Any, client: Client) -> Answer:
-        return {"filter_results": [self._refusal for _ in request.filters]}
+        return {"filter_results": [self._refusal(client)] * len(request.filters)}
 
-    @property
-    def _refusal(self) -> Answer:
+    def _refusal(self, client: Client) -> Answer:
+        if error := client.refusal(on_cluster(Operation.ALTER)):
+            return {"error_code": error, "error_message": WHY}
         why = NO_ACLS if self._users is None else ELSEWHERE
         return {"error_code": KafkaError.SECURITY_DISABLED, "error_message": why}
 

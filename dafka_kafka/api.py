@@ -1,7 +1,8 @@
 """The APIs of Kafka's protocol, and how a feature of the gateway serves one.
 
-A feature declares each handler with ``serves``: its API, the versions, and the permissions that a
-request requires. ``gateway.FEATURES`` is the list of all features.
+A feature declares each handler with ``serves``: its API, the versions, and the permission that a
+request as a whole requires. The handler checks those for parts of a request. ``gateway.FEATURES``
+is the list of all features.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
 from dafka_kafka import schemas
 from dafka_kafka.errors import KafkaError, RefusedError
-from dafka_kafka.users import Need, Operation, Resource
+from dafka_kafka.users import REFUSALS, Need, Operation, Resource, Rights
 
 
 class Api(IntEnum):
@@ -67,11 +68,31 @@ class Client:
     version: int
     is_gone: Callable[[], bool] = field(default=lambda: False, repr=False)
     """True if the connection is closed: nobody reads the response."""
-    may_make: Callable[[str], bool] = field(default=lambda _: True, repr=False)
-    """Return whether a missing topic may be created."""
-    may: Callable[..., bool] = field(default=lambda *_, **__: True, repr=False)
-    """Return whether a ``Need`` that the API's rule does not contain is met for a named resource;
-    a refusal is logged unless ``is_noted`` is False."""
+    rights: Rights | None = None
+    """The user's rights; None at a gateway without users, where everything is permitted."""
+    refused: list[tuple[Need, str]] = field(default_factory=list, repr=False)
+    """The needs that were not met, with their resources; the first one is logged."""
+
+    def may(self, need: Need, name: str = "", *, is_noted: bool = True) -> bool:
+        """Return whether an operation is permitted; a refusal is logged if it is noted."""
+        if self.rights is None or self.rights.may(need, name):
+            return True
+        if is_noted:
+            self.refused.append((need, name))
+        return False
+
+    def refusal(self, need: Need, name: str = "") -> KafkaError:
+        """Return the error for an operation that is not permitted, else ``NONE``."""
+        return KafkaError.NONE if self.may(need, name) else REFUSALS[need.resource]
+
+    def check(self, need: Need, name: str = "") -> None:
+        """Raise RefusedError unless an operation is permitted."""
+        if error := self.refusal(need, name):
+            raise RefusedError(error, WHY)
+
+    def operations(self, resource: Resource, name: str = "") -> frozenset[Operation] | None:
+        """Return the permitted operations on a resource; None at a gateway without users."""
+        return None if self.rights is None else self.rights.operations(resource, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,73 +118,6 @@ must complete is shielded."""
 WHY: Final = "the user may not do this: 'dafka kafka-user show' lists what each one may"
 """The reason that clients get where Kafka has a field for it."""
 
-Named = Callable[[Any], tuple[Need, str]]
-Refused = Callable[[Any, KafkaError], Mapping[str, Any]]
-
-
-def refuse_one(field: str = "name", named: str = "name", **more: Any) -> Refused:
-    """Refuse an element by its name; ``named`` is the request's field with the name, if any."""
-    return lambda each, error: {
-        field: getattr(each, named) if named else each,
-        "error_code": error,
-        **more,
-    }
-
-
-REFUSE_BY_NAME: Final = refuse_one()
-
-
-def refuse_partitions(
-    asked: str = "partitions",
-    *,
-    number: str = "partition_index",
-    in_request: str = "partition_index",
-    name: str = "name",
-    listed: str = "partitions",
-    **unknown: Any,
-) -> Refused:
-    """Refuse each partition of a topic; ``unknown`` are values for its other fields."""
-
-    def refused(topic: Any, error: KafkaError) -> Mapping[str, Any]:
-        numbers = [getattr(each, in_request, each) for each in getattr(topic, asked)]
-        parts = [{number: each, "error_code": error, **unknown} for each in numbers]
-        return {name: getattr(topic, name), listed: parts}
-
-    return refused
-
-
-def refuse_resource(**more: Any) -> Refused:
-    """Refuse a resource of configs."""
-    return lambda each, error: {
-        "error_code": error,
-        "error_message": WHY,
-        "resource_type": each.resource_type,
-        "resource_name": each.resource_name,
-        **more,
-    }
-
-
-@dataclass(frozen=True)
-class Rule:
-    """The permissions that an API requires.
-
-    Args:
-        whole: for the request as a whole.
-        each: returns the permission required for one element of a list in the request, and its
-            name; None if the request has no list.
-        asked: the request's field with that list.
-        answered: the response's field with their results.
-        refused: makes the fields of the result of a refused one.
-        is_hidden: a refused client gets an empty list instead of an error.
-    """
-
-    whole: Need | None = None
-    each: Named | None = None
-    asked: str = "topics"
-    answered: str = "topics"
-    refused: Refused = REFUSE_BY_NAME
-    is_hidden: bool = False
-
 
 def on_topics(operation: Operation) -> Need:
     """Require an operation on topics."""
@@ -180,28 +134,6 @@ def on_cluster(operation: Operation) -> Need:
     return Need(Resource.CLUSTER, operation)
 
 
-def named_topic(operation: Operation, name: str = "name") -> Named:
-    """Require an operation on listed topics, with their names in field ``name``."""
-    need = on_topics(operation)
-    return lambda each: (need, getattr(each, name) or "")
-
-
-def plain_name(need: Need) -> Named:
-    """The listed elements are the names."""
-    return lambda each: (need, each)
-
-
-def named_resource(operation: Operation) -> Named:
-    """Require an operation on listed resources of configs."""
-
-    def needs(each: Any) -> tuple[Need, str]:
-        is_topic = each.resource_type == Resource.TOPIC
-        kind = Resource.TOPIC if is_topic else Resource.CLUSTER
-        return Need(kind, operation), each.resource_name
-
-    return needs
-
-
 async def outcome(work: Awaitable[object]) -> Answer:
     """Return the error of some work, which may raise RefusedError, as fields of a result."""
     try:
@@ -216,23 +148,28 @@ class Served(NamedTuple):
 
     Versions end before those that name topics by ids, as topics have none here. They begin at 0
     although current clients use later ones: older librdkafka takes a range that begins later for a
-    broker with fewer features. Without a rule the API is available before authentication.
+    broker with fewer features.
     """
 
     handler: Handler
     versions: range
-    rule: Rule | None
+    need: Need | None
 
 
 Method = TypeVar("Method", bound=Callable[..., Awaitable[Any]])
 
 
-def serves(api: Api, versions: range, rule: Rule | None) -> Callable[[Method], Method]:
-    """Declare a feature's method as the handler of an API; it may return an ``Answer``."""
+def serves(api: Api, versions: range, need: Need | None = None) -> Callable[[Method], Method]:
+    """Declare a feature's method as the handler of an API; it may return an ``Answer``.
+
+    ``need`` is required for the request as a whole.
+    """
 
     def declare(method: Method) -> Method:
         async def handle(feature: Any, request: Any, client: Client) -> Response:
             try:
+                if need is not None:
+                    client.check(need)
                 answer = await method(feature, request, client)
             except RefusedError as refused:
                 why = refused.why or None
@@ -241,7 +178,7 @@ def serves(api: Api, versions: range, rule: Rule | None) -> Callable[[Method], M
 
         unbound: Callable[..., Awaitable[Response]] = handle
         declared = getattr(method, "serves", ())
-        served = Served(unbound, versions, rule)
+        served = Served(unbound, versions, need)
         setattr(method, "serves", (*declared, (api, served)))  # noqa: B010
         return method
 

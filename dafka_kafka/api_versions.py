@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from dafka_kafka import schemas
-from dafka_kafka.api import Answer, Api, Client, Feature, Rule, Served, on_cluster, serves
+from dafka_kafka.api import Answer, Api, Client, Feature, Served, on_cluster, serves
 from dafka_kafka.errors import KafkaError
 from dafka_kafka.users import Operation
 
@@ -31,14 +31,14 @@ def api_versions(served: Mapping[int, Served], error: KafkaError = KafkaError.NO
 class NotInUse(Feature):
     """Quotas, transactions and reassignments: always empty."""
 
-    @serves(Api.LIST_PARTITION_REASSIGNMENTS, range(1), Rule(on_cluster(Operation.DESCRIBE)))
+    @serves(Api.LIST_PARTITION_REASSIGNMENTS, range(1), on_cluster(Operation.DESCRIBE))
     async def _list_reassignments(self, request: Any, client: Client) -> Answer:
         return {"error_message": None}
 
-    @serves(Api.DESCRIBE_CLIENT_QUOTAS, range(2), Rule(on_cluster(Operation.DESCRIBE_CONFIGS)))
+    @serves(Api.DESCRIBE_CLIENT_QUOTAS, range(2), on_cluster(Operation.DESCRIBE_CONFIGS))
     async def _describe_quotas(self, request: Any, client: Client) -> Answer:
         return {"error_message": None}
 
-    @serves(Api.LIST_TRANSACTIONS, range(3), Rule())
+    @serves(Api.LIST_TRANSACTIONS, range(3))
     async def _list_transactions(self, request: Any, client: Client) -> Answer:
         return {}

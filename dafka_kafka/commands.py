@@ -273,10 +273,10 @@ def groups(group: str | None, *, finder: StoreFinder) -> None:
 @directory_option()
 @exit_with_parent_option
 @table_options(KafkaOptions, StoreOptions, MetricsOptions)
-def kafka(*, directory: str | None, exit_with_parent: bool, **options: Any) -> None:
+def kafka(*, directory: str | None, **options: Any) -> None:
     """Run a store to which Kafka's clients connect (extra 'kafka'), as 'dafka store --kafka'.
 
     It prints READY and its addresses as JSON once it serves. Ctrl-C stops it.
     """
     options["kafka"] = options.pop("listen", f"127.0.0.1:{DEFAULT_PORT}")
-    run_store(needed(directory), options, exit_with_parent=exit_with_parent)
+    run_store(needed(directory), options)

@@ -25,11 +25,9 @@ from dafka_kafka.api import (
     Api,
     Client,
     Feature,
-    Rule,
-    named_resource,
     on_cluster,
+    on_topics,
     outcome,
-    refuse_resource,
     serves,
 )
 from dafka_kafka.errors import KafkaError, RefusedError
@@ -307,34 +305,17 @@ class Source(IntEnum):
     DEFAULT_CONFIG = 5
 
 
-_ALTERS: Final = Rule(
-    each=named_resource(Permitted.ALTER_CONFIGS),
-    asked="resources",
-    answered="responses",
-    refused=refuse_resource(),
-)
-
-
 class Configs(Feature):
     """Describes configs, and changes the retention of topics."""
 
     def __init__(self, node: GatewayNode) -> None:
         self._node = node
 
-    @serves(
-        Api.DESCRIBE_CONFIGS,
-        range(5),
-        Rule(
-            asked="resources",
-            each=named_resource(Permitted.DESCRIBE_CONFIGS),
-            answered="results",
-            refused=refuse_resource(),
-        ),
-    )
+    @serves(Api.DESCRIBE_CONFIGS, range(5))
     async def _describe_configs(self, request: Any, client: Client) -> Answer:
-        return {"results": [self._described(each) for each in request.resources]}
+        return {"results": [self._described(each, client) for each in request.resources]}
 
-    @serves(Api.LIST_CONFIG_RESOURCES, range(2), Rule(on_cluster(Permitted.DESCRIBE_CONFIGS)))
+    @serves(Api.LIST_CONFIG_RESOURCES, range(2), on_cluster(Permitted.DESCRIBE_CONFIGS))
     async def _list_resources(self, request: Any, client: Client) -> Answer:
         """List what has configs; version 0 asks for client metrics only, which have none here."""
         asked = request.resource_types or (Resource if client.version else ())
@@ -345,28 +326,30 @@ class Configs(Feature):
         ]
         return {"config_resources": listed}
 
-    @serves(Api.ALTER_CONFIGS, range(3), _ALTERS)
+    @serves(Api.ALTER_CONFIGS, range(3))
     async def _alter_configs(self, request: Any, client: Client) -> Answer:
-        return await self._altered(request, anew=True)
+        return await self._altered(request, client, anew=True)
 
-    @serves(Api.INCREMENTAL_ALTER_CONFIGS, range(2), _ALTERS)
+    @serves(Api.INCREMENTAL_ALTER_CONFIGS, range(2))
     async def _change_configs(self, request: Any, client: Client) -> Answer:
-        return await self._altered(request, anew=False)
+        return await self._altered(request, client, anew=False)
 
-    async def _altered(self, request: Any, *, anew: bool) -> Answer:
+    async def _altered(self, request: Any, client: Client, *, anew: bool) -> Answer:
         responses = []
         for each in request.resources:
-            error = await outcome(self._alter(each, request.validate_only, anew=anew))
+            work = self._alter(each, client, request.validate_only, anew=anew)
+            error = await outcome(work)
             named = {"resource_type": each.resource_type, "resource_name": each.resource_name}
             responses.append(named | error)
         return {"responses": responses}
 
-    async def _alter(self, asked: Any, validate_only: bool, *, anew: bool) -> None:
+    async def _alter(self, asked: Any, client: Client, validate_only: bool, *, anew: bool) -> None:
         """Change configs; check that fixed ones may have the requested value.
 
         With ``anew``, those that are not named are reset. Raise RefusedError for configs that can't
         be set.
         """
+        _check_permission(client, Permitted.ALTER_CONFIGS, asked)
         if asked.resource_type != Resource.TOPIC:
             raise RefusedError(KafkaError.INVALID_REQUEST, UNCHANGED)
         self._check_exists(asked.resource_name)
@@ -379,9 +362,10 @@ class Configs(Feature):
             why = f"topic {topic!r} does not exist"
             raise RefusedError(KafkaError.UNKNOWN_TOPIC_OR_PARTITION, why)
 
-    def _described(self, asked: Any) -> Answer:
+    def _described(self, asked: Any, client: Client) -> Answer:
         named = {"resource_type": asked.resource_type, "resource_name": asked.resource_name}
         try:
+            _check_permission(client, Permitted.DESCRIBE_CONFIGS, asked)
             found = self._found(asked.resource_type, asked.resource_name)
         except RefusedError as refused:
             return named | {"error_code": refused.code, "error_message": refused.why}
@@ -412,6 +396,11 @@ class Configs(Feature):
             why = f"this is broker {own}: it knows nothing of {name!r}"
             raise RefusedError(KafkaError.INVALID_REQUEST, why)
         return ()  # all brokers' dynamic configs
+
+
+def _check_permission(client: Client, operation: Permitted, asked: Any) -> None:
+    on_resource = on_topics if asked.resource_type == Resource.TOPIC else on_cluster
+    client.check(on_resource(operation), asked.resource_name)
 
 
 class Config(NamedTuple):

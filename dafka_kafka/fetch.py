@@ -19,16 +19,7 @@ from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition,
 from dafka_core.model.values import Values
 from dafka_core.storage import Log
 from dafka_core.storage.head_changes import HeadChanges
-from dafka_kafka.api import (
-    Answer,
-    Api,
-    Client,
-    Feature,
-    Rule,
-    named_topic,
-    refuse_partitions,
-    serves,
-)
+from dafka_kafka.api import Answer, Api, Client, Feature, on_topics, serves
 from dafka_kafka.errors import KafkaError, RefusedError
 from dafka_kafka.gateway_node import GatewayNode
 from dafka_kafka.records import message_set
@@ -209,6 +200,7 @@ NO_EPOCH: Final = -1
 UNKNOWN_EPOCH: Final = 0
 """Sent by librdkafka in place of ``NO_EPOCH``, to brokers with Metadata 9 and later."""
 
+_READ: Final = on_topics(Operation.READ)
 _log: Final = logging.getLogger("dafka.kafka")
 
 
@@ -448,25 +440,12 @@ class Fetch(Feature):
         """Unsubscribe."""
         self._watch.close()
 
-    @serves(
-        Api.FETCH,
-        range(13),
-        Rule(
-            each=named_topic(Operation.READ, "topic"),
-            answered="responses",
-            refused=refuse_partitions(
-                in_request="partition",
-                name="topic",
-                high_watermark=-1,
-                aborted_transactions=None,
-            ),
-        ),
-    )
+    @serves(Api.FETCH, range(13))
     async def _fetch(self, request: Any, client: Client) -> Answer:
         if request.session_id and request.session_epoch > 0:
             raise RefusedError(KafkaError.FETCH_SESSION_ID_NOT_FOUND, "")
         topics = [
-            (topic.topic, [self._wanted(topic.topic, asked) for asked in topic.partitions])
+            (topic.topic, [self._wanted(client, topic.topic, asked) for asked in topic.partitions])
             for topic in request.topics
         ]
         wanted = [each for _, partitions in topics for each in partitions]
@@ -489,12 +468,13 @@ class Fetch(Feature):
             ]
         }
 
-    def _wanted(self, topic: str, asked: Any) -> WantedRecords:
-        found = readable(self._node, topic, asked.partition, asked.current_leader_epoch)
-        place = (asked.partition, asked.fetch_offset, asked.partition_max_bytes)
+    def _wanted(self, client: Client, topic: str, asked: Any) -> WantedRecords:
+        place = topic, asked.partition, asked.current_leader_epoch
+        found = client.refusal(_READ, topic) or readable(self._node, *place)
+        wanted = asked.partition, asked.fetch_offset, asked.partition_max_bytes
         if isinstance(found, KafkaError):
-            return WantedRecords(None, *place, found)
-        return WantedRecords(found, *place)
+            return WantedRecords(None, *wanted, found)
+        return WantedRecords(found, *wanted)
 
     async def _wait(self, reading: LogReading, deadline: float) -> None:
         with self._watch.waiting(reading.partitions) as wait:

@@ -10,16 +10,7 @@ from typing import Any, Final, NamedTuple
 from dafka_core.errors import StoreError
 from dafka_core.model.records import UNKNOWN_US, TopicPartition
 from dafka_core.storage import Log
-from dafka_kafka.api import (
-    Answer,
-    Api,
-    Client,
-    Feature,
-    Rule,
-    named_topic,
-    refuse_partitions,
-    serves,
-)
+from dafka_kafka.api import Answer, Api, Client, Feature, on_topics, serves
 from dafka_kafka.errors import KafkaError
 from dafka_kafka.fetch import readable, say_damaged
 from dafka_kafka.gateway_node import GatewayNode
@@ -51,6 +42,8 @@ connector asks for the bounds of one partition twice for each 500 records."""
 OFFSET_NOT_AVAILABLE_SINCE: Final = 5
 """The first version with this error, for an unknown high watermark."""
 
+_DESCRIBE: Final = on_topics(Operation.DESCRIBE)
+
 UNKNOWN: Final = -1
 """Reported where there is no such offset or time."""
 
@@ -68,13 +61,9 @@ class ListOffsets(Feature):
     def __init__(self, node: GatewayNode) -> None:
         self._node = node
 
-    @serves(
-        Api.LIST_OFFSETS,
-        range(12),
-        Rule(each=named_topic(Operation.DESCRIBE), refused=refuse_partitions()),
-    )
+    @serves(Api.LIST_OFFSETS, range(12))
     async def _list_offsets(self, request: Any, client: Client) -> Answer:
-        find = partial(self._readable, client.version)
+        find = partial(self._readable, client)
         asked = [
             (topic.name, [(each, find(topic.name, each)) for each in topic.partitions])
             for topic in request.topics
@@ -86,10 +75,11 @@ class ListOffsets(Feature):
             topics = await self._node.in_thread(self._answer, asked, client.version)
         return {"topics": topics}
 
-    def _readable(self, version: int, topic: str, asked: Any) -> TopicPartition | KafkaError:
+    def _readable(self, client: Client, topic: str, asked: Any) -> TopicPartition | KafkaError:
+        version, place = client.version, (topic, asked.partition_index, asked.current_leader_epoch)
         if asked.timestamp < 0 and version < SINCE.get(asked.timestamp, version + 1):
             return KafkaError.UNSUPPORTED_VERSION
-        return readable(self._node, topic, asked.partition_index, asked.current_leader_epoch)
+        return client.refusal(_DESCRIBE, topic) or readable(self._node, *place)
 
     def _answer(self, topics: Sequence[tuple[str, Sequence[Any]]], version: int) -> list[Answer]:
         answered = partial(self._answered, version)

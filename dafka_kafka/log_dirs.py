@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from dafka_core.errors import DafkaError
 from dafka_core.storage.snapshot import Snapshot
-from dafka_kafka.api import Answer, Api, Client, Feature, Rule, on_cluster, serves
+from dafka_kafka.api import Answer, Api, Client, Feature, on_cluster, serves
 from dafka_kafka.errors import KafkaError
 from dafka_kafka.gateway_node import GatewayNode
 from dafka_kafka.registry_table import NumberedPartition
@@ -24,7 +24,7 @@ class LogDirs(Feature):
     def __init__(self, node: GatewayNode) -> None:
         self._node = node
 
-    @serves(Api.DESCRIBE_LOG_DIRS, range(6), Rule(on_cluster(Operation.DESCRIBE)))
+    @serves(Api.DESCRIBE_LOG_DIRS, range(6), on_cluster(Operation.DESCRIBE))
     async def _describe(self, request: Any, client: Client) -> Answer:
         asked = list(self._asked(request.topics))
         return {"results": [await self._node.in_thread(self._directory, asked)]}

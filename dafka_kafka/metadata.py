@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from dafka_core.errors import ProtocolError
@@ -17,8 +17,6 @@ from dafka_kafka.api import (
     EncodedResponse,
     Feature,
     Response,
-    Rule,
-    named_topic,
     on_topics,
     serves,
 )
@@ -26,7 +24,7 @@ from dafka_kafka.errors import KafkaError, RefusedError
 from dafka_kafka.gateway_node import GatewayNode
 from dafka_kafka.registry_table import NumberedPartition
 from dafka_kafka.topics import KAFKAS_OWN, wrong_name
-from dafka_kafka.users import TOPIC_OPERATIONS, Operation
+from dafka_kafka.users import TOPIC_OPERATIONS, Operation, Resource
 
 CREATION_S: Final = 5.0
 """Longest wait for the creation of a requested topic; the client asks again."""
@@ -38,6 +36,8 @@ MOST_INLINE: Final = 1_000
 """Partitions in a response that is made in the loop, in about 20 ms; larger ones use a thread."""
 
 _SEE: Final = on_topics(Operation.DESCRIBE)
+_WRITE: Final = on_topics(Operation.WRITE)
+_CREATE: Final = on_topics(Operation.CREATE)
 FIRST_WITH_IDS: Final = 12
 """The first version that names topics by ids; they are unknown, as topics have none here."""
 
@@ -54,46 +54,52 @@ class Metadata(Feature):
         self._registry = node.registry
         self._said_s = float("-inf")
 
-    @serves(Api.METADATA, range(14), Rule(each=named_topic(Operation.DESCRIBE)))
+    @serves(Api.METADATA, range(14))
     async def _metadata(self, request: Any, client: Client) -> Response:
         by_id = [each for each in request.topics or () if each.name is None]
         if by_id and client.version < FIRST_WITH_IDS:
             raise ProtocolError(f"a Metadata of version {client.version} without a topic's name")
         if request.topics is None or (client.version == 0 and not request.topics):
-            await self._try(self._registry.refresh())
-            errors = dict.fromkeys(sorted(self._registry.topics()), KafkaError.NONE)
+            errors = dict.fromkeys(await self._all(client), KafkaError.NONE)
         else:
-            names = dict.fromkeys(each.name for each in request.topics if each.name is not None)
-            errors = await self._found(
-                names, creates=request.allow_auto_topic_creation, may_make=client.may_make
-            )
-        partitions = {topic: self._registry.partitions(topic) for topic in errors}
+            names = [each.name for each in request.topics if each.name is not None]
+            errors = await self._found(names, client, creates=request.allow_auto_topic_creation)
+        partitions = {
+            topic: () if error else self._registry.partitions(topic)
+            for topic, error in errors.items()
+        }
+        asked = errors if request.include_topic_authorized_operations else ()
+        of_topics = {each: client.operations(Resource.TOPIC, each) for each in asked}
+        of_cluster = _of_cluster(request, client)
+
+        def answer() -> Answer:
+            return self._answer(errors, partitions, by_id, of_topics) | of_cluster
+
         if sum(map(len, partitions.values())) <= MOST_INLINE:
-            return self._answer(errors, partitions, by_id)
+            return answer()
 
         def encoded() -> EncodedResponse:
-            made = schemas.made_response(Api.METADATA, self._answer(errors, partitions, by_id))
+            made = schemas.made_response(Api.METADATA, answer())
             return EncodedResponse([made.encode(version=client.version)])
 
         return await self._node.in_thread(encoded)
 
-    @serves(Api.DESCRIBE_TOPIC_PARTITIONS, range(1), Rule())
+    async def _all(self, client: Client) -> list[str]:
+        """Return all topics that a client may see, sorted."""
+        await self._try(self._registry.refresh())
+        topics = sorted(self._registry.topics())
+        return [each for each in topics if client.may(_SEE, each, is_noted=False)]
+
+    @serves(Api.DESCRIBE_TOPIC_PARTITIONS, range(1))
     async def _describe_partitions(self, request: Any, client: Client) -> Answer:
         """Describe topics by name, from the cursor on, until the response is full."""
         start = request.cursor
         first, number = (start.topic_name, start.partition_index) if start else ("", 0)
         if number < 0:
             raise ProtocolError(f"a cursor at partition {number}")
-        names = {each.name for each in request.topics}
-        if not names:
-            await self._try(self._registry.refresh())
-            topics = self._registry.topics()
-            names = {each for each in topics if client.may(_SEE, each, is_noted=False)}
+        names = {each.name for each in request.topics} or await self._all(client)
         asked = sorted(each for each in names if each >= first)
-        refused = {each for each in asked if not client.may(_SEE, each)}
-        seen = (each for each in asked if each not in refused)
-        errors = await self._found(seen, creates=False, may_make=client.may_make)
-        errors |= dict.fromkeys(refused, KafkaError.TOPIC_AUTHORIZATION_FAILED)
+        errors = await self._found(asked, client, creates=False)
         room = min(max(request.response_partition_limit, 1), MOST_INLINE)
         found, cursor = [], None
         for name in asked:
@@ -122,21 +128,26 @@ class Metadata(Feature):
             each |= {"eligible_leader_replicas": [], "last_known_elr": []}
         return found | {"topic_authorized_operations": allowed}
 
-    @serves(Api.DESCRIBE_CLUSTER, range(3), Rule())
+    @serves(Api.DESCRIBE_CLUSTER, range(3))
     async def _describe_cluster(self, request: Any, client: Client) -> Answer:
         if client.version > 0 and request.endpoint_type != _BROKERS:
             why = "only brokers, no controllers"
             raise RefusedError(KafkaError.UNSUPPORTED_ENDPOINT_TYPE, why)
-        return self._cluster("broker_id") | {"cluster_id": self._registry.cluster_id or ""}
+        found = self._cluster("broker_id") | {"cluster_id": self._registry.cluster_id or ""}
+        return found | _of_cluster(request, client)
 
     async def _found(
-        self, names: Iterable[str], *, creates: bool, may_make: Callable[[str], bool]
+        self, names: Iterable[str], client: Client, *, creates: bool
     ) -> dict[str, KafkaError]:
         registry, options = self._registry, self._node.options
-        errors = dict.fromkeys(names, KafkaError.NONE)
+        errors = {each: client.refusal(_SEE, each) for each in names}
 
         def missing() -> list[str]:
-            return [name for name in errors if registry.get(name, 0) is None]
+            return [
+                name
+                for name, error in errors.items()
+                if not error and registry.get(name, 0) is None
+            ]
 
         if any(map(registry.exists, missing())):
             await self._try(registry.refresh())
@@ -146,8 +157,10 @@ class Metadata(Feature):
                 errors[name] = KafkaError.INVALID_TOPIC_EXCEPTION
             elif name in KAFKAS_OWN or not (creates and options.auto_create_topics):
                 errors[name] = KafkaError.UNKNOWN_TOPIC_OR_PARTITION
-            elif not may_make(name):
-                errors[name] = KafkaError.TOPIC_AUTHORIZATION_FAILED
+            elif not client.may(_WRITE, name, is_noted=False) and (
+                refusal := client.refusal(_CREATE, name)
+            ):
+                errors[name] = refusal
             else:
                 made.append(name)
         if made:
@@ -173,9 +186,14 @@ class Metadata(Feature):
         errors: dict[str, KafkaError],
         partitions: dict[str, Sequence[NumberedPartition]],
         by_id: Sequence[Any],
+        operations: Mapping[str, Any],
     ) -> Answer:
         ids = [each.node_id for each in self._node.gateways.live()]
-        topics = [self._topic(name, error, partitions[name], ids) for name, error in errors.items()]
+        topics = [
+            self._topic(name, error, partitions[name], ids)
+            | {"authorized_operations": operations.get(name)}
+            for name, error in errors.items()
+        ]
         unknown = {"error_code": KafkaError.UNKNOWN_TOPIC_ID, "name": None}
         topics += [unknown | {"topic_id": each.topic_id} for each in by_id]
         return self._cluster("node_id") | {"topics": topics}
@@ -213,3 +231,10 @@ class Metadata(Feature):
                 }
             )
         return {"error_code": error, "name": name, "partitions": found}
+
+
+def _of_cluster(request: Any, client: Client) -> Answer:
+    """Return the permitted operations on the cluster, if the client asks for them."""
+    if not request.include_cluster_authorized_operations:
+        return {}
+    return {"authorized_operations": client.operations(Resource.CLUSTER)}

@@ -28,10 +28,8 @@ from dafka_kafka.api import (
     EncodedResponse,
     Feature,
     Response,
-    Rule,
-    named_topic,
     on_cluster,
-    refuse_partitions,
+    on_topics,
     serves,
 )
 from dafka_kafka.configs import MAX_BATCH
@@ -292,8 +290,15 @@ _log: Final = logging.getLogger("dafka.kafka")
 ALL: Final = -1
 """``acks``: all reachable stores."""
 
-ROUTINE: Final = (KafkaError.NOT_LEADER_OR_FOLLOWER, KafkaError.UNKNOWN_TOPIC_OR_PARTITION)
-"""Errors of clients with old metadata, which retry."""
+ROUTINE: Final = (
+    KafkaError.NOT_LEADER_OR_FOLLOWER,
+    KafkaError.UNKNOWN_TOPIC_OR_PARTITION,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+)
+"""Errors that need no log line: those of clients with old metadata, which retry, and those of
+permissions, which have a line of their own."""
+
+_WRITE: Final = on_topics(Operation.WRITE)
 
 MAX_TIMEOUT_S: Final = 600.0
 """Upper bound for a client's timeout."""
@@ -353,32 +358,16 @@ class Produce(Feature):
         """Wait until no write of a deleted topic is in flight."""
         await self._rounds.settle(topic)
 
-    @serves(
-        Api.PRODUCE,
-        range(13),
-        Rule(
-            asked="topic_data",
-            each=named_topic(Operation.WRITE),
-            answered="responses",
-            refused=refuse_partitions(
-                "partition_data",
-                number="index",
-                in_request="index",
-                listed="partition_responses",
-                base_offset=-1,
-                error_message=WHY,
-            ),
-        ),
-    )
+    @serves(Api.PRODUCE, range(13))
     async def _produce(self, request: Any, client: Client) -> Response:
         timeout_s = MAX_TIMEOUT_S
         if request.acks == ALL:  # with other acks Kafka appends whatever the timeout
             timeout_s = min(max(request.timeout_ms, 0) / 1000, timeout_s)
         deadline = asyncio.get_running_loop().time() + timeout_s
         # No await before everything is queued: the next request must come behind it.
-        refusal, acks, version = _refusal(request), request.acks, client.version
+        refusal, acks = _refusal(request), request.acks
         parts = [
-            _Part(topic.name, part.index, refusal or self._begin(topic.name, part, acks, version))
+            _Part(topic.name, part.index, refusal or self._begin(client, topic.name, part, acks))
             for topic in request.topic_data
             for part in topic.partition_data
         ]
@@ -423,7 +412,10 @@ class Produce(Feature):
             for each in waiting:
                 each.cancel()
 
-    def _begin(self, topic: str, part: Any, acks: int, version: int) -> Put | RefusedError | None:
+    def _begin(self, client: Client, topic: str, part: Any, acks: int) -> Put | RefusedError | None:
+        if error := client.refusal(_WRITE, topic):
+            return RefusedError(error, WHY)
+        version = client.version
         if not part.records:
             if version < BATCH_VERSION:
                 return None
@@ -526,7 +518,7 @@ class Produce(Feature):
         copies, lead = self._node.copies(part.topic), written.lead
         return max(copies, lead.majority) if lead else copies, lead
 
-    @serves(Api.INIT_PRODUCER_ID, range(6), Rule(on_cluster(Operation.IDEMPOTENT_WRITE)))
+    @serves(Api.INIT_PRODUCER_ID, range(6), on_cluster(Operation.IDEMPOTENT_WRITE))
     async def _init_producer_id(self, request: Any, client: Client) -> Answer:
         """Return a producer id; ids are random, so that gateways need not agree."""
         if request.transactional_id is not None:

@@ -12,13 +12,13 @@ from typing import Any, Final, NamedTuple
 from dafka_core.errors import ProtocolError
 from dafka_core.model.names import printable
 from dafka_kafka import schemas
-from dafka_kafka.access import Access
 from dafka_kafka.api import Api, Client, EncodedResponse, Served
 from dafka_kafka.api_versions import VERSIONS, api_versions
 from dafka_kafka.errors import KafkaError
 from dafka_kafka.gateway_node import Complaints
 from dafka_kafka.options import Limits
 from dafka_kafka.sasl import Sasl
+from dafka_kafka.users import Resource
 
 _LENGTH: Final = struct.Struct(">h")
 _COUNT: Final = struct.Struct(">i")
@@ -137,6 +137,13 @@ _HEAD: Final = struct.Struct(">hhih")
 _SIZE: Final = struct.Struct(">i")
 
 FAILED: Final = "requests that failed here"
+DENIED: Final = "requests for what their user may not do"
+
+DENIED_AGAIN_S: Final = 60.0
+"""Interval between log lines for a user and an API: clients retry."""
+
+MAX_NAME: Final = 200
+"""Length of a name in the log: clients can invent names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +195,6 @@ class Requests:
 
     def __init__(self, apis: Mapping[int, Served], limits: Limits, complaints: Complaints) -> None:
         self.apis = apis
-        self._access = Access(complaints)
         self._limits = limits
         self._complaints = complaints
         self.counts = Counter[int]()
@@ -217,21 +223,31 @@ class Requests:
         self._check_size(head, octets)
         self.counts[head.api_key] += 1
         request = schemas.decode_request(head.api_key, head.version, octets, head.start)
-        client = Client(head.client_id, host, head.version, is_gone)
+        rights = None if sasl is None else sasl.rights
+        client = Client(head.client_id, host, head.version, is_gone, rights)
         try:
             if head.api_key == Api.API_VERSIONS:
                 response = api_versions(apis)
-            elif sasl is None or apis[head.api_key].rule is None:
-                response = await apis[head.api_key].handler(request, client)
             else:
-                response = await self._access.answer(
-                    head.api_key, apis[head.api_key], request, client, sasl.rights
-                )
+                response = await apis[head.api_key].handler(request, client)
             return self._encoded(head, response)
         except ProtocolError:
             raise
         except Exception as error:  # noqa: BLE001 -- a defect must not end the gateway
             return self._failed(head, host, error)
+        finally:
+            if client.refused:
+                self._note_refusal(head.api_key, client)
+
+    def _note_refusal(self, api_key: int, client: Client) -> None:
+        assert client.rights is not None
+        (need, name), user = client.refused[0], client.rights.permissions.name
+        named = need.resource.name.lower()
+        if name and need.resource is Resource.TOPIC:
+            named += f" {printable(name[:MAX_NAME])!r}"
+        why = f"{user} may not {Api(api_key).name}: it needs {need.operation.name} on {named}"
+        of = user, api_key
+        self._complaints.note(DENIED, client.host, why, of=of, again_s=DENIED_AGAIN_S)
 
     def _check_size(self, head: RequestHead, octets: memoryview) -> None:
         """Raise ProtocolError for a request that would take too much memory to decode."""

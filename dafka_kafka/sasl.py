@@ -13,6 +13,7 @@ from scramp import ScramException, ScramMechanism
 from scramp.core import ScramServer
 
 from dafka_core.errors import ProtocolError
+from dafka_core.security.permissions import NOBODY
 from dafka_core.security.throttles import MOST_WRONG
 from dafka_kafka.api import Answer, Api, Client, Feature, Served, serves
 from dafka_kafka.errors import KafkaError, RefusedError
@@ -32,6 +33,8 @@ MAX_REQUEST_BYTES: Final = 64 << 10
 """Request size before authentication."""
 
 REFUSED: Final = "clients that failed to authenticate"
+
+_NO_RIGHTS: Final = Rights(NOBODY)
 
 
 class _NotLookedAtError(Exception):
@@ -78,17 +81,19 @@ class Sasl(Feature):
 
     @property
     def rights(self) -> Rights:
-        """Return the user's permissions now.
+        """Return the user's permissions now: none before authentication.
 
         Raises:
             ProtocolError: the user was removed.
         """
-        found = None if self.user is None else self._users.rights(self.user)
+        if self.user is None:
+            return _NO_RIGHTS
+        found = self._users.rights(self.user)
         if found is None:
             raise ProtocolError(f"user {self.user!r} was removed")
         return found
 
-    @serves(Api.SASL_HANDSHAKE, range(2), None)
+    @serves(Api.SASL_HANDSHAKE, range(2))
     async def _handshake(self, request: Any, client: Client) -> Answer:
         self._mechanism = ""
         if client.version == 0:  # its tokens would follow without a header
@@ -108,7 +113,7 @@ class Sasl(Feature):
             self._scram = None
         return {"error_code": error, "mechanisms": self._mechanisms}
 
-    @serves(Api.SASL_AUTHENTICATE, range(3), None)
+    @serves(Api.SASL_AUTHENTICATE, range(3))
     async def _authenticate(self, request: Any, client: Client) -> Answer | None:
         if not self._mechanism:
             self.failure = "SaslAuthenticate came before SaslHandshake"

@@ -197,14 +197,6 @@ def response_head(correlation_id: int, api_key: int, version: int) -> bytes:
     return struct.pack(">i", correlation_id) + tags
 
 
-def decode_response(api_key: int, version: int, octets: bytes) -> Any:
-    """Decode a response body that this process has encoded."""
-    kind = _RESPONSES[api_key]
-    found = kind.decode(octets, version=version)
-    # A message decoded without a header can't be encoded again.
-    return kind(version=version, **{each: getattr(found, each) for each in kind.fields})
-
-
 @functools.cache
 def _structures(kind: Any) -> dict[str, Any]:
     """Return the classes of a structure's fields that are structures, or arrays of them."""
@@ -233,11 +225,6 @@ def made_response(api_key: int, values: Mapping[str, Any]) -> Any:
     Fields without a value have Kafka's defaults.
     """
     return _made(_RESPONSES[api_key], values)
-
-
-def made_part(api_key: int, field: str, values: Any) -> Any:
-    """Return a structure for an array of a response."""
-    return _made(_structures(_RESPONSES[api_key])[field], values)
 
 
 def empty_response(api_key: int, version: int, error: int, why: str | None) -> Any:

@@ -98,9 +98,8 @@ class Connection(asyncio.BufferedProtocol):
         """Register the connection, and start the TLS handshake if required."""
         self._transport = cast("asyncio.Transport", transport)
         connected: socket.socket = transport.get_extra_info("socket")
-        connected.setsockopt(
-            socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1
-        )  # otherwise dead peers keep connections for ever
+        # Otherwise dead peers keep connections for ever.
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self.descriptor = connected.fileno()
         self.host = plain((transport.get_extra_info("peername") or ("?",))[0])
         tls = self._shared.tls
@@ -194,7 +193,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.abort()
 
     def tasks(self) -> Sequence[asyncio.Task[Any]]:
-        """The authenticated user."""
+        """Return the tasks of its unanswered requests and its handshake."""
         works = [task for task, _, _ in self._works]
         return works if self._agreeing is None else [*works, self._agreeing]
 
@@ -369,7 +368,7 @@ def _new_request(size_bytes: int) -> memoryview:
 
 
 def _counted(size_bytes: int) -> int:
-    """Allocate a request buffer from the budget; small requests are not accounted for."""
+    """Return the bytes of a request that the budget accounts for; none of a small one."""
     return size_bytes if size_bytes > SCRATCH_BYTES else 0
 
 
@@ -472,7 +471,7 @@ class Server:
             self._strangers[connection] = None
 
     def agreed(self, connection: Connection) -> None:
-        """The handshake is complete."""
+        """Note that a connection's handshake is complete."""
         self._agreeing.discard(connection)
 
     def proved(self, connection: Connection) -> None:

@@ -15,18 +15,13 @@ from dafka_core.flight.requests import Trimmed, TrimRequest
 from dafka_core.model.name_limits import check_topic
 from dafka_core.model.names import INTERNAL
 from dafka_kafka.api import (
-    WHY,
     Answer,
     Api,
     Client,
     Feature,
-    Rule,
-    named_topic,
     on_cluster,
     on_topics,
     outcome,
-    refuse_one,
-    refuse_partitions,
     serves,
 )
 from dafka_kafka.configs import (
@@ -133,24 +128,19 @@ class Topics(Feature):
 
     # -- topics and partitions -------------------------------------------------------------------
 
-    @serves(
-        Api.CREATE_TOPICS,
-        range(8),
-        Rule(
-            each=lambda each: (on_cluster(Operation.CREATE), each.name),
-            refused=refuse_one(error_message=WHY),
-        ),
-    )
+    @serves(Api.CREATE_TOPICS, range(8))
     async def _create_topics(self, request: Any, client: Client) -> Answer:
         counts = Counter(each.name for each in request.topics)
         unique = {each.name: each for each in request.topics}
         found = (
-            self._create(each, counts[name], request.validate_only) for name, each in unique.items()
+            self._create(each, client, counts[name], request.validate_only)
+            for name, each in unique.items()
         )
         return {"topics": await asyncio.gather(*found)}
 
-    async def _create(self, topic: Any, times: int, validate_only: bool) -> Answer:
+    async def _create(self, topic: Any, client: Client, times: int, validate_only: bool) -> Answer:
         try:
+            client.check(on_cluster(Operation.CREATE))
             count, gateways, values = self._checked_topic(topic, times)
             if not validate_only:
                 await self._to_its_end(self._make(topic.name, count, gateways, values))
@@ -227,26 +217,19 @@ class Topics(Feature):
             found.append(live[each.broker_ids[0]])
         return found
 
-    @serves(
-        Api.CREATE_PARTITIONS,
-        range(4),
-        Rule(
-            each=named_topic(Operation.ALTER),
-            answered="results",
-            refused=refuse_one(error_message=WHY),
-        ),
-    )
+    @serves(Api.CREATE_PARTITIONS, range(4))
     async def _create_partitions(self, request: Any, client: Client) -> Answer:
         counts = Counter(each.name for each in request.topics)
         unique = {each.name: each for each in request.topics}
 
         async def extend(topic: Any) -> Answer:
-            work = self._extend(topic, counts[topic.name], request.validate_only)
+            work = self._extend(topic, client, counts[topic.name], request.validate_only)
             return {"name": topic.name} | await outcome(work)
 
         return {"results": await asyncio.gather(*map(extend, unique.values()))}
 
-    async def _extend(self, topic: Any, times: int, validate_only: bool) -> None:
+    async def _extend(self, topic: Any, client: Client, times: int, validate_only: bool) -> None:
+        client.check(on_topics(Operation.ALTER), topic.name)
         if times > 1:
             raise RefusedError(KafkaError.INVALID_REQUEST, "the request has this topic twice")
         registry = self._node.registry
@@ -264,7 +247,7 @@ class Topics(Feature):
         if not validate_only:
             await registry.extend(topic.name, count, gateways=gateways)
 
-    @serves(Api.DELETE_TOPICS, range(7), Rule())
+    @serves(Api.DELETE_TOPICS, range(7))
     async def _delete_topics(self, request: Any, client: Client) -> Answer:
         async def delete(name: str | None, topic_id: Any) -> Answer:
             return {"name": name, "topic_id": topic_id} | await outcome(self._delete(name, client))
@@ -277,8 +260,7 @@ class Topics(Feature):
         """Delete a topic at all stores; stores that are away do so when they return."""
         if topic is None:
             raise RefusedError(KafkaError.UNKNOWN_TOPIC_ID, NO_IDS)
-        if not client.may(on_topics(Operation.DELETE), topic):
-            raise RefusedError(KafkaError.TOPIC_AUTHORIZATION_FAILED, WHY)
+        client.check(on_topics(Operation.DELETE), topic)
         if not self._node.options.delete_topics:
             disabled = KafkaError.TOPIC_DELETION_DISABLED
             raise RefusedError(
@@ -323,20 +305,16 @@ class Topics(Feature):
 
     # -- records ---------------------------------------------------------------------------------
 
-    @serves(
-        Api.DELETE_RECORDS,
-        range(3),
-        Rule(
-            each=named_topic(Operation.DELETE),
-            refused=refuse_partitions(low_watermark=-1),
-        ),
-    )
+    @serves(Api.DELETE_RECORDS, range(3))
     async def _delete_records(self, request: Any, client: Client) -> Answer:
         topics = []
         for topic in request.topics:
             parts = []
+            refusal = client.refusal(on_topics(Operation.DELETE), topic.name)
             for each in topic.partitions:
-                low, error = await self._give_up(topic.name, each.partition_index, each.offset)
+                low, error = -1, refusal
+                if not refusal:
+                    low, error = await self._give_up(topic.name, each.partition_index, each.offset)
                 told = {"partition_index": each.partition_index, "low_watermark": low}
                 parts.append(told | {"error_code": error})
             topics.append({"name": topic.name, "partitions": parts})

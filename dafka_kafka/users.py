@@ -38,7 +38,7 @@ from dafka_core.security.throttles import Guesses
 from dafka_kafka.errors import KafkaError
 
 # Permissions in Kafka's terms: operations on resources. One table lists those of each role.
-# ``access`` checks requests by it, and DescribeAcls and the operations in responses report it.
+# Requests are checked by it, and DescribeAcls and the operations in responses report it.
 
 
 MAX_TOPICS: Final = 10_000
@@ -146,15 +146,6 @@ class Rights:
             found = self._of_topic(name)
             self._topics.keep(name, found)
         return found
-
-    @property
-    def sees_all(self) -> bool:
-        """True if no topic is hidden from the user.
-
-        Kafka's clients can't see internal topics.
-        """
-        held = self.permissions
-        return held.knows_all or (PRODUCE in held.roles and _ALL in held.produce)
 
     def may(self, need: Need, name: str = "") -> bool:
         """Return whether an operation is permitted."""

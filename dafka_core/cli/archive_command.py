@@ -11,10 +11,8 @@ import click
 
 from dafka_core.cli import flags, output, store_clients
 from dafka_core.cli.store_clients import StoreFinder
-from dafka_core.config.options import check_argument
 from dafka_core.errors import DafkaError
 from dafka_core.model.epochs import NO_LIFE
-from dafka_core.model.name_limits import check_topic
 from dafka_core.model.positions import parse_time_us
 from dafka_core.model.records import PartitionInfo, RecordBatch, merge_heads
 
@@ -47,16 +45,14 @@ def archive(topic: str, *, archive_directory: str, before: str | None, finder: S
 
     Each record is archived once, however often this runs. The stores delete nothing.
     """
-    check_argument("topic", topic, check_topic)
     before_us, timeout_s = _before_us(before), finder.timeout_s
     from dafka_core.archive.archive_writer import ArchiveWriter
 
     with finder.clients() as clients:
         found = [(client, client.heads([topic], timeout_s=timeout_s)) for client in clients]
         heads = merge_heads(info for _, infos in found for info in infos)
-        if not heads:
-            every = (each for client in clients for each in client.heads(None, timeout_s=timeout_s))
-            raise store_clients.unknown_topic(topic, {info.topic for info in every})
+        every = partial(store_clients.heads, clients, None, timeout_s)
+        store_clients.chosen(heads.values(), topic, (), every)
         writer = ArchiveWriter(archive_directory, topic)
         added: list[ArchivedFile] = []
         failed: dict[str, DafkaError] = {}

@@ -10,10 +10,7 @@ from dafka_core.cli import flags, output
 from dafka_core.cli.store_clients import parse_least, parse_uris
 from dafka_core.config.missing_stores import EVERY_STORE
 from dafka_core.config.node_options import ReaderOptions
-from dafka_core.config.options import check_argument
 from dafka_core.errors import DafkaError
-from dafka_core.model.name_limits import check_topic
-from dafka_core.model.names import unescape
 
 if TYPE_CHECKING:
     from dafka_core.ops.checks import Facts
@@ -126,7 +123,7 @@ def nodes(**options: Any) -> None:
 @flags.option(
     "--topic",
     multiple=True,
-    type=unescape,
+    type=flags.TOPIC,
     metavar="TOPIC",
     help="A topic to check; may be given several times.",
 )
@@ -143,8 +140,6 @@ def doctor(*, topic: Sequence[str], timeout_s: float, uris: str, **options: Any)
     from dafka_core.ops.findings import problems
     from dafka_core.ops.gathering import gathered
 
-    for each in topic:
-        check_argument("topic", each, check_topic)
     facts = gathered(options, topic, parse_uris(uris), timeout_s=timeout_s)
     found = [*check_all(facts), *check_security(ReaderOptions.build(options), facts)]
     rows = [(each.severity.value, *each[1:4]) for each in found]

@@ -22,7 +22,6 @@ from dafka_core.cli import flags, output, store_clients
 from dafka_core.cli.process import Stopped
 from dafka_core.cli.store_clients import Holder, StoreFinder, read_range
 from dafka_core.config.node_options import ConsumerOptions, ReaderOptions
-from dafka_core.config.options import check_argument
 from dafka_core.errors import (
     ClosedError,
     ConfigError,
@@ -34,7 +33,7 @@ from dafka_core.errors import (
 )
 from dafka_core.model.envelope import NONE, Headers
 from dafka_core.model.epochs import NO_LIFE
-from dafka_core.model.name_limits import check_topic, what_there_is
+from dafka_core.model.name_limits import what_there_is
 from dafka_core.model.names import escape, octets_of, quoted, unescape
 from dafka_core.model.opened_records import opened_lists, opened_records
 from dafka_core.model.positions import EARLIEST, LATEST, OFFSET, Position, parse_time_us
@@ -462,7 +461,6 @@ def consume(
     if uris and not wanted.ends:
         why = "requires --exit-at-end or --until: new records need a tower"
         raise click.BadParameter(why, param_hint="'--stores'")
-    check_argument("topic", topic, check_topic)  # before waiting for a tower
     finder = StoreFinder(uris, timeout_s, ReaderOptions.declared_in(options))
     if wanted.ends:
         if options.get("metrics") is not None:

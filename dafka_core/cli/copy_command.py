@@ -22,11 +22,10 @@ from dafka_core.cli.process import Stopped
 from dafka_core.cli.produce_command import Publisher, decoder, open_sources
 from dafka_core.cli.store_clients import StoreFinder
 from dafka_core.config.node_options import ProducerOptions, ReaderOptions
-from dafka_core.config.options import check_argument
 from dafka_core.errors import ConfigError, DafkaError
 from dafka_core.model.envelope_columns import HEADERS_TYPE
-from dafka_core.model.name_limits import check_topic, nearest_name, what_there_is
-from dafka_core.model.names import escape, quoted, text_of, unescape
+from dafka_core.model.name_limits import nearest_name, what_there_is
+from dafka_core.model.names import escape, quoted, text_of
 from dafka_core.model.opened_records import opened_records
 from dafka_core.model.records import UNKNOWN_US, Record, RecordBatch
 from dafka_core.system.files import open_new
@@ -226,9 +225,11 @@ def copy(
     Keys, headers, null values and timestamps are preserved. A file appears once it is complete.
     """
     origin, destination = Place.parse(source), Place.parse(target)
-    topics = [unescape(each.name) for each in (origin, destination) if not each.kind]
-    for each in topics:
-        check_argument("topic", each, check_topic)
+    topics = [
+        flags.TOPIC.convert(each.name, None, None)
+        for each in (origin, destination)
+        if not each.kind
+    ]
     keeps_offsets = resume or follow
     chosen = any(each is not None for each in (offset, since, until))
     if not topics:

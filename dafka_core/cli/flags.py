@@ -16,9 +16,10 @@ from dafka_core.cli import output
 from dafka_core.cli.output import LogOptions
 from dafka_core.cli.store_clients import StoreFinder
 from dafka_core.config.node_options import TOWER_ENVIRONMENT, ReaderOptions
-from dafka_core.config.options import DEFAULT_TOWER, MOST, OptionInfo, Options
+from dafka_core.config.options import DEFAULT_TOWER, MOST, OptionInfo, Options, check_argument
 from dafka_core.config.options import option as declared
 from dafka_core.errors import ConfigError
+from dafka_core.model.name_limits import check_topic
 from dafka_core.model.names import escape, unescape
 from dafka_core.model.positions import EARLIEST, LATEST, OFFSET, Position
 from dafka_core.ops.metrics_options import MetricsOptions
@@ -106,8 +107,20 @@ def option(*names: str, **more: Any) -> Callable[[Any], Any]:
 
 argument: Final = click.argument
 
-topic_argument: Final = argument("topic", type=unescape, metavar="TOPIC")
+
+class _Topic(click.ParamType[str]):
+    name = "topic"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        topic = unescape(value)
+        check_argument("topic", topic, check_topic)
+        return topic
+
+
+TOPIC: Final = _Topic()
 """A topic's name, with bytes that are not printable escaped as lists show them."""
+
+topic_argument: Final = argument("topic", type=TOPIC, metavar="TOPIC")
 
 directory_option: Final = partial(
     option, "--dir", "directory", metavar="DIR", help="The store's directory."
@@ -136,7 +149,22 @@ stores_option: Final = option(
 min_stores_option: Final = option(
     "--min-stores", metavar="N|all", help="Fail unless N stores, or all known stores, respond."
 )
-exit_with_parent_option: Final = option("--exit-with-parent", is_flag=True, hidden=True)
+
+
+def _exit_with_parent(ctx: click.Context, parameter: click.Parameter, is_set: bool) -> None:
+    from dafka_core.cli.process import stop_when_input_ends
+
+    if is_set:
+        stop_when_input_ends()
+
+
+exit_with_parent_option: Final = option(
+    "--exit-with-parent",
+    is_flag=True,
+    hidden=True,
+    callback=_exit_with_parent,
+    expose_value=False,
+)
 """For programs that start nodes: the node stops when its standard input ends."""
 
 

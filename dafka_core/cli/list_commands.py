@@ -12,9 +12,8 @@ import click
 
 from dafka_core.cli import flags, output, store_clients
 from dafka_core.cli.store_clients import StoreFinder
-from dafka_core.config.options import check_argument
 from dafka_core.errors import DafkaError
-from dafka_core.model.name_limits import check_topic, what_there_is
+from dafka_core.model.name_limits import what_there_is
 from dafka_core.model.names import QUERIES_TOPIC, quoted, unescape
 
 if TYPE_CHECKING:
@@ -55,14 +54,12 @@ def topics(*, finder: StoreFinder) -> None:
 
 
 @flags.argument(
-    "topic", type=unescape, required=False, metavar="[TOPIC]", help="Default: all topics."
+    "topic", type=flags.TOPIC, required=False, metavar="[TOPIC]", help="Default: all topics."
 )
 @flags.min_stores_option
 @flags.reads_stores
 def partitions(topic: str | None, *, finder: StoreFinder) -> None:
     """List partitions: offsets, bytes, first and last timestamp, complete stores, and client."""
-    if topic is not None:
-        check_argument("topic", topic, check_topic)
     rows = []
     for info, facts, stores in sorted(_held(topic, finder)):
         size = None if facts is None else facts.size_bytes
@@ -101,7 +98,6 @@ def _held(topic: str | None, finder: StoreFinder) -> list[Held]:
 @flags.reads_stores
 def heads(topic: str, *, finder: StoreFinder) -> None:
     """List a topic's partitions: the earliest offset in stores, and the next one to write."""
-    check_argument("topic", topic, check_topic)  # before waiting for a tower
     with finder.holdings(topic) as (infos, _):
         rows = sorted((info.partition, info.earliest, info.end) for info in infos)
     output.table(("partition", "earliest", "next"), rows)

@@ -11,7 +11,7 @@ import click
 
 from dafka_core.cli import flags, output
 from dafka_core.cli.consume_command import json_lines
-from dafka_core.cli.process import serve_until_stopped, stop_when_input_ends
+from dafka_core.cli.process import serve_until_stopped
 from dafka_core.cli.store_clients import served
 from dafka_core.config.node_options import ReaderOptions, StoreOptions, TowerOptions
 from dafka_core.config.options import Options
@@ -62,24 +62,20 @@ def extended(
 @flags.directory_option()
 @flags.exit_with_parent_option
 @flags.table_options(*STORE_TABLES)
-def store(
-    ctx: click.Context, *, directory: str | None, exit_with_parent: bool, **options: Any
-) -> None:
+def store(ctx: click.Context, *, directory: str | None, **options: Any) -> None:
     """Run a store: it keeps the records of every topic on disk and acknowledges them.
 
     It prints READY, and its address and directory as JSON, when it serves. Ctrl-C stops it.
     """
     if ctx.invoked_subcommand is not None:
         return
-    run_store(flags.needed(directory), options, exit_with_parent=exit_with_parent)
+    run_store(flags.needed(directory), options)
 
 
-def run_store(directory: str, options: dict[str, Any], *, exit_with_parent: bool) -> None:
+def run_store(directory: str, options: dict[str, Any]) -> None:
     """Run a store with its extensions until it is stopped."""
     from dafka_core import Store
 
-    if exit_with_parent:
-        stop_when_input_ends()
     check_extensions(options)
     with (
         flags.watching("store", options) as watch,
@@ -199,15 +195,13 @@ DESK_DIRECTORY: Final = "dafka-data"
 
 @flags.exit_with_parent_option
 @flags.table_options(TowerOptions, MetricsOptions)
-def tower(*, exit_with_parent: bool, **options: Any) -> None:
+def tower(**options: Any) -> None:
     """Run a tower, through which nodes discover each other.
 
     It prints READY, and its ports as JSON, when it serves. Ctrl-C stops it.
     """
     from dafka_core import Tower
 
-    if exit_with_parent:
-        stop_when_input_ends()
     with (
         flags.watching("tower", options) as watch,
         Tower(**TowerOptions.declared_in(options)) as node,
@@ -221,15 +215,13 @@ def tower(*, exit_with_parent: bool, **options: Any) -> None:
 @flags.directory_option(default=DESK_DIRECTORY)
 @flags.exit_with_parent_option
 @flags.table_options(*STORE_TABLES, TowerOptions, without=("tower",))
-def up(*, directory: str, exit_with_parent: bool, **options: Any) -> None:
+def up(*, directory: str, **options: Any) -> None:
     """Run a tower and a store in one process: a cluster for development.
 
     It prints READY, and their addresses as JSON, when it serves. Ctrl-C stops it.
     """
     from dafka_core import Store, Tower
 
-    if exit_with_parent:
-        stop_when_input_ends()
     check_extensions(options)
     stored = StoreOptions.declared_in(options) | {"announce": False}
     with (

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,10 +16,8 @@ from dafka_core.cli import flags, output, store_clients
 from dafka_core.cli.store_clients import StoreFinder
 from dafka_core.config.missing_stores import described, if_gone
 from dafka_core.config.node_options import ReaderOptions
-from dafka_core.config.options import check_argument
 from dafka_core.config.topic_rules import RULES, parse_rules
 from dafka_core.errors import DafkaError
-from dafka_core.model.name_limits import check_topic
 from dafka_core.model.names import INTERNAL, quoted
 from dafka_core.model.positions import parse_time_us
 from dafka_core.model.records import KnownStore, PartitionInfo
@@ -79,7 +78,6 @@ def trim(topic: str, *, before: str, partition: str | None, yes: bool, finder: S
     It asks for confirmation, then deletes at all reachable stores, or at those of --stores. It
     fails if a known store is unreachable, as that store keeps its records.
     """
-    check_argument("topic", topic, check_topic)
     bound, timeout_s = _Bound.parse(before), finder.timeout_s
     missing: list[KnownStore] = []
     with finder.clients(missing.append) as clients:
@@ -109,7 +107,6 @@ def delete(topic: str, *, yes: bool, timeout_s: float, **options: Any) -> None:
     """
     from dafka_core.flight.requests import Deleted, DeleteRequest
 
-    check_argument("topic", topic, check_topic)
     if topic.startswith(INTERNAL):
         raise DafkaError(f"topic {quoted(topic)} is internal: queries and gateways need it")
     missing: list[KnownStore] = []
@@ -143,10 +140,7 @@ def _chosen(
 ) -> list[PartitionInfo]:
     """As ``store_clients.chosen``; on failure warn about missing stores, which may have it."""
     chosen = (partition,) if partition else ()
-
-    def known() -> Iterator[PartitionInfo]:
-        return (info for client in clients for info in client.heads(None, timeout_s=timeout_s))
-
+    known = partial(store_clients.heads, clients, None, timeout_s)
     try:
         return store_clients.chosen(infos, topic, chosen, known)
     except DafkaError:

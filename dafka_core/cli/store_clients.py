@@ -142,9 +142,9 @@ class StoreFinder:
             for client in clients:
                 stack.enter_context(client)
             if found is None:
-                found = [*merge_heads(_heads(clients, topics, self.timeout_s)).values()]
+                found = [*merge_heads(heads(clients, topics, self.timeout_s)).values()]
                 if topic is not None and not found:
-                    raise _unknown(topic, partial(_heads, clients, None, names_s))
+                    raise _unknown(topic, partial(heads, clients, None, names_s))
             yield found, clients
 
     @contextmanager
@@ -174,9 +174,10 @@ class StoreFinder:
         return [StoreClient(each, keys) for each in located(self.uris, keys, self.timeout_s)]
 
 
-def _heads(
-    clients: Collection[StoreClient], topics: Collection[str] | None, timeout_s: float
+def heads(
+    clients: Iterable[StoreClient], topics: Collection[str] | None, timeout_s: float
 ) -> Iterator[PartitionInfo]:
+    """Yield the partitions that each store has of topics, or of all."""
     return (info for client in clients for info in client.heads(topics, timeout_s=timeout_s))
 
 

@@ -134,16 +134,8 @@ def _sent(traffic: MeshTraffic, what: str) -> dict[str, int]:
 
 _OF_ANY: Final = (
     gauge("node_info", "info", "1, with facts as labels", "version", "endpoint"),
-    gauge(
-        "node_healthy",
-        lambda n: health.is_alive(n.findings),
-        "1 if `/healthz` is good, else 0",
-    ),
-    gauge(
-        "node_ready",
-        lambda n: health.is_ready(n.findings),
-        "1 if `/readyz` is good, else 0",
-    ),
+    gauge("node_healthy", lambda n: health.is_alive(n.findings), "1 if `/healthz` is good, else 0"),
+    gauge("node_ready", lambda n: health.is_ready(n.findings), "1 if `/readyz` is good, else 0"),
     gauge(
         "node_warnings",
         lambda n: sum(each.severity is Severity.WARNING for each in n.findings),
@@ -237,11 +229,7 @@ _OF_STORES: Final = (
         "disk_watch.fences",
         "partitions with records set aside ('dafka store aside')",
     ),
-    counter(
-        "store_promises",
-        "disk_watch.promises",
-        "partitions that producers took over",
-    ),
+    counter("store_promises", "disk_watch.promises", "partitions that producers took over"),
     counter(
         "store_too_large_records",
         "role.too_large_count",
@@ -279,16 +267,10 @@ _OF_STORES: Final = (
     gauge("store_small_blocks", "log.small_blocks", "small blocks, to be merged"),
     counter("store_merges", "merge_thread.merged_count", "merges of small blocks"),
     counter("store_merge_seconds", "merge_thread.merged_s", "merges of small blocks"),
-    counter(
-        "store_failed_merges",
-        "merge_thread.failed_count",
-        "merges of small blocks",
-    ),
+    counter("store_failed_merges", "merge_thread.failed_count", "merges of small blocks"),
     counter("store_links", "log.linker.made", "links created or extended"),
     gauge(
-        "store_changed_partitions",
-        lambda n: len(n.log.linker.wrong),
-        "partitions changed on disk",
+        "store_changed_partitions", lambda n: len(n.log.linker.wrong), "partitions changed on disk"
     ),
     counter("store_compressed_blocks", "compressor.blocks", "compressed cold blocks"),
     counter(
@@ -301,11 +283,7 @@ _OF_STORES: Final = (
         "compressor.after_bytes",
         "size of these blocks, before and after",
     ),
-    gauge(
-        "retention_rules",
-        lambda n: len(n.retention.rules),
-        "retention rules",
-    ),
+    gauge("retention_rules", lambda n: len(n.retention.rules), "retention rules"),
     counter("retention_passes", "retention.counts.passes", "runs of retention"),
     counter("retention_trims", "retention.counts.trims", "blocks and records deleted by retention"),
     counter(
@@ -332,9 +310,7 @@ _OF_STORES: Final = (
     ),
     gauge("store_topics", lambda n: len(n.totals), "topics in the store"),
     gauge(
-        "store_known_stores",
-        lambda n: len(n.known.names),
-        "other stores, met and not forgotten",
+        "store_known_stores", lambda n: len(n.known.names), "other stores, met and not forgotten"
     ),
     gauge(
         "store_missing_stores",
@@ -393,9 +369,7 @@ _OF_STORES: Final = (
 
 _OF_TOWERS: Final = (
     gauge(
-        "tower_nodes",
-        lambda n: n.relay.discovered.count(),
-        "nodes with a beacon in the last 10 s",
+        "tower_nodes", lambda n: n.relay.discovered.count(), "nodes with a beacon in the last 10 s"
     ),
     counter("tower_beacons", "relay.beacon_count", "forwarded beacons"),
 )

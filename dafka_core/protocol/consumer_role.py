@@ -305,7 +305,7 @@ class LossDetector:
         A partition's next record is lost if it has been requested in vain
 
         - for 5 s, and all known stores answered that they have only later ones;
-        - for 60 s otherwise: a store is away or silent, or no store has later records.
+        - for 60 s otherwise: a store is away, silent or late, or no store has later records.
 
         All gaps of a partition, in order: a consumer that waits at the first has no use for the
         others.  A loss is yielded again after its partition has waited as long again.
@@ -324,7 +324,8 @@ class LossDetector:
             partition, first = self.partitions.get(tp), question.available.get(tp)
             if partition is None or partition.next_offset != start:
                 continue  # unsubscribed, or advanced meanwhile
-            is_sure = first is not None and question.answered and not self.directory.lost
+            is_answered = question.answered and not self.directory.lost
+            is_sure = first is not None and is_answered and tp not in question.late
             wait_s = timing.LOSS_CHECK_S if is_sure else timing.ABSENT_STORE_S
             if partition.unanswered_s(now) >= wait_s:
                 yield from self._gaps(partition, first)

@@ -185,6 +185,8 @@ class Question:
     """Records that the question is about, one for each partition."""
     available: dict[TopicPartition, int] = field(default_factory=dict)
     """The first of them, or after them, that any store has."""
+    late: set[TopicPartition] = field(default_factory=set)
+    """Partitions of which a store has only earlier records: it may still receive the wanted one."""
     heads: dict[TopicPartition, PartitionInfo] = field(default_factory=dict)
     """The combined records of the stores, by partition."""
     times: dict[str, dict[int, int]] = field(default_factory=dict)
@@ -226,7 +228,11 @@ class Question:
         merged = self.heads[tp] = info if known is None else known.merged(info)
         # If one store ends here and another begins later, the gap between matters.
         wanted = self.wanted.get(tp)
-        if wanted is not None and min(info.end, merged.end) > wanted:
+        if wanted is None:
+            return
+        if info.end <= wanted:
+            self.late.add(tp)
+        elif merged.end > wanted:
             first = max(info.earliest, wanted)
             self.available[tp] = min(first, self.available.get(tp, first))
 

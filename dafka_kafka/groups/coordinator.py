@@ -99,6 +99,11 @@ class OffsetLog:
         """
         if len(self._waiting) + len(records) > MAX_WAITING:
             raise InvalidRequestError("offsets", len(records), "wait until others are on disk")
+        limit_bytes, store = self._node.store.append_queue.limit
+        for record in records:  # here, as it fails all records that are appended together
+            if (size_bytes := len(record.packed())) > limit_bytes:
+                why = f"a record has at most {limit_bytes} bytes at {store}"
+                raise InvalidRequestError("offsets", f"{size_bytes} bytes", why)
         loop = asyncio.get_running_loop()
         futures = [loop.create_future() for _ in records]
         self._waiting += zip(records, futures, strict=True)
@@ -114,8 +119,7 @@ class OffsetLog:
         while tasks := [*self._answering, *([self._writer] if self._writer else [])]:
             await asyncio.wait(tasks)
 
-    # -- reading
-    # -----------------------------------------------------------------------------------
+    # -- reading -----------------------------------------------------------------------------------
 
     async def _catch_up(self, info: PartitionInfo) -> None:
         start = self._read.get(info.partition, 0)
@@ -153,8 +157,7 @@ class OffsetLog:
             start = batch.end
         return found, start if start > at else end, repeats
 
-    # -- writing
-    # -----------------------------------------------------------------------------------
+    # -- writing -----------------------------------------------------------------------------------
 
     async def _write_all(self) -> None:
         while self._waiting:
@@ -163,33 +166,18 @@ class OffsetLog:
             records, futures = [each for each, _ in taken], [each for _, each in taken]
             try:
                 end = await self._put(records)
-            except (DafkaError, TimeoutError) as error:
-                if len(taken) == 1 or not isinstance(error, InvalidRequestError):
-                    _end(futures, error)
-                else:  # one is too large: find it by writing each alone
-                    await self._one_by_one(records, futures)
-            except RuntimeError as error:  # the gateway is closing
+            except (DafkaError, TimeoutError, RuntimeError) as error:  # the last: it is closing
                 _end(futures, error)
             else:
                 self._answer(end, futures)
                 await self._repeat(end)
         self._writer = None
 
-    async def _one_by_one(
-        self, records: Sequence[GroupRecord], futures: Sequence[asyncio.Future[None]]
-    ) -> None:
-        for record, future in zip(records, futures, strict=True):
-            try:
-                self._answer(await self._put([record]), [future])
-            except (DafkaError, TimeoutError) as error:
-                _end([future], error)
-
     async def _put(self, records: Sequence[GroupRecord]) -> int:
         """Append records; return the partition's end once they are on disk."""
         packed = [each.packed() for each in records]
         append = self._node.store.append_queue.append
-        put = self._node.in_thread(append, self.own, packed, timeout_s=APPEND_TIMEOUT_S)
-        offsets = await put
+        offsets = await self._node.in_thread(append, self.own, packed, timeout_s=APPEND_TIMEOUT_S)
         for offset, record in zip(offsets, records, strict=True):
             self.offsets.take(self.own.partition, record, offset)
         if self._read.get(self.own.partition) == offsets.start:
@@ -313,7 +301,6 @@ class Coordinator:
         self._gateways = node.gateways
         self._groups: dict[str, Group] = {}
         self._due: dict[str, float] = {}  # by group, the time of its next check, or earlier
-        self._saved: dict[str, int] = {}  # by group, the generation that is stored or being stored
         self._live: frozenset[str] = frozenset()  # the gateways whose records are read
         self._woken = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -367,7 +354,6 @@ class Coordinator:
             if (kept := self.offsets.generation(group_id)) is not None:
                 found.restore(self.now(), kept)
             self._groups[group_id] = found
-            self._saved[group_id] = found.changes
             self._due[group_id] = found.deadline()
         return found
 
@@ -395,8 +381,8 @@ class Coordinator:
         self._due[group_id] = group.deadline()
         if self._due[group_id] < self.now() + LOOK_S:
             self._woken.set()
-        if self._saved[group_id] != group.changes:
-            self._saved[group_id] = group.changes
+        if group.is_unsaved:
+            group.is_unsaved = False
             kept = group.kept(self._node.store.log.now_us() // 1_000)
             record = GroupRecord(group_id, self.offsets.next_counter(), generation=kept)
             self._begin(self._keep(group, record))
@@ -423,8 +409,7 @@ class Coordinator:
         for start in range(0, len(records), MAX_BATCH):
             await self.log.write(records[start : start + MAX_BATCH])
 
-    # -- internal
-    # ----------------------------------------------------------------------------------
+    # -- internal ----------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         while True:
@@ -514,8 +499,8 @@ class Coordinator:
         return group.is_unused and group.generation == (kept.number if kept else 0)
 
     def _drop(self, group_id: str) -> None:
-        for kept in (self._groups, self._due, self._saved):
-            kept.pop(group_id, None)
+        self._groups.pop(group_id, None)
+        self._due.pop(group_id, None)
 
     async def _keep(self, group: Group, record: GroupRecord) -> None:
         try:

@@ -84,27 +84,18 @@ _PREPARING: Final = "preparing rebalance"
 _COMPLETING: Final = "completing rebalance"
 _NEXT: Final = f"{_PREPARING}, {_COMPLETING}, empty"
 _LESS: Final = f"{_PREPARING}, empty"
+_OF_MEMBERS: Final = (REJOIN, CHANGE, SYNC, ASSIGN, HEARTBEAT, LEAVE, COMMIT)
 
 GROUP_TABLE: Final[Table] = {
     GroupState.EMPTY: {
         JOIN: Reaction(f"{_PREPARING}, {_COMPLETING}", REBALANCE),
-        REJOIN: Reaction("empty", _UNKNOWN),
-        CHANGE: Reaction("empty", _UNKNOWN),
-        SYNC: Reaction("empty", _UNKNOWN),
-        ASSIGN: Reaction("empty", _UNKNOWN),
-        HEARTBEAT: Reaction("empty", _UNKNOWN),
-        LEAVE: Reaction("empty", _UNKNOWN),
-        COMMIT: Reaction("empty", _UNKNOWN),
+        **dict.fromkeys(_OF_MEMBERS, Reaction("empty", _UNKNOWN)),
         SIMPLE_COMMIT: Reaction("empty", TAKE),
         DELETE: Reaction("dead", END),
     },
     GroupState.PREPARING_REBALANCE: {
-        JOIN: Reaction(f"{_PREPARING}, {_COMPLETING}", WAIT),
-        REJOIN: Reaction(f"{_PREPARING}, {_COMPLETING}", WAIT),
-        CHANGE: Reaction(f"{_PREPARING}, {_COMPLETING}", WAIT),
-        SYNC: Reaction(_PREPARING, _REBALANCING),
-        ASSIGN: Reaction(_PREPARING, _REBALANCING),
-        HEARTBEAT: Reaction(_PREPARING, _REBALANCING),
+        **dict.fromkeys((JOIN, REJOIN, CHANGE), Reaction(f"{_PREPARING}, {_COMPLETING}", WAIT)),
+        **dict.fromkeys((SYNC, ASSIGN, HEARTBEAT), Reaction(_PREPARING, _REBALANCING)),
         LEAVE: Reaction(_NEXT, CHECK),
         COMMIT: Reaction(_PREPARING, TAKE),
         SIMPLE_COMMIT: Reaction(_PREPARING, _UNKNOWN),
@@ -138,8 +129,7 @@ GROUP_TABLE: Final[Table] = {
         DELETE: Reaction("dead", END),
     },
     GroupState.DEAD: {
-        event: Reaction("dead", _GONE)
-        for event in (JOIN, REJOIN, CHANGE, SYNC, ASSIGN, HEARTBEAT, LEAVE, COMMIT, SIMPLE_COMMIT)
+        event: Reaction("dead", _GONE) for event in (JOIN, *_OF_MEMBERS, SIMPLE_COMMIT)
     },
 }
 """Transitions by state and event; other events do nothing."""
@@ -372,9 +362,8 @@ class Group:
         self.protocol = ""
         self.leader = ""
         self.members: dict[str, Member] = {}
-        self.changes = 0
-        """The generation: how often the group has become stable or empty; another gateway continues
-        with it."""
+        self.is_unsaved = False
+        """True once it has become stable or empty, until its coordinator stores that."""
         self._limits = limits or GroupLimits()
         self._pending: dict[str, float] = {}  # new ids, and their expiry
         self._answers: list[tuple[Any, JoinAnswer | SyncAnswer]] = []
@@ -394,8 +383,7 @@ class Group:
         taken, self._answers = self._answers, []
         return taken
 
-    # -- requests
-    # ----------------------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------------
 
     def join(self, now: float, asked: Joining, ticket: Any) -> None:
         """Add a client, or let a member join again."""
@@ -506,8 +494,7 @@ class Group:
             self.leader = kept.leader if kept.leader in self.members else next(iter(self.members))
             self.state = GroupState.STABLE
 
-    # -- time
-    # --------------------------------------------------------------------------------------
+    # -- time --------------------------------------------------------------------------------------
 
     def deadline(self) -> float:
         """The time of the next ``on_time`` call; infinite if none is needed."""
@@ -537,8 +524,7 @@ class Group:
             else:
                 self._begin_generation(now)
 
-    # -- internal
-    # ----------------------------------------------------------------------------------
+    # -- internal ----------------------------------------------------------------------------------
 
     def _action(self, event: str) -> str | KafkaError:
         return GROUP_TABLE[self.state][event].action
@@ -615,7 +601,7 @@ class Group:
         for member in self.members.values():
             member.assignment = assignments.get(member.member_id, b"")
         self.state = GroupState.STABLE
-        self.changes += 1
+        self.is_unsaved = True
         for member in self.members.values():
             self._answer_sync(now, member, KafkaError.NONE)
 
@@ -670,13 +656,9 @@ class Group:
             return
         self.generation += 1
         if not self.members:
-            self.state, self.protocol_type, self.protocol, self.leader = (
-                GroupState.EMPTY,
-                "",
-                "",
-                "",
-            )
-            self.changes += 1
+            self.state = GroupState.EMPTY
+            self.protocol_type = self.protocol = self.leader = ""
+            self.is_unsaved = True
             return
         if self.leader not in {each.member_id for each in joined}:
             self.leader = joined[0].member_id

@@ -5,7 +5,8 @@ It asks stores only; no gateway need run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from dafka_core.errors import DataLossError, InvalidRequestError
@@ -22,7 +23,7 @@ STABLE: Final = "stable"
 """States of a group at its last stored generation."""
 
 TRIES: Final = 3
-"""Attempts to read a partition that a gateway may trim meanwhile."""
+"""Attempts to read a topic that a gateway may trim meanwhile."""
 
 
 class GroupPartition(NamedTuple):
@@ -120,47 +121,35 @@ def _numbers(clients: Sequence[StoreClient], timeout_s: float) -> RegistryTable:
 
 def _records(
     clients: Sequence[StoreClient], topic: str, timeout_s: float
-) -> Iterator[tuple[TopicPartition, int, bytes]]:
-    held = _held(clients, topic, timeout_s)
-    for tp in tuple(held):
-        for tries in range(TRIES):
-            if tp not in held:
-                break
-            try:
-                yield from _of_partition(*held[tp], timeout_s)
-                break
-            except DataLossError:
-                if tries == TRIES - 1:
-                    raise
-                held = _held(clients, topic, timeout_s)
+) -> list[tuple[TopicPartition, int, bytes]]:
+    for _ in range(TRIES - 1):
+        with suppress(DataLossError):  # a gateway has trimmed it
+            return _read(clients, topic, timeout_s)
+    return _read(clients, topic, timeout_s)
 
 
-def _held(
+def _read(
     clients: Sequence[StoreClient], topic: str, timeout_s: float
-) -> Mapping[TopicPartition, tuple[PartitionInfo, StoreClient]]:
+) -> list[tuple[TopicPartition, int, bytes]]:
+    """Return a topic's records, of each partition those of the store that has most of it."""
     held: dict[TopicPartition, tuple[PartitionInfo, StoreClient]] = {}
     for client in clients:
         for info in client.heads([topic], timeout_s=timeout_s):
             known = held.get(info.tp)
             if known is None or (known[0].life, known[0].end) < (info.life, info.end):
                 held[info.tp] = info, client
-    return held
-
-
-def _of_partition(
-    info: PartitionInfo, client: StoreClient, timeout_s: float
-) -> list[tuple[TopicPartition, int, bytes]]:
-    batches = client.read(
-        info.tp,
-        info.earliest,
-        info.end,
-        times=False,
-        max_records=10_000,
-        max_bytes=MAX_BATCH_BYTES,
-        timeout_s=timeout_s,
-    )
-    return [
-        (info.tp, offset, bytes(value))
-        for batch in batches
-        for offset, value in enumerate(batch.values, batch.offset)
-    ]
+    found: list[tuple[TopicPartition, int, bytes]] = []
+    for info, client in held.values():
+        batches = client.read(
+            info.tp,
+            info.earliest,
+            info.end,
+            times=False,
+            max_records=10_000,
+            max_bytes=MAX_BATCH_BYTES,
+            timeout_s=timeout_s,
+        )
+        for batch in batches:
+            values = enumerate(batch.values, batch.offset)
+            found += ((info.tp, offset, bytes(value)) for offset, value in values)
+    return found

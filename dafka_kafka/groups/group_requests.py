@@ -14,13 +14,8 @@ from dafka_kafka.api import (
     Api,
     Client,
     Feature,
-    Rule,
-    named_topic,
     on_groups,
     on_topics,
-    plain_name,
-    refuse_one,
-    refuse_partitions,
     serves,
 )
 from dafka_kafka.errors import KafkaError, RefusedError
@@ -36,7 +31,7 @@ from dafka_kafka.groups.group import (
     subscribed_topics,
 )
 from dafka_kafka.groups.offsets import DELETED, Committed, Place, records_of
-from dafka_kafka.users import Operation
+from dafka_kafka.users import Operation, Resource
 
 UNKNOWN: Final = -1
 """The offset of a partition without a commit."""
@@ -98,7 +93,9 @@ CLASSIC: Final = "classic"
 """The only group type, by Kafka's name."""
 
 _SEE: Final = on_topics(Operation.DESCRIBE)
-_READ: Final = Rule(on_groups(Operation.READ))
+_READ: Final = on_groups(Operation.READ)
+_DESCRIBE: Final = on_groups(Operation.DESCRIBE)
+_DELETE: Final = on_groups(Operation.DELETE)
 
 
 class Groups(Feature):
@@ -120,7 +117,7 @@ class Groups(Feature):
         """Delete all groups' commits of a topic; raises as ``OffsetLog.write``."""
         await self._coordinator.forget_topic(topic)
 
-    @serves(Api.FIND_COORDINATOR, range(7), Rule())
+    @serves(Api.FIND_COORDINATOR, range(7))
     async def _find_coordinator(self, request: Any, client: Client) -> Answer:
         if client.version < FIRST_WITH_KEYS:
             return self._located(request.key, request.key_type, client)
@@ -135,8 +132,8 @@ class Groups(Feature):
         error, why = KafkaError.NONE, None
         if key_type not in KEY_TYPES:
             error, why = KafkaError.INVALID_REQUEST, f"key type {key_type} is not known"
-        elif key_type == GROUP and not client.may(on_groups(Operation.DESCRIBE)):
-            error, why = KafkaError.GROUP_AUTHORIZATION_FAILED, WHY
+        elif key_type == GROUP and (error := client.refusal(_DESCRIBE)):
+            why = WHY
         node_id, host, port = -1, "", -1
         if not error:
             _, node_id, host, port = self._coordinator.place(key)
@@ -233,8 +230,10 @@ class Groups(Feature):
             ],
         }
 
-    @serves(Api.LIST_GROUPS, range(6), Rule(on_groups(Operation.DESCRIBE), is_hidden=True))
+    @serves(Api.LIST_GROUPS, range(6))
     async def _list(self, request: Any, client: Client) -> Answer:
+        if not client.may(_DESCRIBE):
+            return {"groups": []}  # as Kafka: groups that may not be seen are hidden
         if error := self._coordinator.loading():
             raise RefusedError(error, "")
         states = {each.lower() for each in request.states_filter or ()}
@@ -253,21 +252,15 @@ class Groups(Feature):
             ]
         }
 
-    @serves(
-        Api.DESCRIBE_GROUPS,
-        range(7),
-        Rule(
-            asked="groups",
-            each=plain_name(on_groups(Operation.DESCRIBE)),
-            answered="groups",
-            refused=refuse_one("group_id", ""),
-        ),
-    )
+    @serves(Api.DESCRIBE_GROUPS, range(7))
     async def _describe(self, request: Any, client: Client) -> Answer:
-        return {"groups": [self._described(each, client) for each in _few(request.groups)]}
+        told = {}
+        if request.include_authorized_operations:
+            told["authorized_operations"] = client.operations(Resource.GROUP)
+        return {"groups": [self._described(each, client) | told for each in _few(request.groups)]}
 
     def _described(self, group_id: str, client: Client) -> Answer:
-        group = self._coordinator.group(group_id)
+        group = client.refusal(_DESCRIBE) or self._coordinator.group(group_id)
         if isinstance(group, KafkaError):
             return {"error_code": group, "group_id": group_id}
         is_there = self._coordinator.is_known(group)
@@ -302,19 +295,12 @@ class Groups(Feature):
         self._coordinator.settle(group)
         return found
 
-    @serves(
-        Api.DELETE_GROUPS,
-        range(3),
-        Rule(
-            asked="groups_names",
-            each=plain_name(on_groups(Operation.DELETE)),
-            answered="results",
-            refused=refuse_one("group_id", ""),
-        ),
-    )
+    @serves(Api.DELETE_GROUPS, range(3))
     async def _delete(self, request: Any, client: Client) -> Answer:
         names = _few(request.groups_names)
-        return {"results": [{"group_id": e, "error_code": await self._deleted(e)} for e in names]}
+        errors = [client.refusal(_DELETE) or await self._deleted(each) for each in names]
+        found = zip(names, errors, strict=True)
+        return {"results": [{"group_id": each, "error_code": error} for each, error in found]}
 
     async def _deleted(self, group_id: str) -> KafkaError:
         group = self._coordinator.group(group_id)
@@ -342,25 +328,18 @@ class Groups(Feature):
 
     # -- committed offsets -------------------------------------------------------------------------
 
-    @serves(
-        Api.OFFSET_COMMIT,
-        range(10),
-        Rule(
-            on_groups(Operation.READ),
-            each=named_topic(Operation.READ),
-            refused=refuse_partitions(),
-        ),
-    )
+    @serves(Api.OFFSET_COMMIT, range(10))
     async def _offset_commit(self, request: Any, client: Client) -> Answer:
         asked = [(topic.name, each) for topic in request.topics for each in topic.partitions]
-        group = self._coordinator.group(request.group_id)
+        group = client.refusal(_READ) or self._coordinator.group(request.group_id)
         error = group if isinstance(group, KafkaError) else self._may_commit(group, request)
+        may_read = on_topics(Operation.READ)
         time_ms = self._node.store.log.now_us() // 1_000
         errors: dict[Place, KafkaError] = {}
         commits = []
         for topic, each in asked:
             place = topic, each.partition_index
-            errors[place] = error or self._refusal(place, each)
+            errors[place] = error or client.refusal(may_read, topic) or self._refusal(place, each)
             if errors[place] is KafkaError.NONE:
                 offset, epoch = each.committed_offset, each.committed_leader_epoch
                 metadata = each.committed_metadata or ""
@@ -406,7 +385,7 @@ class Groups(Feature):
             return KafkaError.COORDINATOR_NOT_AVAILABLE
         return KafkaError.NONE
 
-    @serves(Api.OFFSET_FETCH, range(10), Rule())
+    @serves(Api.OFFSET_FETCH, range(10))
     async def _offset_fetch(self, request: Any, client: Client) -> Answer:
         if client.version >= FIRST_WITH_GROUPS:
             return {"groups": [self._fetched(each, client) for each in _few(request.groups)]}
@@ -415,9 +394,8 @@ class Groups(Feature):
 
     def _fetched(self, asked: Any, client: Client) -> Answer:
         """Return a group's commits; ``asked`` has its id and the topics, None for all."""
-        error = self._coordinator.error(asked.group_id) or KafkaError.NONE
-        if not client.may(on_groups(Operation.DESCRIBE)):
-            error = KafkaError.GROUP_AUTHORIZATION_FAILED
+        error = client.refusal(_DESCRIBE) or self._coordinator.error(asked.group_id)
+        error = error or KafkaError.NONE
         committed = {} if error else self._coordinator.offsets.committed(asked.group_id)
         if asked.topics is None:
             named: dict[str, list[int]] = {}
@@ -430,8 +408,8 @@ class Groups(Feature):
 
         def answered(name: str, numbers: Sequence[int]) -> Answer:
             refusal = error if client.version < FIRST_WITH_GROUP_ERROR else KafkaError.NONE
-            if not (error or client.may(_SEE, name)):
-                refusal = KafkaError.TOPIC_AUTHORIZATION_FAILED
+            if not error:
+                refusal = client.refusal(_SEE, name)
             parts = []
             for number in numbers:
                 found = None if refusal else committed.get((name, number))
@@ -450,15 +428,7 @@ class Groups(Feature):
         found = [answered(*each) for each in topics]
         return {"group_id": asked.group_id, "error_code": error, "topics": found}
 
-    @serves(
-        Api.OFFSET_DELETE,
-        range(1),
-        Rule(
-            on_groups(Operation.DELETE),
-            each=named_topic(Operation.DESCRIBE),
-            refused=refuse_partitions(),
-        ),
-    )
+    @serves(Api.OFFSET_DELETE, range(1), _DELETE)
     async def _offset_delete(self, request: Any, client: Client) -> Answer:
         group = self._group(request.group_id)
         error, subscribed = KafkaError.NONE, _subscribed(group)
@@ -472,11 +442,16 @@ class Groups(Feature):
         places = [
             (topic.name, e.partition_index) for topic in request.topics for e in topic.partitions
         ]
-        errors = dict.fromkeys(places, KafkaError.GROUP_SUBSCRIBED_TO_TOPIC)
+        errors = {
+            place: client.refusal(_SEE, place[0]) or KafkaError.GROUP_SUBSCRIBED_TO_TOPIC
+            for place in places
+        }
         gone = [
             Committed(*place, DELETED)
-            for place in places
-            if subscribed is not None and place[0] not in subscribed
+            for place, error in errors.items()
+            if error is KafkaError.GROUP_SUBSCRIBED_TO_TOPIC
+            and subscribed is not None
+            and place[0] not in subscribed
         ]
         failure = await self._written(request.group_id, gone)
         errors |= {(each.topic, each.number): failure for each in gone}

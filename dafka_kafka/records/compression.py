@@ -5,7 +5,6 @@ The decompressed size is bounded, so that a small batch can't exhaust memory.
 
 from __future__ import annotations
 
-import zlib
 from enum import IntEnum
 from typing import Any, Final
 
@@ -31,19 +30,14 @@ arrive."""
 
 _XERIAL: Final = b"\x82SNAPPY\x00" + (1).to_bytes(4, "big") * 2
 """Header of Java's snappy: magic, version, and the oldest compatible version."""
-_XERIAL_BLOCK: Final = 32 << 10
 
 _LZ4: Final = (0x184D2204).to_bytes(4, "little")
 _LZ4_HAS_SIZE: Final = 8
 _LZ4_HAS_DICTIONARY: Final = 1
 
-_GZIP: Final = 16 + zlib.MAX_WBITS
-_GZIP_LEVEL: Final = 6
 _GZIP_MEMBER: Final = b"\x1f\x8b\x08"
 MAX_GZIP_MEMBERS: Final = 1_000
 """Clients send one; empty ones take 0.2 s for each MiB."""
-
-_LZ4_LEVEL: Final = 2
 
 
 class Codec(IntEnum):
@@ -70,23 +64,6 @@ def codec_of(attributes: int, largest: Codec = Codec.ZSTD) -> Codec:
     if number > largest:
         raise CorruptRecordsError(UNSUPPORTED_COMPRESSION_TYPE, f"compression {number} is unknown")
     return Codec(number)
-
-
-def compressed(codec: Codec, octets: Bytes) -> Bytes:
-    """Compress so that Java's clients can read the result."""
-    if codec == Codec.GZIP:
-        gzip = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP)
-        return gzip.compress(octets) + gzip.flush()
-    if codec == Codec.SNAPPY:
-        return _xerial(octets)
-    if codec == Codec.LZ4:
-        # Java's reader requires independent blocks.
-        lz4 = cramjam.lz4.Compressor(_LZ4_LEVEL, block_linked=False)
-        lz4.compress(bytes(octets))
-        return bytes(lz4.finish())
-    if codec == Codec.ZSTD:
-        return bytes(cramjam.zstd.compress(octets))
-    return octets
 
 
 def decompressed(
@@ -125,14 +102,6 @@ def decompressed(
 def _too_large(max_bytes: int) -> CorruptRecordsError:
     why = f"compressed records have more than {max_bytes} bytes: send fewer of them in a batch"
     return CorruptRecordsError(MESSAGE_TOO_LARGE, why)
-
-
-def _xerial(octets: Bytes) -> bytes:
-    parts = [_XERIAL]
-    for start in range(0, len(octets), _XERIAL_BLOCK):
-        block = cramjam.snappy.compress_raw(octets[start : start + _XERIAL_BLOCK])
-        parts += (len(block).to_bytes(4, "big"), bytes(block))
-    return b"".join(parts)
 
 
 def _unsnapped(octets: Bytes, max_bytes: int) -> bytes:

@@ -39,7 +39,6 @@ from dafka_kafka.records.compression import (
     MAX_DECOMPRESSED_BYTES,
     Codec,
     codec_of,
-    compressed,
     decompressed,
 )
 from dafka_kafka.records.kafka_batch import KafkaBatch, milliseconds
@@ -131,6 +130,10 @@ _CODEC_AT: Final = 22
 
 _LENGTH_AT: Final = 12
 """The fields that the length does not count: itself, and the offset before it."""
+
+_NO_EPOCH: Final = -1
+_NO_PRODUCER: Final = (-1, -1, -1)
+"""The leader epoch and the producer of batches that a gateway sends."""
 
 _APPEND_TIME: Final = 1 << 3
 _TRANSACTIONAL: Final = 1 << 4
@@ -244,20 +247,15 @@ def decode_record_batch(octets: Bytes, max_bytes: int = MAX_DECOMPRESSED_BYTES) 
     )
 
 
-def encode_record_batches(
-    batch: RecordBatch,
-    codec: Codec = Codec.NONE,
-    max_bytes: int = BATCH_BYTES,
-) -> Iterator[bytes]:
+def encode_record_batches(batch: RecordBatch, max_bytes: int = BATCH_BYTES) -> Iterator[bytes]:
     """Encode records as batches with at most ``max_bytes`` of contents, or a single record.
 
-    Envelopes are opened. Timestamps are the producers' (create time), in whole milliseconds; a
-    record without one gets -1.
+    Envelopes are opened, and nothing is compressed. Timestamps are the producers' (create time), in
+    whole milliseconds; a record without one gets -1.
     """
     for part in batch.split(BATCH_RECORDS, max_bytes):
         stamps = milliseconds(part.times, part.count)
-        octets = _encoded(part.values, stamps - stamps[0])
-        yield _with_head(part.offset, compressed(codec, octets), codec, stamps)
+        yield _with_head(part.offset, _encoded(part.values, stamps - stamps[0]), stamps)
 
 
 def _encoded(contents: Values, deltas: Longs) -> Bytes:
@@ -271,19 +269,12 @@ def _encoded(contents: Values, deltas: Longs) -> Bytes:
     return encode_records(RecordColumns(opened[VALUE], opened[KEY], opened[HEADERS], deltas))
 
 
-def _with_head(
-    offset: int,
-    records: Bytes,
-    codec: Codec,
-    stamps: Longs,
-    leader_epoch: int = -1,
-    producer: tuple[int, int, int] = (-1, -1, -1),
-) -> bytes:
-    count = len(stamps)
-    covered = _COVERED.pack(codec, count - 1, int(stamps[0]), int(stamps.max()), *producer, count)
+def _with_head(offset: int, records: Bytes, stamps: Longs) -> bytes:
+    count, times = len(stamps), (int(stamps[0]), int(stamps.max()))
+    covered = _COVERED.pack(Codec.NONE, count - 1, *times, *_NO_PRODUCER, count)
     checksum = crc32c.crc32c(records, crc32c.crc32c(covered))
     length = _RECORDS_AT - _LENGTH_AT + len(records)
-    head = _HEAD.pack(offset, length, leader_epoch, MAGIC, checksum)
+    head = _HEAD.pack(offset, length, _NO_EPOCH, MAGIC, checksum)
     return b"".join((head, covered, records))
 
 

@@ -56,11 +56,9 @@ from dafka_core.queries.source_offset import SourceOffset
 from dafka_core.security.key_files import PUBLIC, read_public
 from dafka_core.security.permissions import CONSUME, NOBODY, PREFIX_DIGITS, ROLES, Permissions
 from dafka_kafka import schemas
-from dafka_kafka.access import Access
-from dafka_kafka.api import Api, Client, Handler
+from dafka_kafka.api import Api, Client
 from dafka_kafka.errors import CorruptRecordsError, RefusedError
 from dafka_kafka.gateway import APIS
-from dafka_kafka.gateway_node import Complaints
 from dafka_kafka.partition_writer import joined as joined_records
 from dafka_kafka.partition_writer import produced_records
 from dafka_kafka.records.record_batch import decode_batches
@@ -231,24 +229,15 @@ def kafka_access(octets: bytes) -> None:
     """A request of a user without permissions, refused in a response that can be sent."""
     with suppress(ProtocolError):
         api_key, version, request = _request(octets)
-        if api_key in APIS and APIS[api_key].rule is not None:
-            client = Client("fuzz", "here", version)
-            served = APIS[api_key]._replace(handler=_nothing(api_key))
-            work = _ACCESS.answer(api_key, served, request, client, _NO_RIGHTS)
+        if api_key in APIS and APIS[api_key].need is not None:
+            client = Client("fuzz", "here", version, rights=_NO_RIGHTS)
+            handler: Any = APIS[api_key].handler
             try:
-                work.send(None)
+                handler(None, request, client).send(None)
             except StopIteration as done:
                 schemas.encode_response(7, done.value, version)
 
 
-def _nothing(api_key: int) -> Handler:
-    async def answer(_: Any, client: Client) -> Any:
-        return schemas.empty_response(api_key, client.version, 0, None)
-
-    return answer
-
-
-_ACCESS: Final = Access(Complaints())
 _NO_RIGHTS: Final = Rights(NOBODY)
 
 

@@ -119,8 +119,10 @@ class Network:
             self._try(subscriber, endpoint)
 
     def disconnect(self, subscriber: SimulatedMesh, endpoint: str) -> None:
-        """Ends a connection."""
+        """Ends a connection; messages that have come by a former one go, too."""
         link = self._connecting.pop((subscriber, endpoint), None)
+        for queued, *_ in subscriber.inbox:
+            queued.closed = queued.closed or queued.endpoint == endpoint
         if link is not None:
             link.closed = True
             self._end(link, half_open_s=0)

@@ -119,6 +119,12 @@ class ReaderHost(Host):
             tp.partition in self.checkers.liars or self.checkers.set_aside[tp] > self._changes[tp]
         )
 
+    def _is_readable(self, tp: TopicPartition) -> bool:
+        """Return True if a store has records of a partition that its own producer has written."""
+        return tp.partition not in self.checkers.liars and any(
+            store.disk.earliest(tp) < store.disk.ends().get(tp, 0) for store in self.cluster.stores
+        )
+
     def _is_trimmed(self, read: RangeRead) -> bool:
         """No store has the next record any more, as ``Reader`` finds out by asking them."""
         return read.next_offset < read.end and all(
@@ -162,7 +168,7 @@ class ReaderHost(Host):
         held = [tp for tp, info in heads.items() if info.end > info.earliest]
         held = [tp for tp in held if tp.partition not in self.checkers.liars]
         if not held:
-            self._reads += all(tp.partition in self.checkers.liars for tp in self._asked_ends)
+            self._reads += not any(map(self._is_readable, self._asked_ends))
             self._ask_later(self.mesh)
             return
         tp = self.world.random.choice(sorted(held))

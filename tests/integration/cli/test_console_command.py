@@ -56,4 +56,4 @@ def test_who_lacks_the_libraries_is_told_which(monkeypatch: pytest.MonkeyPatch) 
     for module in ("dafka_console.server", "dafka_core.ops.http_server"):
         monkeypatch.delitem(sys.modules, module, raising=False)
     with pytest.raises(ConfigError, match=r"pip install 'dafka-spark\[console\]'"):
-        console(uris="", exit_with_parent=False)
+        console(uris="")

@@ -1,13 +1,18 @@
-"""One request over a connection of its own, in any version."""
+"""One request in any version, over a connection of its own or as a user's."""
 
 from __future__ import annotations
 
+import asyncio
 import socket
+from types import SimpleNamespace
 from typing import Any
 
+from dafka_core.security.permissions import Permissions
 from dafka_core.system.hosts import HostPort
 from dafka_kafka.api import Api
 from dafka_kafka.gateway import Gateway
+from dafka_kafka.requests import parse_head
+from dafka_kafka.users import Rights
 from tests.unit.kafka.messages import NEWEST, named, request, versions
 
 
@@ -27,3 +32,18 @@ def told(where: HostPort, api: Api | str, version: int, /, **fields: Any) -> Any
                 raise EOFError
             octets = stream.read(int.from_bytes(size, "big"))
     return named(api, "Response").decode(octets, version=version, header=True)
+
+
+def ask_as(gateway: Gateway, user: Permissions, api: Api, version: int, /, **fields: Any) -> Any:
+    """Return the response to an authenticated user; None if there is none."""
+    requests = gateway.server.requests
+    asked = request(api, **fields)
+    asked.with_header(correlation_id=7, client_id="test")
+    octets = memoryview(asked.encode(version=version, header=True))
+    head = parse_head(octets, requests.apis)
+    sasl: Any = SimpleNamespace(available=lambda _, apis: apis, rights=Rights(user))
+    work = requests.answer(head, octets, "10.0.0.1", lambda: False, sasl)
+    pieces = asyncio.run_coroutine_threadsafe(work, gateway.server.loop).result(60)
+    if not pieces:
+        return None
+    return named(api, "Response").decode(b"".join(pieces)[4:], version=version, header=True)

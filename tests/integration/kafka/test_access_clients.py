@@ -10,8 +10,8 @@ import pytest
 
 from dafka_core.security.permissions import Permissions
 from dafka_core.testing import wait_until
-from dafka_kafka.access import DENIED
 from dafka_kafka.errors import KafkaError
+from dafka_kafka.requests import DENIED
 from tests.integration.kafka.locked import NAME, Locked, librdkafka
 
 BOB = Permissions("bob", frozenset({"produce", "consume"}), ("orders.*",), ("orders.*", "news"))

@@ -23,7 +23,7 @@ from dafka_core.errors import ConfigError
 from dafka_core.system.hosts import HostPort, listen
 from dafka_core.system.process_limits import raise_limit, soft_limit
 from dafka_core.testing import wait_until
-from dafka_kafka.api import Api, Client, EncodedResponse, Feature, Rule, serves
+from dafka_kafka.api import Api, Client, EncodedResponse, Feature, serves
 from dafka_kafka.gateway import Gateway
 from dafka_kafka.options import Limits
 from dafka_kafka.server import BACKLOG, MALFORMED, SCRATCH_BYTES, TOO_MANY, TOO_SLOW, Server
@@ -68,9 +68,9 @@ class Slow(Feature):
         self.closed = False
         self.response = b"done"
 
-    @serves(Api.HEARTBEAT, range(4), Rule())
-    @serves(Api.FETCH, range(12), Rule())
-    @serves(Api.PRODUCE, range(9), Rule())
+    @serves(Api.HEARTBEAT, range(4))
+    @serves(Api.FETCH, range(12))
+    @serves(Api.PRODUCE, range(9))
     async def answer(self, request: Any, client: Client) -> EncodedResponse:
         self.working += 1
         try:

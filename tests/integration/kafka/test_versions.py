@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final
@@ -11,14 +10,12 @@ import pytest
 
 from dafka_core import Store
 from dafka_core.security.permissions import CONSUME, Permissions
-from dafka_kafka.access import Access
-from dafka_kafka.api import Api, Client
+from dafka_kafka.api import Api
 from dafka_kafka.errors import KafkaError
 from dafka_kafka.gateway import Gateway
-from dafka_kafka.gateway_node import Complaints
-from dafka_kafka.users import OPERATIONS, Resource, Rights
-from tests.integration.kafka.one_request import tell
-from tests.unit.kafka.messages import request, versions
+from dafka_kafka.users import OPERATIONS, Resource
+from tests.integration.kafka.one_request import ask_as, tell
+from tests.unit.kafka.messages import versions
 from tests.unit.kafka.records.batches import batch, messages_of
 
 Values = dict[str, Any]
@@ -212,15 +209,6 @@ REFUSED: Final = [
     (Api.DESCRIBE_TOPIC_PARTITIONS, READER, KafkaError.TOPIC_AUTHORIZATION_FAILED),
     (Api.LIST_CONFIG_RESOURCES, PRODUCER, KafkaError.CLUSTER_AUTHORIZATION_FAILED),
 ]
-
-
-def ask_as(gateway: Gateway, user: Permissions, api: Api, version: int, **fields: Any) -> Any:
-    """Return the response to a user, as its client decodes it."""
-    served, client = gateway.server.requests.apis[api], Client("test", "127.0.0.1", version)
-    work = Access(Complaints()).answer(api, served, request(api, **fields), client, Rights(user))
-    answered: Any = asyncio.run_coroutine_threadsafe(work, gateway.server.loop).result(60)
-    octets = answered.encode(version=version)
-    return type(answered).decode(octets, version=version)
 
 
 @pytest.mark.parametrize(("api", "user", "error"), REFUSED)

@@ -89,17 +89,28 @@ NEWER, OLDER = (50, 100, EpochId(2, 8, 1)), (0, 10, EpochId(1, 7, 1))
 @pytest.mark.parametrize(
     "held", [{A: (0, 10), B: (50, 100)}, {A: NEWER, B: OLDER}, {A: OLDER, B: NEWER}]
 )
-def test_a_gap_between_the_records_of_two_stores_is_lost(held: Held) -> None:
+def test_a_gap_between_the_records_of_two_stores_is_lost_if_it_stays(held: Held) -> None:
     cluster = Cluster(FAIL, held)
     cluster.role.seek(TP, 10)
-    assert cluster.pass_time(SOON_S)[0][:4] == (TP, 10, 50, 50)
+    assert cluster.pass_time(timing.ABSENT_STORE_S - 1) == []
+    assert cluster.pass_time(2 * timing.LOSS_QUESTION_S)[0][:4] == (TP, 10, 50, 50)
+
+
+def test_a_late_store_may_still_receive_them() -> None:
+    cluster = Cluster(FAIL, {A: (0, 10), B: (50, 100)})
+    cluster.role.seek(TP, 10)
+    assert cluster.pass_time(SOON_S) == []
+    cluster.held[A] = (0, 11)
+    assert cluster.pass_time(LATER_S) == []
+    # Without them it restarts the partition where the other store begins.
+    cluster.role.seek(TP, 11)
+    cluster.held[A] = (50, 100)
+    assert cluster.pass_time(SOON_S)[0][:4] == (TP, 11, 50, 50)
 
 
 def test_a_record_of_any_store_is_never_lost() -> None:
     cluster = Cluster(FAIL, {A: (50, 100), B: (0, 1)})
     assert cluster.pass_time(LATER_S) == []
-    cluster.role.seek(TP, 1)
-    assert cluster.pass_time(SOON_S)[0][:4] == (TP, 1, 50, 50)
 
 
 def test_an_answer_about_a_later_offset_proves_no_loss() -> None:

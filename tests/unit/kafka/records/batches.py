@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from aiokafka import codec as aiokafka_codec
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
@@ -15,6 +16,7 @@ from kafka.record import default_records, legacy_records, memory_records
 
 from dafka_core.model.envelope import Headers, closed
 from dafka_core.model.records import RecordBatch, TopicPartition
+from dafka_kafka.records.compression import Codec
 from dafka_kafka.records.kafka_batch import KafkaBatch
 
 TP = TopicPartition("t", "P")
@@ -141,3 +143,18 @@ def as_dafka(records: Sequence[Parts], offset: int = 0) -> RecordBatch:
 def binary(*values: bytes | None) -> pa.Array:
     """A column."""
     return pa.array(values, pa.binary())
+
+
+def compressed(codec: Codec, octets: bytes) -> bytes:
+    """Compress as aiokafka does."""
+    made: bytes = _ENCODERS[codec](octets)
+    return made
+
+
+_ENCODERS = {
+    Codec.NONE: bytes,
+    Codec.GZIP: aiokafka_codec.gzip_encode,
+    Codec.SNAPPY: aiokafka_codec.snappy_encode,
+    Codec.LZ4: aiokafka_codec.lz4_encode,
+    Codec.ZSTD: aiokafka_codec.zstd_encode,
+}

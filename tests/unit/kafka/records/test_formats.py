@@ -25,7 +25,7 @@ from dafka_kafka.errors import (
     CorruptRecordsError,
 )
 from dafka_kafka.records import message_set
-from dafka_kafka.records.compression import Codec, compressed
+from dafka_kafka.records.compression import Codec
 from dafka_kafka.records.kafka_batch import NO_TIMESTAMP, KafkaBatch, contents_of, times_of
 from dafka_kafka.records.message_set import decode_message_set, encode_message_set
 from dafka_kafka.records.record_batch import (
@@ -49,6 +49,7 @@ from tests.unit.kafka.records.batches import (
     Parts,
     as_dafka,
     by_aiokafka,
+    compressed,
     records_of,
 )
 
@@ -179,6 +180,12 @@ def test_other_implementations_decode_what_is_encoded(
         assert octets[57:] == by_aiokafka(parts)[57:]
 
 
+def compressed_batch(octets: bytes, codec: Codec) -> bytes:
+    """Return a batch with its records compressed."""
+    attributes = struct.pack(">h", codec)
+    return with_crc(octets[:21] + attributes + octets[23:61] + compressed(codec, octets[61:]))
+
+
 @pytest.mark.parametrize("codec", Codec)
 @pytest.mark.parametrize("is_enveloped", [False, True])
 def test_large_batches_come_back_in_parts(codec: Codec, is_enveloped: bool) -> None:
@@ -188,7 +195,8 @@ def test_large_batches_come_back_in_parts(codec: Codec, is_enveloped: bool) -> N
         for number, value in enumerate(values)
     ]
     whole = as_dafka(parts, offset=1 << 40)
-    found = [decode_record_batch(each) for each in encode_record_batches(whole, codec, 100_000)]
+    batches = [compressed_batch(each, codec) for each in encode_record_batches(whole, 100_000)]
+    found = [decode_record_batch(each) for each in batches]
     assert len(found) > 10
     assert all(each.contents().size_bytes <= 110_000 for each in found)
     assert np.concatenate([each.offsets for each in found]).tolist() == whole.offsets.tolist()
@@ -457,7 +465,8 @@ def test_a_batch_is_decoded_when_it_is_asked_for() -> None:
 
 
 def test_what_is_decompressed_is_bounded() -> None:
-    (octets,) = encode_record_batches(RecordBatch.of(TP, 0, [bytes(1_000)]), GZIP)
+    (octets,) = encode_record_batches(RecordBatch.of(TP, 0, [bytes(1_000)]))
+    octets = compressed_batch(octets, GZIP)
     with pytest.raises(CorruptRecordsError, match="more than 1000 bytes"):
         list(decode_batches(octets, 1_000))
     assert len(list(decode_batches(octets, 1_010))) == 1
