@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from tests.chaos.harness import Chaos, Round, wait_until
 from tests.chaos.nodes import Feeder
-from tests.chaos.queries import END_S, Driver, Plan, check, expected, value
+from tests.chaos.queries import END_S, Driver, Plan, check_topic, expected, value
 from tests.chaos.query_kills import EXECUTOR, WORKER
 from tests.chaos.spark_hosts import (
     DRIVER,
@@ -48,7 +48,7 @@ Heal = Callable[[], None]
 
 def run(chaos: Chaos, rounds: int) -> None:
     """Run the rounds, each with a cluster of its own."""
-    chaos.play(rounds, lambda *given: _Round(*given).run())
+    chaos.play(rounds, _Round)
 
 
 class _Round(Round):
@@ -61,8 +61,8 @@ class _Round(Round):
         site.start()
         feeder = site.at(MASTER).feeder(SOURCE)
         self._each = SHORT_EACH if self.chaos.short else EACH
-        driver = Driver(self._plan(site), self.directory / "driver.log", site.prefix(DRIVER))
-        self.stack.callback(driver.close)
+        log = self.directory / "driver.log"
+        driver = Driver(self.stack, self._plan(site), log, site.prefix(DRIVER))
         self._feed(feeder)
         driver.wait_batch(-1)
         self._stream(site, driver, feeder)
@@ -134,15 +134,11 @@ class _Round(Round):
     def _check(self, site: SparkHosts, feeder: Feeder, answer: dict[str, int]) -> None:
         fed = {feeder.partition(): feeder.fed}
         wanted = expected(self.directory / "checkpoint", SOURCE, fed)
-        self.chaos.outcome.records += len(wanted) + len(feeder.fed)
-        for topic, count in ((SINK, len(wanted)), (COPY, len(feeder.fed))):
-            listener = site.at(MASTER).listener(topic, f"consumer-{topic}")
-            listener.wait_for(count)
-            found = listener.values(1)
-            if topic == SINK:
-                check(self.chaos, "the sink's topic", wanted, found, answer)
-            else:
-                self.chaos.compare("the copied topic", feeder.fed, found)
+        check_topic(self.chaos, site.at(MASTER), SINK, wanted, answer)
+        self.chaos.outcome.records += len(feeder.fed)
+        copied = site.at(MASTER).listener(COPY, "copied")
+        copied.wait_for(len(feeder.fed))
+        self.chaos.compare("the copied topic", feeder.fed, copied.values(1))
 
     # -- faults: each is undone once the query has made progress ---------------------------------
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import shutil
 import time
 from collections.abc import Callable
@@ -24,12 +23,11 @@ import pyarrow as pa
 from dafka_core.errors import DafkaError
 from dafka_core.flight.requests import Offsets, OffsetsRequest
 from dafka_core.flight.store_client import StoreClient
-from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.records import TopicPartition
 from tests.chaos.disks import values_on_disk
-from tests.chaos.harness import Chaos, ChaosError, wait_until
+from tests.chaos.harness import Chaos, ChaosError, Round, wait_until
 from tests.chaos.networks import Process, unshare_works
-from tests.chaos.nodes import Listener, Node, start_store, start_tower
+from tests.chaos.nodes import Node, TowerSite, start_store
 from tests.chaos.store_kills import TOPIC, FlightWriter, MeshWriter, Writer, value
 
 ROUNDS = 70
@@ -56,25 +54,24 @@ Partitions = dict[str, int]
 
 def run(chaos: Chaos, rounds: int) -> None:
     """Run the rounds: full disks and kinds of damage in turn."""
-    kinds: list[Callable[..., None]] = [_limited, _truncated, _overwritten, _flipped, _misplaced]
-    kinds += [_running, _filled if unshare_works("-rm") else _limited, _one_of_three]
-    for number in range(chaos.first, chaos.first + rounds):
-        with chaos.round(number) as directory, contextlib.ExitStack() as stack:
-            tower = stack.enter_context(start_tower(directory / "tower.log"))
-            kind = kinds[number % len(kinds)]
-            kind(_Round(chaos, chaos.chance(number), directory, str(tower.ready()["tower"])))
+    chaos.play(rounds, _Round)
 
 
-class _Round:
-    def __init__(self, chaos: Chaos, chance: random.Random, directory: Path, tower: str) -> None:
-        self.chaos = chaos
-        self.chance = chance
-        self.directory = directory
-        self.tower = tower
-        self.log = directory / "store.log"
+class _Round(Round):
+    def run(self) -> None:
+        self.site = TowerSite(self.directory, self.stack)
+        self.log = self.directory / "store.log"
+        kinds: list[Callable[[_Round], None]] = [_limited, _truncated, _overwritten, _flipped]
+        kinds += [
+            _misplaced,
+            _running,
+            _filled if unshare_works("-rm") else _limited,
+            _one_of_three,
+        ]
+        kinds[self.number % len(kinds)](self)
 
     def store(self, kept: Path | None = None, prefix: tuple[str, ...] = ()) -> Node:
-        return start_store(kept or self.directory / "store", self.tower, self.log, prefix)
+        return start_store(kept or self.directory / "store", self.site.tower, self.log, prefix)
 
 
 # -- full disks ----------------------------------------------------------------------------------
@@ -121,12 +118,12 @@ def _full(
     store_on: Callable[[], Node],
 ) -> None:
     """A store whose disk becomes full at some moment, and then has room again."""
-    mesh = MeshWriter("mesh", str(it.chance.random()), it.tower)
+    mesh = MeshWriter("mesh", str(it.chance.random()), it.site.tower)
     putter = FlightWriter("put", str(it.chance.random()))
     writers: list[Writer] = [mesh, putter]
     try:
         with store_on() as store:
-            putter.found(store.ready())
+            putter.found(store)
             for writer in writers:
                 writer.start()
             wait_until(lambda: all(w.acknowledged() > 100 for w in writers), "acknowledgements")
@@ -147,9 +144,9 @@ def _full(
                 [value(writer.name, offset) for offset in range(writer.sent())],
             )
         with store_on() as store:
-            putter.found(store.ready())
+            putter.found(store)
             for writer in writers:
-                writer.stop()
+                writer.finish()
             _check_consumer(it, {writer.name: writer.acknowledged() for writer in writers})
     finally:
         for each in (mesh, putter):
@@ -159,9 +156,9 @@ def _full(
 def _check_consumer(it: _Round, held: Partitions) -> None:
     everything = [value(name, offset).decode() for name in held for offset in range(held[name])]
     it.chaos.outcome.records += len(everything)
-    with Listener(TOPIC, it.tower, it.directory / "consumer.log") as listener:
-        listener.wait_for(len(everything))
-        it.chaos.compare("a consumer", everything, listener.values())
+    listener = it.site.listener(TOPIC)
+    listener.wait_for(len(everything))
+    it.chaos.compare("a consumer", everything, listener.values())
 
 
 # -- damage --------------------------------------------------------------------------------------
@@ -286,8 +283,7 @@ def _fill(it: _Round, store: Node) -> Partitions:
 
 
 def _client(store: Node) -> StoreClient:
-    ready = store.ready()
-    return StoreClient(StoreLocation(str(ready["address"]), tuple(ready["flight"])))
+    return StoreClient(store.location())
 
 
 def _put(client: StoreClient, name: str, start: int, count: int) -> None:

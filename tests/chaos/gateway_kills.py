@@ -9,10 +9,7 @@ read all of them; and no committed offset ever went back.
 
 from __future__ import annotations
 
-import abc
 import contextlib
-import random
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -29,7 +26,7 @@ from confluent_kafka import (
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.storage import Log
-from tests.chaos.harness import PATIENCE_S, Chaos, ChaosError, wait_until
+from tests.chaos.harness import PATIENCE_S, Chaos, ChaosError, Round, Worker, wait_until
 from tests.forked import ForkedCluster
 
 ROUNDS = 10
@@ -67,100 +64,66 @@ _MESSAGE_TIMEOUT_MS = 120_000
 
 def run(chaos: Chaos, rounds: int) -> None:
     """Run the rounds, each with stores and clients of its own."""
-    chaos.play(rounds, _round)
+    chaos.play(rounds, _Round)
 
 
-def _round(
-    chaos: Chaos, chance: random.Random, directory: Path, stack: contextlib.ExitStack
-) -> None:
-    cluster = stack.enter_context(ForkedCluster(2, directory, kafka=OPTIONS))
-    servers = cluster.bootstrap_servers
-    writer = Writer(servers)
-    stack.callback(writer.stop)
-    members = [Member(servers) for _ in range(MEMBERS)]
-    for member in members:
-        stack.callback(member.stop)
-    for each in (writer, *members):
-        each.start()
-    for kill in range(SHORT_KILLS if chaos.short else KILLS):
-        acknowledged = len(writer.acknowledged)
-        wait_until(
-            lambda before=acknowledged: len(writer.acknowledged) > before or writer.failure,  # type: ignore[misc]
-            f"something is acknowledged before kill {kill}",
-        )
-        time.sleep(chance.uniform(0, PAUSE_S))
-        victims = [0, 1] if chance.random() < 0.2 else [chance.randrange(2)]
-        for victim in victims:
-            cluster.kill_store(victim)
-        chaos.fault("both stores killed" if len(victims) > 1 else "store killed")
-        time.sleep(chance.uniform(0, PAUSE_S / 2))
-        for victim in victims:
-            cluster.start_store(victim)
-        if chance.random() < 0.5:  # otherwise the next kill may come earlier
-            returned_s = time.monotonic()
+class _Round(Round):
+    def run(self) -> None:
+        cluster = self.stack.enter_context(ForkedCluster(2, self.directory, kafka=OPTIONS))
+        servers = cluster.bootstrap_servers
+        writer = Writer(servers)
+        self.stack.callback(writer.stop)
+        members = [Member(servers) for _ in range(MEMBERS)]
+        for member in members:
+            self.stack.callback(member.stop)
+        for each in (writer, *members):
+            each.start()
+        for kill in range(SHORT_KILLS if self.chaos.short else KILLS):
+            acknowledged = len(writer.acknowledged)
             wait_until(
-                lambda since=returned_s: min(writer.acknowledged_s) > since or writer.failure,  # type: ignore[misc]
-                f"each partition has an acknowledgement after kill {kill}",
-                RETURN_S,
+                lambda before=acknowledged: len(writer.acknowledged) > before or writer.failure,  # type: ignore[misc]
+                f"something is acknowledged before kill {kill}",
             )
-            chaos.most("seconds until all partitions are written", time.monotonic() - returned_s)
-    writer.finish()
-    sent = writer.sent
-    wait_until(
-        lambda: len(_read(members)) >= sent,
-        lambda: f"the group has read {len(_read(members))} of {sent} numbers",
-    )
-    for member in members:
-        member.finish()
-    chaos.outcome.records += sent
-    chaos.add("numbers read again", sum(len(member.read) for member in members) - sent)
-    _check_group(chaos, servers, writer, members)
-    wait_until(lambda: _same(cluster), "both stores have the same")
-    cluster.close()
-    for index in range(2):
-        _check_store(chaos, cluster.store_directory(index), writer)
+            time.sleep(self.chance.uniform(0, PAUSE_S))
+            victims = [0, 1] if self.chance.random() < 0.2 else [self.chance.randrange(2)]
+            for victim in victims:
+                cluster.kill_store(victim)
+            self.chaos.fault("both stores killed" if len(victims) > 1 else "store killed")
+            time.sleep(self.chance.uniform(0, PAUSE_S / 2))
+            for victim in victims:
+                cluster.start_store(victim)
+            if self.chance.random() < 0.5:  # otherwise the next kill may come earlier
+                returned_s = time.monotonic()
+                wait_until(
+                    lambda since=returned_s: min(writer.acknowledged_s) > since or writer.failure,  # type: ignore[misc]
+                    f"each partition has an acknowledgement after kill {kill}",
+                    RETURN_S,
+                )
+                self.chaos.most(
+                    "seconds until all partitions are written", time.monotonic() - returned_s
+                )
+        writer.finish()
+        sent = writer.sent
+        wait_until(
+            lambda: len(_read(members)) >= sent,
+            lambda: f"the group has read {len(_read(members))} of {sent} numbers",
+        )
+        for member in members:
+            member.finish()
+        self.chaos.outcome.records += sent
+        self.chaos.add("numbers read again", sum(len(member.read) for member in members) - sent)
+        _check_group(self.chaos, servers, writer, members)
+        wait_until(lambda: _same(cluster), "both stores have the same")
+        cluster.close()
+        for index in range(2):
+            _check_store(self.chaos, cluster.store_directory(index), writer)
 
 
-class Client(abc.ABC):
-    """One of Kafka's clients in a thread, until it is stopped."""
-
-    def __init__(self) -> None:
-        self.failure: Exception | None = None
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop at once."""
-        self._done.set()
-        self._thread.join(PATIENCE_S)
-
-    def finish(self) -> None:
-        """Stop after unfinished work; raise its errors."""
-        self.stop()
-        if self._thread.is_alive():
-            raise ChaosError(f"{type(self).__name__} does not end")
-        if self.failure is not None:
-            raise ChaosError(f"{type(self).__name__}: {self.failure}") from self.failure
-
-    def _run(self) -> None:
-        try:
-            self._work()
-        except Exception as error:  # noqa: BLE001 -- told by ``finish``
-            self.failure = error
-
-    @abc.abstractmethod
-    def _work(self) -> None:
-        """Run in the thread."""
-
-
-class Writer(Client):
+class Writer(Worker):
     """Writes 0, 1, 2, … to the partitions in turn."""
 
     def __init__(self, servers: str) -> None:
-        super().__init__()
+        super().__init__("the producer")
         self.sent = 0
         self.acknowledged: dict[int, tuple[int, int]] = {}
         """Partition and offset of each number."""
@@ -201,11 +164,11 @@ class Writer(Client):
         self.acknowledged[int(message.value() or b"")] = place  # type: ignore[assignment]
 
 
-class Member(Client):
+class Member(Worker):
     """A member of the group, which commits what it has read."""
 
     def __init__(self, servers: str) -> None:
-        super().__init__()
+        super().__init__("a member of the group")
         self.read: list[tuple[int, int]] = []
         """Partition and number, in order of arrival."""
         self.committed: list[tuple[int, int]] = []

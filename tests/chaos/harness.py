@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import json
 import random
 import shutil
+import threading
 import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -123,15 +126,11 @@ class Chaos:
             shutil.rmtree(directory, ignore_errors=True)
         self.outcome.rounds += 1
 
-    def play(
-        self,
-        rounds: int,
-        act: Callable[[Chaos, random.Random, Path, contextlib.ExitStack], None],
-    ) -> None:
+    def play(self, rounds: int, kind: Callable[[Chaos, int, Path, ExitStack], Round]) -> None:
         """Run rounds; each closes what it has entered into its stack."""
         for number in range(self.first, self.first + rounds):
-            with self.round(number) as directory, contextlib.ExitStack() as stack:
-                act(self, self.chance(number), directory, stack)
+            with self.round(number) as directory, ExitStack() as stack:
+                kind(self, number, directory, stack).run()
 
     def end(self) -> Outcome:
         """Return the table's outcome."""
@@ -140,13 +139,60 @@ class Chaos:
 
 
 @dataclass
-class Round:
+class Round(abc.ABC):
     """A round of a table, with its resources."""
 
     chaos: Chaos
-    chance: random.Random
+    number: int
     directory: Path
-    stack: contextlib.ExitStack
+    stack: ExitStack
+
+    def __post_init__(self) -> None:
+        self.chance = self.chaos.chance(self.number)
+
+    @abc.abstractmethod
+    def run(self) -> None:
+        """Inject faults, and check what they have left."""
+
+
+class Worker(abc.ABC):
+    """Work in a thread of its own, until it is stopped."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.failure: Exception | None = None
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop at once."""
+        self._done.set()
+        self._thread.join(PATIENCE_S)
+
+    def finish(self) -> None:
+        """Stop after unfinished work; raise its errors."""
+        self.stop()
+        self.check()
+        if self._thread.is_alive():
+            raise ChaosError(f"{self.name} does not end")
+
+    def check(self) -> None:
+        """Raise the error with which the work has ended."""
+        if self.failure is not None:
+            raise ChaosError(f"{self.name}: {self.failure}") from self.failure
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except Exception as error:  # noqa: BLE001 -- told by ``check``
+            self.failure = error
+
+    @abc.abstractmethod
+    def _work(self) -> None:
+        """Run in the thread."""
 
 
 def wait_until(

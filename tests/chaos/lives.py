@@ -14,7 +14,6 @@ import subprocess
 import sys
 import time
 import uuid
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,7 +38,7 @@ ADDED = 35
 
 def run(chaos: Chaos, rounds: int) -> None:
     """Run the rounds, each with a cluster of its own."""
-    chaos.play(rounds, lambda *facts: _Round(*facts).run())
+    chaos.play(rounds, _Round)
 
 
 class _Life(Node):
@@ -72,13 +71,10 @@ class _Life(Node):
             raise ChaosError(f"producer {self.what} ended with {code}, not {expected}")
 
 
-@dataclass
 class _Round(Round):
-    def __post_init__(self) -> None:
+    def run(self) -> None:
         self._address = uuid.uuid4().hex.upper()
         self._lives: list[_Life] = []
-
-    def run(self) -> None:
         self._site = TowerSite(self.directory, self.stack)
         self._stores = [self._store(index) for index in (0, 1)]
         self._names = [str(store.ready()["address"]) for store in self._stores]

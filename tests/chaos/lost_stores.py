@@ -6,14 +6,11 @@ stores ends for good, perhaps the one that the query wrote to.
 
 from __future__ import annotations
 
-import contextlib
-import random
 import time
-from pathlib import Path
 
-from tests.chaos.harness import Chaos
+from tests.chaos.harness import Chaos, Round
 from tests.chaos.nodes import Feeder, Site, TowerSite
-from tests.chaos.queries import Driver, Plan, check, expected, value
+from tests.chaos.queries import Driver, Plan, check_topic, expected, value
 
 ROUNDS = 10
 SHORT_ROUNDS = 1
@@ -27,43 +24,38 @@ BATCH_RECORDS = 400
 
 def run(chaos: Chaos, rounds: int) -> None:
     """Run the rounds, each with stores and a query of its own."""
-    chaos.play(rounds, _round)
+    chaos.play(rounds, _Round)
 
 
-def _round(
-    chaos: Chaos, chance: random.Random, directory: Path, stack: contextlib.ExitStack
-) -> None:
-    site = TowerSite(directory, stack)
-    stores = [site.store(f"store{n}") for n in (0, 1)]
-    for store in stores:
-        store.ready()
-    # Both have it: with ``acks`` 1, records of one store are lost with it.
-    count = SHORT_RECORDS if chaos.short else RECORDS
-    before = _fed(site, "before", range(count), "--acks", "2")
-    before.finish()
-    options = {"acks": "all"}
-    plan = Plan(MASTER, site.tower, SOURCE, SINK, str(directory), BATCH_RECORDS, options)
-    driver = Driver(plan, directory / "driver.log")
-    stack.callback(driver.close)
-    driver.wait_batch(chance.randint(-1, 1))
-    time.sleep(chance.uniform(0, 0.7))
-    stores[chance.randrange(2)].kill()
-    chaos.fault("store killed for good")
-    after = _fed(site, "after", range(count, 2 * count))
-    after.finish()
-    reached = driver.batch
-    driver.wait_batch(reached)
-    answer = driver.finish()
-    chaos.most("restarts of the driver", driver.restarts)
-    records = {feeder.partition(): feeder.fed for feeder in (before, after)}
-    wanted = expected(directory / "checkpoint", SOURCE, records)
-    chaos.outcome.records += len(wanted)
-    listener = site.listener(SINK, "sink")
-    listener.wait_for(len(wanted))
-    check(chaos, "the sink's topic", wanted, listener.values(1), answer)
-    listener = site.listener(SOURCE, "source")
-    listener.wait_for(2 * count)
-    chaos.compare("the source's topic", before.fed + after.fed, listener.values())
+class _Round(Round):
+    def run(self) -> None:
+        site = TowerSite(self.directory, self.stack)
+        stores = [site.store(f"store{n}") for n in (0, 1)]
+        for store in stores:
+            store.ready()
+        # Both have it: with ``acks`` 1, records of one store are lost with it.
+        count = SHORT_RECORDS if self.chaos.short else RECORDS
+        before = _fed(site, "before", range(count), "--acks", "2")
+        before.finish()
+        options = {"acks": "all"}
+        plan = Plan(MASTER, site.tower, SOURCE, SINK, str(self.directory), BATCH_RECORDS, options)
+        driver = Driver(self.stack, plan, self.directory / "driver.log")
+        driver.wait_batch(self.chance.randint(-1, 1))
+        time.sleep(self.chance.uniform(0, 0.7))
+        stores[self.chance.randrange(2)].kill()
+        self.chaos.fault("store killed for good")
+        after = _fed(site, "after", range(count, 2 * count))
+        after.finish()
+        reached = driver.batch
+        driver.wait_batch(reached)
+        answer = driver.finish()
+        self.chaos.most("restarts of the driver", driver.restarts)
+        records = {feeder.partition(): feeder.fed for feeder in (before, after)}
+        wanted = expected(self.directory / "checkpoint", SOURCE, records)
+        check_topic(self.chaos, site, SINK, wanted, answer)
+        listener = site.listener(SOURCE, "source")
+        listener.wait_for(2 * count)
+        self.chaos.compare("the source's topic", before.fed + after.fed, listener.values())
 
 
 def _fed(site: Site, name: str, numbers: range, *options: str) -> Feeder:

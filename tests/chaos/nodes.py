@@ -17,7 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from tests.chaos.harness import PATIENCE_S, ChaosError, wait_until
+from dafka_core.flight.store_location import StoreLocation
+from tests.chaos.harness import PATIENCE_S, ChaosError, Worker, wait_until
 from tests.forked import Forked
 
 READY = b"READY "
@@ -105,6 +106,11 @@ class Node:
             raise ChaosError(f"{self.what} ended with {self.process.poll()}: {self.said[-500:]}")
         facts: dict[str, Any] = json.loads(self.lines[0].removeprefix(READY))
         return facts
+
+    def location(self) -> StoreLocation:
+        """Wait until a store serves; return where."""
+        ready = self.ready()
+        return StoreLocation(str(ready["address"]), tuple(map(str, ready["flight"])))
 
     def wait_started(self) -> bool:
         """Wait until the node serves or has ended; return whether it serves."""
@@ -227,31 +233,28 @@ class Feeder(Node):
             raise ChaosError(f"a producer ended with {code}: {self.said[-500:]}")
 
 
-class Steady:
-    """Feeds values to a producer in chunks, in a thread of its own."""
+class Steady(Worker):
+    """Feeds values to a producer in chunks."""
 
     def __init__(self, feeder: Feeder, name: str, each: int, pause_s: float, pad: int = 0) -> None:
+        super().__init__(name)
         self.feeder = feeder
-        self._name = name
         self._pad = pad
         self._each = each
         self._pause_s = pause_s
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+        self.start()
 
-    def stop(self) -> list[str]:
+    def fed(self) -> list[str]:
         """Stop; wait until all is acknowledged, and return all values."""
-        self._done.set()
-        self._thread.join(PATIENCE_S)
+        self.finish()
         self.feeder.finish()
         return self.feeder.fed
 
-    def _run(self) -> None:
+    def _work(self) -> None:
         number = 0
         while not self._done.is_set() and self.feeder.running:
             numbers = range(number, number + self._each)
-            self.feeder.feed([f"{self._name}-{n}".ljust(self._pad, ".") for n in numbers])
+            self.feeder.feed([f"{self.name}-{n}".ljust(self._pad, ".") for n in numbers])
             number += self._each
             self._done.wait(self._pause_s)
 

@@ -11,12 +11,13 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
 from tests.chaos.harness import PATIENCE_S, Chaos, ChaosError, wait_until
-from tests.chaos.nodes import ROOT
+from tests.chaos.nodes import ROOT, Site
 from tests.chaos.query_job import JVM, SEPARATOR
 from tests.spark.jvm import PYTHON_STARTUP
 
@@ -60,7 +61,7 @@ class Driver:
     Its messages go to the file ``log``.
     """
 
-    def __init__(self, plan: Plan, log: Path, prefix: Sequence[str] = ()) -> None:
+    def __init__(self, stack: ExitStack, plan: Plan, log: Path, prefix: Sequence[str] = ()) -> None:
         self._plan = plan
         self._prefix = prefix
         self.is_copying = False
@@ -72,6 +73,7 @@ class Driver:
         self._process: subprocess.Popen[str] | None = None
         self._reading: threading.Thread | None = None
         self._groups: list[int] = []
+        stack.callback(self.close)
 
     def start(self) -> None:
         """Start the driver without waiting."""
@@ -257,3 +259,13 @@ def check(
         last[key] = max(int(count), last.get(key, 0))
     if last != answer:
         raise ChaosError(f"{where}: the batch answer is {answer}, the stream came to {last}")
+
+
+def check_topic(
+    chaos: Chaos, site: Site, topic: str, wanted: Sequence[str], answer: dict[str, int]
+) -> None:
+    """Wait until a query's topic has as many records as expected, and check it."""
+    chaos.outcome.records += len(wanted)
+    listener = site.listener(topic, f"consumer-{topic}")
+    listener.wait_for(len(wanted))
+    check(chaos, f"the topic {topic}", wanted, listener.values(1), answer)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tests.chaos.harness import Chaos
 from tests.chaos.nodes import Feeder, TowerSite
-from tests.chaos.queries import Driver, Plan, Process, check, expected, value
+from tests.chaos.queries import Driver, Plan, Process, check_topic, expected, value
 
 ROUNDS = 50
 SHORT_ROUNDS = 2
@@ -62,8 +62,7 @@ def _series(
         BATCH_RECORDS,
         {"acks": "1"},
     )
-    driver = Driver(plan, directory / "driver.log")
-    stack.callback(driver.close)
+    driver = Driver(stack, plan, directory / "driver.log")
     each = BATCH_RECORDS if chaos.short else ROUND_RECORDS
     feed(feeder, each)
     driver.wait_batch(-1)
@@ -79,10 +78,7 @@ def _series(
     feeder.finish()
     partition = feeder.partition()
     wanted = expected(directory / "checkpoint", SOURCE, {partition: feeder.fed})
-    chaos.outcome.records += len(wanted)
-    listener = site.listener(SINK)
-    listener.wait_for(len(wanted))
-    check(chaos, "the sink's topic", wanted, listener.values(1), answer)
+    check_topic(chaos, site, SINK, wanted, answer)
 
 
 def feed(feeder: Feeder, count: int) -> None:

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import random
-import threading
 import time
 from functools import partial
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from dafka_core import Consumer, Producer
@@ -20,7 +18,7 @@ from dafka_core.errors import DafkaError, NotAcknowledgedError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.records import PartitionInfo, TopicPartition
-from tests.chaos.harness import PATIENCE_S, Chaos, ChaosError, wait_until
+from tests.chaos.harness import PATIENCE_S, Chaos, ChaosError, Round, Worker, wait_until
 from tests.chaos.nodes import Node, Site, TowerSite, memory_mb
 
 ROUNDS: Final = 10
@@ -64,7 +62,7 @@ SHORT: Final = Load(26.0, 100, 5, 10_000_000, 8.0)
 
 def run(chaos: Chaos, rounds: int) -> None:
     """Run the rounds, each with stores of its own."""
-    chaos.play(rounds, _round)
+    chaos.play(rounds, _Round)
 
 
 def value(offset: int) -> bytes:
@@ -72,60 +70,50 @@ def value(offset: int) -> bytes:
     return b"%d" % offset + bytes(SIZE_BYTES - len(str(offset)))
 
 
-class Flow:
+class Flow(Worker):
     """A producer that runs until stopped, with the offset at each time."""
 
     def __init__(self, tower: str, load: Load) -> None:
+        super().__init__("the producer")
         self._load = load
         self._producer = Producer(TOPIC, tower=tower, max_unacked_records=200_000)
         self.tp = TopicPartition(TOPIC, self._producer.address)
         self._times = [time.time()]  # before each step
-        self._done = threading.Event()
-        self.failure: Exception | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+        self.start()
 
     def published_s(self, offset: int) -> float:
         """Return a time at or before a record's publication."""
         return self._times[offset // self._load.step_records]
 
-    def stop(self) -> int:
+    def end(self) -> int:
         """Stop once all is acknowledged; return the number of records."""
-        self._done.set()
-        self._thread.join(PATIENCE_S)
-        if self.failure is not None:
-            raise ChaosError(f"the producer: {self.failure}") from self.failure
+        self.finish()
         self._producer.flush(PATIENCE_S)
         return self._producer.next_offset
 
     def close(self) -> None:
-        self._done.set()
-        self._thread.join(PATIENCE_S)
+        self.stop()
         with contextlib.suppress(NotAcknowledgedError):
             self._producer.close()
 
-    def _run(self) -> None:
+    def _work(self) -> None:
         step = self._load.step_records
-        try:
-            while not self._done.wait(STEP_S):
-                first = self._producer.next_offset
-                self._times.append(time.time())
-                self._producer.publish_many([value(first + at) for at in range(step)])
-        except Exception as error:  # noqa: BLE001 -- told by ``stop``
-            self.failure = error
+        while not self._done.wait(STEP_S):
+            first = self._producer.next_offset
+            self._times.append(time.time())
+            self._producer.publish_many([value(first + at) for at in range(step)])
 
 
-class Watcher:
+class Watcher(Worker):
     """A consumer that compares its records with the expected ones, and keeps none."""
 
     def __init__(self, tower: str) -> None:
+        super().__init__("a consumer")
         self._consumer = Consumer(tower=tower)
         self.first: int | None = None  # its first offset
         self.next_offset = 0
-        self.failure: Exception | None = None
         self._consumer.subscribe(TOPIC)
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+        self.start()
 
     def wait_for(self, end: int) -> None:
         """Wait until it has all records before this offset."""
@@ -133,26 +121,22 @@ class Watcher:
             lambda: self.failure or self.next_offset >= end,
             lambda: f"a consumer has {end} records, it has {self.next_offset}",
         )
-        if self.failure is not None:
-            raise ChaosError(f"a consumer: {self.failure}") from self.failure
+        self.check()
 
     def close(self) -> None:
         self._consumer.close()
-        self._thread.join(PATIENCE_S)
+        self.stop()
 
-    def _run(self) -> None:
-        try:
-            for batch in self._consumer.batches():
-                if self.first is None:
-                    self.first = self.next_offset = batch.offset
-                if batch.offset != self.next_offset:
-                    raise ChaosError(f"{batch.offset} comes where {self.next_offset} is due")
-                for offset, found in enumerate(batch.values, batch.offset):
-                    if found != value(offset):
-                        raise ChaosError(f"offset {offset} has {bytes(found[:20])!r}")
-                self.next_offset = batch.end
-        except Exception as error:  # noqa: BLE001 -- told by ``wait_for``
-            self.failure = error
+    def _work(self) -> None:
+        for batch in self._consumer.batches():
+            if self.first is None:
+                self.first = self.next_offset = batch.offset
+            if batch.offset != self.next_offset:
+                raise ChaosError(f"{batch.offset} comes where {self.next_offset} is due")
+            for offset, found in enumerate(batch.values, batch.offset):
+                if found != value(offset):
+                    raise ChaosError(f"offset {offset} has {bytes(found[:20])!r}")
+            self.next_offset = batch.end
 
 
 class Kept:
@@ -169,8 +153,7 @@ class Kept:
 
     def start(self) -> None:
         self.node = self._site.store(self.name, "--retain", self._rule)
-        facts = self.node.ready()
-        self.location = StoreLocation(str(facts["address"]), tuple(map(str, facts["flight"])))
+        self.location = self.node.location()
 
     def kill(self) -> None:
         assert self.node is not None
@@ -200,40 +183,39 @@ class Kept:
         return max(size for at_s, size in self._sizes if after_s <= at_s <= before_s)
 
 
-def _round(
-    chaos: Chaos, chance: random.Random, directory: Path, stack: contextlib.ExitStack
-) -> None:
-    load = SHORT if chaos.short else FULL
-    site = TowerSite(directory, stack)
-    young = Kept("young", f"{load.age_s}s", site)
-    large = Kept("large", f"{load.kept_bytes}B", site)
-    for store in (young, large):
-        store.start()
-    flow = Flow(site.tower, load)
-    stack.callback(flow.close)
-    watcher = Watcher(site.tower)
-    stack.callback(watcher.close)
-    began_s = time.monotonic()
-    _kill_in_turns(chaos, chance, (young, large), flow, load)
-    end = flow.stop()
-    watcher.wait_for(end)
-    if watcher.first:
-        raise ChaosError(f"the consumer that was there all the time begins at {watcher.first}")
-    chaos.outcome.records += end
-    for store in (young, large):
-        wait_until(
-            partial(_is_settled, store, flow.tp, end),
-            f"store {store.name} has all of {end} records, and has given up the first ones",
-        )
-        _check(store, flow, load)
-        _check_flat(chaos, store, time.monotonic() - began_s)
-    late = Watcher(site.tower)
-    stack.callback(late.close)
-    late.wait_for(end)
-    assert late.first is not None
-    chaos.add("records given up", late.first)
-    if not 0 < late.first <= end - _LEAST * load.kept_bytes / SIZE_BYTES:
-        raise ChaosError(f"a new consumer begins at {late.first} of {end}")
+class _Round(Round):
+    def run(self) -> None:
+        load = SHORT if self.chaos.short else FULL
+        site = TowerSite(self.directory, self.stack)
+        young = Kept("young", f"{load.age_s}s", site)
+        large = Kept("large", f"{load.kept_bytes}B", site)
+        for store in (young, large):
+            store.start()
+        flow = Flow(site.tower, load)
+        self.stack.callback(flow.close)
+        watcher = Watcher(site.tower)
+        self.stack.callback(watcher.close)
+        began_s = time.monotonic()
+        _kill_in_turns(self.chaos, self.chance, (young, large), flow, load)
+        end = flow.end()
+        watcher.wait_for(end)
+        if watcher.first:
+            raise ChaosError(f"the consumer that was there all the time begins at {watcher.first}")
+        self.chaos.outcome.records += end
+        for store in (young, large):
+            wait_until(
+                partial(_is_settled, store, flow.tp, end),
+                f"store {store.name} has all of {end} records, and has given up the first ones",
+            )
+            _check(store, flow, load)
+            _check_flat(self.chaos, store, time.monotonic() - began_s)
+        late = Watcher(site.tower)
+        self.stack.callback(late.close)
+        late.wait_for(end)
+        assert late.first is not None
+        self.chaos.add("records given up", late.first)
+        if not 0 < late.first <= end - _LEAST * load.kept_bytes / SIZE_BYTES:
+            raise ChaosError(f"a new consumer begins at {late.first} of {end}")
 
 
 def _kill_in_turns(

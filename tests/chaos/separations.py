@@ -6,14 +6,11 @@ joined, both stores and both consumers must get everything, once.
 
 from __future__ import annotations
 
-import contextlib
-import random
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
-from tests.chaos.harness import Chaos, ChaosError, wait_until
-from tests.chaos.networks import MACHINES, Namespaces, Network, namespaces_work
+from tests.chaos.harness import Chaos, ChaosError, Round, wait_until
+from tests.chaos.networks import MACHINES, Namespaces, namespaces_work
 from tests.chaos.nodes import Listener, Site, Steady
 from tests.chaos.relays import Relays
 from tests.chaos.tower_kills import check_stores
@@ -31,13 +28,7 @@ some shorter."""
 
 def run(chaos: Chaos, rounds: int) -> None:
     """Run the rounds: with namespaces if possible, and with relays in turn."""
-    networks: list[type[Namespaces | Relays]] = [Relays]
-    if namespaces_work():
-        networks.insert(0, Namespaces)
-    for number in range(chaos.first, chaos.first + rounds):
-        with chaos.round(number) as directory, contextlib.ExitStack() as stack:
-            network = networks[number % len(networks)](stack, directory / "tower.log")
-            _Round(chaos, chaos.chance(number), directory, stack, network).run()
+    chaos.play(rounds, _Round)
 
 
 SETTLE_S = 1.0
@@ -52,22 +43,13 @@ def _from(listener: Listener, machine: int) -> int:
     return sum(mark in line for line in list(listener.lines))
 
 
-class _Round:
-    def __init__(
-        self,
-        chaos: Chaos,
-        chance: random.Random,
-        directory: Path,
-        stack: contextlib.ExitStack,
-        network: Network,
-    ) -> None:
-        self._chaos = chaos
-        self._chance = chance
-        self._directory = directory
-        self._stack = stack
-        self._network = network
-
+class _Round(Round):
     def run(self) -> None:
+        networks: list[type[Namespaces | Relays]] = [Relays]
+        if namespaces_work():
+            networks.insert(0, Namespaces)
+        kind = networks[self.number % len(networks)]
+        self._network = kind(self.stack, self.directory / "tower.log")
         sites = [self._site(machine) for machine in range(MACHINES)]
         stores = [
             site.store(f"store{machine}", "--sync-interval-ms", "1000")
@@ -80,23 +62,23 @@ class _Round:
         steady = [Steady(each, f"machine{n}", 50, 0.02) for n, each in enumerate(feeders)]
         for listener in listeners:
             listener.wait_for(200)
-        for _ in range(self._chance.randint(1, 2)):
-            time.sleep(self._chance.uniform(0, 0.5))
+        for _ in range(self.chance.randint(1, 2)):
+            time.sleep(self.chance.uniform(0, 0.5))
             self._separate(listeners)
-        values = [value for each in steady for value in each.stop()]
-        self._chaos.outcome.records += len(values)
+        values = [value for each in steady for value in each.fed()]
+        self.chaos.outcome.records += len(values)
         for machine, listener in enumerate(listeners):
             listener.wait_for(len(values))
-            self._chaos.compare(f"the consumer of machine {machine}", values, listener.values())
-        check_stores(self._chaos, stores, self._directory, values)
+            self.chaos.compare(f"the consumer of machine {machine}", values, listener.values())
+        check_stores(self.chaos, stores, self.directory, values)
 
     def _separate(self, listeners: Sequence[Listener]) -> None:
-        kind = self._chance.choice(list(self._network.cuts))
+        kind = self.chance.choice(list(self._network.cuts))
         self._network.cut(kind)
-        self._chaos.fault(f"separated, {kind}")
+        self.chaos.fault(f"separated, {kind}")
         self._settle(listeners)
         reached, others = self._seen(listeners)
-        time.sleep(self._chance.uniform(*(SHORT_APART_S if self._chaos.short else APART_S)))
+        time.sleep(self.chance.uniform(*(SHORT_APART_S if self.chaos.short else APART_S)))
         for machine, listener in enumerate(listeners):
             wait_until(
                 lambda each=listener, m=machine: len(each.lines) > reached[m],  # type: ignore[misc]
@@ -129,4 +111,4 @@ class _Round:
         network = self._network
         options = ("--host", network.host(machine))
         tower, prefix = network.tower(machine), network.prefix(machine)
-        return Site(self._directory, self._stack, tower, prefix, options)
+        return Site(self.directory, self.stack, tower, prefix, options)

@@ -25,7 +25,7 @@ from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.records import TopicPartition
 from tests.chaos.disks import Blocks, values_on_disk
-from tests.chaos.harness import PATIENCE_S, Chaos, ChaosError, wait_until
+from tests.chaos.harness import PATIENCE_S, Chaos, ChaosError, Worker, wait_until
 from tests.chaos.nodes import Node, Site, TowerSite
 
 ROUNDS = 100
@@ -45,32 +45,23 @@ def value(name: str, offset: int) -> bytes:
     return f"{name}-{offset}".encode().ljust(PAD_BYTES + offset % 7, b".")
 
 
-class Writer(abc.ABC):
+class Writer(Worker):
     """One partition that a thread writes continuously, whatever happens to the store."""
 
     def __init__(self, name: str, seed: str) -> None:
-        self.name = name
+        super().__init__(name)
         self.partition = uuid.uuid4().hex.upper()
         self._chance = random.Random(seed)
         self._may_write = threading.Event()
-        self._done = threading.Event()
-        self.failure: Exception | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def start(self) -> None:
         self._may_write.set()
-        self._thread.start()
 
     def hold(self, held: bool) -> None:
         """Pause writing, or continue."""
         (self._may_write.clear if held else self._may_write.set)()
 
-    def stop(self) -> None:
-        self._done.set()
-        self._may_write.set()
-        self._thread.join(PATIENCE_S)
-        if self.failure is not None:
-            raise ChaosError(f"writer {self.name}: {self.failure}") from self.failure
+    def finish(self) -> None:
+        self.hold(False)
+        super().finish()
 
     @abc.abstractmethod
     def sent(self) -> int:
@@ -88,16 +79,13 @@ class Writer(abc.ABC):
     def close(self) -> None:
         """Stop at once."""
 
-    def _run(self) -> None:
-        try:
-            while not self._done.is_set():
-                self._may_write.wait()
-                first = self.sent()
-                count = self._chance.randint(1, 160)
-                self.write([value(self.name, first + n) for n in range(count)])
-                time.sleep(self._chance.uniform(0, 0.02))
-        except Exception as error:  # noqa: BLE001 -- told by ``stop``
-            self.failure = error
+    def _work(self) -> None:
+        while not self._done.is_set():
+            self._may_write.wait()
+            first = self.sent()
+            count = self._chance.randint(1, 160)
+            self.write([value(self.name, first + n) for n in range(count)])
+            time.sleep(self._chance.uniform(0, 0.02))
 
 
 class MeshWriter(Writer):
@@ -123,8 +111,8 @@ class MeshWriter(Writer):
     def write(self, values: list[bytes]) -> None:
         self._producer.publish_many(values)
 
-    def stop(self) -> None:
-        super().stop()
+    def finish(self) -> None:
+        super().finish()
         self._producer.flush(PATIENCE_S)
 
     def close(self) -> None:
@@ -140,10 +128,9 @@ class FlightWriter(Writer):
         self._place: StoreLocation | None = None
         self._acknowledged = self._sent = 0
 
-    def found(self, ready: dict[str, object]) -> None:
+    def found(self, store: Node) -> None:
         """Note the location at which the store serves."""
-        locations = tuple(map(str, ready["flight"]))  # type: ignore[call-overload]
-        self._place = StoreLocation(str(ready["address"]), locations)
+        self._place = store.location()
 
     def sent(self) -> int:
         return self._sent
@@ -171,8 +158,8 @@ class FlightWriter(Writer):
             # Killed: the next client asks for the outcome.
             time.sleep(0.05)
 
-    def stop(self) -> None:
-        super().stop()
+    def finish(self) -> None:
+        super().finish()
         # Unacknowledged records may be lost with the store.
         deadline = time.monotonic() + PATIENCE_S
         before = self._acknowledged
@@ -212,7 +199,7 @@ def _series(chaos: Chaos, first: int, count: int, directory: Path) -> None:
             putter.close()
         with _store(site, putter):
             for writer in writers:
-                writer.stop()
+                writer.finish()
             everything = [
                 value(writer.name, offset).decode()
                 for writer in writers
@@ -229,7 +216,7 @@ def _series(chaos: Chaos, first: int, count: int, directory: Path) -> None:
 @contextlib.contextmanager
 def _store(site: Site, putter: FlightWriter) -> Iterator[Node]:
     with site.store() as store:
-        putter.found(store.ready())
+        putter.found(store)
         yield store
 
 

@@ -27,7 +27,7 @@ SHORT_AWAY_S = (0.0, 2.0)
 
 def run(chaos: Chaos, rounds: int) -> None:
     """Run the rounds, each with a cluster of its own."""
-    chaos.play(rounds, lambda *facts: _Round(*facts).run())
+    chaos.play(rounds, _Round)
 
 
 class _Round(Round):
@@ -60,7 +60,7 @@ class _Round(Round):
         stores[1].ready()
         late = self._site.feeder(TOPIC, "late")
         late.feed([f"late-{n}" for n in range(500)])
-        values = [value for each in steady for value in each.stop()]
+        values = [value for each in steady for value in each.fed()]
         late.finish()
         values += late.fed
         self.chaos.outcome.records += len(values)
