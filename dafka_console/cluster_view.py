@@ -201,6 +201,10 @@ class ClusterView(ProcessBound):
     Args:
         options: how to join the mesh, as for ``Reader``, whose errors it raises.
         locations: stores to ask instead of those of a mesh.
+
+    Attributes:
+        snapshot: the newest snapshot.
+        closed: True if it is closed, or can no longer be updated.
     """
 
     def __init__(
@@ -216,7 +220,7 @@ class ClusterView(ProcessBound):
         self._reader = None if locations else Reader(**everything)
         self._named = {each.store: each for each in locations}
         self._interval_s = interval_s
-        self._snapshot = NOTHING
+        self.snapshot = NOTHING
         self._links: dict[str, StoreLink] = {}
         self._table = PartitionTable()
         self._rates = TimeSeries()
@@ -225,40 +229,30 @@ class ClusterView(ProcessBound):
         self._looking: Future[None] | None = None  # for queries
         self._missing: tuple[KnownStore, ...] = ()
         self._missing_due = 0.0
-        self._stopping = False
+        self.closed = False
         self._news = InterruptibleCondition()
         self._pool = ThreadPoolExecutor(MOST_ASKED, "dafka-console")
         self._thread = NodeThread("dafka-view", weakly(self._run, None))
         self._thread.start()
 
-    @property
-    def snapshot(self) -> Snapshot:
-        """The newest snapshot."""
-        return self._snapshot
-
     def clients(self) -> list[StoreClient]:
         """Clients of the stores that answered last; the view closes them."""
-        here = {each.store for each in self._snapshot.stores if each.here}
+        here = {each.store for each in self.snapshot.stores if each.here}
         return [link.client for store, link in [*self._links.items()] if store in here]
 
     def wait(self, number: int, timeout_s: float | None = None) -> Snapshot:
         """Return the first snapshot with at least this number, or the newest after the timeout."""
-        self._news.wait_until(lambda: self._stopping or self._snapshot.number >= number, timeout_s)
-        return self._snapshot
+        self._news.wait_until(lambda: self.closed or self.snapshot.number >= number, timeout_s)
+        return self.snapshot
 
     async def wait_async(self, number: int) -> Snapshot:
         """Wait as ``wait`` does, in an event loop, without a timeout, and until closed."""
-        await self._news.wait_until_async(lambda: self._stopping or self._snapshot.number >= number)
-        return self._snapshot
-
-    @property
-    def closed(self) -> bool:
-        """True if it is closed."""
-        return self._stopping
+        await self._news.wait_until_async(lambda: self.closed or self.snapshot.number >= number)
+        return self.snapshot
 
     def close(self) -> None:
         """Stop, and leave the mesh; may be repeated."""
-        self._stopping = True
+        self.closed = True
         self._news.notify()
         self._thread.join()
         for link in self._links.values():
@@ -273,18 +267,18 @@ class ClusterView(ProcessBound):
         if self._reader is not None:
             with suppress(NoStoreError, ClosedError, NodeFailedError):
                 self._reader.wait_for_stores(timeout_s=HEAR_S)
-        while not self._stopping:
+        while not self.closed:
             began = time.monotonic()
             try:
-                self._snapshot = self._look(began)
+                self.snapshot = self._look(began)
             except (ClosedError, NodeFailedError) as error:
                 _log.error("the console sees no more of the cluster: %s", error)
-                self._stopping = True
+                self.closed = True
             except DafkaError as error:
                 _log.warning("the cluster's state could not be updated: %s", error)
             self._news.notify()
             left_s = max(began + self._interval_s - time.monotonic(), 0.05)
-            self._news.wait_until(lambda: self._stopping, left_s)
+            self._news.wait_until(lambda: self.closed, left_s)
 
     def _look(self, began: float) -> Snapshot:
         self._find_stores()
@@ -306,7 +300,7 @@ class ClusterView(ProcessBound):
         nodes, towers, own, missing = self._mesh(found)
         self._look_for_queries(answered)
         return Snapshot(
-            self._snapshot.number + 1,
+            self.snapshot.number + 1,
             time_s,
             now - began,
             columns,

@@ -143,8 +143,8 @@ def gathered(
     """
     deadline = time.monotonic() + timeout_s
     if uris:
-        facts = Facts(topics=tuple(topics))
-        return _with_stores(facts, named_stores(uris), keys_in(options), deadline)
+        named = [StoreFacts(uri, locations=(uri,)) for uri in uris]
+        return _with_stores(Facts(topics=tuple(topics)), named, keys_in(options), deadline)
     towers = towers_probed(ReaderOptions.build(options).tower, min(PROBE_S, timeout_s))
     facts = Facts(tuple(towers), topics=tuple(topics))
     if not any(each.severity is Severity.OK for each in check_towers(towers)):
@@ -174,11 +174,6 @@ def _discover(facts: Facts, reader: Reader, deadline: float) -> Facts:
         away=tuple(reader.missing_stores(timeout_s=0.01)), heads={info.tp: info for info in found}
     )
     return _with_stores(facts, facts.stores, reader.keys, deadline)
-
-
-def named_stores(uris: Sequence[str]) -> list[StoreFacts]:
-    """Return the facts about stores at URIs that are not queried yet."""
-    return [StoreFacts(uri, locations=(uri,)) for uri in uris]
 
 
 def with_discovered(facts: Facts, reader: Reader) -> Facts:
