@@ -426,25 +426,22 @@ def test_a_watch_whose_client_is_gone_ends(served: Served) -> None:
     watching(served, 0)
 
 
-def test_a_service_that_closes_ends_watches(served: Served, later: Later) -> None:
+@pytest.mark.parametrize("closes", ["service", "client"])
+def test_a_service_or_a_client_that_closes_ends_its_watches(
+    served: Served, later: Later, closes: str
+) -> None:
     client = served.client()
     cursor = client.watch(None, "", **NO_TIME).cursor
     waiting = later(client.watch, None, cursor, wait_s=3_000, timeout_s=PATIENCE_S)
     watching(served)
-    served.stop()
+    if closes == "service":
+        served.stop()
+    else:
+        client.close()
     with pytest.raises(StoreUnreachableError):
         waiting.result()
-
-
-def test_a_client_that_closes_ends_its_watch(served: Served, later: Later) -> None:
-    client = served.client()
-    cursor = client.watch(None, "", **NO_TIME).cursor
-    waiting = later(client.watch, None, cursor, wait_s=3_000, timeout_s=PATIENCE_S)
-    watching(served)
-    client.close()
-    with pytest.raises(StoreUnreachableError):
-        waiting.result()
-    watching(served, 0)
+    if closes == "client":
+        watching(served, 0)
 
 
 def test_many_heads_come_in_several_results_of_server_watch(

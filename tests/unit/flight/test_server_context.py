@@ -108,48 +108,38 @@ def test_there_are_no_more_than_that(monkeypatch: pytest.MonkeyPatch) -> None:
     assert limiter.free == 2
 
 
-def test_permits_are_given_in_the_order_of_asking() -> None:
+@pytest.mark.parametrize(
+    ("waited_s", "order"), [([0.0] * 20, [*range(20)]), ([700.0, 0.0, 70.0, 7.0], [0, 2, 3, 1])]
+)
+def test_permits_go_to_who_has_waited_longest_and_then_in_the_order_of_asking(
+    waited_s: list[float], order: list[int]
+) -> None:
     limiter = StreamLimiter("puts", 1)
     held = limiter.take()
     served: list[int] = []
 
     def ask(number: int) -> None:
-        with limiter.take():
+        with limiter.take(waited_s=waited_s[number]):
             served.append(number)
 
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(20)]
+    # The first of them is at the door, whoever comes after it.
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(len(waited_s))]
     for number, thread in enumerate(threads):
         thread.start()
         wait_until(lambda: limiter.waiting == number + 1)  # noqa: B023 -- it is done in this turn
     held.close()
     for thread in threads:
         thread.join()
-    assert served == list(range(20))
+    assert served == order
     assert (limiter.waiting, limiter.free) == (0, 1)
 
 
-def test_who_has_waited_before_comes_before_those_who_have_not() -> None:
+def test_who_is_sent_away_is_told_how_long_it_has_waited() -> None:
     limiter = StreamLimiter("puts", 1)
-    held = limiter.take()
-    with pytest.raises(UnavailableError) as busy:
+    with limiter.take(), pytest.raises(UnavailableError) as busy:
         limiter.take(timeout_s=0.05, waited_s=7)
     assert 7.05 <= busy.value.waited_s < 60
     assert busy.value.moves
-    served: list[float] = []
-
-    def ask(waited_s: float) -> None:
-        with limiter.take(waited_s=waited_s):
-            served.append(waited_s)
-
-    waited_s = [700, 0, 70, 7]  # the first of them is at the door
-    threads = [threading.Thread(target=ask, args=(each,)) for each in waited_s]
-    for number, thread in enumerate(threads):
-        thread.start()
-        wait_until(lambda: limiter.waiting == number + 1)  # noqa: B023 -- it is done in this turn
-    held.close()
-    for thread in threads:
-        thread.join()
-    assert served == [700, 70, 7, 0]
 
 
 def test_a_line_that_stands_still_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,6 +75,12 @@ def store(role: StoreRole, *outcomes: DafkaError | None) -> list[Outgoing]:
     return role.on_stored(role.take_pending(), outcomes)
 
 
+def transact(role: StoreRole, start: int, end: int, version: int = 1) -> None:
+    """Stage and commit records, without writing them."""
+    assert role.stage(staged(start, end)) == staged(start, end)
+    assert isinstance(role.commit(0.0, commit(start, end, version=version)), Commit)
+
+
 def taken(role: StoreRole) -> list[LogEntry]:
     return role.take_pending()
 
@@ -95,8 +101,7 @@ def test_staged_records_are_not_announced() -> None:
 
 def test_a_commit_is_acknowledged_and_then_published() -> None:
     role = role_at(10)
-    assert role.stage(staged(10, 20)) == staged(10, 20)
-    assert isinstance(role.commit(0.0, commit(10, 20)), Commit)
+    transact(role, 10, 20)
     assert role.pending_bytes == 10 * 9 + 1
     entries = taken(role)
     assert [type(entry) for entry in entries] == [Stage, Commit]
@@ -114,8 +119,7 @@ def test_a_commit_is_acknowledged_and_then_published() -> None:
 
 def test_a_refused_commit_changes_nothing() -> None:
     role = role_at(10)
-    role.stage(staged(10, 20))
-    role.commit(0.0, commit(10, 20))
+    transact(role, 10, 20)
     assert store(role, None, FENCED) == []
     assert role.next_offset(TP) == 10
     assert not role.requests
@@ -125,8 +129,7 @@ def test_a_refused_commit_changes_nothing() -> None:
 
 def test_a_repeated_commit_is_published_once() -> None:
     role = role_at(0)
-    role.stage(staged(0, 20))
-    role.commit(0.0, commit(0, 20))
+    transact(role, 0, 20)
     role.commit(0.0, commit(0, 20))
     assert store(role) == [ack(20, life=HOSTED)]
     assert role.requests.take() is not None
@@ -139,8 +142,7 @@ def test_records_that_arrive_during_a_commit_are_requested_after_it() -> None:
     """Only then their place is known: the log would stop at a record that does not fit."""
     for outcome, first in ((None, 20), (FENCED, 10)):
         role = role_at(10)
-        role.stage(staged(10, 20))
-        role.commit(0.0, commit(10, 20))
+        transact(role, 10, 20)
         assert role.on_batch(0.0, "", batch_of(10, 15)) == []
         assert role.on_batch(0.0, "", batch_of(20, 25)) == []
         assert isinstance(role.host(0.0, batch_of(10, 15)), OffsetConflictError)
@@ -157,8 +159,7 @@ def test_records_that_arrive_during_a_commit_are_requested_after_it() -> None:
 def test_records_kept_behind_a_gap_follow_a_commit() -> None:
     role = role_at(0)
     role.on_batch(0.0, "", batch_of(20, 30))
-    role.stage(staged(0, 20))
-    role.commit(0.0, commit(0, 20))
+    transact(role, 0, 20)
     store(role)
     (batch,) = taken(role)
     assert batch == batch_of(20, 30)
@@ -189,8 +190,7 @@ def test_with_too_many_requests_waiting_only_the_head_is_published(
 ) -> None:
     monkeypatch.setattr(store_requests, "MAX_PENDING_REQUESTS", 0)
     role = role_at(0)
-    role.stage(staged(0, 20))
-    role.commit(0.0, commit(0, 20))
+    transact(role, 0, 20)
     assert store(role) == [ack(20, life=HOSTED), Head(TOPIC, PARTITION, 19)]
 
 
@@ -354,13 +354,11 @@ def test_consecutive_commits_are_published_together() -> None:
 
 def test_the_rest_of_a_publication_precedes_newer_commits() -> None:
     role = role_at(0)
-    role.stage(staged(0, 20))
-    role.commit(0.0, commit(0, 20))
+    transact(role, 0, 20)
     store(role)
     publish = role.requests.take()
     assert isinstance(publish, RecordsRequest)
-    role.stage(staged(20, 25))
-    role.commit(0.0, commit(20, 25, version=2))
+    transact(role, 20, 25, version=2)
     store(role)
     role.on_subscribed(0.0, Head, "")
     role.requests.put_back(publish.rest(8))
