@@ -126,7 +126,8 @@ class ConsumerRole:
             case m.Head() | m.DirectHead():
                 partition = self._partition(message.tp, message.end)
                 if partition is not None:
-                    direct = isinstance(message, m.DirectHead)
+                    # After the records of a replaced life, a retry would only bring them again.
+                    direct = isinstance(message, m.DirectHead) and not partition.asks_history(now)
                     messages += self.scheduler.on_head(
                         now, partition, message.end, direct=direct, room=self.room
                     )
@@ -223,7 +224,7 @@ class ConsumerRole:
         return messages
 
     def _ask_history(self, now: float, partition: FollowedPartition) -> list[Outgoing]:
-        if now < partition.history_asked_at + timing.HISTORY_INTERVAL_S:
+        if partition.asks_history(now):
             return []
         partition.history_asked_at = now
         return [m.HistoryQuery(self.address, m.UNSOLICITED, *partition.tp)]
@@ -328,6 +329,8 @@ class LossDetector:
             is_sure = first is not None and is_answered and tp not in question.late
             wait_s = timing.LOSS_CHECK_S if is_sure else timing.ABSENT_STORE_S
             if partition.unanswered_s(now) >= wait_s:
+                newest = question.heads[tp].life if first is not None else NO_LIFE
+                partition.is_orphan = NO_LIFE < newest < last_life(partition.epochs)
                 yield from self._gaps(partition, first)
 
     def _gaps(self, partition: FollowedPartition, first: int | None) -> Iterator[Loss]:

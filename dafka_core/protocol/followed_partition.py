@@ -17,6 +17,7 @@ from dafka_core.model.epochs import (
     with_epoch,
 )
 from dafka_core.model.records import RecordBatch
+from dafka_core.protocol import timing
 from dafka_core.protocol.messages import HistoryReply, RecordTooLarge
 from dafka_core.protocol.partition_fetcher import PartitionFetcher
 from dafka_core.protocol.record_limits import error_of
@@ -36,12 +37,17 @@ class FollowedPartition(PartitionFetcher):
     epochs: History = ()
     history_asked_at: float = -inf  # time of the last question for the partition's history
     is_beginning: bool = False  # at the earliest record that any store has
+    is_orphan: bool = False  # all stores have lost the life that wrote the delivered records
     _unknown_from: int | None = None  # the delivered or skipped records from here on have any epoch
 
     def is_stale(self, batch: RecordBatch) -> bool:
         """Return True if a newer life has replaced the one that wrote these records."""
         epoch, known = batch.epoch, self.epochs
         return epoch is not None and epoch.life < last_life(known) and epoch not in known
+
+    def asks_history(self, now: float) -> bool:
+        """Return True if its history was asked for a moment ago."""
+        return now < self.history_asked_at + timing.HISTORY_INTERVAL_S
 
     def follow(self, now: float, batch: RecordBatch) -> Sequence[Delivered]:
         """Add records; return those that are next."""
@@ -68,10 +74,13 @@ class FollowedPartition(PartitionFetcher):
         return [error_of(record, limit_bytes, node), *self.skip(record.sequence + 1, now)]
 
     def on_history(self, reply: HistoryReply) -> Sequence[Delivered]:
-        """Restart where a store's history differs first, if it is newer; else return nothing."""
+        """Restart where a store's history differs first, if it is newer; else return nothing.
+
+        The newest one may also be older, if all stores have lost the life of the delivered records.
+        """
         start = divergence(self.epochs, reply.history)
-        is_newer = last_life(reply.history) > last_life(self.epochs)
-        if not is_newer or start is None or start >= self._known_end():
+        replaces = self.is_orphan or last_life(reply.history) > last_life(self.epochs)
+        if not replaces or start is None or start >= self._known_end():
             return []
         return [self._restart(start, self.next_offset, reply.end)]
 
@@ -106,7 +115,7 @@ class FollowedPartition(PartitionFetcher):
     def _restart(self, start: int, position: int, end: int) -> HistoryChangedError:
         """Continue at ``start``, in place of ``position``; the new history reaches ``end``."""
         self.epochs, self._unknown_from = prefix(self.epochs, start), None
-        self.is_beginning = False
+        self.is_beginning = self.is_orphan = False
         self.head = start
         self.begin(start)
         self.raise_head(end)

@@ -354,6 +354,12 @@ def test_records_of_a_replaced_life_are_ignored_and_the_history_is_requested() -
     assert role.on_batch(1.0, "", stale) == []
     assert role.on_batch(1.0, ME, stale) == [m.HistoryQuery(ME, m.UNSOLICITED, *TP)]
     assert role.on_batch(1.1, ME, stale) == []  # asked a moment ago
+    # The head after them does not bring them again at once.
+    head = m.DirectHead(ME, *TP, 5)
+    assert [type(each) for each in role.on_message(1.1, head, "")] == [m.Fetch]
+    assert role.on_message(1.2, head, "") == []
+    after_s = 1.0 + timing.HISTORY_INTERVAL_S
+    assert [type(each) for each in role.on_message(after_s, head, "")] == [m.Fetch]
     assert offsets_of(role.delivered) == [0, 1, 2, 3]
 
 

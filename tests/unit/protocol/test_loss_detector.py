@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 
 import pytest
 
 from dafka_core.config.node_options import FAIL, SKIP, WAIT
-from dafka_core.model.epochs import EpochId
+from dafka_core.errors import HistoryChangedError
+from dafka_core.model.epochs import NO_LIFE, Epoch, EpochId
 from dafka_core.model.records import PartitionInfo
 from dafka_core.protocol import messages as m
 from dafka_core.protocol import timing
@@ -106,6 +108,29 @@ def test_a_late_store_may_still_receive_them() -> None:
     cluster.role.seek(TP, 11)
     cluster.held[A] = (50, 100)
     assert cluster.pass_time(SOON_S)[0][:4] == (TP, 11, 50, 50)
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_the_stores_history_counts_if_all_of_them_have_lost_a_newer_life(*, answers: bool) -> None:
+    # Two lives with one number: the second began when every store's disk had been replaced.
+    gone, current = EpochId(1, 9, 1), EpochId(1, 7, 1)
+    held: Held = {A: (0, 100, current), B: (0, 100, current) if answers else None}
+    cluster = Cluster(FAIL, held, head=100)
+    read = dataclasses.replace(batch_of(0, 10), epoch=Epoch.first(gone))
+    cluster.role.on_batch(0.0, "", read)
+    history = (Epoch.first(current),)
+    reply = m.HistoryReply(ME, m.UNSOLICITED, A, *TP, 100, NO_LIFE, history)
+    # It may be a store that has not heard of the newer life yet.
+    cluster.role.on_message(0.0, reply, A)
+    wait_s = timing.LOSS_CHECK_S if answers else timing.ABSENT_STORE_S
+    assert cluster.pass_time(wait_s - 1) == []
+    cluster.role.on_message(cluster.now, reply, A)
+    assert cluster.role.delivered == [read]
+    assert cluster.pass_time(2 * timing.LOSS_QUESTION_S) == []
+    cluster.role.on_message(cluster.now, reply, A)
+    [_, error] = cluster.role.delivered
+    assert isinstance(error, HistoryChangedError)
+    assert (error.available, cluster.role.positions()[TP]) == (0, (0, 100))
 
 
 def test_a_record_of_any_store_is_never_lost() -> None:
