@@ -10,8 +10,8 @@ keeps a copy (``registry_table`` has its records), and one gateway at a time is 
 2.  *Lease*: it writes a lease record.  When a majority of all known stores and its own store have
     it, its table has everything that was ever committed: two majorities have a store in common.
 3.  It chooses the numbers after those in its table, and writes them.
-4.  *Commit*: when a majority has what it has written, no later producer can miss that.  It reports
-    success, and writes a commit record: every gateway applies what is before.
+4.  *Commit*: when a majority has them, no later producer can miss them.  It writes a commit record,
+    and every gateway applies what is before.
 
 For further proposals the lease stays valid until another gateway becomes the producer.
 
@@ -20,9 +20,8 @@ then B, before a majority has A's records.  No majority acknowledges A's records
 them, and waits for B's commit.  The registry then has::
 
     offset 7   lease       by B
-    offset 8   committed 8 (exclusive)
-    offset 9   t, first 0  an address that B has chosen
-    offset 10  committed 10
+    offset 8   t, first 0  an address that B has chosen
+    offset 9   committed 9 (exclusive)
 
 A applies it, becomes the producer again, and plans its proposal on a table that has ``t``: it
 succeeds if the client wants the topic to exist, and fails with TOPIC_ALREADY_EXISTS if the client
@@ -49,7 +48,7 @@ from enum import Enum
 from math import inf
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from dafka_core.errors import DafkaError, ProducerFencedError
 from dafka_core.model.epochs import MAX_END
@@ -112,8 +111,10 @@ IDLE: Final = "nothing is proposed for 60 s, or a store comes or is forgotten"
 
 ELECT: Final = "asks the stores for their promise"
 LEASE: Final = "writes a lease record"
-ASSIGN: Final = "writes the proposed changes, if they change anything"
-COMMIT: Final = "reports success, and writes a commit record for what is not committed"
+PLAN: Final = "may choose numbers"
+ASSIGN: Final = "writes the proposed changes"
+COMMIT: Final = "writes a commit record"
+COMPLETE: Final = "reports success"
 RETRY: Final = "keeps its proposals, and retries"
 REFUSE: Final = "refuses its proposals"
 GIVE_UP: Final = "gives up the lease"
@@ -124,25 +125,37 @@ class LeaseState(Enum):
 
     FOLLOWING = "it applies what other gateways commit"
     ELECTING = "it asks the stores for the promise that it is the registry's only producer"
-    WRITING = "its lease record, or its changes, are on their way to a majority"
+    LEASING = "its lease record is on its way to a majority"
     LEASED = "its table has everything that was ever committed"
+    WRITING = "its changes are on their way to a majority"
+    COMMITTING = "a majority has its changes, and the commit record is on its way"
 
 
-_LOST: Final = {FENCED: (LeaseState.FOLLOWING, RETRY), OVERDUE: (LeaseState.FOLLOWING, REFUSE)}
+class Transition(NamedTuple):
+    """The next state, or that and another one if there is nothing to write; and the action."""
 
-LEASE_TABLE: Final[Mapping[LeaseState, Mapping[str, tuple[LeaseState, str]]]] = {
+    then: tuple[LeaseState, ...]
+    action: str
+
+
+_FOLLOWING, _LEASED = (LeaseState.FOLLOWING,), (LeaseState.LEASED,)
+_LOST: Final = {FENCED: Transition(_FOLLOWING, RETRY), OVERDUE: Transition(_FOLLOWING, REFUSE)}
+
+LEASE_TABLE: Final[Mapping[LeaseState, Mapping[str, Transition]]] = {
     LeaseState.FOLLOWING: {
-        PROPOSED: (LeaseState.ELECTING, ELECT),
-        TOO_FEW: (LeaseState.FOLLOWING, REFUSE),
+        PROPOSED: Transition((LeaseState.ELECTING,), ELECT),
+        TOO_FEW: Transition(_FOLLOWING, REFUSE),
     },
-    LeaseState.ELECTING: {ELECTED: (LeaseState.WRITING, LEASE), **_LOST},
-    LeaseState.WRITING: {ACKNOWLEDGED: (LeaseState.LEASED, COMMIT), **_LOST},
+    LeaseState.ELECTING: {ELECTED: Transition((LeaseState.LEASING,), LEASE), **_LOST},
+    LeaseState.LEASING: {ACKNOWLEDGED: Transition(_LEASED, PLAN), **_LOST},
     LeaseState.LEASED: {
-        PROPOSED: (LeaseState.WRITING, ASSIGN),
-        TOO_FEW: (LeaseState.FOLLOWING, REFUSE),
-        FENCED: (LeaseState.FOLLOWING, RETRY),
-        IDLE: (LeaseState.FOLLOWING, GIVE_UP),
+        PROPOSED: Transition((LeaseState.WRITING, LeaseState.LEASED), ASSIGN),
+        TOO_FEW: Transition(_FOLLOWING, REFUSE),
+        FENCED: Transition(_FOLLOWING, RETRY),
+        IDLE: Transition(_FOLLOWING, GIVE_UP),
     },
+    LeaseState.WRITING: {ACKNOWLEDGED: Transition((LeaseState.COMMITTING,), COMMIT), **_LOST},
+    LeaseState.COMMITTING: {ACKNOWLEDGED: Transition(_LEASED, COMPLETE), **_LOST},
 }
 """Transitions by state and event; any other event refuses the proposals and gives up the lease."""
 
@@ -183,6 +196,10 @@ class RegistryProducer(Protocol):
         """End this life; raise DafkaError if records are not acknowledged."""
 
 
+NOTHING_TO_WRITE: Final = object()
+"""The result of an action that takes the second of two next states."""
+
+
 class RegistryLease:
     """A gateway's part in the agreement, without threads and sockets; ``step`` does what is due.
 
@@ -216,8 +233,10 @@ class RegistryLease:
         self._actions: Mapping[str, Callable[[], object]] = {
             ELECT: self._become_producer,
             LEASE: self._write_lease,
+            PLAN: lambda: None,
             ASSIGN: self._assign,
             COMMIT: self._commit,
+            COMPLETE: self._complete,
             RETRY: self._retry,
             REFUSE: self._refuse,
             GIVE_UP: self._end,
@@ -262,10 +281,10 @@ class RegistryLease:
         self._refuse()
 
     def _on(self, event: str) -> None:
-        then, action = LEASE_TABLE[self.state].get(event, (LeaseState.FOLLOWING, REFUSE))
+        then, action = LEASE_TABLE[self.state].get(event, Transition(_FOLLOWING, REFUSE))
         self._since = self._now
-        self._actions[action]()
-        self.state = then
+        is_second = self._actions[action]() is NOTHING_TO_WRITE
+        self.state = then[is_second]
 
     def _event(self) -> str | None:
         state, producer = self.state, self.producer
@@ -307,7 +326,7 @@ class RegistryLease:
     def _write_lease(self) -> None:
         self._publish([RegistryRecord(lease=secrets.token_hex(16))])
 
-    def _assign(self) -> None:
+    def _assign(self) -> object:
         assert self.producer is not None
         end = self.producer.role.acknowledged
         table = self._log.read(end)
@@ -322,18 +341,25 @@ class RegistryLease:
                 proposal.change(pending)
             except RefusedError as error:
                 proposal.complete(error)
-        if records := pending.records():
+        records = pending.records()
+        if not records and self._log.unsettled_since is None:
+            self._complete()
+            return NOTHING_TO_WRITE
+        if records:
             self._publish(records)
+        return None
 
     def _commit(self) -> None:
         assert self.producer is not None
+        self._publish([RegistryRecord(committed=self.producer.next_offset)])
+
+    def _complete(self) -> None:
+        assert self.producer is not None
         self._log.read(self.producer.role.acknowledged)
         written, self._written = self._written, []
-        self._tries = 0 if written else self._tries
+        self._tries = 0
         for proposal in written:
             proposal.complete()
-        if self._log.unsettled_since is not None:
-            self._publish([RegistryRecord(committed=self.producer.next_offset)])
 
     def _retry(self) -> None:
         self._end()

@@ -7,16 +7,17 @@ from copy import deepcopy
 from typing import Any, Final
 
 from dafka_kafka.partition_registry import ACKNOWLEDGED, LeaseState, RegistryLease
-from dafka_kafka.registry_table import RegistryRecord, RegistryTable
+from dafka_kafka.registry_table import RegistryTable
 
 
 class CommitsAtOnce(RegistryLease):
     """The commit record is written with the changes, before a majority has them."""
 
-    def _assign(self) -> None:
-        super()._assign()
-        assert self.producer is not None
-        self._publish([RegistryRecord(committed=self.producer.next_offset)])
+    def _assign(self) -> object:
+        result = super()._assign()
+        if result is None:
+            self._commit()
+        return result
 
 
 class OwnStoreIsEnough(RegistryLease):
@@ -33,10 +34,11 @@ class OwnStoreIsEnough(RegistryLease):
 class CompletesAtOnce(RegistryLease):
     """The client is told of success before a majority has the changes."""
 
-    def _assign(self) -> None:
-        super()._assign()
+    def _assign(self) -> object:
+        result = super()._assign()
         for proposal in self._written:
             proposal.complete()
+        return result
 
 
 class WritesTheOldPlanAgain(RegistryLease):
@@ -44,15 +46,15 @@ class WritesTheOldPlanAgain(RegistryLease):
 
     _old: list[bytes] | None = None
 
-    def _assign(self) -> None:
+    def _assign(self) -> object:
         if self._old is None:
-            super()._assign()
-            return
+            return super()._assign()
         while self._proposals:
             self._written.append(self._proposals.popleft())
         assert self.producer is not None
         self.producer.publish_many(self._old)
         self._old = None
+        return None
 
     def _retry(self) -> None:
         if self._written and self.state is LeaseState.WRITING and self._planned:
@@ -71,7 +73,7 @@ class PlansOnACopy(RegistryLease):
 
     _table: RegistryTable | None = None
 
-    def _assign(self) -> None:
+    def _assign(self) -> object:
         assert self.producer is not None
         end, log = self.producer.role.acknowledged, self._log
         if self._table is None:
@@ -79,7 +81,7 @@ class PlansOnACopy(RegistryLease):
         self._table.applied = end
         vars(log)["read"] = lambda committed=0: self._table
         try:
-            super()._assign()
+            return super()._assign()
         finally:
             del vars(log)["read"]
 
