@@ -7,7 +7,7 @@ import fcntl
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -29,11 +29,14 @@ from dafka_core.cli.store_clients import StoreFinder
 from dafka_core.config.node_options import StoreOptions
 from dafka_core.errors import ConfigError, DafkaError
 from dafka_core.model.name_limits import what_there_is
-from dafka_core.model.names import escape, printable, quoted, unescape
+from dafka_core.model.names import escape, quoted, unescape
 from dafka_core.ops.metrics_options import MetricsOptions
 from dafka_core.security.permissions import ADMIN, CONSUME, PRODUCE, Permissions
 from dafka_core.system.files import replace_file
 from dafka_kafka.options import DEFAULT_PORT, KafkaOptions
+
+if TYPE_CHECKING:
+    from dafka_kafka.users import User, UserFile
 
 name_argument: Final = argument("name", type=unescape, metavar="NAME")
 file_option: Final = option(
@@ -65,11 +68,11 @@ def add(
     The command asks for the password, or reads it from the standard input. It creates a missing
     file. Running gateways apply the change within a second.
     """
-    password_lines = _lines(name)
+    new = _new_user(name)
 
-    def added(lines: list[str]) -> list[str]:
-        held = _held(lines, name, users) or _permissions(name, [DEFAULT_ROLES])
-        return [*password_lines, _line(_changed(held, role, produce, consume))]
+    def added(held: User | None) -> User:
+        permissions = (held or new).permissions(name)
+        return new.with_permissions(_changed(permissions, role, produce, consume))
 
     _rewrite(users, name, added)
     output.info(f"{escape(name)} is a user with a new password in {escape(users)}")
@@ -91,13 +94,9 @@ def change(
         why = "say what changes: --role, --produce, --consume, or several of them"
         raise ConfigError("role", "", why)
 
-    def changed(lines: list[str]) -> list[str]:
-        own = [each for each in lines if _name_of(each) == name]
-        if not own:
-            raise ConfigError("name", name, f"is no user in {users}", "argument")
-        held = _held(lines, name, users) or _permissions(name, role or [DEFAULT_ROLES])
-        kept = [each for each in own if _held([each], name, users) is None]
-        return [*kept, _line(_changed(held, role, produce, consume))]
+    def changed(held: User | None) -> User:
+        user = _known(held, name, users)
+        return user.with_permissions(_changed(user.permissions(name), role, produce, consume))
 
     _rewrite(users, name, changed)
     output.info(f"what {escape(name)} may do has changed in {escape(users)}")
@@ -108,10 +107,8 @@ def change(
 def remove(name: str, *, users: str) -> None:
     """Remove a user of a gateway, and close the user's connections."""
 
-    def removed(lines: list[str]) -> list[str]:
-        if all(_name_of(each) != name for each in lines):
-            raise ConfigError("name", name, f"is no user in {users}", "argument")
-        return []
+    def removed(held: User | None) -> None:
+        _known(held, name, users)
 
     _rewrite(users, name, removed)
     output.info(f"{escape(name)} was removed from {escape(users)}")
@@ -130,23 +127,36 @@ def show(*, users: str) -> None:
     output.table(("name", "roles", "topics"), rows)
 
 
-def _rewrite(users: str, name: str, renew: Callable[[list[str]], list[str]]) -> None:
-    """Replace a user's lines by what ``renew`` makes of them, under a lock."""
-    from dafka_kafka.users import SALT_KEY, salt_key_line
+def _known(held: User | None, name: str, users: str) -> User:
+    if held is None:
+        raise ConfigError("name", name, f"is no user in {users}", "argument")
+    return held
+
+
+def _rewrite(users: str, name: str, renew: Callable[[User | None], User | None]) -> None:
+    """Replace a user by what ``renew`` makes of it, under a lock; None is no user."""
+    from dafka_kafka.users import UserFile
 
     path = Path(users)
     try:
         with _locked(path.parent):
-            lines = path.read_text("utf-8").splitlines() if path.exists() else []
-            kept = [line for line in lines if _name_of(line) != name]
-            kept += renew(lines)
-            if not any(line.startswith(SALT_KEY) for line in kept):
-                kept.append(salt_key_line())
-            text = "".join(f"{line}\n" for line in kept)
-            replace_file(path, text.encode(), 0o600)
-    except (OSError, UnicodeError) as error:
-        why = f"cannot be read and written ({getattr(error, 'strerror', None) or error})"
+            file = _parsed(path) if path.exists() else UserFile()
+            renewed = renew(file.users.pop(name, None))
+            if renewed is not None:
+                file.users[name] = renewed
+            replace_file(path, file.packed(), 0o600)
+    except OSError as error:
+        why = f"cannot be read and written ({error.strerror or error})"
         raise ConfigError("kafka_users", escape(users), why) from None
+
+
+def _parsed(path: Path) -> UserFile:
+    from dafka_kafka.users import UserFile
+
+    try:
+        return UserFile.parse(path.read_bytes())
+    except ValueError as error:
+        raise ConfigError("kafka_users", escape(str(path)), str(error)) from None
 
 
 @contextlib.contextmanager
@@ -163,55 +173,26 @@ def _locked(directory: Path) -> Iterator[None]:
         os.close(opened)
 
 
-def _name_of(line: str) -> str:
-    return line.partition(" ")[0]
-
-
-def _held(lines: list[str], name: str, users: str) -> Permissions | None:
-    """Return a user's permissions from the lines of a file; None if they have none."""
-    from dafka_kafka.users import permissions_of
-
-    found = None
-    for number, line in enumerate(lines, 1):
-        if _name_of(line) == name:
-            try:
-                found = found or permissions_of(line)
-            except ValueError as error:
-                # Skipping the line would let the user do everything.
-                why = f"line {number} {printable(str(error))}"
-                raise ConfigError("kafka_users", escape(users), why) from None
-    return found
-
-
-def _permissions(name: str, role: Sequence[str]) -> Permissions:
-    from dafka_kafka.users import user_roles
-
-    try:
-        return Permissions(name, user_roles(role))
-    except ValueError as error:
-        raise ConfigError("role", escape(",".join(role)), str(error)) from None
-
-
 def _changed(
     held: Permissions,
     role: Sequence[str],
     produce: Sequence[str],
     consume: Sequence[str],
 ) -> Permissions:
-    roles = _permissions(held.name, role).roles if role else held.roles
+    from dafka_kafka.users import user_roles
+
+    try:
+        roles = user_roles(role) if role else held.roles
+    except ValueError as error:
+        raise ConfigError("role", escape(",".join(role)), str(error)) from None
     patterns = patterns_of({PRODUCE: produce, CONSUME: consume}, roles, "users")
     may_produce = patterns.get(PRODUCE, held.produce)
     return Permissions(held.name, roles, may_produce, patterns.get(CONSUME, held.consume))
 
 
-def _line(permissions: Permissions) -> str:
-    from dafka_kafka.users import line_of
-
-    return line_of(permissions)
-
-
-def _lines(name: str) -> list[str]:
-    from dafka_kafka.users import lines_of
+def _new_user(name: str) -> User:
+    """Ask for a password, or read it from the standard input."""
+    from dafka_kafka.users import new_user
 
     if os.isatty(0):
         password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
@@ -219,7 +200,7 @@ def _lines(name: str) -> list[str]:
         with open(0, encoding="utf-8", closefd=False) as given:
             password = given.readline().rstrip("\r\n")
     try:
-        return lines_of(name, password)
+        return new_user(name, password, DEFAULT_ROLES.split(","))
     except ValueError as error:
         # The error contains no value: it may be the password.
         raise ConfigError("name", name, str(error), "argument") from None

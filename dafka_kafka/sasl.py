@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
 
+from msgspec.structs import astuple
 from scramp import ScramException, ScramMechanism
 from scramp.core import ScramServer
 
@@ -185,4 +186,4 @@ class Sasl(Feature):
 
     def _verifier(self, name: str) -> tuple[bytes, bytes, bytes, int]:
         self._name, self._verifiers = name, self._users.verifiers(name)
-        return self._users.verifier(self._mechanism, name)
+        return astuple(self._users.verifier(self._mechanism, name))

@@ -1,16 +1,13 @@
 """Users of a gateway: names, password verifiers, roles and permissions, in a file.
 
-A line is ``NAME SCRAM-SHA-256$ITERATIONS:SALT$STORED_KEY:SERVER_KEY``, PostgreSQL's form of
-passwords (RFC 5803), from which a password can only be guessed; a user has one line for each
-mechanism. One more line is ``NAME roles=ROLE,… produce=PATTERN,… consume=PATTERN,…``, with special
-characters of patterns escaped as in all names (``names.escape``). The line
-``salt-key=BASE64`` is the key of the salts that unknown users get.
+``UserFile`` declares the file, a JSON object that only ``dafka kafka-user`` writes. A password can
+only be guessed from its verifiers (RFC 5802).
 """
 
 from __future__ import annotations
 
-import base64
 import hmac
+import json
 import logging
 import re
 import secrets
@@ -19,10 +16,14 @@ from concurrent.futures import ThreadPoolExecutor
 from enum import IntEnum
 from functools import partial
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple, Self
+
+import msgspec
+from msgspec import Meta
 
 from dafka_core.errors import ConfigError
-from dafka_core.model.names import escape, printable, unescape
+from dafka_core.model.json_message import convert, json_object
+from dafka_core.model.names import printable
 from dafka_core.protocol.limits import RecentNames
 from dafka_core.security.permissions import (
     ADMIN,
@@ -30,7 +31,6 @@ from dafka_core.security.permissions import (
     CONSUME,
     PRODUCE,
     Permissions,
-    parse_patterns,
     parse_roles,
 )
 from dafka_core.security.private_file import PrivateFile
@@ -207,10 +207,10 @@ except ImportError:
     _why = "needs scramp: pip install 'dafka-spark[kafka]'"
     raise ConfigError("kafka", True, _why) from None
 
-SALT_KEY: Final = "salt-key="
-"""Begins the line with the key of salts; no user's name contains ``=``."""
+KEY_BYTES: Final = {"SCRAM-SHA-256": 32, "SCRAM-SHA-512": 64}
+"""The length of keys by mechanism."""
 
-SCRAM: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+SCRAM: Final = tuple(KEY_BYTES)
 
 ITERATIONS: Final = 16_384
 """SCRAM iterations: about 10 ms for each guess, and for each new connection. Kafka's brokers have
@@ -223,25 +223,70 @@ HASHING_THREADS: Final = 2
 """Processors that password checks may use."""
 
 _NAME: Final = re.compile(r"[^\s,=\0-\x1f]{1,255}")
-_LINE: Final = re.compile(
-    r"(?a)(?P<name>\S+) (?P<mechanism>SCRAM-SHA-\d+)\$(?P<iterations>\d{1,7}):(?P<salt>\S+)"
-    r"\$(?P<stored>\S+):(?P<server>\S+)"
-)
-
-_SPACES: Final = re.compile(r"[\s,]")
-_PATTERNS: Final = (PRODUCE, CONSUME)
-_NO_LINE: Final = "is no line that 'dafka kafka-user' writes"
-
 _log: Final = logging.getLogger("dafka.kafka")
 
 
-class Verifier(NamedTuple):
+class Verifier(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A verifier of a password for one mechanism (RFC 5802, section 3)."""
 
-    salt: bytes
+    salt: Annotated[bytes, Meta(min_length=1)]
     stored_key: bytes
     server_key: bytes
-    iterations: int
+    iterations: Annotated[int, Meta(ge=4_096, le=MAX_ITERATIONS)]
+
+
+class User(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A user's verifiers by mechanism, and permissions."""
+
+    verifiers: Annotated[dict[str, Verifier], Meta(min_length=1)]
+    roles: tuple[str, ...]
+    produce: tuple[str, ...] = ALL_TOPICS
+    consume: tuple[str, ...] = ALL_TOPICS
+
+    def check(self) -> None:
+        """Raise ValueError if a role is unknown or not for users, or a key has a wrong length."""
+        user_roles(self.roles)
+        for mechanism, each in self.verifiers.items():
+            if {len(each.stored_key), len(each.server_key)} != {KEY_BYTES.get(mechanism)}:
+                raise ValueError(f"a key of another length than {mechanism} has")
+
+    def permissions(self, name: str) -> Permissions:
+        """Return the permissions of the user, who has this name in the file."""
+        return Permissions(name, frozenset(self.roles), self.produce, self.consume)
+
+    def with_permissions(self, held: Permissions) -> User:
+        """Return the user with other permissions."""
+        roles = tuple(each for each in USER_ROLES if each in held.roles)
+        return msgspec.structs.replace(
+            self, roles=roles, produce=held.produce, consume=held.consume
+        )
+
+
+class UserFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The file's users by name, and the key of the salts that unknown users get."""
+
+    salt_key: bytes = msgspec.field(default_factory=partial(secrets.token_bytes, 32))
+    users: dict[str, User] = {}
+
+    def packed(self) -> bytes:
+        """Encode the file; names may contain bytes that are not UTF-8."""
+        return json.dumps(msgspec.to_builtins(self), indent=1).encode()
+
+    @classmethod
+    def parse(cls, octets: bytes) -> Self:
+        """Decode a file; raise ValueError if it is invalid, without a secret of the file."""
+        if (found := json_object(octets)) is None:
+            raise ValueError("is no JSON object, as 'dafka kafka-user' writes it")
+        try:
+            file = convert(found, cls)
+        except (ValueError, msgspec.ValidationError) as error:
+            raise ValueError(f"is not as 'dafka kafka-user' writes it: {error}") from None
+        for name, user in file.users.items():
+            try:
+                user.check()
+            except ValueError as error:
+                raise ValueError(f"has user {printable(name)!r}, and {error}") from None
+        return file
 
 
 def verifier_of(mechanism: str, password: str, like: Verifier | None = None) -> Verifier:
@@ -260,28 +305,15 @@ def verifier_of(mechanism: str, password: str, like: Verifier | None = None) -> 
     return Verifier(*made)
 
 
-def lines_of(name: str, password: str) -> list[str]:
-    """Return the lines with a user's verifiers.
+def new_user(name: str, password: str, roles: Iterable[str]) -> User:
+    """Return a user who may use all topics.
 
     Raises:
         ValueError: the name or the password is invalid.
     """
     if not _NAME.fullmatch(name):
         raise ValueError("a name has 1 to 255 characters without spaces, ',' and '='")
-    return [_line(name, each, verifier_of(each, password)) for each in SCRAM]
-
-
-def salt_key_line() -> str:
-    """Return the line with a new key of salts."""
-    return SALT_KEY + base64.b64encode(secrets.token_bytes(32)).decode()
-
-
-def line_of(permissions: Permissions) -> str:
-    """Return the line with a user's permissions."""
-    told = {each: getattr(permissions, each) for each in _PATTERNS}
-    told = {"roles": [each for each in USER_ROLES if each in permissions.roles], **told}
-    facts = (f"{name}={','.join(map(_escaped, words))}" for name, words in told.items())
-    return f"{permissions.name} {' '.join(facts)}"
+    return User({each: verifier_of(each, password) for each in SCRAM}, tuple(roles))
 
 
 def user_roles(words: Iterable[str]) -> frozenset[str]:
@@ -297,61 +329,6 @@ def user_roles(words: Iterable[str]) -> frozenset[str]:
     return frozenset(roles)
 
 
-def permissions_of(line: str) -> Permissions | None:
-    """Parse a line with permissions; None if it is one with a verifier.
-
-    Raises:
-        ValueError: the line is invalid.
-    """
-    name, _, said = line.partition(" ")
-    if not said.startswith("roles="):
-        return None
-    facts = dict(_fact(each) for each in said.split())
-    if not facts.keys() <= {"roles", *_PATTERNS} or not _NAME.fullmatch(name):
-        raise ValueError(_NO_LINE)
-    produce, consume = (facts.get(each, ALL_TOPICS) for each in _PATTERNS)
-    return Permissions(name, user_roles(facts["roles"]), produce, consume)
-
-
-def _fact(text: str) -> tuple[str, tuple[str, ...]]:
-    name, _, words = text.partition("=")
-    return name, tuple(map(unescape, parse_patterns([words])))
-
-
-def _escaped(pattern: str) -> str:
-    return _SPACES.sub(
-        lambda each: "".join(f"\\x{o:02x}" for o in each[0].encode()), escape(pattern)
-    )
-
-
-def _line(name: str, mechanism: str, made: Verifier) -> str:
-    salt, stored, server = (base64.b64encode(each).decode() for each in made[:3])
-    return f"{name} {mechanism}${made.iterations}:{salt}${stored}:{server}"
-
-
-def _parsed(line: str) -> tuple[str, str, Verifier]:
-    found = _LINE.fullmatch(line)
-    if found is None or found["mechanism"] not in SCRAM:
-        raise ValueError(_NO_LINE)
-    iterations = int(found["iterations"])
-    size = int(found["mechanism"][-3:]) // 8
-    salt, stored, server = (
-        base64.b64decode(found[each], validate=True) for each in ("salt", "stored", "server")
-    )
-    if not len(stored) == len(server) == size or not salt:
-        raise ValueError("has a key of another length than its mechanism's")
-    if not 4_096 <= iterations <= MAX_ITERATIONS:
-        raise ValueError(f"has {iterations} iterations, of 4096 to {MAX_ITERATIONS}")
-    return found["name"], found["mechanism"], Verifier(salt, stored, server, iterations)
-
-
-class _User(NamedTuple):
-    """A user's verifiers and permissions."""
-
-    verifiers: dict[str, Verifier]
-    rights: Rights | None
-
-
 class Users:
     """The users in a file, reloaded when it changes.
 
@@ -361,7 +338,7 @@ class Users:
 
     def __init__(self, file: str) -> None:
         self._file = PrivateFile(file, "dafka kafka-user", self._parse)
-        self._secret = secrets.token_bytes(32)  # if the file has none
+        self._salt_key = b""
         self.guesses = Guesses()
         """Wrong passwords of all users, by client address."""
         self.threads = ThreadPoolExecutor(HASHING_THREADS, "dafka-kafka-password")
@@ -374,11 +351,12 @@ class Users:
     def __contains__(self, name: str) -> bool:
         return name in self._known
 
-    def _parse(self, octets: bytes) -> Mapping[str, _User]:
-        known = _parse_users(octets)
-        found = (each for each in octets.splitlines() if each.startswith(SALT_KEY.encode()))
-        self._secret = next(found, self._secret)
-        return known
+    def _parse(self, octets: bytes) -> Mapping[str, tuple[User, Rights]]:
+        file = UserFile.parse(octets)
+        if not file.users:
+            raise ValueError("has no user: 'dafka kafka-user add NAME --kafka-users FILE' adds one")
+        self._salt_key = file.salt_key
+        return {name: (each, Rights(each.permissions(name))) for name, each in file.users.items()}
 
     def close(self) -> None:
         """Stop checking passwords."""
@@ -387,17 +365,16 @@ class Users:
     def verifiers(self, name: str) -> Mapping[str, Verifier] | None:
         """Return a user's verifiers by mechanism; None for an unknown user."""
         found = self._known.get(name)
-        return None if found is None else found.verifiers
+        return found and found[0].verifiers
 
     def rights(self, name: str) -> Rights | None:
         """Return a user's permissions; None for an unknown user."""
         found = self._known.get(name)
-        return None if found is None else found.rights
+        return found and found[1]
 
     def permissions(self) -> list[Permissions]:
         """Return the permissions of all users, by name."""
-        held = (each.rights for _, each in sorted(self._known.items()))
-        return [each.permissions for each in held if each is not None]
+        return [rights.permissions for _, (_, rights) in sorted(self._known.items())]
 
     def look(self) -> None:
         """Reload the file if it has changed; while it is invalid, all users are rejected."""
@@ -409,12 +386,11 @@ class Users:
 
         So answers don't reveal which names exist, even beside those of another gateway or run.
         """
-        known = self._known.get(name)
-        if known is not None and mechanism in known.verifiers:
-            return known.verifiers[mechanism]
-        size = int(mechanism[-3:]) // 8
+        if known := (self.verifiers(name) or {}).get(mechanism):
+            return known
+        size = KEY_BYTES[mechanism]
         named = f"{mechanism} {name}".encode("utf-8", "surrogatepass")
-        salt = hmac.digest(self._secret, named, "sha256")
+        salt = hmac.digest(self._salt_key, named, "sha256")
         return Verifier(salt, secrets.token_bytes(size), secrets.token_bytes(size), ITERATIONS)
 
     def knows(self, name: str, password: str) -> bool:
@@ -425,40 +401,3 @@ class Users:
         except ValueError:
             return False
         return hmac.compare_digest(given.stored_key, like.stored_key)
-
-
-def _parse_users(octets: bytes) -> Mapping[str, _User]:
-    known: dict[str, _User] = {}
-    try:
-        lines = octets.decode().splitlines()
-    except ValueError:
-        raise ValueError("must be a file that 'dafka kafka-user' made (it is no text)") from None
-    for number, line in enumerate(lines, 1):
-        if not line.strip() or line.startswith(("#", SALT_KEY)):
-            continue
-        try:
-            _take(known, line)
-        except ValueError as error:
-            raise ValueError(f"line {number} {printable(str(error))}") from None
-    if not known:
-        raise ValueError("has no user: 'dafka kafka-user add NAME --kafka-users FILE' adds one")
-    for name, user in known.items():
-        if user.rights is None:
-            cure = f"'dafka kafka-user change {name} --role ROLE' gives some"
-            raise ValueError(f"has no roles of user {printable(name)!r}: {cure}")
-        if not user.verifiers:
-            cure = f"'dafka kafka-user add {name}' gives one"
-            raise ValueError(f"has no password of user {printable(name)!r}: {cure}")
-    return known
-
-
-def _take(known: dict[str, _User], line: str) -> None:
-    permissions = permissions_of(line)
-    if permissions is None:
-        name, mechanism, verifier = _parsed(line)
-        known.setdefault(name, _User({}, None)).verifiers[mechanism] = verifier
-        return
-    user = known.get(permissions.name, _User({}, None))
-    if user.rights is not None:
-        raise ValueError("gives a user roles a second time")
-    known[permissions.name] = user._replace(rights=Rights(permissions))

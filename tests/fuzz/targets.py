@@ -64,7 +64,7 @@ from dafka_kafka.partition_writer import produced_records
 from dafka_kafka.records.record_batch import decode_batches
 from dafka_kafka.requests import is_served, parse_head
 from dafka_kafka.sasl import Sasl
-from dafka_kafka.users import SCRAM, Rights, Users, lines_of
+from dafka_kafka.users import SCRAM, Rights, UserFile, Users, new_user
 from dafka_spark.option_types import (
     parse_duration_ms,
     parse_offset_range_limit,
@@ -268,9 +268,10 @@ def _produced(octets: bytearray, version: int) -> None:
 
 def sasl(octets: bytes) -> None:
     """Two messages of a Kafka client that authenticates; the file of users."""
-    said = [each.decode("utf-8", "replace") for each in pieces(octets)]
-    with tempfile.NamedTemporaryFile("w", encoding="utf-8") as file:
-        file.write("\n".join(said) if len(said) > 2 else _USERS)
+    parts = [*pieces(octets)]
+    said = [each.decode("utf-8", "replace") for each in parts]
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(parts[2] if len(parts) > 2 else _USERS)
         file.flush()
         try:
             users = Users(file.name)
@@ -287,7 +288,7 @@ def sasl(octets: bytes) -> None:
     assert connection.user is None
 
 
-_USERS: Final = "\n".join([*lines_of("alice", "wonder land"), "alice roles=produce"])
+_USERS: Final = UserFile(b"key", {"alice": new_user("alice", "wonder land", ["produce"])}).packed()
 
 
 def manifest(octets: bytes) -> None:

@@ -13,7 +13,7 @@ from dafka_core import Store
 from dafka_core.security.permissions import Permissions
 from dafka_core.testing import wait_until
 from dafka_kafka.gateway import Gateway
-from dafka_kafka.users import USER_ROLES, line_of, lines_of
+from dafka_kafka.users import USER_ROLES, UserFile, new_user
 
 EVERYTHING = frozenset(USER_ROLES)
 NAME, PASSWORD = "alice", "wonder land"
@@ -59,16 +59,16 @@ class Locked:
         wait_until(lambda: known.permissions() == sorted(held, key=lambda each: each.name))
 
 
-_lines_of = cache(lines_of)  # with the same salt, so that the line is unchanged
+_new_user = cache(new_user)  # with the same salt, so that the user is unchanged
 
 
 def write_users(file: Path, *users: str | Permissions, password: str = PASSWORD) -> None:
-    lines = []
+    known = UserFile()
     for each in users:
         held = Permissions(each, EVERYTHING) if isinstance(each, str) else each
-        lines += [*_lines_of(held.name, password), line_of(held)]
+        known.users[held.name] = _new_user(held.name, password, ()).with_permissions(held)
     made = file.with_suffix(".new")
-    made.write_text("\n".join(lines))
+    made.write_bytes(known.packed())
     made.chmod(0o600)
     made.replace(file)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,28 +24,28 @@ from dafka_kafka.users import (
     Pattern,
     Resource,
     Rights,
+    User,
+    UserFile,
     Users,
+    Verifier,
     acls,
-    line_of,
-    lines_of,
-    permissions_of,
-    salt_key_line,
+    new_user,
 )
 
 
-def user(name: str, password: str) -> list[str]:
-    return [*lines_of(name, password), f"{name} roles=consume"]
+def user(name: str, password: str) -> User:
+    return new_user(name, password, ["consume"])
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "users"
-    written(path, *user("alice", "wonder land"), "", "# a comment", *user("bób", "b"))
+    written(path, alice=user("alice", "wonder land"), bób=user("bób", "b"))
     return path
 
 
-def written(path: Path, *lines: str) -> None:
-    path.write_text("\n".join(lines), "utf-8")
+def written(path: Path, salt_key: bytes = b"key", /, **users: User) -> None:
+    path.write_bytes(UserFile(salt_key, users).packed())
     path.chmod(0o600)
 
 
@@ -63,8 +65,7 @@ def test_what_a_user_may_do_is_read_as_it_was_written(tmp_path: Path) -> None:
         Permissions("alice", frozenset({"produce", "admin"}), produce=odd, consume=()),
         Permissions("bob", frozenset({"consume"})),
     ):
-        assert permissions_of(line_of(held)) == held
-        written(tmp_path / "users", *lines_of(held.name, "p"), line_of(held))
+        written(tmp_path / "users", **{held.name: user("x", "p").with_permissions(held)})
         users = Users(str(tmp_path / "users"))
         assert users.permissions() == [held]
         rights = users.rights(held.name)
@@ -73,15 +74,19 @@ def test_what_a_user_may_do_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert users.rights("alice") is None
 
 
+def lengths(verifier: Verifier) -> list[int]:
+    return [len(each) for each in (verifier.salt, verifier.stored_key, verifier.server_key)]
+
+
 @pytest.mark.parametrize("mechanism", SCRAM)
 def test_nobody_is_told_which_names_there_are(file: Path, mechanism: str) -> None:
     salts = set()
-    for line in (salt_key_line(), salt_key_line()):  # of two clusters
-        written(file, line, *user("alice", "a"))
+    for key in (UserFile().salt_key, UserFile().salt_key):  # of two clusters
+        written(file, key, alice=user("alice", "a"))
         users, again = Users(str(file)), Users(str(file))  # at another gateway, or after a restart
         known, unknown = users.verifier(mechanism, "alice"), users.verifier(mechanism, "carol")
         assert unknown.iterations == known.iterations
-        assert [*map(len, unknown[:3])] == [*map(len, known[:3])]
+        assert lengths(unknown) == lengths(known)
         assert {each.verifier(mechanism, "carol").salt for each in (users, again)} == {unknown.salt}
         salts |= {users.verifier(each, "carol").salt for each in SCRAM}
     assert len(salts) == 2 * len(SCRAM)
@@ -89,47 +94,68 @@ def test_nobody_is_told_which_names_there_are(file: Path, mechanism: str) -> Non
 
 def test_the_file_is_read_again(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     users = Users(str(file))
-    written(file, *user("carol", "c"))
+    written(file, carol=user("carol", "c"))
     users.look()
     assert "carol" in users
     assert "alice" not in users
-    written(file, "nonsense")
+    file.write_bytes(b"nonsense")
     users.look()
     users.look()
     assert "carol" not in users
-    assert [each.getMessage() for each in caplog.records] == [
-        f"Kafka: users: {file} line 1 is no line that 'dafka kafka-user' writes; all are rejected"
-    ]
-    written(file, *user("carol", "c"))
+    [logged] = [each.getMessage() for each in caplog.records]
+    assert logged == f"Kafka: users: {file} {NO_OBJECT}; all are rejected"
+    written(file, carol=user("carol", "c"))
     users.look()
     assert users.knows("carol", "c")
 
 
-GOOD = lines_of("alice", "a")[0]
+NO_OBJECT = "is no JSON object, as 'dafka kafka-user' writes it"
+INVALID = "is not as 'dafka kafka-user' writes it"
+
+
+def changed(old: str, new: str) -> Callable[[str], str]:
+    def change(text: str) -> str:
+        assert old in text
+        return text.replace(old, new, 1)
+
+    return change
 
 
 @pytest.mark.parametrize(
-    ("lines", "why"),
+    ("change", "why"),
     [
-        ((), "has no user"),
-        (("alice secret",), "line 1 is no line"),
-        ((GOOD, GOOD.replace("SHA-256", "SHA-512")), "line 2 has a key of another length"),
-        ((GOOD.replace("$16384:", "$4095:"),), "line 1 has 4095 iterations"),
-        ((GOOD.replace("$16384:", "$9999999:"),), "iterations"),
-        ((GOOD[:-5] + "!!!!!",), "line 1 "),
-        ((GOOD,), "has no roles of user 'alice'"),
-        (("alice roles=consume",), "has no password of user 'alice'"),
-        ((GOOD, "alice roles=consume", "alice roles=admin"), "line 3 gives a user roles a second"),
-        ((GOOD, "alice roles=consume topics=x"), "line 2 is no line"),
-        ((GOOD, "alice roles=store"), "line 2 'store' is for keys of nodes"),
-        ((GOOD, "alice roles=consum"), "line 2 'consum' is no role; did you mean 'consume'"),
+        (lambda _: UserFile().packed().decode(), "has no user"),
+        (lambda text: text[:-1], NO_OBJECT),
+        (lambda _: "[]", NO_OBJECT),
+        (changed("SCRAM-SHA-256", "SCRAM-SHA-1"), "another length than SCRAM-SHA-1 has"),
+        (changed("SCRAM-SHA-512", "SCRAM-SHA-256"), "another length than SCRAM-SHA-256 has"),
+        (changed('"stored_key": "', '"stored_key": "AAAA'), "another length than SCRAM-SHA-256"),
+        (changed('"stored_key": "', '"stored_key": "!'), INVALID),
+        (changed('"iterations": 16384', '"iterations": 4095'), "`int` >= 4096"),
+        (changed('"iterations": 16384', '"iterations": 9999999'), "`int` <= 1048576"),
+        (lambda text: re.sub('"salt": ".*?"', '"salt": ""', text), "length >= 1"),
+        (
+            lambda text: re.sub(r'"verifiers": \{.*\},\s+"roles"', '"roles"', text, flags=re.S),
+            "field",
+        ),
+        (changed('"roles"', '"rules"'), "unknown field `rules`"),
+        (changed('"consume"', '"store"'), "has user 'alice', and 'store' is for keys of nodes"),
+        (changed('"consume"', '"consum"'), "'consum' is no role; did you mean 'consume'"),
     ],
 )
-def test_a_file_that_is_wrong_is_refused(tmp_path: Path, lines: tuple[str, ...], why: str) -> None:
-    written(tmp_path / "users", *lines)
-    with pytest.raises(ConfigError, match=why) as error:
-        Users(str(tmp_path / "users"))
+def test_a_file_that_is_wrong_is_refused(
+    tmp_path: Path, change: Callable[[str], str], why: str
+) -> None:
+    file = tmp_path / "users"
+    written(file, alice=user("alice", "a"))
+    text = file.read_text()
+    file.write_text(change(text))
+    with pytest.raises(ConfigError, match=re.escape(why)) as error:
+        Users(str(file))
     assert error.value.option == "kafka_users"
+    secrets = re.findall(r'"(?:salt|stored_key|server_key)": "(.*?)"', text)
+    assert len(secrets) == 6
+    assert [each for each in secrets if each in str(error.value)] == []
 
 
 def test_a_file_that_others_can_read_or_that_is_none_is_refused(file: Path, tmp_path: Path) -> None:
@@ -145,7 +171,7 @@ def test_what_cannot_be_a_user_is_refused() -> None:
     names = [(name, "p") for name in ("", "a b", "a=b", "a,b")]
     for name, password in (*names, ("a", ""), ("a", "x" * 1_025)):
         with pytest.raises(ValueError, match="has 1 to"):
-            lines_of(name, password)
+            user(name, password)
 
 
 def test_who_lacks_a_library_is_not_told_of_an_option_that_was_never_set(
