@@ -257,9 +257,7 @@ class User(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def with_permissions(self, held: Permissions) -> User:
         """Return the user with other permissions."""
         roles = tuple(each for each in USER_ROLES if each in held.roles)
-        return msgspec.structs.replace(
-            self, roles=roles, produce=held.produce, consume=held.consume
-        )
+        return User(self.verifiers, roles, held.produce, held.consume)
 
 
 class UserFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -280,12 +278,15 @@ class UserFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         try:
             file = convert(found, cls)
         except (ValueError, msgspec.ValidationError) as error:
-            raise ValueError(f"is not as 'dafka kafka-user' writes it: {error}") from None
+            why = printable(str(error))
+            raise ValueError(f"is not as 'dafka kafka-user' writes it: {why}") from None
         for name, user in file.users.items():
             try:
+                _check_name(name)
                 user.check()
             except ValueError as error:
-                raise ValueError(f"has user {printable(name)!r}, and {error}") from None
+                why = printable(f"has user {name!r}, and {error}")
+                raise ValueError(why) from None
         return file
 
 
@@ -311,9 +312,13 @@ def new_user(name: str, password: str, roles: Iterable[str]) -> User:
     Raises:
         ValueError: the name or the password is invalid.
     """
+    _check_name(name)
+    return User({each: verifier_of(each, password) for each in SCRAM}, tuple(roles))
+
+
+def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
         raise ValueError("a name has 1 to 255 characters without spaces, ',' and '='")
-    return User({each: verifier_of(each, password) for each in SCRAM}, tuple(roles))
 
 
 def user_roles(words: Iterable[str]) -> frozenset[str]:

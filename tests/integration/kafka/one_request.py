@@ -36,14 +36,18 @@ def told(where: HostPort, api: Api | str, version: int, /, **fields: Any) -> Any
 
 def ask_as(gateway: Gateway, user: Permissions, api: Api, version: int, /, **fields: Any) -> Any:
     """Return the response to an authenticated user; None if there is none."""
-    requests = gateway.server.requests
     asked = request(api, **fields)
     asked.with_header(correlation_id=7, client_id="test")
-    octets = memoryview(asked.encode(version=version, header=True))
-    head = parse_head(octets, requests.apis)
-    sasl: Any = SimpleNamespace(available=lambda _, apis: apis, rights=Rights(user))
-    work = requests.answer(head, octets, "10.0.0.1", lambda: False, sasl)
-    pieces = asyncio.run_coroutine_threadsafe(work, gateway.server.loop).result(60)
-    if not pieces:
+    octets = answer_to(gateway, user, asked.encode(version=version, header=True))
+    if not octets:
         return None
-    return named(api, "Response").decode(b"".join(pieces)[4:], version=version, header=True)
+    return named(api, "Response").decode(octets[4:], version=version, header=True)
+
+
+def answer_to(gateway: Gateway, user: Permissions, octets: bytes) -> bytes:
+    """Return the encoded answer to a user's encoded request."""
+    requests, asked = gateway.server.requests, memoryview(octets)
+    head = parse_head(asked, requests.apis)
+    sasl: Any = SimpleNamespace(available=lambda _, apis: apis, rights=Rights(user))
+    work = requests.answer(head, asked, "10.0.0.1", lambda: False, sasl)
+    return b"".join(asyncio.run_coroutine_threadsafe(work, gateway.server.loop).result(60))

@@ -10,12 +10,16 @@ import pytest
 
 from dafka_core import Store
 from dafka_core.errors import ProtocolError
+from dafka_core.security.permissions import NOBODY
 from dafka_core.testing import wait_until
 from dafka_kafka import schemas
+from dafka_kafka.api import Api
 from dafka_kafka.gateway import APIS, Gateway
-from dafka_kafka.requests import FAILED, parse_head
+from dafka_kafka.requests import DENIED, FAILED, parse_head
 from tests.integration.kafka.fuzz import fuzz, is_there
 from tests.integration.kafka.malformed import KINDS, malformed, well_formed
+from tests.integration.kafka.one_request import answer_to, tell
+from tests.unit.kafka.messages import rows
 
 
 @pytest.mark.parametrize("count", [4_000, pytest.param(20_000, marks=pytest.mark.nightly)])
@@ -34,6 +38,23 @@ def test_malformed_requests_do_no_harm(
     # Errors are logged at intervals only.
     assert len([each for each in caplog.records if each.name == "dafka.kafka"]) < 100
     assert not [each for each in caplog.records if each.name == "asyncio"]
+
+
+@pytest.mark.parametrize("count", [4_000, pytest.param(20_000, marks=pytest.mark.nightly)])
+def test_odd_requests_of_a_user_without_permissions_change_nothing(
+    count: int, gateway: Gateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    answered = 0
+    for seed in range(count):
+        with suppress(ProtocolError):
+            answer_to(gateway, NOBODY, well_formed(random.Random(seed)))
+            answered += 1
+    assert answered > count / 4
+    assert gateway.server.complaints.counts[FAILED] == 0, caplog.text
+    assert gateway.server.complaints.counts[DENIED] > answered / 2
+    # Its topics and groups would be of these names.
+    assert rows(tell(gateway, Api.METADATA, 8, topics=None), "topics", "name") == []
+    assert rows(tell(gateway, Api.LIST_GROUPS, 2), "groups", "group_id") == []
 
 
 def test_a_seed_gives_the_same_requests_again() -> None:

@@ -139,6 +139,7 @@ def changed(old: str, new: str) -> Callable[[str], str]:
             "field",
         ),
         (changed('"roles"', '"rules"'), "unknown field `rules`"),
+        (changed('"alice"', '"al ice"'), "has user 'al ice', and a name has 1 to 255 characters"),
         (changed('"consume"', '"store"'), "has user 'alice', and 'store' is for keys of nodes"),
         (changed('"consume"', '"consum"'), "'consum' is no role; did you mean 'consume'"),
     ],
