@@ -43,14 +43,17 @@ def test_what_was_written_and_not_answered_is_written_once(tmp_path: Path) -> No
     writer.check(directory)
 
 
-@pytest.mark.parametrize("idempotent", [True, False])
+@pytest.mark.parametrize(
+    ("idempotent", "records"),
+    [(True, EACH), (False, EACH), pytest.param(True, 300_000, marks=pytest.mark.nightly)],
+)
 def test_nothing_acknowledged_is_lost_and_nothing_of_an_idempotent_producer_doubled(
-    tmp_path: Path, idempotent: bool
+    tmp_path: Path, idempotent: bool, records: int
 ) -> None:
     with ForkedCluster(directory=tmp_path, kafka={"num_partitions": 2}) as cluster:
         writer = NumberWriter(cluster.bootstrap_servers, idempotent=idempotent)
         for each in range(1, ROUNDS + 1):
-            writer.write(each * EACH)
+            writer.write(each * records)
             cluster.kill_store()
             cluster.start_store()
         writer.finish()

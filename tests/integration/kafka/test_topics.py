@@ -1,10 +1,11 @@
-"""Unmodified clients create topics and partitions; impossible requests get a reason."""
+"""Unmodified clients create topics and partitions, also beside those of Dafka's producers."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 from dafka_core import Producer, Store
 from dafka_core.testing import wait_until
 from dafka_kafka.api import Api
+from dafka_kafka.errors import KafkaError, RefusedError
 from dafka_kafka.gateway import Gateway
 from dafka_kafka.gateways import node_id
 from dafka_kafka.partition_registry import PartitionRegistry
@@ -30,7 +32,9 @@ from tests.integration.kafka.admin import (
     refusal,
 )
 from tests.integration.kafka.one_request import tell
+from tests.integration.kafka.produce_client import ProduceClient
 from tests.unit.kafka.messages import request, rows, versions
+from tests.unit.kafka.records.batches import batch
 
 
 def made(topic: str, config: dict[str, str] | None = None, copies: int = -1) -> NewTopic:
@@ -244,3 +248,59 @@ def test_topics_are_made_and_extended_in_each_version(gateway: Gateway) -> None:
         ):
             answer = tell(gateway, Api.CREATE_PARTITIONS, version, topics=topics, **asked)
             assert rows(answer, "results", "error_code", "error_message") == [error]
+
+
+@pytest.fixture
+def dafkas(store: Store) -> Iterator[Producer]:
+    """One that has written topic t."""
+    with Producer("t", tower=store.options.tower) as dafkas:
+        dafkas.publish(b"dafka's")
+        yield dafkas
+
+
+def begun(gateway: Gateway) -> AdminClient:
+    client = admin_of(gateway)
+    wait_until(lambda: counts(client) == {"t": 1})
+    return client
+
+
+@pytest.mark.usefixtures("dafkas")
+def test_clients_get_a_partition_beside_those_of_dafkas_producers(
+    gateway: Gateway, store: Store
+) -> None:
+    client = begun(gateway)
+    writer = KafkaProducer({"bootstrap.servers": str(gateway.listens), "enable.idempotence": True})
+    for at in range(50):
+        writer.produce("t", b"%d" % at, key=b"%d" % at)
+    assert writer.flush(PATIENCE_S) == 0
+    assert counts(client) == {"t": 2}
+    assert sorted(info.end for info in store.log.partitions("t")) == [1, 50]
+
+
+@pytest.mark.usefixtures("dafkas")
+def test_why_clients_cannot_get_a_partition_is_told_and_not_tried_each_time(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, turns = begun(gateway), list[str]()
+
+    async def extend(self: PartitionRegistry, topic: str, *_: object, **__: object) -> None:
+        turns.append(topic)
+        raise RefusedError(KafkaError.POLICY_VIOLATION, "all numbers are given")
+
+    monkeypatch.setattr(PartitionRegistry, "extend", extend)
+    parts = {("t", 0): batch([b"kafka's"])}
+    with ProduceClient(gateway.listens) as writer:
+        wait_until(lambda: writer.ask(parts) == [(KafkaError.POLICY_VIOLATION, -1)])
+        assert writer.ask(parts) == [(KafkaError.POLICY_VIOLATION, -1)]
+    assert turns == ["t"]
+    assert counts(client) == {"t": 1}
+
+
+@pytest.mark.usefixtures("dafkas")
+def test_clients_get_no_partition_where_no_topics_are_made_by_themselves(store: Store) -> None:
+    with Gateway(store, listen="127.0.0.1:0", auto_create_topics=False) as gateway:
+        client = begun(gateway)
+        with ProduceClient(gateway.listens) as writer:
+            found = writer.ask({("t", 0): batch([b"kafka's"])})
+        assert found == [(KafkaError.POLICY_VIOLATION, -1)]
+        assert counts(client) == {"t": 1}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
+import warnings
 from abc import abstractmethod
-from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Coroutine, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 
 import aiokafka
 import aiokafka.errors
@@ -16,8 +18,9 @@ import kafka.errors
 
 from dafka_core.model.envelope import Headers
 from dafka_core.system.closing import Closing
-from tests.integration.kafka import aio
 from tests.integration.kafka.locked import Login
+
+T = TypeVar("T")
 
 PATIENCE_S: Final = 60.0
 """Timeout of any operation on a busy machine."""
@@ -264,6 +267,25 @@ class PythonReader(KafkaReader):
         self._consumer.close()
 
 
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run as ``asyncio.run``, and close connections that aiokafka leaves open."""
+    try:
+        return asyncio.run(work)
+    finally:
+        collect()
+
+
+def collect() -> None:
+    """Close connections that aiokafka leaves open.
+
+    It does not await their end. Collecting them here keeps their ResourceWarnings out of later
+    tests.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
+
+
 class Aiokafka(PythonClient):
     """aiokafka."""
 
@@ -282,7 +304,7 @@ class Aiokafka(PythonClient):
             finally:
                 await producer.stop()
 
-        return aio.run(asyncio.wait_for(work(), PATIENCE_S))
+        return run(asyncio.wait_for(work(), PATIENCE_S))
 
     def reading(self, topic: str = "t", *, wait_ms: int = 500, **options: Any) -> KafkaReader:
         return AiokafkaReader(self._reading_options(wait_ms, options), topic)
@@ -309,7 +331,7 @@ class AiokafkaReader(PythonReader):
     def close(self) -> None:
         self._result(self._consumer.stop())
         self._runner.close()
-        aio.collect()
+        collect()
 
 
 CLIENTS: Final = (Librdkafka, KafkaPython, Aiokafka)
