@@ -136,32 +136,6 @@ def test_a_client_seeks_by_offset_and_by_time(
         assert client.read_values(60) == numbers(40, 100)
 
 
-@ALL
-def test_a_record_wakes_who_waits_for_it(
-    publisher: Publisher, servers: str, kind: type[KafkaClient]
-) -> None:
-    publisher.publish_values(*numbers(0, 3))
-    with kind(servers).reading(wait_ms=30_000) as client:
-        assert client.read_values(3) == numbers(0, 3)
-        assert client.poll() == []  # it waits at the gateway, for 30 s
-        for number in range(3, 6):
-            began = time.monotonic()
-            publisher.producer.publish(b"%d" % number)
-            assert client.read_values(1) == [b"%d" % number]
-            assert time.monotonic() - began < 15
-
-
-@ALL
-@pytest.mark.parametrize(("first", "offset"), [(60, 20), (0, 1_000)])
-def test_who_is_outside_of_the_partition_begins_anew(
-    publisher: Publisher, servers: str, kind: type[KafkaClient], first: int, offset: int
-) -> None:
-    publisher.publish_values(*numbers(0, 100), trim=first)
-    with kind(servers).reading(auto_offset_reset="earliest") as client:
-        client.seek(offset)
-        assert client.read_values(100 - first) == numbers(first, 100)
-
-
 def confluent(servers: str, **options: Any) -> confluent_kafka.Consumer:
     named = {name.replace("_", "."): value for name, value in options.items()}
     fixed = {"bootstrap.servers": servers, "group.id": "unused", "enable.auto.commit": False}
