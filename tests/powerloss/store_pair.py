@@ -175,7 +175,7 @@ class StorePair(Workload):
     def state(self) -> State:
         script = Restart(self.root)
         with script.closing:
-            stores = one, two = [RestartedStore(script, name, {}) for name in NAMES]
+            stores = one, two = [RestartedStore(script, name) for name in NAMES]
             before = [ends(store.log) for store in stores]
             noted = {tp for store in stores for tp in noted_partitions(store.log)}
             assert noted == {tp for each in before for tp in each if tp.topic == TOPIC}

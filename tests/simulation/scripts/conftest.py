@@ -15,11 +15,3 @@ def world(tmp_path: Path) -> Iterator[Script]:
     script = Script(tmp_path)
     with script.closing:
         yield script
-
-
-@pytest.fixture
-def locked(tmp_path: Path) -> Iterator[Script]:
-    """A world in which each node has a key."""
-    script = Script(tmp_path, locked=True)
-    with script.closing:
-        yield script

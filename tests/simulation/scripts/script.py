@@ -13,7 +13,6 @@ make fail.  ``Checkers`` check each step, as in the worlds of seeds.
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
@@ -21,14 +20,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
-from dafka_core.config.node_options import C_LAYOUT, MAX_RECORD_BYTES
-from dafka_core.errors import DafkaError, HistoryChangedError, ProtocolError, RecordTooLargeError
+from dafka_core.errors import DafkaError
 from dafka_core.model.epochs import LIFE_ID_BITS
 from dafka_core.model.log_entries import Commit, LogEntry, Stage
 from dafka_core.model.names import DELETIONS_TOPIC
 from dafka_core.model.records import (
     NO_VERSION,
-    PartitionInfo,
     RecordBatch,
     StagedTransaction,
     TopicPartition,
@@ -36,23 +33,16 @@ from dafka_core.model.records import (
 from dafka_core.model.values import Values
 from dafka_core.nodes.append_queue import AppendQueue
 from dafka_core.nodes.deletions import Deletions
-from dafka_core.nodes.maintenance import usage_at_start
 from dafka_core.nodes.store_loop import StoreLoop
-from dafka_core.protocol.beacons import WELCOME, NodeBeacon, decode_tower_beacon, encode_node_beacon
-from dafka_core.protocol.codec import decode, encode
-from dafka_core.protocol.consumer_role import ConsumerRole, Loss
-from dafka_core.protocol.messages import HeadsQuery, Message
+from dafka_core.protocol.messages import Message
 from dafka_core.protocol.producer_role import ProducerRole
-from dafka_core.protocol.reader_role import ReaderRole
 from dafka_core.protocol.role import Outgoing
-from dafka_core.protocol.store_limits import StoreLimits
 from dafka_core.protocol.store_role import StoreRole
-from dafka_core.security.permissions import CONSUME, PRODUCE, STORE, Permissions
+from dafka_core.security.permissions import PRODUCE, STORE
 from dafka_core.storage import Log
 from tests.simulation.checkers import Checkers
-from tests.simulation.keys import Keys, SimulatedSecurity
 from tests.simulation.mesh import SimulatedMesh
-from tests.simulation.network import Link, Network
+from tests.simulation.network import Network
 from tests.simulation.shape import OURS, Shape, shape_of
 from tests.simulation.world import World
 
@@ -101,8 +91,8 @@ def tp_of(name: str, topic: str = "t") -> TopicPartition:
 class Script:
     """Time, network and the nodes of one test."""
 
-    def __init__(self, directory: Path, *, locked: bool = False) -> None:
-        shape = calm_shape(locked=locked)
+    def __init__(self, directory: Path) -> None:
+        shape = calm_shape()
         self.directory = directory
         self.world = World(shape.seed)
         self.checkers = Checkers(self.world)
@@ -131,34 +121,13 @@ class Script:
         self.until(future.done)
         return future.result()
 
-    def separate(self, one: Node | Peer, other: Node | Peer) -> None:
-        """Lose all messages between two machines from now on."""
-        for pair in ((one.name, other.name), (other.name, one.name)):
-            self.network.blocks[pair] = (float("inf"), "lost")
-
-    def refused(self, kind: str) -> int:
-        """Return the number of messages of a kind that nodes did not permit."""
-        return self.world.refused[kind]
-
     # -- nodes -----------------------------------------------------------------------------------
 
-    def store(self, name: str = "a", **limits: int) -> ScriptedStore:
-        return ScriptedStore(self, name, limits)
+    def store(self, name: str = "a") -> ScriptedStore:
+        return ScriptedStore(self, name)
 
     def producer(self, topic: str, name: str = "producer", **options: Any) -> ScriptedProducer:
         return ScriptedProducer(self, topic, name, **options)
-
-    def consumer(self, *topics: str, **options: Any) -> ScriptedConsumer:
-        consumer = ScriptedConsumer(self, **options)
-        for topic in topics:
-            consumer.subscribe(topic)
-        return consumer
-
-    def reader(self, name: str = "reader") -> ScriptedReader:
-        return ScriptedReader(self, name)
-
-    def peer(self, *prefixes: bytes, **options: Any) -> Peer:
-        return Peer(self, prefixes, **options)
 
     @contextmanager
     def log(self, name: str) -> Iterator[Log]:
@@ -175,9 +144,7 @@ class Node:
     def __init__(self, script: Script, name: str) -> None:
         self.script = script
         self.name = name
-        keys = script.network.keys
-        known = keys.find(name) if keys.locked else None
-        self.permissions = known.permissions if known else keys.add(name, *self.roles)
+        self.permissions = script.network.keys.add(name, *self.roles)
         self.mesh = cast("SimulatedMesh", None)
         self.is_up = False
 
@@ -186,7 +153,7 @@ class Node:
         return self.mesh.role.address
 
     def own_address(self, name: str) -> str:
-        """Return an address that derives from a name, within the node's key."""
+        """Return an address that derives from a name."""
         return self.permissions.made_own(tp_of(name).partition)
 
     def call(self, function: Callable[[float], list[Outgoing] | None]) -> None:
@@ -213,15 +180,13 @@ class ScriptedStore(Node):
     roles = (STORE,)
     is_full = False  # the disk
 
-    def __init__(self, script: Script, name: str, limits: dict[str, int]) -> None:
+    def __init__(self, script: Script, name: str) -> None:
         super().__init__(script, name)
-        self._limits = limits
         self.start()
 
     def start(self) -> None:
         script, world = self.script, self.script.world
         address = self.own_address(self.name)
-        locked = script.network.keys.locked
         self.log = Log(script.directory / self.name, clock_us=script.now_us)
         script.closing.callback(self.log.close)
         self.role = StoreRole(
@@ -232,9 +197,7 @@ class ScriptedStore(Node):
             least_number=script.now_us() // 1_000_000,
             known=self.log.met(),
             wall_us=script.now_us,
-            limits=StoreLimits(self._limits, by_key=locked),
         )
-        self.role.on_scan(usage_at_start(self.log, self.role.limits))
         script.checkers.disks[address] = cast("Any", self.log)
         self._join(self.role, self._on_round)
         mesh = cast("Any", self.mesh)
@@ -271,6 +234,16 @@ class ScriptedStore(Node):
             return messages
 
         self.script.world.after(0.001, write)
+
+    def ask(self, *messages: Message) -> list[Outgoing]:
+        """Return what the store sends within a second after these messages; nobody receives it."""
+        mesh, sent = cast("Any", self.mesh), list[Outgoing]()
+        mesh.send = sent.extend
+        for each in messages:
+            self.call(lambda now, each=each: self.role.on_message(now, each, ""))  # type: ignore[misc]
+        self.script.run(1)
+        del mesh.send
+        return sent
 
     # -- contents --------------------------------------------------------------------------------
 
@@ -378,215 +351,3 @@ class ScriptedProducer(Node):
         """Wait until all records are acknowledged."""
         self.script.run(0.01)  # the loop publishes them
         self.script.until(lambda: not self.role.unacknowledged, "all is acknowledged")
-
-
-Delivered = RecordBatch | RecordTooLargeError | HistoryChangedError
-
-
-class ScriptedConsumer(Node):
-    """A consumer with an application that takes records at once, unless ``max_queued`` is set."""
-
-    roles = (CONSUME,)
-
-    def __init__(
-        self,
-        script: Script,
-        name: str = "consumer",
-        *,
-        max_queued: int = 0,
-        limit_bytes: int = MAX_RECORD_BYTES,
-    ) -> None:
-        super().__init__(script, name)
-        self.max_queued = max_queued
-        self.delivered: list[Delivered] = []
-        self.losses: list[Loss] = []
-        address = self.own_address(name)
-        self.role = ConsumerRole(address, "earliest", limit_bytes=limit_bytes)
-        self._join(self.role, self._on_round, limit_bytes=limit_bytes)
-
-    def subscribe(self, topic: str) -> None:
-        def subscribe(now: float) -> list[Outgoing]:
-            self.mesh.subscribe(self.role.topic_subscriptions(topic))
-            return self.role.subscribe(topic)
-
-        self.call(subscribe)
-
-    @property
-    def batches(self) -> list[RecordBatch]:
-        return [each for each in self.delivered if isinstance(each, RecordBatch)]
-
-    def values(self, tp: TopicPartition | None = None) -> list[bytes]:
-        """Return all delivered values, or those of a partition, in their order."""
-        found = (each for each in self.batches if tp in (None, each.tp))
-        return [bytes(value) for batch in found for value in batch.values]
-
-    def by_partition(self) -> dict[TopicPartition, list[bytes]]:
-        """Return the delivered values of each partition; their offsets must be consecutive."""
-        found = defaultdict[TopicPartition, list[bytes]](list)
-        for batch in self.batches:
-            assert batch.offset == len(found[batch.tp])
-            found[batch.tp] += map(bytes, batch.values)
-        return dict(found)
-
-    def wait_for(self, *expected: bytes) -> None:
-        """Wait for exactly these values, and that no further ones follow them."""
-        self.script.until(lambda: len(self.values()) >= len(expected), f"{len(expected)} values")
-        self.script.run(0.1)
-        assert self.values() == [*expected]
-
-    def _on_round(self, now: float) -> bool:
-        self.delivered += self.role.delivered
-        self.losses += self.role.losses
-        self.role.delivered, self.role.losses = [], []
-        had_room = self.role.room
-        self.role.room = not self.max_queued or len(self.values()) < self.max_queued
-        return self.role.room and not had_room
-
-
-class ScriptedReader(Node):
-    """A reader of ranges."""
-
-    roles = (CONSUME,)
-
-    def __init__(self, script: Script, name: str) -> None:
-        super().__init__(script, name)
-        self.role = ReaderRole(self.own_address(name))
-        self._join(self.role)
-        script.until(lambda: self.mesh.peers.table.announced)
-
-    def partitions(self, *topics: str) -> list[PartitionInfo]:
-        """Return what the stores hold of topics, or of all."""
-        directory = self.role.directory
-        query, messages = directory.ask(self.script.world.now, HeadsQuery, topics)
-        self.mesh.send(messages)
-        self.script.until(lambda: query.answered, "all stores answer")
-        directory.forget(query)
-        return sorted(query.heads.values())
-
-    def read(self, tp: TopicPartition, start: int, end: int) -> list[bytes]:
-        """Return the values of a range."""
-        read = self.role.read(tp, start, end)
-        self.mesh.wake(self.script.world.now)
-        self.script.until(lambda: read.next_offset >= end, "the range is complete")
-        self.role.forget(read)
-        batches = [each for each in read.delivered if isinstance(each, RecordBatch)]
-        assert batches == read.delivered
-        return [bytes(value) for batch in batches for value in batch.values]
-
-
-class Peer:
-    """Any other program in the mesh, as ``RawPeer`` is with sockets: a C node, or a hostile one.
-
-    It connects to all nodes.  Its invalid messages are counted and nothing else comes of them, and
-    in a locked script it may send what its key allows.
-    """
-
-    byzantine = True  # in the words of the simulator: not held to the protocol
-
-    def __init__(
-        self,
-        script: Script,
-        prefixes: Sequence[bytes],
-        *,
-        name: str = "peer",
-        permissions: Permissions | None = None,
-    ) -> None:
-        self.script, self.name = script, name
-        self._network = script.network
-        own = tp_of(name).partition
-        self.address = permissions.made_own(own) if permissions else own
-        script.checkers.liars.add(self.address)
-        self.alive = True
-        self.role = self  # the network needs its address only
-        self.security = SimulatedSecurity(Keys(locked=False), name)
-        self.subscriptions = dict.fromkeys(prefixes)
-        self.received: list[list[bytes]] = []
-        self._endpoints: dict[str, None] = {}
-        self.tower_subscriptions = (b"",)
-        self.port = self._network.add(cast("Any", self))
-        self._announce()
-
-    def subscribe(self, *prefixes: bytes) -> None:
-        self.subscriptions.update(dict.fromkeys(prefixes))
-        for link in self._network.subscriber_links(cast("Any", self)):
-            self._network.tell(link, [b"\1" + prefix for prefix in prefixes])
-
-    def send(self, *messages: Message, layout: str = C_LAYOUT) -> None:
-        for message in messages:
-            self.send_frames(encode(message, layout))
-
-    def send_frames(self, frames: list[bytes]) -> None:
-        self._network.publish(cast("Any", self), frames)
-
-    def messages(self, kind: type[T]) -> list[T]:
-        """Return the received messages of a kind."""
-        found = (_decoded(frames) for frames in self.received)
-        return [message for message in found if type(message) is kind]
-
-    def wait_for(self, kind: type[T], count: int = 1) -> list[T]:
-        what = f"{count} {kind.__name__}"
-        self.script.until(lambda: len(self.messages(kind)) >= count, what)
-        return self.messages(kind)
-
-    def is_subscribed(self, prefix: bytes) -> bool:
-        """Return True if a node is subscribed to a prefix here."""
-        return any(prefix in link.prefixes for link in self._links)
-
-    def wait_until_subscribed(self, *prefixes: bytes) -> None:
-        for prefix in prefixes:
-            self.script.until(lambda: self.is_subscribed(prefix), f"{prefix!r}")  # noqa: B023
-
-    def announce_as(self, node: str, name: str, port: int) -> None:
-        """Announce to the towers that a node is at a place."""
-        beacon = encode_node_beacon(NodeBeacon(node, name, port))
-        self._network.beacon(cast("Any", self), beacon)
-
-    def stop(self) -> None:
-        self.alive = False
-        self._network.remove(cast("Any", self))
-
-    @property
-    def _links(self) -> list[Link]:
-        return self._network.links_to(cast("Any", self))
-
-    def _announce(self) -> None:
-        if self.alive:
-            self.announce_as(self.address, self.name, self.port)
-            self.script.world.after(1.0, self._announce)
-
-    # -- what the network calls ------------------------------------------------------------------
-
-    def trusts(self, endpoint: str, key: str) -> bool:
-        return True
-
-    def learn(self, news: object) -> None:
-        """Ignore news of peers."""
-
-    def take_subscription(self, link: Link, frame: bytes, key: str = "") -> None:
-        """Send what a node has subscribed to, as an XPUB socket does by itself."""
-        prefixes = dict.fromkeys(link.prefixes)
-        if frame[:1] == b"\1":
-            prefixes[frame[1:]] = None
-        else:
-            prefixes.pop(frame[1:], None)
-        link.prefixes = tuple(prefixes)
-
-    def take_frames(self, link: Link, frames: list[bytes]) -> None:
-        self.received.append(frames)
-
-    def take_beacon(self, frames: list[bytes]) -> None:
-        if frames == [WELCOME]:
-            self.announce_as(self.address, self.name, self.port)
-            return
-        endpoint = decode_tower_beacon(frames[:3]).endpoint
-        own = endpoint == f"tcp://{self.name}:{self.port}"
-        if not own and endpoint not in self._endpoints:
-            self._endpoints[endpoint] = None
-            self._network.connect(cast("Any", self), endpoint)
-
-
-def _decoded(frames: list[bytes]) -> Message | None:
-    try:
-        return decode(frames)
-    except ProtocolError:
-        return None

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from dafka_core.errors import FencedError
 from dafka_core.model.log_entries import TransactionExistsError
-from dafka_core.model.records import NO_VERSION, Transaction, TransactionState
+from dafka_core.model.records import (
+    NO_VERSION,
+    RecordBatch,
+    TopicPartition,
+    Transaction,
+    TransactionState,
+)
 from dafka_core.nodes import sockets, store_loop
 from dafka_core.protocol import messages as m
-from dafka_core.protocol.codec import subscription
-from tests.simulation.scripts.script import Peer, Script, ScriptedStore, tp_of, values
-from tests.unit.protocol.strategies import packed
+from dafka_core.protocol.role import OutgoingBatch
+from tests.simulation.scripts.script import Script, ScriptedStore, tp_of, values
 
 TP, OTHER = tp_of("p"), tp_of("other")
+PEER = "C" * 32
+
+Sent = Callable[..., None]
+"""A function that has records arrive."""
 
 
 @pytest.fixture
@@ -24,19 +33,16 @@ def store(world: Script) -> ScriptedStore:
 
 
 @pytest.fixture
-def sender(world: Script, store: ScriptedStore) -> Peer:
-    """Another store, that has part of a transaction."""
-    peer = world.peer(subscription(m.Fetch, TP.partition), subscription(m.Ack, TP.partition))
-    direct = subscription(m.DirectRecordBatch, store.address)
-    peer.wait_until_subscribed(subscription(m.RecordBatchMessage), direct)
+def sent(world: Script, store: ScriptedStore) -> Sent:
+    """Another store, that has part of a transaction, as its messages arrive."""
     world.checkers.liars.add(TP.partition)
     world.checkers.published[TP] = values(200)
-    return peer
 
+    def send(start: int, end: int, transaction: Transaction | None = None) -> None:
+        batch = RecordBatch.of(TP, start, values(end - start, start), transaction)
+        store.call(lambda now: store.role.on_batch(now, "", batch))
 
-def batch_of(start: int, end: int, transaction: Transaction | None = None) -> m.RecordBatchMessage:
-    content = values(end - start, start)
-    return m.RecordBatchMessage(*TP, start, len(content), packed(content), transaction)
+    return send
 
 
 def state(store: ScriptedStore) -> TransactionState:
@@ -46,31 +52,26 @@ def state(store: ScriptedStore) -> TransactionState:
 def test_staged_records_become_visible_when_they_are_committed(
     world: Script, store: ScriptedStore
 ) -> None:
-    peer = world.peer(subscription(m.RecordMessage), subscription(m.Head))
-    peer.subscribe(*(subscription(each, peer.address) for each in (m.DirectHead, m.DirectRecord)))
-    peer.wait_until_subscribed(subscription(m.GetHeads), subscription(m.Fetch))
+    asked = [m.GetHeads("", PEER), *(m.Fetch(PEER, *tp, 0, 100) for tp in (TP, OTHER))]
+
+    def visible() -> dict[TopicPartition, list[int]]:
+        """The ends in the heads that the store sends, and of the records."""
+        found: dict[TopicPartition, list[int]] = {}
+        for each in store.ask(*asked):
+            if isinstance(each, m.DirectHead | OutgoingBatch):
+                part = each if isinstance(each, m.DirectHead) else each.batch
+                found.setdefault(part.tp, []).append(part.end)
+        return found
+
     store.append(TP, 0, 10)
-    world.run(1)
-    peer.received.clear()
     transaction = store.stage(TP, "A", 10, 60, 4)
     transaction = store.stage(TP, "A", 60, 100, 4)._replace(start=10)
     other = store.stage(OTHER, "B", 0, 100, 4)
     assert state(store) == TransactionState(10, 100, "A" * 32, None)
-    peer.send(m.GetHeads("", peer.address))
-    for tp in (TP, OTHER):
-        peer.send(m.Fetch(peer.address, "t", tp.partition, 0, 100))
-    world.run(5)
-    assert peer.messages(m.DirectHead)[:1] == [m.DirectHead(peer.address, *TP, 9)]
-    assert len(peer.messages(m.DirectRecord)) == 10
-    assert {*peer.messages(m.Head)} == {m.Head(*TP, 9)}
-    assert peer.messages(m.RecordMessage) == []
+    assert visible() == {TP: [10, 10]}
     store.commit(transaction, other)
     assert state(store) == TransactionState(100, 100, "A" * 32, Transaction(4, 10, 100))
-    live = peer.wait_for(m.RecordMessage, 190)
-    assert {(each.tp, each.sequence, each.value) for each in live} == {
-        (tp, at, b"%d" % at) for tp, start in ((TP, 10), (OTHER, 0)) for at in range(start, 100)
-    }
-    world.until(lambda: peer.messages(m.Head).count(m.Head(*TP, 99)) > 2, "the head is repeated")
+    assert visible() == {TP: [100, 10, 100], OTHER: [100, 100]}
 
 
 @pytest.mark.parametrize("version", [3, NO_VERSION])
@@ -129,9 +130,9 @@ def test_another_store_takes_over(world: Script, store: ScriptedStore) -> None:
         assert each.values(TP) == values(20)
 
 
-Sent = Sequence[tuple[int, int, Transaction | None]]
+Parts = Sequence[tuple[int, int, Transaction | None]]
 FIRST = (0, 10, Transaction(1, 0, 20))
-ANY_ORDER: list[Sent] = [
+ANY_ORDER: list[Parts] = [
     [FIRST, (10, 15, None)],  # the rest comes from a store where the transaction is older
     [FIRST, (10, 12, Transaction(2, 10, 12))],  # the rest belongs to a forged or newer one
     [FIRST, (10, 12, Transaction(2, 10, 30)), (12, 15, Transaction(2, 10, 30))],
@@ -142,38 +143,39 @@ ANY_ORDER: list[Sent] = [
 ]
 
 
-@pytest.mark.parametrize("sent", ANY_ORDER)
+@pytest.mark.parametrize("parts", ANY_ORDER)
 def test_a_store_continues_whatever_arrives_of_transactions(
-    world: Script, store: ScriptedStore, sender: Peer, sent: Sent
+    world: Script, store: ScriptedStore, sent: Sent, parts: Parts
 ) -> None:
-    for each in sent:
-        sender.send(batch_of(*each))
-    end = max(each[1] for each in sent)
+    for each in parts:
+        sent(*each)
+    end = max(each[1] for each in parts)
     world.until(lambda: state(store).staged_end == end)
-    sender.send(batch_of(end, end + 100))
+    sent(end, end + 100)
     world.until(lambda: store.log.end(TP) == end + 100)
     assert store.values(TP) == values(end + 100)
 
 
 def test_a_writer_and_another_store_take_over_from_each_other(
-    world: Script, store: ScriptedStore, sender: Peer
+    world: Script, store: ScriptedStore, sent: Sent
 ) -> None:
     """Part of a transaction stops no writer, unless the rest arrives."""
-    sender.send(batch_of(0, 10), batch_of(10, 15, Transaction(1, 10, 20)))
+    sent(0, 10)
+    sent(10, 15, Transaction(1, 10, 20))
     world.until(lambda: state(store).staged_end == 15)
     transaction = store.stage(TP, "A", 10, 25, 1)
-    sender.send(batch_of(15, 20, Transaction(1, 10, 20)))
+    sent(15, 20, Transaction(1, 10, 20))
     store.commit(transaction)
     assert state(store).transaction == Transaction(1, 10, 25)
-    sender.send(batch_of(25, 27, Transaction(2, 25, 30)))
+    sent(25, 27, Transaction(2, 25, 30))
     world.until(lambda: state(store).staged_end == 27)
     assert store.append(TP, 25, 15) == 40
     # Both have a part: the first complete one prevails.
     store.stage(TP, "B", 40, 45, 3)
-    sender.send(batch_of(40, 42, Transaction(3, 40, 50)))
+    sent(40, 42, Transaction(3, 40, 50))
     world.run(0.1)
     fenced = store.stage(TP, "C", 40, 45, 3)
-    sender.send(batch_of(40, 50, Transaction(3, 40, 50)))
+    sent(40, 50, Transaction(3, 40, 50))
     world.until(lambda: store.log.end(TP) == 50)
     with pytest.raises(FencedError):
         store.commit(fenced)

@@ -11,7 +11,7 @@ from dafka_core.protocol import messages as m
 from dafka_core.protocol.role import Outgoing, PeerNews
 from dafka_core.protocol.store_limits import StoreLimits
 from dafka_core.protocol.store_role import StoreRole
-from tests.unit.protocol.model import PARTITION, TOPIC, batch_of, offsets_of
+from tests.unit.protocol.model import PARTITION, TOPIC, TP, batch_of, offsets_of
 
 ME = "3B6B7CF3E064452E83D012EC823A4DD9"
 OTHER = "C907107406D149E897A2DEA4F157F211"
@@ -161,6 +161,8 @@ def test_catches_up_with_another_store() -> None:
     assert role.on_message(0.0, m.StoreHello(ME, OTHER), "") == [m.GetHeads("", ME)]
     messages = role.on_message(0.0, m.DirectHead(ME, TOPIC, PARTITION, 8), "")
     assert messages == [fetch(3, 9)]
+    role.on_batch(0.0, "C", batch_of(3, 9))  # an answer to another node
+    assert role.next_offset(TP) == 3
     role.on_batch(0.0, ME, batch_of(3, 9))
     assert disk.store(role) == [ack(9)]
     # The other store is noted on disk: a resuming producer relies on it.
