@@ -29,20 +29,6 @@ def write(topics: Topics, topic: str, start: int, end: int) -> None:
     topics.save(rows, topic=topic)
 
 
-def without_tower(topics: Topics) -> dict[str, str]:
-    return {name: value for name, value in topics.options.items() if name != "tower"}
-
-
-def test_a_topic_is_written_and_read(locked: Topics, topic: str) -> None:
-    write(locked, topic, 0, 500)
-    stores = ",".join(locked.cluster.locations(index)[-1] for index in range(2))
-    for options in ({}, {"fetch": "flight"}, {"fetch": "mesh"}, {"where": "offset >= 0"}):
-        rows = locked.batch(topic, **options)
-        assert sorted(int(row["value"]) for row in rows.collect()) == [*range(500)]
-    reader = locked.spark.read.format("dafka").options(**without_tower(locked), stores=stores)
-    assert reader.option("subscribe", topic).load().count() == 500
-
-
 def test_a_query_continues_from_its_checkpoint_and_keeps_no_secret(
     locked: Topics, topic: str, tmp_path: Path
 ) -> None:

@@ -82,9 +82,9 @@ def test_a_topic_is_trimmed_and_deleted_at_all_stores(cluster: EmbeddedCluster) 
     for before in ("soon", "1h,1GiB"):
         wrong = run("trim", "t", "--before", before, "--tower", cluster.tower)
         assert wrong.returncode == 2
-    rows = asked(cluster, "delete", "t", "--yes")
-    assert [(row["partitions"], row["records_given_up"]) for row in rows] == [(1, 60)] * 2
-    assert held(cluster, "t") == [(100, 100)] * 2
+    first, _ = asked(cluster, "delete", "t", "--yes")  # the other may have heard of it already
+    assert (first["partitions"], first["records_given_up"]) == (1, 60)
+    wait_until(lambda: held(cluster, "t") == [(100, 100)] * 2)
     nothing = run("delete", "t", "--yes", "--tower", cluster.tower)
     assert "no store has records" in nothing.stderr.decode()
     assert held(cluster, "other") == [(0, 10)] * 2
