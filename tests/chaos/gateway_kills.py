@@ -12,22 +12,14 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from pathlib import Path
+from itertools import chain
+from typing import Any
 
-from confluent_kafka import (
-    Consumer,
-    KafkaError,
-    KafkaException,
-    Message,
-    Producer,
-    TopicPartition,
-)
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from dafka_core.flight.store_client import StoreClient
-from dafka_core.flight.store_location import StoreLocation
-from dafka_core.storage import Log
-from tests.chaos.harness import PATIENCE_S, Chaos, ChaosError, Round, Worker, wait_until
+from tests.chaos.harness import Chaos, ChaosError, Round, Worker, wait_until
 from tests.forked import ForkedCluster
+from tests.integration.kafka.numbers import TOPIC, NumberWriter, ends, stored
 
 ROUNDS = 10
 SHORT_ROUNDS = 1
@@ -39,18 +31,16 @@ PAUSE_S = 2.0
 RETURN_S = 15.0
 """Limit of the time from the return of a gateway until each partition has an acknowledgement."""
 
-TOPIC = "numbers"
 PARTITIONS = 3
 MEMBERS = 2
-PACE = 200
-"""Numbers sent at a time, some milliseconds apart."""
+PACE_S = 0.005
 
 OPTIONS = {
     "num_partitions": PARTITIONS,
     "group_rebalance_delay_ms": 200,
     "group_min_session_timeout_ms": 1_000,
 }
-QUICK = {
+QUICK: dict[str, Any] = {
     "reconnect.backoff.ms": 50,
     "reconnect.backoff.max.ms": 200,
     "retry.backoff.ms": 50,
@@ -58,8 +48,6 @@ QUICK = {
     "log_level": 0,
 }
 """Clients retry soon: the round lasts as long."""
-
-_MESSAGE_TIMEOUT_MS = 120_000
 
 
 def run(chaos: Chaos, rounds: int) -> None:
@@ -72,6 +60,7 @@ class _Round(Round):
         cluster = self.stack.enter_context(ForkedCluster(2, self.directory, kafka=OPTIONS))
         servers = cluster.bootstrap_servers
         writer = Writer(servers)
+        numbers = writer.numbers
         self.stack.callback(writer.stop)
         members = [Member(servers) for _ in range(MEMBERS)]
         for member in members:
@@ -79,9 +68,9 @@ class _Round(Round):
         for each in (writer, *members):
             each.start()
         for kill in range(SHORT_KILLS if self.chaos.short else KILLS):
-            acknowledged = len(writer.acknowledged)
+            acknowledged = len(numbers.acknowledged)
             wait_until(
-                lambda before=acknowledged: len(writer.acknowledged) > before or writer.failure,  # type: ignore[misc]
+                lambda before=acknowledged: len(numbers.acknowledged) > before or writer.failure,  # type: ignore[misc]
                 f"something is acknowledged before kill {kill}",
             )
             time.sleep(self.chance.uniform(0, PAUSE_S))
@@ -95,7 +84,7 @@ class _Round(Round):
             if self.chance.random() < 0.5:  # otherwise the next kill may come earlier
                 returned_s = time.monotonic()
                 wait_until(
-                    lambda since=returned_s: min(writer.acknowledged_s) > since or writer.failure,  # type: ignore[misc]
+                    lambda since=returned_s: min(numbers.acknowledged_s) > since or writer.failure,  # type: ignore[misc]
                     f"each partition has an acknowledgement after kill {kill}",
                     RETURN_S,
                 )
@@ -103,7 +92,7 @@ class _Round(Round):
                     "seconds until all partitions are written", time.monotonic() - returned_s
                 )
         writer.finish()
-        sent = writer.sent
+        sent = numbers.sent
         wait_until(
             lambda: len(_read(members)) >= sent,
             lambda: f"the group has read {len(_read(members))} of {sent} numbers",
@@ -112,56 +101,28 @@ class _Round(Round):
             member.finish()
         self.chaos.outcome.records += sent
         self.chaos.add("numbers read again", sum(len(member.read) for member in members) - sent)
-        _check_group(self.chaos, servers, writer, members)
-        wait_until(lambda: _same(cluster), "both stores have the same")
+        _check_group(self.chaos, servers, sent, members)
+        wait_until(lambda: ends(cluster, 0) == ends(cluster, 1), "both stores have the same")
         cluster.close()
         for index in range(2):
-            _check_store(self.chaos, cluster.store_directory(index), writer)
+            directory = cluster.store_directory(index)
+            found = chain.from_iterable(stored(directory))
+            self.chaos.compare(directory.name, range(sent), found)
+            numbers.check(directory)
 
 
 class Writer(Worker):
-    """Writes 0, 1, 2, … to the partitions in turn."""
+    """Writes numbers to the partitions."""
 
     def __init__(self, servers: str) -> None:
         super().__init__("the producer")
-        self.sent = 0
-        self.acknowledged: dict[int, tuple[int, int]] = {}
-        """Partition and offset of each number."""
-        self.acknowledged_s = [0.0] * PARTITIONS
-        """The time of the last acknowledgement, by partition."""
-        limits = {"message.timeout.ms": _MESSAGE_TIMEOUT_MS, "queue.buffering.max.messages": 5_000}
-        self._producer = Producer(
-            {"bootstrap.servers": servers, "enable.idempotence": True, **limits, **QUICK}
-        )
+        self.numbers = NumberWriter(servers, partitions=PARTITIONS, **QUICK)
 
     def _work(self) -> None:
-        while not self._done.is_set():
-            for _ in range(PACE):
-                self._write()
-            self._producer.poll(0.01)
-        if self._producer.flush(_MESSAGE_TIMEOUT_MS / 1000):
-            raise ChaosError("not all numbers are acknowledged")
-
-    def _write(self) -> None:
-        number = self.sent
-        while True:
-            try:
-                self._producer.produce(
-                    TOPIC, b"%d" % number, partition=number % PARTITIONS, on_delivery=self._told
-                )
-            except BufferError:
-                self._producer.poll(0.05)
-            else:
-                self.sent += 1
-                return
-
-    def _told(self, error: KafkaError | None, message: Message) -> None:
-        if error is not None:
-            self.failure = KafkaException(error)
-            return
-        place = message.partition(), message.offset()
-        self.acknowledged_s[message.partition() or 0] = time.monotonic()
-        self.acknowledged[int(message.value() or b"")] = place  # type: ignore[assignment]
+        while not self._done.is_set() and not self.numbers.errors:
+            self.numbers.step()
+            time.sleep(PACE_S)
+        self.numbers.finish()
 
 
 class Member(Worker):
@@ -213,9 +174,9 @@ def _read(members: list[Member]) -> set[int]:
     return {number for member in members for _, number in tuple(member.read)}
 
 
-def _check_group(chaos: Chaos, servers: str, writer: Writer, members: list[Member]) -> None:
+def _check_group(chaos: Chaos, servers: str, sent: int, members: list[Member]) -> None:
     """Check that all numbers were read, and that commits were kept."""
-    chaos.compare("what the group has read", range(writer.sent), _read(members))
+    chaos.compare("what the group has read", range(sent), _read(members))
     committed: dict[int, int] = {}
     for member in members:
         for partition, offset in member.committed:
@@ -242,31 +203,3 @@ def _answered(ask: Callable[[], list[TopicPartition]]) -> list[TopicPartition]:
 
     wait_until(has_answered, "the coordinator answers")
     return found
-
-
-def _same(cluster: ForkedCluster) -> bool:
-    """Return whether both stores have equally many records in each partition."""
-    heads = []
-    for index in range(2):
-        with StoreClient(StoreLocation("", cluster.locations(index))) as client:
-            heads.append(sorted(info[:4] for info in client.heads([TOPIC], timeout_s=PATIENCE_S)))
-    return heads[0] == heads[1]
-
-
-def _check_store(chaos: Chaos, directory: Path, writer: Writer) -> None:
-    """Check that each number exists once, in order, where its producer was told."""
-    found: dict[int, list[int]] = {}
-    with Log(directory) as log:
-        for info in log.partitions(TOPIC):
-            batches = log.read(info.tp, 0, info.end, max_records=1 << 30, max_bytes=1 << 40)
-            numbers = [int(value) for batch in batches for value in batch.values]
-            found[numbers[0] % PARTITIONS] = numbers
-    for partition in range(PARTITIONS):
-        numbers = found.get(partition, [])
-        wanted = range(partition, writer.sent, PARTITIONS)
-        chaos.compare(f"partition {partition} in {directory.name}", wanted, numbers)
-        if numbers != [*wanted]:
-            raise ChaosError(f"partition {partition} in {directory.name} is out of order")
-    for number, (partition, offset) in writer.acknowledged.items():
-        if found[partition][offset] != number:
-            raise ChaosError(f"{number} is not at offset {offset} of partition {partition}")

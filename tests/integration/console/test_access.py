@@ -12,8 +12,7 @@ from typing import NamedTuple
 import pytest
 from starlette.requests import Request
 
-from dafka_console.access import SESSION_S, ConsoleLogin
-from dafka_console.server import Console
+from dafka_console.server import SESSION_S, Console, ConsoleLogin
 from dafka_core.ops.http_server import HEADERS, MAX_BODY_BYTES
 from dafka_core.security.throttles import MOST_WRONG
 from dafka_core.security.web_access import Answer, Door, write_token

@@ -15,7 +15,12 @@ from dafka_core.testing import wait_until
 from dafka_kafka.gateway import Gateway
 from tests.integration.kafka.admin import admin_of
 from tests.integration.kafka.locked import Locked
-from tests.integration.kafka.numbering import OFTEN
+
+OFTEN: dict[str, Any] = {
+    "beacon_interval_ms": 200,
+    "peer_expiry_ms": 1_500,
+    "sync_interval_ms": 200,
+}
 
 
 @pytest.fixture

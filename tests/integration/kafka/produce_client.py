@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import socket
-import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from dafka_core import Store
-from dafka_core.system.closing import Closing
 from dafka_core.system.hosts import HostPort, listen
-from dafka_kafka import schemas
 from dafka_kafka.api import Api
 from dafka_kafka.gateways import GatewayInfo
 from dafka_kafka.produce import Produce
 from dafka_kafka.registry_table import NumberedPartition
 from dafka_kafka.server import BACKLOG, Server
 from tests.integration.kafka.fixed_node import ELSEWHERE, FixedNumbers, fixed_node
-from tests.unit.kafka.messages import request, rows
+from tests.integration.kafka.one_request import Connection
+from tests.unit.kafka.messages import rows
 
 VERSION = 8
 PRODUCERS, OTHERS = 4, 5
@@ -56,16 +53,8 @@ class Answer(NamedTuple):
     offset: int
 
 
-class ProduceClient(Closing):
-    """A connection, with answers in the order of its requests."""
-
-    def __init__(self, where: HostPort) -> None:
-        self._socket = socket.create_connection(where, timeout=60)
-        self._reader = self._socket.makefile("rb")
-
-    def close(self) -> None:
-        self._reader.close()
-        self._socket.close()
+class ProduceClient(Connection):
+    """A connection that sends records and receives the answers in order."""
 
     def send(
         self,
@@ -80,11 +69,11 @@ class ProduceClient(Closing):
             for (topic, number), octets in parts.items()
         ]
         fields = {"acks": 1, "timeout_ms": 30_000, "transactional_id": None} | fields
-        self._send(request(Api.PRODUCE, topic_data=topics, **fields), version)
+        self.send_request(Api.PRODUCE, version, topic_data=topics, **fields)
 
     def receive(self, version: int = VERSION) -> list[Answer]:
         """Receive the next response, by partition."""
-        response = schemas.ProduceResponse.decode(self._receive(), version=version)
+        response = self.receive_response(Api.PRODUCE, version)
         fields = ("error_code", "base_offset")
         return [Answer(*each) for each in rows(response, "responses.partition_responses", *fields)]
 
@@ -96,17 +85,5 @@ class ProduceClient(Closing):
     def init_producer_id(self, transactional_id: str | None = None) -> Any:
         """Send InitProducerId and receive the response."""
         asked = {"transactional_id": transactional_id, "transaction_timeout_ms": 1000}
-        self._send(request(Api.INIT_PRODUCER_ID, **asked), 1)
-        return schemas.InitProducerIdResponse.decode(self._receive(), version=1)
-
-    def is_ended(self) -> bool:
-        """Return whether the gateway closes the connection without a response."""
-        return self._reader.read(1) == b""
-
-    def _send(self, asked: Any, version: int) -> None:
-        asked.with_header(correlation_id=7, client_id="test")
-        self._socket.sendall(asked.encode(version=version, header=True, framed=True))
-
-    def _receive(self) -> bytes:
-        (size,) = struct.unpack(">i", self._reader.read(4))
-        return self._reader.read(size)[4:]
+        self.send_request(Api.INIT_PRODUCER_ID, 1, **asked)
+        return self.receive_response(Api.INIT_PRODUCER_ID, 1)

@@ -1,10 +1,11 @@
-"""Requests are answered as far as the user's permissions allow."""
+"""Each API in each version is answered, as far as the user's permissions allow."""
 
 from __future__ import annotations
 
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
@@ -12,14 +13,15 @@ import pytest
 from dafka_core import Store
 from dafka_core.errors import ProtocolError
 from dafka_core.protocol.limits import RecentNames
-from dafka_core.security.permissions import NOBODY, Permissions
+from dafka_core.security.permissions import CONSUME, NOBODY, Permissions
 from dafka_kafka import metadata as metadata_module
 from dafka_kafka.api import Api, Client, on_groups, on_topics
+from dafka_kafka.errors import KafkaError
 from dafka_kafka.gateway import Gateway
 from dafka_kafka.requests import DENIED, MAX_NAME
-from dafka_kafka.users import Operation, Rights
+from dafka_kafka.users import OPERATIONS, Operation, Resource, Rights
+from tests.integration.kafka.groups.asking import MEMBER
 from tests.integration.kafka.one_request import ask_as, tell
-from tests.integration.kafka.test_versions import AFTER_AUTHENTICATION, Requests, errors
 from tests.unit.kafka.messages import rows, versions
 from tests.unit.kafka.records.batches import batch, messages_of
 
@@ -32,6 +34,176 @@ def gateway(store: Store) -> Iterator[Gateway]:
         for topic in ("a", "a1", "b"):
             tell(gateway, Api.METADATA, 8, **metadata(topic))
         yield gateway
+
+
+Values = dict[str, Any]
+
+
+def on_topic(**partition: Any) -> list[Values]:
+    partition = {"partition_index": 0} | partition
+    return [{"name": "t", "partitions": [partition]}]
+
+
+def produce(*topics: str, version: int, acks: int = 1) -> dict[str, Any]:
+    records = batch([b"value"]) if version >= 3 else messages_of(0, [b"v"])
+    parts = [{"index": 0, "records": records}]
+    data = [{"name": each, "partition_data": parts} for each in topics]
+    return {"acks": acks, "timeout_ms": 9_000, "topic_data": data}
+
+
+class Requests:
+    """A minimal valid request for each API."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._tell(Api.CREATE_TOPICS, 0, self.create_topics(topic="t"))
+
+    def ask(self, api: Api, version: int) -> Any:
+        return self._tell(api, version, self.values(api, version))
+
+    def values(self, api: Api, version: int) -> Values:
+        make: Callable[..., Values] = getattr(self, api.name.lower(), lambda **_: {})
+        return make(version=version)
+
+    def _tell(self, api: Api, version: int, values: Values) -> Any:
+        return tell(self._gateway, api, version, **values)
+
+    def produce(self, version: int) -> Values:
+        return produce("t", version=version)
+
+    def init_producer_id(self, version: int) -> Values:
+        return {"transactional_id": None}
+
+    def fetch(self, version: int) -> Values:
+        parts = [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1_000}]
+        return {"max_bytes": 1_000, "topics": [{"topic": "t", "partitions": parts}]}
+
+    def list_offsets(self, version: int) -> Values:
+        return {"replica_id": -1, "topics": on_topic(timestamp=-1)}
+
+    def metadata(self, version: int) -> Values:
+        return {"topics": [{"name": "t"}]}
+
+    def describe_topic_partitions(self, version: int) -> Values:
+        return {"topics": [{"name": "t"}]}
+
+    def find_coordinator(self, version: int) -> Values:
+        return {"key": "g", "coordinator_keys": ["g"]}
+
+    def member(self, version: int) -> Values:
+        """Join a group of this version as its only member."""
+        asked = MEMBER | {"group_id": f"g{version}"}
+        joined = self._tell(Api.JOIN_GROUP, 0, asked)
+        assert joined.error_code == 0
+        return {"group_id": f"g{version}", "member_id": joined.member_id}
+
+    def join_group(self, version: int) -> Values:
+        return MEMBER | {"group_id": f"j{version}"}
+
+    def sync_group(self, version: int) -> Values:
+        asked = self.member(version)
+        given = [{"member_id": asked["member_id"], "assignment": b"all"}]
+        kinds = {"protocol_type": "consumer", "protocol_name": "range"}
+        return {**asked, "generation_id": 1, "assignments": given, **kinds}
+
+    def heartbeat(self, version: int) -> Values:
+        asked = self.member(100 + version)
+        return {**asked, "generation_id": 1}
+
+    def leave_group(self, version: int) -> Values:
+        asked = self.member(200 + version)
+        return {**asked, "members": [{"member_id": asked["member_id"], "reason": "it ends"}]}
+
+    def describe_groups(self, version: int) -> Values:
+        return {"groups": [self.member(300 + version)["group_id"]]}
+
+    def delete_groups(self, version: int) -> Values:
+        self.committed()
+        return {"groups_names": ["simple"]}
+
+    def committed(self) -> None:
+        answer = self._tell(Api.OFFSET_COMMIT, 2, self.offset_commit(2))
+        assert answer.topics[0].partitions[0].error_code == 0
+
+    def offset_commit(self, version: int) -> Values:
+        topics = on_topic(committed_offset=7, committed_metadata="")
+        return {"group_id": "simple", "generation_id_or_member_epoch": -1, "topics": topics}
+
+    def offset_fetch(self, version: int) -> Values:
+        asked = {"group_id": "simple", "topics": [{"name": "t", "partition_indexes": [0]}]}
+        return {**asked, "groups": [asked], "require_stable": True}
+
+    def offset_delete(self, version: int) -> Values:
+        self.committed()
+        return {"group_id": "simple", "topics": on_topic()}
+
+    def api_versions(self, version: int) -> Values:
+        return {"client_software_name": "test", "client_software_version": "1"}
+
+    def create_topics(self, version: int = 0, topic: str = "") -> Values:
+        made = {"name": topic or f"made{version}", "num_partitions": 1, "replication_factor": 1}
+        return {"topics": [{**made, "assignments": [], "configs": []}], "timeout_ms": 9_000}
+
+    def delete_topics(self, version: int) -> Values:
+        topic = f"deleted{version}"
+        self._tell(Api.CREATE_TOPICS, 0, self.create_topics(topic=topic))
+        return {"topics": [{"name": topic}], "topic_names": [topic], "timeout_ms": 9_000}
+
+    def create_partitions(self, version: int) -> Values:
+        topic = f"extended{version}"
+        self._tell(Api.CREATE_TOPICS, 0, self.create_topics(topic=topic))
+        grown = {"name": topic, "count": 2, "assignments": None}
+        return {"topics": [grown], "timeout_ms": 9_000}
+
+    def delete_records(self, version: int) -> Values:
+        return {"topics": on_topic(offset=0), "timeout_ms": 9_000}
+
+    def describe_acls(self, version: int) -> Values:
+        kinds = {"resource_type_filter": 1, "pattern_type_filter": 1}
+        return {**kinds, "operation": 1, "permission_type": 1}
+
+    def create_acls(self, version: int) -> Values:
+        made = {"resource_type": 2, "resource_name": "t", "principal": "User:a", "host": "*"}
+        return {"creations": [{**made, "operation": 3, "permission_type": 3}]}
+
+    def delete_acls(self, version: int) -> Values:
+        asked = {"resource_type_filter": 2, "pattern_type_filter": 3}
+        return {"filters": [{**asked, "operation": 1, "permission_type": 1}]}
+
+    def describe_configs(self, version: int) -> Values:
+        return {"resources": [{"resource_type": 2, "resource_name": "t"}]}
+
+    def alter_configs(self, version: int) -> Values:
+        return {"resources": [{"resource_type": 2, "resource_name": "t", "configs": []}]}
+
+    incremental_alter_configs = alter_configs
+
+
+def errors(part: Any) -> set[int]:
+    """Return all errors in a response."""
+    if isinstance(part, (list, tuple)):
+        return set().union(*map(errors, part)) if part else set()
+    if not hasattr(part, "fields"):
+        return set()
+    inner = [errors(getattr(part, name)) for name in part.fields]
+    own = {part.error_code} - {0} if "error_code" in part.fields else set()
+    return own.union(*inner)
+
+
+NOT_FIRST: Final = {(Api.JOIN_GROUP, version): {79} for version in range(4, 10)}
+"""Errors that come with a version: from JoinGroup 4 on a member asks for its id first."""
+
+
+AFTER_AUTHENTICATION: Final = sorted({*Api} - {Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE})
+
+
+@pytest.mark.parametrize("api", AFTER_AUTHENTICATION)
+def test_each_version_is_answered(gateway: Gateway, api: Api) -> None:
+    requests = Requests(gateway)
+    found = {version: errors(requests.ask(api, version)) for version in versions(api)}
+    first = {KafkaError.SECURITY_DISABLED} if api.name.endswith("_ACLS") else set()
+    assert found == {version: NOT_FIRST.get((api, version), first) for version in versions(api)}
+    assert not gateway.server.complaints.counts
 
 
 Ask = Callable[..., Any]
@@ -123,13 +295,6 @@ def test_who_asks_for_its_operations_is_told(gateway: Gateway) -> None:
     assert cluster.authorized_operations == {Operation.IDEMPOTENT_WRITE}
 
 
-def produce(*topics: str, version: int, acks: int = 1) -> dict[str, Any]:
-    records = batch([b"value"]) if version >= 3 else messages_of(0, [b"v"])
-    parts = [{"index": 0, "records": records}]
-    data = [{"name": each, "partition_data": parts} for each in topics]
-    return {"acks": acks, "timeout_ms": 9_000, "topic_data": data}
-
-
 def test_records_are_written_where_they_may_be(gateway: Gateway) -> None:
     ask = alice(gateway, "produce", produce=("a",))
     for count, version in enumerate(versions(Api.PRODUCE)):
@@ -189,6 +354,13 @@ def test_what_changes_the_cluster_is_for_admins(gateway: Gateway) -> None:
     assert dirs.error_code == CLUSTER
 
 
+def test_a_gateway_without_users_has_no_acls(gateway: Gateway) -> None:
+    asked = Requests(gateway).values(Api.DESCRIBE_ACLS, 3)
+    found = tell(gateway, Api.DESCRIBE_ACLS, 3, **asked)
+    assert (found.error_code, found.resources) == (KafkaError.SECURITY_DISABLED, [])
+    assert "no authorizer" in found.error_message
+
+
 def test_refusals_are_counted_and_said_once_of_each_user_and_kind(
     gateway: Gateway, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -232,3 +404,34 @@ def test_who_may_do_nothing_is_refused_in_each_version(gateway: Gateway, api: Ap
         # DescribeLogDirs has had no place for an error before version 3.
         is_silent = api is Api.DESCRIBE_LOG_DIRS and version < 3
         assert found == (set() if is_silent else expected)
+
+
+READER: Final = Permissions("alice", frozenset({"consume"}), consume=("a*",))
+
+
+@pytest.mark.parametrize("api", [Api.OFFSET_FETCH, Api.DESCRIBE_TOPIC_PARTITIONS])
+def test_a_topic_of_others_is_refused_in_each_version(gateway: Gateway, api: Api) -> None:
+    requests = Requests(gateway)
+    for version in versions(api):
+        asked = requests.values(api, version)
+        assert errors(ask_as(gateway, READER, api, version, **asked)) == {TOPIC}
+
+
+def test_hidden_topics_are_not_described(gateway: Gateway) -> None:
+    Requests(gateway)
+    for user, names in ((READER, ["a", "a1"]), (replace(READER, consume=("t",)), ["t"])):
+        found = ask_as(gateway, user, Api.DESCRIBE_TOPIC_PARTITIONS, 0, topics=[])
+        assert [each.name for each in found.topics] == names
+        for each in found.topics:
+            operations = OPERATIONS[CONSUME][Resource.TOPIC]
+            assert each.topic_authorized_operations == sum(1 << each for each in operations)
+
+
+def test_hidden_topics_of_a_group_are_not_shown(gateway: Gateway) -> None:
+    requests = Requests(gateway)
+    assert requests.ask(Api.SYNC_GROUP, 0).error_code == 0
+    for user, shown in ((READER, b""), (replace(READER, consume=("*",)), b"all")):
+        (group,) = ask_as(gateway, user, Api.DESCRIBE_GROUPS, 6, groups=["g0"]).groups
+        (member,) = group.members
+        assert bytes(member.member_assignment) == shown
+        assert (b"t" in bytes(member.member_metadata)) is bool(shown)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import struct
 from contextlib import suppress
 
 import pytest
@@ -12,12 +11,11 @@ from dafka_core import Store
 from dafka_core.errors import ProtocolError
 from dafka_core.security.permissions import NOBODY
 from dafka_core.testing import wait_until
-from dafka_kafka import schemas
 from dafka_kafka.api import Api
-from dafka_kafka.gateway import APIS, Gateway
-from dafka_kafka.requests import DENIED, FAILED, parse_head
+from dafka_kafka.gateway import Gateway
+from dafka_kafka.requests import DENIED, FAILED
 from tests.integration.kafka.fuzz import fuzz, is_there
-from tests.integration.kafka.malformed import KINDS, malformed, well_formed
+from tests.integration.kafka.malformed import well_formed
 from tests.integration.kafka.one_request import answer_to, tell
 from tests.unit.kafka.messages import rows
 
@@ -49,30 +47,9 @@ def test_odd_requests_of_a_user_without_permissions_change_nothing(
         with suppress(ProtocolError):
             answer_to(gateway, NOBODY, well_formed(random.Random(seed)))
             answered += 1
-    assert answered > count / 4
+    assert answered > count / 2
     assert gateway.server.complaints.counts[FAILED] == 0, caplog.text
     assert gateway.server.complaints.counts[DENIED] > answered / 2
     # Its topics and groups would be of these names.
     assert rows(tell(gateway, Api.METADATA, 8, topics=None), "topics", "name") == []
     assert rows(tell(gateway, Api.LIST_GROUPS, 2), "groups", "group_id") == []
-
-
-def test_a_seed_gives_the_same_requests_again() -> None:
-    one, again = ([malformed(random.Random(seed)) for seed in range(500)] for _ in range(2))
-    assert one == again
-    assert len({each.octets for each in one}) > 450
-    assert len(KINDS) == 8
-
-
-@pytest.mark.parametrize("flexible", [False, True])
-def test_most_well_formed_requests_are_decoded(flexible: bool) -> None:
-    decoded = total = 0
-    for seed in range(3_000):
-        octets = memoryview(well_formed(random.Random(seed)))
-        if schemas.is_flexible(*struct.unpack_from(">hh", octets)) is flexible:
-            total += 1
-            with suppress(ProtocolError):
-                head = parse_head(octets, APIS)
-                schemas.decode_request(head.api_key, head.version, octets, head.start)
-                decoded += 1
-    assert decoded > total / 2

@@ -21,7 +21,7 @@ from dafka_kafka.gateways import (
     retract_former,
 )
 from dafka_kafka.registry_table import NumberedPartition
-from tests.integration.kafka.numbering import OFTEN
+from tests.integration.kafka.conftest import OFTEN
 
 Start = Callable[[str], Gateways]
 

@@ -1,4 +1,4 @@
-"""Kafka's own Java clients and tools, and Spark's connector, where Maven is reachable.
+"""Kafka's own Java clients, tools and Streams, and Spark's connector, where Maven is reachable.
 
 The same tests pass against Apache Kafka (``benchmarks/kafka_broker.py``).
 """
@@ -7,25 +7,31 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
 from benchmarks import kafka_broker
 from dafka_core import EmbeddedCluster
 from dafka_core.security.permissions import Permissions
+from dafka_core.testing.waiting import PATIENCE_S
 from tests.integration.kafka import maven
 from tests.integration.kafka.locked import NAME, PASSWORD, Locked
 
 TOOLS = "org.apache.kafka.tools."
 GROUPS = "consumer.group.ConsumerGroupCommand"
 JOB = Path(__file__).with_name("spark_connector_job.py")
+WINDOW_COUNTS = Path(__file__).with_name("WindowCounts.java")
 TIMEOUT_S = 240
 """A few seconds, multiplied on a busy machine."""
 
@@ -34,13 +40,19 @@ pytestmark = [pytest.mark.nightly, pytest.mark.timeout(TIMEOUT_S + 60)]
 
 @pytest.fixture(scope="module", autouse=True)
 def jars() -> None:
-    maven.fetch(kafka_broker.NEWEST)
+    maven.fetch(kafka_broker.NEWEST, kafka_broker.STREAMS)
+
+
+@contextmanager
+def gateway() -> Iterator[str]:
+    with EmbeddedCluster(kafka=True) as cluster:
+        yield cluster.bootstrap_servers
 
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[str]:
-    with EmbeddedCluster(kafka=True) as cluster:
-        yield cluster.bootstrap_servers
+    with gateway() as servers:
+        yield servers
 
 
 def tool(name: str, *arguments: str, pom: Path = kafka_broker.POM) -> str:
@@ -166,3 +178,47 @@ def test_tools_list_what_users_may_do_and_say_what_they_may_not(
     assert "secret" not in seen
     for change in ("--create", "--delete"):
         assert "may not do this" in user("TopicCommand", change, "--topic", "orders.made")
+
+
+WINDOW_MS, WINDOWS, EACH = 10_000, 10, 100
+
+
+def produce(servers: str, begin_ms: int) -> None:
+    """Write records to each window, in shuffled order."""
+    numbers = [*range(WINDOWS * EACH)]
+    random.Random(1).shuffle(numbers)
+    producer = Producer({"bootstrap.servers": servers})
+    for number in numbers:
+        at_ms = begin_ms + number * WINDOW_MS // EACH
+        producer.produce("t", b"%d" % number, b"key", timestamp=at_ms)
+    assert producer.flush(PATIENCE_S) == 0
+
+
+def window_counts(servers: str, directory: Path) -> dict[int, int]:
+    """Return the counts of Kafka Streams by window, once it has counted every record."""
+    jars = f"{kafka_broker.jars(kafka_broker.STREAMS)}/*"
+    command = ["java", "-cp", jars, str(WINDOW_COUNTS), servers, "t", str(directory)]
+    counts: dict[int, int] = {}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            start_ms, count = map(int, line.split())
+            counts[start_ms] = count
+            if sum(counts.values()) == WINDOWS * EACH:
+                break
+        process.kill()
+    return counts
+
+
+@pytest.mark.parametrize("server", [gateway, partial(kafka_broker.broker, partitions=1)])
+def test_windows_have_the_records_of_their_times_in_any_order(
+    server: Callable[[], AbstractContextManager[str]], tmp_path: Path
+) -> None:
+    """Through the gateway one window had 994 records and another one 6."""
+    begin_ms = int(time.time() * 1000) // WINDOW_MS * WINDOW_MS - WINDOWS * WINDOW_MS
+    with server() as address:
+        produce(address, begin_ms)
+        found = window_counts(address, tmp_path)
+    assert found == {begin_ms + number * WINDOW_MS: EACH for number in range(WINDOWS)}

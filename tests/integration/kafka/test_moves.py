@@ -18,13 +18,8 @@ from confluent_kafka import Consumer, TopicPartition
 from dafka_core.testing import wait_until
 from dafka_kafka.journal import JOURNAL_TOPIC
 from tests.forked import ForkedCluster
-from tests.integration.kafka.test_produce_kills import (
-    PARTITIONS,
-    RETURN_S,
-    Application,
-    ends,
-    stored,
-)
+from tests.integration.kafka.numbers import TOPIC, NumberWriter, ends
+from tests.integration.kafka.test_produce_kills import PARTITIONS, RETURN_S
 
 ROUNDS = 3
 EACH = 2_000
@@ -88,7 +83,7 @@ def reading(servers: str) -> Iterator[Seen]:
     positions = [0] * PARTITIONS
 
     def read() -> None:
-        consumer.assign([TopicPartition("t", each, 0) for each in range(PARTITIONS)])
+        consumer.assign([TopicPartition(TOPIC, each, 0) for each in range(PARTITIONS)])
         while not ended.is_set():
             for message in consumer.consume(1_000, 0.1):
                 assert message.error() is None, message.error()
@@ -107,37 +102,30 @@ def reading(servers: str) -> Iterator[Seen]:
         consumer.close()
 
 
-def wait_for_all(application: Application, first: int) -> float:
-    """Write until each partition has a record from ``first`` on; return the time it has taken."""
+def wait_for_all(writer: NumberWriter, first: int) -> None:
+    """Write until each partition has a record from ``first`` on."""
     begun_s = time.monotonic()
     missing = set(range(PARTITIONS))
     while missing:
-        assert time.monotonic() < begun_s + RETURN_S, (first, application.sent, missing)
-        application.begin(PARTITIONS, 0.01)
-        for number in range(first, application.sent):
-            if number in application.acknowledged:
+        assert time.monotonic() < begun_s + RETURN_S, (first, writer.sent, missing)
+        writer.begin(PARTITIONS, 0.01)
+        for number in range(first, writer.sent):
+            if number in writer.acknowledged:
                 missing.discard(number % PARTITIONS)
-    return time.monotonic() - begun_s
 
 
-def check(cluster: VotedCluster, application: Application, seen: Seen, *, once: bool) -> None:
+def check(cluster: VotedCluster, writer: NumberWriter, seen: Seen, *, once: bool) -> None:
     """Check the acknowledged records at all stores, and those that the consumer has seen."""
-    application.finish()
+    writer.finish()
     cluster.wait_for_copies()
     count = sum(ends(cluster, 0).values())
     wait_until(lambda: len(seen) == count, "the consumer has read everything")
     directories = [cluster.store_directory(index) for index in range(3)]
     cluster.close()
-    assert application.errors == []
-    assert len(application.acknowledged) == application.sent
     for directory in directories:
-        found = {numbers[0] % PARTITIONS: numbers for numbers in stored(directory)}
-        for number, (partition, offset) in application.acknowledged.items():
-            assert found[partition][offset] == number
+        found = writer.check(directory, once=once)
         for (partition, offset), number in seen.items():
             assert found[partition][offset] == number
-        for number in range(PARTITIONS if once else 0):
-            assert found[number] == [*range(number, application.sent, PARTITIONS)]
 
 
 @pytest.mark.parametrize(
@@ -147,19 +135,19 @@ def check(cluster: VotedCluster, application: Application, seen: Seen, *, once: 
 def test_the_partitions_of_a_killed_gateway_are_written_at_another_one(
     cluster: VotedCluster, rounds: int, idempotent: bool
 ) -> None:
-    application = Application(cluster.servers, idempotent=idempotent, partitions=PARTITIONS)
-    application.write(PARTITIONS * 10)
+    writer = NumberWriter(cluster.servers, idempotent=idempotent, partitions=PARTITIONS)
+    writer.write(PARTITIONS * 10)
     cluster.wait_for_leaders()
     with reading(cluster.servers) as seen:
         for each in range(rounds):
-            application.write(application.sent + EACH)
+            writer.write(writer.sent + EACH)
             cluster.kill_store(each % 2)
-            first = application.sent  # earlier ones may have been answered before
-            application.begin(EACH // 4)
-            wait_for_all(application, first)
+            first = writer.sent  # earlier ones may have been answered before
+            writer.begin(EACH // 4)
+            wait_for_all(writer, first)
             cluster.start_store(each % 2)
-        application.write(application.sent + EACH)
-        check(cluster, application, seen, once=idempotent)
+        writer.write(writer.sent + EACH)
+        check(cluster, writer, seen, once=idempotent)
 
 
 @pytest.mark.parametrize("rounds", [1, pytest.param(ROUNDS, marks=pytest.mark.nightly)])
@@ -167,16 +155,16 @@ def test_a_gateway_that_was_paused_writes_nothing_that_stays(
     cluster: VotedCluster, rounds: int
 ) -> None:
     options = {"socket.timeout.ms": 3_000}  # of requests that it does not answer
-    application = Application(cluster.servers, idempotent=True, partitions=PARTITIONS, **options)
-    application.write(PARTITIONS * 10)
+    writer = NumberWriter(cluster.servers, idempotent=True, partitions=PARTITIONS, **options)
+    writer.write(PARTITIONS * 10)
     cluster.wait_for_leaders()
     with reading(cluster.servers) as seen:
         for each in range(rounds):
-            application.write(application.sent + EACH)
-            application.begin(EACH // 4)
+            writer.write(writer.sent + EACH)
+            writer.begin(EACH // 4)
             with cluster.paused_store(each % 2):
-                wait_for_all(application, application.sent)
-            application.begin(EACH // 4)
-            wait_for_all(application, application.sent)
-        application.write(application.sent + EACH)
-        check(cluster, application, seen, once=True)
+                wait_for_all(writer, writer.sent)
+            writer.begin(EACH // 4)
+            wait_for_all(writer, writer.sent)
+        writer.write(writer.sent + EACH)
+        check(cluster, writer, seen, once=True)

@@ -1,25 +1,67 @@
-"""Gateways write to the registry: one lease for many changes, and takeovers."""
+"""Gateways write to the registry: one lease for many changes, and takeovers; the registry's log."""
 
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dafka_core import Producer, Tower
-from dafka_core.security.key_files import new_key
+from dafka_core import Producer, Store, Tower
+from dafka_core.model.epochs import NO_LIFE, Epoch, EpochId
+from dafka_core.model.log_entries import Promise, SetAside
+from dafka_core.model.records import PartitionInfo, RecordBatch
+from dafka_core.model.values import Values
+from dafka_core.storage import Log
 from dafka_core.testing import wait_until
 from dafka_kafka import partition_registry
 from dafka_kafka.errors import KafkaError, RefusedError
+from dafka_kafka.gateways import Gateways
 from dafka_kafka.partition_registry import LeaseState, PartitionRegistry
-from dafka_kafka.registry_table import REGISTRY
-from tests.integration.kafka.numbering import ANY_PORTS, PATIENCE_S, Numbering, agree, meet
+from dafka_kafka.registry_table import REGISTRY, Lead, RegistryLog, RegistryRecord
+from tests.integration.kafka.conftest import OFTEN
+
+ANY_PORTS = {"sub_address": "tcp://127.0.0.1:0", "pub_address": "tcp://127.0.0.1:0"}
+PATIENCE_S = 30.0
+
+
+class Numbering:
+    """A store with what of a gateway gives numbers."""
+
+    def __init__(self, directory: Path, tower: str, port: int, **options: Any) -> None:
+        self.store = Store(directory, tower=tower, **OFTEN | options)
+        self.gateways = Gateways(self.store, "127.0.0.1", port)
+        self.registry = PartitionRegistry(self.store, self.gateways)
+        self.gateways.announce()
+        self.registry.start()
+
+    def create(self, topic: str, count: int, *, new: bool = False) -> None:
+        asyncio.run(self.registry.create(topic, count, new=new))
+
+    def extend(self, topic: str, count: int) -> None:
+        asyncio.run(self.registry.extend(topic, count))
+
+    def names(self, topic: str) -> list[str]:
+        return [each.address for each in self.registry.partitions(topic)]
+
+    def close(self) -> None:
+        self.registry.close()
+        self.store.close()
+
+
+def meet(*all_: Numbering) -> None:
+    wait_until(lambda: all(len(each.store.known.here) == len(all_) - 1 for each in all_))
+
+
+def agree(topic: str, count: int, *all_: Numbering) -> list[str]:
+    wait_until(lambda: all(len(each.names(topic)) >= count for each in all_))
+    found = all_[0].names(topic)
+    assert all(each.names(topic) == found for each in all_)
+    return found
+
 
 Start = Callable[[str], Numbering]
 
@@ -67,22 +109,6 @@ def test_gateways_take_the_list_over_from_each_other_once_for_many_topics(
     assert len(two.names("alerts")) == 1
 
 
-def test_a_store_with_a_key_makes_topics(tmp_path: Path) -> None:
-    allowed, away = tmp_path / "allowed", tmp_path / "away"
-    allowed.mkdir()
-    options = {}
-    for name in ("tower", "store"):
-        new_key(away, name, (name,))
-        shutil.copy(away / f"{name}.key", allowed)
-        secret = str(away / f"{name}.key_secret")
-        options[name] = {"secret_key_file": secret, "allowed_keys": str(allowed)}
-    with Tower(**ANY_PORTS, **options["tower"]) as tower:
-        locked = Numbering(tmp_path / "locked", tower.tower, 9_000, **options["store"])
-        with closing(locked):
-            locked.create("flights", 2)
-            assert len(locked.names("flights")) == 2
-
-
 def test_asking_again_for_what_is_there_changes_nothing(start: Start) -> None:
     one = start("a")
     one.create("flights", 2)
@@ -99,29 +125,6 @@ def test_asking_again_for_what_is_there_changes_nothing(start: Start) -> None:
     one.extend("flights", 5)
     assert one.names("flights")[:2] == before
     assert len(one.names("flights")) == 5
-
-
-def test_two_gateways_that_create_at_once_never_give_one_number_twice(start: Start) -> None:
-    both = one, two = start("a"), start("bb")
-    meet(*both)
-
-    def create(task: int) -> int:
-        try:
-            both[task % 2].create(f"topic-{task // 2 % 3}", 2, new=True)
-        except RefusedError as error:
-            return error.code
-        return KafkaError.NONE
-
-    with ThreadPoolExecutor(12) as threads:
-        made = list(threads.map(create, range(12)))
-    # Each topic by one of them.
-    assert sorted(made) == [KafkaError.NONE] * 3 + [KafkaError.TOPIC_ALREADY_EXISTS] * 9
-    for number in range(3):
-        found = agree(f"topic-{number}", 2, one, two)
-        assert len(set(found)) == 2
-        hosts = {each.gateway for each in one.registry.partitions(f"topic-{number}")}
-        assert hosts == {one.store.address, two.store.address}  # spread over the live ones
-    assert one.registry.cluster_id == two.registry.cluster_id
 
 
 def test_a_topic_of_dafkas_is_numbered_and_can_be_added_to(start: Start, live_tower: Tower) -> None:
@@ -188,19 +191,114 @@ def test_a_dead_tower_is_an_error_and_the_list_still_serves(
     code, why = refusal(one.create, "alerts", 1)
     assert (code, "tower" in why) == (KafkaError.NOT_ENOUGH_REPLICAS, True)
     assert len(one.names("flights")) == 2
-
-
-def test_who_waits_while_the_gateway_ends_is_told(
-    start: Start, live_tower: Tower, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(partition_registry, "IDLE_S", 0.0)
-    one = start("a")
-    one.create("flights", 1)
-    live_tower.close()
-    with ThreadPoolExecutor(1) as threads:
-        waiting = threads.submit(one.create, "alerts", 1)
-        wait_until(lambda: one.registry._lease.has_proposals)
-        one.registry.close()
-        with pytest.raises(RefusedError):
-            waiting.result(PATIENCE_S)
+    one.registry.close()
     assert refusal(one.create, "alerts", 1)[0] == KafkaError.NOT_CONTROLLER
+
+
+# -- the registry in a log: its committed records, and when they apply -----------------------------
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    with Log(tmp_path) as opened:
+        yield opened
+
+
+FIRST = Epoch.first(EpochId(1, 1, 1))
+
+
+def write(log: Log, *records: RegistryRecord, epoch: Epoch = FIRST) -> None:
+    values = Values.of([each.packed() for each in records])
+    log.append([RecordBatch(REGISTRY, log.end(REGISTRY), values, epoch=epoch)])
+
+
+def topic(name: str, *names: str) -> RegistryRecord:
+    return RegistryRecord(topic=name, partitions=tuple((each, "G", True) for each in names))
+
+
+def test_what_is_not_agreed_on_does_not_count(log: Log) -> None:
+    found = RegistryLog(log)
+    write(log, RegistryRecord(lease="AB"), topic("t", "P"))
+    assert (len(found.read()), found.unsettled_since is None) == (0, False)
+    write(log, RegistryRecord(committed=2))
+    assert (len(found.read()), found.unsettled_since) == (1, None)
+    write(log, RegistryRecord(lease="CD"), topic("u", "P"))
+    assert len(found.read()) == 1
+    assert len(found.read(4)) == 1
+    assert (
+        len(found.read(5)) == 2
+    )  # a caller that knows the stores' answers need not wait for the record
+    assert len(RegistryLog(log).read()) == 1
+
+
+def test_what_is_agreed_on_counts_when_it_is_here(log: Log) -> None:
+    found = RegistryLog(log)
+    assert len(found.read(2)) == 0
+    write(log, RegistryRecord(lease="AB"), topic("t", "P"))
+    assert len(found.read()) == 1
+
+
+def test_records_of_an_older_producer_are_not_those_of_a_newer_one(log: Log) -> None:
+    found = RegistryLog(log)
+    write(log, RegistryRecord(lease="AB"), RegistryRecord(committed=1))
+    assert found.has(FIRST.life, 2)
+    assert not found.has(FIRST.life, 3)
+    assert not found.is_fenced(FIRST.life)
+    newer = EpochId(2, 2, 1)
+    assert not found.has(newer, 2)
+    log.write([Promise(REGISTRY, newer)])
+    assert found.is_fenced(FIRST.life)
+    assert not found.is_fenced(newer)
+
+
+def test_another_history_is_read_from_its_beginning(log: Log) -> None:
+    write(log, RegistryRecord(lease="AB"), topic("t", "P"), RegistryRecord(committed=2))
+    found = RegistryLog(log)
+    assert list(found.read().topics) == ["t"]
+    log.write([SetAside(REGISTRY, 0)])
+    assert list(found.read().topics) == []
+    other = Epoch.first(EpochId(2, 2, 1))
+    write(
+        log, RegistryRecord(lease="EF"), topic("u", "Q"), RegistryRecord(committed=2), epoch=other
+    )
+    assert list(found.read().topics) == ["u"]
+    assert found.table.cluster_id == "EF"
+
+
+def test_a_list_without_its_beginning_says_nothing_wrong(log: Log) -> None:
+    write(log, RegistryRecord(lease="AB"), topic("t", "P"), RegistryRecord(committed=2))
+    log.trim(REGISTRY, 2)
+    assert len(RegistryLog(log).read()) == 0
+
+
+def test_a_store_confirms_a_leader_unless_it_knows_a_newer_one(log: Log) -> None:
+    lives = [EpochId(number, 7, 2) for number in (5, 6)]
+    records = [RegistryRecord(owner="G", leader="G", life=each, stores=("G",)) for each in lives]
+    write(log, records[0], RegistryRecord(committed=1))
+    found = RegistryLog(log)
+    found.read()
+    old, new = (Lead("G", "G", life, ("G",), at) for at, life in zip((0, 2), lives, strict=True))
+    assert found.table.leads == {"G": old}
+
+    def head(end: int, life: EpochId = FIRST.life) -> PartitionInfo:
+        return PartitionInfo(*REGISTRY, 0, end, life)
+
+    assert all(found.confirms(old, each) for each in (None, head(1), head(2)))
+    assert not found.confirms(old, head(3))  # it knows something that this store does not
+    assert not found.confirms(old, head(2, EpochId(9, 9, 1)))
+    assert not found.confirms(new, None)
+    assert found.is_at(old, head(1))
+    assert not found.is_at(old, head(1, EpochId(9, 9, 1)))
+    assert not found.is_at(new, head(2))
+    write(log, records[1])  # which is not committed, and counts all the same
+    assert not any(found.confirms(old, each) for each in (None, head(1), head(3)))
+    assert found.confirms(new, head(3))
+    assert (found.table.leads, found.life("G")) == ({"G": old}, new.life)
+    assert found.is_at(new, head(3))
+    log.write([SetAside(REGISTRY, 2)])
+    assert found.confirms(old, head(2))
+    assert (found.table.leads, found.life("G")) == ({"G": old}, old.life)
+    invalid = RegistryRecord(owner="G", leader="", life=EpochId(9, 9, 2))
+    write(log, invalid, RegistryRecord(committed=3))
+    assert found.confirms(old, head(2))  # any producer may write there
+    assert (found.read().skipped, found.life("H")) == (1, NO_LIFE)

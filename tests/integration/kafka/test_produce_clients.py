@@ -8,16 +8,12 @@ from typing import Any
 
 import pytest
 
-from dafka_core import Consumer, Record, Store
-from dafka_kafka.errors import KafkaError
+from dafka_core import Consumer, Record
 from dafka_kafka.gateway import Gateway
 from tests.integration.kafka.clients.clients import (
     CLIENTS,
-    Aiokafka,
-    FailedError,
     KafkaClient,
     KafkaPython,
-    Librdkafka,
     Sent,
 )
 
@@ -70,47 +66,13 @@ def test_each_reads_what_another_has_written(
             assert reader.read(len(SENT)) == expected
 
 
-MOST_BYTES = 200 << 20
-LARGE = bytes(65 << 20)
-"""A value above the limit, which every codec compresses well."""
-
-
-@pytest.mark.parametrize(
-    ("kind", "limit"), [(Librdkafka, "message_max_bytes"), (Aiokafka, "max_request_size")]
-)
-def test_a_batch_that_is_too_large_is_refused_by_that_name_and_the_next_one_is_taken(
-    gateway: Gateway, kind: type[KafkaClient], limit: str
-) -> None:
-    client = kind(str(gateway.listens))
-    options: dict[str, Any] = {"compression": "lz4", limit: MOST_BYTES}
-    with pytest.raises(FailedError) as refused:
-        client.write("t", [Sent(None, LARGE)], **options)
-    assert refused.value.code == KafkaError.MESSAGE_TOO_LARGE
-    assert client.write("t", [Sent(None, b"after")]) == [0]
-
-
 def test_a_client_that_splits_a_batch_that_is_too_large_loses_nothing(
     gateway: Gateway, read: Read
 ) -> None:
     sent = [Sent(None, b"%d " % at + bytes(1 << 20)) for at in range(65)]
-    sizes: dict[str, Any] = {
-        "max_request_size": MOST_BYTES,
-        "batch_size": MOST_BYTES,
-        "linger_ms": 2_000,
-    }
-    offsets = KafkaPython(str(gateway.listens)).write("t", sent, compression="gzip", **sizes)
+    sizes: dict[str, Any] = dict.fromkeys(("max_request_size", "batch_size"), 200 << 20)
+    offsets = KafkaPython(str(gateway.listens)).write(
+        "t", sent, compression="gzip", linger_ms=2_000, **sizes
+    )
     assert offsets == [*range(len(sent))]
     assert [each.value for each in read("t", len(sent))] == [each.value for each in sent]
-
-
-def test_a_value_alone_is_bare_and_a_null_in_a_header_is_one(
-    gateway: Gateway, store: Store, read: Read
-) -> None:
-    headers = (("a", None), ("a", b"1"))
-    Librdkafka(str(gateway.listens)).write(
-        "bare", [Sent(None, b"hello"), Sent(None, None, headers)]
-    )
-    [info] = store.log.partitions("bare")
-    [batch] = store.log.read(info.tp, 0, 1)
-    assert batch.values == [b"hello"]
-    assert read("bare", 2)[1][3:6] == (None, None, headers)

@@ -92,10 +92,6 @@ def test_records_are_at_the_other_store_when_the_wait_ends(
     asyncio.run(write_both())
 
 
-def test_without_another_store_nothing_is_waited_for(replication: Replication) -> None:
-    assert asyncio.run(replication.wait({TP: 1}, 0))
-
-
 def test_what_is_not_there_in_time_is_told(
     store: Store, second: Store, replication: Replication
 ) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
 import struct
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,6 +28,7 @@ from tests.integration.kafka.clients.clients import (
     Sent,
 )
 from tests.integration.kafka.locked import NAME, PASSWORD, Locked, write_users
+from tests.integration.kafka.one_request import Connection
 
 
 @pytest.mark.parametrize("kind", CLIENTS)
@@ -46,100 +47,73 @@ def test_clients_say_who_they_are(locked: Locked, kind: type[KafkaClient]) -> No
 RIGHT = f"\0{NAME}\0{PASSWORD}".encode()
 
 
-class Raw:
-    """A connection with hand-made requests."""
+class Raw(Connection):
+    """A connection of a client that authenticates step by step."""
 
     def __init__(self, locked: Locked) -> None:
-        context = ssl.create_default_context(cafile=str(locked.authority))
-        host, port = locked.gateway.listens
-        plain = socket.create_connection((host, port), timeout=30)
-        self._socket = context.wrap_socket(plain, server_hostname=host)
+        tls = ssl.create_default_context(cafile=str(locked.authority))
+        super().__init__(locked.gateway.listens, tls)
 
-    def ask(self, api: Api, version: int, body: bytes) -> bytes:
-        """Return the response after its correlation id; empty if the connection was closed."""
-        request = struct.pack(">hhih", api, version, 7, -1) + body
-        self._socket.sendall(struct.pack(">i", len(request)) + request)
-        return self.answer()[4:]
+    def ask(self, api: Api, version: int, **fields: Any) -> Any:
+        self.send_request(api, version, **fields)
+        return self.receive_response(api, version)
 
-    def begin(self, mechanism: bytes = b"PLAIN") -> None:
-        body = struct.pack(">h", len(mechanism)) + mechanism
-        assert self.ask(Api.SASL_HANDSHAKE, 1, body)[:2] == b"\0\0"
+    def begin(self, mechanism: str = "PLAIN") -> None:
+        assert self.ask(Api.SASL_HANDSHAKE, 1, mechanism=mechanism).error_code == 0
 
     def prove(self, said: bytes = RIGHT) -> int | None:
         """Return the error; None if the connection was closed."""
-        found = self.ask(Api.SASL_AUTHENTICATE, 1, struct.pack(">i", len(said)) + said)
-        return int.from_bytes(found[:2], "big") if found else None
+        with suppress(EOFError):
+            return int(self.ask(Api.SASL_AUTHENTICATE, 1, auth_bytes=said).error_code)
+        return None
 
-    def send(self, octets: bytes) -> None:
-        self._socket.sendall(octets)
-
-    def answer(self) -> bytes:
-        """Return the next frame; empty at the end."""
-        try:
-            (size,) = struct.unpack(">i", self._exactly(4))
-            return self._exactly(size)
-        except (EOFError, OSError):
-            return b""
-
-    def _exactly(self, count: int) -> bytes:
-        found = b""
-        while len(found) < count:
-            more = self._socket.recv(count - len(found))
-            if not more:
-                raise EOFError
-            found += more
-        return found
-
-    def close(self) -> None:
-        self._socket.close()
+    def is_served(self) -> bool:
+        with suppress(EOFError):
+            return self.ask(Api.METADATA, 1, topics=[]) is not None
+        return False
 
 
 @pytest.fixture
 def raw(locked: Locked) -> Iterator[Raw]:
-    client = Raw(locked)
-    yield client
-    client.close()
-
-
-METADATA = Api.METADATA, 1, struct.pack(">i", 0)
+    with Raw(locked) as client:
+        yield client
 
 
 def test_nothing_is_asked_before(locked: Locked, raw: Raw) -> None:
-    assert raw.ask(Api.API_VERSIONS, 0, b"")
-    assert raw.ask(*METADATA) == b""
+    assert raw.ask(Api.API_VERSIONS, 0).error_code == 0
+    assert not raw.is_served()
     assert locked.gateway.invalid_count == 1
-    large = Raw(locked)
-    large.send(struct.pack(">i", 100_000))
-    assert large.answer() == b""
-    large.close()
+    with Raw(locked) as large:
+        large.socket.sendall(struct.pack(">i", 100_000))
+        assert large.is_ended()
     assert locked.gateway.invalid_count == 2
 
 
 def test_who_proves_it_before_saying_how_is_told_and_cut_off(raw: Raw) -> None:
     assert raw.prove(b"x") == KafkaError.ILLEGAL_SASL_STATE
-    assert raw.answer() == b""
+    assert raw.is_ended()
 
 
 @pytest.mark.parametrize(
     ("mechanism", "said"),
     [
-        (b"PLAIN", b"\xff"),
-        (b"PLAIN", b"alice"),
-        (b"PLAIN", b"carol\0alice\0wonder land"),
-        (b"SCRAM-SHA-512", b"\xff"),
-        (b"SCRAM-SHA-512", b"n,,n=alice"),
-        (b"SCRAM-SHA-512", b"p=x,,n=alice,r=1"),
+        ("PLAIN", b"\xff"),
+        ("PLAIN", b"alice"),
+        ("PLAIN", b"carol\0alice\0wonder land"),
+        ("SCRAM-SHA-512", b"\xff"),
+        ("SCRAM-SHA-512", b"n,,n=alice"),
+        ("SCRAM-SHA-512", b"p=x,,n=alice,r=1"),
     ],
 )
-def test_what_proves_nothing_is_refused(raw: Raw, mechanism: bytes, said: bytes) -> None:
+def test_what_proves_nothing_is_refused(raw: Raw, mechanism: str, said: bytes) -> None:
     raw.begin(mechanism)
     assert raw.prove(said) == KafkaError.SASL_AUTHENTICATION_FAILED
-    assert raw.answer() == b""
+    assert raw.is_ended()
 
 
-@pytest.mark.parametrize("mechanism", [b"PLAIN", b"SCRAM-SHA-512"])
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
 def test_nobody_guesses_passwords(
-    locked: Locked, mechanism: bytes, monkeypatch: pytest.MonkeyPatch
+    locked: Locked, mechanism: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     knows, hashed_in = Users.knows, []
 
@@ -148,47 +122,46 @@ def test_nobody_guesses_passwords(
         return knows(self, name, password)
 
     monkeypatch.setattr(Users, "knows", counted)
-    wrong = b"\0alice\0guess" if mechanism == b"PLAIN" else b"n,,n=alice"
-    request = struct.pack(">hhihi", Api.SASL_AUTHENTICATE, 1, 7, -1, len(wrong)) + wrong
-    clients = [Raw(locked) for _ in range(20)]
-    for each in clients:
-        each.begin(mechanism)
-    for each in clients:  # all at once: failures count when they are checked
-        each.send(struct.pack(">i", len(request)) + request)
-    failed = struct.pack(">h", KafkaError.SASL_AUTHENTICATION_FAILED)
-    told = [each.answer()[4:6] for each in clients]
-    assert set(told) <= {failed, b""}
-    assert told.count(failed) >= MOST_WRONG
-    clients.append(late := Raw(locked))
-    late.begin()
-    assert late.prove() is None  # closed without an answer, so that the client retries
-    if mechanism == b"PLAIN":
+    wrong = b"\0alice\0guess" if mechanism == "PLAIN" else b"n,,n=alice"
+    with ExitStack() as stack:
+        clients = [stack.enter_context(Raw(locked)) for _ in range(20)]
+        for each in clients:
+            each.begin(mechanism)
+        for each in clients:  # all at once: failures count when they are checked
+            each.send_request(Api.SASL_AUTHENTICATE, 1, auth_bytes=wrong)
+        errors = []
+        for each in clients:
+            with suppress(EOFError):
+                errors.append(each.receive_response(Api.SASL_AUTHENTICATE, 1).error_code)
+        assert set(errors) == {KafkaError.SASL_AUTHENTICATION_FAILED}
+        assert len(errors) >= MOST_WRONG
+        late = stack.enter_context(Raw(locked))
+        late.begin()
+        assert late.prove() is None  # closed without an answer, so that the client retries
+    if mechanism == "PLAIN":
         assert MOST_WRONG <= len(hashed_in) < MOST_WRONG + HASHING_THREADS
         assert all(each.startswith("dafka-kafka-password") for each in hashed_in)
-    for each in clients:
-        each.close()
 
 
 def test_who_has_another_password_is_cut_off(locked: Locked, raw: Raw) -> None:
     raw.begin()
     assert raw.prove() == 0
     locked.permit("bob", NAME)  # the same password as before
-    assert raw.ask(*METADATA)
+    assert raw.is_served()
     write_users(locked.users, NAME, password="another one")
-    assert raw.answer() == b""
+    assert raw.is_ended()
     wait_until(lambda: locked.refused[REFUSED] == 1)
 
 
 def test_who_is_no_user_any_more_is_cut_off(locked: Locked, raw: Raw) -> None:
     raw.begin()
     assert raw.prove() == 0
-    assert raw.ask(*METADATA)
+    assert raw.is_served()
     locked.allow("bob")
-    assert raw.answer() == b""
-    again = Raw(locked)
-    again.begin()
-    assert again.prove() != 0
-    again.close()
+    assert raw.is_ended()
+    with Raw(locked) as again:
+        again.begin()
+        assert again.prove() != 0
 
 
 def test_a_password_is_not_taken_where_others_can_read_it(tmp_path: Path) -> None:

@@ -394,16 +394,6 @@ def test_a_certificate_that_cannot_be_used_is_refused(locked: Locked, store: Sto
             Gateway(store, **locked.options | wrong)
 
 
-def test_who_has_another_certificate_in_mind_does_not_connect(locked: Locked) -> None:
-    """The clients of test_sasl.py trust its root."""
-    with (
-        socket.create_connection(locked.gateway.listens, timeout=30) as plain,
-        pytest.raises(ssl.SSLCertVerificationError),
-    ):
-        ssl.create_default_context().wrap_socket(plain, server_hostname="127.0.0.1")
-    assert locked.gateway.connection_count == 0
-
-
 def test_a_request_may_come_octet_by_octet(gateway: Gateway) -> None:
     with socket.create_connection(gateway.listens, timeout=30) as client:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -11,9 +11,9 @@ import zmq
 
 from dafka_core import ConfigError, Consumer, Producer, Reader, Store, Tower
 from dafka_core.config.node_options import NodeOptions, TowerAddress
-from dafka_core.nodes import tower_links
+from dafka_core.nodes import peers
+from dafka_core.nodes.peers import AWAY_S, REFUSED_S, Towers
 from dafka_core.nodes.security import Security
-from dafka_core.nodes.tower_links import AWAY_S, REFUSED_S, Towers
 from dafka_core.protocol import timing
 from dafka_core.protocol.beacons import (
     BEACON,
@@ -191,7 +191,7 @@ def restarted(tower: Tower) -> Tower:
 
 
 def test_a_silent_tower_is_connected_to_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tower_links, "AWAY_S", 0.3)
+    monkeypatch.setattr(peers, "AWAY_S", 0.3)
     first = Tower(**ANY_PORTS)
     with Reader(tower=first.tower, beacon_interval_ms=50) as reader:
         links = reader.mesh.peers.towers._links

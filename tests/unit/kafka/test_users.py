@@ -1,4 +1,4 @@
-"""The file with the users of a gateway."""
+"""The file with the users of a gateway, their rights and ACLs."""
 
 from __future__ import annotations
 
@@ -7,18 +7,22 @@ import runpy
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from dafka_core.errors import ConfigError
 from dafka_core.security.permissions import Permissions
 from dafka_kafka import users as module
+from dafka_kafka.acls import PatternFilter, fits
 from dafka_kafka.users import (
     MAX_TOPICS,
     OPERATIONS,
     REFUSALS,
     SCRAM,
     USER_ROLES,
+    Acl,
     Need,
     Operation,
     Pattern,
@@ -258,3 +262,47 @@ def test_acls_say_what_the_roles_have() -> None:
 
 def test_each_resource_has_a_refusal() -> None:
     assert [REFUSALS[each] for each in Resource] == [29, 30, 31]
+
+
+ANYTHING = {
+    "resource_type_filter": 1,
+    "resource_name_filter": None,
+    "pattern_type_filter": PatternFilter.ANY,
+    "principal_filter": None,
+    "host_filter": None,
+    "operation": 1,
+    "permission_type": 1,
+}
+
+
+@pytest.mark.parametrize(
+    ("named", "fitting"),
+    [
+        ({}, "all start name"),
+        ({"resource_type_filter": 3}, ""),
+        ({"operation": 4}, ""),
+        ({"operation": 2}, ""),
+        ({"permission_type": 2}, ""),
+        ({"principal_filter": "User:bob"}, "all start name"),
+        ({"principal_filter": "bob"}, ""),
+        ({"host_filter": "10.0.0.1"}, ""),
+        ({"host_filter": "*"}, "all start name"),
+        ({"resource_name_filter": "order"}, "start"),
+        ({"resource_name_filter": "orders", "pattern_type_filter": 2}, "all start name"),
+        ({"resource_name_filter": "order", "pattern_type_filter": 2}, "all start"),
+        ({"resource_name_filter": "x", "pattern_type_filter": 2}, "all"),
+        ({"resource_name_filter": "orders", "pattern_type_filter": 3}, "name"),
+        ({"resource_name_filter": "orders", "pattern_type_filter": 4}, ""),
+        ({"pattern_type_filter": 4}, "start"),
+        ({"pattern_type_filter": 9}, ""),
+    ],
+)
+def test_a_filter_means_what_it_means_to_a_broker(named: dict[str, Any], fitting: str) -> None:
+    known = {
+        "all": ("*", Pattern.LITERAL),
+        "start": ("order", Pattern.PREFIXED),
+        "name": ("orders", Pattern.LITERAL),
+    }
+    acls = {key: Acl(Resource.TOPIC, *each, "bob", Operation.READ) for key, each in known.items()}
+    asked = SimpleNamespace(**(ANYTHING | named))
+    assert [key for key, each in acls.items() if fits(asked, each)] == fitting.split()

@@ -25,11 +25,9 @@ class MemberProcess(Closing):
         self, library: str, servers: str, topic: str, group: str = "g", instance: str = ""
     ) -> None:
         arguments = [library, servers, group, topic, instance]
-        self._errors = subprocess.DEVNULL
         self._process = subprocess.Popen(
             [sys.executable, str(PROGRAM), *arguments],
             stdout=subprocess.PIPE,
-            stderr=None,
             text=True,
         )
         self.read: Counter[Read] = Counter()
@@ -93,12 +91,3 @@ class MemberGroup(Closing):
     def close(self) -> None:
         for each in self.members:
             each.close()
-
-
-def create_topic(servers: str, topic: str, partitions: int) -> None:
-    from confluent_kafka.admin import AdminClient
-    from confluent_kafka.cimpl import NewTopic
-
-    admin = AdminClient({"bootstrap.servers": servers})
-    created = admin.create_topics([NewTopic(topic, partitions)], request_timeout=30)
-    created[topic].result(30)

@@ -59,13 +59,20 @@ def test_a_member_joins_and_leaves_in_each_version(client: Asking, newest: int) 
     (group,) = client.ask(Api.DESCRIBE_GROUPS, describe, groups=["g"]).groups
     (member,) = group.members
     assert (group.protocol_type, group.protocol_data) == ("consumer", "range")
-    assert (member.member_id, member.client_host) == (name, "/127.0.0.1")
+    assert (member.member_id, member.client_id) == (name, "test")
+    assert member.client_host == "/127.0.0.1"
     assert bytes(member.member_assignment) == b"part"
     for error in (0, UNKNOWN):
         members = [{"member_id": name}]
         left = client.ask(Api.LEAVE_GROUP, leave, group_id="g", member_id=name, members=members)
         found = [left.error_code, *rows(left, "members", "error_code")]
         assert found == ([error] if leave < 3 else [0, error])
+
+
+def test_a_static_member_is_described_by_its_instance(client: Asking) -> None:
+    assert client.join(group_instance_id="one").error_code == 0
+    (group,) = client.ask(Api.DESCRIBE_GROUPS, groups=["g"]).groups
+    assert rows(group, "members", "group_instance_id") == ["one"]
 
 
 def test_what_another_gateway_coordinates_is_asked_for_there(client: Asking) -> None:
@@ -115,6 +122,7 @@ def test_groups_without_members_are_deleted(client: Asking) -> None:
     assert client.states() == {"g": "Stable"}
     (gone,) = client.ask(Api.DESCRIBE_GROUPS, groups=["simple"]).groups
     assert (gone.error_code, gone.group_state) == (missing, "Dead")
+    assert client.fetch(group_id="simple").topics == []
 
 
 def test_who_waits_when_a_gateway_ends_is_told(store: Store) -> None:

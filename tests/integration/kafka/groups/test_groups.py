@@ -1,14 +1,16 @@
-"""Groups of unmodified clients consume all records while members die; admin clients see them."""
+"""Groups of unmodified clients consume all records while members and coordinators die."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from dafka_core import Store
+from dafka_core import EmbeddedCluster, Producer, Store
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.records import RecordBatch
@@ -17,9 +19,21 @@ from dafka_core.testing import wait_until
 from dafka_kafka.gateway import Gateway
 from dafka_kafka.groups.group_lag import GroupLag, group_lags
 from dafka_kafka.registry_table import RegistryLog
-from tests.integration.kafka.groups.members import MemberGroup, create_topic
+from tests.forked import ForkedCluster
+from tests.integration.kafka.admin import admin_of, make
+from tests.integration.kafka.groups.members import MemberGroup
 
 TOPIC, NUMBERS, ROUND = "t", range(6), 40
+PARTITIONS = range(2)
+"""Those of two Dafka producers."""
+
+OPTIONS = {"group_rebalance_delay_ms": 200, "group_min_session_timeout_ms": 1_000}
+
+
+def group_of(location: StoreLocation) -> GroupLag | None:
+    """Return the group's state in a store."""
+    with StoreClient(location) as client:
+        return next(iter(group_lags([client], timeout_s=30)), None)
 
 
 class Served:
@@ -42,9 +56,7 @@ class Served:
         return self._end
 
     def group(self) -> GroupLag | None:
-        location = StoreLocation(self.store.address, self.store.locations)
-        with StoreClient(location) as client:
-            return next(iter(group_lags([client], timeout_s=30)), None)
+        return group_of(StoreLocation(self.store.address, self.store.locations))
 
     @property
     def records_behind(self) -> int | None:
@@ -58,11 +70,9 @@ class Served:
 
 @pytest.fixture
 def served(store: Store) -> Iterator[Served]:
-    options = {"group_rebalance_delay_ms": 200, "group_min_session_timeout_ms": 1_000}
-    with Gateway(store, listen="127.0.0.1:0", **options) as gateway:
-        found = Served(store, gateway)
-        create_topic(found.servers, TOPIC, len(NUMBERS))
-        yield found
+    with Gateway(store, listen="127.0.0.1:0", **OPTIONS) as gateway:
+        make(admin_of(gateway), TOPIC, count=len(NUMBERS))
+        yield Served(store, gateway)
 
 
 @pytest.mark.parametrize("library", ["confluent", "kafka-python", "aiokafka"])
@@ -117,41 +127,67 @@ def _readers(served: Served) -> dict[int, str | None]:
     return {each.number: each.member.joined.instance_id for each in found.partitions if each.member}
 
 
-def commit(served: Served, group: str, *offsets: int) -> list[int]:
-    """A consumer without a group's members commits; what it, or the next one, finds committed."""
-    settings = {"bootstrap.servers": served.servers, "group.id": group, "enable.auto.commit": False}
-    consumer = Consumer(settings)
+@pytest.fixture
+def cluster() -> Iterator[EmbeddedCluster]:
+    with ForkedCluster(stores=2, kafka=OPTIONS) as cluster:
+        yield cluster
+
+
+def has_read_all(cluster: EmbeddedCluster, index: int, members: int) -> bool:
+    found = group_of(StoreLocation("", cluster.locations(index)))
+    committed = [each for each in found.partitions if each.lag] if found else []
+    return (
+        found is not None
+        and (found.members, found.records_behind) == (members, 0)
+        and len(committed) == len(PARTITIONS)
+    )
+
+
+def coordinator(cluster: EmbeddedCluster) -> int | None:
+    """Return the index of the store of the group's coordinator.
+
+    None while the group is loading or moving.
+    """
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
     try:
-        places = [TopicPartition(TOPIC, number, at) for number, at in enumerate(offsets)]
-        if offsets:
-            consumer.commit(offsets=places, asynchronous=False)
-        asked = [TopicPartition(TOPIC, number) for number in range(2)]
-        return [each.offset for each in consumer.committed(asked, 30)]
-    finally:
-        consumer.close()
+        found = admin.describe_consumer_groups(["g"], request_timeout=30)["g"].result(60)
+    except KafkaException:
+        return None
+    ports = [int(each) for each in re.findall(r":(\d+)", cluster.bootstrap_servers)]
+    return ports.index(found.coordinator.port)
 
 
-def test_librdkafkas_admin_sees_groups_and_deletes_them(served: Served) -> None:
-    admin = AdminClient({"bootstrap.servers": served.servers})
-    commit(served, "simple", 5, 7)
-    with MemberGroup("confluent", served.servers, TOPIC).start("one"):
+def publish(producers: list[Producer], count: int) -> None:
+    for producer in producers:
+        producer.publish_many([b"record"] * count)
+    for producer in producers:
+        producer.flush(60)
 
-        def states() -> dict[str, str]:
-            listed = admin.list_consumer_groups(request_timeout=30).result(30)
-            names = [each.group_id for each in listed.valid]
-            found = admin.describe_consumer_groups(names, request_timeout=30)
-            return {name: each.result(30).state.name for name, each in found.items()}
 
-        wait_until(lambda: states() == {"g": "STABLE", "simple": "EMPTY"}, "both are listed")
-        described = admin.describe_consumer_groups(["g"], request_timeout=30)["g"].result(30)
-        (member,) = described.members
-        assert (member.client_id, member.group_instance_id) == ("rdkafka", "one")
-        numbers = [each.partition for each in member.assignment.topic_partitions]
-        assert (described.partition_assignor, sorted(numbers)) == ("range", [*NUMBERS])
-        gone = admin.delete_consumer_groups(["g", "simple"], request_timeout=30)
-        assert gone["simple"].result(30) is None
-        error = gone["g"].exception(30)
-        assert error is not None
-        assert "NON_EMPTY_GROUP" in str(error)
-        assert states() == {"g": "STABLE"}
-    assert commit(served, "simple") == [-1001, -1001]
+def test_a_group_outlives_its_coordinator(cluster: EmbeddedCluster) -> None:
+    """With two gateways, it survives the kill and the return of its coordinator."""
+    count = 50
+    with ExitStack() as stack:
+        producers = [stack.enter_context(Producer(TOPIC, tower=cluster.tower)) for _ in PARTITIONS]
+        publish(producers, count)
+        group = MemberGroup("confluent", cluster.bootstrap_servers, TOPIC)
+        stack.enter_context(group)
+        group.start("", "")
+        wait_until(lambda: group.have_read(PARTITIONS, count), "all is read", 60)
+        wait_until(lambda: has_read_all(cluster, 0, 2), "all is committed")
+        wait_until(lambda: has_read_all(cluster, 1, 2), "the other store has it, too")
+        victim = coordinator(cluster)
+        assert victim is not None
+        cluster.kill_store(victim)
+        publish(producers, count)
+        wait_until(lambda: group.have_read(PARTITIONS, 2 * count), "the group continues", 60)
+        # Committed records are not consumed again.
+        assert {group.read[number, at] for number in PARTITIONS for at in range(count)} == {1}
+        wait_until(lambda: has_read_all(cluster, 1 - victim, 2), "it commits to the other gateway")
+        # The killed gateway returns, and coordinates the group again with its full state.
+        cluster.start_store(victim)
+        wait_until(lambda: coordinator(cluster) == victim, "it is chosen again", 60)
+        publish(producers, count)
+        wait_until(lambda: group.have_read(PARTITIONS, 3 * count), "the group continues again", 60)
+        assert {group.read[number, at] for number in PARTITIONS for at in range(count)} == {1}
+        wait_until(lambda: has_read_all(cluster, victim, 2), "it commits there again")
