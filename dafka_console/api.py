@@ -18,7 +18,7 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from dafka_console import browsing, decoding, newest_first, windows
+from dafka_console import browsing, decoding, windows
 from dafka_console.cluster_view import ANSWER_S, EVERY_S, SHARE, ClusterView, behind
 from dafka_console.producing import Producers, written
 from dafka_console.snapshot import BYTES, RECORDS, STORE, TOWER, Snapshot
@@ -32,7 +32,7 @@ from dafka_core.model.names import AUDIT_TOPIC, INTERNAL, escape, printable, une
 from dafka_core.model.records import Record, TopicPartition
 from dafka_core.ops.checks import check_all
 from dafka_core.ops.gathering import gathered
-from dafka_core.queries.query_lag import PartitionLag
+from dafka_core.queries.query_progress import PartitionLag
 from dafka_kafka.groups.group_lag import GroupLag, GroupPartition, group_lags
 
 MOST_NODES: Final = 300
@@ -155,7 +155,7 @@ def audited_queries(
     own = [(int(columns.last_us[row]), tp) for tp, row in _rows(snapshot)]
     for _, tp in sorted(own, reverse=True)[:most]:
         row = columns.row_of(tp)
-        (newest,) = newest_first.last(clients, snapshot, tp, 1) or (None,)
+        (newest,) = browsing.last(clients, snapshot, tp, 1) or (None,)
         record = parsed(newest.value or b"") if newest else None
         if newest is not None and record is not None:
             found.append(
@@ -186,7 +186,7 @@ def trail(
     tp = TopicPartition(AUDIT_TOPIC, partition)
     rows: list[dict[str, Any]] = []
     before: bytes | None = None
-    for each in newest_first.last(clients, snapshot, tp, most):
+    for each in browsing.last(clients, snapshot, tp, most):
         content = each.value or b""
         row: dict[str, Any] = {"offset": each.offset, "time_us": each.timestamp_us}
         if (record := parsed(content)) is None:
@@ -316,7 +316,7 @@ class Api:
         self._uris = uris
         self._producers = producers
         self._groups = ConsumerGroups()
-        self._views = newest_first.Views()
+        self._views = browsing.Views()
         self._viewers = 0
         self._noted: dict[TopicPartition, int] = {}
         self._audited: list[dict[str, Any]] = []
@@ -409,10 +409,10 @@ class Api:
                 _number(request, name, 0) if name in asked else None
                 for name in ("since_us", "until_us", "before")
             )
-            view = newest_first.opened(
+            view = browsing.opened(
                 clients, snapshot, topic, search, since_us, until_us, partition, before
             )
-        found, view = newest_first.page(clients, snapshot, view, _number(request, "most", 50))
+        found, view = browsing.page(clients, snapshot, view, _number(request, "most", 50))
         bounds = (
             browsing.bounds_of(snapshot, TopicPartition(topic, partition)) if partition else None
         )

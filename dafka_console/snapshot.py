@@ -18,7 +18,7 @@ from dafka_core.model.records import (
     TopicPartition,
     merge_heads,
 )
-from dafka_core.queries.query_lag import QueryLag
+from dafka_core.queries.query_progress import QueryLag
 from dafka_core.storage import PartitionStatistics
 from dafka_core.storage.environment import Space
 

@@ -22,7 +22,7 @@ from dafka_console.windows import (
     totals,
 )
 from dafka_core.model.names import escape, printable
-from dafka_core.queries.query_lag import FINISHED, LATE, RUNNING, QueryLag
+from dafka_core.queries.query_progress import FINISHED, LATE, RUNNING, QueryLag
 
 TOPICS: Final = "topics"
 PARTITIONS: Final = "partitions"

@@ -33,8 +33,8 @@ from dafka_core.security.permissions import (
     Permissions,
     parse_roles,
 )
-from dafka_core.security.private_file import PrivateFile
 from dafka_core.security.throttles import Guesses
+from dafka_core.system.files import PrivateFile
 from dafka_kafka.errors import KafkaError
 
 # Permissions in Kafka's terms: operations on resources. One table lists those of each role.

@@ -1,10 +1,11 @@
-"""Functions that read and write topics in one call, as batches or streams."""
+"""Functions that read and write topics in one call, and write in threads of a pool."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -87,3 +88,35 @@ def _text(value: Any) -> str:
     if isinstance(value, Iterable) and not isinstance(value, str | bytes):
         return ",".join(escape(name).replace(",", r"\x2c") for name in value)
     return str(value)
+
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+
+def in_session(session: SparkSession, function: Callable[Given, Result]) -> Callable[Given, Result]:
+    """Return the function so that it may write in any thread: ``pool.map(in_session(...), ...)``.
+
+    Spark looks up the format of a write in the session that is active in the thread, and PySpark
+    activates none in a new thread: a Python source is ``DATA_SOURCE_NOT_FOUND`` there.  With Spark
+    Connect the function is returned unchanged.
+    """
+    if not hasattr(session, "_jsparkSession"):
+        return function
+
+    @wraps(function)
+    def active(*args: Given.args, **kwargs: Given.kwargs) -> Result:
+        jvm = session._jvm  # noqa: SLF001
+        assert jvm is not None
+        sessions = jvm.org.apache.spark.sql.classic.SparkSession
+        before = sessions.getActiveSession()
+        sessions.setActiveSession(session._jsparkSession)  # noqa: SLF001
+        try:
+            return function(*args, **kwargs)
+        finally:
+            if before.isDefined():
+                sessions.setActiveSession(before.get())
+            else:
+                sessions.clearActiveSession()
+
+    return active

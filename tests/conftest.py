@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO, Any, NoReturn
+from typing import Any, NoReturn
 
 import pytest
 from hypothesis import Phase, settings
@@ -38,11 +38,11 @@ def pytest_configure(config: pytest.Config) -> None:
     if not config.pluginmanager.is_registered(pytest_plugin):
         config.pluginmanager.register(pytest_plugin, "dafka")
     if traceback := getattr(config, "workerinput", {}).get("traceback"):
-        leave_traceback(Path(traceback).open("w"))  # noqa: SIM115 -- open as long as the process
+        leave_traceback(os.open(traceback, os.O_WRONLY | os.O_CREAT))
 
 
-def leave_traceback(file: IO[str]) -> None:
-    """Make this process write a traceback when it crashes, or ends by ``os._exit``."""
+def leave_traceback(file: int) -> None:
+    """Write a traceback to a descriptor when this process crashes, or ends by ``os._exit``."""
     worker, leave = os.getpid(), os._exit
 
     def leave_with_traceback(status: int) -> NoReturn:

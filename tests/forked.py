@@ -32,7 +32,7 @@ _SERVER.set_forkserver_preload(
         "dafka_core.nodes.tower",
         "dafka_core.ops.endpoint",
         "dafka_core.ops.gathering",
-        "dafka_core.queries.query_lag",
+        "dafka_core.queries.query_progress",
         "dafka_kafka.gateway",
         "rich.progress",
         "pytest",  # the main module of this process, which each child imports

@@ -17,7 +17,7 @@ from dafka_core.model.positions import parse_time_us
 from dafka_core.model.records import PartitionInfo, RecordBatch, merge_heads
 
 if TYPE_CHECKING:
-    from dafka_core.archive.archive_writer import Added, ArchiveWriter, Wanted
+    from dafka_core.archive.archive import Added, ArchiveWriter, Wanted
     from dafka_core.archive.manifest import ArchivedFile
     from dafka_core.flight.store_client import StoreClient
 
@@ -46,7 +46,7 @@ def archive(topic: str, *, archive_directory: str, before: str | None, finder: S
     Each record is archived once, however often this runs. The stores delete nothing.
     """
     before_us, timeout_s = _before_us(before), finder.timeout_s
-    from dafka_core.archive.archive_writer import ArchiveWriter
+    from dafka_core.archive.archive import ArchiveWriter
 
     with finder.clients() as clients:
         found = [(client, client.heads([topic], timeout_s=timeout_s)) for client in clients]
@@ -85,7 +85,7 @@ def _wanted(
     before_us: int,
     timeout_s: float,
 ) -> list[Wanted]:
-    from dafka_core.archive.archive_writer import Wanted
+    from dafka_core.archive.archive import Wanted
 
     times = [(*info.tp, before_us) for info in infos]
     ends = client.offset_for_times(times, timeout_s=timeout_s)
@@ -102,7 +102,7 @@ def _wanted(
 def _read(
     client: StoreClient, timeout_s: float, advance: Callable[[int], None], wanted: Wanted
 ) -> Iterator[RecordBatch]:
-    from dafka_core.archive.archive_writer import GROUP_BYTES, GROUP_RECORDS
+    from dafka_core.archive.archive import GROUP_BYTES, GROUP_RECORDS
 
     life, after = (None if life == NO_LIFE else life for life in (wanted.life, wanted.after))
     for batch in client.read(

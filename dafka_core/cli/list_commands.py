@@ -185,7 +185,7 @@ def lag(query: str | None, *, progress_topic: str, finder: StoreFinder) -> None:
     A query that ended by itself is finished. A query that has missed three reports is late: it was
     stopped, it failed, or no store accepts its reports.
     """
-    from dafka_core.queries.query_lag import RUNNING, query_lags
+    from dafka_core.queries.query_progress import RUNNING, query_lags
 
     with finder.clients() as clients:
         found = query_lags(clients, progress_topic, timeout_s=finder.timeout_s)

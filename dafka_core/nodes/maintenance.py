@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from dafka_core.archive.archive_writer import ArchiveWriter, Wanted
+from dafka_core.archive.archive import ArchiveWriter, Wanted
 from dafka_core.archive.layout import DAY_US, ArchiveError, make_archive
 from dafka_core.archive.manifest import Manifest
 from dafka_core.config.node_options import NO_KEYS, STAGED_HOURS, KeyFiles

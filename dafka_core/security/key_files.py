@@ -21,8 +21,7 @@ from dafka_core.errors import HIDDEN, ConfigError
 from dafka_core.model.names import escape
 from dafka_core.security.credentials import check_certificate, new_certificate
 from dafka_core.security.permissions import Permissions, address_prefix, parse_patterns, parse_roles
-from dafka_core.security.private_file import PrivateFile
-from dafka_core.system.files import make_directory, open_new, replace_file
+from dafka_core.system.files import PrivateFile, make_directory, open_new, replace_file
 
 PUBLIC: Final = ".key"
 SECRET: Final = ".key_secret"  # noqa: S105 -- no secret

@@ -16,9 +16,8 @@ from urllib.parse import urlsplit
 
 from dafka_core.errors import ConfigError
 from dafka_core.model.names import printable
-from dafka_core.security.private_file import PrivateFile
 from dafka_core.security.throttles import MOST_WRONG, Guesses, guesser
-from dafka_core.system.files import open_new
+from dafka_core.system.files import PrivateFile, open_new
 from dafka_core.system.hosts import address_of, is_loopback
 
 MIN_CHARACTERS: Final = 16

@@ -13,7 +13,7 @@ from dafka_core.errors import DataLossError, InvalidRequestError
 from dafka_core.flight.limits import MAX_BATCH_BYTES
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.records import PartitionInfo, TopicPartition, merge_heads
-from dafka_core.queries.query_lag import PartitionLag, partition_lags, total_lag
+from dafka_core.queries.query_progress import PartitionLag, partition_lags, total_lag
 from dafka_kafka.groups.group import CONSUMER, KeptMember, assigned_partitions
 from dafka_kafka.groups.offsets import OFFSETS_TOPIC, GroupRecord, Offsets, Place
 from dafka_kafka.registry_table import REGISTRY, RegistryTable, committed_end, parse_record

@@ -17,7 +17,7 @@ from dafka_core.flight.requests import furthest_facts
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.names import escape
 from dafka_core.model.records import TopicPartition
-from dafka_core.queries.query_lag import PartitionLag, QueryLag, query_lags
+from dafka_core.queries.query_progress import PartitionLag, QueryLag, query_lags
 from dafka_spark import metadata
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.connections import Connect

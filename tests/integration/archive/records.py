@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from dafka_core.archive import archive
-from dafka_core.archive.archive_writer import ArchiveWriter, Read, Wanted
+from dafka_core.archive.archive import ArchiveWriter, Read, Wanted
 from dafka_core.model.envelope_columns import close_columns
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.model.values import Values

@@ -14,8 +14,8 @@ from typing import IO, Any
 
 import pytest
 
-from dafka_core.archive import archive_writer, manifest
-from dafka_core.archive.archive_writer import Added, ArchiveWriter, Wanted
+from dafka_core.archive import archive, manifest
+from dafka_core.archive.archive import Added, ArchiveWriter, Wanted
 from dafka_core.archive.layout import ArchiveError
 from dafka_core.errors import CHANGED, DafkaError, HistoryChangedError, StoreUnreachableError
 from dafka_core.model.epochs import EpochId
@@ -78,7 +78,7 @@ def test_who_comes_second_adds_what_the_first_has_not(tmp_path: Path) -> None:
 
 
 def test_many_writers_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archive_writer, "COMMIT_BYTES", 50)
+    monkeypatch.setattr(archive, "COMMIT_BYTES", 50)
     failed: list[DafkaError] = []
 
     def work(number: int) -> None:
@@ -215,8 +215,8 @@ def test_files_of_a_history_that_changes_are_not_added(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first files are finished when the store tells that a part of them is set aside."""
-    monkeypatch.setattr(archive_writer, "FILE_BYTES", 20)
-    monkeypatch.setattr(archive_writer, "GROUP_RECORDS", 5)
+    monkeypatch.setattr(archive, "FILE_BYTES", 20)
+    monkeypatch.setattr(archive, "GROUP_RECORDS", 5)
 
     def changed(wanted: Wanted) -> Iterator[RecordBatch]:
         yield batch(wanted.tp, wanted.start, wanted.start + 20)
@@ -250,9 +250,9 @@ def test_a_store_that_gives_other_records_is_not_believed(tmp_path: Path) -> Non
 def test_a_large_range_is_several_files_and_commits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archive_writer, "FILE_BYTES", 60)
-    monkeypatch.setattr(archive_writer, "COMMIT_BYTES", 100)
-    monkeypatch.setattr(archive_writer, "GROUP_RECORDS", 5)
+    monkeypatch.setattr(archive, "FILE_BYTES", 60)
+    monkeypatch.setattr(archive, "COMMIT_BYTES", 100)
+    monkeypatch.setattr(archive, "GROUP_RECORDS", 5)
     writer = ArchiveWriter(tmp_path, "flights")
     assert len(writer.archive([Wanted(A, 0, 100)], read).files) > 10
     assert writer.manifest.version > 3
@@ -262,7 +262,7 @@ def test_a_large_range_is_several_files_and_commits(
 def test_late_records_are_in_the_day_of_the_newest_before_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archive_writer, "GROUP_RECORDS", 5)
+    monkeypatch.setattr(archive, "GROUP_RECORDS", 5)
 
     def late(wanted: Wanted) -> Iterator[RecordBatch]:
         yield batch(wanted.tp, 24, 29)

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dafka_core.archive.archive import Archive
-from dafka_core.archive.archive_writer import ArchiveWriter, Wanted
+from dafka_core.archive.archive import Archive, ArchiveWriter, Wanted
 from dafka_core.archive.layout import ArchiveError
 from dafka_core.errors import ConfigError, StoreUnreachableError
 from dafka_core.model.envelope import closed

@@ -17,15 +17,25 @@ from dafka_core.errors import DafkaError, StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.names import QUERIES_TOPIC
 from dafka_core.model.records import TopicPartition
-from dafka_core.queries.query_lag import FINISHED, LATE, RUNNING, QueryLag, query_lags
-from dafka_core.queries.query_progress import QueryProgress, Report, partition_of, publish, reports
+from dafka_core.queries.query_progress import (
+    FINISHED,
+    LATE,
+    RUNNING,
+    QueryLag,
+    QueryProgress,
+    Report,
+    partition_of,
+    publish,
+    query_lags,
+    reports,
+)
 from dafka_core.testing import PATIENCE_S, wait_until
 from dafka_spark.cluster import timing
 from dafka_spark.options import SourceOptions
 from dafka_spark.source import progress_publisher
 from dafka_spark.source.micro_batch_stream import DafkaMicroBatchStream
+from dafka_spark.source.offset_ranges import Sizes, Waiting
 from dafka_spark.source.progress_publisher import ReportedLag, described
-from dafka_spark.source.read_limit import Sizes, Waiting
 from tests.integration.cluster.stores import A, B, Logged, Mesh, Patch, Serve, Served
 from tests.unit.dafka_spark.streams import ALL, everything, reader
 
@@ -357,7 +367,7 @@ def test_lag_ignores_the_clock_of_this_machine(store: Served, patch: Patch) -> N
     store.add(A, 3)
     add(store)
     hours = Mock(wraps=time, time_ns=lambda: time.time_ns() + 5 * 3_600 * 10**9)
-    for module in ("queries.query_progress", "queries.query_lag", "flight.store_client"):
+    for module in ("queries.query_progress", "flight.store_client"):
         patch.setattr(f"dafka_core.{module}.time", hours, raising=False)
     (lag,) = lags(store)
     assert lag.state == RUNNING

@@ -12,8 +12,7 @@ from typing import NamedTuple
 import pytest
 from starlette.requests import Request
 
-from dafka_console.access import SESSION_S, ConsoleLogin
-from dafka_console.server import Console
+from dafka_console.server import SESSION_S, Console, ConsoleLogin
 from dafka_core.ops.http_server import HEADERS, MAX_BODY_BYTES
 from dafka_core.security.throttles import MOST_WRONG
 from dafka_core.security.web_access import Answer, Door, write_token
@@ -36,11 +35,6 @@ def test_by_a_name_that_is_not_its_own_nothing_is_given(console: Console, name: 
         found = ask(console, path, headers={"Host": f"{name}:{console.port}"})
         assert found.status == 421, path
         assert "by a name that is not its own" in found.json["error"]
-
-
-@pytest.mark.parametrize("name", ["127.0.0.1", "localhost", "LOCALHOST", "[::1]", "127.0.0.2"])
-def test_names_of_the_machine_itself_are_taken(console: Console, name: str) -> None:
-    assert ask(console, "/api/overview", headers={"Host": f"{name}:{console.port}"}).status == 200
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])

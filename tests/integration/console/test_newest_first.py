@@ -8,9 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dafka_console import browsing, newest_first
-from dafka_console.browsing import Search, details_of, one, row_of
-from dafka_console.newest_first import View, Views, last, opened, page
+from dafka_console import browsing
+from dafka_console.browsing import Search, View, Views, details_of, last, one, opened, page, row_of
 from dafka_console.snapshot import PartitionTable, Snapshot
 from dafka_core.errors import DafkaError, InvalidRequestError
 from dafka_core.flight.store_client import StoreClient
@@ -57,17 +56,6 @@ def pages(
 
 def places(records: Sequence[Record]) -> list[tuple[str, int]]:
     return [(each.partition[0], each.offset) for each in records]
-
-
-def test_the_newest_records_of_a_topic_are_those_of_all_its_partitions(store: StoreDouble) -> None:
-    store.append(TP, [b"a", b"b"])
-    store.append(OTHER, [b"c"])
-    found = newest([store.client()], seen(store), "t", 10)
-    assert {each.value for each in found} == {b"a", b"b", b"c"}
-    assert found[0].value == b"c"
-    assert len(newest([store.client()], seen(store), "t", 1)) == 1
-    with pytest.raises(InvalidRequestError, match="no store that answers has records"):
-        newest([store.client()], seen(store), "u", 1)
 
 
 def test_one_partition_is_read_below_any_offset_from_the_stores_that_have_it(
@@ -185,7 +173,7 @@ def test_only_partitions_with_records_of_the_page_are_read(
         read.append(given[2])
         return batches(*given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(newest_first, "batches", noted)
+    monkeypatch.setattr(browsing, "batches", noted)
     found = newest([store.client()], seen(store), "t", 5)
     assert [each.value for each in found] == [b"395", b"391", b"385", b"381", b"375"]
     assert len(read) == 3
@@ -194,7 +182,7 @@ def test_only_partitions_with_records_of_the_page_are_read(
 def test_of_many_partitions_the_times_of_the_console_are_used(
     store: StoreDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(newest_first, "MOST_ASKED", 1)
+    monkeypatch.setattr(browsing, "MOST_ASKED", 1)
     for n in range(4):
         write(store, TopicPartition("t", f"{n:032X}"), 10 * n + 1, 10 * n + 5)
     table = PartitionTable()
@@ -322,8 +310,8 @@ def test_records_that_were_deleted_since_are_left_out(store: StoreDouble) -> Non
 
 
 def test_the_last_views_are_kept() -> None:
-    kept, part = Views(), newest_first.Part(1, TP, 0, 1)
-    views = [View(Search(str(n)), (part,), 1, 0) for n in range(newest_first.MOST_VIEWS + 1)]
+    kept, part = Views(), browsing.Part(1, TP, 0, 1)
+    views = [View(Search(str(n)), (part,), 1, 0) for n in range(browsing.MOST_VIEWS + 1)]
     names = [kept.keep(view) for view in views]
     assert [kept.named(name) for name in names[1:]] == views[1:]
     with pytest.raises(InvalidRequestError, match="search again"):

@@ -11,9 +11,9 @@ import zmq
 
 from dafka_core import ConfigError, Consumer, Producer, Reader, Store, Tower
 from dafka_core.config.node_options import NodeOptions, TowerAddress
-from dafka_core.nodes import tower_links
+from dafka_core.nodes import peers
+from dafka_core.nodes.peers import AWAY_S, REFUSED_S, Towers
 from dafka_core.nodes.security import Security
-from dafka_core.nodes.tower_links import AWAY_S, REFUSED_S, Towers
 from dafka_core.protocol import timing
 from dafka_core.protocol.beacons import (
     BEACON,
@@ -31,6 +31,9 @@ from tests.integration.nodes.peers import ANY_PORTS, PATIENCE_S, RawPeer, new_ad
 from tests.open_files import no_open_file_left
 
 RECEIVE_MS = 30_000
+
+SILENT = "127.0.0.1:1:2"
+"""Where no tower is."""
 
 
 @pytest.fixture
@@ -188,7 +191,7 @@ def restarted(tower: Tower) -> Tower:
 
 
 def test_a_silent_tower_is_connected_to_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tower_links, "AWAY_S", 0.3)
+    monkeypatch.setattr(peers, "AWAY_S", 0.3)
     first = Tower(**ANY_PORTS)
     with Reader(tower=first.tower, beacon_interval_ms=50) as reader:
         links = reader.mesh.peers.towers._links
@@ -252,13 +255,13 @@ def test_a_refusal_is_logged_once_while_the_node_retries(
 def test_nodes_whose_towers_do_not_know_each_other_meet_at_a_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A producer and a consumer have different towers, and the store has both."""
+    """A producer and a consumer have different towers, and the store has both; one is silent."""
     monkeypatch.setattr(timing, "HEADS_INTERVAL_S", 0.2)  # how often it asks the store
     with (
         Tower(**ANY_PORTS) as one,
         Tower(**ANY_PORTS) as other,
         Store(tmp_path, tower=f"{one.tower},{other.tower}") as store,
-        Consumer(tower=other.tower, start="earliest") as consumer,
+        Consumer(tower=[SILENT, other.tower], start="earliest") as consumer,
         Producer("t", tower=one.tower, head_interval_ms=100) as producer,
     ):
         consumer.subscribe("t")

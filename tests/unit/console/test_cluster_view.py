@@ -6,7 +6,7 @@ import pytest
 
 from dafka_console import cluster_view
 from dafka_console.cluster_view import QueryWatch
-from dafka_core.queries.query_lag import RUNNING, QueryLag
+from dafka_core.queries.query_progress import RUNNING, QueryLag
 
 
 def lag(run: str, records: int) -> QueryLag:
