@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dafka_core.storage import Log
-from tests.integration.storage.clocks import Clock
+from tests.integration.storage.staged import Clock
 
 
 @pytest.fixture

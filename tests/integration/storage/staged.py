@@ -1,4 +1,4 @@
-"""Entries of transactions, and everything that readers receive from a log."""
+"""A clock for logs, entries of transactions, and everything that readers receive from a log."""
 
 from __future__ import annotations
 
@@ -20,6 +20,16 @@ from dafka_core.storage.snapshot import Snapshot
 TP = TopicPartition("t", "p")
 A, B, C = ("A" * 32, "B" * 32, "C" * 32)
 """Attempts."""
+
+
+class Clock:
+    """A clock that stands still until it is set."""
+
+    def __init__(self) -> None:
+        self.now_us = 1_000
+
+    def __call__(self) -> int:
+        return self.now_us
 
 
 def values(count: int, name: str = "v", size_bytes: int = 0) -> list[bytes]:

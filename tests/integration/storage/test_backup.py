@@ -34,15 +34,14 @@ from dafka_core.storage.backup import (
     write_backup,
 )
 from dafka_core.storage.backup import FACTS as BACKUP_FACTS
-from dafka_core.storage.log_check import Checked, check
 from dafka_core.storage.open_environment import FORMAT
 from dafka_core.storage.rows import BLOCK_KEY, partition_key
 from dafka_core.storage.storage_errors import BACKUP_MANIFEST
 from tests.integration.storage.changing_log import ChangingLog, told
 from tests.integration.storage.limits import limited
-from tests.integration.storage.linked import link
+from tests.integration.storage.linked import checked, link
 from tests.integration.storage.processes import TP, put
-from tests.integration.storage.staged import large, values
+from tests.integration.storage.staged import clean, large, values
 from tests.integration.storage.staged import put as staged_put
 
 FACTS: dict[str, Any] = {"dafka": "1"}
@@ -59,13 +58,6 @@ def restore(directory: Path, to: Path) -> Log:
     with restored(Backup(directory).chain(), to):
         pass
     return Log(to)
-
-
-def damage(log: Log) -> Checked:
-    done = Checked()
-    for each in check(log.snapshot):
-        done = done.plus(each)
-    return done
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -86,15 +78,15 @@ def test_what_is_restored_is_what_there_was_at_that_moment(
             moments.append((to, told(log)))
             # One of three is complete.
             previous = Backup(to) if number % 3 != 2 else None
-            assert damage(log).found == ()
+            assert checked(log).found == ()
     for number, (directory, before) in enumerate(moments):
         with restore(directory, tmp_path / f"restored{number}") as restored:
             assert told(restored) == before
-            assert damage(restored).found == ()
-            assert damage(restored).linked > 0
+            assert checked(restored).found == ()
+            assert checked(restored).linked > 0
             link(restored)
             ChangingLog(restored, seed + 100).change(20)
-            assert damage(restored).found == ()
+            assert checked(restored).found == ()
 
 
 def test_the_next_backup_has_what_is_new_only(tmp_path: Path) -> None:
@@ -293,8 +285,7 @@ def test_blocks_that_are_known_do_not_come_again(tmp_path: Path) -> None:
             staged_put(log, large(100))
         assert firsts_of_new(log, dict(known)) == ([], [400, 500, 600, 700, 800, 900])
         # A merged block has records that are new, and those that are not.
-        while log.merge_step():
-            pass
+        clean(log)
         whole, firsts = firsts_of_new(log, dict(known))
         assert (whole, firsts[0]) == ([], 0)
         # Other records have come in the place of known ones.

@@ -15,10 +15,9 @@ from dafka_core.model.values import Values
 from dafka_core.storage import Log, block_compressor
 from dafka_core.storage.block import NUMBERS, Block, compressed
 from dafka_core.storage.block_compressor import BlockCompressor
-from dafka_core.storage.log_check import check
 from tests.integration.storage.changing_log import ChangingLog, told
-from tests.integration.storage.clocks import Clock
-from tests.integration.storage.staged import TP, large, put
+from tests.integration.storage.linked import checked
+from tests.integration.storage.staged import TP, Clock, clean, large, put
 
 ALL = parse_compression("*=zstd")
 
@@ -110,8 +109,7 @@ def test_blocks_that_are_compressed_are_merged_and_extended_like_others(tmp_path
     with Log(tmp_path) as log:
         for _ in range(4):
             put(log, large(100))
-        while log.merge_step():
-            pass
+        clean(log)
         assert 1 in codecs(log)
         assert len(codecs(log)) < 10
         put(log, [b"small"])
@@ -139,10 +137,9 @@ def test_nobody_notices_whatever_happens_to_the_log(tmp_path: Path, seed: int) -
             del now["times"], before["times"], now["met"], before["met"]
             assert now == before
         assert done
-        assert [each.found for each in check(log.snapshot) if each.found] == []
+        assert checked(log).found == ()
     with Log(tmp_path / "other") as log:
-        while log.merge_step():
-            pass
+        clean(log)
         now = told(log)
         assert now["records"] == before["records"]
 

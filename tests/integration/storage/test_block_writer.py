@@ -15,9 +15,8 @@ from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.model.values import Values
 from dafka_core.storage import Log, block
 from dafka_core.storage.environment import Environment
-from tests.integration.storage.clocks import Clock
 from tests.integration.storage.damage import change
-from tests.integration.storage.staged import TP, large, put
+from tests.integration.storage.staged import TP, Clock, large, put
 
 
 def test_a_small_last_block_is_extended(store: Log, clock: Clock) -> None:

@@ -27,11 +27,11 @@ from dafka_core.model.records import (
     TransactionState,
 )
 from dafka_core.storage import Log, block
-from tests.integration.storage.clocks import Clock
 from tests.integration.storage.staged import (
     TP,
     A,
     B,
+    Clock,
     clean,
     commit,
     held,

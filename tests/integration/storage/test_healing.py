@@ -16,10 +16,11 @@ from dafka_core.model.log_entries import SetAside
 from dafka_core.model.records import RecordBatch, TopicPartition, concat
 from dafka_core.model.values import Values
 from dafka_core.storage import Log
-from dafka_core.storage.log_check import Damage, check
+from dafka_core.storage.log_check import Damage
 from tests.integration.storage.damage import change
+from tests.integration.storage.linked import checked
 from tests.integration.storage.processes import TP
-from tests.integration.storage.staged import tiny_area
+from tests.integration.storage.staged import clean, tiny_area
 
 EPOCH = Epoch(1, 7, 0, 0, 0)
 LARGE = 3
@@ -47,11 +48,6 @@ def batch_of(tp: TopicPartition, first: int, size: int, count: int = COUNT) -> R
 
 def values_of(log: Log, tp: TopicPartition) -> list[bytes]:
     return [value for each in log.read(tp, 0, log.end(tp)) for value in each.values]
-
-
-def merge(log: Log) -> None:
-    while log.merge_step():
-        pass
 
 
 class TwoLogs:
@@ -91,7 +87,7 @@ class TwoLogs:
         return healed
 
     def found(self) -> list[Damage]:
-        return [each for part in check(self.damaged.snapshot) for each in part.found]
+        return [*checked(self.damaged).found]
 
     def assert_equal(self, earliest: int = 0, end: int = END) -> None:
         read = [log.read(TP, earliest, end) for log in (self.damaged, self.good)]
@@ -130,7 +126,7 @@ def test_a_block_is_replaced(logs: TwoLogs, block: int, at: int) -> None:
     assert logs.heal() == [(start, start + COUNT)]
     logs.assert_equal()
     assert logs.found() == []
-    merge(logs.damaged)
+    clean(logs.damaged)
     logs.assert_equal()
 
 
@@ -146,7 +142,7 @@ def test_small_batches_are_replaced_and_no_merge_brings_them_back(
     for offset in range(END, end):
         for log in (logs.damaged, logs.good):
             log.append([batch_of(TP, offset, 10, 1)])
-    merge(logs.damaged)
+    clean(logs.damaged)
     logs.assert_equal(end=end)
     assert logs.found() == []
 
@@ -244,10 +240,10 @@ def test_a_merge_reports_a_damaged_header_and_continues_when_it_is_replaced(logs
             log.append([batch_of(TP, END + number * COUNT, 1_000)])
     logs.flip(COUNT, AT_HEADER)
     with pytest.raises(StoreError, match=f"the block at offset {COUNT} cannot be read"):
-        merge(logs.damaged)
-    merge(logs.damaged)
+        clean(logs.damaged)
+    clean(logs.damaged)
     logs.heal()
-    merge(logs.damaged)
+    clean(logs.damaged)
     logs.assert_equal(end=END + 20 * COUNT)
     with logs.damaged.snapshot() as snapshot:
         assert COUNT not in snapshot.firsts(0, 0)

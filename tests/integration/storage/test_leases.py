@@ -12,6 +12,7 @@ from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log, append_area, leases
 from dafka_core.storage.leases import ID_BYTES, LEASE_FILE, MAX_LEASES, Lease
 from tests.integration.storage.processes import TP, child, put, started, told
+from tests.integration.storage.staged import clean
 
 
 def given(log: Log) -> Lease:
@@ -121,8 +122,7 @@ def test_a_lease_ends_when_small_batches_have_been_written(
         trickle(log, start)
     monkeypatch.setattr(leases, "LEASE_WRITTEN_BYTES", 1 << 20)
     held = given(log)
-    while log.merge_step():
-        pass
+    clean(log)
     log.trim(TP, 0)
     assert not holds(tmp_path, held)
     log.close()

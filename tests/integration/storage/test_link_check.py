@@ -23,12 +23,11 @@ from dafka_core.storage.log_check import (
     check_saved,
     differences,
 )
-from tests.integration.storage.clocks import Clock
 from tests.integration.storage.damage import change, tamper, three_blocks
 from tests.integration.storage.linked import checked, link, links, reopened
 from tests.integration.storage.processes import TP
 from tests.integration.storage.staged import TP as ONE
-from tests.integration.storage.staged import put, values
+from tests.integration.storage.staged import Clock, put, values
 from tests.integration.storage.test_set_aside import LOST, OLD, WON, written
 
 

@@ -16,11 +16,10 @@ from dafka_core.storage import links as links_module
 from dafka_core.storage.links import GENESIS, LINK_RECORDS, Link
 from dafka_core.storage.log_check import REPLACED, PartitionLink, check_saved
 from tests.integration.storage.changing_log import PARTITIONS, ChangingLog
-from tests.integration.storage.clocks import Clock
 from tests.integration.storage.damage import change, tamper, three_blocks
 from tests.integration.storage.linked import checked, link, links
 from tests.integration.storage.processes import TP as OF_BLOCKS
-from tests.integration.storage.staged import TP, large, put, values
+from tests.integration.storage.staged import TP, Clock, clean, large, put, values
 from tests.integration.storage.test_set_aside import LOST, OLD, WON, written
 
 SEEDS = [0, 1, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(2, 8))]
@@ -40,8 +39,7 @@ def test_links_do_not_depend_on_how_records_came_or_when_they_were_linked(
                 if name == "many":
                     link(log)
             link(log)
-            while log.merge_step():
-                pass
+            clean(log)
     with Log(tmp_path / "one") as one, Log(tmp_path / "many") as many:
         found = links(one)
         assert [(each.start, each.end) for each in found] == [

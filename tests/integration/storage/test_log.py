@@ -23,7 +23,7 @@ from dafka_core.model.records import (
 )
 from dafka_core.model.values import Values
 from dafka_core.storage import Log
-from tests.integration.storage.clocks import Clock
+from tests.integration.storage.staged import Clock, clean
 
 P = "A" * 32
 TP = TopicPartition("t", P)
@@ -204,8 +204,7 @@ def test_the_offset_for_a_time_is_that_of_a_scan(
                 store.append([batch])
             times += stamps
             if then == "merge":
-                while store.merge_step():
-                    pass
+                clean(store)
             elif then == "trim":
                 earliest = store.trim(TP, max(earliest, len(times) - len(stamps) // 2))
             elif then == "set aside":

@@ -37,16 +37,15 @@ from dafka_core.storage.log_check import (
 from dafka_core.storage.rows import BLOCK_KEY
 from tests.integration.storage.changing_log import PARTITIONS, ChangingLog
 from tests.integration.storage.damage import change, erase, three_blocks, trees
+from tests.integration.storage.linked import checked
 from tests.integration.storage.processes import ROOT, TP
 from tests.integration.storage.staged import large, put, stage
 
 
-def checked(directory: Path) -> Checked:
-    done = Checked()
+def checked_unopened(directory: Path) -> Checked:
+    """Check a log that may not open otherwise."""
     with Log(directory, unchecked=True) as log:
-        for each in check(log.snapshot):
-            done = done.plus(each)
-    return done
+        return checked(log)
 
 
 def kinds(found: Checked) -> list[tuple[str, int]]:
@@ -55,7 +54,7 @@ def kinds(found: Checked) -> list[tuple[str, int]]:
 
 def test_all_of_a_log_is_read(tmp_path: Path) -> None:
     three_blocks(tmp_path)
-    done = checked(tmp_path)
+    done = checked_unopened(tmp_path)
     assert astuple(done)[:3] == (1, 300, 3)
     assert done.size_bytes > 300_000
     assert done.found == ()
@@ -65,7 +64,7 @@ def test_a_damaged_block_is_named_and_those_behind_it_are_checked(tmp_path: Path
     values = three_blocks(tmp_path)
     path = tmp_path / "data.mdb"
     path.write_bytes(path.read_bytes().replace(values[150], b"!" * 1000))
-    done = checked(tmp_path)
+    done = checked_unopened(tmp_path)
     assert astuple(done)[:3] == (1, 200, 2)
     (damage,) = done.found
     assert damage[:4] == (BLOCK, *TP, 100)
@@ -78,7 +77,7 @@ def test_a_damaged_block_is_named_and_those_behind_it_are_checked(tmp_path: Path
 def test_a_missing_block_is_a_hole(tmp_path: Path, first: int) -> None:
     three_blocks(tmp_path)
     change(tmp_path, b"blocks", BLOCK_KEY.pack(0, first), None)
-    done = checked(tmp_path)
+    done = checked_unopened(tmp_path)
     assert kinds(done) == [(HOLE, first)]
     assert astuple(done)[:3] == (1, 200, 2)
 
@@ -95,9 +94,7 @@ def test_a_damaged_row_is_named_and_the_other_partitions_are_checked(tmp_path: P
         assert env is not None
         with env.env.begin(write=True) as txn:
             txn.put(key, row[:8] + b"\1" + row[9:], db=env.partitions)
-        done = Checked()
-        for each in check(log.snapshot):
-            done = done.plus(each)
+        done = checked(log)
     assert done.partitions == 1
     assert done.records == 100
     assert done.found == (Damage(ROW, "t", "p", 0, "its row does not match its checksum"),)
@@ -116,7 +113,7 @@ def test_what_lies_beside_records_is_checked(tmp_path: Path) -> None:
     change(tmp_path, b"meta", lives, b"x" * 48)
     change(tmp_path, b"blocks", BLOCK_KEY.pack(1 << 40, 0), b"nobody's")
     change(tmp_path, b"blocks", BLOCK_KEY.pack(aside.id, aside.start), b"no block")
-    found = {each.kind for each in checked(tmp_path).found}
+    found = {each.kind for each in checked_unopened(tmp_path).found}
     assert found == {NOTES, EPOCHS, UNKNOWN, ASIDE}
 
 
@@ -125,13 +122,13 @@ def test_staged_records_are_checked(tmp_path: Path) -> None:
         put(log, large(100))
         assert log.write([stage(large(100), 100)]) == [None]
         assert log.write([stage(large(100), 200)]) == [None]
-    assert checked(tmp_path).found == ()
+    assert checked_unopened(tmp_path).found == ()
     change(tmp_path, b"blocks", BLOCK_KEY.pack(0, 200), None)
-    (damage,) = checked(tmp_path).found
+    (damage,) = checked_unopened(tmp_path).found
     assert damage[:4] == (STAGED, "t", "p", 200)
     assert damage.why == "staged records end at 200, not at 300"
     change(tmp_path, b"blocks", BLOCK_KEY.pack(0, 100), b"no block")
-    assert kinds(checked(tmp_path)) == [(STAGED, 100)]
+    assert kinds(checked_unopened(tmp_path)) == [(STAGED, 100)]
 
 
 def test_a_log_may_change_while_it_is_checked(tmp_path: Path) -> None:
@@ -176,9 +173,7 @@ def test_a_damaged_page_of_a_tree_is_named_for_each_partition_that_needs_it(tmp_
     for at in trees(data):
         page = erase(data, at)
         with suppress(StoreError), Log(tmp_path) as log:  # LMDB may find no table at all
-            done = Checked()
-            for each in check(log.snapshot):
-                done = done.plus(each)
+            done = checked(log)
             if ROW not in {each.kind for each in done.found}:
                 lost = {tp for tp in NAMES if not is_whole(log, tp)}
                 named = {TopicPartition(each.topic, each.partition) for each in done.found}

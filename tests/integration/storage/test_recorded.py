@@ -16,9 +16,9 @@ import pytest
 from dafka_core.nodes.store_backup import back_up, restore
 from dafka_core.nodes.store_identity import new_identity
 from dafka_core.storage import Log
-from dafka_core.storage.log_check import check
 from dafka_core.storage.open_environment import FORMAT
 from tests.integration.storage.changing_log import PARTITIONS, ChangingLog, told
+from tests.integration.storage.linked import checked
 from tests.integration.storage.test_block_compressor import codecs, compress
 
 DIGEST = "5e174e7304ff21e1ddab3c1f33098cf97081845ddab52d7f4aac821e162b1fc9"
@@ -51,11 +51,11 @@ def test_it_serves_all_that_it_holds_and_goes_on(directory: Path) -> None:
     with Log(directory) as log:
         assert digest(log) == DIGEST
         assert any(codecs(log))
-        assert [each.found for each in check(log.snapshot) if each.found] == []
+        assert checked(log).found == ()
         compress(log)
         assert digest(log) == DIGEST
         ChangingLog(log, 2_000).change(30)
-        assert [each.found for each in check(log.snapshot) if each.found] == []
+        assert checked(log).found == ()
 
 
 def test_its_backup_has_what_it_holds(directory: Path, tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.storage import Log, block, entry_writer, retention
 from dafka_core.storage.retention import HeldBlocks, Retention, Unread
 from dafka_core.storage.snapshot import HeldBlock
-from tests.integration.storage.clocks import Clock
 from tests.integration.storage.damage import change
+from tests.integration.storage.staged import Clock, clean
 
 A, B = TopicPartition("flights", "A" * 32), TopicPartition("flights", "B" * 32)
 OTHER = TopicPartition("other", "A" * 32)
@@ -141,8 +141,7 @@ def test_blocks_merged_since_they_were_looked_at_go_as_a_whole(store: Log, clock
         put(store, A)
     once(retention)
     assert held(store)[A] == (540, 640)
-    while store.merge_step():
-        pass
+    clean(store)
     for _ in range(5):
         put(store, A)
     once(retention)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dafka_core.flight.columns import Part, batch_of, packed_parts, parse_parts, schema_of
+from dafka_core.flight.columns import Part, packed_parts, parse_parts
 from dafka_core.model.records import MatchedRecords, RecordBatch, Records, TopicPartition
 from dafka_core.model.values import Values
 
@@ -92,17 +92,3 @@ def test_any_metadata_are_parsed_or_refused(numbers: list[int], times: bool) -> 
     for _, _, _, count, runs in found:
         assert (runs is not None) == times
         assert runs is None or int(runs[:, 0].sum()) == count
-
-
-def test_columns_are_made_in_the_order_asked_for() -> None:
-    batch_ = RecordBatch(TP, 3, Values.of([b"a", b"b"]), times=np.array([(2, 1_000_000)]))
-    names = ("partition", "timestamp", "value", "topic", "offset")
-    batch = batch_of([batch_], schema_of(names))
-    batch.validate(full=True)
-    assert batch.schema.names == list(names)
-    rows = [{name: row[name] for name in names if name != "timestamp"} for row in batch.to_pylist()]
-    assert rows == [
-        {"partition": "P", "value": b"a", "topic": "t", "offset": 3},
-        {"partition": "P", "value": b"b", "topic": "t", "offset": 4},
-    ]
-    assert batch["timestamp"].cast(pa.int64()).to_pylist() == [1_000_000] * 2
