@@ -15,10 +15,8 @@ from pyarrow import flight
 from dafka_core.flight import server_actions
 from dafka_core.flight.columns import VALUES_SCHEMA
 from dafka_core.flight.limits import (
-    MAX_ACTION_BYTES,
     MAX_REQUEST_BYTES,
     MAX_TICKET_BYTES,
-    MAX_TRANSACTIONS_BYTES,
 )
 from dafka_core.model.records import PartitionInfo
 from dafka_core.testing import PATIENCE_S
@@ -55,7 +53,7 @@ def test_every_malformed_ticket_is_refused(served: Served) -> None:
         with pytest.raises(flight.FlightServerError) as refused:
             plain.do_get(ticket).read_all()
         assert say(refused)["member"] == member
-    for packed in [*NOT_OBJECTS, b" " * (MAX_TICKET_BYTES + 1)]:
+    for packed in [*NOT_OBJECTS, json.dumps(GET).encode().ljust(MAX_TICKET_BYTES + 1)]:
         with pytest.raises(flight.FlightServerError) as refused:
             plain.do_get(flight.Ticket(packed)).read_all()
         assert say(refused)["member"] == "ticket"
@@ -69,7 +67,7 @@ def test_every_malformed_put_is_refused(served: Served) -> None:
         with pytest.raises(flight.FlightServerError) as refused:
             _put_nothing(plain, flight.FlightDescriptor.for_command(json.dumps(request).encode()))
         assert say(refused)["member"] == member
-    for packed in [*NOT_OBJECTS, b" " * (MAX_REQUEST_BYTES + 1)]:
+    for packed in [*NOT_OBJECTS, json.dumps(PUT).encode().ljust(MAX_REQUEST_BYTES + 1)]:
         with pytest.raises(flight.FlightServerError) as refused:
             _put_nothing(plain, flight.FlightDescriptor.for_command(packed))
         assert say(refused)["member"] == "command"
@@ -117,11 +115,9 @@ def test_every_malformed_criteria_is_refused(served: Served) -> None:
 def test_every_malformed_action_is_refused(served: Served, name: str) -> None:
     served.extend(5)
     plain = served.plain()
-    several = ("transactions", "commit", "digests", "discard")
-    large = name in [f"dafka.{each}.v1" for each in several]
-    most = MAX_TRANSACTIONS_BYTES if large else MAX_ACTION_BYTES
+    most = server_actions.ACTIONS[name].request.largest_bytes
     wrong = [json.dumps({"v": 1} | members).encode() for members in BODIES[name]]
-    for body in [*wrong, *filter(None, NOT_OBJECTS), b" " * (most + 1)]:
+    for body in [*wrong, *filter(None, NOT_OBJECTS), b'{"v": 1}'.ljust(most + 1)]:
         with pytest.raises(flight.FlightServerError) as refused:
             list(plain.do_action(flight.Action(name, body)))
         say(refused)

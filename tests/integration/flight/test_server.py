@@ -18,7 +18,7 @@ from pyarrow import flight
 
 from dafka_core.errors import ConfigError, StoreBusyError, StoreError, StoreUnreachableError
 from dafka_core.flight import limits, server
-from dafka_core.flight.backup_requests import BackupRequest
+from dafka_core.flight.backup_requests import BackupRequest, CheckRequest
 from dafka_core.flight.columns import VALUES_SCHEMA
 from dafka_core.flight.requests import PutRequest
 from dafka_core.flight.server import FlightService
@@ -26,6 +26,7 @@ from dafka_core.flight.server_context import ServerContext
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.records import TopicPartition
+from dafka_core.storage.log_check import Checked
 from dafka_core.testing import PATIENCE_S, wait_until
 from tests.integration.flight.hosts import (
     PARTITION,
@@ -310,6 +311,7 @@ def test_a_client_is_told_the_same(filled: Served) -> None:
         ("waits", lambda client: client.wait(TP, 6, timeout_s=0)),
         ("commits", lambda client: client.commit([], timeout_s=PATIENCE_S)),
         ("backups", lambda client: list(client.get(BackupRequest().packed(), iter, PATIENCE_S))),
+        ("backups", lambda client: client.ask(Checked, PATIENCE_S, CheckRequest((TP,)))),
     ],
 )
 def test_more_streams_than_there_may_be(
