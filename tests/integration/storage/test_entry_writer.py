@@ -34,6 +34,7 @@ from tests.integration.storage.staged import (
     Clock,
     clean,
     commit,
+    facts,
     held,
     large,
     one,
@@ -111,6 +112,17 @@ def test_offsets_that_cannot_be_are_refused(store: Log, offset: int) -> None:
     for outcome in outcomes:
         assert isinstance(outcome, OffsetConflictError | FencedError)
     assert store.transaction_state(TP) == TransactionState(0, 1, A, None)
+
+
+def test_another_transaction_does_not_go_on_with_what_is_staged(store: Log) -> None:
+    staged = Transaction(4, 0, 300)
+    store.append([RecordBatch.of(TP, 0, values(100), staged)])
+    others = (Transaction(5, 0, 300), Transaction(4, 0, 301), Transaction(4, 100, 300))
+    asked = [*((100, other) for other in others), *((offset, staged) for offset in (1, 99, 101))]
+    for offset, transaction in asked:
+        (outcome,) = store.write([RecordBatch.of(TP, offset, [b"x"], transaction)])
+        assert facts(outcome) == (OffsetConflictError, "t", "p", offset, 0)
+    assert store.transaction_state(TP) == TransactionState(0, 100, "", None)
 
 
 def test_older_transactions_do_not_come_back(store: Log) -> None:

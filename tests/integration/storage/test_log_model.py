@@ -93,8 +93,8 @@ class LogSteps(RuleBasedStateMachine):
         checkers = Mock(Checkers, disks={})
         self.disk = checkers.disks["disk"] = Disk(World(0), checkers, "disk", self.clock_us)
         self.numbers = count()
-        self.aside: list[tuple[str, int, list[bytes]]] = []
-        """Partition, first offset and values of the records set aside."""
+        self.aside: list[tuple[str, int, list[tuple[bytes, int]]]] = []
+        """Partition and first offset of the records set aside, with their values and times."""
         self.replaced: set[TopicPartition] = set()
         self.newest_us = {P: 0, Q: 0}
         self.moment = ExitStack()
@@ -141,7 +141,8 @@ class LogSteps(RuleBasedStateMachine):
         """Note the records that a history without them replaces."""
         model, first = self.model(tp), max(start, self.disk.earliest(tp))
         if first < model.end:
-            self.aside.append((tp.partition, first, model.records[first:]))
+            stamped = [*zip(model.records[first:], model.times[first:], strict=True)]
+            self.aside.append((tp.partition, first, stamped))
         if start < model.end:
             self.replaced.add(tp)
 
@@ -207,28 +208,17 @@ class LogSteps(RuleBasedStateMachine):
         more=st.integers(0, 2),
         at_staged_end=st.booleans(),
         shift=SHIFTS,
-        version=st.none() | st.integers(0, 6),
-        other=st.sampled_from((*[(0, 0, 0)] * 4, (1, 0, 0), (0, -1, 0), (0, 0, 1))),
     )
     def replicate(
-        self,
-        tp: TopicPartition,
-        size: int,
-        more: int,
-        at_staged_end: bool,
-        shift: int,
-        version: int | None,
-        other: tuple[int, int, int],
+        self, tp: TopicPartition, size: int, more: int, at_staged_end: bool, shift: int
     ) -> None:
-        """Write a part of a transaction, also of an older one, or of one unlike the staged one."""
         state, tail = self.state(tp), self.model(tp).tail
         if at_staged_end and tail and tail.attempt == "":
-            staged, offset = tail.transaction, state.staged_end + shift
-            transaction = Transaction(*map(sum, zip(staged, other, strict=True)))
+            transaction, offset = tail.transaction, state.staged_end + shift
             size = min(size, transaction.end - offset)
         else:
             offset = state.end + shift
-            version = 1 + max(self.model(tp).last_version, 0) if version is None else version
+            version = 1 + max(self.model(tp).last_version, 0)
             transaction = Transaction(version, offset, offset + size + more * 20)
         if size > 0 and offset >= max(transaction.start, 0):
             self.write(self.batch(tp, offset, size, transaction))
@@ -283,20 +273,19 @@ class LogSteps(RuleBasedStateMachine):
         self.move_aside(tp, start)
         assert self.write(SetAside(tp, start))
 
-    @rule(tp=PARTITIONS, ahead=st.integers(-1, 2), has_history=st.booleans())
-    def restart(self, tp: TopicPartition, ahead: int, has_history: bool) -> None:
+    @rule(tp=PARTITIONS, ahead=st.integers(-1, 2))
+    def restart(self, tp: TopicPartition, ahead: int) -> None:
         start = max(self.disk.end(tp) + ahead, 0)
-        history = self.disk.lives(tp).history if has_history else ()
         transaction = Transaction(1, start - 1, start) if start else None
         if start > self.disk.end(tp):
             self.move_aside(tp, self.disk.earliest(tp))
             self.replaced.add(tp)
-        assert self.write(RestartPartition(tp, start, history, transaction))
+        assert self.write(RestartPartition(tp, start, (), transaction))
 
     @rule(part=st.integers(0, 1))
     def discard_aside(self, part: int) -> None:
         for each in self.store.aside()[part:]:
-            self.aside.remove((each.partition, each.start, self.values_aside(each.id)))
+            self.aside.remove((each.partition, each.start, self.stamped_aside(each.id)))
             assert self.store.discard_aside(each.id)
 
     @rule(limit=st.sampled_from(("2kB", "100kB", "1MB")))
@@ -353,14 +342,19 @@ class LogSteps(RuleBasedStateMachine):
         store.close()
         shutil.rmtree(left)
 
-    def values_aside(self, aside_id: int) -> list[bytes]:
-        return [value for batch in self.store.read_aside(aside_id) for value in batch.values]
+    def stamped_aside(self, aside_id: int) -> list[tuple[bytes, int]]:
+        found: list[tuple[bytes, int]] = []
+        for batch in self.store.read_aside(aside_id):
+            assert batch.times is not None
+            times = np.repeat(batch.times[:, 1], batch.times[:, 0]).tolist()
+            found += zip(batch.values, times, strict=True)
+        return found
 
     @invariant()
     def the_log_is_as_the_disk(self) -> None:
         assert self.snapshot is None or contents(self.snapshot) == self.seen
         aside = self.store.aside()
-        found = [(each.partition, each.start, self.values_aside(each.id)) for each in aside]
+        found = [(each.partition, each.start, self.stamped_aside(each.id)) for each in aside]
         assert sorted(found) == sorted(self.aside)
         assert self.store.partitions() == self.disk.partitions()
         for tp in (P, Q):
