@@ -191,7 +191,7 @@ def test_many_partitions_are_read_at_once(store: Store, gateway: Gateway, server
     expected = {
         number: [b"%d/%d" % (number, at) for at in range(records)] for number in range(count)
     }
-    for each in node.registry.partitions("t"):
+    for each in node.registry.table.partitions("t"):
         store.append_queue.put(RecordBatch.of(each.tp, 0, expected[each.number]))
     values: dict[int, list[bytes]] = {}
     with closing(confluent(servers)) as consumer:
