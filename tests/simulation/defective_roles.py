@@ -6,17 +6,13 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
-from dafka_core.errors import DafkaError, ProtocolError
-from dafka_core.model.epochs import last_life
-from dafka_core.model.log_entries import LogEntry
+from dafka_core.errors import ProtocolError
 from dafka_core.model.records import RecordBatch, TopicPartition, stamped_once
 from dafka_core.model.values import Longs
-from dafka_core.nodes.append_queue import AppendQueue
 from dafka_core.nodes.store_loop import StoreLoop
 from dafka_core.protocol.codec import decode
 from dafka_core.protocol.consumer_role import ConsumerRole
 from dafka_core.protocol.followed_partition import Delivered, FollowedPartition
-from dafka_core.protocol.histories import Histories
 from dafka_core.protocol.messages import (
     Ack,
     DirectHead,
@@ -32,7 +28,6 @@ from dafka_core.protocol.reader_role import ReaderRole
 from dafka_core.protocol.record_limits import RecordLimits
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_directory import StoreDirectory
-from dafka_core.protocol.store_partition import StorePartition
 from dafka_core.protocol.store_role import StoreRole
 
 CHUNK_COUNT = 4
@@ -158,25 +153,6 @@ class TakesTwice(ConsumerRole):
 
 
 # -- histories ------------------------------------------------------------------------------------
-
-
-class ExtendsAnything(Histories):
-    """Records are taken by their offsets, whosever they are."""
-
-    def admits(self, partition: StorePartition, batch: RecordBatch) -> bool:
-        return True
-
-    def extend(self, partition: StorePartition, batch: RecordBatch) -> bool:
-        if batch.epoch is not None and batch.epoch.life > last_life(partition.history):
-            self.begin(partition, batch.epoch)
-        return True
-
-
-class TellsAnyway(AppendQueue):
-    """A client's put succeeds even if its records were set aside since."""
-
-    def _lost(self, entry: LogEntry) -> DafkaError | None:
-        return None
 
 
 class FollowsAnything(FollowedPartition):

@@ -14,15 +14,14 @@ from typing import Any
 
 from dafka_core.model import records, timestamps
 from dafka_core.nodes import security, traffic
-from dafka_core.protocol import consumer_role, producer_role, store_role
-from tests.simulation import hosts, mesh
+from dafka_core.protocol import consumer_role, producer_role
+from tests.simulation import mesh
 from tests.simulation.cluster import Roles
 from tests.simulation.defective_roles import (
     AcknowledgesOnce,
     AcknowledgesUnsynced,
     AnswersFromLater,
     CountsAcksTwice,
-    ExtendsAnything,
     FollowsAnything,
     ForgetsAtOnce,
     LatestIsOneTooFew,
@@ -30,7 +29,6 @@ from tests.simulation.defective_roles import (
     SkipsGaps,
     TakesPrefixes,
     TakesTwice,
-    TellsAnyway,
     TellsOfMoreThanIsStored,
     WaitsForGreetings,
     _StaleParse,
@@ -74,28 +72,6 @@ ZOMBIES: Mapping[str, Any] = {
     "leaves": 0.0,
 }
 """Producers are started again while they run, and stores that they need are away."""
-
-TAKEOVERS: Mapping[str, Any] = {
-    "styles": ("ours",),
-    "stores": 3,
-    "late_stores": 0,
-    "towers": 1,
-    "producers": 1,
-    "writers": 3,
-    "queries": 0,
-    "consumers": 1,
-    "readers": 0,
-    "acks": 1,
-    "disk_s": 0.3,
-    "crash_every_s": 1.5,
-    "stall_every_s": 0.0,
-    "another_every_s": 0.0,
-    "tower_every_s": 0.0,
-    "trim_every_s": 0.0,
-    "replaced_every_s": 1.5,
-    "leaves": 0.0,
-}
-"""Clients write to stores with disks that are lost, and partitions that others take over."""
 
 LOST_RECORDS = "lost: .* for safe|lost: TopicPartition|which is not what it was"
 
@@ -188,13 +164,6 @@ DEFECTS = (
         first=4,
     ),
     Defect(
-        "stores extend any history",
-        "store_writer.c:140",
-        LOST_RECORDS + "|two timestamps",
-        changes=lambda: {(store_role, "Histories"): ExtendsAnything},
-        shape=ZOMBIES,
-    ),
-    Defect(
         "a life begins without promises",
         "ours",
         LOST_RECORDS,
@@ -223,14 +192,6 @@ DEFECTS = (
         "a timestamp .* ahead",
         changes=lambda: {(timestamps, "STEP_US"): 2**62, (timestamps, "MAX_AHEAD_US"): 2**62},
         shape={"styles": (OURS,), "writers": 1},
-    ),
-    Defect(
-        "a client is told of records that were set aside since",
-        "ours",
-        LOST_RECORDS,
-        changes=lambda: {(hosts, "AppendQueue"): TellsAnyway},
-        first=312,
-        shape=TAKEOVERS,
     ),
 )
 """``ours``: the simulator has found it in this project, where it is cured."""

@@ -41,6 +41,16 @@ def open_nodes() -> Iterator[ExitStack]:
 
 
 @pytest.fixture
+def start(tower: str, open_nodes: ExitStack, tmp_path: Path) -> Callable[..., Store]:
+    """Starts stores, each with a directory of this name."""
+
+    def make(name: str = "store", **options: Any) -> Store:
+        return open_nodes.enter_context(Store(tmp_path / name, **{"tower": tower} | options))
+
+    return make
+
+
+@pytest.fixture
 def store(tower: str, open_nodes: ExitStack, tmp_path: Path, keys: Keys | None) -> Store:
     options = keys.of("store") | FAST if keys else {}
     return open_nodes.enter_context(Store(tmp_path / "store", tower=tower, **options))

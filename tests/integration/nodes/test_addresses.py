@@ -32,16 +32,6 @@ def test_auto_takes_the_address_that_reaches_the_tower(tower: str, host: str, ow
     assert own_host(NodeOptions.build({"tower": tower, "host": host})) == own
 
 
-def test_a_node_announces_the_address_it_found(tmp_path: object) -> None:
-    with (
-        Tower(**ANY_PORTS) as tower,
-        Store(str(tmp_path), tower=tower.tower, host="auto"),
-        Producer("t", tower=tower.tower, host="auto") as producer,
-    ):
-        producer.publish(b"reached")
-        producer.flush(30)
-
-
 @pytest.mark.parametrize("host", ["*", "0.0.0.0", "[::]"])
 def test_a_wildcard_address_is_refused(host: str) -> None:
     with pytest.raises(ConfigError, match="is not an address that peers can connect to"):

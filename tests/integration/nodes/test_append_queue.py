@@ -7,7 +7,6 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -50,10 +49,10 @@ def queued(store: Store, offset: int, content: Sequence[bytes], topic: str = "t"
 
 
 def test_a_record_that_the_mesh_would_not_take_is_refused_and_nothing_of_it_stays(
-    tower: str, open_nodes: ExitStack, tmp_path: Path
+    start: Callable[..., Store],
 ) -> None:
     limit = 4_096
-    store = open_nodes.enter_context(Store(tmp_path, tower=tower, max_record_bytes=limit))
+    store = start(max_record_bytes=limit)
     too_large = RecordBatch.of(TP, 0, [b"0", bytes(limit + 1)])
     queue = store.append_queue
     location = StoreLocation(store.address, store.locations)
@@ -164,10 +163,7 @@ def test_others_that_write_there_all_the_time_are_an_error_in_the_end(
     assert set(own_values(store)) == {b"other"}
 
 
-def test_batches_on_disk_are_reported_while_the_loop_is_busy(
-    tower: str, open_nodes: ExitStack, tmp_path: Path
-) -> None:
-    store = open_nodes.enter_context(Store(tmp_path, tower=tower))
+def test_batches_on_disk_are_reported_while_the_loop_is_busy(store: Store) -> None:
     queued(store, 0, [b"0"]).result(PATIENCE_S)
     proceed, futures = threading.Event(), list[Future[int]]()
 

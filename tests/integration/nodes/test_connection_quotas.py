@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -227,13 +226,6 @@ GUARDED = {"max_key_bytes": KEY_BYTES}
 LONGER = [kind for kind in KINDS if kind not in ("records", "connections")]
 
 
-@pytest.fixture
-def store_with(tower: str, open_nodes: ExitStack, tmp_path: Path) -> Callable[..., Store]:
-    return lambda **options: open_nodes.enter_context(
-        Store(tmp_path / "store", tower=tower, **options)
-    )
-
-
 def honest(tower: str, topic: str) -> float:
     """Return the time that a producer and a consumer take for the records of a topic."""
     began = time.monotonic()
@@ -268,9 +260,9 @@ def anonymous_bytes() -> int:
     ],
 )
 def test_a_greedy_peer_does_not_starve_honest_ones(
-    store_with: Callable[..., Store], tower: str, kind: str, options: dict[str, Any]
+    start: Callable[..., Store], tower: str, kind: str, options: dict[str, Any]
 ) -> None:
-    store = store_with(**options)
+    store = start(**options)
     mesh = store.mesh
     alone_s = honest(tower, "alone")
     before = anonymous_bytes()

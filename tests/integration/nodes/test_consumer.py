@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from itertools import chain, islice
+from itertools import chain
 
 import pytest
 
@@ -82,36 +81,6 @@ def test_seek_goes_back_and_forth(produce: Produce, consume: Consume) -> None:
     consumer.seek(tp, 1_001)
     producer.publish_many(values(3, 1_000))
     assert [r.offset for r in take(consumer, 2)] == [1_001, 1_002]
-
-
-# -- one cursor ----------------------------------------------------------------------------------
-
-
-@pytest.mark.usefixtures("store")
-def test_ways_to_read_take_turns(produce: Produce, consume: Consume) -> None:
-    producer = produce("t")
-    consumer = consume("t")
-    for first in range(0, 3_000, 100):  # many batches
-        flushed(producer, values(100, first))
-    choose = random.Random(0)
-    found: list[bytes | None] = []
-    views = [iter(consumer), iter(consumer)]
-    while len(found) < 3_000:
-        match choose.randrange(4):
-            case 0:
-                record = consumer.poll(PATIENCE_S)
-                assert record is not None
-                found.append(record.value)
-            case 1:
-                found.extend(next(consumer.batches(PATIENCE_S)).values)
-            case 2:
-                some = islice(consumer, min(7, 3_000 - len(found)))
-                found.extend(record.value for record in some)
-            case 3:
-                found.append(next(choose.choice(views)).value)
-        (position, _), *_ = consumer.positions().values()
-        assert position == len(found)
-    assert found == values(3_000)
 
 
 @pytest.mark.usefixtures("store")

@@ -7,10 +7,9 @@ import logging
 import os
 import resource
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -148,17 +147,11 @@ Open = Callable[..., Store]
 
 
 @pytest.fixture
-def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+def start(start: Open, monkeypatch: pytest.MonkeyPatch) -> Open:
+    """Starts stores that look at their logs often."""
     monkeypatch.setattr(maintenance, "INTERVAL_S", 0.1)
     monkeypatch.setattr(maintenance, "SHARE", 0.5)
-
-
-@pytest.fixture
-def start(tower: str, open_nodes: ExitStack, tmp_path: Path, looks_often: None) -> Open:
-    def make(name: str = "store", **options: Any) -> Store:
-        return open_nodes.enter_context(Store(tmp_path / name, **{"tower": tower} | options))
-
-    return make
+    return start
 
 
 def put(store: Store, topic: str, partition: str, count: int = 1, size: int = 1) -> None:
@@ -325,10 +318,6 @@ def taken(consumer: Consumer, count: int) -> list[bytes | int | None]:
     return found
 
 
-def small_store(tower: str, directory: Path) -> Store:
-    return Store(directory, tower=tower, max_record_bytes=SMALL_BYTES)
-
-
 @pytest.mark.parametrize("wire", LAYOUTS)
 def test_a_large_live_record_reaches_nodes_that_accept_it_and_errors_reach_the_others(
     produce: Produce, consume: Consume, store: Store, wire: str
@@ -349,9 +338,9 @@ def test_a_large_live_record_reaches_nodes_that_accept_it_and_errors_reach_the_o
 
 
 def test_a_producer_refuses_a_record_that_a_store_would_not_take(
-    tower: str, open_nodes: ExitStack, produce: Produce, store: Store, tmp_path: Path
+    start: Open, produce: Produce, store: Store
 ) -> None:
-    small = open_nodes.enter_context(small_store(tower, tmp_path / "small"))
+    small = start("small", max_record_bytes=SMALL_BYTES)
     producer = produce("t")
     says = f"store {small.address} takes at most {LEAST_BYTES}: .*max_record_bytes"
     wait_until(lambda: producer.limit[0] == LEAST_BYTES)

@@ -31,7 +31,7 @@ from dafka_core.protocol.beacons import (
 from dafka_core.protocol.codec import decode, encode, subscription
 from dafka_core.protocol.role import OutgoingBatch
 from dafka_core.testing import wait_until
-from tests.integration.nodes.peers import ANY_PORTS, PATIENCE_S
+from tests.integration.nodes.peers import PATIENCE_S
 
 NODES: dict[str, Callable[..., Any]] = {
     "producer": lambda directory, **options: Producer("t", **options),
@@ -94,22 +94,6 @@ def test_options_that_cannot_be_are_refused(tower: str, tmp_path: Path) -> None:
             with pytest.raises(ConfigError, match=says) as refused:
                 make(tmp_path, **{"tower": tower} | {option: value})
             assert refused.value.option == option
-
-
-def test_nodes_meet_through_any_of_several_towers(
-    tmp_path: Path, open_nodes: ExitStack, silence: str
-) -> None:
-    towers = [open_nodes.enter_context(Tower(**ANY_PORTS)).tower for _ in range(2)]
-    store = Store(tmp_path, tower=[towers[1], silence])
-    open_nodes.enter_context(store)
-    with Producer("t", tower=",".join(towers)) as producer:
-        producer.publish(b"0")
-        producer.flush(PATIENCE_S)
-    with Consumer(tower=towers, start="earliest") as consumer:
-        consumer.subscribe("t")
-        record = consumer.poll(PATIENCE_S)
-    assert record is not None
-    assert record.value == b"0"
 
 
 @pytest.fixture

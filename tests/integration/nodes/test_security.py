@@ -19,7 +19,7 @@ from dafka_core.config.node_options import MAX_RECORD_BYTES, ReaderOptions, Towe
 from dafka_core.errors import ConfigError
 from dafka_core.nodes import addresses
 from dafka_core.nodes.connection_quotas import Connection, ends_of
-from dafka_core.nodes.security import RefusedNodeError, Security
+from dafka_core.nodes.security import Security
 from dafka_core.protocol import beacons
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import ConsumerHello, RecordMessage
@@ -259,18 +259,6 @@ def test_a_refused_announcement_is_logged_as_such_beside_other_refusals(
         assert line.startswith(
             "refused to send a node with key late each RecordMessage of 'secret'"
         )
-
-
-def test_an_address_belongs_to_one_key(keys: Keys) -> None:
-    keys.allow("late", "consume")
-    client, late = (read_public(keys.allowed / f"{name}.key") for name in ("client", "late"))
-    own = f"{client.permissions.prefix}{'0' * 20}"
-    with zmq.Context() as context:
-        security = Security(ReaderOptions.build(keys.of("store")), context)
-        security.zap.close(0)
-        security.check_node(own, client.key)
-        with pytest.raises(RefusedNodeError, match=f"node {own} is not an address of key late"):
-            security.check_node(own, late.key)
 
 
 def test_only_the_connection_that_is_meant_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,10 +52,6 @@ from tests.unit.protocol.vectors import VECTORS
 STALLED_MS = 1_000
 IDLE_S = 1  # the kernel knows nothing shorter
 
-LARGE_COUNT = 32
-LARGE = bytes(1 << 20)
-"""Together some times what the kernel keeps at both ends of a connection (about 4 MB here)."""
-
 PADDING = b"." * 20_000
 
 TP = TopicPartition("t", "P")
@@ -282,18 +278,6 @@ def _short_times(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "IDLE_S", IDLE_S)
 
 
-@pytest.fixture
-def sockets() -> Iterator[tuple[zmq.Socket[bytes], zmq.Socket[bytes]]]:
-    """One that sends and one that receives, bare."""
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    with context.socket(zmq.XPUB) as pub, context.socket(zmq.SUB) as sub:
-        for socket in (pub, sub):
-            socket.set(zmq.LINGER, 0)
-            socket.set(zmq.RCVTIMEO, int(PATIENCE_S * 1000))
-        yield pub, sub
-    context.term()
-
-
 def to_its_peers(producer: Producer) -> list[Connection]:
     """The producer's ends of the connections that it publishes on."""
     return [each for each in connections() if each.port == producer.mesh.beacon.port]
@@ -302,41 +286,6 @@ def to_its_peers(producer: Producer) -> list[Connection]:
 def from_producer(producer: Producer) -> list[Connection]:
     """The other ends of them."""
     return [each for each in connections() if each.peer_port == producer.mesh.beacon.port]
-
-
-@pytest.mark.usefixtures("_short_times")
-def test_messages_for_a_stalled_peer_are_freed(
-    sockets: tuple[zmq.Socket[bytes], zmq.Socket[bytes]],
-) -> None:
-    pub, sub = sockets
-    pub.set(zmq.XPUB_VERBOSE, 1)  # it receives the subscription of each connection
-    sub.set_hwm(1)  # with that in its queue it takes nothing from the connection
-    pub.set(zmq.TCP_MAXRT, module.STALLED_MS)
-    port = pub.bind_to_random_port("tcp://127.0.0.1")
-    sub.connect(f"tcp://127.0.0.1:{port}")
-    sub.subscribe(b"")
-    assert pub.recv() == b"\x01"
-    waiting = [pub.send(LARGE, copy=False, track=True) for _ in range(LARGE_COUNT)]
-
-    def freed() -> bool:
-        pub.poll(0)  # a socket hears of its connections' ends only when it is asked something
-        return all(each.done for each in waiting)
-
-    wait_until(freed, "ZeroMQ to need none of the messages")
-    got: list[bytes] = []
-
-    def came_back() -> bool:
-        """It does by itself, when it reads on."""
-        if sub.poll(0):
-            got.append(sub.recv())
-        return bool(pub.poll(0)) and pub.recv() == b"\x01"
-
-    wait_until(came_back, "the peer to connect anew")
-    pub.send(b"after")
-    # Earlier records come first.
-    while b"after" not in got:
-        got.append(sub.recv())
-    assert len(got) <= LARGE_COUNT
 
 
 @pytest.mark.usefixtures("_short_times")

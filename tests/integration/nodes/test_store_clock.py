@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -55,14 +54,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> WrongClock:
 
 
 Start = Callable[..., Store]
-
-
-@pytest.fixture
-def start(tower: str, tmp_path: Path, clock: WrongClock) -> Iterator[Start]:
-    with ExitStack() as stores:
-        yield lambda **options: stores.enter_context(
-            Store(tmp_path / "store", tower=tower, **options)
-        )
 
 
 def retained(store: Store) -> None:
@@ -198,14 +189,6 @@ YEAR_US = 365 * 86_400 * 1_000_000
 Times = list[tuple[int, int]]
 
 
-@pytest.fixture
-def begin(tower: str, open_nodes: ExitStack, tmp_path: Path) -> Callable[[str], Store]:
-    """Starts a store."""
-    return lambda name: open_nodes.enter_context(
-        Store(tmp_path / name, tower=tower, sync_interval_ms=100)
-    )
-
-
 def us_of(moment: datetime) -> int:
     return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
@@ -217,9 +200,9 @@ def times_at(store: Store, tp: TopicPartition, end: int) -> Times:
 
 
 def test_an_application_may_give_the_create_time(
-    begin: Callable[[str], Store], produce: Callable[..., Producer], tower: str
+    start: Start, produce: Callable[..., Producer], tower: str
 ) -> None:
-    store, producer = begin("first"), produce("t")
+    store, producer = start(), produce("t")
     tp = TopicPartition("t", producer.address)
     first = datetime(2020, 2, 29, 12, tzinfo=timezone(timedelta(hours=2)))
     early = datetime(1900, 1, 1, tzinfo=UTC)
@@ -243,12 +226,12 @@ def test_an_application_may_give_the_create_time(
 
 
 def test_a_clock_far_ahead_poisons_no_partition(
-    begin: Callable[[str], Store],
+    start: Start,
     produce: Callable[..., Producer],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    store = begin("store")
+    store = start()
     before_us = now_us()
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, "dafka"):
         ahead = WallClock(lambda: now_us() + 10 * YEAR_US)

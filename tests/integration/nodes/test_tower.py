@@ -32,6 +32,9 @@ from tests.open_files import no_open_file_left
 
 RECEIVE_MS = 30_000
 
+SILENT = "127.0.0.1:1:2"
+"""Where no tower is."""
+
 
 @pytest.fixture
 def running() -> Iterator[Tower]:
@@ -252,13 +255,13 @@ def test_a_refusal_is_logged_once_while_the_node_retries(
 def test_nodes_whose_towers_do_not_know_each_other_meet_at_a_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A producer and a consumer have different towers, and the store has both."""
+    """A producer and a consumer have different towers, and the store has both; one is silent."""
     monkeypatch.setattr(timing, "HEADS_INTERVAL_S", 0.2)  # how often it asks the store
     with (
         Tower(**ANY_PORTS) as one,
         Tower(**ANY_PORTS) as other,
         Store(tmp_path, tower=f"{one.tower},{other.tower}") as store,
-        Consumer(tower=other.tower, start="earliest") as consumer,
+        Consumer(tower=[SILENT, other.tower], start="earliest") as consumer,
         Producer("t", tower=one.tower, head_interval_ms=100) as producer,
     ):
         consumer.subscribe("t")

@@ -108,12 +108,12 @@ class Script:
         """Let time pass."""
         self.world.run_until(self.world.now + seconds)
 
-    def until(self, condition: Callable[[], T], what: str = "") -> T:
+    def until(self, condition: Callable[[], T], what: str = "", step_s: float = 0.01) -> T:
         """Let time pass until a condition is true; return its value."""
         deadline = self.world.now + PATIENCE_S
         while not (found := condition()):
             assert self.world.now < deadline, what or "the condition did not come true"
-            self.run(0.01)
+            self.run(step_s)
         return found
 
     def result(self, future: Future[T]) -> T:

@@ -7,6 +7,7 @@ import logging
 import pytest
 
 from dafka_core.errors import OffsetConflictError
+from dafka_core.model.epochs import NO_LIFE, Epoch, EpochId
 from dafka_core.model.log_entries import NotedBatch, Notes
 from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.model.values import Values
@@ -63,6 +64,20 @@ def test_puts_that_never_reach_the_log_fail_and_can_be_repeated(
     assert world.result(other) == 3
     assert store.append(TP, 0, 10) == 10
     assert store.values(TP) == values(10)
+
+
+def test_a_put_fails_if_another_history_replaces_its_records(
+    world: Script, store: ScriptedStore
+) -> None:
+    """While they are on their way to the disk."""
+    put = store.submit(RecordBatch.of(TP, 0, values(10)))
+    world.until(lambda: store.role.next_offset(TP) == 10, step_s=1e-4)
+    assert store.busy
+    history = (Epoch.first(EpochId(2**31, 1, 1)),)
+    store.ask(m.HistoryReply(store.address, 0, PEER, *TP, 9, NO_LIFE, history))
+    with pytest.raises(OffsetConflictError) as caught:
+        world.result(put)
+    assert (caught.value.offset, caught.value.end) == (0, 0)
 
 
 @pytest.mark.parametrize("most", [2, 8_192])

@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from dafka_core.errors import FencedError
-from dafka_core.model.log_entries import TransactionExistsError
 from dafka_core.model.records import (
     NO_VERSION,
     RecordBatch,
@@ -111,25 +109,6 @@ def test_other_stores_show_transactions_whole(
         assert each.values(TP) == values(1_050)
 
 
-def test_another_store_takes_over(world: Script, store: ScriptedStore) -> None:
-    """Its last transaction fences the attempts at the first store."""
-    other = world.store("other")
-    store.transact(TP, 0, 10, 1)
-    world.until(lambda: other.log.end(TP) == 10)
-    zombie = store.stage(TP, "A", 10, 15, 2)
-    with pytest.raises(TransactionExistsError):
-        other.stage(TP, "B", 10, 15, 1)
-    other.transact(TP, 10, 20, 2)
-    world.until(lambda: store.log.end(TP) == 20)
-    with pytest.raises(FencedError):
-        store.commit(zombie)
-    with pytest.raises(TransactionExistsError):
-        store.stage(TP, "A", 20, 30, 2)
-    for each in (store, other):
-        assert state(each).transaction == Transaction(2, 10, 20)
-        assert each.values(TP) == values(20)
-
-
 Parts = Sequence[tuple[int, int, Transaction | None]]
 FIRST = (0, 10, Transaction(1, 0, 20))
 ANY_ORDER: list[Parts] = [
@@ -154,30 +133,3 @@ def test_a_store_continues_whatever_arrives_of_transactions(
     sent(end, end + 100)
     world.until(lambda: store.log.end(TP) == end + 100)
     assert store.values(TP) == values(end + 100)
-
-
-def test_a_writer_and_another_store_take_over_from_each_other(
-    world: Script, store: ScriptedStore, sent: Sent
-) -> None:
-    """Part of a transaction stops no writer, unless the rest arrives."""
-    sent(0, 10)
-    sent(10, 15, Transaction(1, 10, 20))
-    world.until(lambda: state(store).staged_end == 15)
-    transaction = store.stage(TP, "A", 10, 25, 1)
-    sent(15, 20, Transaction(1, 10, 20))
-    store.commit(transaction)
-    assert state(store).transaction == Transaction(1, 10, 25)
-    sent(25, 27, Transaction(2, 25, 30))
-    world.until(lambda: state(store).staged_end == 27)
-    assert store.append(TP, 25, 15) == 40
-    # Both have a part: the first complete one prevails.
-    store.stage(TP, "B", 40, 45, 3)
-    sent(40, 42, Transaction(3, 40, 50))
-    world.run(0.1)
-    fenced = store.stage(TP, "C", 40, 45, 3)
-    sent(40, 50, Transaction(3, 40, 50))
-    world.until(lambda: store.log.end(TP) == 50)
-    with pytest.raises(FencedError):
-        store.commit(fenced)
-    assert store.values(TP) == values(50)
-    assert state(store).transaction == Transaction(3, 40, 50)

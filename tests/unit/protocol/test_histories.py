@@ -293,7 +293,7 @@ def test_a_winning_history_with_fewer_records_sets_the_rest_aside() -> None:
 
 
 def test_a_store_accepts_no_replaced_records_from_another_store() -> None:
-    """Two losers would fetch each other's records for ever; seed 20 of ``TAKEOVERS`` did."""
+    """Two losers would fetch each other's records for ever."""
     store = Store((A, LOSER), 7)
     store.role.on_message(0.0, m.Head(TOPIC, PARTITION, 6), "")
     store.hear(10, A, B, C)

@@ -51,12 +51,15 @@ def test_a_key_is_created_once_with_a_private_secret(tmp_path: Path) -> None:
     assert before.count("secret-key") == 1
 
 
-def test_a_file_written_by_hand_gets_the_certificate_of_its_secret(tmp_path: Path) -> None:
+@pytest.mark.parametrize("metadata", ["metadata", "metadata  ", "# about metadata\nmetadata"])
+def test_a_file_written_by_hand_gets_the_certificate_of_its_secret(
+    tmp_path: Path, metadata: str
+) -> None:
     public, secret = new_key(tmp_path, "s", ("consume",), addresses=("A*",))
     made, own = read_public(public), read_secret(str(secret)).secret
     assert made.certificate == new_certificate(own)
     lines = [line for line in public.read_text().splitlines() if "certificate =" not in line]
-    public.write_text("\n".join([*lines, ""]))
+    public.write_text("\n".join([*lines, ""]).replace("metadata", metadata))
     assert read_public(public) == made._replace(certificate="")
     for _ in range(2):
         renew(tmp_path, "s")
@@ -70,25 +73,6 @@ def test_a_file_with_the_certificate_of_another_key_admits_none(tmp_path: Path) 
     path.write_text(path.read_text().replace(mine.certificate, victims.certificate))
     with pytest.raises(ValueError, match="has the certificate of another key"):
         read_public(path)
-
-
-@pytest.mark.parametrize(
-    "edit",
-    [
-        lambda text: text.replace("metadata\n", "metadata  \n"),
-        lambda text: "# about metadata\n" + text,
-    ],
-)
-def test_a_hand_written_file_gets_its_certificate(
-    edit: Callable[[str], str], tmp_path: Path
-) -> None:
-    new_key(tmp_path, "a", ("store",))
-    public = tmp_path / "a.key"
-    made = read_public(public).certificate
-    lines = [line for line in public.read_text().splitlines() if "certificate" not in line]
-    public.write_text(edit("\n".join(lines) + "\n"))
-    renew(tmp_path, "a")
-    assert read_public(public).certificate == made
 
 
 def test_a_key_whose_secret_is_elsewhere_is_not_renewed(tmp_path: Path) -> None:

@@ -29,6 +29,10 @@ def test_an_address_is_refused_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(time, "monotonic", lambda: later)
     assert not guesses.are_refused("10.0.0.1")
     assert guesses.add_wrong("10.0.0.1") == 1
+    for number in range(MOST_WRONG):
+        guesses.add_wrong(f"2001:db8::{number:x}")
+    assert guesses.are_refused("2001:db8::ffff")
+    assert not guesses.are_refused("2001:db8:0:1::1")
 
 
 @pytest.mark.parametrize(

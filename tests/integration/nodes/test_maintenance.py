@@ -1,10 +1,11 @@
-"""Retention beside a store: it happens by itself, gives way, and survives what the disk does."""
+"""Retention and merges beside a store: they give way, and survive what the disk does."""
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -18,12 +19,18 @@ from dafka_core import Producer, Store
 from dafka_core.config.topic_rules import parse_rules
 from dafka_core.errors import ConfigError, StoreError
 from dafka_core.model.epochs import Epoch
+from dafka_core.model.log_entries import Stage
 from dafka_core.model.names import DELETIONS_TOPIC, QUERIES_TOPIC
-from dafka_core.model.records import RecordBatch, TopicPartition
+from dafka_core.model.records import RecordBatch, TopicPartition, Transaction
 from dafka_core.nodes import maintenance
-from dafka_core.nodes import maintenance as module
 from dafka_core.nodes.deletions import Deletions
-from dafka_core.nodes.maintenance import RULES, HealThread, ProtectedQueries, RetentionThread
+from dafka_core.nodes.maintenance import (
+    RULES,
+    HealThread,
+    MergeThread,
+    ProtectedQueries,
+    RetentionThread,
+)
 from dafka_core.queries.query_progress import QueryProgress, partition_of
 from dafka_core.storage import Log, entry_writer
 from dafka_core.storage.retention import Retention, Unread
@@ -32,14 +39,16 @@ from dafka_core.testing import wait_until
 from tests.forked import ForkedCluster
 from tests.integration.storage.damage import change
 
-TP = TopicPartition("t", "A" * 32)
+TP, OTHER = (TopicPartition("t", name * 32) for name in "AB")
 
 
 @pytest.fixture
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
     """Each append makes a block."""
     monkeypatch.setattr(entry_writer, "SMALL_BLOCK_BYTES", 1)
-    monkeypatch.setattr(module, "INTERVAL_S", 0.02)
+    monkeypatch.setattr(maintenance, "INTERVAL_S", 0.02)
+    monkeypatch.setattr(maintenance, "QUIET_S", 0.2)
+    monkeypatch.setattr(maintenance, "IDLE_S", 0.02)
     with Log(tmp_path) as opened:
         yield opened
 
@@ -75,7 +84,7 @@ def test_records_beyond_the_rules_are_trimmed(log: Log, caplog: pytest.LogCaptur
 def test_with_other_rules_it_does_not_wait_for_its_time(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "INTERVAL_S", 3600)
+    monkeypatch.setattr(maintenance, "INTERVAL_S", 3600)
     for _ in range(10):
         put(log)
     retention = Retention(log, parse_rules("t=95kB"))
@@ -240,3 +249,108 @@ def test_an_unreadable_history_keeps_no_other_partition_from_its_turn(
         wait_until(lambda: f"{SECOND}: damaged records 0 to 0 are not replaced" in caplog.text)
         assert log.healer.damaged == {FIRST, SECOND}
         assert thread.failed_count == 1
+
+
+# -- merging ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def merge(log: Log) -> Iterator[Callable[[], MergeThread]]:
+    mergers = []
+
+    def start() -> MergeThread:
+        mergers.append(MergeThread(log))
+        return mergers[-1]
+
+    yield start
+    for merger in mergers:
+        merger.close()
+
+
+def put_small(log: Log, appends: int) -> None:
+    for _ in range(appends):
+        log.append([RecordBatch.of(TP, log.end(TP), [b"x" * 100])])
+
+
+def blocks(log: Log) -> int:
+    with log.snapshot() as snapshot:
+        return len(list(snapshot.read(TP, 0, log.end(TP))))
+
+
+def test_small_blocks_are_merged_in_quiet_times(
+    log: Log, merge: Callable[[], MergeThread], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merge()
+    for round_ in range(1, 4):
+        put_small(log, 64)
+        wait_until(lambda: blocks(log) <= 8)
+        assert log.end(TP) == 64 * round_
+    values = [value for batch in log.read(TP, 0, 999) for value in batch.values.to_list()]
+    assert values == [b"x" * 100] * 192
+
+
+def test_it_gives_way_until_blocks_have_piled_up(
+    log: Log, merge: Callable[[], MergeThread], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintenance, "PILED_UP", 200)
+    monkeypatch.setattr(maintenance, "QUIET_S", 2)
+    put_small(log, 1)
+    merge()
+    put_small(log, 149)
+    assert blocks(log) == 150
+    while log.end(TP) < 2000 and blocks(log) == log.end(TP):
+        put_small(log, 1)
+    assert blocks(log) < log.end(TP)
+
+
+def test_a_failing_disk_is_logged_and_retried(
+    log: Log,
+    merge: Callable[[], MergeThread],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(maintenance, "RETRY_S", 0.05)
+    step = log.merge_step
+    failures = iter([StoreError(log.directory, "the disk is full")] * 3)
+
+    def fails_at_first() -> bool:
+        for failure in failures:
+            raise failure
+        return step()
+
+    monkeypatch.setattr(log, "merge_step", fails_at_first)
+    with caplog.at_level(logging.ERROR, "dafka.store"):
+        merge()
+        put_small(log, 64)
+        wait_until(lambda: blocks(log) <= 8)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"merging, compressing or linking blocks: store at {log.directory}: the disk is full"
+    ] * 3
+
+
+def test_merging_ends_quickly(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maintenance, "IDLE_S", 60)
+    merger = MergeThread(log)
+    wait_until(lambda: not log.merge_step())
+    started = time.monotonic()
+    merger.close()
+    merger.close()
+    assert time.monotonic() - started < 5
+
+
+def test_merging_ends_with_its_log(log: Log) -> None:
+    merger = MergeThread(log)
+    log.close()
+    wait_until(lambda: "dafka-merger" not in {thread.name for thread in threading.enumerate()})
+    merger.close()
+
+
+def test_stale_staged_records_are_discarded(log: Log, caplog: pytest.LogCaptureFixture) -> None:
+    attempt = "A" * 32
+    log.write([Stage(RecordBatch.of(TP, 0, [b"x"]), attempt)])
+    # The store's loop completes records from another store.
+    log.write([RecordBatch.of(OTHER, 0, [b"x"], Transaction(1, 0, 2))])
+    with MergeThread(log, staged_hours=0.2 / 3600):
+        wait_until(lambda: log.transaction_state(TP).staged_end == 0)
+    assert "discarded what was staged in 1 partitions" in caplog.text
+    assert log.transaction_state(OTHER).staged_end == 1
