@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import pickle
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from dafka_core import Tower
 from dafka_core.security.credentials import tls_pair
-from dafka_core.security.key_files import new_key, read_public, read_secret
+from dafka_core.security.key_files import read_secret
 from dafka_spark import DafkaDataSource
 from tests.forked import ForkedCluster
 from tests.spark import drivers
@@ -30,20 +27,6 @@ def locked(spark: SparkSession) -> Iterator[Topics]:
 def write(topics: Topics, topic: str, start: int, end: int) -> None:
     rows = topics.spark.range(start, end, 1, 2).selectExpr("CAST(id AS STRING) AS value")
     topics.save(rows, topic=topic)
-
-
-def without_tower(topics: Topics) -> dict[str, str]:
-    return {name: value for name, value in topics.options.items() if name != "tower"}
-
-
-def test_a_topic_is_written_and_read(locked: Topics, topic: str) -> None:
-    write(locked, topic, 0, 500)
-    stores = ",".join(locked.cluster.locations(index)[-1] for index in range(2))
-    for options in ({}, {"fetch": "flight"}, {"fetch": "mesh"}, {"where": "offset >= 0"}):
-        rows = locked.batch(topic, **options)
-        assert sorted(int(row["value"]) for row in rows.collect()) == [*range(500)]
-    reader = locked.spark.read.format("dafka").options(**without_tower(locked), stores=stores)
-    assert reader.option("subscribe", topic).load().count() == 500
 
 
 def test_a_query_continues_from_its_checkpoint_and_keeps_no_secret(
@@ -79,37 +62,3 @@ def test_no_page_event_or_log_of_spark_has_a_secret(locked: Topics, tmp_path: Pa
     shown = {**kept, "output": done.stdout.encode(), "log": done.stderr.encode()}
     for secret in (own, tls_pair(own).private_key):
         assert [name for name, text in shown.items() if secret in text] == []
-
-
-def test_a_false_store_receives_no_key(locked: Topics, topic: str, tmp_path: Path) -> None:
-    for path in locked.cluster.keys.glob("*.key"):
-        if not read_public(path).permissions.is_store:
-            shutil.copy(path, tmp_path)
-    new_key(tmp_path, "another", ("store",))
-    uri = next(each for each in locked.cluster.locations() if each.startswith("grpc+tls"))
-    given = without_tower(locked) | {
-        "dafka.allowed_keys": str(tmp_path),
-        "stores": uri,
-        "subscribe": topic,
-        "fetchTimeoutMs": "2000",
-    }
-    error = "does not belong to a store in this client's dir"
-    with pytest.raises(PySparkException, match=error):
-        locked.spark.read.format("dafka").options(**given).load().collect()
-
-
-def test_a_false_tower_receives_no_key(locked: Topics, topic: str, tmp_path: Path) -> None:
-    """The false tower accepts this query's key, and has another key than the cluster's."""
-    _, false = new_key(tmp_path, "tower", ("tower",))
-    shutil.copy(locked.cluster.keys / "client.key", tmp_path)
-    with Tower(
-        sub_address="tcp://127.0.0.1:*",
-        pub_address="tcp://127.0.0.1:*",
-        secret_key_file=str(false),
-        allowed_keys=str(tmp_path),
-    ) as tower:
-        options = locked.options | {"tower": tower.tower, "fetchTimeoutMs": "2000"}
-        reading = locked.spark.read.format("dafka").options(**options, subscribe=topic)
-        with pytest.raises(PySparkException, match="tower"):
-            reading.load().collect()
-        assert tower.relay.beacon_count == 0

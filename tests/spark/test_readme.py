@@ -1,4 +1,4 @@
-"""Examples of the pages run, and their links and targets exist."""
+"""Examples of the pages run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dafka_core import EmbeddedCluster
 from scripts import options
 from tests.forked import ForkedCluster
 from tests.integration.archive.records import A, archived
-from tests.pages import PAGES, ROOT, example
+from tests.pages import example
 from tests.spark import drivers
 from tests.spark.topics import Topics, finish, texts
 
@@ -239,21 +239,3 @@ def test_the_example_of_a_pipeline(topics: Topics, topic: str, tmp_path: Path) -
     assert topics.numbers(f"{topic}-copies") == [*range(100)]
     (row,) = topics.spark.read.parquet(str(tmp_path / "spark-warehouse" / "totals")).collect()
     assert row["count"] == 100
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_a_page_names_existing_targets_pages_and_headings(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    assert set(re.findall(r"(?:`|^)make ([a-z-]+)\b", text, re.MULTILINE)) <= targets
-    for link in re.findall(r"\]\((?!https?:)([^)\s]+)\)", text):
-        name, _, anchor = link.partition("#")
-        target = (page.parent / name) if name else page
-        assert target.exists(), link
-        assert not anchor or anchor in anchors(target), link
-
-
-def anchors(page: Path) -> set[str]:
-    """Return the anchors that GitHub makes of a page's headings."""
-    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

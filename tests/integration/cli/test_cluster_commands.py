@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import socket
 from pathlib import Path
 
 import pytest
 
 from dafka_core import Consumer, Producer
-from tests.integration.cli.processes import Dafka, listed, refusal, run, sentence, succeed
+from tests.integration.cli.processes import Dafka, listed, run, sentence, succeed
 
 
 def states(*arguments: str) -> tuple[int, list[tuple[str, str]], str]:
@@ -104,33 +103,3 @@ def test_a_problem_is_told_as_json_and_by_the_exit_code(filled: str) -> None:
             "remedy": "correct the name, or write to it: a topic exists once it has a record",
         }
     ]
-
-
-def test_no_tower_and_something_else_in_its_place() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    asked = run("doctor", "--tower", f"127.0.0.1:{port}:{port}")
-    assert asked.returncode == 1
-    [row, *_] = listed(asked)
-    assert row[:2] == ["problem", "tower"]
-    assert row[2].startswith("nothing listens at 127.0.0.1:")
-
-
-def test_stores_that_are_named(filled: str) -> None:
-    port = filled.rsplit(":", 1)[1]
-    asked = run("doctor", "--stores", f"grpc://127.0.0.1:{port}")
-    assert asked.returncode == 1
-    assert b"is not a store's Arrow Flight service" in asked.stdout
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (("--stores", "h:1"), "must be like grpc://HOST:PORT"),
-        (("--topic", ""), "option 'topic' = ''"),
-        (("--tower", "h:x"), "option 'tower' = 'h:x'"),
-        (("--severity", "all"), "unknown option --severity (see 'dafka doctor --help')"),
-    ],
-)  # fmt: skip
-def test_what_is_refused(arguments: tuple[str, ...], says: str) -> None:
-    assert says in refusal(2, "doctor", *arguments)

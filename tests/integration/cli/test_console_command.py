@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 import urllib.error
 import urllib.request
 
 import pytest
 
-from dafka_console.commands import console
-from dafka_core.errors import ConfigError
-from tests.integration.cli.processes import PATIENCE_S, Dafka, refusal
+from tests.integration.cli.processes import PATIENCE_S, Dafka
 
 
 def test_it_serves_until_it_is_stopped(tower: str) -> None:
@@ -36,24 +33,3 @@ def test_where_other_machines_reach_it_a_token_is_printed_once(tower: str) -> No
         asked.add_header("Authorization", f"Bearer {token}")
         with urllib.request.urlopen(asked, timeout=PATIENCE_S) as found:
             assert found.status == 200
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (("--token-file", "/nowhere"), "dafka keys token FILE"),
-        (("--listen", "nowhere:x"), "must be HOST:PORT, as 127.0.0.1:8046"),
-        (("--stores", "here"), "must be like grpc://HOST:PORT"),
-        (("--interval-ms", "1"), "at least 100"),
-    ],
-)
-def test_what_it_cannot_do_is_refused(arguments: tuple[str, ...], expected: str) -> None:
-    assert expected in refusal(2, "console", *arguments)
-
-
-def test_who_lacks_the_libraries_is_told_which(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "uvicorn", None)
-    for module in ("dafka_console.server", "dafka_core.ops.http_server"):
-        monkeypatch.delitem(sys.modules, module, raising=False)
-    with pytest.raises(ConfigError, match=r"pip install 'dafka-spark\[console\]'"):
-        console(uris="")

@@ -1,4 +1,4 @@
-"""``dafka topics``, ``heads``, ``staged`` and ``stores``."""
+"""``dafka topics``, ``heads``, ``staged``, ``stores``, ``lag`` and ``groups``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.names import QUERIES_TOPIC
 from dafka_core.model.records import TopicPartition
 from dafka_core.queries.query_progress import QueryProgress, publish
-from dafka_core.testing import wait_until
+from dafka_core.testing import StoreDouble, wait_until
 from tests.forked import ForkedCluster
 from tests.integration.cli.processes import (
     ANY_PORTS,
@@ -28,6 +28,7 @@ from tests.integration.cli.processes import (
     sentence,
     succeed,
 )
+from tests.integration.kafka.groups import kept
 
 FIRST, SECOND = "A" * 32, "B" * 32
 
@@ -53,15 +54,12 @@ def test_topics_are_listed_with_their_totals(filled: str) -> None:
     assert [line.decode().split() for line in bare] == rows
     assert [row[:3] for row in rows] == [["one", "2", "4"], ["one-more", "1", "2"]]
     assert asked.stderr == b""
-
-
-def test_topics_as_json(filled: str) -> None:
-    rows = json_lines("topics", "--tower", filled, "--json")
-    for row in rows:
+    found = json_lines("topics", "--tower", filled, "--json")
+    for row in found:
         first, last = (datetime.fromisoformat(row.pop(name)) for name in ("first", "last"))
         assert datetime.now(UTC) - timedelta(hours=1) < first <= last
         assert row.pop("bytes") > row["records"]
-    assert rows == [
+    assert found == [
         {"topic": "one", "partitions": 2, "records": 4},
         {"topic": "one-more", "partitions": 1, "records": 2},
     ]
@@ -77,8 +75,11 @@ def test_partitions_are_listed_with_how_many_stores_have_all_of_them(filled: str
     assert all(row["first"] <= row["last"] for row in rows)
     everything = listed(run("partitions", "--tower", filled))
     assert [row[:2] for row in everything] == [["one", FIRST], ["one", SECOND], ["one-more", FIRST]]
-    missing = run("partitions", "on", "--tower", filled)
-    assert sentence(missing) == "no store has records of topic 'on' (there are 'one', 'one-more')"
+    for command in ("partitions", "heads"):
+        missing = run(command, "on", "--tower", filled)
+        assert (missing.returncode, missing.stdout) == (1, b"")
+        there = "(there are 'one', 'one-more')"
+        assert sentence(missing) == f"no store has records of topic 'on' {there}"
 
 
 def test_what_no_store_tells_is_left_open(lone_tower: str, tmp_path: Path) -> None:
@@ -96,11 +97,8 @@ def test_heads_are_those_of_the_topic_alone(filled: str) -> None:
     for _ in range(5):  # each time another node asks, which the store has to meet first
         asked = succeed("heads", "one", "--tower", filled)
         assert listed(asked) == [[FIRST, "0", "1"], [SECOND, "0", "3"]]
-
-
-def test_heads_as_json(filled: str) -> None:
-    asked = run("heads", "one-more", "--tower", filled, "--json")
-    assert json.loads(asked.stdout) == {"partition": FIRST, "earliest": 0, "next": 2}
+    (row,) = json_lines("heads", "one-more", "--tower", filled, "--json")
+    assert row == {"partition": FIRST, "earliest": 0, "next": 2}
 
 
 def test_stores_as_json(filled: str) -> None:
@@ -108,13 +106,6 @@ def test_stores_as_json(filled: str) -> None:
     assert len(store.pop("store")) == 32
     assert store.pop("file_bytes") > store.pop("free_bytes") >= 0
     assert store == {"leases": 0, "oldest_lease_s": 0.0}
-
-
-def test_heads_of_an_unknown_topic_are_an_error(filled: str) -> None:
-    asked = run("heads", "on", "--tower", filled)
-    assert asked.returncode == 1
-    assert asked.stdout == b""
-    assert sentence(asked) == "no store has records of topic 'on' (there are 'one', 'one-more')"
 
 
 def test_a_store_that_is_away_is_named_once_where_a_topic_is_unknown() -> None:
@@ -132,12 +123,6 @@ def test_a_store_that_is_away_is_named_once_where_a_topic_is_unknown() -> None:
 def test_without_a_store_they_say_so(arguments: tuple[str, ...], lone_tower: str) -> None:
     asked = refusal(1, *arguments, "--tower", lone_tower, "--timeout-s", "0.5")
     assert asked.startswith(f"no store was heard of through {lone_tower} within 0.5 s")
-
-
-@pytest.mark.parametrize("arguments", [("topics",), ("heads", "one")])
-def test_without_a_tower_they_say_so(arguments: tuple[str, ...]) -> None:
-    asked = refusal(1, *arguments, "--tower", "127.0.0.1:1:2", "--tower-timeout-s", "0.2")
-    assert asked.startswith("no tower answered at 127.0.0.1:1:2 within 0.2 s")
 
 
 def test_what_a_dead_writer_has_staged_is_listed_and_discarded(tmp_path: Path) -> None:
@@ -227,3 +212,25 @@ def test_lag_of_queries_and_of_one(filled: str) -> None:
         ended = QueryProgress("hourly", "r3", 1e-6, ("one",), finished=True)
         publish([client], QUERIES_TOPIC, ended, timeout_s=PATIENCE_S)
         assert listed(run("lag", "--tower", filled))[0][:3] == ["hourly", "r3", "finished"]
+
+
+def test_groups_and_the_partitions_of_one(tmp_path: Path) -> None:
+    with StoreDouble(tmp_path / "one", "1" * 32) as store:
+        at = ("--stores", store.location.locations[-1])
+        none = run("groups", *at)
+        assert (none.returncode, none.stdout) == (0, b"")
+        assert b"no consumer group has committed, or has members" in none.stderr
+        kept.keep(store)
+        asked = succeed("groups", *at, "--json")
+        group, idle = map(json.loads, asked.stdout.splitlines())
+        assert group.pop("seconds_behind") >= 0
+        assert 600 <= group.pop("bytes_behind") < 800
+        expected = {"group": "g", "state": "stable", "members": 1, "partitions": 4}
+        assert group == {**expected, "records_behind": 6}
+        assert (idle["group"], idle["state"], idle["records_behind"]) == ("idle", "empty", 0)
+        asked = run("groups", "g", *at)
+        first, *_, last = listed(asked)
+        assert first[:6] == ["t", "0", kept.FIRST.partition, "4", "10", "6"]
+        assert first[-3:] == ["app-1", "app", "10.0.0.7"]
+        assert last == ["t", "7", *["-"] * 9]
+        assert "unknown group 'gg' (there are 'g', 'idle')" in refusal(1, "groups", "gg", *at)

@@ -75,30 +75,9 @@ def test_a_node_ends_with_its_parent(kind: str, lone_tower: str, tmp_path: Path)
         assert node.wait() == 0
 
 
-def test_up_is_a_cluster(tmp_path: Path) -> None:
-    with Dafka("up", "--dir", str(tmp_path), *ANY_PORTS) as cluster:
-        facts = cluster.ready()
-        assert facts["dir"] == str(tmp_path)
-        at = ("--tower", facts["tower"])
-        succeed("produce", "t", *at, given=b"1\n2\n")
-        assert run("consume", "t", *at, "--from-beginning", "--count", "2").stdout == b"1\n2\n"
-        assert cluster.stop(signal.SIGINT) == 0
-
-
 def test_up_ignores_the_tower_of_the_environment(tmp_path: Path) -> None:
     with Dafka("up", "--dir", str(tmp_path), *ANY_PORTS, DAFKA_TOWER="127.0.0.1:1:2") as cluster:
         cluster.ready()
-
-
-def test_records_outlive_their_store(lone_tower: str, tmp_path: Path) -> None:
-    at = ("--tower", lone_tower)
-    with Dafka("store", "--dir", str(tmp_path), *at) as store:
-        store.ready()
-        succeed("produce", "kept", *at, given=b"1\n")
-        assert store.stop() == 0
-    with Dafka("store", "--dir", str(tmp_path), *at) as store:
-        store.ready()
-        assert run("consume", "kept", *at, "--from-beginning", "--count", "1").stdout == b"1\n"
 
 
 @pytest.mark.parametrize("second", [False, True])
@@ -140,12 +119,6 @@ def test_a_directory_that_cannot_be_one_is_named(
     assert sentence(refused) == (
         f"store at {file / below}: {file} is a file: name a directory, which is created if missing"
     )
-
-
-def test_a_store_without_a_tower_says_so(tmp_path: Path) -> None:
-    at = ("--tower", "127.0.0.1:1:2", "--tower-timeout-s", "0.2")
-    refused = refusal(1, "store", "--dir", str(tmp_path), *at)
-    assert refused.startswith("no tower answered at 127.0.0.1:1:2 within 0.2 s")
 
 
 @pytest.mark.parametrize("number", STOP_SIGNALS)

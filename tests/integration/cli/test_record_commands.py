@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import termios
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Thread
 from typing import IO
@@ -26,7 +27,6 @@ from tests.integration.cli.processes import (
     environment,
     listed,
     run,
-    sentence,
     succeed,
 )
 
@@ -63,19 +63,13 @@ def full(tower: str) -> str:
 
 def test_bytes_are_kept_as_they_are(tower: str, full: str) -> None:
     assert consume(full, tower, len(VALUES)) == b"\n".join(VALUES) + b"\n"
+    assert consume(full, tower, 2) == b"a\n\n"  # the count ends in the middle of a batch
 
 
-def test_a_last_line_needs_no_newline(tower: str) -> None:
+def test_a_last_line_needs_no_newline_and_no_input_is_no_record(tower: str) -> None:
     run("produce", "open-ended", "--tower", tower, given=b"1\n2")
     assert consume("open-ended", tower, 2) == b"1\n2\n"
-
-
-def test_no_input_is_no_record(tower: str) -> None:
     assert "0 records acknowledged" in produce("empty", tower, [])
-
-
-def test_count_ends_in_the_middle_of_a_batch(tower: str, full: str) -> None:
-    assert consume(full, tower, 2) == b"a\n\n"
 
 
 def test_json_tells_where_each_record_is(tower: str, full: str) -> None:
@@ -332,11 +326,6 @@ def test_a_line_above_a_stores_limit_is_not_read_to_its_end(
             assert b" bytes, the limit of store %s" % address.encode() in refused
 
 
-def test_the_tower_may_come_from_the_environment(tower: str, full: str) -> None:
-    consumed = run("consume", full, "--from-beginning", "--count", "1", DAFKA_TOWER=tower)
-    assert consumed.stdout == b"a\n"
-
-
 def test_one_of_several_towers_is_enough(tower: str, full: str) -> None:
     consumed = run(
         *("consume", full, "--tower", "127.0.0.1:1:2", "--tower", tower),
@@ -345,9 +334,37 @@ def test_one_of_several_towers_is_enough(tower: str, full: str) -> None:
     assert consumed.stdout == b"a\n"
 
 
-@pytest.mark.parametrize("kind", ["produce", "consume"])
-def test_a_topic_that_cannot_be_one_is_refused(kind: str, tower: str) -> None:
-    process = run(kind, "x" * 256, "--tower", tower)
-    assert process.returncode == 2
-    assert "topic" in sentence(process)
-    assert "255" in sentence(process)
+def test_keys_and_headers(tower: str) -> None:
+    headers = ["--header", "trace=ab=c", "--header", "trace=", "--header", "ünï=\udcff"]
+    produce("keyed", tower, [b"first", b""], "--key", "k\udcff", *headers)
+    produce("keyed", tower, [b"bare"])
+    ask = ["consume", "keyed", "--tower", tower, "--from-beginning", "--count", "3"]
+    shown = [json.loads(line) for line in run(*ask, "--json").stdout.splitlines()]
+    keyed = [record for record in shown if "key" in record]
+    assert [record["value"] for record in keyed] == ["first", ""]
+    assert keyed[0]["key"] is None
+    assert keyed[0]["key_base64"] == "a/8="
+    assert keyed[0]["headers"] == [
+        {"name": "trace", "value": "ab=c"},
+        {"name": "trace", "value": ""},
+        {"name": "ünï", "value": None, "value_base64": "/w=="},
+    ]
+    [bare] = [record for record in shown if "key" not in record]
+    assert sorted(bare) == ["offset", "partition", "timestamp", "topic", "value"]
+    assert datetime.now(UTC) - datetime.fromisoformat(bare["timestamp"]) < timedelta(minutes=5)
+    assert set(run(*ask).stdout.splitlines()) == {b"first", b"", b"bare"}
+    closed = run(*ask, "--envelope", "none").stdout.splitlines()
+    assert sum(line.startswith(b"\xc1DFK\x01") for line in closed) == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (["--header", "name"], "option 'header' = 'name': must be NAME=VALUE"),
+        (["--key", "k", "--envelope", "none"], "'none': publishes no keys, headers and null"),
+    ],
+)
+def test_what_cannot_be_published_is_refused_at_once(given: list[str], says: str) -> None:
+    refused = run("produce", "t", "--tower", "127.0.0.1:1:2", *given)
+    assert refused.returncode == 2
+    assert says in refused.stderr.decode()

@@ -43,13 +43,6 @@ def test_once_as_json_has_everything(tower: str, flights: str) -> None:
     assert found["cluster"]["stores"] == 1
 
 
-def test_once_for_people(tower: str, flights: str) -> None:
-    done = succeed("top", "--once", "--tower", tower, "--interval-s", "0.1", "--sort", "name")
-    text = done.stdout.decode()
-    assert "1 store" in text
-    assert any(line.split()[:3] == [flights, "1", "3"] for line in text.splitlines())
-
-
 def test_it_follows_in_a_terminal_until_q(tower: str, flights: str) -> None:
     ours, its = pty.openpty()
     arguments = command(["top", "--tower", tower, "--interval-s", "0.1"])

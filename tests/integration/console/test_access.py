@@ -37,11 +37,6 @@ def test_by_a_name_that_is_not_its_own_nothing_is_given(console: Console, name: 
         assert "by a name that is not its own" in found.json["error"]
 
 
-@pytest.mark.parametrize("name", ["127.0.0.1", "localhost", "LOCALHOST", "[::1]", "127.0.0.2"])
-def test_names_of_the_machine_itself_are_taken(console: Console, name: str) -> None:
-    assert ask(console, "/api/overview", headers={"Host": f"{name}:{console.port}"}).status == 200
-
-
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
 def test_a_page_of_another_site_may_link_here_and_ask_for_nothing(
     console: Console, site: str

@@ -16,7 +16,6 @@ from dafka_console.windows import topic_row
 from dafka_core import Consumer, EmbeddedCluster, Producer
 from dafka_core.cli.store_clients import located
 from dafka_core.config.node_options import NO_KEYS
-from dafka_core.errors import TowerNotFoundError
 from dafka_core.flight.requests import RetentionRequest, RetentionRules
 from dafka_core.model.records import TopicPartition
 from dafka_core.testing import PATIENCE_S, StoreDouble, wait_until
@@ -144,11 +143,6 @@ def test_who_waits_is_woken_by_the_end(tmp_path: Path) -> None:
         assert asyncio.run(wait()).number >= 1
         assert view.closed
         view.close()
-
-
-def test_without_a_tower_it_says_so() -> None:
-    with pytest.raises(TowerNotFoundError):
-        ClusterView({"tower": "127.0.0.1:1:2", "tower_timeout_s": 0.1})
 
 
 TP = TopicPartition("t", "A" * 32)

@@ -58,17 +58,6 @@ def places(records: Sequence[Record]) -> list[tuple[str, int]]:
     return [(each.partition[0], each.offset) for each in records]
 
 
-def test_the_newest_records_of_a_topic_are_those_of_all_its_partitions(store: StoreDouble) -> None:
-    store.append(TP, [b"a", b"b"])
-    store.append(OTHER, [b"c"])
-    found = newest([store.client()], seen(store), "t", 10)
-    assert {each.value for each in found} == {b"a", b"b", b"c"}
-    assert found[0].value == b"c"
-    assert len(newest([store.client()], seen(store), "t", 1)) == 1
-    with pytest.raises(InvalidRequestError, match="no store that answers has records"):
-        newest([store.client()], seen(store), "u", 1)
-
-
 def test_one_partition_is_read_below_any_offset_from_the_stores_that_have_it(
     store: StoreDouble, behind: StoreDouble
 ) -> None:

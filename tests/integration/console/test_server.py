@@ -128,14 +128,6 @@ def test_where_it_cannot_listen_is_said(options: dict[str, Any], expected: str) 
         Console({}, **options)
 
 
-def test_from_other_machines_a_token_is_needed(tmp_path: Path) -> None:
-    with serving(tmp_path, listen="0.0.0.0:0") as console:
-        assert not console.admits_all
-        assert ask(console, "/api/overview").status == 401
-        said = {"Authorization": f"Bearer {console.token}"}
-        assert ask(console, "/api/overview", headers=said).status == 200
-
-
 def test_from_other_machines_without_a_token_only_if_that_is_meant(tmp_path: Path) -> None:
     options: dict[str, Any] = {"listen": "0.0.0.0:0", "names": "console.example"}
     with serving(tmp_path, {"insecure": True}, **options) as console:

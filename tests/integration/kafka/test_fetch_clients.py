@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,9 +16,9 @@ from dafka_core import Producer, Store
 from dafka_core.model.envelope import MAGIC
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.testing.waiting import PATIENCE_S, wait_until
-from dafka_kafka.fetch import Fetch
 from dafka_kafka.gateway import Gateway
-from tests.integration.kafka.admin import admin_of, listed
+from dafka_kafka.registry_table import RegistryLog
+from tests.integration.kafka.admin import admin_of, listed, make
 from tests.integration.kafka.clients.clients import (
     CLIENTS,
     Aiokafka,
@@ -35,34 +34,18 @@ BEGIN_MS = 1_772_366_400_123
 ALL = pytest.mark.parametrize("kind", CLIENTS)
 
 
-class Publisher:
-    """A Dafka producer of topic t; it returns when the store has its records."""
-
-    def __init__(self, producer: Producer, store: Store) -> None:
-        self.producer = producer
-        self.tp = TopicPartition("t", producer.address)
-        self._log = store.log
-
-    def publish(self, *records: Sent) -> None:
-        for each in records:
-            when = BEGIN + timedelta(milliseconds=each.time_ms - BEGIN_MS)
-            self.producer.publish(each.value, each.key, each.headers, timestamp=when)
-        self.flush()
-
-    def publish_values(self, *values: bytes, trim: int = 0) -> None:
-        self.producer.publish_many(values)
-        self.flush()
-        self._log.trim(self.tp, trim)
-
-    def flush(self) -> None:
-        self.producer.flush(PATIENCE_S)
-        wait_until(lambda: self._log.end(self.tp) == self.producer.next_offset)
-
-
 @pytest.fixture
-def publisher(tower: str, store: Store) -> Iterator[Publisher]:
-    with Producer("t", tower=tower) as producer:
-        yield Publisher(producer, store)
+def producer(tower: str, store: Store) -> Iterator[Producer]:
+    """Yield a Dafka producer of topic t, which waits for the store."""
+    with Producer("t", tower=tower, acks="1") as producer:
+        yield producer
+
+
+def publish(producer: Producer, *records: Sent) -> None:
+    for each in records:
+        when = BEGIN + timedelta(milliseconds=each.time_ms - BEGIN_MS)
+        producer.publish(each.value, each.key, each.headers, timestamp=when)
+    producer.flush(PATIENCE_S)
 
 
 @pytest.fixture
@@ -96,18 +79,18 @@ RECORDS = [
 
 @ALL
 def test_records_are_what_their_producer_published(
-    publisher: Publisher, servers: str, kind: type[KafkaClient]
+    producer: Producer, servers: str, kind: type[KafkaClient]
 ) -> None:
-    publisher.publish(*RECORDS)
+    publish(producer, *RECORDS)
     with kind(servers).reading() as client:
         assert client.read(len(RECORDS)) == [*enumerate(RECORDS)]
 
 
 @pytest.mark.parametrize("version", [(0, 9), (0, 10, 0), (0, 11)])
 def test_a_client_of_kafkas_old_days_reads_its_formats(
-    publisher: Publisher, servers: str, version: tuple[int, ...]
+    producer: Producer, servers: str, version: tuple[int, ...]
 ) -> None:
-    publisher.publish(*RECORDS)
+    publish(producer, *RECORDS)
     with KafkaPython(servers).reading(api_version=version) as client:
         found = client.read(len(RECORDS))
     of_format = 4 if version >= (0, 11) else 2
@@ -120,11 +103,11 @@ def test_a_client_of_kafkas_old_days_reads_its_formats(
 
 @ALL
 def test_a_client_seeks_by_offset_and_by_time(
-    store: Store, publisher: Publisher, servers: str, kind: type[KafkaClient]
+    store: Store, producer: Producer, servers: str, kind: type[KafkaClient]
 ) -> None:
     each = [Sent(None, b"%d" % at, (), BEGIN_MS + at // 2 * 1_000) for at in range(100)]
-    publisher.publish(*each)
-    store.log.trim(publisher.tp, 10)
+    publish(producer, *each)
+    store.log.trim(TopicPartition("t", producer.address), 10)
     with kind(servers).reading() as client:
         assert client.bounds() == (10, 100)
         for after_ms, offset in ((20_000, 40), (20_001, 42), (-BEGIN_MS, 10), (100_000, None)):
@@ -151,9 +134,10 @@ def consumed(consumer: confluent_kafka.Consumer, count: int, partitions: int = 1
     return found
 
 
-def test_large_records_come_though_limits_are_small(publisher: Publisher, servers: str) -> None:
+def test_large_records_come_though_limits_are_small(producer: Producer, servers: str) -> None:
     values = [bytes([number]) * (10 << 20) for number in range(3)] + numbers(0, 100)
-    publisher.publish_values(*values)
+    producer.publish_many(values)
+    producer.flush(PATIENCE_S)
     small = {"fetch_max_bytes": 1_000_000, "max_partition_fetch_bytes": 1_000}
     with closing(confluent(servers, **small, receive_message_max_bytes=11 << 20)) as consumer:
         assert [each.value() for each in consumed(consumer, len(values))] == values
@@ -161,13 +145,13 @@ def test_large_records_come_though_limits_are_small(publisher: Publisher, server
 
 @pytest.mark.parametrize("total", [50_000, pytest.param(2_000_000, marks=pytest.mark.nightly)])
 def test_records_come_while_others_are_written(
-    publisher: Publisher, servers: str, total: int
+    producer: Producer, servers: str, total: int
 ) -> None:
-    publisher.publish_values(b"0")
+    publish(producer, Sent(None, b"0"))
 
     def write() -> None:
         for start in range(1, total, 500):
-            publisher.producer.publish_many(numbers(start, min(start + 500, total)))
+            producer.publish_many(numbers(start, min(start + 500, total)))
 
     with closing(confluent(servers, queued_min_messages=1_000)) as consumer:
         writing = threading.Thread(target=write)
@@ -186,12 +170,11 @@ def test_records_come_while_others_are_written(
 
 def test_many_partitions_are_read_at_once(store: Store, gateway: Gateway, servers: str) -> None:
     count, records = 300, 20
-    [node] = [each._node for each in gateway._server._features if isinstance(each, Fetch)]
-    asyncio.run(node.registry.create("t", count))
+    make(admin_of(gateway), "t", count=count)
     expected = {
         number: [b"%d/%d" % (number, at) for at in range(records)] for number in range(count)
     }
-    for each in node.registry.partitions("t"):
+    for each in RegistryLog(store.log).read().partitions("t"):
         store.append_queue.put(RecordBatch.of(each.tp, 0, expected[each.number]))
     values: dict[int, list[bytes]] = {}
     with closing(confluent(servers)) as consumer:

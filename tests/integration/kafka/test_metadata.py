@@ -1,4 +1,4 @@
-"""Metadata of topics and gateways, and topics created on request."""
+"""Metadata of topics, gateways and disks, topics created on request, and APIs without a use."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from confluent_kafka import TopicCollection
+from confluent_kafka import Producer as KafkaProducer
 from confluent_kafka.admin import AdminClient
 
 from dafka_core import Producer, Store
@@ -83,15 +83,11 @@ def test_a_client_is_told_of_the_gateway_and_of_topics(
         *(None, [0]),
         ["flights"],
     )
-    described = admin.describe_topics(TopicCollection(["flights"]), request_timeout=PATIENCE_S)
-    (partition,) = described["flights"].result(PATIENCE_S).partitions
-    assert (partition.leader.host, partition.leader.port) == gateway.listens
-    assert [each.id for each in partition.isr] == [partition.leader.id]
-    cluster = admin.describe_cluster(request_timeout=PATIENCE_S).result(PATIENCE_S)
-    assert [(each.host, each.port) for each in cluster.nodes] == [gateway.listens]
     for kind, error in (1, 0), (2, KafkaError.UNSUPPORTED_ENDPOINT_TYPE):
         answer = tell(gateway, Api.DESCRIBE_CLUSTER, 1, endpoint_type=kind)
-        assert (answer.error_code, len(answer.brokers)) == (error, 2 - kind)
+        assert answer.error_code == error
+        found = rows(answer, "brokers", "broker_id", "host", "port")
+        assert found == ([(own.id, *gateway.listens)] if kind == 1 else [])
 
 
 def test_of_two_gateways_one_is_dead(start: Callable[..., tuple[Store, Gateway]]) -> None:
@@ -162,3 +158,50 @@ def test_partitions_are_described_page_by_page(gateway: Gateway, admin: AdminCli
     assert described(gateway, ["c", "b", "a/"]) == (found, None)
     with pytest.raises(EOFError):
         described(gateway, [], cursor={"topic_name": "a", "partition_index": -1})
+
+
+def produce(gateway: Gateway, topic: str, count: int, size: int) -> None:
+    producer = KafkaProducer({"bootstrap.servers": str(gateway.listens), "log_level": 0})
+    for _ in range(count):
+        producer.produce(topic, bytes(size))
+    assert producer.flush(PATIENCE_S) == 0
+
+
+def described_disk(gateway: Gateway, version: int = NEWEST, topics: Any = None) -> tuple[Any, Any]:
+    """Return the directory, and the sizes of partitions."""
+    (directory,) = tell(gateway, Api.DESCRIBE_LOG_DIRS, version, topics=topics).results
+    return directory, {
+        (topic.name, each.partition_index): each.partition_size
+        for topic in directory.topics
+        for each in topic.partitions
+    }
+
+
+def test_partitions_have_a_size(store: Store, gateway: Gateway) -> None:
+    produce(gateway, "large", 1_000, 1_000)
+    produce(gateway, "small", 3, 10)
+    for version in versions(Api.DESCRIBE_LOG_DIRS):
+        directory, sizes = described_disk(gateway, version)
+        assert (directory.error_code, directory.log_dir) == (0, str(store.log.directory.absolute()))
+        assert sizes.keys() == {("large", 0), ("small", 0)}
+        assert 1_000_000 <= sizes["large", 0] < 1_100_000
+        assert 30 <= sizes["small", 0] < 1_000
+        if version >= 4:
+            assert 0 < directory.usable_bytes < directory.total_bytes
+    asked = [{"topic": "small", "partitions": [0, 7, 0, -1]}, {"topic": "u", "partitions": [0]}]
+    assert described_disk(gateway, topics=asked)[1].keys() == {("small", 0)}
+    assert described_disk(gateway, topics=[])[1] == {}
+    store.log.close()  # a store that cannot be read
+    directory, sizes = described_disk(gateway)
+    assert (directory.error_code, sizes) == (56, {})
+
+
+def test_features_that_are_not_in_use_are_empty(gateway: Gateway) -> None:
+    moves = tell(gateway, Api.LIST_PARTITION_REASSIGNMENTS, timeout_ms=1_000, topics=None)
+    assert (moves.error_code, moves.topics) == (0, [])
+    quotas = tell(gateway, Api.DESCRIBE_CLIENT_QUOTAS, components=[], strict=False)
+    assert (quotas.error_code, quotas.entries) == (0, [])
+    for version in versions(Api.LIST_TRANSACTIONS):
+        asked: dict[str, Any] = {"state_filters": [], "producer_id_filters": []}
+        found = tell(gateway, Api.LIST_TRANSACTIONS, version, **asked, duration_filter=-1)
+        assert (found.error_code, found.transaction_states) == (0, [])

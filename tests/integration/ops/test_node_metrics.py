@@ -1,4 +1,4 @@
-"""Metrics of the mesh's nodes, towers and gateways."""
+"""Metrics of the mesh's nodes, towers and gateways, in any state."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.nodes.traffic import REASONS
 from dafka_core.ops.node_metrics import REFUSALS, STREAMS
+from dafka_core.ops.watched_nodes import WatchedNode, WatchedNodes
 from dafka_core.testing import PATIENCE_S, wait_until
 from tests.integration.nodes.locked import Keys
 from tests.integration.nodes.peers import ANY_PORTS
@@ -99,3 +100,33 @@ def test_a_store_with_keys_tells_how_much_it_has_refused(tmp_path: Path) -> None
                 with pytest.raises(NotAllowedError):
                     client.forget("A" * 32, timeout_s=PATIENCE_S)
         assert told(store)["flight_forbidden_requests_total", ()] == 2
+
+
+def test_each_kind_has_its_name_and_says_what_runs(nodes: Nodes) -> None:
+    made = [WatchedNode(each, 10) for each in nodes]
+    assert [each.kind for each in made] == ["tower", "store", "gateway", "producer", "consumer"]
+    assert made[0].name == nodes.tower.tower
+    assert made[1].name == nodes.store.address
+    assert made[2].name == str(nodes.gateway.advertised)
+    for each in made:
+        (info,) = [sample for sample in each.samples() if sample.metric.name == "dafka_node_info"]
+        version, endpoint = info.labels
+        assert version[0].isdigit()
+        assert ":" in endpoint
+
+
+def test_a_class_derived_of_a_node_is_of_its_kind() -> None:
+    class OurTower(Tower):
+        pass
+
+    with OurTower(**ANY_PORTS) as tower:
+        assert tower.kind == "tower"
+        assert WatchedNode(tower, 0).kind == "tower"
+        assert tower.is_open
+    assert not tower.is_open
+
+
+def test_of_nothing_it_is_said_that_nothing_serves() -> None:
+    ((kind, name, finding),) = WatchedNodes(0).findings()
+    assert (kind, name) == ("node", "")
+    assert "no node serves yet" in finding.sentence

@@ -15,6 +15,7 @@ import pytest
 from dafka_core.cli.app import app
 from dafka_core.cli.commands import SECTIONS, Command
 from dafka_core.cli.flags import settings_of
+from tests.pages import ROOT
 
 SLOW = {
     *("importlib.metadata", "lmdb", "msgspec", "numpy", "pyarrow", "pydantic"),
@@ -39,6 +40,14 @@ def test_a_summary_is_the_first_sentence_of_the_commands_help(name: str) -> None
     loaded = ROWS[name].load()
     assert inspect.cleandoc(loaded.help or "").split("\n\n")[0] == ROWS[name].summary
     assert ROWS[name].section in (SECTIONS if " " not in name else "")
+
+
+def test_each_command_has_a_transcript() -> None:
+    """Another test has the lines of all pages parsed."""
+    page = ROOT.joinpath("docs", "commands.md").read_text(encoding="utf-8")
+    steps = "\n".join(re.findall(r"^\$ (.*)$", page, re.MULTILINE))
+    shown = re.findall(r"\bdafka ([^|;&\n]+)", steps)
+    assert [name for name in ROWS if not any(each.startswith(name) for each in shown)] == []
 
 
 @pytest.mark.parametrize("name", ["produce", "partitions"])

@@ -50,16 +50,6 @@ def test_the_plan_has_the_ranges_between_the_bounds(
     assert {(each.tp, each.start, each.end) for each in ranges} == expected
 
 
-def test_records_after_the_plan_are_not_read(source: MemoryReader) -> None:
-    query = reader(source)
-    tasks = query.partitions()
-    source.add(A, 5)
-    source.add(C, 5)
-    rows = [row for task in tasks for each in query.read(task) for row in each.to_pylist()]
-    found = [(row["partition"], row["offset"]) for row in rows]
-    assert found == [*(("A", n) for n in range(10)), *(("B", n) for n in range(5, 20))]
-
-
 @pytest.mark.parametrize(
     ("start", "end", "option", "pattern"),
     [

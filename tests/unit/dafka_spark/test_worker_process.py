@@ -1,9 +1,11 @@
-"""Spark's Python workers: the warning about a reused plan, and garbage collection between tasks."""
+"""Spark's Python workers: their daemon, the warning about a reused plan, garbage collection."""
 
 from __future__ import annotations
 
 import gc
 import os
+import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Iterator
@@ -71,3 +73,27 @@ def test_a_worker_excludes_loaded_modules_from_garbage_collection(
     settle()
     # Other threads may delete frozen objects; the second call would have frozen the lists.
     assert frozen >= gc.get_freeze_count() > len(gc.get_objects()) >= len(made)
+
+
+THREADS = """\
+import os
+import sys
+import dafka_spark.daemon
+print("dafka_spark.source.partition_reader" in sys.modules)
+for thread in os.listdir("/proc/self/task"):
+    print(open(f"/proc/self/task/{thread}/comm").read().strip())
+"""
+
+
+def test_its_modules_start_no_threads_that_a_fork_would_lose() -> None:
+    """But those of jemalloc, which starts them again after a fork."""
+    done = subprocess.run(
+        [sys.executable, "-c", THREADS],
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    is_loaded, *threads = done.stdout.splitlines()
+    assert is_loaded == "True"
+    assert len([each for each in threads if each != "jemalloc_bg_thd"]) == 1

@@ -20,7 +20,7 @@ from dafka_core.cli.app import app
 from dafka_core.cli.flags import settings_of
 from dafka_core.protocol.codec import encode
 from dafka_core.protocol.messages import RecordMessage
-from tests.pages import ROOT, Block, blocks
+from tests.pages import PAGES, ROOT, Block, blocks
 from tests.unit.protocol.vectors import VECTORS
 
 README = "tests/spark/test_readme.py::test_the_"
@@ -60,14 +60,10 @@ TRIED = {
     "docs/spark.md | Writing | python": f"{README}example_of_writing",
     "docs/spark.md | From threads | python": f"{README}example_of_threads",
     "docs/spark.md | SQL | *": f"{README}example_of_sql",
-    "docs/spark.md | Declarative pipelines | python": (
-        "tests/spark/test_readme.py::test_the_example_of_a_pipeline"
-    ),
+    "docs/spark.md | Declarative pipelines | python": f"{README}example_of_a_pipeline",
     "docs/start.md | * | python": START,
     "docs/start.md | * | console": START,
-    "docs/spark.md | Typed values | python": (
-        "tests/spark/test_readme.py::test_the_example_of_typed_values"
-    ),
+    "docs/spark.md | Typed values | python": f"{README}example_of_typed_values",
     "docs/wire.md | [!F]* | ": f"{HERE}frames_of_a_page_are_those_that_nodes_send",
     "* | sh": SHELL,
 }
@@ -90,24 +86,9 @@ EXEMPT = {
 """Blocks of which nothing is run but the commands behind a dollar sign, and why."""
 
 PROGRAMS = {
-    *(
-        "cat",
-        "cd",
-        "echo",
-        "export",
-        "grep",
-        "head",
-        "pip",
-        "printf",
-        "pytest",
-        "python",
-        "python3.11",
-        "rm",
-        "seq",
-        "tail",
-    ),
-    *("export", "jupyter", "spark-submit", "tar"),
-    *("cp", "docker", "install", "kubectl", "systemctl", "systemd-sysusers"),
+    *("cat", "cd", "cp", "docker", "echo", "export", "grep", "head", "install", "jupyter"),
+    *("kubectl", "pip", "printf", "pytest", "python", "python3.11", "rm", "seq", "spark-submit"),
+    *("systemctl", "systemd-sysusers", "tail", "tar"),
 }
 """Other programs in shell lines; the files that they name must exist."""
 
@@ -194,6 +175,14 @@ def test_a_line_for_a_shell_is_one_that_its_program_takes(line: str) -> None:
             assert Path(program).name in PROGRAMS or program in (".", "export")
             named = [word for word in words if re.match(r"(deploy|jobs|scripts|tests)/", word)]
             assert [word for word in named if not [*ROOT.glob(word)]] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_names_existing_targets(page: Path) -> None:
+    """Another test builds the site, with their links."""
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = re.findall(r"(?:`|^)make ([a-z-]+)\b", page.read_text(encoding="utf-8"), re.MULTILINE)
+    assert set(named) <= targets
 
 
 def test_an_object_of_a_page_can_be_read() -> None:

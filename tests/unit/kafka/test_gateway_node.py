@@ -43,27 +43,6 @@ def test_who_finds_no_room_gets_it_in_turn() -> None:
     assert called == ["b", "c", "d"]
 
 
-def test_who_waits_no_more_holds_up_nobody() -> None:
-    room, called = Room(10), list[str]()
-    large, small = (partial(called.append, name) for name in ("large", "small"))
-    assert room.take(6, list)
-    assert not room.take(6, large)
-    assert not room.take(4, small)
-    room.wait_no_more(large)
-    assert called == ["small"]
-    assert room.taken_bytes == 10
-    room.give_back(10)
-    assert room.taken_bytes == 0
-
-
-def test_what_is_larger_than_all_room_passes_alone() -> None:
-    room = Room(10)
-    assert room.take(100, list)
-    assert not room.take(1, list)
-    room.give_back(100)
-    assert room.taken_bytes == 1
-
-
 def test_complaints_are_logged_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
     complaints = Complaints()
     with caplog.at_level(logging.WARNING, "dafka.kafka"):

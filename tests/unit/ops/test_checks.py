@@ -15,7 +15,7 @@ from dafka_core.cli.cluster_commands import _states
 from dafka_core.config.node_options import SecurityOptions, TowerAddress
 from dafka_core.model.records import KnownStore, PartitionInfo, TopicPartition
 from dafka_core.ops.checks import Facts, FileAccess, StoreFacts, check_all, check_security, shown_s
-from dafka_core.ops.findings import Finding, Severity
+from dafka_core.ops.findings import Finding, Severity, ok, problem, problems, warning
 from dafka_core.ops.port_probe import LOCKED, Answer, PortFacts, TowerFacts
 from dafka_core.security.key_files import new_key, read_secret
 
@@ -317,3 +317,24 @@ def test_keys_that_no_node_starts_with_are_a_problem(tmp_path: Path) -> None:
     (found,) = check_security(config, Facts())
     assert found.severity is Severity.PROBLEM
     assert "must be a file that 'dafka keys new' made" in found.sentence
+
+
+def test_a_store_goes_by_its_address_or_by_its_uri() -> None:
+    assert StoreFacts("AB12").name == "store AB12"
+    assert not StoreFacts("AB12").is_named
+    assert StoreFacts("grpc://h:1").name == "grpc://h:1"
+    assert StoreFacts("grpc://h:1").is_named
+
+
+def test_a_finding_is_a_sentence_and_what_to_do() -> None:
+    found = [ok("tower", "it answers"), warning("clocks", "they differ", "set them")]
+    assert [str(each) for each in found] == ["it answers", "they differ; set them"]
+    assert [each.severity.value for each in found] == ["ok", "warning"]
+
+
+def test_problems_alone_are_problems() -> None:
+    wrong = problem("stores", "there is none", "start one")
+    assert problems([ok("a", "b"), warning("a", "b", "c"), wrong]) == [wrong]
+    assert wrong.severity is Severity.PROBLEM
+    assert not wrong.lasts
+    assert problem("a", "b", "c", lasts=True).lasts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import reduce
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -64,39 +65,49 @@ def test_a_store_that_is_well_has_nothing_to_complain_of(store: FakeStore) -> No
     assert judged(store) == (True, True, [])
 
 
-def test_without_a_tower_it_runs_and_is_not_ready(store: FakeStore) -> None:
-    store.peers.tower_found = False
-    alive, ready, (why,) = judged(store)
-    assert (alive, ready) == (True, False)
-    assert "no tower responds at h:1:2" in why
-
-
-def test_a_tower_that_falls_silent_is_a_warning(store: FakeStore) -> None:
-    store.heard_at["h:1:2"] -= SILENT_S + 1
-    alive, ready, (why,) = judged(store)
-    assert (alive, ready) == (True, True)
-    assert "tower h:1:2 has sent nothing for 16 s" in why
-
-
-def test_a_loop_that_hangs_is_to_be_started_again(store: FakeStore) -> None:
-    store.peers.beacon_due -= HANGS_S + 2
-    alive, ready, (why,) = judged(store)
-    assert (alive, ready) == (False, False)
-    assert "its loop has been hanging for 31 s" in why
-
-
-def test_an_error_that_ended_the_loop_is_said(store: FakeStore) -> None:
-    store.mesh.failure = StoreError("d", "the disk is gone")
-    alive, ready, bad = judged(store)
-    assert (alive, ready) == (False, False)
-    assert "the disk is gone" in bad[0]
-
-
-def test_a_closed_node_says_no_more(store: FakeStore) -> None:
-    store.is_open = False
-    alive, _, bad = judged(store)
-    assert not alive
-    assert bad == ["the store is closed; start it again"]
+@pytest.mark.parametrize(
+    ("fact", "change", "alive", "ready", "why"),
+    [
+        ("peers.tower_found", lambda _: False, True, False, "no tower responds at h:1:2"),
+        (
+            "heard_at",
+            lambda heard_at: heard_at.update({"h:1:2": heard_at["h:1:2"] - SILENT_S - 1}),
+            True,
+            True,
+            "tower h:1:2 has sent nothing for 16 s",
+        ),
+        (
+            "peers.beacon_due",
+            lambda due: due - HANGS_S - 2,
+            False,
+            False,
+            "loop has been hanging for 31 s",
+        ),
+        ("mesh.failure", lambda _: StoreError("d", "it is gone"), False, False, "it is gone"),
+        ("is_open", lambda _: False, False, False, "the store is closed; start it again"),
+        ("error", lambda _: StoreError("d", "it was removed"), True, False, "it was removed"),
+        ("doubt", lambda _: "it is ahead", True, True, "it deletes nothing by age: it is ahead"),
+        ("log.healer.damaged", lambda damaged: damaged.add("t/p"), True, True, "in 1 partition"),
+        (
+            "flight",
+            lambda _: SimpleNamespace(closing=SimpleNamespace(is_set=lambda: True)),
+            True,
+            False,
+            "its Flight service has stopped",
+        ),
+    ],
+)
+def test_one_fact_that_is_wrong_is_reported(
+    store: FakeStore, fact: str, change: Any, alive: bool, ready: bool, why: str
+) -> None:
+    *path, name = fact.split(".")
+    owner = reduce(getattr, path, cast("Any", store))
+    changed = change(getattr(owner, name))
+    if changed is not None:  # else it has changed what is there
+        setattr(owner, name, changed)
+    is_alive, is_ready, (said,) = judged(store)
+    assert (is_alive, is_ready) == (alive, ready)
+    assert why in said
 
 
 @pytest.mark.parametrize(("since_s", "ready"), [(SLOW_S, True), (STUCK_S + 1, False)])
@@ -135,34 +146,8 @@ def test_a_disk_is_nearly_full_before_it_is_full(
     assert [says in each for each in bad] == [True] * bool(says)
 
 
-def test_a_log_that_was_moved_away_is_not_ready(store: FakeStore) -> None:
-    store.error = StoreError("d", "the directory was removed")
-    assert judged(store)[:2] == (True, False)
-
-
 def test_a_log_that_writes_no_more_ends_its_store(store: FakeStore) -> None:
     store.disk_watch.fail(StoreError("d", "No space left on device"))
     alive, ready, (why,) = judged(store)
     assert (alive, ready) == (False, False)
     assert "No space left on device" in why
-
-
-def test_a_clock_in_doubt_is_a_warning(store: FakeStore) -> None:
-    store.doubt = "the store's clock is 48.0 h ahead"
-    alive, ready, bad = judged(store)
-    assert (alive, ready) == (True, True)
-    assert bad[0].startswith(
-        "the clock of this store is in doubt, so it deletes nothing by age: the store's cl"
-    )
-
-
-def test_damaged_records_are_a_warning(store: FakeStore) -> None:
-    store.log.healer.damaged.add("t/p")
-    alive, ready, bad = judged(store)
-    assert (alive, ready) == (True, True)
-    assert bad[0].startswith("this store has damaged records in 1 partition, not replaced by")
-
-
-def test_a_service_that_ended_is_named(store: FakeStore) -> None:
-    store.flight = SimpleNamespace(closing=SimpleNamespace(is_set=lambda: True))
-    assert not judged(store)[1]

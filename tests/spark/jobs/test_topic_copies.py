@@ -1,19 +1,24 @@
-"""A topic as files."""
+"""A topic as files, and copied to another topic."""
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import zipfile
 from itertools import chain
 from pathlib import Path
 
 import pyspark
+import pytest
+import topic_to_topic
 from chispa import assert_df_equality
+from demo.replay_flights import load_flights
 from pyspark.sql import SparkSession
 from topic_to_parquet import as_text
 
 from dafka_core import EmbeddedCluster
-from tests.spark.jobs.programs import FLIGHTS, JOBS, ROOT, read_topic, run
+from tests.spark.jobs.programs import FLIGHTS, JOBS, ROOT, read_topic, run, values_of
 
 SPARK_SUBMIT = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
 
@@ -40,3 +45,25 @@ def test_topic_to_parquet_keeps_every_record_once(
     source = read_topic(session, cluster, "flights")
     rows = as_text(source).select(kept.columns)
     assert_df_equality(kept, rows, ignore_row_order=True, ignore_nullable=True)
+
+
+def test_topic_to_topic_copies_what_is_asked_for(
+    session: SparkSession,
+    cluster: EmbeddedCluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(SparkSession, "stop", lambda _: None)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    topic_to_topic.main(
+        [
+            *(f"--tower={cluster.tower}", "--topic=flights", "--to=late", "--available-now"),
+            f"--checkpoint={tmp_path / 'checkpoint'}",
+            "--where=get_json_object(text, '$.dep_delay_min') > 60",
+            "--value=get_json_object(text, '$.tailnum')",
+        ]
+    )
+    flights = [json.loads(value) for value in load_flights(FLIGHTS).values]
+    expected = [f["tailnum"].encode() for f in flights if (f["dep_delay_min"] or 0) > 60]
+    assert len(expected) > 50
+    assert values_of(read_topic(session, cluster, "late")) == sorted(expected)
