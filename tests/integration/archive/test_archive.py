@@ -60,12 +60,6 @@ def test_what_is_added_later_is_seen(tmp_path: Path) -> None:
     assert found.held()[A][-1].end == 20
 
 
-def test_parts_of_files(tmp_path: Path) -> None:
-    archived(tmp_path, A, 60)
-    assert offsets(tmp_path, 20, 50) == list(range(20, 50))
-    assert offsets(tmp_path, 59, 60) == [59]
-
-
 def test_a_day_that_is_removed_has_expired(tmp_path: Path) -> None:
     archived(tmp_path, A, 60)
     shutil.rmtree(tmp_path / "topic=flights" / "day=2026-01-01")
@@ -127,19 +121,6 @@ def test_a_hole_between_files_is_a_loss(tmp_path: Path) -> None:
     with pytest.raises(DataLossError) as lost:
         offsets(tmp_path, 25, 31)
     assert (lost.value.wanted, lost.value.available) == (30, None)
-
-
-def test_what_is_committed_is_read_before_it_is_published(tmp_path: Path) -> None:
-    archived(tmp_path, A, 30)
-    manifest = Manifest(tmp_path, "flights")
-    manifest.refresh()
-    for file in manifest.files[A.partition]:
-        staged = staged_path(manifest, file)
-        staged.parent.mkdir(exist_ok=True)
-        path_of(manifest, file).rename(staged)
-    assert offsets_in_manifest(tmp_path, A) == list(range(30))
-    archived(tmp_path, A, 30)
-    assert all(path_of(manifest, file).exists() for file in manifest.files[A.partition])
 
 
 def test_strangers_files_are_not_read(tmp_path: Path) -> None:

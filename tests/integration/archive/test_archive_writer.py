@@ -36,12 +36,6 @@ def records_in(added: Added) -> int:
     return sum(file.end - file.start for file in added.files)
 
 
-def test_what_is_added_is_read_by_both(tmp_path: Path) -> None:
-    archived(tmp_path, A, 30)
-    archived(tmp_path, A, 50)
-    assert offsets_in_manifest(tmp_path, A) == offsets_in_files(tmp_path, A) == list(range(50))
-
-
 def test_a_file_has_records_of_one_day(tmp_path: Path) -> None:
     archived(tmp_path, A, 50)
     names = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.parquet"))

@@ -32,16 +32,6 @@ def stage(of: Staging) -> None:
     of.add([(made, file(of))])
 
 
-def test_what_is_committed_is_published_and_the_rest_removed(manifest: Manifest) -> None:
-    with Staging(manifest) as staged:
-        stage(staged)
-        (staged.directory / "open-5").write_text("y")
-        assert manifest.commit([file(staged)])
-        assert not manifest_module.path_of(manifest, file(staged)).exists()
-    assert manifest_module.path_of(manifest, file(staged)).read_text() == "x"
-    assert not staged.directory.exists()
-
-
 def test_a_power_cut_while_a_file_is_published_leaves_one_of_its_names(
     manifest: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,17 +50,6 @@ def test_a_power_cut_while_a_file_is_published_leaves_one_of_its_names(
         stage(staged)
         assert manifest.commit([file(staged)])
     assert seen[-1] == (True, True)
-    assert not staged.directory.exists()
-
-
-def test_a_file_is_published_though_its_writer_was_killed_meanwhile(manifest: Manifest) -> None:
-    with Staging(manifest) as staged:
-        stage(staged)
-        assert manifest.commit([file(staged)])
-        path = manifest_module.path_of(manifest, file(staged))
-        make_directory(path.parent)
-        os.link(manifest_module.staged_path(manifest, file(staged)), path)
-    assert path.read_text() == "x"
     assert not staged.directory.exists()
 
 

@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 import random
 import socket
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from pyarrow import flight
 
 from dafka_core.flight import server_actions
@@ -26,7 +23,7 @@ from dafka_core.flight.limits import (
 from dafka_core.model.records import PartitionInfo
 from dafka_core.testing import PATIENCE_S
 from tests.integration.flight.hosts import LARGEST, PARTITION, TOPIC, TP, Served, array, check
-from tests.unit.flight.malformed import BODIES, GET, GETS, NOT_OBJECTS, PUT, PUTS, anything
+from tests.integration.flight.malformed import BODIES, GET, GETS, NOT_OBJECTS, PUT, PUTS
 
 
 def say(refused: pytest.ExceptionInfo[Exception]) -> dict[str, Any]:
@@ -185,28 +182,6 @@ def test_metadata_alone_are_passed_over(served: Served) -> None:
     unharmed(served)
 
 
-def test_errors_say_no_more_than_fits(served: Served) -> None:
-    topic = "\udcff" * 255
-    asked: list[Callable[[], object]] = [
-        lambda: served.plain().get_flight_info(
-            flight.FlightDescriptor.for_command(json.dumps({"v": 1, "topic": topic}).encode())
-        ),
-        lambda: served.plain().do_get(
-            flight.Ticket(json.dumps(GET | {"columns": ["\udc80" * 1_000]}).encode())
-        ),
-        lambda: (
-            served.plain()
-            .do_get(flight.Ticket(json.dumps({"v": 1, "ranges": [[topic, topic, 0, 5]]}).encode()))
-            .read_all()
-        ),
-    ]
-    for ask in asked:
-        with pytest.raises(flight.FlightServerError) as refused:
-            ask()
-        assert json.loads(refused.value.extra_info)["v"] == 1
-        assert len(refused.value.extra_info) < 5_000
-
-
 def test_octets_that_are_no_grpc(served: Served) -> None:
     served.extend(5)
     chance = random.Random(1)
@@ -222,38 +197,6 @@ def test_octets_that_are_no_grpc(served: Served) -> None:
             peer.connect(where[1])
             peer.sendall(preface * (number % 3 > 0) + octets)
     unharmed(served)
-
-
-@settings(
-    deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(packed=anything, path=st.lists(st.text(max_size=9)))
-def test_anything_is_answered(served: Served, packed: bytes, path: list[str]) -> None:
-    plain = served.plain()
-    asked: list[Callable[[], object]] = [
-        lambda: plain.do_get(flight.Ticket(packed)).read_all(),
-        lambda: plain.get_flight_info(flight.FlightDescriptor.for_command(packed)),
-        lambda: _put_nothing(plain, flight.FlightDescriptor.for_command(packed)),
-        lambda: list(plain.list_flights(packed)),
-        lambda: list(plain.do_action(flight.Action("dafka.offsets.v1", packed))),
-        lambda: list(plain.do_action(flight.Action("dafka.heads.v1", packed))),
-        lambda: list(plain.do_action(flight.Action("dafka.transactions.v1", packed))),
-        lambda: list(plain.do_action(flight.Action("dafka.commit.v1", packed))),
-        lambda: list(plain.do_action(flight.Action("dafka.discard.v1", packed))),
-        lambda: list(plain.do_action(flight.Action(packed.decode("latin-1"), packed))),
-        lambda: plain.get_flight_info(flight.FlightDescriptor.for_path(*path)),
-    ]
-    codes = {_code_of(ask) for ask in asked}
-    assert codes <= {"", "bad-request", "not-held", "other-store"}
-    plain.close()
-
-
-def _code_of(ask: Callable[[], object]) -> str:
-    try:
-        ask()
-    except (flight.FlightServerError, flight.FlightUnavailableError) as error:
-        return str(json.loads(error.extra_info)["error"])
-    return ""
 
 
 def unharmed(served: Served) -> None:

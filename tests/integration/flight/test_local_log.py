@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import shutil
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -26,10 +24,10 @@ from dafka_core.flight import local_log, server_actions
 from dafka_core.flight.local_log import CACHE_LINE_BYTES, LocalLog, LocalLogs
 from dafka_core.flight.requests import GetRequest, LeaseGranted, LeaseRequest, RecordRange
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.model.records import RecordBatch, TopicPartition
+from dafka_core.model.records import TopicPartition
 from dafka_core.storage import leases
 from dafka_core.storage.block import ALIGNMENT
-from dafka_core.testing import PATIENCE_S, wait_until
+from dafka_core.testing import PATIENCE_S
 from tests.integration.flight.hosts import LARGEST, STORE, TOPIC, TP, Served, check, forked, values
 
 
@@ -203,19 +201,6 @@ def test_a_log_put_in_the_place_of_another(logs: LocalLogs, tmp_path: Path) -> N
     with Served(tmp_path) as second:
         second.extend(7)
         check(read(opened(logs, second), second, 0, 7), 0, 7)
-
-
-def test_what_is_not_held_is_an_error_with_the_facts(logs: LocalLogs, filled: Served) -> None:
-    filled.log.trim(TP, 10_100)
-    log = opened(logs, filled)
-    with pytest.raises(DataLossError) as before:
-        list(read(log, filled, 0, 20_000))
-    assert (before.value.wanted, before.value.available) == (0, 10_100)
-    with pytest.raises(DataLossError) as beyond:
-        list(read(log, filled, 10_100, 20_006))
-    assert (beyond.value.wanted, beyond.value.available) == (20_005, None)
-    assert list(read(log, filled, 20_005, 20_005)) == []
-    assert filled.log.space().leases == 0
 
 
 def test_a_damaged_block_is_an_error(logs: LocalLogs, filled: Served) -> None:
@@ -411,39 +396,3 @@ def test_a_lease_that_cannot_be_looked_at_is_an_error(
     monkeypatch.setattr(os, "pread", failing)
     with pytest.raises(StoreError, match="file leases: Input/output error"):
         list(read(log, filled, 0, 10))
-
-
-def test_reads_beside_a_store_that_appends_merges_and_trims(
-    logs: LocalLogs, served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Leases end all the time: returned records stay right."""
-    monkeypatch.setattr(leases, "LEASE_WRITTEN_BYTES", 1 << 16)
-    done = threading.Event()
-
-    def write() -> None:
-        while not done.is_set():
-            for _ in range(10):
-                served.extend(served.log.end(TP) + 300)
-            while served.log.merge_step():
-                pass
-            served.log.trim(TP, max(served.log.end(TP) - 20_000, 0))
-
-    log = opened(logs, served)
-    complete = 0
-    kept: list[tuple[int, list[RecordBatch]]] = []
-    with ThreadPoolExecutor(1) as pool:
-        writing = pool.submit(write)
-        try:
-            wait_until(lambda: served.log.end(TP) > 10_000)
-            while complete < 100:
-                end = served.log.end(TP)
-                batches: list[RecordBatch] = []
-                with contextlib.suppress(DataLossError, LeaseEndedError):
-                    batches += read(log, served, end - 10_000, end)
-                    complete += 1
-                kept = [*kept[-20:], (end - 10_000, batches)]
-        finally:
-            done.set()
-        writing.result()
-    for start, batches in kept:
-        check(batches, start, batches[-1].end if batches else start)

@@ -89,8 +89,9 @@ def reading(served: Served) -> Iterator[Process]:
         yield reader
 
 
-def test_a_read_only_mount_will_do(served: Served) -> None:
-    """The store reuses its pages all the time; the reader's records stay."""
+def test_a_read_only_mount_will_do(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leases end, and the store reuses its pages, all the time; the reader's records stay."""
+    monkeypatch.setattr(leases, "LEASE_WRITTEN_BYTES", 1 << 16)
     done = threading.Event()
 
     def write() -> None:

@@ -16,10 +16,11 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from dafka_core.errors import ConfigError, StoreError, StoreUnreachableError
+from dafka_core.errors import ConfigError, StoreBusyError, StoreError, StoreUnreachableError
 from dafka_core.flight import limits, server
+from dafka_core.flight.backup_requests import BackupRequest
 from dafka_core.flight.columns import VALUES_SCHEMA
-from dafka_core.flight.requests import GetRequest, PutRequest, RecordRange
+from dafka_core.flight.requests import PutRequest
 from dafka_core.flight.server import FlightService
 from dafka_core.flight.server_context import ServerContext
 from dafka_core.flight.store_client import StoreClient
@@ -27,7 +28,6 @@ from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.records import TopicPartition
 from dafka_core.testing import PATIENCE_S, wait_until
 from tests.integration.flight.hosts import (
-    BLOCKS,
     PARTITION,
     STORE,
     TOPIC,
@@ -35,7 +35,8 @@ from tests.integration.flight.hosts import (
     Served,
     array,
     everything,
-    total,
+    put_all,
+    read,
     values,
 )
 
@@ -301,50 +302,28 @@ def test_a_client_is_told_the_same(filled: Served) -> None:
         client.facts(None, timeout_s=PATIENCE_S)
 
 
-def test_more_streams_than_there_may_be(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, count in (("MAX_GETS", 3), ("MAX_PUTS", 2), ("MAX_WAITS", 2)):
-        monkeypatch.setattr(limits, name, count)
+@pytest.mark.parametrize(
+    ("streams", "ask"),
+    [
+        ("gets", lambda client: list(read(client, 0, 5))),
+        ("puts", lambda client: put_all(client, 5, array(5, 6))),
+        ("waits", lambda client: client.wait(TP, 6, timeout_s=0)),
+        ("commits", lambda client: client.commit([], timeout_s=PATIENCE_S)),
+        ("backups", lambda client: list(client.get(BackupRequest().packed(), iter, PATIENCE_S))),
+    ],
+)
+def test_more_streams_than_there_may_be(
+    served: Served, monkeypatch: pytest.MonkeyPatch, streams: str, ask: Callable[[Any], object]
+) -> None:
     monkeypatch.setattr(limits, "QUEUE_S", 0)
-    with Served(large) as served:
-        client = served.client()
-        streams = [everything(client, max_records=10) for _ in range(3)]
-        for each in streams:
-            next(each)
-        with pytest.raises(StoreUnreachableError, match="already serves 3 gets"):
-            list(everything(client))
-        plain = served.plain()
-        request = GetRequest((RecordRange(TOPIC, PARTITION, 0, 1),))
-        with pytest.raises(flight.FlightUnavailableError, match="serves 3 gets") as busy:
-            plain.do_get(flight.Ticket(request.packed())).read_all()
-        assert json.loads(busy.value.extra_info)["error"] == "busy"
-        streams[0].close()
-        wait_until(lambda: served.service.context.gets.free == 1)
-        assert total(everything(client)) == BLOCKS * 200
-        for each in streams:
-            each.close()
-
-        puts = [client.put(TopicPartition("u", f"P{n}"), 0, timeout_s=PATIENCE_S) for n in range(3)]
-        for each in puts[:2]:
-            each.write(array(0, 1))
-            each.wait_durable(1, timeout_s=PATIENCE_S)
-        with pytest.raises(StoreUnreachableError, match="already serves 2 puts"):
-            puts[2].finish(PATIENCE_S)
-        for each in puts:
-            each.close()
-
-        def wait() -> None:
-            with pytest.raises(StoreUnreachableError):
-                client.wait(TP, 99_999, timeout_s=60)
-
-        threads = [threading.Thread(target=wait) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        wait_until(lambda: served.service.context.waits.free == 0)
-        with pytest.raises(StoreUnreachableError, match="already serves 2 waits"):
-            client.wait(TP, 99_999, timeout_s=60)
-        served.service.close()
-        for thread in threads:
-            thread.join()
+    served.extend(5)
+    client, limiter = served.client(), getattr(served.service.context, streams)
+    permits = [limiter.take() for _ in range(limiter.count)]
+    with pytest.raises(StoreBusyError, match=f"already serves {limiter.count} {streams}"):
+        ask(client)
+    permits.pop().close()
+    ask(client)
+    wait_until(lambda: limiter.free == 1)
 
 
 def test_a_service_closes_at_once_whatever_its_clients_do(large: Path) -> None:

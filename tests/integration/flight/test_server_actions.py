@@ -39,6 +39,16 @@ def act(served: Served, name: str, **members: Any) -> list[Any]:
     return [json.loads(result.body.to_pybytes()) for result in results]
 
 
+NO_TIME: dict[str, Any] = {"wait_s": 0.0, "timeout_s": PATIENCE_S}
+LONG: dict[str, Any] = {"wait_s": PATIENCE_S, "timeout_s": PATIENCE_S}
+ATTEMPT = "A" * 32
+
+
+def watching(served: Served, count: int = 1) -> None:
+    """Wait for a number of watches."""
+    wait_until(lambda: served.service.context.watches.free == limits.MAX_WATCHES - count)
+
+
 def test_heads_of_many_topics_come_in_one_answer(served: Served, client: StoreClient) -> None:
     assert client.heads(None, timeout_s=PATIENCE_S) == []
     for number in range(300):
@@ -52,17 +62,24 @@ def test_heads_of_many_topics_come_in_one_answer(served: Served, client: StoreCl
     assert client.heads([], timeout_s=PATIENCE_S) == []
 
 
+@pytest.mark.parametrize(
+    ("action", "members"), [("dafka.heads.v1", {}), ("dafka.watch.v1", {"timeout_s": 0})]
+)
 def test_many_heads_come_in_several_results(
-    served: Served, monkeypatch: pytest.MonkeyPatch
+    served: Served, monkeypatch: pytest.MonkeyPatch, action: str, members: dict[str, Any]
 ) -> None:
     monkeypatch.setattr(limits, "HEADS_PER_RESULT", 4)
     monkeypatch.setattr(limits, "MAX_NAMES", 3)
-    for number in range(9):
-        served.extend(1, topic=f"t{number}")
-    assert [len(result["heads"]) for result in act(served, "dafka.heads.v1")] == [4, 4, 1]
     topics = [f"t{number}" for number in range(9)]
-    found = served.client().heads(topics, timeout_s=PATIENCE_S)
-    assert [info.topic for info in found] == topics
+    for topic in topics:
+        served.extend(1, topic=topic)
+    found = act(served, action, **members)
+    assert [len(each["heads"]) for each in found] == [4, 4, 1]
+    assert len({each.get("cursor") for each in found}) == 1
+    client = served.client()
+    heads = client.heads(topics, timeout_s=PATIENCE_S)
+    assert [info.topic for info in heads] == topics
+    assert list(client.watch(None, "", **NO_TIME).heads) == heads
 
 
 def test_offsets_by_time() -> None:
@@ -122,12 +139,17 @@ def test_a_wait_ends_when_its_time_has_passed(served: Served, client: StoreClien
     assert client.wait(TopicPartition("none", PARTITION), 6, timeout_s=0) == 0
 
 
-def test_a_wait_whose_client_is_gone_ends(served: Served) -> None:
+@pytest.mark.parametrize("action", ["wait", "watch"])
+def test_a_wait_whose_client_is_gone_ends(served: Served, action: str) -> None:
+    members: dict[str, Any] = {"topic": TOPIC, "partition": "P", "end": 9}
+    if action == "watch":
+        members = {"cursor": served.client().watch(None, "", **NO_TIME).cursor}
+    body = json.dumps({"v": 1, "timeout_s": 3_000} | members).encode()
     options = flight.FlightCallOptions(timeout=0.2)
-    body = json.dumps({"v": 1, "topic": TOPIC, "partition": "P", "end": 9, "timeout_s": 3_000})
     with pytest.raises(flight.FlightTimedOutError):
-        list(served.plain().do_action(flight.Action("dafka.wait.v1", body.encode()), options))
+        list(served.plain().do_action(flight.Action(f"dafka.{action}.v1", body), options))
     wait_until(lambda: served.service.context.waits.free == limits.MAX_WAITS)
+    watching(served, 0)
 
 
 def test_a_store_says_where_it_is(served: Served, client: StoreClient) -> None:
@@ -238,25 +260,6 @@ def test_a_commit_at_a_store_that_ends_is_given_up(
     timer.join()
 
 
-def test_so_many_commits_at_one_time(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "QUEUE_S", 0)
-    permits = [served.service.context.commits.take() for _ in range(limits.MAX_COMMITS)]
-    with pytest.raises(StoreUnreachableError, match=f"already serves {limits.MAX_COMMITS} commits"):
-        served.client().commit([], timeout_s=PATIENCE_S)
-    permits.pop().close()
-    served.client().commit([], timeout_s=PATIENCE_S)
-
-
-NO_TIME: dict[str, Any] = {"wait_s": 0.0, "timeout_s": PATIENCE_S}
-LONG: dict[str, Any] = {"wait_s": PATIENCE_S, "timeout_s": PATIENCE_S}
-ATTEMPT = "A" * 32
-
-
-def watching(served: Served, count: int = 1) -> None:
-    """Wait for a number of watches."""
-    wait_until(lambda: served.service.context.watches.free == limits.MAX_WATCHES - count)
-
-
 Later = Callable[..., Future[HeadsSince]]
 
 
@@ -324,14 +327,6 @@ def test_a_cursor_that_the_store_does_not_know_has_everything(served: Served, cu
     found = served.client().watch(None, cursor.format(served.location.session), **LONG)
     assert found.complete
     assert list(found.heads) == served.log.partitions()
-
-
-def test_a_store_that_has_been_started_anew_tells_everything(served: Served) -> None:
-    served.extend(5)
-    cursor = served.client().watch(None, "", **NO_TIME).cursor
-    served.stop()
-    served.start()
-    assert served.client().watch(None, cursor, **LONG).complete
 
 
 def test_what_changes_together_is_told_together(
@@ -417,15 +412,6 @@ def test_one_more_than_may_watch_is_told_so_at_once(
     assert [info.end for info in waiting.result().heads] == [5]
 
 
-def test_a_watch_whose_client_is_gone_ends(served: Served) -> None:
-    cursor = served.client().watch(None, "", **NO_TIME).cursor
-    body = json.dumps({"v": 1, "cursor": cursor, "timeout_s": 3_000}).encode()
-    options = flight.FlightCallOptions(timeout=0.2)
-    with pytest.raises(flight.FlightTimedOutError):
-        list(served.plain().do_action(flight.Action("dafka.watch.v1", body), options))
-    watching(served, 0)
-
-
 @pytest.mark.parametrize("closes", ["service", "client"])
 def test_a_service_or_a_client_that_closes_ends_its_watches(
     served: Served, later: Later, closes: str
@@ -442,20 +428,6 @@ def test_a_service_or_a_client_that_closes_ends_its_watches(
         waiting.result()
     if closes == "client":
         watching(served, 0)
-
-
-def test_many_heads_come_in_several_results_of_server_watch(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "HEADS_PER_RESULT", 4)
-    for number in range(9):
-        served.extend(1, topic=f"t{number}")
-    body = json.dumps({"v": 1, "timeout_s": 0}).encode()
-    results = served.plain().do_action(flight.Action("dafka.watch.v1", body))
-    found = [json.loads(each.body.to_pybytes()) for each in results]
-    assert [len(each["heads"]) for each in found] == [4, 4, 1]
-    assert len({each["cursor"] for each in found}) == 1
-    assert len(served.client().watch(None, "", **NO_TIME).heads) == 9
 
 
 def test_nothing_is_missed_between_two_watches(served: Served, client: StoreClient) -> None:

@@ -35,7 +35,6 @@ from dafka_core.model.records import (
 )
 from dafka_core.model.values import Longs
 from dafka_core.model.where import Where, matched
-from dafka_core.storage import Log
 from dafka_core.testing import PATIENCE_S, wait_until
 from tests.integration.flight.hosts import (
     LARGEST,
@@ -78,17 +77,6 @@ def test_a_range_is_read_over_both_ways(served: Served, client: StoreClient) -> 
     assert open_reads(served.directory) == 0
 
 
-def test_ranges_begin_and_end_inside_blocks(served: Served, client: StoreClient) -> None:
-    for end in (5_000, 10_000, 10_003):
-        served.extend(end)
-    edges = (0, 1, 4_999, 5_000, 5_001, 9_999, 10_000, 10_002, 10_003)
-    for start in edges:
-        for end in edges:
-            if start <= end:
-                for batch in check(hosts_read(client, start, end), start, end):
-                    assert times_of(batch)[:, 0].sum() == len(batch.values)
-
-
 def test_small_blocks_are_joined(served: Served, client: StoreClient) -> None:
     # Blocks larger than an append extends, and smaller than a batch.
     records = [bytes([65 + n]) * 70_000 for n in range(10)]
@@ -101,45 +89,6 @@ def test_small_blocks_are_joined(served: Served, client: StoreClient) -> None:
     cut = list(hosts_read(client, 1, 9, max_bytes=150_000))
     assert [len(batch.values) for batch in cut] == [2, 2, 2, 2]
     assert [value for batch in cut for value in batch.values] == records[1:9]
-
-
-def test_an_empty_range_is_an_empty_stream(served: Served, client: StoreClient) -> None:
-    served.extend(5)
-    assert list(hosts_read(client, 5, 5)) == []
-    assert list(hosts_read(client, 0, 0)) == []
-
-
-def test_what_is_not_held_is_an_error_with_the_facts(served: Served, client: StoreClient) -> None:
-    served.extend(10_000)
-    served.extend(20_000)
-    served.log.trim(TP, 10_100)
-    with pytest.raises(DataLossError) as before:
-        list(hosts_read(client, 10_099, 15_000))
-    assert (before.value.wanted, before.value.available) == (10_099, 10_100)
-    with pytest.raises(DataLossError) as beyond:
-        list(hosts_read(client, 19_999, 20_001))
-    assert (beyond.value.wanted, beyond.value.available) == (20_000, None)
-    assert "from 10100 up to 20000 (exclusive)" in str(beyond.value)
-    assert (beyond.value.topic, beyond.value.partition) == (TOPIC, PARTITION)
-    other = TopicPartition("other", PARTITION)
-    with pytest.raises(DataLossError, match="nothing is available"):
-        list(client.read(other, 0, 1, times=False, timeout_s=PATIENCE_S, **LARGEST))
-    check(hosts_read(client, 10_100, 20_000), 10_100, 20_000)
-
-
-def test_records_trimmed_under_a_reader_are_an_error(served: Served) -> None:
-    end = 400_000
-    for stop in range(40_000, end + 1, 40_000):
-        served.extend(stop)
-    client = served.client()
-    batches = hosts_read(client, 0, end, max_records=1_000)
-    got = [next(batches)]
-    served.log.trim(TP, end - 10)
-    with pytest.raises(DataLossError) as loss:
-        got.extend(batches)
-    assert loss.value.wanted == got[-1].end
-    assert loss.value.available == end - 10
-    check(got, 0, loss.value.wanted)
 
 
 @pytest.mark.parametrize(
@@ -192,22 +141,6 @@ def test_names_that_are_not_utf8(served: Served) -> None:
     columns = ["topic", "partition"]
     shown = get(served, ranges=[[topic, partition, 0, 10]], columns=columns).read_all()
     assert shown.to_pylist() == [{"topic": r"\xff\xfe", "partition": r"P\x80"}] * 10
-
-
-def test_a_damaged_block_is_the_stores_failure(directory: Any) -> None:
-    with Log(directory) as log:
-        for start in (0, 30_000):
-            log.append([RecordBatch.of(TP, start, values(start, start + 30_000))])
-    data = (directory / "data.mdb").read_bytes()
-    with (directory / "data.mdb").open("r+b") as file:
-        file.seek(data.index(values(40_000, 40_001)[0]))
-        file.write(b"!")
-    with Served(directory) as served:
-        batches = hosts_read(served.client(), 0, 60_000)
-        got = [next(batches)]
-        with pytest.raises(StoreUnreachableError, match=r"block at offset 30000 .*checksum"):
-            got.extend(batches)
-        check(got, 0, 30_000)
 
 
 def test_a_request_for_another_store_is_refused(served: Served) -> None:
@@ -320,16 +253,7 @@ def test_keys_are_those_in_envelopes(served: Served, client: StoreClient) -> Non
     assert [*read(client, 0, 3, "value IS NULL")[0].values] == [contents[2]]
 
 
-def test_what_is_not_held_or_of_another_history_is_an_error(
-    served: Served, client: StoreClient
-) -> None:
-    served.extend(1_000)
-    served.log.trim(TP, 500)
-    with pytest.raises(DataLossError) as lost:
-        read(client, 0, 1_000, "offset > 900")
-    assert lost.value.wanted == 0
-    with pytest.raises(DataLossError):
-        read(client, 600, 1_001, "offset > 900")
+def test_another_history_is_an_error(served: Served, client: StoreClient) -> None:
     old, new, other = EpochId(1, 5, 0), EpochId(2, 6, 0), TopicPartition(TOPIC, "EPOCHS")
     served.log.append([RecordBatch.of(other, 0, [b"a"] * 10)])
     epoch = Epoch(*new, 10, 0)
@@ -340,18 +264,21 @@ def test_what_is_not_held_or_of_another_history_is_an_error(
         read(client, 5, 20, "value = 'b'", other, life=old)
 
 
-def test_records_trimmed_under_a_reader_are_an_error_of_server_where(
-    served: Served, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("members", [{"max_records": 1_000}, {"where": "offset >= 0"}])
+def test_records_trimmed_under_a_reader_are_an_error(
+    served: Served, monkeypatch: pytest.MonkeyPatch, members: dict[str, Any]
 ) -> None:
     monkeypatch.setattr(server_get, "MAX_SCANNED_BYTES", 1)
     for end in range(40_000, 400_001, 40_000):
         served.extend(end)
-    request = matching(0, 400_000, "offset >= 0")
+    request = GetRequest((RecordRange(*TP, 0, 400_000),), **members)
     came = served.client().records(request, timeout_s=PATIENCE_S)
-    assert next(came).offset == 0
-    served.log.trim(TP, 399_999)
-    with pytest.raises(DataLossError):
-        list(came)
+    got = [next(came)]
+    served.log.trim(TP, 399_990)
+    with pytest.raises(DataLossError) as loss:
+        got.extend(came)
+    assert [each.offset for each in got] == [0, *(each.end for each in got[:-1])]
+    assert (loss.value.wanted, loss.value.available) == (got[-1].end, 399_990)
 
 
 def test_conditions_of_many_ranges(served: Served, client: StoreClient) -> None:

@@ -1,9 +1,12 @@
-"""A store with keys: permitted clients and requests over Flight, and changes of keys."""
+"""Keys over Flight: permitted clients and requests, trusted stores, and changes of keys."""
 
 from __future__ import annotations
 
 import logging
 import math
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -50,6 +53,8 @@ from tests.integration.flight.hosts import (
     array,
     check,
     everything,
+    put_all,
+    short_directory,
     total,
 )
 from tests.key_files import KeyDirectory
@@ -84,10 +89,13 @@ def read(client: StoreClient, end: int = 5) -> Any:
     return client.read(TP, 0, end, times=False, timeout_s=PATIENCE_S, **LARGEST)
 
 
-def refused(client: StoreClient) -> str:
-    with pytest.raises(StoreUnreachableError) as error:
-        client.heads(None, timeout_s=PATIENCE_S)
-    return error.value.why
+def refusal(client: StoreClient) -> str:
+    """Return the error of a call; "" if it is answered."""
+    try:
+        client.describe(timeout_s=PATIENCE_S)
+    except DafkaError as error:
+        return str(error)
+    return ""
 
 
 class KeptRules:
@@ -140,7 +148,7 @@ def test_a_stranger_is_told_what_to_do_and_nothing_else(keys: KeyDirectory, lock
         without.heads(None, timeout_s=PATIENCE_S)
     keys.make("other", "consume", "admin")
     why = "copy this client's NAME.key to its directory of allowed keys"
-    assert why in refused(locked.client(locked.tcp, keys.files("other")))
+    assert why in refusal(locked.client(locked.tcp, keys.files("other")))
 
 
 def test_a_key_that_is_not_allowed_is_refused_at_the_socket(
@@ -149,12 +157,12 @@ def test_a_key_that_is_not_allowed_is_refused_at_the_socket(
     """Clients there name their keys; other users can't open the socket."""
     assert Path(path_of(locked.unix.locations[0]) or "").stat().st_mode & 0o077 == 0
     with StoreClient(locked.unix) as without:
-        assert "it lets in owners of keys only: set secret_key_file" in refused(without)
+        assert "it lets in owners of keys only: set secret_key_file" in refusal(without)
     keys.make("other", "consume", "admin")
     with caplog.at_level(logging.WARNING, "dafka.security"):
         for _ in range(3):
             client = locked.client(locked.unix, keys.files("other"))
-            assert "does not know this client's key" in refused(client)
+            assert "does not know this client's key" in refusal(client)
     told = [each for each in caplog.messages if "does not know this client's key" in each]
     assert len(told) == 1
     assert locked.service.context.keys is not None
@@ -290,14 +298,14 @@ def test_a_failed_takeover_is_tried_again(
     monkeypatch.setattr(FlightService, "replace", failing)
     keys.allow("late", "consume")
     client = locked.client(locked.tcp, keys.files("late"))
-    wait_until(lambda: not _refusal(client))
+    wait_until(lambda: not refusal(client))
     assert next(failures, None) is None
 
 
 def test_what_is_said_in_the_clear_is_not_heard(locked: Served) -> None:
     host, port = "127.0.0.1", locked.port
     with StoreClient(StoreLocation("", (tcp_location(host, port),))) as client:
-        assert "if it has keys, set secret_key_file and allowed_keys here" in refused(client)
+        assert "if it has keys, set secret_key_file and allowed_keys here" in refusal(client)
 
 
 def test_a_key_allows_what_its_roles_and_patterns_do(keys: KeyDirectory, locked: Served) -> None:
@@ -331,21 +339,10 @@ def test_a_key_allows_what_its_roles_and_patterns_do(keys: KeyDirectory, locked:
 
 
 def test_a_key_writes_its_own_partitions_only(keys: KeyDirectory, locked: Served) -> None:
-    def write(name: str, tp: TopicPartition) -> None:
-        client = locked.client(keys=keys.files(name))
-        with client.put(tp, locked.log.end(tp), timeout_s=PATIENCE_S) as put:
-            put.write(array(0, 1))
-            put.finish(PATIENCE_S)
-
     with pytest.raises(NotAllowedError, match="write partition P, which is not its own"):
-        write("writer", TP)
-    with pytest.raises(NotAllowedError, match="not produce to 't'"):
-        write("reader", own_partition(keys, "reader"))
-    with pytest.raises(NotAllowedError, match="not produce to 'u'"):
-        write("old", own_partition(keys, "old", "u"))
+        put_all(locked.client(keys=keys.files("writer")), 5, array(5, 6))
     assert locked.log.end(TP) == 5
-    write("old", TP)
-    assert locked.log.end(TP) == 6
+    assert put_all(locked.client(keys=keys.files("old")), 5, array(5, 6)) == 6
 
 
 def shut_out(keys: KeyDirectory) -> None:
@@ -392,9 +389,9 @@ def test_a_put_ends_when_its_key_is_shut_out(keys: KeyDirectory, locked: Served)
     client = locked.client(keys=keys.files("writer"))
 
     def write() -> None:
-        with client.put(tp, locked.log.end(tp), timeout_s=PATIENCE_S) as put:
+        with client.put(tp, 0, timeout_s=PATIENCE_S) as put:
             put.write(array(0, 1))
-            put.wait_durable(put.end, timeout_s=PATIENCE_S)
+            put.wait_durable(1, timeout_s=PATIENCE_S)
             keys.shut_out("writer")
 
             def is_refused() -> bool:
@@ -415,17 +412,9 @@ def test_a_file_without_a_certificate_lets_nobody_in_by_tls(
     lines = [line for line in path.read_text().splitlines() if "certificate =" not in line]
     path.write_text("\n".join([*lines, ""]))
     client = locked.client(locked.tcp, keys.files("reader"))
-    wait_until(lambda: "'dafka keys renew NAME' writes it" in _refusal(client))
+    wait_until(lambda: "'dafka keys renew NAME' writes it" in refusal(client))
     keys.let_in("reader")
-    wait_until(lambda: not _refusal(client))
-
-
-def _refusal(client: StoreClient) -> str:
-    try:
-        client.describe(timeout_s=PATIENCE_S)
-    except StoreUnreachableError as error:
-        return error.why
-    return ""
+    wait_until(lambda: not refusal(client))
 
 
 def test_a_request_that_is_none_is_refused_as_without_keys(
@@ -472,8 +461,98 @@ def test_a_store_that_no_client_could_trust_does_not_start(
     assert error.value.option == "allowed_keys"
 
 
-def test_without_keys_everybody_does_everything(served: Served) -> None:
-    served.extend(5)
-    with StoreClient(served.tcp, NO_KEYS) as client:
-        check(read(client), 0, 5)
-        client.forget("0" * 32, timeout_s=PATIENCE_S)
+def test_a_false_store_is_told_nothing(keys: KeyDirectory, tmp_path: Path) -> None:
+    """A server with keys of its own making at a store's address."""
+    reader, others = keys.files("reader"), KeyDirectory(tmp_path / "others")
+    with short_directory() as directory, Served(directory, keys=others.files("store")) as false:
+        client = false.client(false.tcp, reader)
+        assert "does not belong to a store in this client's directory" in refusal(client)
+        # Once its key is allowed as a store's, it is a store.
+        (others.allowed / "store.key").rename(keys.allowed / "second.key")
+        wait_until(lambda: "copy this client's NAME.key" in refusal(client))
+    # Refused without TLS, too, whatever the location says.
+    with short_directory() as directory, Served(directory) as false:
+        tls = StoreLocation("", (tcp_location("127.0.0.1", false.port, is_tls=True),))
+        for location in (false.tcp, tls):
+            why = "it does not use TLS, as stores with keys do"
+            assert why in refusal(false.client(location, reader))
+
+
+def test_a_key_that_is_not_a_stores_makes_no_store(keys: KeyDirectory, locked: Served) -> None:
+    path = keys.allowed / "store.key"
+    path.write_text(path.read_text().replace('roles = "store"', 'roles = "consume, admin"'))
+    with pytest.raises(ConfigError, match="no key with role store and a certificate"):
+        ClientKeys(keys.files("reader")).connect("grpc+tls://127.0.0.1:1", b"")
+    client = locked.client(locked.tcp, keys.files("reader"))
+    wait_until(lambda: "no store can be trusted" in refusal(client))
+
+
+def test_a_store_is_asked_by_tls_however_it_is_named(keys: KeyDirectory, locked: Served) -> None:
+    named = StoreLocation("", (tcp_location("127.0.0.1", locked.port),))
+    assert refusal(locked.client(named, keys.files("reader"))) == ""
+
+
+def test_a_store_that_is_trusted_no_more_is_not_asked_again(
+    keys: KeyDirectory, large: Path
+) -> None:
+    """A read in progress is completed: the store was allowed when it began."""
+    keys.allow("second", "store")
+    with Served(large, keys=keys.files("store")) as locked:
+        client = locked.client(locked.tcp, keys.files("reader"))
+        reading = everything(client)
+        first = next(reading)
+        # The store has a directory of its own on its machine; here they share one.
+        own = (keys.allowed / "store.key").read_text()
+        (keys.allowed / "store.key").unlink()
+        wait_until(
+            lambda: "does not belong to a store in this client's directory" in refusal(client)
+        )
+        assert total((first, *reading)) == BLOCKS * 200
+        (keys.allowed / "store.key").write_text(own)
+        wait_until(lambda: not refusal(client))
+
+
+def test_a_socket_of_another_user_is_not_used(
+    keys: KeyDirectory, locked: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = locked.unix.locations[0]
+    known = ClientKeys(keys.files("reader"))
+    assert known.may_use(uri)
+    uid = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: uid + 1)
+    assert not known.may_use(uri)
+    assert ClientKeys(NO_KEYS).may_use(uri)
+    assert not ClientKeys(NO_KEYS).may_use("grpc+unix:///nowhere/flight.sock")
+
+
+def test_a_handshake_that_fails_writes_nothing_to_stderr(locked: Served) -> None:
+    """Neither the client's library nor the store logs it: strangers could fill the log."""
+    program = (
+        "import sys\n"
+        "from dafka_core.flight.store_client import StoreClient\n"
+        "from dafka_core.flight.store_location import StoreLocation\n"
+        "client = StoreClient(StoreLocation('', (sys.argv[1],)))\n"
+        "try: client.describe(timeout_s=9)\n"
+        "except Exception as error: print(type(error).__name__)\n"
+    )
+    uri = tcp_location("127.0.0.1", locked.port)
+    found = subprocess.run(
+        [sys.executable, "-c", program, uri], capture_output=True, text=True, check=True
+    )
+    assert (found.stdout, found.stderr) == ("StoreUnreachableError\n", "")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "option"),
+    [
+        (lambda keys: Path(keys.files("reader").secret_key_file).unlink(), "secret_key_file"),
+        (lambda keys: (keys.allowed / "x.key").write_text("nothing"), "allowed_keys"),
+    ],
+)
+def test_wrong_keys_are_an_error_before_anything_is_said(
+    spoil: Callable[[KeyDirectory], object], option: str, keys: KeyDirectory, locked: Served
+) -> None:
+    spoil(keys)
+    with pytest.raises(ConfigError) as error:
+        StoreClient(locked.tcp, keys.files("reader"))
+    assert error.value.option == option

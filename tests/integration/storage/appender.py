@@ -1,9 +1,10 @@
-"""A child process that writes, merges and trims a log until it is killed.
+"""A child process that writes, commits, merges and trims a log until it is killed.
 
 ``appender.py DIRECTORY SEED [serve]`` prints, after each append, the end of the partition and the
-number of merges. Its blocks are small, so that there are many merges. With ``serve`` it first
-prints its Flight location, trims after each append, and limits leases to 4 MiB, so that its file's
-size is bounded.
+number of merges. Its blocks are small, so that there are many merges. Some records are committed
+together with those of another partition. With ``serve`` it commits nothing: it first prints its
+Flight location, trims after each append, and limits leases to 4 MiB, so that its file's size is
+bounded.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ import random
 import sys
 import threading
 
-from dafka_core.model.records import RecordBatch, TopicPartition
+from dafka_core.model.log_entries import Commit, Stage
+from dafka_core.model.records import RecordBatch, StagedTransaction, TopicPartition
 from dafka_core.storage import Log, append_area, block, entry_writer, leases
 
 TOPIC, PARTITION = "t", "P"
 TP = TopicPartition(TOPIC, PARTITION)
+OTHER = TopicPartition(TOPIC, "Q")
+"""Has records of the same transactions, and no others."""
 
 
 def value(offset: int) -> bytes:
@@ -43,6 +47,31 @@ class BlockMerger(threading.Thread):
     def close(self) -> None:
         self.closed.set()
         self.join()
+
+
+def staged(
+    log: Log, tp: TopicPartition, count: int, version: int, chance: random.Random
+) -> StagedTransaction:
+    """Stage records in steps, after an attempt that is given up."""
+    start = log.end(tp)
+    given_up, attempt = (f"{chance.getrandbits(128):032X}" for _ in range(2))
+    others = [b"given up"] * chance.choice((1, 100, 2000))
+    log.write([Stage(RecordBatch.of(tp, start, others), given_up, version)])
+    values = [value(offset) for offset in range(start, start + count)]
+    at = chance.randint(1, count)
+    for first, part in ((start, values[:at]), (start + at, values[at:])):
+        if part:
+            assert log.write([Stage(RecordBatch.of(tp, first, part), attempt, version)]) == [None]
+    return StagedTransaction(*tp, attempt, start, start + count, version)
+
+
+def commit(log: Log, chance: random.Random) -> None:
+    """Commit a transaction of both partitions."""
+    last = log.transaction_state(TP).transaction
+    version = 1 + (last.version if last else 0)
+    counts = [(tp, chance.choice((1, 10, 400))) for tp in (TP, OTHER)]
+    whole = Commit(tuple(staged(log, tp, count, version, chance) for tp, count in counts))
+    assert log.write([whole]) == [None]
 
 
 def serving(log: Log) -> str:
@@ -74,6 +103,9 @@ def main() -> None:
                 batches.append(RecordBatch.of(TP, end, values))
                 end += count
             log.append(batches)
+            if not serve and chance.random() < 0.3:
+                commit(log, chance)
+                end = log.end(TP)
             if serve or chance.random() < 0.05:
                 log.trim(TP, end - min(end, 20_000))
             print(end, merging.merged, flush=True)

@@ -13,7 +13,6 @@ from dafka_core.model.records import (
     RecordBatch,
     StagedTransaction,
     TopicPartition,
-    Transaction,
 )
 from dafka_core.storage import Log, append_area, entry_writer
 from dafka_core.storage.snapshot import Snapshot
@@ -60,13 +59,6 @@ def one(attempt: str, start: int, end: int, version: int) -> Commit:
     return commit(("p", attempt, start, end, version))
 
 
-def part(written: Sequence[bytes], transaction: Transaction, start: int, end: int) -> RecordBatch:
-    """Return the records of a part of a transaction, as another store sends them."""
-    return RecordBatch.of(
-        TP, start, written[start - transaction.start : end - transaction.start], transaction
-    )
-
-
 def facts(error: DafkaError | None) -> tuple[object, ...]:
     """Return the class of an error and its fields."""
     assert error is not None
@@ -86,27 +78,6 @@ def held(store: Log | Snapshot, partition: str = "p") -> list[bytes]:
         found += batch.values
     assert len(found) == info.end - info.earliest
     return found
-
-
-def told(store: Log) -> dict[str, object]:
-    """Return everything that a log reports to readers."""
-    facts: dict[str, object] = {}
-    with store.snapshot() as snapshot:
-        facts["partitions"] = store.partitions()
-        assert facts["partitions"] == store.partitions("t")
-        for name in ("p", "q", "r"):
-            tp = TopicPartition("t", name)
-            assert snapshot.info(tp) == store.info(tp)
-            assert held(snapshot, name) == held(store, name)
-            facts[name] = (
-                store.info(tp),
-                store.end(tp),
-                held(store, name),
-                store.times(tp, 0, 1 << 40),
-                [store.offset_for_time(tp, at) for at in (0, 1000, 2000, 3000, 1 << 50)],
-                store.statistics(tp),
-            )
-    return facts
 
 
 def tiny_area(patch: pytest.MonkeyPatch) -> None:

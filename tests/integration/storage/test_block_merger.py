@@ -15,7 +15,7 @@ import pytest
 
 from dafka_core.errors import StoreError
 from dafka_core.model.log_entries import SetAside
-from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
+from dafka_core.model.records import PartitionInfo, TopicPartition
 from dafka_core.storage import Log, block, block_merger, entry_writer
 from dafka_core.storage.block import Block
 from dafka_core.storage.environment import Environment
@@ -251,29 +251,6 @@ def test_merging_under_load(store: Log) -> None:
     assert steps > 10
     merged(store)
     assert len(values_of(store)) == sum(counts(store)) > 0
-
-
-def test_merged_and_trimmed_space_is_used_again(tmp_path: Path) -> None:
-    """Blocks of all sizes come and go; the file's size stays about the same."""
-    chance = random.Random(7)
-    sizes = []
-    end = 0
-    with Log(tmp_path) as store:
-        for _ in range(70):
-            for _ in range(20):
-                count = chance.choice((1, 100, 100, 700, 4000))
-                values = [b"%010d" % offset * 30 for offset in range(end, end + count)]
-                store.append([RecordBatch.of(TP, end, values)])
-                end += count
-                store.merge_step()
-            merged(store)
-            store.trim(TP, max(0, end - 100_000))
-            sizes.append((tmp_path / "data.mdb").stat().st_size)
-        held = store.statistics(TP)
-    assert held is not None
-    assert end > 10 * 100_000
-    assert sizes[-1] == sizes[-20]
-    assert sizes[-1] < 5 * held.size_bytes
 
 
 def test_records_set_aside_meanwhile_do_not_return(

@@ -17,7 +17,7 @@ from dafka_core.storage import Log, block
 from dafka_core.storage.environment import Environment
 from tests.integration.storage.clocks import Clock
 from tests.integration.storage.damage import change
-from tests.integration.storage.staged import TP, held, large, put
+from tests.integration.storage.staged import TP, large, put
 
 
 def test_a_small_last_block_is_extended(store: Log, clock: Clock) -> None:
@@ -44,16 +44,6 @@ def test_small_batches_go_to_the_append_area(store: Log) -> None:
     with contextlib.closing(env), env.reading() as tables:
         assert [(block.first, block.end) for block in tables.area.of_partition(0)] == [(20, 21)]
         assert [each.first for each in tables.blocks_from(0, 0, 41)] == [0, 21]
-
-
-def test_large_appends_are_split(store: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(block, "MAX_BLOCK_BYTES", 10_000)
-    values = [b"small", *large(50), b"x" * 50_000, b"last"]
-    put(store, [b"first"])
-    put(store, values)
-    batches = store.read(TP, 0, 99)
-    assert held(store) == [b"first", *values]
-    assert all(batch.values.size_bytes < 10_000 or batch.count == 1 for batch in batches)
 
 
 def test_blocks_have_the_size_of_a_batch(tmp_path: Path) -> None:

@@ -1,11 +1,8 @@
-"""Staged records: discarded, and unaffected by trimming and merging; and rows on disk."""
+"""Entries: staged and committed as a whole, or refused; staged records; and rows on disk."""
 
 from __future__ import annotations
 
-import random
 import struct
-import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,13 +11,13 @@ import pytest
 import xxhash
 
 from dafka_core.config.node_options import STAGED_HOURS
-from dafka_core.errors import ClosedError, OffsetConflictError, StoreError
+from dafka_core.errors import ClosedError, FencedError, OffsetConflictError, StoreError
 from dafka_core.model.log_entries import (
     Commit,
     Discard,
+    LogEntry,
     NameClient,
     SetTransaction,
-    TransactionExistsError,
 )
 from dafka_core.model.records import (
     RecordBatch,
@@ -30,32 +27,107 @@ from dafka_core.model.records import (
     TransactionState,
 )
 from dafka_core.storage import Log, block
-from tests.integration.storage import committer
 from tests.integration.storage.clocks import Clock
-from tests.integration.storage.committer import (
-    PARTITIONS,
-    all_values,
-    committed,
-    transaction_values,
-)
-from tests.integration.storage.processes import started
 from tests.integration.storage.staged import (
     TP,
     A,
     B,
     clean,
     commit,
-    facts,
     held,
     large,
     one,
-    part,
     put,
     stage,
     values,
 )
 
-# -----------------------------------------------------------------------------------
+
+def test_an_empty_log_has_no_transactions(store: Log) -> None:
+    assert store.transaction_state(TP) == TransactionState(0, 0, "", None)
+    assert store.write([]) == []
+    assert store.write([Commit(())]) == [None]
+    assert store.write([Discard(TP, A)]) == [None]
+    assert store.partitions() == []
+
+
+def test_an_entry_that_is_refused_leaves_the_others(store: Log) -> None:
+    entries: list[LogEntry] = [
+        RecordBatch.of(TopicPartition("t", "r"), 0, [b"seen"]),
+        stage([b"x"], 4, A, "p"),
+        stage([b"staged"], 0, B, "q"),
+        commit(("q", B, 0, 1, 0), ("p", A, 0, 4, 0)),
+        commit(("q", B, 0, 1, 0)),
+    ]
+    outcomes = store.write(entries)
+    assert [each is None for each in outcomes] == [True, False, True, False, True]
+    assert (held(store, "p"), held(store, "q"), held(store, "r")) == ([], [b"staged"], [b"seen"])
+
+
+def test_a_wrong_batch_takes_all_with_it(store: Log) -> None:
+    with pytest.raises(OffsetConflictError):
+        store.write(
+            [stage([b"a"], 0), one(A, 0, 1, 0), RecordBatch.of(TopicPartition("t", "q"), 1, [b"x"])]
+        )
+    assert store.partitions() == []
+    assert store.transaction_state(TP) == TransactionState(0, 0, "", None)
+
+
+@pytest.mark.parametrize("attempt", ["", "a" * 32, "A" * 31, "A" * 34, "0" * 32, "G" * 32, "é"])
+def test_what_is_no_attempt_is_refused(store: Log, attempt: str) -> None:
+    for entry in (stage([b"a"], 0, attempt), one(attempt, 0, 1, 0), Discard(TP, attempt)):
+        if not (attempt == "" and isinstance(entry, Discard)):
+            with pytest.raises(ValueError, match=r"32 upper-case hex digits"):
+                store.write([entry])
+
+
+@pytest.mark.parametrize("version", [-2, 2**63])
+def test_what_is_no_version_is_refused(store: Log, version: int) -> None:
+    store.write([stage([b"a"], 0)])
+    transaction = Transaction(version, 0, 1)
+    for entry in (
+        stage([b"b"], 1, version=version),
+        one(A, 0, 1, version),
+        SetTransaction(TP, transaction),
+        RecordBatch.of(TP, 0, [b"c"], transaction),
+    ):
+        with pytest.raises(ValueError, match="a transaction's version is"):
+            store.write([entry])
+    assert store.write([one(A, 0, 1, 2**63 - 1)]) == [None]
+    assert store.transaction_state(TP).transaction == Transaction(2**63 - 1, 0, 1)
+
+
+@pytest.mark.parametrize("offset", [-1, 2**63, 2**64, 2**70])
+def test_offsets_that_cannot_be_are_refused(store: Log, offset: int) -> None:
+    store.write([stage([b"a"], 0)])
+    outcomes = store.write(
+        [
+            stage([b"b"], offset),
+            one(A, offset, 1, 0),
+            one(A, 0, offset, 0),
+            stage([b"b"], offset, B),
+        ]
+    )
+    for outcome in outcomes:
+        assert isinstance(outcome, OffsetConflictError | FencedError)
+    assert store.transaction_state(TP) == TransactionState(0, 1, A, None)
+
+
+def test_older_transactions_do_not_come_back(store: Log) -> None:
+    newer, older = Transaction(9, 0, 3), Transaction(8, 3, 6)
+    put(store, values(3))
+    store.write([SetTransaction(TP, newer)])
+    for start, end in ((3, 4), (4, 6)):
+        store.append([RecordBatch.of(TP, start, values(end - start), older)])
+    assert store.transaction_state(TP) == TransactionState(6, 6, "", newer)
+
+
+@pytest.mark.parametrize(("start", "end"), [(2, 5), (302, 305), (2, 305)])
+def test_a_batch_must_lie_in_its_transaction(store: Log, start: int, end: int) -> None:
+    put(store, values(3))
+    batch = RecordBatch.of(TP, start, values(end - start), Transaction(4, 3, 303))
+    with pytest.raises(ValueError, match=r"not all of transaction 4, which has 3 to 303"):
+        store.append([batch])
 
 
 def test_discarding_frees_space(store: Log, tmp_path: Path) -> None:
@@ -102,9 +174,6 @@ def test_what_was_staged_long_ago_is_discarded(tmp_path: Path, clock: Clock) -> 
         store.discard_stale(0)
 
 
-# ------------------------------------------------------------------
-
-
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
     """A log whose full blocks have 1000 records, and whose last blocks are not extended."""
@@ -147,23 +216,6 @@ def test_blocks_are_merged_only_within_what_is_seen(
         assert held(store) == [b"a"] * 20 + [b"b"] * 80 + [b"c"] * 8
 
 
-def test_blocks_found_staged_are_merged_when_committed(small: Log, tmp_path: Path) -> None:
-    for offset in range(64):
-        small.write([stage([b"b"], offset)])
-    small.close()
-    with Log(tmp_path / "store") as store:
-        clean(store)
-        store.write([Discard(TP, A)])
-        for offset in range(64):
-            store.write([stage([b"c"], offset, B)])
-        clean(store)
-        store.write([one(B, 0, 64, 0)])
-        assert sizes(store) == [1] * 64
-        clean(store)
-        assert sizes(store) == [64]
-        assert held(store) == [b"c"] * 64
-
-
 def test_small_transactions_are_merged(store: Log) -> None:
     clean(store)  # reported at the start, and not again
     put(store, [b"a"])
@@ -174,16 +226,6 @@ def test_small_transactions_are_merged(store: Log) -> None:
     assert len(sizes(store)) < 10
     put(store, [b"c"])
     assert held(store) == [b"a", *[b"b"] * 20, b"c"]
-
-
-# ----------------------------------------------------------------------------
-
-
-def test_a_transaction_that_is_set_is_not_committed_again(store: Log) -> None:
-    put(store, values(4))
-    store.write([stage([b"x"], 4, version=3), SetTransaction(TP, Transaction(3, 0, 4))])
-    (outcome,) = store.write([one(A, 4, 5, 3)])
-    assert facts(outcome) == (TransactionExistsError, "t", "p", Transaction(3, 0, 4))
 
 
 @pytest.mark.parametrize(
@@ -204,9 +246,6 @@ def test_transactions_of_a_partition_whose_name_is_odd(store: Log) -> None:
     assert store.partitions() == []
     assert store.write([Commit((StagedTransaction("t", name, A, 0, 1, 0),))]) == [None]
     assert store.end(TopicPartition("t", name)) == 1
-
-
-# ---------------------------------------------------------------------------------
 
 
 def rows(directory: Path) -> tuple[bytes | None, list[bytes]]:
@@ -300,91 +339,3 @@ def test_a_row_of_no_form_is_damage(tmp_path: Path, size: int) -> None:
         partitions = env.open_db(b"partitions", txn, create=False)
         txn.put(b"t\0p", bytes(size), db=partitions)
     refused(tmp_path, f"partition p: .*row cannot have {size} bytes")
-
-
-def check(store: Log, at_least: int, at_most: int) -> None:
-    """Check that every partition has the same complete transactions."""
-    transactions = committed(store)
-    assert at_least <= transactions <= at_most
-    for partition in PARTITIONS:
-        assert held(store, partition) == all_values(partition, transactions)
-        info = store.transaction_state(TopicPartition("t", partition))
-        if transactions:
-            start = info.end - len(transaction_values(partition, transactions - 1))
-            assert info.transaction == Transaction(transactions - 1, start, info.end)
-
-
-def test_transactions_survive_kills_as_a_whole(tmp_path: Path) -> None:
-    chance = random.Random(4)
-    transactions = 0
-    for seed in range(5):
-        command = [sys.executable, "-m", committer.__name__, str(tmp_path), str(seed)]
-        with started(command) as process:
-            assert process.stdout is not None
-            lines = [process.stdout.readline() for _ in range(chance.randint(1, 30))]
-            time.sleep(chance.random() * 0.01)  # anywhere in a step, a commit or a merge
-            process.kill()
-            lines += [line for line in process.stdout if line.endswith("\n")]
-        assert lines[0] == f"opened {transactions}\n"
-        told = int(lines[-1].split()[1])
-        with Log(tmp_path) as store:
-            check(store, told, told + 1)
-            transactions = committed(store)
-            if seed % 3 == 0:
-                clean(store)
-                check(store, transactions, transactions)
-    assert transactions > 10
-
-
-TRANSACTION = Transaction(4, 3, 303)
-RECORDS = large(300, "u")
-
-
-@pytest.fixture
-def copied(tmp_path: Path, clock: Clock) -> Iterator[Log]:
-    """A log with three records."""
-    with Log(tmp_path / "store", clock_us=clock) as opened:
-        put(opened, values(3))
-        yield opened
-
-
-def test_another_transaction_does_not_go_on_with_what_is_staged(copied: Log) -> None:
-    copied.append([part(RECORDS, TRANSACTION, 3, 103)])
-    for other in (
-        Transaction(5, 3, 303),
-        Transaction(4, 3, 304),
-        Transaction(4, 2, 303),
-        Transaction(4, 103, 303),
-    ):
-        (outcome,) = copied.write([RecordBatch.of(TP, 103, [b"x"], other)])
-        assert facts(outcome) == (OffsetConflictError, "t", "p", 103, 3)
-    for offset in (2, 4, 102, 104):
-        (outcome,) = copied.write([RecordBatch.of(TP, offset, [b"x"], Transaction(4, 0, 303))])
-        assert facts(outcome) == (OffsetConflictError, "t", "p", offset, 3)
-    with pytest.raises(OffsetConflictError):
-        copied.append([RecordBatch.of(TP, 103, [b"x"], Transaction(5, 3, 303))])
-    assert copied.transaction_state(TP) == TransactionState(3, 103, "", None)
-    unknown = TopicPartition("t", "q")
-    (outcome,) = copied.write([RecordBatch.of(unknown, 1, [b"x"], Transaction(5, 0, 3))])
-    assert facts(outcome) == (OffsetConflictError, "t", "q", 1, 0)
-    assert copied.info(unknown) is None
-
-
-@pytest.mark.parametrize(("start", "end"), [(2, 5), (302, 305), (2, 305)])
-def test_a_batch_must_lie_in_its_transaction(copied: Log, start: int, end: int) -> None:
-    with pytest.raises(ValueError, match=r"not all of transaction 4, which has 3 to 303"):
-        copied.append([RecordBatch.of(TP, start, values(end - start), TRANSACTION)])
-
-
-def test_older_transactions_do_not_come_back(copied: Log) -> None:
-    newer = Transaction(9, 0, 3)
-    copied.write([SetTransaction(TP, newer)])
-    copied.append([part(RECORDS, TRANSACTION, 3, 303)])
-    assert copied.transaction_state(TP) == TransactionState(303, 303, "", newer)
-    again = Transaction(8, 303, 306)
-    copied.append([part(values(3), again, 303, 304), part(values(3), again, 304, 306)])
-    assert copied.transaction_state(TP) == TransactionState(306, 306, "", newer)
-    again = Transaction(8, 306, 309)
-    copied.append([part(values(3), again, 306, 307)])
-    copied.append([RecordBatch.of(TP, 307, values(2))])
-    assert copied.transaction_state(TP) == TransactionState(309, 309, "", newer)

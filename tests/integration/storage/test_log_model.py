@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from itertools import count
 from unittest.mock import Mock
@@ -40,6 +41,7 @@ from dafka_core.model.records import (
 from dafka_core.storage import Log
 from dafka_core.storage.block import Block
 from dafka_core.storage.retention import Retention
+from dafka_core.storage.snapshot import Snapshot
 from tests.integration.storage.staged import A, B, clean, facts, held, tiny_area
 from tests.simulation.checkers import Checkers
 from tests.simulation.disk import Disk, Partition
@@ -75,6 +77,11 @@ def named(batches: Sequence[RecordBatch]) -> list[tuple[bytes, Epoch | None]]:
     return [(value, batch.epoch) for batch in batches for value in batch.values]
 
 
+def contents(store: Log | Snapshot) -> list[object]:
+    """Return what a reader receives of both partitions."""
+    return [(store.info(tp), held(store, tp.partition)) for tp in (P, Q)]
+
+
 class LogSteps(RuleBasedStateMachine):
     """Steps with arbitrary arguments: log and simulated disk execute each, or both refuse it."""
 
@@ -90,6 +97,10 @@ class LogSteps(RuleBasedStateMachine):
         """Partition, first offset and values of the records set aside."""
         self.replaced: set[TopicPartition] = set()
         self.newest_us = {P: 0, Q: 0}
+        self.moment = ExitStack()
+        """An open snapshot of the log, and what it had when it was opened."""
+        self.snapshot: Snapshot | None = None
+        self.seen: list[object] = []
 
     def opened(self) -> Log:
         return Log(self.directory, clock_us=self.clock_us)
@@ -134,7 +145,12 @@ class LogSteps(RuleBasedStateMachine):
         if start < model.end:
             self.replaced.add(tp)
 
+    def end_moment(self) -> None:
+        self.moment.close()
+        self.snapshot = None
+
     def teardown(self) -> None:
+        self.end_moment()
         self.store.close()
         shutil.rmtree(self.directory)
 
@@ -186,18 +202,33 @@ class LogSteps(RuleBasedStateMachine):
         self.write(Stage(self.batch(tp, offset, size), attempt, version))
 
     @rule(
-        tp=PARTITIONS, size=SIZES, more=st.integers(0, 2), at_staged_end=st.booleans(), shift=SHIFTS
+        tp=PARTITIONS,
+        size=SIZES,
+        more=st.integers(0, 2),
+        at_staged_end=st.booleans(),
+        shift=SHIFTS,
+        version=st.none() | st.integers(0, 6),
+        other=st.sampled_from((*[(0, 0, 0)] * 4, (1, 0, 0), (0, -1, 0), (0, 0, 1))),
     )
     def replicate(
-        self, tp: TopicPartition, size: int, more: int, at_staged_end: bool, shift: int
+        self,
+        tp: TopicPartition,
+        size: int,
+        more: int,
+        at_staged_end: bool,
+        shift: int,
+        version: int | None,
+        other: tuple[int, int, int],
     ) -> None:
+        """Write a part of a transaction, also of an older one, or of one unlike the staged one."""
         state, tail = self.state(tp), self.model(tp).tail
         if at_staged_end and tail and tail.attempt == "":
-            transaction, offset = tail.transaction, state.staged_end + shift
+            staged, offset = tail.transaction, state.staged_end + shift
+            transaction = Transaction(*map(sum, zip(staged, other, strict=True)))
             size = min(size, transaction.end - offset)
         else:
             offset = state.end + shift
-            version = 1 + max(self.model(tp).last_version, 0)
+            version = 1 + max(self.model(tp).last_version, 0) if version is None else version
             transaction = Transaction(version, offset, offset + size + more * 20)
         if size > 0 and offset >= max(transaction.start, 0):
             self.write(self.batch(tp, offset, size, transaction))
@@ -240,11 +271,11 @@ class LogSteps(RuleBasedStateMachine):
     def promise(self, tp: TopicPartition, number: int) -> None:
         assert self.write(Promise(tp, EpochId(number, 1, 1)))
 
-    @rule(tp=PARTITIONS, part=st.integers(0, 4))
+    @rule(tp=PARTITIONS, part=st.integers(0, 5))
     def trim(self, tp: TopicPartition, part: int) -> None:
-        before = self.disk.end(tp) * part // 4
-        self.disk.trim(tp, before)
-        assert self.store.trim(tp, before) == self.disk.earliest(tp)
+        end = self.disk.end(tp)
+        self.disk.trim(tp, min(end * part // 4, end))
+        assert self.store.trim(tp, end * part // 4) == self.disk.earliest(tp)
 
     @rule(tp=PARTITIONS, back=st.integers(-1, 5) | st.integers(-1, 350))
     def set_aside(self, tp: TopicPartition, back: int) -> None:
@@ -252,14 +283,15 @@ class LogSteps(RuleBasedStateMachine):
         self.move_aside(tp, start)
         assert self.write(SetAside(tp, start))
 
-    @rule(tp=PARTITIONS, ahead=st.integers(-1, 2))
-    def restart(self, tp: TopicPartition, ahead: int) -> None:
+    @rule(tp=PARTITIONS, ahead=st.integers(-1, 2), has_history=st.booleans())
+    def restart(self, tp: TopicPartition, ahead: int, has_history: bool) -> None:
         start = max(self.disk.end(tp) + ahead, 0)
+        history = self.disk.lives(tp).history if has_history else ()
         transaction = Transaction(1, start - 1, start) if start else None
         if start > self.disk.end(tp):
             self.move_aside(tp, self.disk.earliest(tp))
             self.replaced.add(tp)
-        assert self.write(RestartPartition(tp, start, (), transaction))
+        assert self.write(RestartPartition(tp, start, history, transaction))
 
     @rule(part=st.integers(0, 1))
     def discard_aside(self, part: int) -> None:
@@ -300,13 +332,21 @@ class LogSteps(RuleBasedStateMachine):
         self.store.merge_step()
 
     @rule()
+    def begin_moment(self) -> None:
+        self.end_moment()
+        self.snapshot = self.moment.enter_context(self.store.snapshot())
+        self.seen = contents(self.store)
+
+    @rule()
     def reopen(self) -> None:
+        self.end_moment()
         self.store.close()
         self.store = self.opened()
 
     @rule()
     def kill(self) -> None:
         """Continue with a copy of the files while the log has them open, as after a kill."""
+        self.end_moment()
         left, store = self.directory, self.store
         self.directory = shutil.copytree(left, tempfile.mkdtemp(), dirs_exist_ok=True)
         self.store = self.opened()
@@ -318,6 +358,7 @@ class LogSteps(RuleBasedStateMachine):
 
     @invariant()
     def the_log_is_as_the_disk(self) -> None:
+        assert self.snapshot is None or contents(self.snapshot) == self.seen
         aside = self.store.aside()
         found = [(each.partition, each.start, self.values_aside(each.id)) for each in aside]
         assert sorted(found) == sorted(self.aside)
@@ -330,8 +371,6 @@ class LogSteps(RuleBasedStateMachine):
             assert held(self.store, tp.partition) == expected
             on_disk = self.disk.read(tp, 0, model.end, max_records=1 << 20, max_bytes=1 << 30)
             assert named(self.store.read(tp, 0, model.end)) == named(on_disk)
-            with self.store.snapshot() as snapshot:
-                assert held(snapshot, tp.partition) == expected
             assert in_file(self.store, tp, model.earliest, model.end) == expected
             assert self.store.times(tp, 0, model.end) == self.disk.times(tp, 0, model.end)
             self.newest_us[tp] = max(self.newest_us[tp], *model.times, 0)

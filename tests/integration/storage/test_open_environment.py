@@ -7,10 +7,8 @@ import ctypes
 import errno
 import mmap
 import os
-import re
 import resource
 import shutil
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -28,8 +26,6 @@ from dafka_core.storage.environment import DEFAULT_MAP_BYTES, Environment
 from dafka_core.storage.open_environment import NOT_LOCAL, not_local
 from dafka_core.storage.tables import Tables
 from dafka_core.storage.transaction import OffsetTable
-from tests.integration.storage import fuse
-from tests.integration.storage.containers import can_contain, contained
 from tests.integration.storage.damage import change, three_blocks
 from tests.integration.storage.limits import VALUE, fill, limited, used_bytes
 from tests.integration.storage.processes import (
@@ -37,7 +33,6 @@ from tests.integration.storage.processes import (
     check_batches,
     child,
     put,
-    started,
     told,
     values_of,
 )
@@ -368,16 +363,6 @@ def test_a_log_stays_in_place_when_the_process_goes_elsewhere(
         put(store, 1)
 
 
-OPENED = """
-import sys
-
-from dafka_core.storage import Log
-
-Log(sys.argv[1]).close()
-print("opened")
-"""
-
-
 def test_a_directory_of_this_machine_is_local(tmp_path: Path) -> None:
     assert not_local(tmp_path) is None
     assert not_local("/dev/shm") is None
@@ -407,18 +392,3 @@ def test_those_of_other_machines_have_names(kind: int, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(ctypes, "CDLL", System)
     assert not_local("anywhere") == NOT_LOCAL[kind]
-
-
-def test_a_store_refuses_a_real_file_system_of_a_program(tmp_path: Path) -> None:
-    """Where none can be mounted, the program opens the directory as it is."""
-    if can_contain():
-        command = contained([sys.executable, "-m", fuse.__name__, str(tmp_path)])
-        says = f"store at {tmp_path}: it is on FUSE, where .* give the store a directory on a local"
-    else:
-        command = [sys.executable, "-c", OPENED, str(tmp_path)]
-        says = "opened"
-    with started(command) as process:
-        assert process.stdout is not None
-        assert re.match(says, process.stdout.readline())
-        assert process.wait() == 0
-    assert (tmp_path / "data.mdb").exists() != can_contain()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +12,14 @@ import pytest
 
 from dafka_core.errors import StoreError
 from dafka_core.model.epochs import NO_LIFE, Epoch, EpochId
-from dafka_core.model.log_entries import RestartPartition, SetAside, TransactionExistsError
-from dafka_core.model.records import PartitionInfo, PartitionLives, RecordBatch, Transaction, concat
+from dafka_core.model.log_entries import SetAside
+from dafka_core.model.records import PartitionInfo, PartitionLives, RecordBatch
 from dafka_core.storage import Log
 from dafka_core.storage.environment import Environment
 from dafka_core.storage.set_aside import AsideRecords
 from dafka_core.storage.tables import FoundBlock, Tables
-from tests.integration.storage.clocks import Clock
 from tests.integration.storage.damage import change
-from tests.integration.storage.staged import TP, clean, held, large, put, stage, values
+from tests.integration.storage.staged import TP, held, large, put, values
 
 OLD = Epoch.first(EpochId(1, 0xA, 1))
 LOST = Epoch(2, 0xB, 1, 4, OLD.digest)
@@ -66,46 +64,6 @@ def test_they_leave_the_partition_and_are_listed(tmp_path: Path) -> None:
         assert held(log) == kept + won
         assert log.lives(TP) == PartitionLives(9, (OLD, WON), NO_LIFE)
         assert aside_values(log, aside.id) == lost
-
-
-@pytest.mark.parametrize("appends", [1, 8])
-def test_of_trimmed_blocks_nothing_stays_in_the_way_of_the_winner(store: Log, appends: int) -> None:
-    for first in range(0, 40, 40 // appends):
-        old = (large if appends == 1 else values)(40 // appends)
-        store.append([replace(RecordBatch.of(TP, first, old), epoch=OLD)])
-    store.trim(TP, 30)
-    set_aside(store, 20)
-    won = written(store, OLD._replace(id=7), 20, 4, "won")
-    assert held(store) == won
-    assert store.times(TP, 0, 99)[0][0] == 20
-    for number in range(50):  # groups are merged
-        store.append([RecordBatch.of(TP._replace(partition="q"), number, [b"x"])])
-    clean(store)
-    assert held(store) == won
-
-
-def test_a_block_is_cut_in_its_middle_and_keeps_its_times(store: Log, clock: Clock) -> None:
-    all_values: list[bytes] = []
-    for number in range(6):
-        clock.now_us = 1_000 * (number + 1)
-        all_values += written(store, OLD, 2 * number, 2, f"n{number}-")
-    statistics = store.statistics(TP)
-    assert statistics is not None
-    times = store.times(TP, 0, 12)
-    assert times == [(2 * number, 1_000 * (number + 1)) for number in range(6)]
-    clock.now_us = 50_000
-    set_aside(store, 5)
-    assert held(store) == all_values[:5]
-    assert store.times(TP, 0, 99) == times[:3]
-    [aside] = store.aside()
-    assert (aside.start, aside.end) == (5, 12)
-    assert aside_values(store, aside.id) == all_values[5:]
-    batch = concat(list(store.read_aside(aside.id)))
-    assert batch.times is not None
-    assert batch.times.tolist() == [[1, 3_000], [2, 4_000], [2, 5_000], [2, 6_000]]
-    # The records in their place are written now.
-    written(store, WON._replace(start=5), 5, 2, "won")
-    assert store.times(TP, 0, 99) == [*times[:3], (5, 50_000)]
 
 
 def test_nothing_is_read_where_it_lay_before_a_write(
@@ -218,28 +176,3 @@ def test_a_damaged_list_is_told(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         assert log.discard_aside(aside.id)
         assert log.aside() == []
-
-
-@pytest.mark.parametrize("count", [0, 3])
-def test_a_log_goes_on_behind_what_nobody_has(tmp_path: Path, count: int) -> None:
-    history, last = (OLD, WON), Transaction(7, 5, 9)
-    with Log(tmp_path) as log:
-        lost = written(log, OLD, 0, count, "lost") if count else []
-        if count:
-            log.write([stage([b"staged"], count)])
-        assert log.write([RestartPartition(TP, 9, history, last), RestartPartition(TP, 8, ())]) == [
-            None,
-            None,
-        ]
-        assert log.info(TP) == PartitionInfo(*TP, 9, 9, WON.life)
-    with Log(tmp_path) as log:
-        assert log.info(TP) == PartitionInfo(*TP, 9, 9, WON.life)
-        assert log.lives(TP) == PartitionLives(9, history, NO_LIFE, last)
-        assert log.staged() == []
-        (error,) = log.write([stage([b"again"], 9, version=7)])
-        assert isinstance(error, TransactionExistsError)
-        assert error.transaction == last
-        assert [aside_values(log, each.id) for each in log.aside()] == ([lost] if lost else [])
-        found = written(log, WON, 9, 4, "found")
-        assert [value for batch in log.read(TP, 0, 99) for value in batch.values] == found
-        assert log.trim(TP, 10) == 10

@@ -9,7 +9,7 @@ import lmdb
 import pytest
 
 from dafka_core.errors import StoreError
-from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
+from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log
 from dafka_core.storage.transaction import TREE_BYTES, Table
 from tests.integration.storage import appender
@@ -24,22 +24,6 @@ def values(start: int, end: int) -> list[bytes]:
 def store(tmp_path: Path) -> Iterator[Log]:
     with Log(tmp_path / "store") as opened:
         yield opened
-
-
-def test_a_snapshot_does_not_see_what_comes_later(store: Log) -> None:
-    put(store, 3000)
-    with store.snapshot() as snapshot:
-        put(store, 3000)
-        put(store, 10, topic="u")
-        store.trim(TP, 5000)
-        assert snapshot.info(TP) == PartitionInfo("t", P, 0, 3000)
-        other = TopicPartition("u", P)
-        assert snapshot.info(other) is None
-        assert list(snapshot.read(other, 0, 10)) == []
-        check_batches(snapshot.read(TP, -5, 9999), 0, 3000)
-    with store.snapshot() as snapshot:
-        check_batches(snapshot.read(TP, 0, 9999), 5000, 6000)
-        check_batches(snapshot.read(other, 0, 9999), 0, 10)
 
 
 def test_ranges_begin_and_end_inside_blocks(store: Log) -> None:

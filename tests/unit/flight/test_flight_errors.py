@@ -95,11 +95,22 @@ def test_errors_leave_as_flights_and_those_of_flight_as_they_are() -> None:
     assert same.value is known
 
 
-@pytest.mark.parametrize("error", [DafkaError("x" * 5_000), FencedError("\udcff" * 255, "P", "A")])
-def test_a_sentence_fits_in_a_header(error: DafkaError) -> None:
-    sent = str(flight_errors.refusal(error))
-    assert sent.isascii()
-    assert len(sent) == limits.MAX_MESSAGE_CHARS + len("...")
+ODD = "\udcff" * 255
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        DafkaError("x" * 5_000),
+        FencedError(ODD, "P", "A"),
+        DataLossError(ODD, ODD, 0, 9, "x" * 5_000),
+    ],
+)
+def test_a_sentence_and_its_facts_fit_in_a_header(error: DafkaError) -> None:
+    sent = flight_errors.refusal(error)
+    assert str(sent).isascii()
+    assert len(str(sent)) == limits.MAX_MESSAGE_CHARS + len("...")
+    assert len(sent.extra_info) < 6_000
 
 
 def test_grpc_says_what_is_wrong_and_nothing_of_itself() -> None:

@@ -210,6 +210,7 @@ def test_what_is_not_held(start: int, end: int, wanted: int, available: int | No
     with pytest.raises(DataLossError) as caught:
         check_held(HELD, TP, start, end)
     assert (caught.value.wanted, caught.value.available) == (wanted, available)
+    assert ("from 10 up to 20 (exclusive)" in str(caught.value)) == (available is None)
 
 
 def test_what_is_held() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 
 import pytest
 
@@ -57,24 +56,6 @@ def test_a_directory_cut_short_or_changed_anywhere_is_refused() -> None:
         changed[position] ^= 0x10
         with pytest.raises(ValueError, match=r"."):
             Group(changed)
-
-
-def test_blocks_of_another_group_in_their_place_are_refused() -> None:
-    """They were served once: each has a checksum, which does not cover its place."""
-    ours, others = (
-        pack_group([grouped(1, 0, b"%d" % each), grouped(2, 0, b"%d" % (each + 1))])
-        for each in (1, 3)
-    )
-    at = bytes(ours).index(b"DafB")
-    ours[at:-8], group = others[at:-8], Group(ours)
-    reads: list[Callable[[], object]] = [
-        lambda: group.of_partition(1),
-        lambda: group.of_partition(2),
-        lambda: list(group),
-    ]
-    for read in reads:
-        with pytest.raises(ValueError, match=r"in the place of a block of partition id \d is ano"):
-            read()
 
 
 def test_a_group_of_another_format_names_both() -> None:

@@ -1,12 +1,9 @@
-"""Tables of invalid requests, with their errors, and arbitrary bytes."""
+"""Tables of invalid requests, with their errors."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any
-
-from hypothesis import strategies as st
 
 from dafka_core.flight.limits import MAX_BATCH_BYTES
 
@@ -242,35 +239,3 @@ BODIES: dict[str, list[dict[str, Any]]] = {
         *({"partitions": rows} for rows in rows_wrong(["t", "P"], NAMES_WRONG, NAMES_WRONG)),
     ],
 }
-
-
-plain_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=10),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner),
-    max_leaves=8,
-)
-members = st.sampled_from(
-    [
-        "v",
-        "topic",
-        "partition",
-        "start",
-        "end",
-        "columns",
-        "times",
-        "topics",
-        "timeout_s",
-        "cursor",
-        "store",
-        "attempt",
-        "version",
-        "transaction",
-        "transactions",
-        "partitions",
-        "stages",
-        "ranges",
-        "where",
-    ]
-)
-objects = st.dictionaries(members, plain_values).map(lambda found: json.dumps({"v": 1} | found))
-anything = st.binary(max_size=200) | objects.map(str.encode)
