@@ -319,7 +319,7 @@ class Configs(Feature):
     async def _list_resources(self, request: Any, client: Client) -> Answer:
         """List what has configs; version 0 asks for client metrics only, which have none here."""
         asked = request.resource_types or (Resource if client.version else ())
-        found = [(Resource.TOPIC, each) for each in sorted(self._node.registry.topics())]
+        found = [(Resource.TOPIC, each) for each in sorted(self._node.registry.table.topics)]
         found += [(Resource.BROKER, str(each.node_id)) for each in self._node.gateways.live()]
         listed = [
             {"resource_type": each, "resource_name": name} for each, name in found if each in asked
@@ -431,7 +431,7 @@ def _config(name: str, kind: Kind, value: object, default: object) -> Config:
 def topic_configs(node: GatewayNode, topic: str) -> list[Config]:
     """Return a topic's configs by name; its retention is that of the gateway's store."""
     rules, options = node.store.retention_control.rules, node.store.options
-    registered = node.registry.configs(topic)
+    registered = node.registry.table.configs(topic)
     values = {MIN_STORES: node.default_copies, **registered}
     found = [
         _config(name, each.kind, values.get(name, each.value(options)), each.value(StoreOptions()))
@@ -467,7 +467,7 @@ async def set_configs(
     has_rule = own_rule(topic, node.store.retention_control.rules) is not None
     if limits or (anew and has_rule):
         await set_retention(node, topic, limits, anew=anew)
-    known = node.registry.configs(topic)
+    known = node.registry.table.configs(topic)
     changes = {name: values.get(name) for name in REGISTERED if anew or name in values}
     if any(known.get(name) != value for name, value in changes.items()):
         await node.registry.configure(topic, changes)

@@ -211,7 +211,7 @@ def readable(
 
     ``leader_epoch`` is the client's, or ``NO_EPOCH``.
     """
-    partition = node.registry.get(topic, number)
+    partition = node.registry.table.get(topic, number)
     if partition is None:
         return KafkaError.UNKNOWN_TOPIC_OR_PARTITION
     own = node.gateways.own.address

@@ -149,15 +149,15 @@ class GatewayNode:
 
     def copies(self, topic: str) -> int:
         """Return the number of stores that must have a topic's records with ``acks=all``."""
-        return self.registry.configs(topic).get(MIN_STORES, self.default_copies)
+        return self.registry.table.configs(topic).get(MIN_STORES, self.default_copies)
 
     def watermark(self, tp: TopicPartition, end: int) -> int | None:
         """Return the end of the records that consumers may read, or None while it is unknown.
 
         Kafka's high watermark: no other leader will set them aside.
         """
-        number = self.registry.number(tp)
-        found = None if number is None else self.registry.get(tp.topic, number)
+        number = self.registry.table.number(tp)
+        found = None if number is None else self.registry.table.get(tp.topic, number)
         if found is not None and found.hosted and (lead := self.leaders.lead(found.gateway)):
             return self.leaders.watermark(tp, end, lead)
         return end

@@ -185,7 +185,7 @@ class Leaders:
 
     def lead(self, owner: str) -> Lead | None:
         """Return the leader of an owner's partitions; None if only the owner can be."""
-        lead = self._registry.leads.get(owner)
+        lead = self._registry.table.leads.get(owner)
         return lead if lead is not None and lead.is_movable else None
 
     def term(self, owner: str) -> Term | None:
@@ -209,7 +209,7 @@ class Leaders:
 
         It may be committed already at stores that this one does not reach.
         """
-        lead, newest = self._registry.leads.get(owner), self._registry.log.life(owner)
+        lead, newest = self._registry.table.leads.get(owner), self._registry.log.life(owner)
         return newest == (lead.life if lead else NO_LIFE)
 
     def watermark(self, tp: TopicPartition, end: int, lead: Lead) -> int | None:
@@ -289,7 +289,7 @@ class Leaders:
 
     def _due(self, now: float) -> Mapping[str, tuple[str, ...]]:
         """Return the owners that this gateway should lead, with the stores that vote."""
-        leads = self._registry.leads
+        leads = self._registry.table.leads
         for owner, term in [*self._terms.items()]:
             if term.lead != leads.get(owner):  # another gateway has become the leader
                 self._terms.pop(owner, None)
@@ -326,7 +326,7 @@ class Leaders:
 
     def _lead(self, owner: str, stores: tuple[str, ...]) -> None:
         """Become the leader of an owner's partitions."""
-        lead = self._registry.leads.get(owner)
+        lead = self._registry.table.leads.get(owner)
         if lead is None or lead.life != self._elected.get(owner):  # else only the rest has failed
             if lead is not None and lead.is_movable and stores == lead.stores:
                 self._gather(lead)  # no gateway writes while the new leader does that again
@@ -391,7 +391,7 @@ class Leaders:
 
     def _elect(self, owner: str, stores: tuple[str, ...], previous: Lead | None) -> Lead:
         """Have the registry name this gateway in place of the previous leader."""
-        numbers = [each.life.number for each in self._registry.leads.values()]
+        numbers = [each.life.number for each in self._registry.table.leads.values()]
         numbers += [info.life.number for info in self._infos(owner)]
         number, life_id = max(int(time.time()), *numbers, 0) + 1, secrets.randbits(LIFE_ID_BITS)
         life = EpochId(number, life_id, min(len(stores) // 2 + 1, MAX_ACKS))
@@ -401,7 +401,7 @@ class Leaders:
         agreed.result()
         if owner == self._own and previous is not None and previous.leader != self._own:
             self._gateways.announce(again=True)  # others may believe that it is away
-        lead = self._registry.leads.get(owner)
+        lead = self._registry.table.leads.get(owner)
         if lead is None or lead.life != life:
             raise RefusedError(KafkaError.NOT_CONTROLLER, "another gateway has become the leader")
         return lead

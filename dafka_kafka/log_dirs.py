@@ -33,12 +33,12 @@ class LogDirs(Feature):
         """Return the requested partitions that exist; all without topics."""
         registry = self._node.registry
         if topics is None:
-            for topic in sorted(registry.topics()):
-                yield from registry.partitions(topic)
+            for topic in sorted(registry.table.topics):
+                yield from registry.table.partitions(topic)
             return
         for each in topics:
             for number in each.partitions:
-                if (partition := registry.get(each.topic, number)) is not None:
+                if (partition := registry.table.get(each.topic, number)) is not None:
                     yield partition
 
     def _directory(self, asked: list[NumberedPartition]) -> Answer:

@@ -65,7 +65,7 @@ class Metadata(Feature):
             names = [each.name for each in request.topics if each.name is not None]
             errors = await self._found(names, client, creates=request.allow_auto_topic_creation)
         partitions = {
-            topic: () if error else self._registry.partitions(topic)
+            topic: () if error else self._registry.table.partitions(topic)
             for topic, error in errors.items()
         }
         asked = errors if request.include_topic_authorized_operations else ()
@@ -87,7 +87,7 @@ class Metadata(Feature):
     async def _all(self, client: Client) -> list[str]:
         """Return all topics that a client may see, sorted."""
         await self._try(self._registry.refresh())
-        topics = sorted(self._registry.topics())
+        topics = sorted(self._registry.table.topics)
         return [each for each in topics if client.may(_SEE, each, is_noted=False)]
 
     @serves(Api.DESCRIBE_TOPIC_PARTITIONS, range(1))
@@ -103,7 +103,7 @@ class Metadata(Feature):
         room = min(max(request.response_partition_limit, 1), MOST_INLINE)
         found, cursor = [], None
         for name in asked:
-            rest = () if errors[name] else self._registry.partitions(name)
+            rest = () if errors[name] else self._registry.table.partitions(name)
             rest = rest[number if name == first else 0 :]
             page, room = rest[:room], room - len(rest)
             if page or not rest:
@@ -133,7 +133,7 @@ class Metadata(Feature):
         if client.version > 0 and request.endpoint_type != _BROKERS:
             why = "only brokers, no controllers"
             raise RefusedError(KafkaError.UNSUPPORTED_ENDPOINT_TYPE, why)
-        found = self._cluster("broker_id") | {"cluster_id": self._registry.cluster_id or ""}
+        found = self._cluster("broker_id") | {"cluster_id": self._registry.table.cluster_id or ""}
         return found | _of_cluster(request, client)
 
     async def _found(
@@ -146,7 +146,7 @@ class Metadata(Feature):
             return [
                 name
                 for name, error in errors.items()
-                if not error and registry.get(name, 0) is None
+                if not error and registry.table.get(name, 0) is None
             ]
 
         if any(map(registry.exists, missing())):
@@ -184,7 +184,7 @@ class Metadata(Feature):
     def _answer(
         self,
         errors: dict[str, KafkaError],
-        partitions: dict[str, Sequence[NumberedPartition]],
+        partitions: Mapping[str, Sequence[NumberedPartition]],
         by_id: Sequence[Any],
         operations: Mapping[str, Any],
     ) -> Answer:
@@ -202,7 +202,7 @@ class Metadata(Feature):
         """Return the gateways, with their ids in field ``number``."""
         gateways = self._node.gateways
         return {
-            "cluster_id": self._registry.cluster_id,
+            "cluster_id": self._registry.table.cluster_id,
             "controller_id": gateways.controller().node_id,
             "brokers": [
                 {number: each.node_id, "host": each.host, "port": each.port}

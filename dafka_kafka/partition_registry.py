@@ -41,7 +41,7 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from enum import Enum
@@ -565,34 +565,9 @@ class PartitionRegistry:
         self._lease.close(CLOSING)
 
     @property
-    def cluster_id(self) -> str | None:
-        """The cluster's random id; None until the registry has begun."""
-        return self._records.table.cluster_id
-
-    def topics(self) -> Collection[str]:
-        """Return the topics with numbers."""
-        return self._records.table.topics
-
-    def partitions(self, topic: str) -> Sequence[NumberedPartition]:
-        """Return a topic's partitions by number; empty for an unknown topic."""
-        return self._records.table.partitions(topic)
-
-    def get(self, topic: str, number: int) -> NumberedPartition | None:
-        """Return the partition with this number."""
-        return self._records.table.get(topic, number)
-
-    def configs(self, topic: str) -> Mapping[str, int]:
-        """Return the configs that were set for a topic."""
-        return self._records.table.configs(topic)
-
-    def number(self, tp: TopicPartition) -> int | None:
-        """Return the number of a Dafka partition, or None."""
-        return self._records.table.number(tp)
-
-    @property
-    def leads(self) -> Mapping[str, Lead]:
-        """The leaders by owner (``RegistryTable.leads``)."""
-        return self._records.table.leads
+    def table(self) -> RegistryTable:
+        """The table, as far as this gateway's store has it."""
+        return self._records.table
 
     @property
     def log(self) -> RegistryLog:
@@ -601,7 +576,7 @@ class PartitionRegistry:
 
     def owned(self, gateway: str) -> list[NumberedPartition]:
         """Return all partitions of an owner."""
-        found = (each for topic in self.topics() for each in self.partitions(topic))
+        found = (each for topic in self.table.topics for each in self.table.partitions(topic))
         return [each for each in found if each.gateway == gateway]
 
     def written(self, partition: NumberedPartition) -> TopicPartition | None:
@@ -614,7 +589,7 @@ class PartitionRegistry:
             return partition.tp
         hosted = [
             each
-            for each in self.partitions(partition.topic)
+            for each in self.table.partitions(partition.topic)
             if each.hosted and each.gateway == partition.gateway
         ]
         return hosted[partition.number % len(hosted)].tp if hosted else None
@@ -624,27 +599,23 @@ class PartitionRegistry:
         if partition.hosted:
             return partition.address
         # A Dafka producer may resume its partition, which then has a number again.
-        return f"{partition.number}.{self.deleted_end(partition.tp)}"
+        return f"{partition.number}.{self.table.deleted_end(partition.tp)}"
 
     def lead(self, lead: Lead, previous: Lead | None) -> Future[None]:
         """Propose a leader in place of the previous one."""
         return self._queue(lambda pending: pending.lead(lead, previous))
 
-    def deleted_end(self, tp: TopicPartition) -> int:
-        """Return the end of a partition in a deleted topic of this name, or 0."""
-        return self._records.table.deleted_end(tp)
-
     def hosted(self, topic: str) -> set[TopicPartition]:
         """Return the partitions that gateways host of a topic, or hosted before it was deleted."""
-        found = {each.tp for each in self.partitions(topic) if each.hosted}
-        return found or self._records.table.hosted_once(topic)
+        found = {each.tp for each in self.table.partitions(topic) if each.hosted}
+        return found or self.table.hosted_once(topic)
 
     def exists(self, topic: str) -> bool:
         """Return whether the topic has numbers, or records that can get some."""
-        if self.get(topic, 0) is not None:
+        if self.table.get(topic, 0) is not None:
             return True
         found = self._stored.partitions_after(topic, None, SAMPLE) if is_numbered(topic) else ()
-        return any(info.end > self._records.table.deleted_end(info.tp) for info in found)
+        return any(info.end > self.table.deleted_end(info.tp) for info in found)
 
     async def create(
         self,
@@ -717,7 +688,7 @@ class PartitionRegistry:
         return ranked(topic, [each.address for each in self._gateways.live()])
 
     def _adopt(self, pending: PendingChanges, topic: str) -> None:
-        infos, ended = self._stored.partitions(topic), self._records.table.deleted_end
+        infos, ended = self._stored.partitions(topic), self.table.deleted_end
         found = [i.tp for i in infos if i.end > ended(i.tp) and is_numbered(topic)]
         pending.adopt(found, self._hosts)
 
@@ -823,7 +794,7 @@ class PartitionRegistry:
         died has written, and to have the registry acknowledged by the majority of another number of
         stores: otherwise the next lease would need all of the old ones.
         """
-        is_begun = self.cluster_id is not None
+        is_begun = self.table.cluster_id is not None
         is_committed = self._records.is_committed_by(self._lease.majority)
         if not self._new and is_begun and is_committed:
             self._due_since = None

@@ -507,7 +507,7 @@ class PartitionWriter:
         self, group: Sequence[Put], start: int
     ) -> tuple[list[ProducedRecords], dict[str, bytes | None]]:
         """Return the records that are not written yet, with their notes; set the puts' results."""
-        if self._node.registry.number(self.tp) is None:
+        if self._node.registry.table.number(self.tp) is None:
             why = f"topic {self.tp.topic!r} was deleted"
             raise RefusedError(KafkaError.UNKNOWN_TOPIC_OR_PARTITION, why)
         log = self._node.store.log

@@ -133,7 +133,7 @@ class ProduceRounds:
             self._check(writer)
 
     def _forget_deleted(self) -> None:
-        number = self._node.registry.number
+        number = self._node.registry.table.number
         self._writers = {
             tp: each
             for tp, each in self._writers.items()
@@ -420,7 +420,7 @@ class Produce(Feature):
             if version < BATCH_VERSION:
                 return None
             return RefusedError(KafkaError.INVALID_RECORD, "no record batch was sent")
-        partition = self._node.registry.get(topic, part.index)
+        partition = self._node.registry.table.get(topic, part.index)
         if partition is None or topic.startswith(INTERNAL):
             error = KafkaError.UNKNOWN_TOPIC_OR_PARTITION
             if topic.startswith(INTERNAL):
@@ -443,7 +443,7 @@ class Produce(Feature):
     def _refused_by_configs(
         self, topic: str, records: bytes, acks: int, lead: Lead | None
     ) -> RefusedError | None:
-        configs = self._node.registry.configs(topic)
+        configs = self._node.registry.table.configs(topic)
         most = configs.get(MAX_BATCH)
         if most is not None and (size_bytes := largest_batch(records)) > most:
             why = f"a batch has {size_bytes} bytes; {MAX_BATCH} of {topic!r} is {most}"
@@ -479,7 +479,7 @@ class Produce(Feature):
 
     async def _extend(self, topic: str, owner: str) -> None:
         registry = self._node.registry
-        count = len(registry.partitions(topic)) + self._node.options.num_partitions
+        count = len(registry.table.partitions(topic)) + self._node.options.num_partitions
         try:
             await registry.extend(topic, count, gateways=[owner])
             self._not_hosted.pop(topic, None)

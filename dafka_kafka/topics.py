@@ -236,7 +236,7 @@ class Topics(Feature):
         if not registry.exists(topic.name):
             why = f"topic {topic.name!r} does not exist"
             raise RefusedError(KafkaError.UNKNOWN_TOPIC_OR_PARTITION, why)
-        known, count = len(registry.partitions(topic.name)), _checked(topic.count)
+        known, count = len(registry.table.partitions(topic.name)), _checked(topic.count)
         if count <= known:
             why = f"topic {topic.name!r} has {known} partitions, and {count} are not more"
             raise RefusedError(KafkaError.INVALID_PARTITIONS, why)
@@ -322,7 +322,7 @@ class Topics(Feature):
 
     async def _give_up(self, topic: str, number: int, before: int) -> tuple[int, KafkaError]:
         """Trim a partition at all reachable stores; return its first remaining offset."""
-        found = self._node.registry.get(topic, number)
+        found = self._node.registry.table.get(topic, number)
         if found is None:
             return -1, KafkaError.UNKNOWN_TOPIC_OR_PARTITION
         gateways = self._node.gateways

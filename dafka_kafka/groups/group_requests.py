@@ -363,7 +363,7 @@ class Groups(Feature):
         return error
 
     def _refusal(self, place: Place, asked: Any) -> KafkaError:
-        if self._node.registry.get(*place) is None:
+        if self._node.registry.table.get(*place) is None:
             return KafkaError.UNKNOWN_TOPIC_OR_PARTITION
         length = len(asked.committed_metadata or "")  # Kafka counts characters
         is_too_large = length > self._node.options.offset_metadata_max_bytes

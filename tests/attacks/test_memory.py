@@ -18,12 +18,9 @@ from pyarrow import flight
 from dafka_core import Consumer, Producer, Reader
 from dafka_core.config.node_options import NodeOptions
 from dafka_core.flight.requests import PutRequest
-from dafka_core.protocol.codec import encode
-from dafka_core.protocol.messages import RecordMessage
 from dafka_core.security.credentials import SERVER_NAME, tls_pair
 from dafka_core.testing import wait_until
 from tests.attacks.bare import (
-    LAST,
     MORE,
     announced,
     connected,
@@ -134,18 +131,6 @@ def test_subscriptions_without_an_end_end_their_connection(
     for each, before_mib in others_mib.items():
         most_mib = 800 if each == name else 50
         assert world.victims[each].memory_mib("VmHWM") - before_mib < most_mib
-
-
-def test_messages_of_too_many_frames_end_their_connection(world: World) -> None:
-    """Frames of a connection count for its messages, and not for those of other connections."""
-    victim = world.victims["store"]
-    message = frame(b"user message", MORE) + frame(b"", LAST)
-    send_until_ended(connected(victim.host, victim.ports[0], b"SUB"), repeat(message))
-    header, value = encode(RecordMessage("t", "p", 0, b"v"))
-    message = frame(header, MORE) + frame(value, MORE) * 50_000 + frame(b"", LAST)
-    with announced(world.tower) as peer:
-        send_until_ended(peer, repeat(message))
-    check_honest_work(world, "beside-many-frames")
 
 
 def test_a_tower_passes_on_only_subscriptions_to_beacons(world: World) -> None:

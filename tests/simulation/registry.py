@@ -248,7 +248,7 @@ class Gateway:
                 self.world.fail(self.host.name, f"{kind} {topic}: {error!r}")
             return
         if topic in TOPICS:
-            found = registry.partitions(topic)
+            found = registry.table.partitions(topic)
             if len(found) < count:
                 self.world.fail(self.host.name, f"{topic} has {len(found)} of {count} partitions")
             for each in found:

@@ -122,22 +122,3 @@ def test_parquet_of_others_needs_a_column_value(tower: str, tmp_path: Path) -> N
     ):
         pq.write_table(pa.table(columns), path)
         assert says in refusal(2, "copy", path, "t", "--tower", tower)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["a.csv", "b.csv"], "FROM or TO must be a topic"),
-        (["a", "a"], "is the same topic"),
-        (["a", "b.csv", "--resume"], "for '--resume': copies all records of a topic to a topic"),
-        (
-            ["a", "b", "--follow", "--since", "1h"],
-            "for '--follow': copies all records of a topic to a topic",
-        ),
-        (["a", "o.xlsx"], "looks like a file, but its suffix is not one of .parquet, .jsonl,"),
-        (["a.parquet", "b"], "option 'file' = 'a.parquet': cannot be read"),
-        (["a", ""], "a topic must have 1 to 255 bytes"),
-    ],
-)
-def test_what_cannot_be_copied_is_refused_at_once(arguments: list[str], says: str) -> None:
-    assert says in refusal(2, "copy", *arguments, "--tower", "127.0.0.1:1:2")

@@ -11,8 +11,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from dafka_core import Tower
 from dafka_core.security.key_files import read_public
 from tests.forked import ForkedCluster
@@ -90,19 +88,6 @@ def test_what_is_wrong_with_keys_is_an_exit_code(tmp_path: Path) -> None:
     listed = run("keys", "show", "--keys", str(tmp_path))
     assert listed.returncode == 1
     assert "n.key holds no public key" in listed.stdout.decode()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (("new", "n", "--role", "stroe"), "'stroe' is no role; did you mean 'store'?"),
-        (("new", "../n"), "must begin with a letter or digit"),
-        (("new", "n", "--keys", "/dev/null/x"), "cannot be written to (Not a directory)"),
-        (("show", "--keys", "/dev/null"), "is not a directory"),
-    ],
-)
-def test_what_cannot_be_is_said(arguments: tuple[str, ...], expected: str) -> None:
-    assert expected in refusal(2, "keys", *arguments)
 
 
 def test_a_token_is_made_for_its_owner_alone_and_one_that_is_there_is_kept(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -10,6 +11,9 @@ import pyarrow as pa
 import pytest
 
 from dafka_core import Reader
+from dafka_core.cli import list_commands
+from dafka_core.cli.store_clients import StoreFinder
+from dafka_core.errors import StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.names import QUERIES_TOPIC
@@ -75,11 +79,17 @@ def test_partitions_are_listed_with_how_many_stores_have_all_of_them(filled: str
     assert all(row["first"] <= row["last"] for row in rows)
     everything = listed(run("partitions", "--tower", filled))
     assert [row[:2] for row in everything] == [["one", FIRST], ["one", SECOND], ["one-more", FIRST]]
-    for command in ("partitions", "heads"):
-        missing = run(command, "on", "--tower", filled)
-        assert (missing.returncode, missing.stdout) == (1, b"")
-        there = "(there are 'one', 'one-more')"
-        assert sentence(missing) == f"no store has records of topic 'on' {there}"
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["partitions", "heads", "consume --exit-at-end", "top --once --topic", "perf consume"],
+)
+def test_a_topic_that_no_store_has_is_an_error(filled: str, command: str) -> None:
+    missing = run(*command.split(), "on", "--tower", filled)
+    assert (missing.returncode, missing.stdout) == (1, b"")
+    there = "(there are 'one', 'one-more')"
+    assert sentence(missing) == f"no store has records of topic 'on' {there}"
 
 
 def test_what_no_store_tells_is_left_open(lone_tower: str, tmp_path: Path) -> None:
@@ -234,3 +244,20 @@ def test_groups_and_the_partitions_of_one(tmp_path: Path) -> None:
         assert first[-3:] == ["app-1", "app", "10.0.0.7"]
         assert last == ["t", "7", *["-"] * 9]
         assert "unknown group 'gg' (there are 'g', 'idle')" in refusal(1, "groups", "gg", *at)
+
+
+def test_stores_of_which_none_answers_are_an_error_and_no_empty_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with (
+        StoreDouble(tmp_path / "one", "1" * 32) as one,
+        StoreDouble(tmp_path / "two", "2" * 32) as two,
+    ):
+        both = nullcontext([one.client(), two.client()])
+        monkeypatch.setattr(StoreFinder, "clients", lambda _: both)
+        two.stop()
+        list_commands.stores(timeout_s=5.0, uris="")
+        assert capsys.readouterr().out.splitlines()[1].startswith("1" * 32)
+        one.stop()
+        with pytest.raises(StoreUnreachableError, match="2" * 32):
+            list_commands.stores(timeout_s=5.0, uris="")

@@ -1,4 +1,4 @@
-"""``dafka tower``, ``store`` and ``up``: they say where they are, and stop cleanly."""
+"""``dafka tower``, ``store`` and ``up``: they say where they are, log events, and stop cleanly."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
@@ -308,3 +309,24 @@ def test_stores_that_run_forget_one_that_is_gone(lone_tower: str, tmp_path: Path
         assert gone not in run("topics", "--tower", lone_tower).stderr.decode()
     with Log(tmp_path) as log:
         assert log.met() == []
+
+
+def test_a_store_tells_programs_who_comes_and_that_it_ends(tmp_path: Path) -> None:
+    told: list[dict[str, Any]] = []
+
+    def has(store: Dafka, event: str) -> bool:
+        line = store.err.next()
+        assert line is not None, told
+        told.append(json.loads(line))  # its output
+        return bool(told[-1]["event"] == event)
+
+    directory, json_logs = str(tmp_path / "d"), ("--log-level", "info", "--log-format", "json")
+    with Dafka("up", "--dir", directory, *json_logs, *ANY_PORTS) as store:
+        where = store.ready()["tower"]
+        wait_until(lambda: has(store, "store_started"))
+        assert told[-1]["facts"]["directory"] == directory
+        succeed("produce", "t", "--tower", where, given=b"a\nb\n", DAFKA_LOG_LEVEL="debug")
+        wait_until(lambda: has(store, "peer_came"))
+        assert store.stop() == 0
+        rest = [json.loads(line)["event"] for line in store.err.rest()]
+        assert rest[-2:] == ["store_stopped", "tower_stopped"]

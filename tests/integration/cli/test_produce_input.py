@@ -7,9 +7,7 @@ import signal
 import time
 from pathlib import Path
 
-import pytest
-
-from tests.integration.cli.processes import Dafka, refusal, run, succeed
+from tests.integration.cli.processes import Dafka, run, succeed
 
 
 def published(tower: str, topic: str, *arguments: str, given: bytes = b"") -> list[str]:
@@ -82,18 +80,3 @@ def test_records_before_a_line_that_is_none_are_published(tower: str) -> None:
     *_, done, said = failed.stderr.decode().splitlines()
     assert done == "1 records acknowledged"
     assert said.startswith("dafka: line 2 of the input is invalid: it has neither value nor")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["nowhere"], "option 'file' = 'nowhere': cannot be read: No such file"),
-        (["/"], "option 'file' = '/': cannot be read: Is a directory"),
-        (["--input", "jsn"], "for '--input': 'jsn' is unknown; did you mean 'json'?"),
-        (["--input", "json", "--key-separator", ":"], "'--key-separator': requires --input lines"),
-        (["--key-column", "a"], "for '--key-column': requires --input csv"),
-        (["--rate", "0"], "for '--rate'"),
-    ],
-)
-def test_what_cannot_be_read_is_refused_at_once(arguments: list[str], says: str) -> None:
-    assert says in refusal(2, "produce", "t", *arguments, "--tower", "127.0.0.1:1:2")

@@ -1,4 +1,4 @@
-"""``dafka produce`` and ``dafka consume``."""
+"""``dafka produce``, ``consume`` and ``perf``."""
 
 from __future__ import annotations
 
@@ -357,14 +357,20 @@ def test_keys_and_headers(tower: str) -> None:
     assert sum(line.startswith(b"\xc1DFK\x01") for line in closed) == 2
 
 
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        (["--header", "name"], "option 'header' = 'name': must be NAME=VALUE"),
-        (["--key", "k", "--envelope", "none"], "'none': publishes no keys, headers and null"),
-    ],
-)
-def test_what_cannot_be_published_is_refused_at_once(given: list[str], says: str) -> None:
-    refused = run("produce", "t", "--tower", "127.0.0.1:1:2", *given)
-    assert refused.returncode == 2
-    assert says in refused.stderr.decode()
+def rows(*arguments: str) -> dict[str, dict[str, float]]:
+    done = succeed("perf", *arguments, "--json")
+    return {row.pop("what"): row for row in map(json.loads, done.stdout.splitlines())}
+
+
+def test_records_are_timed_in_and_out(tower: str) -> None:
+    at = ("--tower", tower)
+    made = rows("produce", "perf", *at, "--count", "2500", "--size", "20", "--batch", "1000")
+    assert {name: (row["records"], row["bytes"]) for name, row in made.items()} == {
+        "published": (2_500, 50_000),
+        "acknowledged": (2_500, 50_000),
+    }
+    assert made["published"]["seconds"] <= made["acknowledged"]["seconds"]
+    for command, what in (("consume", "consumed"), ("store", "read")):
+        [(name, row)] = rows(command, "perf", *at).items()
+        assert (name, row["records"], row["bytes"]) == (what, 2_500, 50_000)
+        assert row["records_per_s"] > 0

@@ -18,7 +18,6 @@ from tests.integration.cli.processes import (
     environment,
     refusal,
     run,
-    sentence,
     succeed,
 )
 
@@ -74,24 +73,6 @@ def test_to_be_stopped_is_its_end(tower: str, flights: str) -> None:
         assert looking.stop(signal.SIGINT) == 0
 
 
-def test_a_topic_that_is_not_there_is_an_error(tower: str, flights: str) -> None:
-    done = run("top", "--once", "--topic", "fligths", "--tower", tower, "--interval-s=0.1")
-    assert (done.returncode, done.stdout) == (1, b"")
-    assert sentence(done) == "no store has records of topic 'fligths' (did you mean 'flights'?)"
-
-
 def test_without_stores_it_says_so(lone_tower: str) -> None:
     done = refusal(1, "top", "--once", "--tower", lone_tower, "--timeout-s", "0.5")
     assert "no store was heard of" in done
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (("--sort", "size"), "must be one of bytes, name, rate, records"),
-        (("--stores", "here"), "must be like grpc://HOST:PORT"),
-        (("--topic", ""), "topic"),
-    ],
-)
-def test_what_it_cannot_do_is_refused(arguments: tuple[str, ...], expected: str) -> None:
-    assert expected in refusal(2, "top", "--once", *arguments)

@@ -38,6 +38,7 @@ class FixedNumbers:
     def __init__(self, *found: NumberedPartition) -> None:
         letters = (NumberedPartition("t", at, each, "") for at, each in enumerate("ABCDEFGHIJ"))
         self._found = found or (*letters,)
+        self.table = self
 
     def get(self, topic: str, number: int) -> NumberedPartition | None:
         found = self.partitions(topic)

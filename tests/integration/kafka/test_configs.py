@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._config import (
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    ConfigSource,
-)
+from confluent_kafka.admin._config import ConfigResource, ConfigSource
 from confluent_kafka.cimpl import NewTopic
 
 from dafka_core import Store
@@ -199,23 +193,23 @@ def test_a_config_is_set_back_and_none_is_added_to(gateway: Gateway) -> None:
         assert found[0][0] == error
 
 
-def test_what_a_topic_keeps_is_changed_and_set_back(admin: AdminClient, store: Store) -> None:
+def test_what_a_topic_keeps_is_changed_and_set_back(
+    admin: AdminClient, gateway: Gateway, store: Store
+) -> None:
     control = store.retention_control
     control.replace(parse_rules("audit=forever t*=7d,10GiB"))
-    resource = ConfigResource(TOPIC, "t")
+    some, all_ = Api.INCREMENTAL_ALTER_CONFIGS, Api.ALTER_CONFIGS  # which resets all others
 
-    def change(alter: Any, **limits: str | None) -> tuple[str, ...]:
+    def change(api: Api, **limits: str | None) -> tuple[str, ...]:
         """Set limits, or reset those without a value; return both."""
-        is_old, entries = alter == admin.alter_configs, []  # AlterConfigs resets all others
-        for name, value in limits.items():
-            kind = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
-            entries.append(ConfigEntry(f"retention.{name}", value, incremental_operation=kind))
-        asked = ConfigResource(TOPIC, "t", incremental_configs=[] if is_old else entries)
-        for each in entries if is_old else ():
-            asked.set_config(each.name, str(each.value))
-        with pytest.warns(DeprecationWarning, match="alter_configs") if is_old else nullcontext():
-            altering = alter([asked])
-        altering[resource].result(PATIENCE_S)
+        configs: list[dict[str, Any]] = [
+            {"name": f"retention.{name}", "value": value} for name, value in limits.items()
+        ]
+        for each in configs if api is some else ():
+            each["config_operation"] = int(each["value"] is None)
+        resource = {"resource_type": 2, "resource_name": "t", "configs": configs}
+        answer = tell(gateway, api, resources=[resource], validate_only=False)
+        assert rows(answer, "responses", "error_code") == [KafkaError.NONE]
         found = described(admin, TOPIC, "t")
         is_own = len(control.rules) > 2
         source = ConfigSource.DYNAMIC_TOPIC_CONFIG if is_own else ConfigSource.STATIC_BROKER_CONFIG
@@ -226,7 +220,6 @@ def test_what_a_topic_keeps_is_changed_and_set_back(admin: AdminClient, store: S
     def rules() -> list[str]:
         return list(map(str, control.rules))
 
-    some, all_ = admin.incremental_alter_configs, admin.alter_configs
     week, size = str(7 * 86_400_000), str(10 << 30)
     assert change(some, ms="1500") == ("1500", size)
     assert rules() == ["t=1.5s,10GiB", "audit=forever", "t*=1w,10GiB"]

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import confluent_kafka
@@ -21,17 +22,13 @@ from dafka_kafka.registry_table import RegistryLog
 from tests.integration.kafka.admin import admin_of, listed, make
 from tests.integration.kafka.clients.clients import (
     CLIENTS,
-    Aiokafka,
     KafkaClient,
-    KafkaPython,
     Librdkafka,
     Sent,
 )
 
 BEGIN = datetime(2026, 3, 1, 12, 0, 0, 123_456, tzinfo=UTC)
 BEGIN_MS = 1_772_366_400_123
-
-ALL = pytest.mark.parametrize("kind", CLIENTS)
 
 
 @pytest.fixture
@@ -77,46 +74,13 @@ RECORDS = [
 ]
 
 
-@ALL
+@pytest.mark.parametrize("kind", CLIENTS)
 def test_records_are_what_their_producer_published(
     producer: Producer, servers: str, kind: type[KafkaClient]
 ) -> None:
     publish(producer, *RECORDS)
     with kind(servers).reading() as client:
         assert client.read(len(RECORDS)) == [*enumerate(RECORDS)]
-
-
-@pytest.mark.parametrize("version", [(0, 9), (0, 10, 0), (0, 11)])
-def test_a_client_of_kafkas_old_days_reads_its_formats(
-    producer: Producer, servers: str, version: tuple[int, ...]
-) -> None:
-    publish(producer, *RECORDS)
-    with KafkaPython(servers).reading(api_version=version) as client:
-        found = client.read(len(RECORDS))
-    of_format = 4 if version >= (0, 11) else 2
-    assert [(at, each[:of_format]) for at, each in found] == [
-        (at, each[:of_format]) for at, each in enumerate(RECORDS)
-    ]
-    if version >= (0, 10):
-        assert [each.time_ms for _, each in found] == [each.time_ms for each in RECORDS]
-
-
-@ALL
-def test_a_client_seeks_by_offset_and_by_time(
-    store: Store, producer: Producer, servers: str, kind: type[KafkaClient]
-) -> None:
-    each = [Sent(None, b"%d" % at, (), BEGIN_MS + at // 2 * 1_000) for at in range(100)]
-    publish(producer, *each)
-    store.log.trim(TopicPartition("t", producer.address), 10)
-    with kind(servers).reading() as client:
-        assert client.bounds() == (10, 100)
-        for after_ms, offset in ((20_000, 40), (20_001, 42), (-BEGIN_MS, 10), (100_000, None)):
-            assert client.offset_for(BEGIN_MS + after_ms) == offset
-        for at in (42, 99, 10):
-            client.seek(at)
-            assert client.read_values(1)[0] == b"%d" % at
-        client.seek(40)
-        assert client.read_values(60) == numbers(40, 100)
 
 
 def confluent(servers: str, **options: Any) -> confluent_kafka.Consumer:
@@ -132,6 +96,25 @@ def consumed(consumer: confluent_kafka.Consumer, count: int, partitions: int = 1
     while len(found) < count and time.monotonic() < deadline:
         found += consumer.consume(1_000, 0.2)
     return found
+
+
+def test_a_client_seeks_by_offset_and_by_time(
+    store: Store, producer: Producer, servers: str
+) -> None:
+    each = [Sent(None, b"%d" % at, (), BEGIN_MS + at // 2 * 1_000) for at in range(100)]
+    publish(producer, *each)
+    store.log.trim(TopicPartition("t", producer.address), 10)
+    place = partial(confluent_kafka.TopicPartition, "t", 0)
+    with closing(confluent(servers)) as consumer:
+        assert consumer.get_watermark_offsets(place(), timeout=PATIENCE_S) == (10, 100)
+        for after_ms, offset in ((20_000, 40), (20_001, 42), (-BEGIN_MS, 10), (100_000, -1)):
+            asked = [place(BEGIN_MS + after_ms)]
+            (found,) = consumer.offsets_for_times(asked, timeout=PATIENCE_S)
+            assert found.offset == offset
+        for at, count in ((42, 1), (99, 1), (10, 1), (40, 60)):
+            consumer.assign([place(at)])
+            read = consumer.consume(count, PATIENCE_S)
+            assert [each.value() for each in read] == numbers(at, at + count)
 
 
 def test_large_records_come_though_limits_are_small(producer: Producer, servers: str) -> None:
@@ -191,10 +174,8 @@ def leader(gateway: Gateway) -> int:
     return int(found.brokers[found.topics["t"].partitions[0].leader].port)
 
 
-# Not kafka-python, which continues, but leaks the sockets of its retries.
-@pytest.mark.parametrize(("kind", "reset"), [(Librdkafka, "error"), (Aiokafka, "none")])
 def test_a_reader_goes_on_at_another_gateway(
-    tower: str, start: Callable[[str], tuple[Store, Gateway]], kind: Any, reset: str
+    tower: str, start: Callable[[str], tuple[Store, Gateway]]
 ) -> None:
     both, count = [start(name) for name in "ab"], 100
     servers = ",".join(str(gateway.listens) for _, gateway in both)
@@ -208,7 +189,7 @@ def test_a_reader_goes_on_at_another_gateway(
 
         publish(*(store for store, _ in both))
         port = leader(both[0][1])
-        with kind(servers).reading(auto_offset_reset=reset) as client:
+        with Librdkafka(servers).reading(auto_offset_reset="error") as client:
             assert [at for at, _ in client.read(count)] == list(range(count))
             (led, ending), (kept, _) = sorted(both, key=lambda each: each[1].listens.port != port)
             assert ending.listens.port == port

@@ -45,7 +45,7 @@ class Numbering:
         asyncio.run(self.registry.extend(topic, count))
 
     def names(self, topic: str) -> list[str]:
-        return [each.address for each in self.registry.partitions(topic)]
+        return [each.address for each in self.registry.table.partitions(topic)]
 
     def close(self) -> None:
         self.registry.close()
@@ -112,11 +112,11 @@ def test_gateways_take_the_list_over_from_each_other_once_for_many_topics(
 def test_asking_again_for_what_is_there_changes_nothing(start: Start) -> None:
     one = start("a")
     one.create("flights", 2)
-    before, found = one.names("flights"), one.registry.partitions("flights")
+    before, found = one.names("flights"), one.registry.table.partitions("flights")
     assert [each.number for each in found] == [0, 1]
     assert len(set(before)) == 2
     assert all(each.hosted and each.gateway == one.store.address for each in found)
-    assert one.registry.cluster_id
+    assert one.registry.table.cluster_id
     one.create("flights", 2)
     assert one.names("flights") == before
     assert refusal(one.create, "flights", 2, new=True)[0] == KafkaError.TOPIC_ALREADY_EXISTS
@@ -139,7 +139,11 @@ def test_a_topic_of_dafkas_is_numbered_and_can_be_added_to(start: Start, live_to
             "flights", 2
         )  # for writes of Kafka clients, which can't go to a producer's partition
         assert one.names("flights")[0] == producer.address
-        assert [each.hosted for each in one.registry.partitions("flights")] == [False, True, True]
+        assert [each.hosted for each in one.registry.table.partitions("flights")] == [
+            False,
+            True,
+            True,
+        ]
 
 
 def test_stores_that_come_are_asked_to_agree_before_one_goes(start: Start) -> None:

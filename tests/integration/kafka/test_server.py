@@ -45,6 +45,13 @@ def response(client: socket.socket) -> bytes:
     return received(client, size)
 
 
+def is_ended(client: socket.socket) -> bool:
+    try:
+        return received(client, 1) == b""
+    except ConnectionResetError:
+        return True
+
+
 HEARTBEAT = struct.pack(">hhih h1sih1s", 12, 0, 7, -1, 1, b"g", 3, 1, b"m")
 FETCH = struct.pack(">hhih iiii", 1, 0, 8, -1, -1, 0, 1, 0)
 
@@ -192,8 +199,7 @@ def test_an_end_of_the_server_ends_all() -> None:
         wait_until(lambda: slow.working == 1)
         server.close()
         assert (slow.cancelled, slow.closed) == (1, True)
-        with contextlib.suppress(ConnectionResetError):
-            assert received(client, 1) == b""
+        assert is_ended(client)
         server.close()
 
 
@@ -274,7 +280,7 @@ def test_what_is_too_large_or_has_no_size_is_refused_before_it_comes() -> None:
         for size_bytes in (1_001, 2**31 - 1, 0, -1):
             client = connect()
             client.sendall(struct.pack(">i", size_bytes))
-            assert received(client, 1) == b""
+            assert is_ended(client)
         assert server.complaints.counts == {MALFORMED: 4}
 
 
@@ -286,12 +292,11 @@ def test_the_one_that_was_idle_longest_makes_room() -> None:
             client.sendall(framed(FETCH))
         wait_until(lambda: slow.working == 2)
         new = connect()
-        assert received(idle, 1) == b""
+        assert is_ended(idle)
         new.sendall(framed(FETCH))
         wait_until(lambda: slow.working == 3)
         refused = connect()
-        with contextlib.suppress(ConnectionResetError):
-            assert received(refused, 1) == b""
+        assert is_ended(refused)
         assert server.complaints.counts == {TOO_MANY: 1}
         let_go(server, slow)
         assert all(map(response, (busy, other, new)))
@@ -313,13 +318,6 @@ def log_in(client: socket.socket) -> bool:
         return [response(client)[4:6] for _ in range(3)] == [b"\0\0", b"\0\0", b"do"]
     except (OSError, struct.error):
         return False
-
-
-def is_ended(client: socket.socket) -> bool:
-    try:
-        return received(client, 1) == b""
-    except ConnectionResetError:
-        return True
 
 
 def test_no_user_makes_room_for_somebody_who_has_not_said_who_it_is(users: Users) -> None:
@@ -411,6 +409,5 @@ def test_another_protocol_is_named(
 ) -> None:
     with socket.create_connection(gateway.listens, timeout=30) as client:
         client.sendall(octets)
-        with contextlib.suppress(ConnectionResetError):
-            assert received(client, 1) == b""
+        assert is_ended(client)
     assert said in caplog.text

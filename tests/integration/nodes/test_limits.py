@@ -27,8 +27,7 @@ from dafka_core.config.topic_rules import parse_rules
 from dafka_core.errors import DiskFullError, InvalidRequestError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.model.log_entries import Commit, Stage
-from dafka_core.model.records import RecordBatch, StagedTransaction, TopicPartition
+from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.nodes import maintenance
 from dafka_core.nodes.maintenance import UsageScan, usage_at_start
 from dafka_core.nodes.sockets import BURST_BYTES
@@ -39,7 +38,7 @@ from dafka_core.storage import Log
 from dafka_core.storage.tables import Tables
 from dafka_core.testing import wait_until
 from tests.integration.cli.processes import run
-from tests.integration.nodes.content import stored, values
+from tests.integration.nodes.content import values
 from tests.integration.nodes.peers import PATIENCE_S
 from tests.integration.storage.limits import limited
 
@@ -176,26 +175,6 @@ def test_a_store_that_is_started_again_knows_what_it_has(start: Open) -> None:
     put(again, "__dafka.own", B)  # its own notes are no topic of anybody's
 
 
-def test_a_refused_topic_is_accepted_after_a_deletion(
-    start: Open, produce: Callable[..., Producer], caplog: pytest.LogCaptureFixture
-) -> None:
-    store = start(max_topics=1)
-    put(store, "t", A)
-    with caplog.at_level(logging.ERROR, "dafka.store"):
-        producer = produce("u")
-        producer.publish_many(values(100))
-        wait_until(lambda: refused(store, "max_topics") > 2)
-    with pytest.raises(NotAcknowledgedError):
-        producer.flush(0.1)
-    said = [each.getMessage() for each in caplog.records]
-    assert len(said) == 1
-    assert f"topic 'u', partition {producer.address}" in said[0]
-    assert "max_topics = 1" in said[0]
-    store.deletions.delete("t")
-    producer.flush(PATIENCE_S)
-    assert stored(store, "u", producer.address) == values(100)
-
-
 def test_an_owner_at_its_limit_waits_until_retention_makes_room(
     start: Open, produce: Callable[..., Producer]
 ) -> None:
@@ -235,13 +214,6 @@ def test_over_flight_the_limit_is_named(start: Open) -> None:
         with pytest.raises(StoreLimitError, match="max_partitions_per_topic = 1") as error:
             put_over_flight()
         assert (error.value.topic, error.value.limit) == ("t", 1)
-    with pytest.raises(StoreLimitError):
-        store.append_queue.put(Stage(batch, A)).result(PATIENCE_S)
-    before = refused(store, "max_partitions_per_topic")
-    commit = Commit((StagedTransaction("t", B, A, 0, 1, 1),))
-    with pytest.raises(StoreLimitError):
-        store.append_queue.put(commit).result(PATIENCE_S)
-    assert refused(store, "max_partitions_per_topic") == before + 1
 
 
 def at_once(function: Callable[[float], object]) -> None:

@@ -32,6 +32,7 @@ from dafka_core.nodes.maintenance import (
     RetentionThread,
 )
 from dafka_core.queries.query_progress import QueryProgress, partition_of
+from dafka_core.security.permissions import CONSUME, EVERYBODY, Permissions, address_prefix
 from dafka_core.storage import Log, entry_writer
 from dafka_core.storage.retention import Retention, Unread
 from dafka_core.storage.rows import partition_key
@@ -146,8 +147,10 @@ def report(query: str, run: str, *topics: str, **positions: int) -> bytes:
     return QueryProgress(query, run, 60, topics).at(at).packed()
 
 
-def say(protected_queries_log: Log, query: str, *contents: bytes) -> None:
-    tp = partition_of(query)
+def say(
+    protected_queries_log: Log, query: str, *contents: bytes, owner: Permissions = EVERYBODY
+) -> None:
+    tp = partition_of(query, owner=owner)
     protected_queries_log.append([RecordBatch.of(tp, protected_queries_log.end(tp), contents)])
 
 
@@ -185,6 +188,14 @@ def test_a_run_that_was_followed_does_not_count(protected_queries_log: Log) -> N
         report("q", "R3", A=4),
     )
     assert unread(queries)[0] == Unread(4, "q")
+
+
+def test_no_key_releases_records_that_another_ones_query_needs(protected_queries_log: Log) -> None:
+    queries = ProtectedQueries(protected_queries_log, ["hourly"])
+    for name, end in (("job", 5), ("evil", 9)):
+        owner = Permissions(name, frozenset({CONSUME}), prefix=address_prefix(name.encode()))
+        say(protected_queries_log, "hourly", report("hourly", name, A=end), owner=owner)
+    assert unread(queries)[0] == Unread(5, "hourly")
 
 
 def test_invalid_reports_are_skipped(protected_queries_log: Log) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -162,12 +162,6 @@ def test_an_address_in_use_is_refused(option: str) -> None:
 def test_an_invalid_address_is_refused(address: str) -> None:
     with pytest.raises(ConfigError, match="must be tcp://HOST:PORT"):
         Tower(**ANY_PORTS | {"sub_address": address})
-
-
-def test_peers_without_a_host_meet(raw: Callable[..., RawPeer]) -> None:
-    first, second = raw(host=""), raw(host="")
-    first.wait_until_met(second.address)
-    second.wait_until_met(first.address)
 
 
 def test_a_tower_of_both_families_announces_ipv4_addresses_as_such() -> None:

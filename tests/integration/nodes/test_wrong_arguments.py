@@ -32,7 +32,6 @@ from dafka_core.protocol.messages import Ack, RecordMessage
 from dafka_core.storage import Log
 from dafka_core.storage.rows import PartitionRow
 from dafka_core.testing import wait_until
-from tests.integration.flight.hosts import LARGEST
 from tests.integration.nodes.peers import PATIENCE_S, RawPeer, new_address
 
 TP = TopicPartition("t", "A" * 32)
@@ -184,8 +183,12 @@ def odd(peer: RawPeer) -> list[TopicPartition]:
     return found
 
 
-def test_any_octets_are_kept_and_read(
-    odd: list[TopicPartition], read: Callable[..., Reader], consume: Callable[..., Consumer]
+def test_any_octets_are_kept_read_and_copied(
+    odd: list[TopicPartition],
+    read: Callable[..., Reader],
+    consume: Callable[..., Consumer],
+    store: Store,
+    start: Callable[..., Store],
 ) -> None:
     reader = read()
     assert {info.tp for info in reader.partitions(None, timeout_s=PATIENCE_S)} == set(odd)
@@ -196,15 +199,6 @@ def test_any_octets_are_kept_and_read(
     consumer = consume(*ODD, start="earliest")
     records = [consumer.poll(PATIENCE_S) for _ in odd]
     assert {(each.topic, each.partition) for each in records if each} == set(odd)
-
-
-def test_they_are_read_from_a_store_over_flight(odd: list[TopicPartition], store: Store) -> None:
-    location = StoreLocation(store.address, store.locations)
-    with StoreClient(location) as client:
-        assert {info.tp for info in client.heads(None, timeout_s=PATIENCE_S)} == set(odd)
-        for tp in odd:
-            [batch] = client.read(tp, 0, 1, times=True, timeout_s=PATIENCE_S, **LARGEST)
-            assert batch.values[0] == escape(tp.topic).encode()
     with flight.connect(store.locations[0]) as plain:
         assert len(list(plain.list_flights())) == len(odd)
         for tp in odd:
@@ -212,20 +206,15 @@ def test_they_are_read_from_a_store_over_flight(odd: list[TopicPartition], store
             [row] = plain.do_get(flight.Ticket(request.packed())).read_all().to_pylist()
             assert row == {"topic": escape(tp.topic), "partition": tp.partition}
 
+    def is_held(by: Store) -> bool:
+        with StoreClient(StoreLocation(by.address, by.locations)) as client:
+            return {info.tp for info in client.heads(None, timeout_s=PATIENCE_S)} == set(odd)
 
-def test_another_store_copies_them_and_both_open_again(
-    odd: list[TopicPartition], store: Store, tower: str, tmp_path: Path
-) -> None:
-    def held(other: Store) -> set[TopicPartition]:
-        with StoreClient(StoreLocation(other.address, other.locations)) as client:
-            return {info.tp for info in client.heads(None, timeout_s=PATIENCE_S)}
-
-    with Store(tmp_path / "other", tower=tower, sync_interval_ms=100) as other:
-        wait_until(lambda: held(other) == set(odd))
-    store.close()
-    for name in ("store", "other"):
-        with Store(tmp_path / name, tower=tower) as again:
-            assert held(again) == set(odd)
+    other = start("other", sync_interval_ms=100)
+    wait_until(lambda: is_held(other))
+    for each in (store, other):
+        each.close()
+    assert all(is_held(start(name)) for name in ("store", "other"))
 
 
 def test_an_error_shows_a_partition_escaped(

@@ -8,9 +8,7 @@ import pytest
 
 from dafka_core.errors import OffsetConflictError
 from dafka_core.model.epochs import NO_LIFE, Epoch, EpochId
-from dafka_core.model.log_entries import NotedBatch, Notes
 from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
-from dafka_core.model.values import Values
 from dafka_core.nodes import store_loop
 from dafka_core.protocol import messages as m
 from dafka_core.protocol import store_requests
@@ -29,22 +27,6 @@ def store(world: Script) -> ScriptedStore:
 
 def heads_in(messages: list[Outgoing]) -> list[Outgoing]:
     return [each for each in messages if isinstance(each, m.DirectHead)]
-
-
-def test_notes_are_written_with_an_accepted_batch_only(world: Script, store: ScriptedStore) -> None:
-    def batch(offset: int, notes: Notes) -> NotedBatch:
-        return NotedBatch(TP, offset, Values.of(values(2)), notes=notes)
-
-    kept = [store.submit(batch(2 * at, {"a": b"%d" % at, f"b{at}": b""})) for at in range(20)]
-    late = [store.submit(batch(offset, {"a": b"lost"})) for offset in (0, 39, 1_000)]
-    kept.append(store.submit(batch(40, {"b0": None})))
-    assert [world.result(each) for each in kept] == [*range(2, 44, 2)]
-    assert all(isinstance(each.exception(), OffsetConflictError) for each in late)
-    assert store.log.notes("a") == {"a": b"19"}
-    assert store.log.notes("b") == {f"b{at}": b"" for at in range(1, 20)}
-    for notes in ({"n" * 481: b""}, {"n": bytes(4097)}, {str(at): b"" for at in range(10_001)}):
-        with pytest.raises(ValueError, match="note"):
-            batch(42, notes)
 
 
 def test_puts_that_never_reach_the_log_fail_and_can_be_repeated(

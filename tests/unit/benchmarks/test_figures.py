@@ -1,14 +1,17 @@
-"""Figures from measurements."""
+"""Figures from measurements, and the CPU time of a process."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from benchmarks.figures import Figure, compared, in_turns, interval, print_line, regressions, slower
 from benchmarks.harness import FULL_RECORDS, Bench, fill
+from benchmarks.processes import cpu_s
 from dafka_core.storage import Log
 
 
@@ -94,3 +97,24 @@ def test_a_store_is_filled_in_whole_blocks(tmp_path: Path) -> None:
         assert sorted(info.end for info in infos) == [20_000, 20_001]
         batches = log.read(infos[0].tp, 0, infos[0].end, max_bytes=1 << 30)
         assert len(batches) == 2
+
+
+WORKS = """
+import threading, time
+thread = threading.Thread(target=lambda: sum(range(10**6)))
+thread.start()
+thread.join()
+print(time.process_time(), flush=True)
+input()
+"""
+
+
+def test_threads_that_have_ended_count_and_all_of_less_than_a_hundredth_of_a_second() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", WORKS], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        said_s = float(process.stdout.readline())
+        assert said_s <= cpu_s(process.pid) < said_s + 0.05  # what it does to wait for more
+        process.communicate("\n")
+    assert cpu_s(process.pid) == 0.0

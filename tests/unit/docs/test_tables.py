@@ -1,13 +1,18 @@
-"""Tables of the docs have rows as wide as their headings, and name tests that exist."""
+"""Tables of the docs have rows as wide as their headings, and name tests that exist.
+
+Pictures of lines and boxes are those that are drawn now, and can be read.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 
+from scripts import pictures
 from tests.pages import PAGES, ROOT
 
 
@@ -48,3 +53,17 @@ def test_each_row_names_a_test_that_is_there(
         if not (named or is_without(row)):
             wrong.append(" | ".join(row))
     assert wrong == []
+
+
+@pytest.mark.parametrize("name", pictures.PICTURES)
+def test_a_picture_is_as_it_is_drawn_now(name: str) -> None:
+    drawn = pictures.PICTURES[name]()
+    assert (pictures.IMAGES / f"{name}.svg").read_text(encoding="utf-8") == drawn
+    svg = ET.fromstring(drawn)
+    assert svg.attrib["aria-label"]
+    width, height = float(svg.attrib["width"]), float(svg.attrib["height"])
+    for text in svg.iter("{http://www.w3.org/2000/svg}text"):
+        middle, half = float(text.attrib["x"]), len(text.text or "") * pictures.LETTER_WIDTH / 2
+        left = middle - half if "m" in text.attrib.get("class", "").split() else middle
+        assert 0 < left < left + 2 * half < width, text.text
+        assert 0 < float(text.attrib["y"]) < height, text.text

@@ -172,12 +172,8 @@ class Cluster:
             chosen=lambda owner: address,
             announce=self.announce,
         )
-        cluster = self
-
-        class Registry(SimpleNamespace):
-            leads = property(lambda self: cluster.leads)
-
-        registry: Any = Registry(
+        registry: Any = SimpleNamespace(
+            table=self,
             log=SimpleNamespace(life=lambda owner: self.newest.get(owner, NO_LIFE)),
             owned=lambda owner: [SimpleNamespace(tp=TP, hosted=True)],
             lead=self.propose,

@@ -14,12 +14,14 @@ from dafka_core.model.log_entries import (
     MAX_ROWS,
     REPLICA,
     Deletion,
+    NotedBatch,
     attempt_octets,
     attempt_text,
     packed,
     parsed,
 )
 from dafka_core.model.records import PartitionInfo, PartitionLives, TopicPartition
+from dafka_core.model.values import Values
 
 octets_of_attempts = st.binary(min_size=ATTEMPT_BYTES, max_size=ATTEMPT_BYTES)
 
@@ -47,6 +49,14 @@ def test_an_invalid_attempt_is_refused(attempt: str) -> None:
     with pytest.raises(ValueError, match="32 upper-case hex digits") as refused:
         attempt_octets(attempt)
     assert repr(attempt) in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "notes", [{"n" * 481: b""}, {"n": bytes(4_097)}, {str(at): b"" for at in range(10_001)}]
+)
+def test_notes_are_limited(notes: dict[str, bytes]) -> None:
+    with pytest.raises(ValueError, match="note"):
+        NotedBatch(TP, 0, Values.of([b"v"]), notes=notes)
 
 
 TP = TopicPartition("t\udcff", "A" * 32)

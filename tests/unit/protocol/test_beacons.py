@@ -6,8 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from dafka_core.errors import ProtocolError
 from dafka_core.protocol.beacons import (
@@ -204,25 +202,6 @@ def test_bad_frames_are_refused(decode: Callable[[list[bytes]], Any], good: list
     for frames in wrong:
         with pytest.raises(ProtocolError):
             decode(frames)
-
-
-# Endpoints that look like some: a few characters that matter, in any order.
-ENDPOINT_LIKE = st.text("tcp:/[]%.-_*;a0159 \n", max_size=20).map(str.encode)
-FRAME = st.binary(max_size=9) | ENDPOINT_LIKE | ENDPOINT_LIKE.map(lambda e: b"tcp://" + e + b":80")
-
-
-@settings(max_examples=500, deadline=None)
-@given(st.lists(FRAME, max_size=4).map(lambda frames: [b"B", *frames]))
-def test_any_frames_are_a_beacon_or_refused(frames: list[bytes]) -> None:
-    for decode, encode in (
-        (decode_node_beacon, encode_node_beacon),
-        (decode_tower_beacon, encode_tower_beacon),
-    ):
-        try:
-            beacon: Any = decode(frames)
-        except ProtocolError:
-            continue
-        assert encode(beacon)[:-1] == frames[:-1]
 
 
 # -- peers ----------------------------------------------------------------------------------------

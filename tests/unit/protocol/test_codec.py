@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dafka_core.config.node_options import C_LAYOUT, LAYOUTS, RFC46
+from dafka_core.config.node_options import C_LAYOUT, LAYOUTS
 from dafka_core.errors import ProtocolError
 from dafka_core.model.epochs import EPOCH_BYTES, Epoch
 from dafka_core.model.names import octets_of, text_of
@@ -249,29 +247,6 @@ def test_any_message_survives(message: m.Message, layout: str) -> None:
     if isinstance(message, m.Ack) and layout == C_LAYOUT:
         message = replace(message, store="")
     assert arrived == message
-
-
-@st.composite
-def damaged(draw: Callable[[Any], Any]) -> list[bytes]:
-    """Frames of a message with pieces cut out, put in and put elsewhere."""
-    frames = list(encode(draw(MESSAGES), draw(st.sampled_from(LAYOUTS))))
-    for _ in range(draw(st.integers(1, 4))):
-        i = draw(st.integers(0, len(frames) - 1))
-        start = draw(st.integers(0, len(frames[i])))
-        stop = draw(st.integers(start, min(start + 9, len(frames[i]))))
-        frames[i] = frames[i][:start] + draw(st.binary(max_size=9)) + frames[i][stop:]
-    return list(draw(st.permutations(frames))) if draw(st.booleans()) else frames
-
-
-def layout_of(frames: list[bytes]) -> str:
-    header_frames = len(frames) - (frames[0][:1] in (b"M", b"D", b"r", b"p", b"C") if frames else 0)
-    return RFC46 if header_frames > 1 else C_LAYOUT
-
-
-@settings(max_examples=500, deadline=None)
-@given(st.lists(st.binary(max_size=60), max_size=5) | damaged())
-def test_any_frames_are_a_message_or_refused(frames: list[bytes]) -> None:
-    assert_refused_or_exact(frames, layout_of(frames))
 
 
 @given(st.binary(max_size=255))

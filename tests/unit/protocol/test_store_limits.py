@@ -10,12 +10,10 @@ import pytest
 from dafka_core.config.node_options import StoreLimitError, StoreLimitOptions
 from dafka_core.model.log_entries import Stage
 from dafka_core.model.records import RecordBatch, TopicPartition
-from dafka_core.protocol.messages import Head
-from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_limits import LIMITS, LOG_INTERVAL_S, StoreLimits, Usage
 from dafka_core.protocol.store_role import StoreRole
 from tests.unit.protocol.model import PARTITION, TOPIC, TP, batch_of, fetches_in
-from tests.unit.protocol.test_store_role import ME, SYNC_S, Disk, ack, fetch
+from tests.unit.protocol.test_store_role import ME, Disk, ack, fetch, head, store
 
 A, B = "A" * 12, "B" * 12
 
@@ -159,16 +157,6 @@ def test_refusals_are_counted_and_logged_once_a_minute(caplog: pytest.LogCapture
 
 BATCH = batch_of(0, 10)
 SIZE_BYTES = BATCH.values.size_bytes
-
-
-def store(disk: Disk, **most: int) -> StoreRole:
-    role = StoreRole(ME, disk.lives, sync_interval_s=SYNC_S, limits=StoreLimits(most))
-    role.on_tick(0.0)
-    return role
-
-
-def head(role: StoreRole, end: int, now: float, partition: str = PARTITION) -> list[Outgoing]:
-    return role.on_message(now, Head(TOPIC, partition, end - 1), "")
 
 
 def asked(role: StoreRole, begin_s: float, end_s: float) -> int:

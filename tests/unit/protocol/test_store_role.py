@@ -49,8 +49,10 @@ class Disk:
         return offsets_of(self.batches.get(TopicPartition(topic, partition), []))
 
 
-def store(disk: Disk | None = None) -> StoreRole:
-    role = StoreRole(ME, (disk or Disk()).lives, sync_interval_s=SYNC_S)
+def store(disk: Disk | None = None, **most: int) -> StoreRole:
+    """Return a store that asks others for their heads, with these limits."""
+    lives = (disk or Disk()).lives
+    role = StoreRole(ME, lives, sync_interval_s=SYNC_S, limits=StoreLimits(most))
     assert role.on_tick(0.0) == [m.GetHeads("", ME)]
     return role
 
@@ -182,14 +184,13 @@ def test_a_store_that_announces_a_head_is_asked_at_once(role: StoreRole) -> None
 
 
 def test_partitions_are_bounded() -> None:
-    limits = StoreLimits({"max_partitions": 10})
-    role = StoreRole(ME, Disk().lives, sync_interval_s=SYNC_S, limits=limits)
+    role = store(max_partitions=10)
     for i in range(30):
         role.on_message(0.0, m.Head(TOPIC, f"P{i}", 5), "")
         role.on_batch(0.0, "", batch_of(0, 1, partition=f"P{i}"))
     assert len(role.take_pending()) == 10
     assert len(role.partitions) == 10
-    assert limits.refused["max_partitions"] == 40
+    assert role.limits.refused["max_partitions"] == 40
 
 
 # -- other nodes ----------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """A producer's life continues all acknowledged records, or reports the missing stores.
 
-Its questions are in test_producer_role_resumed.py; these are its conclusions.
+Its questions are in test_producer_role.py; these are its conclusions.
 """
 
 from __future__ import annotations

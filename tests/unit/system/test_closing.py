@@ -34,14 +34,6 @@ def test_an_error_closes_and_goes_on() -> None:
     assert counted.closed == 1
 
 
-def test_a_class_without_close_cannot_be_used() -> None:
-    class Open(Closing):
-        """It says nothing of its end."""
-
-    with pytest.raises(TypeError, match="abstract"):
-        Open()  # type: ignore[abstract]
-
-
 GREENLETS = """
 import _thread, queue, threading
 

@@ -43,19 +43,8 @@ class KafkaReader(Closing):
     """A consumer of partition 0 of a topic, without a group, from offset 0 on."""
 
     @abstractmethod
-    def seek(self, offset: int) -> None: ...
-
-    @abstractmethod
     def poll(self) -> list[tuple[int, Sent]]:
         """Return new records with their offsets; empty after a timeout."""
-
-    @abstractmethod
-    def bounds(self) -> tuple[int, int]:
-        """Return the partition's bounds."""
-
-    @abstractmethod
-    def offset_for(self, time_ms: int) -> int | None:
-        """Return the first offset at or after a time, or None."""
 
     def read(self, count: int) -> list[tuple[int, Sent]]:
         """Return ``count`` records, or fewer after a timeout."""
@@ -64,9 +53,6 @@ class KafkaReader(Closing):
         while len(found) < count and time.monotonic() < deadline:
             found += self.poll()
         return found
-
-    def read_values(self, count: int) -> list[bytes | None]:
-        return [each.value for _, each in self.read(count)]
 
 
 class KafkaClient:
@@ -149,12 +135,8 @@ class Librdkafka(KafkaClient):
 
 class LibrdkafkaReader(KafkaReader):
     def __init__(self, config: dict[str, Any], topic: str) -> None:
-        self._place = confluent_kafka.TopicPartition(topic, 0)
         self._consumer = confluent_kafka.Consumer(config)
-        self.seek(0)
-
-    def seek(self, offset: int) -> None:
-        self._consumer.assign([confluent_kafka.TopicPartition(self._place.topic, 0, offset)])
+        self._consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
 
     def poll(self) -> list[tuple[int, Sent]]:
         messages: list[Any] = self._consumer.consume(1_000, 0.2)
@@ -163,15 +145,6 @@ class LibrdkafkaReader(KafkaReader):
             (m.offset(), Sent(m.key(), m.value(), tuple(m.headers() or ()), m.timestamp()[1]))
             for m in messages
         ]
-
-    def bounds(self) -> tuple[int, int]:
-        low, high = self._consumer.get_watermark_offsets(self._place, timeout=PATIENCE_S)
-        return low, high
-
-    def offset_for(self, time_ms: int) -> int | None:
-        asked = confluent_kafka.TopicPartition(self._place.topic, 0, time_ms)
-        [found] = self._consumer.offsets_for_times([asked], timeout=PATIENCE_S)
-        return found.offset if found.offset >= 0 else None
 
     def close(self) -> None:
         self._consumer.close()
@@ -235,31 +208,12 @@ class KafkaPython(PythonClient):
 
 
 class PythonReader(KafkaReader):
-    """A consumer of kafka-python, or of aiokafka with coroutines in place of functions."""
-
     def __init__(self, consumer: Any, place: Any) -> None:
-        self._consumer, self._place = consumer, place
-        self.seek(0)
-
-    def _result(self, found: Any) -> Any:
-        return found
-
-    def seek(self, offset: int) -> None:
-        self._consumer.seek(self._place, offset)
+        self._consumer = consumer
+        consumer.seek(place, 0)
 
     def poll(self) -> list[tuple[int, Sent]]:
-        return _of(self._result(self._consumer.poll(timeout_ms=200)))
-
-    def bounds(self) -> tuple[int, int]:
-        begin, end = (
-            self._result(each([self._place]))[self._place]
-            for each in (self._consumer.beginning_offsets, self._consumer.end_offsets)
-        )
-        return begin, end
-
-    def offset_for(self, time_ms: int) -> int | None:
-        found = self._result(self._consumer.offsets_for_times({self._place: time_ms}))
-        return None if found[self._place] is None else int(found[self._place].offset)
+        return _of(self._consumer.poll(timeout_ms=200))
 
     def close(self) -> None:
         self._consumer.close()
@@ -320,14 +274,11 @@ class AiokafkaReader(PythonReader):
 
         super().__init__(self._runner.run(started()), place)
 
-    def _result(self, found: Any) -> Any:
-        return self._runner.run(found)
-
     def poll(self) -> list[tuple[int, Sent]]:
-        return _of(self._result(self._consumer.getmany(timeout_ms=200)))
+        return _of(self._runner.run(self._consumer.getmany(timeout_ms=200)))
 
     def close(self) -> None:
-        self._result(self._consumer.stop())
+        self._runner.run(self._consumer.stop())
         self._runner.close()
         collect()
 

@@ -21,10 +21,8 @@ Read = tuple[int, int]
 class MemberProcess(Closing):
     """An application that consumes a topic as a member of a group."""
 
-    def __init__(
-        self, library: str, servers: str, topic: str, group: str = "g", instance: str = ""
-    ) -> None:
-        arguments = [library, servers, group, topic, instance]
+    def __init__(self, library: str, servers: str, topic: str, instance: str) -> None:
+        arguments = [library, servers, "g", topic, instance]
         self._process = subprocess.Popen(
             [sys.executable, str(PROGRAM), *arguments],
             stdout=subprocess.PIPE,
@@ -40,10 +38,6 @@ class MemberProcess(Closing):
             if line.endswith("\n"):  # otherwise it was killed meanwhile
                 number, offset = map(int, line.split())
                 self.read[number, offset] += 1
-
-    @property
-    def runs(self) -> bool:
-        return self._process.poll() is None
 
     def kill(self) -> None:
         """Kill it, as in a crash."""
@@ -74,7 +68,7 @@ class MemberGroup(Closing):
 
     def start(self, *instances: str) -> Self:
         for instance in instances:
-            member = MemberProcess(self._library, self._servers, self._topic, instance=instance)
+            member = MemberProcess(self._library, self._servers, self._topic, instance)
             self.members.append(member)
         return self
 

@@ -231,6 +231,14 @@ def test_a_static_member_leaves_by_its_instance(tried: Tried) -> None:
     assert tried.group.state is GroupState.EMPTY
 
 
+def test_who_waits_when_the_group_moves_is_told_to_ask_elsewhere(tried: Tried) -> None:
+    tried.stable()
+    ticket = tried.join()
+    tried.group.end(KafkaError.NOT_COORDINATOR)
+    assert tried.told(ticket).error is KafkaError.NOT_COORDINATOR
+    assert tried.group.deadline() == float("inf")
+
+
 def test_another_gateway_goes_on_with_the_members(tried: Tried) -> None:
     leader, other = tried.stable(2)
     taken = Group("g")
@@ -361,7 +369,6 @@ def test_each_request_in_each_state_is_answered_as_the_table_says(
         assert found is reaction.action
     elif event == states.DELETE:
         assert tried.group.members == {}
-        assert tried.group.deadline() == float("inf")
     elif reaction.action in (states.WAIT, states.REBALANCE):
         # A member that leaves is answered; one that joins or asks waits.
         is_alone = state is GroupState.EMPTY
