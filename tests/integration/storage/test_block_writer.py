@@ -16,7 +16,7 @@ from dafka_core.model.values import Values
 from dafka_core.storage import Log, block
 from dafka_core.storage.environment import Environment
 from tests.integration.storage.damage import change
-from tests.integration.storage.staged import TP, Clock, large, put
+from tests.integration.storage.staged import TP, Clock, held, large, put
 
 
 def test_a_small_last_block_is_extended(store: Log, clock: Clock) -> None:
@@ -31,6 +31,12 @@ def test_a_small_last_block_is_extended(store: Log, clock: Clock) -> None:
         np.repeat(shared.times[:, 1], shared.times[:, 0]).tolist() == [1_000] * 20 + [1_001] * 100
     )
     assert last.values.to_list() == large(30)
+
+
+def test_a_block_that_has_grown_since_it_was_cached_is_read_again(store: Log) -> None:
+    for count in (1, 2):
+        put(store, large(20))
+        assert held(store) == large(20) * count
 
 
 def test_small_batches_go_to_the_append_area(store: Log) -> None:
