@@ -195,6 +195,7 @@ def test_what_waits_for_the_disk_takes_room_though_its_client_has_gone(
         return write(log, entries)
 
     monkeypatch.setattr(Log, "write", wait)
+    monkeypatch.setattr(produce, "MAX_WAIT_S", 60)  # a second round would write more
     room = gateway.server.room
     octets = batch([bytes(100_000)])
     for before in (0, 0) if acks else (0, 2):
