@@ -18,6 +18,7 @@ from dafka_core.model.log_entries import (
     LogEntry,
     NameClient,
     SetTransaction,
+    TransactionExistsError,
 )
 from dafka_core.model.records import (
     RecordBatch,
@@ -122,7 +123,24 @@ def test_another_transaction_does_not_go_on_with_what_is_staged(store: Log) -> N
     for offset, transaction in asked:
         (outcome,) = store.write([RecordBatch.of(TP, offset, [b"x"], transaction)])
         assert facts(outcome) == (OffsetConflictError, "t", "p", offset, 0)
+    with pytest.raises(OffsetConflictError):
+        store.append([RecordBatch.of(TP, 100, [b"x"], others[0])])
     assert store.transaction_state(TP) == TransactionState(0, 100, "", None)
+
+
+def test_a_transaction_that_is_set_is_not_committed_again(store: Log) -> None:
+    put(store, values(4))
+    store.write([stage([b"x"], 4, version=3), SetTransaction(TP, Transaction(3, 0, 4))])
+    (outcome,) = store.write([one(A, 4, 5, 3)])
+    assert facts(outcome) == (TransactionExistsError, "t", "p", Transaction(3, 0, 4))
+
+
+def test_an_older_version_does_not_replace_a_staged_one(store: Log) -> None:
+    store.write([stage([b"new"], 0, A, version=4)])
+    (outcome,) = store.write([stage([b"old"], 0, B, version=3)])
+    assert facts(outcome) == (FencedError, "t", "p", B)
+    assert store.write([one(A, 0, 1, 4)]) == [None]
+    assert held(store) == [b"new"]
 
 
 def test_older_transactions_do_not_come_back(store: Log) -> None:
