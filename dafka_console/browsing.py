@@ -47,6 +47,18 @@ SEARCH_RECORDS: Final = 20_000
 SEARCH_BYTES: Final = 8 << 20
 """Records read at a time by a search."""
 
+CHUNK: Final = 50
+"""Records read at a time from a partition; four times as many after a chunk without a match."""
+
+MOST_ASKED: Final = 500
+"""Partitions up to which stores are asked for last times; beyond, the console's are used."""
+
+RANGE_S: Final = 30.0
+"""Time for finding a time in all partitions: 10,000 take seconds."""
+
+MOST_VIEWS: Final = 64
+"""Views that can be continued; they hold no records."""
+
 MOST_AT_A_TIME: Final = 4
 """Pages made at a time: each may hold a large record."""
 
@@ -183,19 +195,6 @@ def _contains(batch: RecordBatch, octets: bytes) -> np.ndarray[Any, np.dtype[np.
         mask = pc.match_substring(octet_column, octets, ignore_case=octets.isascii())
         found |= mask.fill_null(False).to_numpy(zero_copy_only=False)
     return found
-
-
-CHUNK: Final = 50
-"""Records read at a time from a partition; four times as many after a chunk without a match."""
-
-MOST_ASKED: Final = 500
-"""Partitions up to which stores are asked for last times; beyond, the console's are used."""
-
-RANGE_S: Final = 30.0
-"""Time for finding a time in all partitions: 10,000 take seconds."""
-
-MOST_VIEWS: Final = 64
-"""Views that can be continued; they hold no records."""
 
 
 class Part(NamedTuple):

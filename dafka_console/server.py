@@ -22,7 +22,6 @@ from dafka_console.producing import Producers
 from dafka_core.config.node_options import SecurityOptions
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.names import escape
-from dafka_core.ops import http_server
 from dafka_core.ops.findings import Finding, ok, problem
 from dafka_core.ops.http_server import OWN_SITES, Access, HttpServer, Login, client_of
 from dafka_core.ops.metric_declarations import Metric, gauge
@@ -42,6 +41,10 @@ SESSION_S: Final = 7 * 86_400
 
 OPEN_FILES: Final = ("/static/style.css", "/static/icon.svg")
 """Files of the form, served without a login."""
+
+MOST_CONNECTIONS: Final = 256
+"""Connections at a time. Beyond it a connection without a request is closed; if there is none, the
+new one is refused."""
 
 _FORM: Final = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
@@ -64,7 +67,7 @@ _OF_FORM: Final = {"referrer-policy": "same-origin", "connection": "close"}
 """Without a referrer browsers send a null origin with the form, which would be refused."""
 
 
-class ConsoleLogin(http_server.Login):
+class ConsoleLogin(Login):
     """Checks the cookie or token of browsers and programs.
 
     Args:
@@ -140,11 +143,6 @@ class ConsoleLogin(http_server.Login):
         if not 0 <= time.time() - int(since) <= SESSION_S:
             return False
         return hmac.compare_digest(value.encode(), self.session(int(since)).encode())
-
-
-MOST_CONNECTIONS: Final = 256
-"""Connections at a time. Beyond it a connection without a request is closed; if there is none, the
-new one is refused."""
 
 
 METRICS: Final[tuple[Metric, ...]] = (

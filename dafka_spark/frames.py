@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+
 def read_dafka(
     spark: SparkSession, *topics: str, stream: bool = False, **options: Any
 ) -> DataFrame:
@@ -88,10 +92,6 @@ def _text(value: Any) -> str:
     if isinstance(value, Iterable) and not isinstance(value, str | bytes):
         return ",".join(escape(name).replace(",", r"\x2c") for name in value)
     return str(value)
-
-
-Given = ParamSpec("Given")
-Result = TypeVar("Result")
 
 
 def in_session(session: SparkSession, function: Callable[Given, Result]) -> Callable[Given, Result]:

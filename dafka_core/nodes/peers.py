@@ -66,6 +66,25 @@ then, since another machine may have it now."""
 
 REFUSED_S: Final = 0.5  # minimum time between two attempts to connect to a node that refuses this
 
+# Interval of beacons until a tower has returned one: a PUB socket drops messages that it sends
+# before the tower has accepted the connection.
+FIRST_BEACONS_INTERVAL_S: Final = 0.02
+CONNECT_S: Final = 0.1  # in which the existing nodes connect to a new one; it takes some 30 ms
+
+# Time after the end of a connection in which ZeroMQ begins to reconnect, if at all: it gives up a
+# peer that has sent a frame above the limit, or data that is not ZeroMQ's.
+DOUBT_S: Final = 0.2
+
+# Time after which a peer is logged that sends beacons but has no connection.  A busy or distant
+# peer accepts a connection within a second.
+UNREACHED_S: Final = 10.0
+
+_ALL: Final = ""  # the key of the one socket for all peers
+MAX_TOPICS: Final = 100  # of one peer that a map shows, since peers choose them
+MAX_KNOWN: Final = 2 * beacons.MAX_PEERS  # nodes that have connected: peers choose their addresses
+_ADDRESS_LENGTH: Final = 32  # of the addresses of C nodes and ours
+
+
 _log = logging.getLogger("dafka.mesh")
 
 
@@ -223,25 +242,6 @@ class Towers:
                 self._poller.register(socket, 0)
             for socket, monitor in link.monitors.items():
                 close_watched(socket, monitor)
-
-
-# Interval of beacons until a tower has returned one: a PUB socket drops messages that it sends
-# before the tower has accepted the connection.
-FIRST_BEACONS_INTERVAL_S: Final = 0.02
-CONNECT_S: Final = 0.1  # in which the existing nodes connect to a new one; it takes some 30 ms
-
-# Time after the end of a connection in which ZeroMQ begins to reconnect, if at all: it gives up a
-# peer that has sent a frame above the limit, or data that is not ZeroMQ's.
-DOUBT_S: Final = 0.2
-
-# Time after which a peer is logged that sends beacons but has no connection.  A busy or distant
-# peer accepts a connection within a second.
-UNREACHED_S: Final = 10.0
-
-_ALL: Final = ""  # the key of the one socket for all peers
-MAX_TOPICS: Final = 100  # of one peer that a map shows, since peers choose them
-MAX_KNOWN: Final = 2 * beacons.MAX_PEERS  # nodes that have connected: peers choose their addresses
-_ADDRESS_LENGTH: Final = 32  # of the addresses of C nodes and ours
 
 
 @dataclass(slots=True)

@@ -38,6 +38,12 @@ from dafka_core.model.values import Longs
 from dafka_core.queries.source_offset import flat, nested
 from dafka_core.security.permissions import EVERYBODY, PREFIX_DIGITS, Permissions
 
+RUNNING: Final = "running"
+FINISHED: Final = "finished"
+"""The query ended by itself, as one with ``trigger(availableNow=True)`` does."""
+LATE: Final = "late"
+"""Three reports are missing: the query was stopped or has failed, or no store takes reports."""
+
 MAX_UNPACKED_BYTES: Final = 16 << 20
 """Limit for a report's positions, about 200,000 partitions: any consumer may write reports."""
 
@@ -195,13 +201,6 @@ def of_runs(last: Sequence[tuple[int, QueryProgress]], now_us: int) -> list[Repo
         for number in newest.values()
         if not any(begin > number for begin in first.values())
     ]
-
-
-RUNNING: Final = "running"
-FINISHED: Final = "finished"
-"""The query ended by itself, as one with ``trigger(availableNow=True)`` does."""
-LATE: Final = "late"
-"""Three reports are missing: the query was stopped or has failed, or no store takes reports."""
 
 
 class PartitionLag(NamedTuple):

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final, Generic, TypeVar
 
+T = TypeVar("T")
+
 _NO_SYNC: Final = (errno.EINVAL, errno.EOPNOTSUPP)
 """Errors of file systems (network, FUSE) that cannot sync a directory."""
 
@@ -143,9 +145,6 @@ def others_can_read(status: os.stat_result) -> bool:
     """
     others = 0o027 if status.st_uid == 0 and os.geteuid() != 0 else 0o077
     return bool(stat.S_IMODE(status.st_mode) & others)
-
-
-T = TypeVar("T")
 
 
 class PrivateFile(Generic[T]):

@@ -26,17 +26,11 @@ from dafka_spark.cluster import connections, timing
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.options import MESH, SourceOptions
 from dafka_spark.source.data_loss import RegressionDetector
-from dafka_spark.source.offset_ranges import (
-    BatchLimit,
-    DafkaInputPartition,
-    OffsetRange,
-    Sizes,
-    Waiting,
-    plan_input_partitions,
-)
+from dafka_spark.source.offset_ranges import DafkaInputPartition, OffsetRange, plan_input_partitions
 from dafka_spark.source.offset_reader import Heads, OffsetReader, OffsetsSnapshot, Resolved
 from dafka_spark.source.partition_reader import PartitionReader
 from dafka_spark.source.progress_publisher import ProgressPublisher, ReportedLag, described
+from dafka_spark.source.read_limit import BatchLimit, Sizes, Waiting
 from dafka_spark.tracebacks import hide_frames
 
 SPARK_POLLING_S: Final = 0.01

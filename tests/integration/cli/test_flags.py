@@ -39,6 +39,9 @@ def test_where_nothing_is_served_its_options_are_refused() -> None:
     assert done.returncode == 2
     assert b"'metrics_topics'" in done.stderr
     assert b"--metrics 9108" in done.stderr
+    done = run("tower", "--metrics", "70000", *ANY_PORTS)
+    assert done.returncode == 2
+    assert b"must be HOST:PORT, as" in done.stderr
 
 
 def test_who_produces_and_who_follows_are_watched_as_well(tower: str) -> None:

@@ -53,7 +53,6 @@ from tests.integration.flight.hosts import (
     array,
     check,
     everything,
-    put_all,
     short_directory,
     total,
 )
@@ -339,10 +338,21 @@ def test_a_key_allows_what_its_roles_and_patterns_do(keys: KeyDirectory, locked:
 
 
 def test_a_key_writes_its_own_partitions_only(keys: KeyDirectory, locked: Served) -> None:
+    def write(name: str, tp: TopicPartition) -> None:
+        client = locked.client(keys=keys.files(name))
+        with client.put(tp, locked.log.end(tp), timeout_s=PATIENCE_S) as put:
+            put.write(array(0, 1))
+            put.finish(PATIENCE_S)
+
     with pytest.raises(NotAllowedError, match="write partition P, which is not its own"):
-        put_all(locked.client(keys=keys.files("writer")), 5, array(5, 6))
+        write("writer", TP)
+    with pytest.raises(NotAllowedError, match="not produce to 't'"):
+        write("reader", own_partition(keys, "reader"))
+    with pytest.raises(NotAllowedError, match="not produce to 'u'"):
+        write("old", own_partition(keys, "old", "u"))
     assert locked.log.end(TP) == 5
-    assert put_all(locked.client(keys=keys.files("old")), 5, array(5, 6)) == 6
+    write("old", TP)
+    assert locked.log.end(TP) == 6
 
 
 def shut_out(keys: KeyDirectory) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer as KafkaProducer
+from confluent_kafka import TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from dafka_core import Producer, Store
@@ -83,6 +84,12 @@ def test_a_client_is_told_of_the_gateway_and_of_topics(
         *(None, [0]),
         ["flights"],
     )
+    described = admin.describe_topics(TopicCollection(["flights"]), request_timeout=PATIENCE_S)
+    (partition,) = described["flights"].result(PATIENCE_S).partitions
+    assert (partition.leader.host, partition.leader.port) == gateway.listens
+    assert [each.id for each in partition.isr] == [partition.leader.id]
+    cluster = admin.describe_cluster(request_timeout=PATIENCE_S).result(PATIENCE_S)
+    assert [(each.host, each.port) for each in cluster.nodes] == [gateway.listens]
     for kind, error in (1, 0), (2, KafkaError.UNSUPPORTED_ENDPOINT_TYPE):
         answer = tell(gateway, Api.DESCRIBE_CLUSTER, 1, endpoint_type=kind)
         assert answer.error_code == error

@@ -126,6 +126,10 @@ def test_another_transaction_does_not_go_on_with_what_is_staged(store: Log) -> N
     with pytest.raises(OffsetConflictError):
         store.append([RecordBatch.of(TP, 100, [b"x"], others[0])])
     assert store.transaction_state(TP) == TransactionState(0, 100, "", None)
+    unknown = TopicPartition("t", "q")
+    (outcome,) = store.write([RecordBatch.of(unknown, 1, [b"x"], Transaction(5, 0, 3))])
+    assert facts(outcome) == (OffsetConflictError, "t", "q", 1, 0)
+    assert store.info(unknown) is None
 
 
 def test_a_transaction_that_is_set_is_not_committed_again(store: Log) -> None:
