@@ -126,7 +126,7 @@ def test_large_records_come_though_limits_are_small(producer: Producer, servers:
         assert [each.value() for each in consumed(consumer, len(values))] == values
 
 
-@pytest.mark.parametrize("total", [50_000, pytest.param(2_000_000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("total", [200_000, pytest.param(2_000_000, marks=pytest.mark.nightly)])
 def test_records_come_while_others_are_written(
     producer: Producer, servers: str, total: int
 ) -> None:
